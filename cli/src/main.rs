@@ -1,0 +1,3 @@
+//! The `memquilt` command.
+
+fn main() {}

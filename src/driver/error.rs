@@ -1,0 +1,168 @@
+//! What a failed driver call says: which call, which status, with which arguments.
+
+use std::fmt;
+
+/// The result of a driver call.
+pub type DriverResult<T> = Result<T, DriverError>;
+
+/// A driver call that failed. Nothing was changed by it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed with {status}: {detail}")]
+pub struct DriverError {
+    /// The call.
+    pub call: Call,
+    /// What the driver answered.
+    pub status: Status,
+    /// The arguments, and what was wrong with them where that is known.
+    pub detail: String,
+}
+
+impl DriverError {
+    /// An error of `call`.
+    #[must_use]
+    pub fn new(call: Call, status: Status, detail: impl Into<String>) -> Self {
+        Self { call, status, detail: detail.into() }
+    }
+
+    /// Whether the device had too little memory (or too little address space) for the call.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        self.status == Status::OUT_OF_MEMORY
+    }
+}
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $api:literal;)*) => {
+        /// A kind of driver call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(usize)]
+        pub enum Call { $($(#[$doc])* $variant,)* }
+
+        impl Call {
+            /// Every kind of call.
+            pub const ALL: [Self; Self::COUNT] = [$(Self::$variant,)*];
+            /// How many kinds there are.
+            pub const COUNT: usize = [$($name,)*].len();
+
+            /// Short name, as in `--json` output: `set_access`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The CUDA driver API's name: `cuMemSetAccess`.
+            #[must_use]
+            pub const fn api(self) -> &'static str {
+                match self { $(Self::$variant => $api,)* }
+            }
+        }
+    };
+}
+
+calls! {
+    /// `cuMemAddressReserve`
+    Reserve = "reserve", "cuMemAddressReserve";
+    /// `cuMemAddressFree`
+    AddressFree = "address_free", "cuMemAddressFree";
+    /// `cuMemCreate`
+    Create = "create", "cuMemCreate";
+    /// `cuMemRelease`
+    Release = "release", "cuMemRelease";
+    /// `cuMemMap`
+    Map = "map", "cuMemMap";
+    /// `cuMemUnmap`
+    Unmap = "unmap", "cuMemUnmap";
+    /// `cuMemSetAccess`
+    SetAccess = "set_access", "cuMemSetAccess";
+    /// `cuMemAlloc`, what `cudaMalloc` does
+    Malloc = "malloc", "cuMemAlloc";
+    /// `cuMemFree`, what `cudaFree` does
+    Free = "free", "cuMemFree";
+    /// `cuMemGetInfo`
+    MemoryInfo = "memory_info", "cuMemGetInfo";
+    /// `cuEventCreate`
+    EventCreate = "event_create", "cuEventCreate";
+    /// `cuEventDestroy`
+    EventDestroy = "event_destroy", "cuEventDestroy";
+    /// `cuEventRecord`
+    EventRecord = "event_record", "cuEventRecord";
+    /// `cuEventQuery`
+    EventQuery = "event_query", "cuEventQuery";
+    /// `cuEventSynchronize`
+    EventSynchronize = "event_synchronize", "cuEventSynchronize";
+    /// `cuStreamWaitEvent`
+    StreamWait = "stream_wait", "cuStreamWaitEvent";
+    /// `cuStreamSynchronize`
+    StreamSynchronize = "stream_synchronize", "cuStreamSynchronize";
+    /// `cuStreamIsCapturing`
+    IsCapturing = "is_capturing", "cuStreamIsCapturing";
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.api())
+    }
+}
+
+/// What a driver call answered: a `CUresult` as the integer that it is, since newer drivers answer values that older
+/// headers do not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Status(pub u32);
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
+        impl Status {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+
+            /// CUDA's name of the status, where it is known here.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 { $($value => Some($text),)* _ => None }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// The call did what was asked.
+    SUCCESS = 0, "CUDA_SUCCESS";
+    /// An argument is outside of what the call takes.
+    INVALID_VALUE = 1, "CUDA_ERROR_INVALID_VALUE";
+    /// Too little physical memory, or too little address space.
+    OUT_OF_MEMORY = 2, "CUDA_ERROR_OUT_OF_MEMORY";
+    /// `cuInit` was not called, or failed.
+    NOT_INITIALIZED = 3, "CUDA_ERROR_NOT_INITIALIZED";
+    /// The driver is shutting down.
+    DEINITIALIZED = 4, "CUDA_ERROR_DEINITIALIZED";
+    /// There is no GPU.
+    NO_DEVICE = 100, "CUDA_ERROR_NO_DEVICE";
+    /// No GPU has this ordinal.
+    INVALID_DEVICE = 101, "CUDA_ERROR_INVALID_DEVICE";
+    /// No context is current on this thread, or it is gone.
+    INVALID_CONTEXT = 201, "CUDA_ERROR_INVALID_CONTEXT";
+    /// The handle, event or stream is not (or no longer) valid.
+    INVALID_HANDLE = 400, "CUDA_ERROR_INVALID_HANDLE";
+    /// The driver has no such entry point.
+    NOT_FOUND = 500, "CUDA_ERROR_NOT_FOUND";
+    /// The work is not finished yet.
+    NOT_READY = 600, "CUDA_ERROR_NOT_READY";
+    /// The GPU used an address it may not use; the context is lost.
+    ILLEGAL_ADDRESS = 700, "CUDA_ERROR_ILLEGAL_ADDRESS";
+    /// The driver or the device cannot do this.
+    NOT_SUPPORTED = 801, "CUDA_ERROR_NOT_SUPPORTED";
+    /// The call is not allowed while a stream is being captured; the capture is invalid now.
+    STREAM_CAPTURE_UNSUPPORTED = 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
+    /// An earlier call has made the capture invalid.
+    STREAM_CAPTURE_INVALIDATED = 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED";
+    /// The driver knows no more.
+    UNKNOWN = 999, "CUDA_ERROR_UNKNOWN";
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "{name} ({})", self.0),
+            None => write!(f, "CUDA error {}", self.0),
+        }
+    }
+}

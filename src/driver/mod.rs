@@ -1,0 +1,188 @@
+//! The calls an allocator makes of a GPU driver, and nothing else.
+//!
+//! Owns: the [`Driver`] trait, its contract and its error type. Nothing above this module knows CUDA, and nothing in
+//! it knows blocks, pools or strategies.
+//!
+//! Sizes and addresses are bytes. Every call may fail, and a call that fails changes nothing.
+
+mod error;
+pub mod sim;
+
+pub use error::{Call, DriverError, DriverResult, Status};
+
+use std::fmt;
+
+/// A stream as the driver knows it: the raw handle (`CUstream`) as an integer. Zero is the default stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+impl StreamId {
+    /// The default (legacy) stream.
+    pub const DEFAULT: Self = Self(0);
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Physical memory: one `cuMemCreate` handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(pub u64);
+
+/// An event of the driver's (`CUevent`) as an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventId(pub u64);
+
+/// What the device has, in bytes (`cuMemGetInfo`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes that `create` and `malloc` could still hand out.
+    pub free: u64,
+    /// Bytes the device has in all.
+    pub total: u64,
+}
+
+/// What does not change while the device is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProperties {
+    /// Short name for output: `sim:h200`, `cuda:0`.
+    pub name: String,
+    /// Physical memory of the device in bytes.
+    pub total_memory: u64,
+    /// Every size and address of a virtual-memory call is a multiple of this, in bytes (2 MiB on all NVIDIA GPUs so far).
+    pub granularity: u64,
+    /// Whether the virtual-memory calls work at all.
+    pub virtual_memory: bool,
+}
+
+/// How often one kind of call was made, and how long the calling CPU spent in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallStat {
+    /// Calls made, failed ones included.
+    pub count: u64,
+    /// Total time in nanoseconds, waiting included.
+    pub total_ns: u64,
+}
+
+/// A [`CallStat`] for each kind of call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallStats([CallStat; Call::COUNT]);
+
+impl CallStats {
+    /// The figures of one kind of call.
+    #[must_use]
+    pub fn get(&self, call: Call) -> CallStat {
+        self.0[call as usize]
+    }
+
+    /// Adds one call that took `ns` nanoseconds.
+    pub fn add(&mut self, call: Call, ns: u64) {
+        let stat = &mut self.0[call as usize];
+        stat.count += 1;
+        stat.total_ns += ns;
+    }
+
+    /// Calls and time since `earlier`, which must be an older copy of the same statistics.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut out = self.clone();
+        for (now, before) in out.0.iter_mut().zip(earlier.0) {
+            now.count = now.count.saturating_sub(before.count);
+            now.total_ns = now.total_ns.saturating_sub(before.total_ns);
+        }
+        out
+    }
+
+    /// Every kind of call with its figures, in the order of [`Call::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
+        Call::ALL.into_iter().map(|call| (call, self.get(call)))
+    }
+
+    /// Time in all calls together, in nanoseconds.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.0.iter().map(|stat| stat.total_ns).sum()
+    }
+}
+
+/// A GPU driver, real or simulated.
+///
+/// The contract of each call is CUDA's (CUDA driver API, "Virtual Memory Management", and what was measured of it);
+/// an implementation refuses what CUDA refuses, with the same [`Status`].
+///
+/// Implementations are shared between threads and lock for themselves.
+pub trait Driver: Send + Sync {
+    /// What the device is. Cheap; makes no driver call.
+    fn properties(&self) -> &DeviceProperties;
+
+    /// `cuMemAddressReserve`: `size` bytes of address space, holding no memory. `size` is a multiple of the granularity
+    /// and not 0, `alignment` is 0 or a power of two.
+    fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64>;
+
+    /// `cuMemAddressFree`: gives back exactly one reservation, whole, in which nothing is mapped any more.
+    fn address_free(&self, address: u64, size: u64) -> DriverResult<()>;
+
+    /// `cuMemCreate`: physical memory on the device, a multiple of the granularity. [`Status::OUT_OF_MEMORY`] when the
+    /// device has less than that free.
+    fn create(&self, size: u64) -> DriverResult<Handle>;
+
+    /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of it is left either.
+    fn release(&self, handle: Handle) -> DriverResult<()>;
+
+    /// `cuMemMap`: maps the whole of `handle` at `address`, inside a reservation and over nothing that is mapped.
+    /// `offset` other than 0, or a `size` other than the handle's, is refused: [`Status::NOT_SUPPORTED`].
+    /// The memory cannot be used before `set_access`. A handle may be mapped at several addresses.
+    fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()>;
+
+    /// `cuMemUnmap`: removes every mapping of a range that consists of whole mappings without a gap. Does not wait for
+    /// the GPU: unmapping what a kernel still uses is a fault.
+    fn unmap(&self, address: u64, size: u64) -> DriverResult<()>;
+
+    /// `cuMemSetAccess`: lets the device (and the peers the implementation was told of) read and write a range that
+    /// consists of whole mappings without a gap.
+    fn set_access(&self, address: u64, size: u64) -> DriverResult<()>;
+
+    /// `cuMemAlloc` (`cudaMalloc`): memory with an address, at once. Refused in a capture that is not relaxed, and
+    /// invalidates it.
+    fn malloc(&self, size: u64) -> DriverResult<u64>;
+
+    /// `cuMemFree` (`cudaFree`): waits for the device's work, then gives the memory back.
+    fn free(&self, address: u64) -> DriverResult<()>;
+
+    /// `cuMemGetInfo`.
+    fn memory_info(&self) -> DriverResult<MemoryInfo>;
+
+    /// `cuEventCreate` without timing.
+    fn event_create(&self) -> DriverResult<EventId>;
+
+    /// `cuEventDestroy`.
+    fn event_destroy(&self, event: EventId) -> DriverResult<()>;
+
+    /// `cuEventRecord`: the event completes when all work given to `stream` so far has. Recording again forgets the
+    /// earlier record.
+    fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()>;
+
+    /// `cuEventQuery`: whether the event is complete; one that was never recorded is. Refused in a capture that is not
+    /// relaxed, and invalidates it.
+    fn event_query(&self, event: EventId) -> DriverResult<bool>;
+
+    /// `cuEventSynchronize`: the CPU waits until the event is complete.
+    fn event_synchronize(&self, event: EventId) -> DriverResult<()>;
+
+    /// `cuStreamWaitEvent`: work given to `stream` from now on starts after the event. The CPU does not wait.
+    fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()>;
+
+    /// `cuStreamSynchronize`: the CPU waits for all work given to `stream`.
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()>;
+
+    /// `cuStreamIsCapturing`.
+    fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;
+
+    /// Calls made so far and the time spent in them.
+    fn call_stats(&self) -> CallStats;
+
+    /// Total time in this driver's calls, in nanoseconds: the same as `call_stats().total_ns()`, without the copy.
+    fn busy_ns(&self) -> u64;
+}
