@@ -5,6 +5,7 @@
 //!
 //! Sizes and addresses are bytes. Every call may fail, and a call that fails changes nothing.
 
+pub mod cuda;
 mod error;
 pub mod sim;
 

@@ -1,0 +1,319 @@
+//! One GPU, opened: what the calls of driver.rs stand on.
+//!
+//! Owns: opening a device, its context, which events and handles are alive, errors and statistics of its calls. It adds
+//! no rule to the driver's own, but one: an event or a handle that this device did not give out, or that is gone, never
+//! reaches libcuda, which would follow it as a pointer.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::api::CudaApi;
+use super::calls::CallCounters;
+use super::context::{ContextError, PrimaryContext};
+use super::error::{CudaOpenError, MissingEntryPoint};
+use super::ffi::{self, CUdevice, CUevent, MemAllocationProp};
+use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status};
+
+/// Used where the driver cannot be asked: 2 MiB on every NVIDIA GPU so far (measured on an H200).
+const USUAL_GRANULARITY: u64 = 2 << 20;
+
+/// An NVIDIA GPU.
+///
+/// Uses the device's primary context, the one that the CUDA runtime and frameworks use; a calling thread needs no
+/// current context and keeps the one it has. Dropping it releases the context, and leaves alone what was not destroyed,
+/// released or freed before.
+///
+/// A [`StreamId`] must be a live stream of that context: libcuda takes a stream as a pointer and nobody can check it.
+#[derive(Debug)]
+pub struct CudaDriver {
+    api: CudaApi,
+    pub(super) device: CUdevice,
+    context: PrimaryContext,
+    pub(super) properties: DeviceProperties,
+    pub(super) direct_rdma: bool,
+    pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
+    pub(super) handles: Mutex<FxHashSet<Handle>>,
+    pub(super) calls: CallCounters,
+}
+
+/// A `CUevent` that is destroyed when no call uses it any more.
+#[derive(Debug)]
+pub(super) struct LiveEvent(pub(super) EventId);
+
+impl CudaDriver {
+    /// Opens the device with this ordinal, in the order of `CUDA_VISIBLE_DEVICES`.
+    ///
+    /// A device without virtual memory opens too; [`DeviceProperties::virtual_memory`] says so.
+    ///
+    /// # Errors
+    /// [`CudaOpenError`]: no driver, a driver that is too old, no such device, or a call that failed.
+    pub fn open(ordinal: u32) -> Result<Self, CudaOpenError> {
+        let api = CudaApi::load()?;
+        // SAFETY: the only flags that exist are 0.
+        match unsafe { api.init(0) }? {
+            Status::NO_DEVICE => return Err(CudaOpenError::NoSuchDevice { ordinal, devices: 0 }),
+            status => succeeded(&api, "cuInit", status)?,
+        }
+        let mut devices: c_int = 0;
+        // SAFETY: the pointer is to a live integer.
+        succeeded(&api, "cuDeviceGetCount", unsafe { api.device_get_count(&mut devices) }?)?;
+        let devices = u32::try_from(devices).unwrap_or(0);
+        let Some(index) = c_int::try_from(ordinal).ok().filter(|_| ordinal < devices) else {
+            return Err(CudaOpenError::NoSuchDevice { ordinal, devices });
+        };
+        let mut device: CUdevice = 0;
+        // SAFETY: the pointer is to a live integer.
+        succeeded(&api, "cuDeviceGet", unsafe { api.device_get(&mut device, index) }?)?;
+
+        let virtual_memory = has_attribute(&api, ffi::ATTRIBUTE_VIRTUAL_MEMORY, device)?;
+        let direct_rdma = has_attribute(&api, ffi::ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY, device).unwrap_or(false);
+        let mut granularity = USUAL_GRANULARITY;
+        if virtual_memory {
+            let prop = MemAllocationProp::on_device(device, direct_rdma);
+            let mut bytes = 0;
+            let option = ffi::MEM_GRANULARITY_MINIMUM;
+            // SAFETY: both pointers are to live values.
+            let status = unsafe { api.mem_get_allocation_granularity(&mut bytes, &prop, option) }?;
+            succeeded(&api, "cuMemGetAllocationGranularity", status)?;
+            granularity = bytes as u64;
+        }
+        let mut total = 0;
+        // SAFETY: the pointer is to a live integer.
+        succeeded(&api, "cuDeviceTotalMem", unsafe { api.device_total_mem(&mut total, device) }?)?;
+        let properties = DeviceProperties {
+            name: format!("cuda:{ordinal}"),
+            total_memory: total as u64,
+            granularity,
+            virtual_memory,
+        };
+        // Last, so that nothing above has to give it back.
+        let context =
+            PrimaryContext::retain(&api, device)?.map_err(|status| failed(&api, "cuDevicePrimaryCtxRetain", status))?;
+        Ok(Self {
+            api,
+            device,
+            context,
+            properties,
+            direct_rdma,
+            events: Mutex::default(),
+            handles: Mutex::default(),
+            calls: CallCounters::default(),
+        })
+    }
+
+    /// The ordinal in a device's name: `cuda:1` is 1, `cuda` alone is 0.
+    ///
+    /// # Errors
+    /// [`CudaOpenError::BadName`] for anything else.
+    pub fn parse_ordinal(name: &str) -> Result<u32, CudaOpenError> {
+        let bad = || CudaOpenError::BadName { name: name.to_owned() };
+        match name.strip_prefix("cuda").ok_or_else(bad)? {
+            "" => Ok(0),
+            // `parse` alone would take a sign.
+            rest => rest
+                .strip_prefix(':')
+                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+                .and_then(|digits| digits.parse().ok())
+                .ok_or_else(bad),
+        }
+    }
+
+    /// libcuda, for what it is: its version and its names of errors.
+    #[must_use]
+    pub fn api(&self) -> &CudaApi {
+        &self.api
+    }
+
+    /// The maker's name of the device, `NVIDIA H200`; empty where the driver does not tell.
+    #[must_use]
+    pub fn model(&self) -> String {
+        let mut bytes = [0_u8; 256];
+        let size = c_int::try_from(bytes.len() - 1).unwrap_or(0);
+        // SAFETY: the driver writes at most `size` bytes, which the buffer has.
+        let answer = unsafe { self.api.device_get_name(bytes.as_mut_ptr().cast(), size, self.device) };
+        if answer != Ok(Status::SUCCESS) {
+            return String::new();
+        }
+        let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Makes one counted call with the context current, and returns what the driver answered.
+    pub(super) fn ask(
+        &self,
+        call: Call,
+        arguments: impl Fn() -> String,
+        issue: impl FnOnce(&CudaApi) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<Status> {
+        let start = Instant::now();
+        let answer = self.context.while_current(&self.api, || issue(&self.api));
+        self.calls.add(call, start);
+        answer.map_err(|error| match error {
+            ContextError::Missing(missing) => DriverError::new(call, Status::NOT_FOUND, missing.to_string()),
+            ContextError::Refused(status) => {
+                DriverError::new(call, status, format!("{}; cuCtxPushCurrent was refused", arguments()))
+            }
+        })
+    }
+
+    /// [`Self::ask`] for a call that must succeed.
+    pub(super) fn demand(
+        &self,
+        call: Call,
+        arguments: impl Fn() -> String,
+        issue: impl FnOnce(&CudaApi) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<()> {
+        match self.ask(call, &arguments, issue)? {
+            Status::SUCCESS => Ok(()),
+            status => Err(self.refusal(call, status, arguments())),
+        }
+    }
+
+    pub(super) fn refusal(&self, call: Call, status: Status, mut detail: String) -> DriverError {
+        if status.name().is_none() {
+            detail = format!("{}; {detail}", self.api.error_name(status));
+        }
+        DriverError::new(call, status, detail)
+    }
+
+    /// [`Self::ask`] with an event that cannot be destroyed meanwhile.
+    pub(super) fn ask_event(
+        &self,
+        call: Call,
+        event: EventId,
+        issue: impl FnOnce(&CudaApi, CUevent) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<Status> {
+        let Some(live) = self.events.lock().get(&event).cloned() else {
+            return Err(unknown_event(call, event));
+        };
+        let answer = self.ask(call, || event_text(event), |api| issue(api, raw_event(live.0)));
+        // Whoever lets go of it last destroys it: another thread may have asked for that during the call.
+        if let Some(last) = Arc::into_inner(live) {
+            self.destroy(&last)?;
+        }
+        answer
+    }
+
+    pub(super) fn demand_event(
+        &self,
+        call: Call,
+        event: EventId,
+        issue: impl FnOnce(&CudaApi, CUevent) -> Result<Status, MissingEntryPoint>,
+    ) -> DriverResult<()> {
+        match self.ask_event(call, event, issue)? {
+            Status::SUCCESS => Ok(()),
+            status => Err(self.refusal(call, status, event_text(event))),
+        }
+    }
+
+    pub(super) fn destroy(&self, event: &LiveEvent) -> DriverResult<()> {
+        // SAFETY: the event came from cuEventCreate, it is out of the table, and no other call holds it.
+        self.demand(Call::EventDestroy, || event_text(event.0), |api| unsafe { api.event_destroy(raw_event(event.0)) })
+    }
+}
+
+impl Drop for CudaDriver {
+    fn drop(&mut self) {
+        self.context.release(&self.api);
+    }
+}
+
+fn succeeded(api: &CudaApi, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
+    if status == Status::SUCCESS { Ok(()) } else { Err(failed(api, call, status)) }
+}
+
+fn failed(api: &CudaApi, call: &'static str, status: Status) -> CudaOpenError {
+    CudaOpenError::Call { call, status, name: api.error_name(status) }
+}
+
+fn has_attribute(api: &CudaApi, attribute: u32, device: CUdevice) -> Result<bool, CudaOpenError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a live integer.
+    match unsafe { api.device_get_attribute(&mut value, attribute, device) }? {
+        // A driver older than the attribute does not know its number.
+        Status::INVALID_VALUE => Ok(false),
+        status => succeeded(api, "cuDeviceGetAttribute", status).map(|()| value != 0),
+    }
+}
+
+fn raw_event(event: EventId) -> CUevent {
+    ptr::with_exposed_provenance_mut(event.0 as usize)
+}
+
+pub(super) fn unknown_event(call: Call, event: EventId) -> DriverError {
+    let detail = format!("{} is not one of this device, or was destroyed", event_text(event));
+    DriverError::new(call, Status::INVALID_HANDLE, detail)
+}
+
+pub(super) fn event_text(event: EventId) -> String {
+    format!("event {:#x}", event.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Driver;
+
+    #[test]
+    fn names_of_devices_are_read() {
+        assert_eq!(CudaDriver::parse_ordinal("cuda:0"), Ok(0));
+        assert_eq!(CudaDriver::parse_ordinal("cuda"), Ok(0));
+        assert_eq!(CudaDriver::parse_ordinal("cuda:17"), Ok(17));
+        for bad in ["", "cuda:", "cuda1", "cuda:-1", "cuda:+1", "cuda: 1", "cuda:1x", "cuda:4294967296", "sim:h200"] {
+            assert_eq!(CudaDriver::parse_ordinal(bad), Err(CudaOpenError::BadName { name: bad.into() }), "{bad}");
+        }
+    }
+
+    #[test]
+    fn opening_what_is_not_there_is_a_typed_error() {
+        // Holds on a machine without a driver, with a driver and no GPU, and with GPUs.
+        let error = CudaDriver::open(u32::MAX).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                CudaOpenError::Load(_)
+                    | CudaOpenError::NoSuchDevice { ordinal: u32::MAX, .. }
+                    | CudaOpenError::Call { .. }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn a_thread_keeps_its_own_context() {
+        let driver = CudaDriver::open(0).unwrap();
+        let current = || {
+            let mut context = ptr::null_mut();
+            // SAFETY: the pointer is to a live pointer.
+            assert_eq!(unsafe { driver.api.ctx_get_current(&mut context) }, Ok(Status::SUCCESS));
+            context
+        };
+        assert!(current().is_null());
+        let event = driver.event_create().unwrap();
+        assert!(driver.event_query(event).unwrap());
+        driver.event_destroy(event).unwrap();
+        assert!(current().is_null());
+        assert!(driver.model().contains("NVIDIA"));
+        assert_eq!(driver.call_stats().get(Call::EventQuery).count, 1);
+        assert_eq!(driver.busy_ns(), driver.call_stats().total_ns());
+    }
+
+    /// The refusal that keeps a stale handle from libcuda is only right if it is libcuda's own.
+    #[test]
+    #[ignore = "needs an NVIDIA GPU"]
+    fn libcuda_refuses_a_released_handle_as_we_do() {
+        let driver = CudaDriver::open(0).unwrap();
+        let handle = driver.create(driver.properties().granularity).unwrap();
+        driver.release(handle).unwrap();
+        let ours = driver.release(handle).unwrap_err().status;
+        // SAFETY: not known to be safe: that is what the test is for, and a crash is an answer too.
+        let theirs = driver.ask(Call::Release, String::new, |api| unsafe { api.mem_release(handle.0) }).unwrap();
+        assert_eq!(theirs, ours);
+    }
+}

@@ -1,0 +1,208 @@
+//! The calls of the [`Driver`] trait, each one a call of libcuda.
+//!
+//! Owns: which entry point serves which call, with which arguments. Contexts, errors and counting are device.rs'.
+
+use std::ptr;
+use std::sync::Arc;
+
+use super::device::{CudaDriver, LiveEvent, event_text, unknown_event};
+use super::ffi::{self, CUstream, MemAccessDesc, MemAllocationProp};
+use crate::driver::{
+    Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo, Status, StreamId,
+};
+
+impl Driver for CudaDriver {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
+        let arguments = || format!("{size} bytes, alignment {alignment}");
+        let (bytes, aligned) = (host_size(Call::Reserve, size)?, host_size(Call::Reserve, alignment)?);
+        let mut address = 0;
+        // SAFETY: the pointer is to a live integer; sizes are checked by the driver.
+        self.demand(Call::Reserve, arguments, |api| unsafe {
+            api.mem_address_reserve(&mut address, bytes, aligned, 0, 0)
+        })?;
+        Ok(address)
+    }
+
+    fn address_free(&self, address: u64, size: u64) -> DriverResult<()> {
+        let bytes = host_size(Call::AddressFree, size)?;
+        // SAFETY: an address is an integer to the driver, which checks it against its reservations.
+        self.demand(
+            Call::AddressFree,
+            || range_text(address, size),
+            |api| unsafe { api.mem_address_free(address, bytes) },
+        )
+    }
+
+    fn create(&self, size: u64) -> DriverResult<Handle> {
+        let bytes = host_size(Call::Create, size)?;
+        let prop = MemAllocationProp::on_device(self.device, self.direct_rdma);
+        let arguments = || format!("{size} bytes");
+        let mut handle = 0;
+        // SAFETY: both pointers are to live values.
+        self.demand(Call::Create, arguments, |api| unsafe { api.mem_create(&mut handle, bytes, &prop, 0) })?;
+        let handle = Handle(handle);
+        self.handles.lock().insert(handle);
+        Ok(handle)
+    }
+
+    fn release(&self, handle: Handle) -> DriverResult<()> {
+        // Out of the table first: no `map` can take it from now on.
+        if !self.handles.lock().remove(&handle) {
+            return Err(unknown_handle(Call::Release, handle));
+        }
+        // SAFETY: the handle came from cuMemCreate and is released for the first time.
+        let result = self.demand(Call::Release, || handle_text(handle), |api| unsafe { api.mem_release(handle.0) });
+        if result.is_err() {
+            self.handles.lock().insert(handle);
+        }
+        result
+    }
+
+    fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
+        let (bytes, start) = (host_size(Call::Map, size)?, host_size(Call::Map, offset)?);
+        let arguments = || format!("{}, offset {offset}, {}", range_text(address, size), handle_text(handle));
+        // Held during the call, so that the handle is not released meanwhile.
+        let handles = self.handles.lock();
+        if !handles.contains(&handle) {
+            return Err(unknown_handle(Call::Map, handle));
+        }
+        // SAFETY: the handle is alive; addresses are checked by the driver.
+        self.demand(Call::Map, arguments, |api| unsafe { api.mem_map(address, bytes, start, handle.0, 0) })
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
+        let bytes = host_size(Call::Unmap, size)?;
+        // SAFETY: addresses are checked by the driver; host memory is not touched.
+        self.demand(Call::Unmap, || range_text(address, size), |api| unsafe { api.mem_unmap(address, bytes) })
+    }
+
+    fn set_access(&self, address: u64, size: u64) -> DriverResult<()> {
+        let bytes = host_size(Call::SetAccess, size)?;
+        let access = [MemAccessDesc::read_write(self.device)];
+        // SAFETY: the descriptions live during the call and their number is right.
+        self.demand(
+            Call::SetAccess,
+            || range_text(address, size),
+            |api| unsafe { api.mem_set_access(address, bytes, access.as_ptr(), access.len()) },
+        )
+    }
+
+    fn malloc(&self, size: u64) -> DriverResult<u64> {
+        let bytes = host_size(Call::Malloc, size)?;
+        let mut address = 0;
+        // SAFETY: the pointer is to a live integer.
+        self.demand(Call::Malloc, || format!("{size} bytes"), |api| unsafe { api.mem_alloc(&mut address, bytes) })?;
+        Ok(address)
+    }
+
+    fn free(&self, address: u64) -> DriverResult<()> {
+        // SAFETY: an address is an integer to the driver, which checks it against its allocations.
+        self.demand(Call::Free, || format!("{address:#x}"), |api| unsafe { api.mem_free(address) })
+    }
+
+    fn memory_info(&self) -> DriverResult<MemoryInfo> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both pointers are to live integers.
+        self.demand(Call::MemoryInfo, String::new, |api| unsafe { api.mem_get_info(&mut free, &mut total) })?;
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+    }
+
+    fn event_create(&self) -> DriverResult<EventId> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the pointer is to a live pointer.
+        self.demand(Call::EventCreate, String::new, |api| unsafe {
+            api.event_create(&mut event, ffi::EVENT_DISABLE_TIMING)
+        })?;
+        let event = EventId(event.expose_provenance() as u64);
+        self.events.lock().insert(event, Arc::new(LiveEvent(event)));
+        Ok(event)
+    }
+
+    fn event_destroy(&self, event: EventId) -> DriverResult<()> {
+        let Some(live) = self.events.lock().remove(&event) else {
+            return Err(unknown_event(Call::EventDestroy, event));
+        };
+        Arc::into_inner(live).map_or(Ok(()), |last| self.destroy(&last))
+    }
+
+    fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()> {
+        // SAFETY: the event is alive, the stream is by the contract of `CudaDriver`.
+        self.demand_event(Call::EventRecord, event, |api, event| unsafe { api.event_record(event, raw_stream(stream)) })
+    }
+
+    fn event_query(&self, event: EventId) -> DriverResult<bool> {
+        // SAFETY: the event is alive.
+        match self.ask_event(Call::EventQuery, event, |api, event| unsafe { api.event_query(event) })? {
+            Status::SUCCESS => Ok(true),
+            Status::NOT_READY => Ok(false),
+            status => Err(self.refusal(Call::EventQuery, status, event_text(event))),
+        }
+    }
+
+    fn event_synchronize(&self, event: EventId) -> DriverResult<()> {
+        // SAFETY: the event is alive.
+        self.demand_event(Call::EventSynchronize, event, |api, event| unsafe { api.event_synchronize(event) })
+    }
+
+    fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()> {
+        // SAFETY: the event is alive, the stream is by the contract of `CudaDriver`.
+        self.demand_event(Call::StreamWait, event, |api, event| unsafe {
+            api.stream_wait_event(raw_stream(stream), event, 0)
+        })
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
+        // SAFETY: the stream is alive by the contract of `CudaDriver`.
+        self.demand(
+            Call::StreamSynchronize,
+            || format!("stream {stream}"),
+            |api| unsafe { api.stream_synchronize(raw_stream(stream)) },
+        )
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
+        let mut capture = ffi::CAPTURE_STATUS_NONE;
+        let arguments = || format!("stream {stream}");
+        // SAFETY: the pointer is to a live integer, the stream is alive by the contract of `CudaDriver`.
+        self.demand(Call::IsCapturing, arguments, |api| unsafe {
+            api.stream_is_capturing(raw_stream(stream), &mut capture)
+        })?;
+        // An invalidated capture goes on until it is ended.
+        Ok(capture != ffi::CAPTURE_STATUS_NONE)
+    }
+
+    fn call_stats(&self) -> CallStats {
+        self.calls.snapshot()
+    }
+
+    fn busy_ns(&self) -> u64 {
+        self.calls.busy_ns()
+    }
+}
+
+fn host_size(call: Call, bytes: u64) -> DriverResult<usize> {
+    usize::try_from(bytes).map_err(|_| {
+        DriverError::new(call, Status::INVALID_VALUE, format!("{bytes} bytes are more than this machine can address"))
+    })
+}
+
+fn raw_stream(stream: StreamId) -> CUstream {
+    ptr::with_exposed_provenance_mut(stream.0 as usize)
+}
+
+fn unknown_handle(call: Call, handle: Handle) -> DriverError {
+    let detail = format!("{} is not one of this device, or was released", handle_text(handle));
+    DriverError::new(call, Status::INVALID_VALUE, detail)
+}
+
+fn handle_text(handle: Handle) -> String {
+    format!("handle {:#x}", handle.0)
+}
+
+fn range_text(address: u64, size: u64) -> String {
+    format!("{size} bytes at {address:#x}")
+}

@@ -1,0 +1,204 @@
+//! CUDA's types and constants, as this crate passes them to libcuda.
+//!
+//! Owns: memory layouts and numbers, and nothing that calls. `cuda-driver-sys` gives the types that cannot be wrong:
+//! integers and opaque pointers. Its structs and enums stay outside: they are those of CUDA 10.2, where a private
+//! `CUmemAllocationProp` cannot be written (its handle type has no 0), and a status that 10.2 did not know is
+//! undefined behaviour in a Rust enum. Here an enum is a `u32`; the tests compare with `cuda-driver-sys`.
+
+use std::ffi::{c_int, c_uchar, c_ushort, c_void};
+
+#[cfg(target_os = "linux")]
+pub(super) use cuda_driver_sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream};
+
+/// The same types where `cuda-driver-sys` does not build without a CUDA toolkit. Nothing is loaded there.
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use std::ffi::{c_int, c_ulonglong, c_void};
+
+    pub(in crate::driver::cuda) type CUcontext = *mut c_void;
+    pub(in crate::driver::cuda) type CUdevice = c_int;
+    pub(in crate::driver::cuda) type CUdeviceptr = c_ulonglong;
+    pub(in crate::driver::cuda) type CUevent = *mut c_void;
+    pub(in crate::driver::cuda) type CUmemGenericAllocationHandle = c_ulonglong;
+    pub(in crate::driver::cuda) type CUstream = *mut c_void;
+}
+#[cfg(not(target_os = "linux"))]
+pub(super) use elsewhere::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream};
+
+/// `CUresult`.
+pub(super) type RawStatus = u32;
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`: memory that stays where it was created.
+pub(super) const MEM_ALLOCATION_TYPE_PINNED: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_NONE` (CUDA 11.0): cannot be exported to another process.
+pub(super) const MEM_HANDLE_TYPE_NONE: u32 = 0;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+pub(super) const MEM_LOCATION_TYPE_DEVICE: u32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+pub(super) const MEM_ACCESS_READ_WRITE: u32 = 3;
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
+pub(super) const MEM_GRANULARITY_MINIMUM: u32 = 0;
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
+pub(super) const ATTRIBUTE_VIRTUAL_MEMORY: u32 = 102;
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED` (CUDA 11.0).
+pub(super) const ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY: u32 = 110;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(super) const EVENT_DISABLE_TIMING: u32 = 2;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`.
+pub(super) const CAPTURE_STATUS_NONE: u32 = 0;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemLocation {
+    /// `CUmemLocationType`.
+    pub(super) kind: u32,
+    /// The device's ordinal, for a device.
+    pub(super) id: c_int,
+}
+
+/// `CUmemAllocationProp` with the `allocFlags` that CUDA 10.2 still called `reserved`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemAllocationProp {
+    /// `CUmemAllocationType`.
+    pub(super) kind: u32,
+    /// `CUmemAllocationHandleType`.
+    pub(super) requested_handle_types: u32,
+    pub(super) location: MemLocation,
+    /// Null on Linux.
+    pub(super) win32_handle_meta_data: *mut c_void,
+    pub(super) alloc_flags: MemAllocFlags,
+}
+
+/// `CUmemAllocationProp::allocFlags`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MemAllocFlags {
+    pub(super) compression_type: c_uchar,
+    /// 1: network cards may read and write the memory directly.
+    pub(super) gpu_direct_rdma_capable: c_uchar,
+    pub(super) usage: c_ushort,
+    pub(super) reserved: [c_uchar; 4],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemAccessDesc {
+    pub(super) location: MemLocation,
+    /// `CUmemAccess_flags`.
+    pub(super) flags: u32,
+}
+
+impl MemAllocationProp {
+    /// Plain memory of one device, which no other process can import.
+    pub(super) fn on_device(device: CUdevice, direct_rdma: bool) -> Self {
+        Self {
+            kind: MEM_ALLOCATION_TYPE_PINNED,
+            requested_handle_types: MEM_HANDLE_TYPE_NONE,
+            location: MemLocation { kind: MEM_LOCATION_TYPE_DEVICE, id: device },
+            win32_handle_meta_data: std::ptr::null_mut(),
+            alloc_flags: MemAllocFlags { gpu_direct_rdma_capable: u8::from(direct_rdma), ..MemAllocFlags::default() },
+        }
+    }
+}
+
+impl MemAccessDesc {
+    /// Reading and writing by one device.
+    pub(super) fn read_write(device: CUdevice) -> Self {
+        Self { location: MemLocation { kind: MEM_LOCATION_TYPE_DEVICE, id: device }, flags: MEM_ACCESS_READ_WRITE }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::mem::{align_of, offset_of, size_of};
+
+    use cuda_driver_sys as sys;
+
+    use super::*;
+
+    #[test]
+    fn structs_are_laid_out_as_in_cuda() {
+        assert_eq!(size_of::<MemLocation>(), size_of::<sys::CUmemLocation>());
+        assert_eq!(offset_of!(MemLocation, kind), offset_of!(sys::CUmemLocation, type_));
+        assert_eq!(offset_of!(MemLocation, id), offset_of!(sys::CUmemLocation, id));
+
+        assert_eq!(size_of::<MemAllocationProp>(), size_of::<sys::CUmemAllocationProp>());
+        assert_eq!(align_of::<MemAllocationProp>(), align_of::<sys::CUmemAllocationProp>());
+        assert_eq!(offset_of!(MemAllocationProp, kind), offset_of!(sys::CUmemAllocationProp, type_));
+        assert_eq!(
+            offset_of!(MemAllocationProp, requested_handle_types),
+            offset_of!(sys::CUmemAllocationProp, requestedHandleTypes)
+        );
+        assert_eq!(offset_of!(MemAllocationProp, location), offset_of!(sys::CUmemAllocationProp, location));
+        assert_eq!(
+            offset_of!(MemAllocationProp, win32_handle_meta_data),
+            offset_of!(sys::CUmemAllocationProp, win32HandleMetaData)
+        );
+        assert_eq!(offset_of!(MemAllocationProp, alloc_flags), offset_of!(sys::CUmemAllocationProp, reserved));
+        assert_eq!(size_of::<MemAllocFlags>(), size_of::<u64>());
+        assert_eq!(offset_of!(MemAllocFlags, gpu_direct_rdma_capable), 1);
+
+        assert_eq!(size_of::<MemAccessDesc>(), size_of::<sys::CUmemAccessDesc>());
+        assert_eq!(align_of::<MemAccessDesc>(), align_of::<sys::CUmemAccessDesc>());
+        assert_eq!(offset_of!(MemAccessDesc, location), offset_of!(sys::CUmemAccessDesc, location));
+        assert_eq!(offset_of!(MemAccessDesc, flags), offset_of!(sys::CUmemAccessDesc, flags));
+    }
+
+    #[test]
+    fn constants_are_cudas() {
+        assert_eq!(MEM_ALLOCATION_TYPE_PINNED, sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED as u32);
+        assert_eq!(MEM_LOCATION_TYPE_DEVICE, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32);
+        assert_eq!(MEM_ACCESS_READ_WRITE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u32);
+        assert_eq!(
+            MEM_GRANULARITY_MINIMUM,
+            sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM as u32
+        );
+        assert_eq!(
+            ATTRIBUTE_VIRTUAL_MEMORY,
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32
+        );
+        assert_eq!(EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32);
+        assert_eq!(CAPTURE_STATUS_NONE, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32);
+    }
+
+    #[test]
+    fn statuses_are_cudas() {
+        use crate::driver::Status;
+        use sys::CUresult as R;
+
+        let pairs = [
+            (Status::SUCCESS, R::CUDA_SUCCESS),
+            (Status::INVALID_VALUE, R::CUDA_ERROR_INVALID_VALUE),
+            (Status::OUT_OF_MEMORY, R::CUDA_ERROR_OUT_OF_MEMORY),
+            (Status::NOT_INITIALIZED, R::CUDA_ERROR_NOT_INITIALIZED),
+            (Status::DEINITIALIZED, R::CUDA_ERROR_DEINITIALIZED),
+            (Status::NO_DEVICE, R::CUDA_ERROR_NO_DEVICE),
+            (Status::INVALID_DEVICE, R::CUDA_ERROR_INVALID_DEVICE),
+            (Status::INVALID_CONTEXT, R::CUDA_ERROR_INVALID_CONTEXT),
+            (Status::INVALID_HANDLE, R::CUDA_ERROR_INVALID_HANDLE),
+            (Status::NOT_FOUND, R::CUDA_ERROR_NOT_FOUND),
+            (Status::NOT_READY, R::CUDA_ERROR_NOT_READY),
+            (Status::ILLEGAL_ADDRESS, R::CUDA_ERROR_ILLEGAL_ADDRESS),
+            (Status::NOT_SUPPORTED, R::CUDA_ERROR_NOT_SUPPORTED),
+            (Status::STREAM_CAPTURE_UNSUPPORTED, R::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED),
+            (Status::STREAM_CAPTURE_INVALIDATED, R::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+            (Status::UNKNOWN, R::CUDA_ERROR_UNKNOWN),
+        ];
+        for (ours, theirs) in pairs {
+            assert_eq!(ours.0, theirs as u32);
+            assert_eq!(ours.name(), Some(format!("{theirs:?}").as_str()));
+        }
+    }
+
+    #[test]
+    fn plain_memory_is_not_exportable() {
+        let prop = MemAllocationProp::on_device(3, true);
+        assert_eq!(prop.requested_handle_types, 0);
+        assert_eq!(prop.location.id, 3);
+        assert_eq!(prop.alloc_flags.gpu_direct_rdma_capable, 1);
+        assert_eq!(MemAllocationProp::on_device(0, false).alloc_flags.gpu_direct_rdma_capable, 0);
+    }
+}

@@ -1,0 +1,22 @@
+//! The real driver: libcuda, loaded at run time and needed neither to build nor to link.
+//!
+//! ```text
+//! CudaApi    (api.rs)      libcuda's entry points, each one optional
+//! ffi.rs                   CUDA's types and constants as plain integers
+//! ```
+//!
+//! Owns: every call of libcuda. All `unsafe` code for it is in this folder. Knows nothing of blocks or pools.
+
+#![allow(unsafe_code)]
+
+mod api;
+mod calls;
+mod context;
+mod device;
+mod driver;
+mod error;
+mod ffi;
+
+pub use api::{CudaApi, CudaVersion};
+pub use device::CudaDriver;
+pub use error::{CudaLoadError, CudaOpenError, MissingEntryPoint};
