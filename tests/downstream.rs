@@ -1,0 +1,92 @@
+//! What depends on memquilt links and runs on a machine without CUDA, and does not need libcuda to start.
+//!
+//! `cuda-driver-sys` asks the linker for `-lcuda`; build.rs makes that harmless, and only building packages from outside
+//! of this workspace shows that it does.
+
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::read::elf::{Dyn, ElfFile64, FileHeader};
+
+const MEMQUILT: &str = env!("CARGO_MANIFEST_DIR");
+
+#[test]
+fn a_binary_links_and_runs() {
+    let program = build("binary").join("downstream-binary");
+    assert_no_libcuda(&program);
+    let output = Command::new(&program).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("driver: ") && text.contains("device: "), "{text}");
+    let answered = if text.contains("no driver: ") { "no driver: no NVIDIA driver found: libcuda" } else { "CudaApi" };
+    assert!(text.contains(answered), "{text}");
+}
+
+#[test]
+fn a_cdylib_links_and_loads() {
+    let path = build("cdylib").join("libdownstream_cdylib.so");
+    assert_no_libcuda(&path);
+    // SAFETY: the library was just built from tests/downstream/cdylib and its initialisers are Rust's own.
+    let library = unsafe { libloading::Library::new(&path) }.unwrap();
+    // SAFETY: the type is that of the function's definition.
+    let open_device: libloading::Symbol<'_, extern "C" fn() -> i32> =
+        unsafe { library.get(b"downstream_open_device") }.unwrap();
+    assert!(matches!(open_device(), 0 | 1));
+    // libcuda, where there is one, must not lose the code that it calls back.
+    std::mem::forget(library);
+}
+
+/// Builds a copy of a package of tests/downstream, outside of the source tree, and returns the folder of its artifacts.
+fn build(name: &str) -> PathBuf {
+    let source = Path::new(MEMQUILT).join("tests/downstream").join(name);
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("downstream");
+    let package = scratch.join(name);
+    fs::create_dir_all(package.join("src")).unwrap();
+    for entry in fs::read_dir(source.join("src")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, package.join("src").join(path.file_name().unwrap())).unwrap();
+    }
+    let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
+    let here = "path = \"../../..\"";
+    assert!(manifest.contains(here), "{manifest}");
+    fs::write(package.join("Cargo.toml"), manifest.replace(here, &format!("path = {MEMQUILT:?}"))).unwrap();
+    // The versions that this build has downloaded already; cargo drops from the copy what it does not need.
+    fs::copy(Path::new(MEMQUILT).join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+
+    // One target folder for both: the second build finds the dependencies of the first, and waits for its lock.
+    let target = scratch.join("target");
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--offline", "--quiet", "--manifest-path"])
+        .arg(package.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target)
+        .env_remove("CARGO_BUILD_TARGET")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{name} does not build:\n{}", String::from_utf8_lossy(&output.stderr));
+    target.join("debug")
+}
+
+fn assert_no_libcuda(path: &Path) {
+    let needed = needed_libraries(path);
+    assert!(needed.iter().any(|name| name.starts_with("libc.so")), "{path:?} needs {needed:?}");
+    assert!(!needed.iter().any(|name| name.contains("cuda")), "{path:?} needs {needed:?}");
+}
+
+/// The DT_NEEDED entries of an ELF file, which `readelf -d` shows.
+fn needed_libraries(path: &Path) -> Vec<String> {
+    let bytes = fs::read(path).unwrap();
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
+    let endian = file.elf_header().endian().unwrap();
+    let sections = file.elf_section_table();
+    let (entries, strings) = sections.dynamic(endian, &*bytes).unwrap().unwrap();
+    let strings = sections.strings(endian, &*bytes, strings).unwrap();
+    entries
+        .iter()
+        .filter(|entry| entry.d_tag(endian) == u64::from(object::elf::DT_NEEDED))
+        .map(|entry| String::from_utf8_lossy(entry.string(endian, strings).unwrap()).into_owned())
+        .collect()
+}
