@@ -4,6 +4,7 @@
 //! of this workspace shows that it does.
 
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

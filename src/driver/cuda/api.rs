@@ -5,7 +5,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
 use std::fmt;
-use std::mem::ManuallyDrop;
 
 use libloading::Library;
 
@@ -25,8 +24,9 @@ const LIBRARY_NAMES: [&str; 0] = [];
 macro_rules! entry_points {
     ($($method:ident = $symbol:literal, $since:literal, ($($argument:ident: $kind:ty),*);)*) => {
         /// The function pointers; `None` where the driver has no such symbol.
-        struct EntryPoints {
-            $($method: Option<unsafe extern "C" fn($($kind),*) -> RawStatus>,)*
+        #[derive(Default)]
+        pub(super) struct EntryPoints {
+            $(pub(super) $method: Option<unsafe extern "C" fn($($kind),*) -> RawStatus>,)*
         }
 
         impl EntryPoints {
@@ -135,8 +135,6 @@ impl fmt::Display for CudaVersion {
 pub struct CudaApi {
     entry_points: EntryPoints,
     name: &'static str,
-    /// Never unloaded: libcuda starts threads and exit handlers of its own, which must find their code.
-    _library: ManuallyDrop<Library>,
 }
 
 impl CudaApi {
@@ -158,12 +156,20 @@ impl CudaApi {
             match unsafe { Library::new(name) } {
                 Ok(library) => {
                     let entry_points = EntryPoints::look_up(&library);
-                    return Ok(Self { entry_points, name, _library: ManuallyDrop::new(library) });
+                    // Never unloaded: libcuda starts threads and exit handlers of its own, which must find their code.
+                    std::mem::forget(library);
+                    return Ok(Self { entry_points, name });
                 }
                 Err(error) => answers.push(error.to_string()),
             }
         }
         Err(CudaLoadError::NotFound { detail: answers.join("; ") })
+    }
+
+    /// An API of these functions instead of a library's.
+    #[cfg(test)]
+    pub(super) fn of(entry_points: EntryPoints) -> Self {
+        Self { entry_points, name: "stand-in" }
     }
 
     /// The version of CUDA that the driver is made for; `None` where it does not say.

@@ -53,7 +53,10 @@ impl CudaDriver {
     /// # Errors
     /// [`CudaOpenError`]: no driver, a driver that is too old, no such device, or a call that failed.
     pub fn open(ordinal: u32) -> Result<Self, CudaOpenError> {
-        let api = CudaApi::load()?;
+        Self::open_with(CudaApi::load()?, ordinal)
+    }
+
+    pub(super) fn open_with(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
         // SAFETY: the only flags that exist are 0.
         match unsafe { api.init(0) }? {
             Status::NO_DEVICE => return Err(CudaOpenError::NoSuchDevice { ordinal, devices: 0 }),

@@ -16,6 +16,8 @@ mod device;
 mod driver;
 mod error;
 mod ffi;
+#[cfg(test)]
+mod stand_in;
 
 pub use api::{CudaApi, CudaVersion};
 pub use device::CudaDriver;
