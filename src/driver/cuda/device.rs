@@ -28,7 +28,8 @@ const USUAL_GRANULARITY: u64 = 2 << 20;
 /// current context and keeps the one it has. Dropping it releases the context, and leaves alone what was not destroyed,
 /// released or freed before.
 ///
-/// A [`StreamId`] must be a live stream of that context: libcuda takes a stream as a pointer and nobody can check it.
+/// A [`StreamId`](crate::driver::StreamId) must be a live stream of that context: libcuda takes a stream as a pointer,
+/// and nobody can check it.
 #[derive(Debug)]
 pub struct CudaDriver {
     api: CudaApi,
@@ -196,8 +197,10 @@ impl CudaDriver {
         };
         let answer = self.ask(call, || event_text(event), |api| issue(api, raw_event(live.0)));
         // Whoever lets go of it last destroys it: another thread may have asked for that during the call.
-        if let Some(last) = Arc::into_inner(live) {
-            self.destroy(&last)?;
+        if let Some(last) = Arc::into_inner(live)
+            && let Err(error) = self.destroy(&last)
+        {
+            tracing::warn!(%error, "an event was not destroyed");
         }
         answer
     }
