@@ -7,3 +7,4 @@ pub mod observer;
 pub mod snapshot;
 #[cfg(feature = "trace")]
 pub mod trace;
+pub mod units;

@@ -96,6 +96,12 @@ calls! {
     StreamSynchronize = "stream_synchronize", "cuStreamSynchronize";
     /// `cuStreamIsCapturing`
     IsCapturing = "is_capturing", "cuStreamIsCapturing";
+    /// `cuLaunchKernel`: a program's call, never an allocator's; only errors of the simulated GPU name it
+    Launch = "launch", "cuLaunchKernel";
+    /// `cuStreamBeginCapture`: as [`Call::Launch`]
+    BeginCapture = "begin_capture", "cuStreamBeginCapture";
+    /// `cuStreamEndCapture`: as [`Call::Launch`]
+    EndCapture = "end_capture", "cuStreamEndCapture";
 }
 
 impl fmt::Display for Call {

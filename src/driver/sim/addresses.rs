@@ -1,0 +1,126 @@
+//! A stretch of address space, given out lowest first.
+//!
+//! Owns: which addresses of a region are free. What is at an address is memory.rs's matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A region of address space: the lowest free range that fits is given out, and what is given back merges with its
+/// neighbours. Sizes and addresses are bytes.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    /// Free ranges: start to size. No two touch.
+    free: BTreeMap<u64, u64>,
+    /// The starts of free ranges by the power of two that their size has reached: a request need look closely at one
+    /// class only, all of the larger ones fit.
+    classes: [BTreeSet<u64>; u64::BITS as usize],
+}
+
+impl Addresses {
+    pub(super) fn new(base: u64, size: u64) -> Self {
+        let mut region = Self { free: BTreeMap::new(), classes: std::array::from_fn(|_| BTreeSet::new()) };
+        region.insert(base, size);
+        region
+    }
+
+    /// The lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` where there are none.
+    pub(super) fn allocate(&mut self, size: u64, alignment: u64) -> Option<u64> {
+        let (start, address) = self.lowest(size, alignment)?;
+        let range = self.remove(start)?;
+        let (end, taken_end) = (start.checked_add(range)?, address.checked_add(size)?);
+        self.insert(start, address - start);
+        self.insert(taken_end, end - taken_end);
+        Some(address)
+    }
+
+    /// Gives back what `allocate` gave out.
+    pub(super) fn give_back(&mut self, address: u64, size: u64) {
+        let (mut start, mut end) = (address, address.saturating_add(size));
+        if let Some((&before, &length)) = self.free.range(..address).next_back()
+            && before.saturating_add(length) == address
+        {
+            self.remove(before);
+            start = before;
+        }
+        if let Some(length) = self.remove(end) {
+            end = end.saturating_add(length);
+        }
+        self.insert(start, end - start);
+    }
+
+    fn lowest(&self, size: u64, alignment: u64) -> Option<(u64, u64)> {
+        let mut best: Option<(u64, u64)> = None;
+        for starts in self.classes.get(class(size)..)? {
+            for &start in starts {
+                if best.is_some_and(|(lowest, _)| lowest <= start) {
+                    break;
+                }
+                let fits = || {
+                    let length = *self.free.get(&start)?;
+                    let address = start.checked_next_multiple_of(alignment)?;
+                    (address.checked_add(size)? <= start.checked_add(length)?).then_some(address)
+                };
+                if let Some(address) = fits() {
+                    best = Some((start, address));
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    fn insert(&mut self, start: u64, size: u64) {
+        if size == 0 {
+            return;
+        }
+        self.free.insert(start, size);
+        if let Some(starts) = self.classes.get_mut(class(size)) {
+            starts.insert(start);
+        }
+    }
+
+    fn remove(&mut self, start: u64) -> Option<u64> {
+        let size = self.free.remove(&start)?;
+        if let Some(starts) = self.classes.get_mut(class(size)) {
+            starts.remove(&start);
+        }
+        Some(size)
+    }
+}
+
+fn class(size: u64) -> usize {
+    size.checked_ilog2().unwrap_or(0) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_out_the_lowest_that_fits() {
+        let mut region = Addresses::new(1000, 1000);
+        assert_eq!(region.allocate(100, 1), Some(1000));
+        assert_eq!(region.allocate(300, 1), Some(1100));
+        assert_eq!(region.allocate(100, 1), Some(1400));
+        region.give_back(1000, 100);
+        assert_eq!(region.allocate(200, 1), Some(1500), "the hole of 100 is too small");
+        assert_eq!(region.allocate(50, 1), Some(1000));
+        region.give_back(1100, 300);
+        assert_eq!(region.allocate(350, 1), Some(1050), "holes merge");
+        assert_eq!(region.allocate(301, 1), None);
+        assert_eq!(region.allocate(300, 1), Some(1700));
+        for (address, size) in [(1700, 300), (1400, 100), (1000, 50), (1050, 350), (1500, 200)] {
+            region.give_back(address, size);
+        }
+        assert_eq!(region.allocate(1000, 1), Some(1000), "all of it is one again");
+    }
+
+    #[test]
+    fn aligns_and_leaves_what_comes_before() {
+        let mut region = Addresses::new(1000, 3096);
+        assert_eq!(region.allocate(100, 1024), Some(1024));
+        assert_eq!(region.allocate(24, 1), Some(1000));
+        assert_eq!(region.allocate(1, 1 << 40), None);
+        assert_eq!(region.allocate(1, 1 << 63), None);
+        assert_eq!(region.allocate(u64::MAX, 1), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! Which GPU to simulate, and how that is written: `sim:h200,capacity=80GiB`.
+//!
+//! Owns: [`SimConfig`], its text form and its errors. It makes no device.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::GRANULARITY;
+use super::cost::Profile;
+use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes};
+
+/// What every specification begins with.
+const PREFIX: &str = "sim";
+/// The keys that a specification may have.
+const KEYS: [&str; 1] = ["capacity"];
+
+/// A simulated GPU to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// The card: its name and what its driver's calls cost.
+    pub profile: Profile,
+    /// Physical memory in bytes. It may be more than the card has: what if it had?
+    pub capacity: u64,
+    /// Whether the clock moves on by what each call costs. `false` where the clock counts something else, such as the
+    /// operations of a replay; a wait still moves it, but is then no time.
+    pub calls_advance_clock: bool,
+}
+
+impl SimConfig {
+    /// The card with all of its memory.
+    #[must_use]
+    pub fn new(profile: Profile) -> Self {
+        Self { profile, capacity: profile.memory(), calls_advance_clock: true }
+    }
+
+    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB` or `sim:capacity=80GiB`. Without a profile it is the H200,
+    /// without a capacity all of the card's memory.
+    ///
+    /// # Errors
+    /// [`SimConfigError`]; an unknown profile or key names the nearest known one.
+    pub fn parse(spec: &str) -> Result<Self, SimConfigError> {
+        let mut config = Self::default();
+        let parts = match spec.trim().split_once(':') {
+            None if spec.trim() == PREFIX => return Ok(config),
+            Some((PREFIX, parts)) => parts,
+            _ => return Err(SimConfigError::NotSim { spec: spec.to_owned() }),
+        };
+        for (at, part) in parts.split(',').map(str::trim).enumerate() {
+            match part.split_once('=') {
+                Some((key, value)) if key.trim() == "capacity" => config.capacity = parse_bytes(value)?,
+                Some((key, _)) => return Err(unknown("key", key.trim(), &KEYS)),
+                None if at == 0 => {
+                    let names = Profile::ALL.map(Profile::name);
+                    let profile = Profile::named(part).ok_or_else(|| unknown("profile", part, &names))?;
+                    config = Self::new(profile);
+                }
+                None => return Err(unknown("key", part, &KEYS)),
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Refuses a capacity that holds nothing.
+    pub(super) fn check(&self) -> Result<(), SimConfigError> {
+        if self.capacity < GRANULARITY {
+            return Err(SimConfigError::Capacity { capacity: self.capacity });
+        }
+        Ok(())
+    }
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self::new(Profile::H200)
+    }
+}
+
+impl FromStr for SimConfig {
+    type Err = SimConfigError;
+
+    fn from_str(spec: &str) -> Result<Self, Self::Err> {
+        Self::parse(spec)
+    }
+}
+
+impl fmt::Display for SimConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}:{}", self.profile.name())?;
+        if self.capacity != self.profile.memory() {
+            write!(f, ",capacity={}", format_bytes_exactly(self.capacity))?;
+        }
+        Ok(())
+    }
+}
+
+/// A simulated GPU that cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimConfigError {
+    /// The text is no specification of a simulated GPU.
+    #[error("`{spec}` is not a simulated GPU; expected `sim`, `sim:h200` or `sim:h200,capacity=80GiB`")]
+    NotSim {
+        /// The text as given.
+        spec: String,
+    },
+    /// A profile or key that does not exist.
+    #[error("the simulated GPU has no {what} `{found}`; did you mean `{nearest}`? Known: {known}")]
+    Unknown {
+        /// `profile` or `key`.
+        what: &'static str,
+        /// The name as given.
+        found: String,
+        /// The known name that is most like it.
+        nearest: &'static str,
+        /// All known names.
+        known: String,
+    },
+    /// The capacity is not a size.
+    #[error("capacity: {0}")]
+    Bytes(#[from] ParseBytesError),
+    /// The capacity holds not even one chunk.
+    #[error("a capacity of {capacity} bytes holds nothing; expected at least {GRANULARITY} (2MiB)")]
+    Capacity {
+        /// The capacity in bytes.
+        capacity: u64,
+    },
+}
+
+fn unknown(what: &'static str, found: &str, known: &[&'static str]) -> SimConfigError {
+    let text = found.to_ascii_lowercase();
+    // `a100` is short for `a100-80gb`, though it is fewer letters away from `h100`.
+    let likeness = |name: &&str| (!name.starts_with(&text), edits(&text, name));
+    let nearest = known.iter().copied().min_by_key(likeness).unwrap_or_default();
+    SimConfigError::Unknown { what, found: found.to_owned(), nearest, known: known.join(", ") }
+}
+
+/// How many characters must be put in, taken out or replaced to make `b` out of `a` (Levenshtein).
+fn edits(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (to, above) in b.chars().zip(row.iter_mut().skip(1)) {
+            let replaced = diagonal + usize::from(from != to);
+            diagonal = *above;
+            left = replaced.min(left + 1).min(*above + 1);
+            *above = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_writes() {
+        for (spec, written) in [
+            ("sim", "sim:h200"),
+            ("sim:h200", "sim:h200"),
+            (" sim:h200 , capacity = 80GiB ", "sim:h200,capacity=80GiB"),
+            ("sim:capacity=1.5g", "sim:h200,capacity=1536MiB"),
+            ("sim:h200,capacity=150109880320", "sim:h200"),
+            ("sim:a100-80gb", "sim:a100-80gb"),
+            ("sim:h100,capacity=2TiB", "sim:h100,capacity=2TiB"),
+            ("sim:h200,capacity=80000000001", "sim:h200,capacity=80000000001"),
+        ] {
+            let config = SimConfig::parse(spec).unwrap();
+            assert_eq!(config.to_string(), written, "{spec}");
+            assert_eq!(written.parse(), Ok(config), "{spec}");
+        }
+    }
+
+    #[test]
+    fn names_the_nearest_of_what_is_unknown() {
+        for (spec, expected) in [
+            ("sim:h20", "h200"),
+            ("sim:H200", "h200"),
+            ("sim:a100", "a100-80gb"),
+            ("sim:h10", "h100"),
+            ("sim:h200,capacty=1GiB", "capacity"),
+            ("sim:h200,lag=3", "capacity"),
+            ("sim:h200,h100", "capacity"),
+        ] {
+            match SimConfig::parse(spec) {
+                Err(SimConfigError::Unknown { nearest, .. }) => assert_eq!(nearest, expected, "{spec}"),
+                other => panic!("{spec}: {other:?}"),
+            }
+        }
+        let text = SimConfig::parse("sim:h20").unwrap_err().to_string();
+        assert!(text.contains("did you mean `h200`?") && text.contains("a100-80gb"), "{text}");
+    }
+
+    #[test]
+    fn refuses_what_is_no_device() {
+        for spec in ["", "cuda:0", "simulated", "SIM:h200"] {
+            assert!(matches!(SimConfig::parse(spec), Err(SimConfigError::NotSim { .. })), "{spec}");
+        }
+        assert!(matches!(SimConfig::parse("sim:"), Err(SimConfigError::Unknown { .. })));
+        assert!(matches!(SimConfig::parse("sim:h200,capacity=lots"), Err(SimConfigError::Bytes(_))));
+        for spec in ["sim:capacity=0", "sim:capacity=2097151"] {
+            assert!(matches!(SimConfig::parse(spec), Err(SimConfigError::Capacity { .. })), "{spec}");
+        }
+        assert!(SimConfig::parse("sim:capacity=2MiB").is_ok());
+    }
+}

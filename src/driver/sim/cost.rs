@@ -1,0 +1,272 @@
+//! What the driver's calls cost on a simulated GPU: profiles, and the time of each call.
+//!
+//! Owns: the measured tables and how times between their rows are found. It knows neither addresses nor streams.
+//!
+//! Times are nanoseconds of the calling CPU, sizes are bytes.
+
+use crate::driver::Call;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What each call costs for one handle (one allocation) of `size` bytes, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    size: u64,
+    create: u64,
+    map: u64,
+    set_access: u64,
+    unmap: u64,
+    release: u64,
+    reserve: u64,
+    address_free: u64,
+    malloc: u64,
+    free: u64,
+}
+
+impl Row {
+    /// The figure of `call`, where the table has one.
+    const fn figure(&self, call: Call) -> Option<u64> {
+        Some(match call {
+            Call::Create => self.create,
+            Call::Map => self.map,
+            Call::SetAccess => self.set_access,
+            Call::Unmap => self.unmap,
+            Call::Release => self.release,
+            Call::Reserve => self.reserve,
+            Call::AddressFree => self.address_free,
+            Call::Malloc => self.malloc,
+            Call::Free => self.free,
+            _ => return None,
+        })
+    }
+}
+
+/// Medians of 15 calls on an H200, driver 580.159, with nothing else running.
+#[rustfmt::skip]
+const H200_ROWS: [Row; 7] = [
+    Row { size: 2 * MIB, create: 5_600, map: 500, set_access: 16_100, unmap: 11_500, release: 7_200, reserve: 400, address_free: 300, malloc: 25_100, free: 22_100 },
+    Row { size: 16 * MIB, create: 5_500, map: 400, set_access: 16_300, unmap: 11_700, release: 9_700, reserve: 400, address_free: 300, malloc: 27_700, free: 26_900 },
+    Row { size: 32 * MIB, create: 6_000, map: 500, set_access: 28_500, unmap: 18_700, release: 16_800, reserve: 1_800, address_free: 1_200, malloc: 28_000, free: 32_900 },
+    Row { size: 128 * MIB, create: 6_600, map: 500, set_access: 29_200, unmap: 18_600, release: 30_700, reserve: 1_400, address_free: 1_100, malloc: 43_200, free: 58_600 },
+    Row { size: 512 * MIB, create: 9_400, map: 500, set_access: 39_700, unmap: 22_800, release: 104_000, reserve: 1_400, address_free: 1_100, malloc: 49_100, free: 125_000 },
+    Row { size: GIB, create: 13_300, map: 600, set_access: 51_200, unmap: 27_000, release: 197_000, reserve: 1_600, address_free: 1_300, malloc: 64_100, free: 251_000 },
+    Row { size: 4 * GIB, create: 99_600, map: 700, set_access: 121_000, unmap: 51_200, release: 793_000, reserve: 2_100, address_free: 1_900, malloc: 218_000, free: 836_000 },
+];
+
+/// Set-access for each further handle of a call over several, by the handle's size: measured over 4 GiB on an H200.
+const H200_FURTHER_ACCESS: [(u64, u64); 3] = [(32 * MIB, 18_000), (64 * MIB, 19_000), (128 * MIB, 21_000)];
+
+/// Unmap for each further handle of a call over several, up to [`FURTHER_LIMIT`]: 12 to 14 us were measured on an H200.
+const H200_FURTHER_UNMAP_NS: u64 = 13_000;
+
+/// The largest handle for which calls over several handles were measured; larger ones cost what they do alone.
+const FURTHER_LIMIT: u64 = 128 * MIB;
+
+/// Times that do not depend on a size. Assumed, not measured: what such calls are commonly seen to take when the driver
+/// need not ask the device, and for `memory_info` (which does ask) several times that. Waiting is not included.
+const fn assumed(call: Call) -> u64 {
+    match call {
+        Call::MemoryInfo => 10_000,
+        Call::EventQuery => 300,
+        Call::IsCapturing => 100,
+        _ => 1_000,
+    }
+}
+
+/// Time of a call that fails, whichever it is. Assumed, not measured.
+pub(super) const FAILED_NS: u64 = 1_000;
+
+/// A model of a GPU: how much memory it has and what its driver's calls cost.
+///
+/// The costs of every profile are those measured on an H200, also where the name is another card's: those profiles
+/// differ in capacity alone.
+#[derive(Clone, Copy)]
+pub struct Profile(&'static Data);
+
+struct Data {
+    name: &'static str,
+    memory: u64,
+    rows: &'static [Row],
+    further_access: &'static [(u64, u64)],
+    further_unmap: u64,
+}
+
+const fn costs_of_h200(name: &'static str, memory: u64) -> Data {
+    Data { name, memory, rows: &H200_ROWS, further_access: &H200_FURTHER_ACCESS, further_unmap: H200_FURTHER_UNMAP_NS }
+}
+
+static H200: Data = costs_of_h200("h200", 150_109_880_320);
+static H100: Data = costs_of_h200("h100", 80 * GIB);
+static A100_80GB: Data = costs_of_h200("a100-80gb", 80 * GIB);
+
+impl Profile {
+    /// NVIDIA H200: 139.8 GiB as its driver reports them, costs as measured on it.
+    pub const H200: Self = Self(&H200);
+    /// A capacity only: the nominal 80 GiB of an H100, with the H200's measured costs.
+    pub const H100: Self = Self(&H100);
+    /// A capacity only: the nominal 80 GiB of the larger A100, with the H200's measured costs.
+    pub const A100_80GB: Self = Self(&A100_80GB);
+    /// Every profile.
+    pub const ALL: [Self; 3] = [Self::H200, Self::H100, Self::A100_80GB];
+
+    /// The profile of that name, as in `sim:h200`.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|profile| profile.name() == name)
+    }
+
+    /// Its name, as in `sim:h200`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Physical memory of the card, in bytes.
+    #[must_use]
+    pub fn memory(self) -> u64 {
+        self.0.memory
+    }
+
+    /// Time of one call that concerns one handle, allocation or reservation of `size` bytes; waiting is not included.
+    /// Between two measured sizes the time lies on a straight line, below the smallest it is that one's, and beyond the
+    /// largest it goes on along the last line. Calls of events and streams do not depend on `size`, and are assumed.
+    #[must_use]
+    pub fn cost(self, call: Call, size: u64) -> u64 {
+        let figure = |row: &Row| row.figure(call).unwrap_or_else(|| assumed(call));
+        match self.0.rows {
+            [] => assumed(call),
+            [only] => figure(only),
+            [first, ..] if size <= first.size => figure(first),
+            [.., low, high] if size >= high.size => line((low.size, figure(low)), (high.size, figure(high)), size),
+            rows => {
+                let at = rows.partition_point(|row| row.size <= size);
+                match (at.checked_sub(1).and_then(|at| rows.get(at)), rows.get(at)) {
+                    (Some(low), Some(high)) => line((low.size, figure(low)), (high.size, figure(high)), size),
+                    (Some(row), None) | (None, Some(row)) => figure(row),
+                    (None, None) => 0,
+                }
+            }
+        }
+    }
+
+    /// Time of one `set_access` over handles of these sizes: the cost is per handle, little of it per byte.
+    #[must_use]
+    pub fn set_access(self, handles: impl IntoIterator<Item = u64>) -> u64 {
+        over_handles(handles, |size| self.cost(Call::SetAccess, size), |size| between(self.0.further_access, size))
+    }
+
+    /// Time of one `unmap` over handles of these sizes.
+    #[must_use]
+    pub fn unmap(self, handles: impl IntoIterator<Item = u64>) -> u64 {
+        over_handles(handles, |size| self.cost(Call::Unmap, size), |_| self.0.further_unmap)
+    }
+}
+
+impl PartialEq for Profile {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Profile {}
+
+impl std::fmt::Debug for Profile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Profile({})", self.name())
+    }
+}
+
+/// The first handle costs what it does alone, each further one less, as long as it is of a size that was measured so.
+fn over_handles(
+    handles: impl IntoIterator<Item = u64>,
+    alone: impl Fn(u64) -> u64,
+    further: impl Fn(u64) -> u64,
+) -> u64 {
+    let mut handles = handles.into_iter();
+    let first = handles.next().map_or(0, &alone);
+    handles.fold(first, |sum, size| sum.saturating_add(if size > FURTHER_LIMIT { alone(size) } else { further(size) }))
+}
+
+/// The figure for `size` among points in ascending order; the ends hold beyond them.
+fn between(points: &[(u64, u64)], size: u64) -> u64 {
+    let above = points.partition_point(|point| point.0 < size);
+    match (above.checked_sub(1).and_then(|at| points.get(at)), points.get(above)) {
+        (Some(&low), Some(&high)) => line(low, high, size),
+        (None, Some(&(_, figure))) | (Some(&(_, figure)), None) => figure,
+        (None, None) => 0,
+    }
+}
+
+/// The straight line through two points at `x`, not below 0. 128 bits, since any size may be asked for.
+fn line((x0, y0): (u64, u64), (x1, y1): (u64, u64), x: u64) -> u64 {
+    let [x0, y0, x1, y1, x] = [x0, y0, x1, y1, x].map(i128::from);
+    if x1 == x0 {
+        return u64::try_from(y0).unwrap_or(0);
+    }
+    let y = y0 + (y1 - y0) * (x - x0) / (x1 - x0);
+    u64::try_from(y.max(0)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: Profile = Profile::H200;
+
+    #[test]
+    fn gives_the_measured_figures_at_the_measured_sizes() {
+        for row in &H200_ROWS {
+            let size = row.size;
+            for call in Call::ALL {
+                assert_eq!(P.cost(call, size), row.figure(call).unwrap_or(assumed(call)), "{call} of {size}");
+            }
+            assert_eq!(P.set_access([size]), row.set_access);
+            assert_eq!(P.unmap([size]), row.unmap);
+        }
+        let of = |call, size| P.cost(call, size);
+        assert_eq!(
+            (of(Call::Create, 4 * GIB), of(Call::Malloc, 2 * MIB), of(Call::Free, GIB)),
+            (99_600, 25_100, 251_000)
+        );
+        assert_eq!((of(Call::Release, 512 * MIB), of(Call::Reserve, 32 * MIB)), (104_000, 1_800));
+    }
+
+    #[test]
+    fn finds_times_between_below_and_beyond_the_rows() {
+        assert_eq!(P.cost(Call::Malloc, 1), 25_100);
+        assert_eq!(P.cost(Call::Create, 768 * MIB), (9_400 + 13_300) / 2);
+        let slope_per_gib = (793_000 - 197_000) / 3;
+        assert!(P.cost(Call::Release, 8 * GIB).abs_diff(793_000 + 4 * slope_per_gib) <= 4);
+        assert!(P.cost(Call::Release, u64::MAX) > P.cost(Call::Release, 1 << 60));
+        assert_eq!(P.cost(Call::Create, 9 * MIB), 5_550, "a falling line");
+    }
+
+    #[test]
+    fn stitching_costs_per_handle() {
+        let stitch = |handle: u64| {
+            let n = GIB / handle;
+            P.cost(Call::Map, handle) * n + P.set_access((0..n).map(|_| handle))
+        };
+        let small = stitch(2 * MIB);
+        let large = stitch(32 * MIB);
+        assert!((9_000_000..10_500_000).contains(&small), "1 GiB of 2 MB handles: about 10 ms, is {small} ns");
+        assert!((550_000..650_000).contains(&large), "1 GiB of 32 MB handles: about 0.6 ms, is {large} ns");
+        assert_eq!(P.set_access([64 * MIB, 64 * MIB]) - P.set_access([64 * MIB]), 19_000);
+        assert_eq!(P.set_access([2 * MIB, 128 * MIB]) - P.set_access([2 * MIB]), 21_000);
+        assert_eq!(P.set_access([GIB, GIB]), 2 * 51_200, "beyond what was measured in bulk: as alone");
+        assert_eq!(P.unmap([2 * MIB, 2 * MIB, 2 * MIB]), 11_500 + 2 * 13_000);
+        assert_eq!(P.unmap([GIB, GIB]), 2 * 27_000);
+        assert_eq!(P.set_access([]), 0);
+    }
+
+    #[test]
+    fn profiles_are_found_by_name() {
+        for profile in Profile::ALL {
+            assert_eq!(Profile::named(profile.name()), Some(profile));
+            assert!(profile.memory() >= 80 * GIB);
+        }
+        assert_eq!(Profile::named("H200"), None);
+        assert_eq!(Profile::H200.memory(), 150_109_880_320);
+    }
+}

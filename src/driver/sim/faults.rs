@@ -1,0 +1,152 @@
+//! What the simulated GPU reports beyond what a driver answers: memory used that must not be, and what was left behind.
+//!
+//! Owns: the reports and their words. It finds nothing: memory.rs and streams.rs do.
+
+use std::fmt;
+
+use crate::driver::StreamId;
+use crate::units::format_bytes;
+
+/// Addresses that a kernel uses, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// The first.
+    pub address: u64,
+    /// How many.
+    pub size: u64,
+}
+
+impl Range {
+    /// The part of `self` that is in `other` too, if any.
+    pub(super) fn overlap(self, other: Self) -> Option<Self> {
+        let address = self.address.max(other.address);
+        let end = self.address.saturating_add(self.size).min(other.address.saturating_add(other.size));
+        (address < end).then(|| Self { address, size: end - address })
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:#x}", format_bytes(self.size), self.address)
+    }
+}
+
+/// A use of memory that a real GPU may answer with a lost context, or with wrong results and no word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// A kernel uses addresses at which there is no memory.
+    UnmappedUse {
+        /// The first stretch without memory.
+        range: Range,
+        /// The kernel's stream.
+        stream: StreamId,
+    },
+    /// A kernel uses memory that is mapped, but that `set_access` was not called for.
+    NoAccess {
+        /// The first stretch without access.
+        range: Range,
+        /// The kernel's stream.
+        stream: StreamId,
+    },
+    /// Memory was unmapped while a kernel may still use it.
+    UnmapInUse {
+        /// What the kernel uses of it.
+        range: Range,
+        /// The kernel's stream.
+        stream: StreamId,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnmappedUse { range, stream } => {
+                write!(f, "a kernel on stream {stream} uses {range}, where nothing is mapped")
+            }
+            Self::NoAccess { range, stream } => {
+                write!(f, "a kernel on stream {stream} uses {range}, mapped but without access")
+            }
+            Self::UnmapInUse { range, stream } => {
+                write!(f, "{range} was unmapped while a kernel on stream {stream} may still use it")
+            }
+        }
+    }
+}
+
+/// What is still held of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leaks {
+    /// Reservations of address space.
+    pub reservations: usize,
+    /// Handles that were not released.
+    pub handles: usize,
+    /// Mappings.
+    pub mappings: usize,
+    /// Allocations of `malloc`.
+    pub mallocs: usize,
+    /// Events.
+    pub events: usize,
+    /// Physical bytes of the handles, mappings and allocations together.
+    pub bytes: u64,
+}
+
+impl Leaks {
+    /// Whether all was given back.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Leaks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing held");
+        }
+        let Self { reservations, handles, mappings, mallocs, events, bytes } = self;
+        write!(
+            f,
+            "still held: {reservations} reservations, {handles} handles, {mappings} mappings, {mallocs} mallocs, \
+             {events} events, {}",
+            format_bytes(*bytes)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_name_address_size_and_stream() {
+        let (range, stream) = (Range { address: 0x4000, size: 4096 }, StreamId(7));
+        for fault in [
+            Fault::UnmappedUse { range, stream },
+            Fault::NoAccess { range, stream },
+            Fault::UnmapInUse { range, stream },
+        ] {
+            let text = fault.to_string();
+            for part in ["0x4000", "4.00 KiB", "stream 0x7"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_overlap_in_what_both_have() {
+        let range = |address, size| Range { address, size };
+        assert_eq!(range(0, 10).overlap(range(5, 10)), Some(range(5, 5)));
+        assert_eq!(range(5, 10).overlap(range(0, 10)), Some(range(5, 5)));
+        assert_eq!(range(0, 10).overlap(range(10, 10)), None);
+        assert_eq!(range(0, 10).overlap(range(3, 0)), None);
+        assert_eq!(range(u64::MAX, 10).overlap(range(0, u64::MAX)), None);
+    }
+
+    #[test]
+    fn leaks_say_what_is_held() {
+        assert!(Leaks::default().is_empty());
+        let leaks = Leaks { handles: 3, bytes: 6 << 20, ..Leaks::default() };
+        assert!(!leaks.is_empty());
+        assert!(leaks.to_string().contains("3 handles") && leaks.to_string().contains("6.00 MiB"), "{leaks}");
+    }
+}

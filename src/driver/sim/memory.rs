@@ -1,0 +1,326 @@
+//! The simulated GPU's memory: address space, handles, mappings and what `malloc` gave out.
+//!
+//! Owns: what is where, how many physical bytes are held, and every rule of the driver's about it. It knows no time,
+//! no streams and no costs. A call that is refused has changed nothing.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::addresses::Addresses;
+use super::faults::{Fault, Leaks, Range};
+use super::{Answer, GRANULARITY, refuse};
+use crate::driver::{Handle, MemoryInfo, Status, StreamId};
+
+/// The address space that reservations come from, in bytes: one of 64 TiB succeeds on an H200, one of 100 TiB does not.
+pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
+/// Where reservations begin. A round number, so that addresses in a report can be read.
+const RESERVE_BASE: u64 = ADDRESS_SPACE;
+/// Where the memory of `malloc` begins: apart from reservations, as on a real GPU, and below them.
+const MALLOC_BASE: u64 = 16 << 40;
+const MALLOC_SPACE: u64 = RESERVE_BASE - MALLOC_BASE;
+
+#[derive(Debug)]
+struct Physical {
+    size: u64,
+    mappings: usize,
+    released: bool,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    size: u64,
+    handle: Handle,
+    access: bool,
+}
+
+#[derive(Debug)]
+struct Malloc {
+    size: u64,
+    physical: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    capacity: u64,
+    held: u64,
+    reserve_space: Addresses,
+    malloc_space: Addresses,
+    /// Start to size, as in the two maps below.
+    reservations: BTreeMap<u64, u64>,
+    mappings: BTreeMap<u64, Mapping>,
+    mallocs: BTreeMap<u64, Malloc>,
+    handles: FxHashMap<Handle, Physical>,
+    next_handle: u64,
+}
+
+impl Memory {
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            held: 0,
+            reserve_space: Addresses::new(RESERVE_BASE, ADDRESS_SPACE),
+            malloc_space: Addresses::new(MALLOC_BASE, MALLOC_SPACE),
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            mallocs: BTreeMap::new(),
+            handles: FxHashMap::default(),
+            next_handle: 1,
+        }
+    }
+
+    pub(super) fn info(&self) -> MemoryInfo {
+        MemoryInfo { free: self.capacity.saturating_sub(self.held), total: self.capacity }
+    }
+
+    pub(super) fn reserve(&mut self, size: u64, alignment: u64) -> Answer<u64> {
+        check_size(size)?;
+        if alignment != 0 && !alignment.is_power_of_two() {
+            return Err(refuse(Status::INVALID_VALUE, format!("alignment {alignment} is no power of two")));
+        }
+        let address = self.reserve_space.allocate(size, alignment.max(GRANULARITY)).ok_or_else(|| {
+            refuse(Status::OUT_OF_MEMORY, format!("no {size} bytes of address space aligned to {alignment} are left"))
+        })?;
+        self.reservations.insert(address, size);
+        Ok(address)
+    }
+
+    pub(super) fn address_free(&mut self, address: u64, size: u64) -> Answer<()> {
+        match self.reservations.get(&address) {
+            Some(&reserved) if reserved == size => {}
+            Some(reserved) => {
+                return Err(refuse(
+                    Status::INVALID_VALUE,
+                    format!("the reservation at {address:#x} has {reserved} bytes, not {size}"),
+                ));
+            }
+            None => return Err(refuse(Status::INVALID_VALUE, format!("no reservation begins at {address:#x}"))),
+        }
+        if let Some((mapped, _)) = self.mappings.range(address..address + size).next() {
+            return Err(refuse(
+                Status::INVALID_VALUE,
+                format!("the reservation at {address:#x} of {size} bytes still has a mapping at {mapped:#x}"),
+            ));
+        }
+        self.reservations.remove(&address);
+        self.reserve_space.give_back(address, size);
+        Ok(())
+    }
+
+    pub(super) fn create(&mut self, size: u64) -> Answer<Handle> {
+        check_size(size)?;
+        self.take(size)?;
+        let handle = Handle(self.next_handle);
+        self.next_handle += 1;
+        self.handles.insert(handle, Physical { size, mappings: 0, released: false });
+        Ok(handle)
+    }
+
+    /// The size of a handle that was not released.
+    pub(super) fn size_of(&self, handle: Handle) -> Answer<u64> {
+        match self.handles.get(&handle) {
+            Some(physical) if !physical.released => Ok(physical.size),
+            _ => Err(refuse(Status::INVALID_VALUE, format!("handle {:#x} does not exist or was released", handle.0))),
+        }
+    }
+
+    pub(super) fn release(&mut self, handle: Handle) -> Answer<()> {
+        self.size_of(handle)?;
+        if let Some(physical) = self.handles.get_mut(&handle) {
+            physical.released = true;
+        }
+        self.drop_if_unused(handle);
+        Ok(())
+    }
+
+    pub(super) fn map(&mut self, address: u64, size: u64, offset: u64, handle: Handle) -> Answer<()> {
+        let whole = self.size_of(handle)?;
+        check_address(address)?;
+        check_size(size)?;
+        if offset != 0 || size != whole {
+            return Err(refuse(
+                Status::NOT_SUPPORTED,
+                format!("a handle of {whole} bytes is mapped whole, not {size} bytes at offset {offset}"),
+            ));
+        }
+        let end = self.check_reserved(address, size)?;
+        if let Some((mapped, _)) =
+            self.mappings.range(..end).next_back().filter(|(at, other)| *at + other.size > address)
+        {
+            return Err(refuse(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} meet the mapping at {mapped:#x}"),
+            ));
+        }
+        self.mappings.insert(address, Mapping { size, handle, access: false });
+        if let Some(physical) = self.handles.get_mut(&handle) {
+            physical.mappings += 1;
+        }
+        Ok(())
+    }
+
+    /// Refuses a range that is not whole mappings without a gap, within one reservation; else gives their sizes in order.
+    pub(super) fn whole_mappings(&self, address: u64, size: u64) -> Answer<impl Iterator<Item = u64> + '_> {
+        let end = self.check_whole(address, size)?;
+        Ok(self.mappings.range(address..end).map(|(_, mapping)| mapping.size))
+    }
+
+    /// The end of such a range. That mappings of two reservations which happen to touch are refused is stricter than
+    /// what was measured.
+    fn check_whole(&self, address: u64, size: u64) -> Answer<u64> {
+        check_address(address)?;
+        check_size(size)?;
+        let end = self.check_reserved(address, size)?;
+        let mut reached = address;
+        for (&at, mapping) in self.mappings.range(address..end) {
+            if at != reached {
+                break;
+            }
+            reached = at + mapping.size;
+        }
+        if reached != end {
+            return Err(refuse(
+                Status::INVALID_VALUE,
+                format!("{size} bytes at {address:#x} are whole mappings without a gap only up to {reached:#x}"),
+            ));
+        }
+        Ok(end)
+    }
+
+    pub(super) fn unmap(&mut self, address: u64, size: u64) -> Answer<()> {
+        let end = self.check_whole(address, size)?;
+        let mut at = address;
+        while at < end {
+            let Some(mapping) = self.mappings.remove(&at) else { break };
+            at += mapping.size;
+            if let Some(physical) = self.handles.get_mut(&mapping.handle) {
+                physical.mappings -= 1;
+            }
+            self.drop_if_unused(mapping.handle);
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_access(&mut self, address: u64, size: u64) -> Answer<()> {
+        let end = self.check_whole(address, size)?;
+        for (_, mapping) in self.mappings.range_mut(address..end) {
+            mapping.access = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn malloc(&mut self, size: u64) -> Answer<u64> {
+        if size == 0 {
+            return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
+        }
+        let too_large = || refuse(Status::OUT_OF_MEMORY, format!("{size} bytes are more than any device has"));
+        let physical = size.checked_next_multiple_of(GRANULARITY).ok_or_else(too_large)?;
+        self.take(physical)?;
+        let Some(address) = self.malloc_space.allocate(physical, GRANULARITY) else {
+            self.held -= physical;
+            return Err(too_large());
+        };
+        self.mallocs.insert(address, Malloc { size, physical });
+        Ok(address)
+    }
+
+    /// The size that `malloc` was asked for at `address`.
+    pub(super) fn malloc_size(&self, address: u64) -> Answer<u64> {
+        let unknown = || refuse(Status::INVALID_VALUE, format!("nothing was allocated at {address:#x}"));
+        self.mallocs.get(&address).map(|malloc| malloc.size).ok_or_else(unknown)
+    }
+
+    pub(super) fn free(&mut self, address: u64) -> Answer<()> {
+        self.malloc_size(address)?;
+        if let Some(malloc) = self.mallocs.remove(&address) {
+            self.held -= malloc.physical;
+            self.malloc_space.give_back(address, malloc.physical);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a kernel's use of `range`: the first stretch of it that may not be used.
+    pub(super) fn check_use(&self, range: Range, stream: StreamId) -> Result<(), Fault> {
+        let end = range.address.saturating_add(range.size);
+        let stretch = |from: u64, to: u64| Range { address: from, size: to.min(end) - from };
+        let mut at = range.address;
+        while at < end {
+            let mapping =
+                self.mappings.range(..=at).next_back().map(|(start, found)| (start + found.size, found.access));
+            let malloc = self.mallocs.range(..=at).next_back().map(|(start, found)| (start + found.size, true));
+            at = match [mapping, malloc].into_iter().flatten().find(|(to, _)| *to > at) {
+                Some((to, true)) => to,
+                Some((to, false)) => return Err(Fault::NoAccess { range: stretch(at, to), stream }),
+                None => {
+                    let mapped = self.mappings.range(at..).next().map_or(end, |(start, _)| *start);
+                    let to = self.mallocs.range(at..).next().map_or(mapped, |(start, _)| mapped.min(*start));
+                    return Err(Fault::UnmappedUse { range: stretch(at, to), stream });
+                }
+            };
+        }
+        Ok(())
+    }
+
+    pub(super) fn leaks(&self) -> Leaks {
+        Leaks {
+            reservations: self.reservations.len(),
+            handles: self.handles.values().filter(|physical| !physical.released).count(),
+            mappings: self.mappings.len(),
+            mallocs: self.mallocs.len(),
+            events: 0,
+            bytes: self.held,
+        }
+    }
+
+    fn take(&mut self, size: u64) -> Answer<()> {
+        let free = self.info().free;
+        if size > free {
+            return Err(refuse(
+                Status::OUT_OF_MEMORY,
+                format!("{size} bytes wanted, {free} of {} free", self.capacity),
+            ));
+        }
+        self.held += size;
+        Ok(())
+    }
+
+    fn drop_if_unused(&mut self, handle: Handle) {
+        if let Some(physical) = self.handles.get(&handle)
+            && physical.released
+            && physical.mappings == 0
+        {
+            self.held -= physical.size;
+            self.handles.remove(&handle);
+        }
+    }
+
+    /// The end of a range that lies in one reservation.
+    fn check_reserved(&self, address: u64, size: u64) -> Answer<u64> {
+        let end = address.checked_add(size);
+        let reserved = self.reservations.range(..=address).next_back().map(|(start, size)| start + size);
+        match (end, reserved) {
+            (Some(end), Some(reserved)) if end <= reserved => Ok(end),
+            _ => Err(refuse(Status::INVALID_VALUE, format!("{size} bytes at {address:#x} are not in one reservation"))),
+        }
+    }
+}
+
+fn check_size(size: u64) -> Answer<()> {
+    if size == 0 || !size.is_multiple_of(GRANULARITY) {
+        return Err(refuse(
+            Status::INVALID_VALUE,
+            format!("a size of {size} bytes is not a multiple of the granularity {GRANULARITY}, or is 0"),
+        ));
+    }
+    Ok(())
+}
+
+fn check_address(address: u64) -> Answer<()> {
+    if !address.is_multiple_of(GRANULARITY) {
+        return Err(refuse(
+            Status::INVALID_VALUE,
+            format!("the address {address:#x} is not a multiple of the granularity {GRANULARITY}"),
+        ));
+    }
+    Ok(())
+}

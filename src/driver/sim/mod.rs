@@ -1,0 +1,434 @@
+//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`] trait, for machines without a GPU, for replays
+//! and for tests.
+//!
+//! Owns: [`SimGpu`], the order in which a call is checked, carried out, charged and counted, and calls that are made to
+//! fail. There is no memory behind its addresses.
+//!
+//! It refuses what the real driver refuses, with the same status. Beyond that it reports, without refusing, what a real
+//! GPU may punish later: memory used where none is, or unmapped while in use ([`Fault`]), and what is held at the end
+//! ([`Leaks`]). Streams are independent of each other; the default stream waits for no other.
+
+mod addresses;
+mod capture;
+mod completion;
+mod config;
+mod cost;
+mod faults;
+mod memory;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+pub use capture::CaptureMode;
+pub use config::{SimConfig, SimConfigError};
+pub use cost::Profile;
+pub use faults::{Fault, Leaks, Range};
+pub use streams::Hold;
+
+use super::{
+    Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo, Status, StreamId,
+};
+use capture::Captures;
+use memory::Memory;
+use streams::Timeline;
+
+/// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
+const GRANULARITY: u64 = 2 << 20;
+/// Faults kept in full; a program that is wrong at every step must not fill the memory with reports.
+const FAULTS_KEPT: usize = 10_000;
+
+/// Why a call is refused; the call itself is added where the answer goes out.
+#[derive(Debug)]
+struct Refusal {
+    status: Status,
+    detail: String,
+}
+
+type Answer<T> = Result<T, Refusal>;
+
+fn refuse(status: Status, detail: String) -> Refusal {
+    Refusal { status, detail }
+}
+
+/// A call that shall fail when it comes.
+#[derive(Debug)]
+struct Failure {
+    call: Call,
+    calls_left: u64,
+    status: Status,
+}
+
+#[derive(Debug)]
+struct State {
+    memory: Memory,
+    timeline: Timeline,
+    captures: Captures,
+    failures: Vec<Failure>,
+    stats: CallStats,
+    faults: Vec<Fault>,
+}
+
+impl State {
+    fn report(&mut self, fault: Fault) {
+        if self.faults.len() < FAULTS_KEPT {
+            self.faults.push(fault);
+        }
+    }
+
+    fn failure(&mut self, call: Call) -> Answer<()> {
+        if self.failures.is_empty() {
+            return Ok(());
+        }
+        let mut status = None;
+        self.failures.retain_mut(|failure| {
+            if failure.call != call {
+                return true;
+            }
+            failure.calls_left = failure.calls_left.saturating_sub(1);
+            if failure.calls_left == 0 {
+                status.get_or_insert(failure.status);
+            }
+            failure.calls_left > 0
+        });
+        status.map_or(Ok(()), |status| Err(refuse(status, "made to fail".to_owned())))
+    }
+
+    fn leaks(&self) -> Leaks {
+        Leaks { events: self.timeline.events(), ..self.memory.leaks() }
+    }
+}
+
+/// A simulated GPU. Shared between threads as it is, in an `Arc`.
+///
+/// ```
+/// use memquilt::driver::sim::{SimConfig, SimGpu};
+/// use memquilt::driver::Driver;
+///
+/// let gpu = SimGpu::new(SimConfig::parse("sim:h200,capacity=4MiB")?)?;
+/// let handle = gpu.create(4 << 20)?;
+/// assert!(gpu.create(2 << 20).is_err_and(|error| error.is_out_of_memory()));
+/// gpu.release(handle)?;
+/// assert!(gpu.leaks().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SimGpu {
+    config: SimConfig,
+    properties: DeviceProperties,
+    state: Mutex<State>,
+    /// Written under the lock, read without it.
+    busy_ns: AtomicU64,
+}
+
+impl SimGpu {
+    /// A simulated GPU with nothing on it.
+    ///
+    /// # Errors
+    /// [`SimConfigError::Capacity`] where the capacity holds not even one chunk.
+    pub fn new(config: SimConfig) -> Result<Self, SimConfigError> {
+        config.check()?;
+        let properties = DeviceProperties {
+            name: config.to_string(),
+            total_memory: config.capacity,
+            granularity: GRANULARITY,
+            virtual_memory: true,
+        };
+        let state = State {
+            memory: Memory::new(config.capacity),
+            timeline: Timeline::default(),
+            captures: Captures::default(),
+            failures: Vec::new(),
+            stats: CallStats::default(),
+            faults: Vec::new(),
+        };
+        Ok(Self { config, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub fn config(&self) -> &SimConfig {
+        &self.config
+    }
+
+    /// The clock: nanoseconds since the start, or what [`advance`](Self::advance) counts.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.state.lock().timeline.now()
+    }
+
+    /// Moves the clock on by `ns`.
+    pub fn advance(&self, ns: u64) {
+        self.state.lock().timeline.advance(ns);
+    }
+
+    /// From now on an event completes no earlier than `ns` after it is recorded: the CPU submits that far ahead of the
+    /// GPU. What a stream is given after the event is as late.
+    pub fn set_run_ahead(&self, ns: u64) {
+        self.state.lock().timeline.set_run_ahead(ns);
+    }
+
+    /// Gives `stream` a kernel that uses `ranges` for `duration_ns`, once all that the stream was given before is done.
+    /// The launch is the program's, not the allocator's: it costs nothing and is not counted. In a stream that is being
+    /// captured it does not run and uses nothing.
+    ///
+    /// # Errors
+    /// [`Status::ILLEGAL_ADDRESS`] where a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
+    /// kept, and the kernel does not run. A real GPU answers so at a later call, and its context is lost.
+    pub fn launch(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<()> {
+        let mut state = self.state.lock();
+        if state.captures.is_capturing(stream) {
+            return Ok(());
+        }
+        let mut illegal = None;
+        for &range in ranges {
+            if let Err(fault) = state.memory.check_use(range, stream) {
+                state.report(fault);
+                illegal.get_or_insert(fault);
+            }
+        }
+        if let Some(fault) = illegal {
+            return Err(DriverError::new(Call::Launch, Status::ILLEGAL_ADDRESS, fault.to_string()));
+        }
+        state.timeline.launch(stream, ranges, duration_ns);
+        Ok(())
+    }
+
+    /// Gives `stream` work that ends only when [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold) says so,
+    /// or when the CPU waits for it. Events recorded behind it complete no earlier.
+    pub fn hold(&self, stream: StreamId) -> Hold {
+        self.state.lock().timeline.hold(stream)
+    }
+
+    /// Ends the oldest held work of `stream`, now. `false` if it has none.
+    pub fn finish(&self, stream: StreamId) -> bool {
+        self.state.lock().timeline.finish(stream)
+    }
+
+    /// Ends this held work, now, and with it whatever its stream held before it: a stream runs in order. `false` if it
+    /// has ended already.
+    pub fn finish_hold(&self, hold: Hold) -> bool {
+        self.state.lock().timeline.finish_hold(hold)
+    }
+
+    /// `cuStreamBeginCapture`. Work given to the stream from now on does not run.
+    ///
+    /// # Errors
+    /// CUDA's status 401 (illegal state) if the stream is being captured already.
+    pub fn begin_capture(&self, stream: StreamId, mode: CaptureMode) -> DriverResult<()> {
+        self.state.lock().captures.begin(stream, mode).map_err(|refusal| error(Call::BeginCapture, refusal))
+    }
+
+    /// `cuStreamEndCapture`: the capture is over, also where this fails, except for another thread's.
+    ///
+    /// # Errors
+    /// [`Status::STREAM_CAPTURE_INVALIDATED`] after a call that the capture forbade; CUDA's status 401 (illegal state) if
+    /// the stream is not being captured, and 908 (wrong thread) for another thread's capture that is not relaxed.
+    pub fn end_capture(&self, stream: StreamId) -> DriverResult<()> {
+        self.state.lock().captures.end(stream).map_err(|refusal| error(Call::EndCapture, refusal))
+    }
+
+    /// Makes the `nth` call of that kind from now (1 is the next) fail with `status` and change nothing. Several may be
+    /// pending. Calls that are not the driver's ([`launch`](Self::launch) and captures) cannot be made to fail.
+    pub fn fail_nth(&self, call: Call, nth: u64, status: Status) {
+        self.state.lock().failures.push(Failure { call, calls_left: nth.max(1), status });
+    }
+
+    /// What was reported so far, oldest first; no more than the first 10,000.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Fault> {
+        self.state.lock().faults.clone()
+    }
+
+    /// What is held of the device now.
+    #[must_use]
+    pub fn leaks(&self) -> Leaks {
+        self.state.lock().leaks()
+    }
+
+    /// One call of the driver's: made to fail if that was asked for, carried out, charged and counted. `run` gives the
+    /// answer and what the call costs; what it waits shows in the clock.
+    fn call<T>(&self, call: Call, run: impl FnOnce(&mut State, Profile) -> Answer<(T, u64)>) -> DriverResult<T> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let before = state.timeline.now();
+        let answer = match state.failure(call) {
+            Ok(()) => run(state, self.config.profile),
+            Err(refusal) => Err(refusal),
+        };
+        let cost = answer.as_ref().map_or(cost::FAILED_NS, |(_, cost)| *cost);
+        let mut spent = cost;
+        if self.config.calls_advance_clock {
+            spent = spent.saturating_add(state.timeline.now() - before);
+            state.timeline.advance(cost);
+        }
+        state.stats.add(call, spent);
+        self.busy_ns.store(self.busy_ns.load(Ordering::Relaxed).saturating_add(spent), Ordering::Relaxed);
+        drop(guard);
+        answer.map(|(value, _)| value).map_err(|refusal| error(call, refusal))
+    }
+}
+
+fn error(call: Call, refusal: Refusal) -> DriverError {
+    DriverError::new(call, refusal.status, refusal.detail)
+}
+
+impl Driver for SimGpu {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
+        self.call(Call::Reserve, |state, profile| {
+            Ok((state.memory.reserve(size, alignment)?, profile.cost(Call::Reserve, size)))
+        })
+    }
+
+    fn address_free(&self, address: u64, size: u64) -> DriverResult<()> {
+        self.call(Call::AddressFree, |state, profile| {
+            state.memory.address_free(address, size)?;
+            Ok(((), profile.cost(Call::AddressFree, size)))
+        })
+    }
+
+    fn create(&self, size: u64) -> DriverResult<Handle> {
+        self.call(Call::Create, |state, profile| Ok((state.memory.create(size)?, profile.cost(Call::Create, size))))
+    }
+
+    fn release(&self, handle: Handle) -> DriverResult<()> {
+        self.call(Call::Release, |state, profile| {
+            let size = state.memory.size_of(handle)?;
+            state.memory.release(handle)?;
+            Ok(((), profile.cost(Call::Release, size)))
+        })
+    }
+
+    fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
+        self.call(Call::Map, |state, profile| {
+            state.memory.map(address, size, offset, handle)?;
+            Ok(((), profile.cost(Call::Map, size)))
+        })
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
+        self.call(Call::Unmap, |state, profile| {
+            let cost = profile.unmap(state.memory.whole_mappings(address, size)?);
+            for (range, stream) in state.timeline.in_use(Range { address, size }) {
+                state.report(Fault::UnmapInUse { range, stream });
+            }
+            state.memory.unmap(address, size)?;
+            Ok(((), cost))
+        })
+    }
+
+    fn set_access(&self, address: u64, size: u64) -> DriverResult<()> {
+        self.call(Call::SetAccess, |state, profile| {
+            let cost = profile.set_access(state.memory.whole_mappings(address, size)?);
+            state.memory.set_access(address, size)?;
+            Ok(((), cost))
+        })
+    }
+
+    fn malloc(&self, size: u64) -> DriverResult<u64> {
+        self.call(Call::Malloc, |state, profile| {
+            state.captures.refuse_unsafe()?;
+            Ok((state.memory.malloc(size)?, profile.cost(Call::Malloc, size)))
+        })
+    }
+
+    fn free(&self, address: u64) -> DriverResult<()> {
+        self.call(Call::Free, |state, profile| {
+            state.captures.refuse_unsafe()?;
+            let size = state.memory.malloc_size(address)?;
+            state.timeline.wait_for_device();
+            state.memory.free(address)?;
+            Ok(((), profile.cost(Call::Free, size)))
+        })
+    }
+
+    fn memory_info(&self) -> DriverResult<MemoryInfo> {
+        self.call(Call::MemoryInfo, |state, profile| Ok((state.memory.info(), profile.cost(Call::MemoryInfo, 0))))
+    }
+
+    fn event_create(&self) -> DriverResult<EventId> {
+        self.call(Call::EventCreate, |state, profile| {
+            Ok((state.timeline.event_create(), profile.cost(Call::EventCreate, 0)))
+        })
+    }
+
+    fn event_destroy(&self, event: EventId) -> DriverResult<()> {
+        self.call(Call::EventDestroy, |state, profile| {
+            state.timeline.event_destroy(event)?;
+            Ok(((), profile.cost(Call::EventDestroy, 0)))
+        })
+    }
+
+    fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()> {
+        self.call(Call::EventRecord, |state, profile| {
+            state.timeline.event_record(event, stream)?;
+            Ok(((), profile.cost(Call::EventRecord, 0)))
+        })
+    }
+
+    fn event_query(&self, event: EventId) -> DriverResult<bool> {
+        self.call(Call::EventQuery, |state, profile| {
+            state.captures.refuse_unsafe()?;
+            Ok((state.timeline.event_query(event)?, profile.cost(Call::EventQuery, 0)))
+        })
+    }
+
+    fn event_synchronize(&self, event: EventId) -> DriverResult<()> {
+        self.call(Call::EventSynchronize, |state, profile| {
+            state.captures.refuse_unsafe()?;
+            state.timeline.event_wait(event)?;
+            Ok(((), profile.cost(Call::EventSynchronize, 0)))
+        })
+    }
+
+    fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()> {
+        self.call(Call::StreamWait, |state, profile| {
+            state.timeline.stream_wait(stream, event)?;
+            Ok(((), profile.cost(Call::StreamWait, 0)))
+        })
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
+        self.call(Call::StreamSynchronize, |state, profile| {
+            state.captures.refuse_captured(stream)?;
+            state.timeline.wait_for_stream(stream);
+            Ok(((), profile.cost(Call::StreamSynchronize, 0)))
+        })
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
+        self.call(Call::IsCapturing, |state, profile| {
+            Ok((state.captures.is_capturing(stream), profile.cost(Call::IsCapturing, 0)))
+        })
+    }
+
+    fn call_stats(&self) -> CallStats {
+        self.state.lock().stats.clone()
+    }
+
+    fn busy_ns(&self) -> u64 {
+        self.busy_ns.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for SimGpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimGpu").field("config", &self.config).field("leaks", &self.leaks()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SimGpu {
+    fn drop(&mut self) {
+        let leaks = self.state.get_mut().leaks();
+        if !leaks.is_empty() {
+            tracing::warn!(device = %self.config, "{leaks}");
+        }
+    }
+}

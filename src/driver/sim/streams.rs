@@ -1,0 +1,200 @@
+//! The simulated GPU's clock, its streams and its events.
+//!
+//! Owns: what runs when and which memory it uses meanwhile. It knows no mapping and no cost.
+//!
+//! Times are nanoseconds, or whatever the caller lets the clock count.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::completion::{Completion, Gate, later};
+use super::faults::Range;
+use super::{Answer, refuse};
+use crate::driver::{EventId, Status, StreamId};
+
+/// Work of a stream that ends only when it is told to: what [`SimGpu::hold`](super::SimGpu::hold) gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hold {
+    stream: StreamId,
+    number: u64,
+}
+
+/// A kernel that was launched, until it has ended.
+#[derive(Debug)]
+struct Work {
+    ranges: Vec<Range>,
+    done: Completion,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// When all that the stream was given is done.
+    done: Completion,
+    work: VecDeque<Work>,
+    /// Held work that has not ended, oldest first.
+    held: VecDeque<Arc<Gate>>,
+    next_hold: u64,
+}
+
+impl Stream {
+    /// Ends held work up to and with `number`: a stream runs in order.
+    fn open(&mut self, number: u64, now: u64) -> bool {
+        let ended = self.held.partition_point(|gate| gate.number <= number);
+        for gate in self.held.drain(..ended) {
+            gate.open(now);
+        }
+        ended > 0
+    }
+
+    /// Forgets kernels that have ended.
+    fn drop_ended(&mut self, now: u64) {
+        while self.work.front_mut().is_some_and(|work| work.done.is_done(now)) {
+            self.work.pop_front();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    now: u64,
+    run_ahead: u64,
+    streams: FxHashMap<StreamId, Stream>,
+    /// An event that was never recorded is complete.
+    events: FxHashMap<u64, Completion>,
+    next_event: u64,
+}
+
+impl Timeline {
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    pub(super) fn advance(&mut self, duration: u64) {
+        self.now = later(self.now, duration);
+    }
+
+    pub(super) fn set_run_ahead(&mut self, duration: u64) {
+        self.run_ahead = duration;
+    }
+
+    pub(super) fn events(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(super) fn launch(&mut self, stream: StreamId, ranges: &[Range], duration: u64) {
+        let now = self.now;
+        let stream = self.streams.entry(stream).or_default();
+        stream.drop_ended(now);
+        stream.done.not_before(now);
+        stream.done.takes_longer(duration);
+        if !ranges.is_empty() {
+            stream.work.push_back(Work { ranges: ranges.to_vec(), done: stream.done.clone() });
+        }
+    }
+
+    /// What of `range` unfinished work may still use: the first piece for each kernel.
+    pub(super) fn in_use(&mut self, range: Range) -> Vec<(Range, StreamId)> {
+        let now = self.now;
+        let mut found = Vec::new();
+        for (&id, stream) in &mut self.streams {
+            stream.drop_ended(now);
+            for work in &stream.work {
+                found.extend(work.ranges.iter().find_map(|used| used.overlap(range)).map(|used| (used, id)));
+            }
+        }
+        found.sort_unstable_by_key(|(used, id)| (*id, used.address, used.size));
+        found
+    }
+
+    pub(super) fn hold(&mut self, stream: StreamId) -> Hold {
+        let entry = self.streams.entry(stream).or_default();
+        let number = entry.next_hold;
+        entry.next_hold += 1;
+        let gate = Arc::new(Gate::new(stream, number));
+        entry.held.push_back(Arc::clone(&gate));
+        entry.done.after_gate(gate);
+        Hold { stream, number }
+    }
+
+    pub(super) fn finish(&mut self, stream: StreamId) -> bool {
+        let now = self.now;
+        let Some(entry) = self.streams.get_mut(&stream) else { return false };
+        entry.held.front().map(|gate| gate.number).is_some_and(|oldest| entry.open(oldest, now))
+    }
+
+    pub(super) fn finish_hold(&mut self, hold: Hold) -> bool {
+        let now = self.now;
+        self.streams.get_mut(&hold.stream).is_some_and(|entry| entry.open(hold.number, now))
+    }
+
+    pub(super) fn event_create(&mut self) -> EventId {
+        self.next_event += 1;
+        self.events.insert(self.next_event, Completion::default());
+        EventId(self.next_event)
+    }
+
+    pub(super) fn event_destroy(&mut self, event: EventId) -> Answer<()> {
+        self.events.remove(&event.0).map(drop).ok_or_else(|| unknown(event))
+    }
+
+    pub(super) fn event_record(&mut self, event: EventId, stream: StreamId) -> Answer<()> {
+        let recorded = self.events.get_mut(&event.0).ok_or_else(|| unknown(event))?;
+        let stream = self.streams.entry(stream).or_default();
+        // The stream is not further than its events, so that waiting for it waits for them.
+        stream.done.settled();
+        stream.done.not_before(later(self.now, self.run_ahead));
+        recorded.clone_from(&stream.done);
+        Ok(())
+    }
+
+    pub(super) fn event_query(&mut self, event: EventId) -> Answer<bool> {
+        let now = self.now;
+        self.events.get_mut(&event.0).map(|completion| completion.is_done(now)).ok_or_else(|| unknown(event))
+    }
+
+    pub(super) fn event_wait(&mut self, event: EventId) -> Answer<()> {
+        let completion = self.events.get(&event.0).ok_or_else(|| unknown(event))?.clone();
+        self.wait_for(completion);
+        Ok(())
+    }
+
+    pub(super) fn stream_wait(&mut self, stream: StreamId, event: EventId) -> Answer<()> {
+        let completion = self.events.get(&event.0).ok_or_else(|| unknown(event))?;
+        self.streams.entry(stream).or_default().done.after(completion);
+        Ok(())
+    }
+
+    /// The CPU waits for all that `stream` was given.
+    pub(super) fn wait_for_stream(&mut self, stream: StreamId) {
+        if let Some(entry) = self.streams.get(&stream) {
+            let completion = entry.done.clone();
+            self.wait_for(completion);
+        }
+    }
+
+    /// The CPU waits for all that any stream was given.
+    pub(super) fn wait_for_device(&mut self) {
+        let mut all = Completion::default();
+        for stream in self.streams.values() {
+            all.after(&stream.done);
+        }
+        self.wait_for(all);
+    }
+
+    /// Held work ends when someone waits for it, or nobody could ever go on.
+    fn wait_for(&mut self, mut completion: Completion) {
+        completion.settled();
+        for gate in completion.gates() {
+            if let Some(stream) = self.streams.get_mut(&gate.stream) {
+                stream.open(gate.number, self.now);
+            }
+        }
+        self.now = completion.settled().map_or(self.now, |at| at.max(self.now));
+    }
+}
+
+fn unknown(event: EventId) -> super::Refusal {
+    refuse(Status::INVALID_HANDLE, format!("event {:#x} does not exist or was destroyed", event.0))
+}
