@@ -12,14 +12,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adversarial;
 mod catalogue;
+mod kv_cache;
 mod layer;
 pub mod models;
 mod moe;
 mod recipe;
+mod rematerialisation;
+mod rlhf;
+mod side_stream;
 mod step;
 mod tape;
 mod transformer;
+mod vision;
 
 use serde_json::{Map, Value};
 use thiserror::Error;

@@ -106,11 +106,6 @@ impl Tape {
         self.full
     }
 
-    /// Events so far.
-    pub(super) fn len(&self) -> usize {
-        self.events.len()
-    }
-
     /// The finished trace, with neither name nor meta.
     pub(super) fn finish(self) -> Result<Trace, GenerateError> {
         if self.full {

@@ -41,15 +41,25 @@ impl Training {
                 break;
             }
             let tokens = self.batch * dice.between(self.lengths.0, self.lengths.1);
-            let rows = (0..job.shape.layers).map(|_| moe::route(job.shape, tokens, dice)).collect();
-            job.step(tokens, rows);
+            let gradients = job.gradients(tokens, dice, Gradients::Fresh);
+            job.update(gradients);
         }
         Ok(())
     }
 }
 
-struct Job<'a> {
-    tape: &'a mut Tape,
+/// What becomes of a batch's gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gradients {
+    /// They are the first since the last update.
+    Fresh,
+    /// They are added to the ones before, a block at a time.
+    Added,
+}
+
+/// A running training job.
+pub(super) struct Job<'a> {
+    pub(super) tape: &'a mut Tape,
     plan: &'a Training,
     shape: &'a Transformer,
     ops: Vec<Op>,
@@ -57,10 +67,11 @@ struct Job<'a> {
     block_weights: Vec<u64>,
     optimizer: AdamW,
     trains: Trains,
+    adding: bool,
 }
 
 impl<'a> Job<'a> {
-    fn start(tape: &'a mut Tape, plan: &'a Training, shape: &'a Transformer) -> Self {
+    pub(super) fn start(tape: &'a mut Tape, plan: &'a Training, shape: &'a Transformer) -> Self {
         let ops = recipe::block(plan.model, shape, plan.lora);
         // Weights and adapters live to the end of the trace.
         drop(step::weights(tape, plan.model, plan.world));
@@ -68,11 +79,14 @@ impl<'a> Job<'a> {
         let frozen = ops.iter().filter(|op| !op.adapter);
         let block_weights = frozen.flat_map(|op| [op.weight, op.bias]).filter(|bytes| *bytes > 0).collect();
         let trains = if plan.lora { Trains::Adapters } else { Trains::All };
-        Self { tape, plan, shape, ops, block_weights, optimizer: AdamW::default(), trains }
+        Self { tape, plan, shape, ops, block_weights, optimizer: AdamW::default(), trains, adding: false }
     }
 
-    fn step(&mut self, tokens: u64, rows: Vec<RowCounts>) {
+    /// One pass forward and backward over a batch; returns the gradients, none where they were added to earlier ones.
+    pub(super) fn gradients(&mut self, tokens: u64, dice: &mut Dice, kind: Gradients) -> Vec<Block> {
         let (model, shape) = (self.plan.model, self.shape);
+        self.adding = kind == Gradients::Added;
+        let rows: Vec<RowCounts> = (0..shape.layers).map(|_| moe::route(shape, tokens, dice)).collect();
         let mut gradients = Vec::new();
         let (mut state, batch) = step::embed(self.tape, model, shape, tokens);
         let mut passed = Vec::new();
@@ -102,6 +116,11 @@ impl<'a> Job<'a> {
         step::embed_backward(self.tape, model, shape, tokens, upstream, self.trains, &mut gradients);
         self.settle(&mut gradients, made);
         self.tape.free_all(batch);
+        gradients
+    }
+
+    /// The optimizer's step; the gradients are freed after it.
+    pub(super) fn update(&mut self, gradients: Vec<Block>) {
         if self.plan.offload {
             self.update_offloaded(gradients);
         } else {
@@ -138,6 +157,10 @@ impl<'a> Job<'a> {
 
     /// Reduces the gradients from `made` on over the ranks, and sends them to the host with offload.
     fn settle(&mut self, gradients: &mut Vec<Block>, made: usize) {
+        if self.adding {
+            let added = gradients.split_off(made.min(gradients.len()));
+            return self.tape.free_all(added);
+        }
         if self.plan.world == 1 && !self.plan.offload {
             return;
         }
