@@ -178,7 +178,7 @@ pub(super) static CATALOGUE: [Workload; 54] = [
     training("opt-13b-LR", &OPT_13B, LR, 1, 12, 4),
     optional(training("opt-13b-RO", &OPT_13B, RO, 4, 8, 4)),
     optional(training("opt-13b-LO", &OPT_13B, LO, 4, 8, 4)),
-    training("opt-13b-LRO", &OPT_13B, LRO, 4, 12, 4),
+    optional(training("opt-13b-LRO", &OPT_13B, LRO, 4, 12, 4)),
     optional(training("gpt-neox-20b-N", &GPT_NEOX_20B, N, 8, 1, 3)),
     optional(training("gpt-neox-20b-R", &GPT_NEOX_20B, R, 8, 8, 3)),
     optional(training("gpt-neox-20b-L", &GPT_NEOX_20B, L, 4, 1, 3)),
@@ -195,14 +195,14 @@ pub(super) static CATALOGUE: [Workload; 54] = [
     optional(training("llama-8b-RO", &LLAMA_8B, RO, 4, 8, 4)),
     optional(training("llama-8b-LO", &LLAMA_8B, LO, 4, 8, 4)),
     optional(training("llama-8b-LRO", &LLAMA_8B, LRO, 4, 8, 4)),
-    Workload { group: "moe", ..training("qwen-moe-R", &QWEN_MOE_SMALL, R, 1, 4, 3) },
-    optional(Workload { group: "moe", ..training("qwen-moe-LR", &QWEN_MOE_SMALL, LR, 1, 8, 3) }),
+    Workload { group: "moe", ..training("qwen-moe-R", &QWEN_MOE_SMALL, R, 1, 4, 2) },
+    optional(Workload { group: "moe", ..training("qwen-moe-LR", &QWEN_MOE_SMALL, LR, 1, 6, 3) }),
     other("dtr-chain", "rematerialisation", "evicts and recomputes under a budget, block after block", 4, DTR_CHAIN),
     other("dtr-tree", "rematerialisation", "the same over a random tree in every step", 6, DTR_TREE),
-    other("kv-batch", "kv-cache", "one cache a layer, grown by concatenation, gathered anew on joins", 150, KV_BATCH),
-    other("kv-requests", "kv-cache", "a cache a layer for each request, grown by concatenation", 40, KV_REQUESTS),
+    other("kv-batch", "kv-cache", "one cache a layer, grown by concatenation, gathered anew on joins", 70, KV_BATCH),
+    other("kv-requests", "kv-cache", "a cache a layer for each request, grown by concatenation", 30, KV_REQUESTS),
     other("resnet-multi", "vision", "ResNet-152 in mixed precision, resolutions and batches vary", 10, RESNET_MULTI),
-    other("llama-1b-rlhf", "rlhf", "generates, scores with a reference model, trains; in turn", 3, LLAMA_RLHF),
+    other("llama-1b-rlhf", "rlhf", "generates, scores with a reference model, trains; in turn", 2, LLAMA_RLHF),
     other("llama-8b-fsdp", "side-stream", "weights gathered and gradients reduced on side streams", 3, LLAMA_FSDP),
     other("prefetch", "side-stream", "buffers of a side stream used on the main one", 60, PREFETCH),
     other("comb", "adversarial", "every other block freed, then larger ones asked for", 4, adversary(Kind::Comb)),
@@ -210,7 +210,7 @@ pub(super) static CATALOGUE: [Workload; 54] = [
         "sawtooth",
         "adversarial",
         "ramps of changing sizes, a few blocks survive each",
-        24,
+        12,
         adversary(Kind::Sawtooth),
     ),
     other("creeping", "adversarial", "each block replaced by one a little larger", 40, adversary(Kind::Creeping)),
@@ -220,7 +220,7 @@ pub(super) static CATALOGUE: [Workload; 54] = [
 const GIB: u64 = 1 << 30;
 
 const fn adversary(kind: Kind) -> Pattern {
-    Pattern::Adversary(Adversary { kind, bound: 32 * GIB })
+    Pattern::Adversary(Adversary { kind, bound: 24 * GIB })
 }
 
 const DTR_CHAIN: Pattern = Pattern::Rematerialisation(Rematerialisation {
@@ -256,4 +256,4 @@ const RESNET_MULTI: Pattern =
 const LLAMA_RLHF: Pattern =
     Pattern::Feedback(Feedback { model: &LLAMA_1B, batch: 16, micro_batch: 4, prompt: (64, 400), answer: (64, 200) });
 const LLAMA_FSDP: Pattern = Pattern::Sharded(Sharded { model: &LLAMA_8B, world: 2, batch: 4, lengths: LENGTHS });
-const PREFETCH: Pattern = Pattern::Prefetch(Prefetch { buffers: 24, sizes: (256 << 20, GIB * 5 / 4) });
+const PREFETCH: Pattern = Pattern::Prefetch(Prefetch { buffers: 24, sizes: (GIB / 2, 2 * GIB) });

@@ -33,8 +33,8 @@ impl Feedback {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, rounds: u32) -> Result<(), GenerateError> {
         let (model, shape) = (self.model, self.model.transformer()?);
         let ops = recipe::block(model, shape, false);
-        // The reference model lives to the end of the trace.
-        drop(step::weights(tape, model, 1));
+        // The reference model; the job brings the one that is trained.
+        step::weights(tape, model, 1);
         let plan = Training {
             model,
             recompute: true,

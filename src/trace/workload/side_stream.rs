@@ -80,8 +80,8 @@ fn alloc_on(tape: &mut Tape, stream: u32, size: u64) -> Block {
 impl Sharded {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, steps: u32) -> Result<(), GenerateError> {
         let shape = self.model.transformer()?;
-        // The shards live to the end of the trace.
-        drop(step::weights(tape, self.model, self.world));
+        step::weights(tape, self.model, self.world);
+        step::library_workspace(tape);
         let mut optimizer = AdamW::default();
         for _ in 0..steps {
             if tape.is_full() {

@@ -17,18 +17,28 @@ const INDEX: u64 = 8;
 /// A loss, in bytes.
 const SCALAR: u64 = 4;
 
-/// The weights on the device, each tensor cut into `world` shards of which one is kept.
-pub(super) fn weights(tape: &mut Tape, model: &Model, world: u64) -> Vec<Block> {
-    model.tensors().iter().map(|tensor| tape.alloc(tensor.bytes.div_ceil(world))).collect()
+/// The matrix library's workspace on Hopper, in bytes: made at the first product, kept to the end.
+const PRODUCT_WORKSPACE: u64 = 32 << 20;
+
+/// What the libraries allocate once for the main stream.
+pub(super) fn library_workspace(tape: &mut Tape) {
+    tape.alloc_for_good(PRODUCT_WORKSPACE);
 }
 
-/// The adapters of every block.
-pub(super) fn adapters(tape: &mut Tape, ops: &[Op], layers: u64) -> Vec<Block> {
-    let mut blocks = Vec::new();
-    for _ in 0..layers {
-        blocks.extend(ops.iter().filter(|op| op.adapter && op.weight > 0).map(|op| tape.alloc(op.weight)));
+/// The weights, each tensor cut into `world` shards of which one is kept. They live to the end of the trace.
+pub(super) fn weights(tape: &mut Tape, model: &Model, world: u64) {
+    for tensor in model.tensors() {
+        tape.alloc_for_good(tensor.bytes.div_ceil(world));
     }
-    blocks
+}
+
+/// The adapters of every block, which live to the end of the trace.
+pub(super) fn adapters(tape: &mut Tape, ops: &[Op], layers: u64) {
+    for _ in 0..layers {
+        for op in ops.iter().filter(|op| op.adapter && op.weight > 0) {
+            tape.alloc_for_good(op.weight);
+        }
+    }
 }
 
 /// Looks the batch's tokens up: the first block's input, and what the step holds to its end.
@@ -104,7 +114,7 @@ pub(super) fn embed_backward(
 ) {
     let width = shape.hidden * model.dtype_bytes;
     if trains == Trains::All {
-        for rows in [shape.positions, shape.vocab] {
+        for (rows, shared) in [(shape.positions, false), (shape.vocab, shape.tied)] {
             if rows == 0 {
                 continue;
             }
@@ -113,12 +123,18 @@ pub(super) fn embed_backward(
             // The radix sort's own scratch: about two and a half words a key.
             tape.workspace(tokens * INDEX * 5 / 2);
             tape.free(keys);
-            gradients.push(tape.alloc(rows * width));
+            let gradient = tape.alloc(rows * width);
             let (counts, segments) = (tape.alloc(tokens * INDEX), tape.alloc(INDEX));
             let offsets = tape.alloc(tokens * INDEX + INDEX);
             // Partial sums in single precision, one for every ten tokens or so.
             tape.workspace(tokens.div_ceil(10) * shape.hidden * FP32);
             tape.free_all([offsets, segments, counts, order, sorted]);
+            if shared {
+                // Added to that of the output projection.
+                tape.free(gradient);
+            } else {
+                gradients.push(gradient);
+            }
         }
     }
     tape.free(upstream);

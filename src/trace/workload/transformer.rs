@@ -73,9 +73,9 @@ pub(super) struct Job<'a> {
 impl<'a> Job<'a> {
     pub(super) fn start(tape: &'a mut Tape, plan: &'a Training, shape: &'a Transformer) -> Self {
         let ops = recipe::block(plan.model, shape, plan.lora);
-        // Weights and adapters live to the end of the trace.
-        drop(step::weights(tape, plan.model, plan.world));
-        drop(step::adapters(tape, &ops, shape.layers));
+        step::weights(tape, plan.model, plan.world);
+        step::library_workspace(tape);
+        step::adapters(tape, &ops, shape.layers);
         let frozen = ops.iter().filter(|op| !op.adapter);
         let block_weights = frozen.flat_map(|op| [op.weight, op.bias]).filter(|bytes| *bytes > 0).collect();
         let trains = if plan.lora { Trains::Adapters } else { Trains::All };

@@ -101,10 +101,10 @@ impl Images {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, steps: u32) -> Result<(), GenerateError> {
         let shape = self.model.resnet()?;
         let list = convolutions(shape);
-        // Weights live to the end of the trace, and so does the momentum that the first step makes.
+        // The momentum, as large as the weights, is made by the first step.
         let weights: Vec<u64> = self.model.tensors().iter().map(|tensor| tensor.bytes).collect();
         for bytes in &weights {
-            drop(tape.alloc(*bytes));
+            tape.alloc_for_good(*bytes);
         }
         let mut input: Option<Block> = None;
         for step in 0..steps {
@@ -121,7 +121,7 @@ impl Images {
             let gradients = train(tape, shape, &list, batch);
             if step == 0 {
                 for bytes in &weights {
-                    drop(tape.alloc(*bytes));
+                    tape.alloc_for_good(*bytes);
                 }
             }
             tape.free_all(gradients);
