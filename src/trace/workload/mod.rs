@@ -36,8 +36,8 @@ use self::{
 };
 use super::Trace;
 
-/// A generated trace holds at most this many events (about 1 GiB of host memory).
-pub const MAX_EVENTS: usize = 64 << 20;
+/// A generated trace holds at most this many events (512 MiB of host memory).
+pub const MAX_EVENTS: usize = 32 << 20;
 /// The most steps that a [`Scale`] may ask for.
 pub const MAX_STEPS: u32 = 100_000;
 

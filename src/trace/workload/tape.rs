@@ -38,6 +38,7 @@ pub(super) struct Tape {
     blocks: u32,
     live: u64,
     stream: u32,
+    limit: usize,
     full: bool,
 }
 
@@ -45,7 +46,13 @@ impl Tape {
     /// A tape on the default stream and `side` further ones.
     pub(super) fn new(side: u32) -> Self {
         let streams = (0..=u64::from(side)).map(StreamId).collect();
-        Self { streams, events: Vec::new(), blocks: 0, live: 0, stream: 0, full: false }
+        Self { streams, events: Vec::new(), blocks: 0, live: 0, stream: 0, limit: MAX_EVENTS, full: false }
+    }
+
+    /// The same with another bound on its events.
+    #[cfg(test)]
+    pub(super) fn with_limit(side: u32, limit: usize) -> Self {
+        Self { limit, ..Self::new(side) }
     }
 
     /// Allocations from here on are on the stream with that index.
@@ -57,10 +64,9 @@ impl Tape {
     /// Allocates `size` bytes, at least one.
     pub(super) fn alloc(&mut self, size: u64) -> Block {
         let block = Block { id: self.blocks, size: size.max(1) };
-        if self.push(TraceEvent::Alloc { size: block.size, stream: self.stream }) {
-            self.blocks += 1;
-            self.live += block.size;
-        }
+        self.blocks += u32::from(self.push(TraceEvent::Alloc { size: block.size, stream: self.stream }));
+        // Counted on a full tape too: patterns that fill memory up to a bound end by it.
+        self.live += block.size;
         block
     }
 
@@ -96,9 +102,8 @@ impl Tape {
 
     /// The last stream has passed its use of the block.
     pub(super) fn complete_free(&mut self, PendingFree(block): PendingFree) {
-        if self.push(TraceEvent::FreeCompleted { block: block.id }) {
-            self.live -= block.size;
-        }
+        self.push(TraceEvent::FreeCompleted { block: block.id });
+        self.live -= block.size;
     }
 
     /// Bytes allocated whose free has not completed.
@@ -114,14 +119,14 @@ impl Tape {
     /// The finished trace, with neither name nor meta.
     pub(super) fn finish(self) -> Result<Trace, GenerateError> {
         if self.full {
-            return Err(GenerateError::TooLong { limit: MAX_EVENTS });
+            return Err(GenerateError::TooLong { limit: self.limit });
         }
         Ok(Trace { streams: self.streams, events: self.events, ..Trace::default() })
     }
 
     fn push(&mut self, event: TraceEvent) -> bool {
         // Once full, always full: an event missing in the middle would make the rest invalid.
-        self.full |= self.events.len() >= MAX_EVENTS;
+        self.full |= self.events.len() >= self.limit;
         if !self.full {
             self.events.push(event);
         }

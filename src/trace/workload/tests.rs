@@ -109,6 +109,15 @@ fn a_scale_out_of_bounds_is_an_error() {
 }
 
 #[test]
+fn a_trace_too_long_is_an_error_and_its_generation_ends() {
+    for workload in catalogue() {
+        let mut tape = Tape::with_limit(workload.pattern.side_streams(), 100);
+        workload.pattern.run(&mut tape, &mut Dice::new(0), MAX_STEPS).unwrap();
+        assert_eq!(tape.finish().unwrap_err(), GenerateError::TooLong { limit: 100 }, "{}", workload.name);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
     for workload in catalogue() {
         let trace = workload.generate(0, TWO_STEPS).unwrap();
