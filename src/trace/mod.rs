@@ -5,6 +5,8 @@
 
 use crate::driver::StreamId;
 
+pub mod workload;
+
 /// One thing a program asked of its allocator. Blocks are numbered from 0 in the order in which they were allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
