@@ -1,0 +1,254 @@
+//! The table of blocks: slots addressed by small numbers, with links instead of pointers.
+//!
+//! Owns: the storage of [`Block`]s and the meaning of a [`BlockId`]. It does not know what a free block is for.
+//!
+//! Slot 0 is a sentinel that no block ever uses. A missing neighbour is slot 0, so links can be written without asking
+//! whether there is one, and an id out of range reads the sentinel instead of panicking.
+
+use std::ops::{Index, IndexMut};
+
+/// Which block: an index into the [`BlockTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BlockId(pub(crate) u32);
+
+impl BlockId {
+    /// No block.
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    pub(crate) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+}
+
+/// What a block is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// The slot holds no block.
+    Vacant,
+    /// In the free index of its pool.
+    Free,
+    /// Handed out.
+    Allocated,
+    /// Freed by the program; other streams have not finished with it.
+    Pending,
+    /// Address space of a segment with no memory behind it.
+    Unmapped,
+}
+
+/// A contiguous part of a segment. 64 bytes: one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// Bytes as requested, of the last time it was handed out.
+    pub(crate) requested: u64,
+    /// The pool's count of searches when the block last became free (its age, for garbage collection).
+    pub(crate) freed_at: u64,
+    /// The neighbour before it in its segment.
+    pub(crate) prev: BlockId,
+    /// The neighbour after it in its segment.
+    pub(crate) next: BlockId,
+    /// Links of the free index.
+    pub(crate) left: BlockId,
+    pub(crate) right: BlockId,
+    pub(crate) pool: u32,
+    pub(crate) segment: u32,
+    pub(crate) state: State,
+    /// Whether other streams were named by `record_stream`.
+    pub(crate) has_uses: bool,
+}
+
+const VACANT: Block = Block {
+    address: 0,
+    size: 0,
+    requested: 0,
+    freed_at: 0,
+    prev: BlockId::NONE,
+    next: BlockId::NONE,
+    left: BlockId::NONE,
+    right: BlockId::NONE,
+    pool: 0,
+    segment: 0,
+    state: State::Vacant,
+    has_uses: false,
+};
+
+impl Block {
+    /// A block that is nobody's neighbour yet.
+    pub(crate) fn new(address: u64, size: u64, pool: u32, segment: u32, state: State) -> Self {
+        Self { address, size, pool, segment, state, ..VACANT }
+    }
+
+    /// Whether the segment holds other blocks too.
+    pub(crate) fn is_split(&self) -> bool {
+        self.prev.is_some() || self.next.is_some()
+    }
+
+    /// The first byte behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.address + self.size
+    }
+}
+
+/// The blocks of an allocator. Slots are reused; the table never shrinks.
+#[derive(Debug)]
+pub(crate) struct BlockTable {
+    slots: Vec<Block>,
+    /// Head of the list of vacant slots, linked through `next`.
+    vacant: BlockId,
+    live: usize,
+}
+
+impl BlockTable {
+    pub(crate) fn new() -> Self {
+        Self { slots: vec![VACANT], vacant: BlockId::NONE, live: 0 }
+    }
+
+    /// How many blocks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Bytes of host memory that the table takes.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Block>()
+    }
+
+    /// Puts a block into a vacant slot, or a new one. `None` when 2^32 - 1 blocks exist.
+    pub(crate) fn insert(&mut self, block: Block) -> Option<BlockId> {
+        let id = self.vacant;
+        if id.is_some() {
+            self.vacant = self[id].next;
+            self[id] = block;
+            self.live += 1;
+            return Some(id);
+        }
+        let id = BlockId(u32::try_from(self.slots.len()).ok()?);
+        self.slots.push(block);
+        self.live += 1;
+        Some(id)
+    }
+
+    /// Vacates a slot. The caller has unlinked the block.
+    pub(crate) fn remove(&mut self, id: BlockId) {
+        if id.is_none() || self[id].state == State::Vacant {
+            return;
+        }
+        self[id] = VACANT;
+        self[id].next = self.vacant;
+        self.vacant = id;
+        self.live -= 1;
+    }
+
+    /// Puts `id` behind `before` in the order of the segment.
+    pub(crate) fn link_after(&mut self, before: BlockId, id: BlockId) {
+        let after = self[before].next;
+        self[id].prev = before;
+        self[id].next = after;
+        self[before].next = id;
+        self[after].prev = id;
+        self.clear_sentinel();
+    }
+
+    /// Takes `id` out of the order of its segment.
+    pub(crate) fn unlink(&mut self, id: BlockId) {
+        let Block { prev, next, .. } = self[id];
+        self[prev].next = next;
+        self[next].prev = prev;
+        self.clear_sentinel();
+    }
+
+    /// Links to a missing neighbour land in the sentinel; forget them.
+    fn clear_sentinel(&mut self) {
+        self[BlockId::NONE] = VACANT;
+    }
+
+    /// Every block with its id, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+        (0u32..).map(BlockId).zip(&self.slots).filter(|(_, block)| block.state != State::Vacant)
+    }
+}
+
+impl Index<BlockId> for BlockTable {
+    type Output = Block;
+
+    fn index(&self, id: BlockId) -> &Block {
+        let slot = id.0 as usize;
+        &self.slots[if slot < self.slots.len() { slot } else { 0 }]
+    }
+}
+
+impl IndexMut<BlockId> for BlockTable {
+    fn index_mut(&mut self, id: BlockId) -> &mut Block {
+        let slot = id.0 as usize;
+        let slot = if slot < self.slots.len() { slot } else { 0 };
+        &mut self.slots[slot]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(address: u64) -> Block {
+        Block::new(address, 512, 0, 0, State::Free)
+    }
+
+    #[test]
+    fn a_block_is_one_cache_line() {
+        assert_eq!(size_of::<Block>(), 64);
+    }
+
+    #[test]
+    fn slots_are_reused_before_the_table_grows() {
+        let mut table = BlockTable::new();
+        let a = table.insert(block(0)).unwrap();
+        let b = table.insert(block(512)).unwrap();
+        table.remove(a);
+        assert_eq!(table.len(), 1);
+        assert_eq!(table.insert(block(1024)), Some(a));
+        assert_eq!(table[a].address, 1024);
+        assert_eq!(table[b].address, 512);
+    }
+
+    #[test]
+    fn removing_twice_or_nothing_changes_nothing() {
+        let mut table = BlockTable::new();
+        let a = table.insert(block(0)).unwrap();
+        table.remove(a);
+        table.remove(a);
+        table.remove(BlockId::NONE);
+        assert_eq!(table.len(), 0);
+        let b = table.insert(block(0)).unwrap();
+        let c = table.insert(block(512)).unwrap();
+        assert_ne!(b, c);
+    }
+
+    #[test]
+    fn links_keep_the_order_of_the_segment() {
+        let mut table = BlockTable::new();
+        let a = table.insert(block(0)).unwrap();
+        let c = table.insert(block(1024)).unwrap();
+        table.link_after(a, c);
+        let b = table.insert(block(512)).unwrap();
+        table.link_after(a, b);
+        assert_eq!((table[a].next, table[b].next, table[c].next), (b, c, BlockId::NONE));
+        assert_eq!((table[a].prev, table[b].prev, table[c].prev), (BlockId::NONE, a, b));
+        table.unlink(a);
+        assert!(table[b].prev.is_none());
+        assert_eq!(table[BlockId::NONE].state, State::Vacant);
+        assert!(table[BlockId::NONE].next.is_none());
+    }
+
+    #[test]
+    fn an_id_out_of_range_reads_the_sentinel() {
+        let table = BlockTable::new();
+        assert_eq!(table[BlockId(77)].state, State::Vacant);
+    }
+}

@@ -1,0 +1,477 @@
+//! What an allocator can be told: the typed [`Config`], and the same in PyTorch's syntax.
+//!
+//! Owns: the options, their defaults and limits. The syntax is that of `PYTORCH_CUDA_ALLOC_CONF`
+//! (`key:value,key:[a:b,c:d]`, booleans `True` and `False`), so that a setting can be moved over as it is.
+
+use crate::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
+use std::fmt;
+use std::str::FromStr;
+
+const MIB: u64 = 1 << 20;
+/// PyTorch's lower bound of `large_segment_size_mb`: it must hold any request that shares a segment.
+const MIN_LARGE_SEGMENT_MB: u64 = 10;
+
+/// What happens when no free block fits a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StrategyKind {
+    /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
+    #[default]
+    Caching,
+    /// The stream's segment grows at its end: PyTorch's expandable segments.
+    Expandable,
+}
+
+impl StrategyKind {
+    /// Every strategy.
+    pub const ALL: [Self; 2] = [Self::Caching, Self::Expandable];
+
+    /// Whether it makes virtual-memory calls, which old devices and drivers do not have.
+    #[must_use]
+    pub const fn needs_virtual_memory(self) -> bool {
+        match self {
+            Self::Caching => false,
+            Self::Expandable => true,
+        }
+    }
+
+    /// The name, as on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Caching => "caching",
+            Self::Expandable => "expandable",
+        }
+    }
+}
+
+impl fmt::Display for StrategyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for StrategyKind {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| ConfigError::UnknownStrategy {
+            found: text.to_owned(),
+            nearest: nearest(text, Self::ALL.iter().map(|kind| kind.name())),
+        })
+    }
+}
+
+/// The options of an allocator. The defaults are PyTorch's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`].
+    pub strategy: StrategyKind,
+    /// Blocks of at least this many bytes are not split, and serve only requests of at least this size. `None`: no
+    /// limit. At least [`Config::large_segment_size`]. Without effect on expandable segments, as in PyTorch.
+    pub max_split_size: Option<u64>,
+    /// By how many bytes an unsplit block of at least `max_split_size` may exceed the request it serves.
+    pub max_non_split_rounding: u64,
+    /// Bytes of the segments that requests from 1 to 10 MiB share, and the unit in which expandable segments of large
+    /// requests grow. A multiple of 2 MiB, more than 10 MiB.
+    pub large_segment_size: u64,
+    /// Into how many parts each power of two is divided for rounding a request up, from 1 MiB to 32 GiB. 0: off.
+    pub roundup_power2_divisions: RoundupDivisions,
+    /// Above this part (0 to 1) of the memory limit, unused segments older than the average are given back before a
+    /// new one is taken. 0: never. Without effect unless [`Config::memory_fraction`] is set, as in PyTorch.
+    pub garbage_collection_threshold: f64,
+    /// The part (0 to 1) of the device's memory that the allocator may hold. `None`: all.
+    pub memory_fraction: Option<f64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            strategy: StrategyKind::default(),
+            max_split_size: None,
+            max_non_split_rounding: LARGE_SEGMENT,
+            large_segment_size: LARGE_SEGMENT,
+            roundup_power2_divisions: [0; ROUNDUP_INTERVALS],
+            garbage_collection_threshold: 0.0,
+            memory_fraction: None,
+        }
+    }
+}
+
+/// An option that is not one, or has a value it cannot take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No option has this name.
+    #[error("unknown option `{found}`{}", suggestion(.nearest))]
+    UnknownOption {
+        /// The name as given.
+        found: String,
+        /// A similar name that exists.
+        nearest: Option<&'static str>,
+    },
+    /// No strategy has this name.
+    #[error("unknown strategy `{found}`{}; there are {}", suggestion(.nearest), strategy_names())]
+    UnknownStrategy {
+        /// The name as given.
+        found: String,
+        /// A similar name that exists.
+        nearest: Option<&'static str>,
+    },
+    /// The option's value is not what it takes.
+    #[error("option `{option}` has the value `{found}`; expected {expected}")]
+    BadValue {
+        /// The option.
+        option: String,
+        /// The value as given.
+        found: String,
+        /// What it takes.
+        expected: String,
+    },
+    /// The text is not a list of `key:value`.
+    #[error("options: expected {expected} at byte {at} of `{text}`")]
+    Syntax {
+        /// The whole text.
+        text: String,
+        /// Where it went wrong, in bytes.
+        at: usize,
+        /// What was expected there.
+        expected: &'static str,
+    },
+}
+
+fn suggestion(nearest: &Option<&'static str>) -> String {
+    nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+fn strategy_names() -> String {
+    StrategyKind::ALL.map(|kind| format!("`{kind}`")).join(", ")
+}
+
+/// The candidate that is most like `text`, if any is like it at all.
+pub(crate) fn nearest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const LIKE: f64 = 0.7;
+    candidates
+        .map(|name| (strsim::jaro_winkler(&text.to_lowercase(), name), name))
+        .filter(|(likeness, _)| *likeness >= LIKE)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+/// Options of PyTorch that change nothing here: they concern pinned host memory, locking or graph capture of its own
+/// implementation.
+const WITHOUT_EFFECT: [&str; 6] = [
+    "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+];
+
+const OPTIONS: [&str; 10] = [
+    "strategy",
+    "backend",
+    "expandable_segments",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "large_segment_size_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "per_process_memory_fraction",
+    "memory_fraction",
+];
+
+impl Config {
+    /// The default options with another strategy.
+    #[must_use]
+    pub fn with_strategy(strategy: StrategyKind) -> Self {
+        Self { strategy, ..Self::default() }
+    }
+
+    /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
+    ///
+    /// Besides PyTorch's keys there is `strategy:NAME`.
+    ///
+    /// ```
+    /// use memquilt::{Config, StrategyKind};
+    /// let config = Config::parse("max_split_size_mb:512,roundup_power2_divisions:[256:1,512:2,>:4]")?;
+    /// assert_eq!(config.max_split_size, Some(512 << 20));
+    /// assert_eq!(Config::parse("expandable_segments:True")?.strategy, StrategyKind::Expandable);
+    /// # Ok::<(), memquilt::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Names the option and what it takes; a misspelt name gets the nearest one that exists.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        Self::default().overlaid(text)
+    }
+
+    /// The same with the options of `text` set over it.
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn overlaid(mut self, text: &str) -> Result<Self, ConfigError> {
+        for (key, value) in split_options(text)? {
+            self.set(key, value)?;
+        }
+        self.validated()
+    }
+
+    /// Checks what the type alone cannot: ranges, and options that depend on one another.
+    ///
+    /// # Errors
+    /// [`ConfigError::BadValue`] for the first option that is outside of its range.
+    pub fn validated(self) -> Result<Self, ConfigError> {
+        let bad = |option: &str, found: String, expected: String| {
+            Err(ConfigError::BadValue { option: option.to_owned(), found, expected })
+        };
+        let segment = self.large_segment_size;
+        if segment <= MIN_LARGE_SEGMENT_MB * MIB || !segment.is_multiple_of(2 * MIB) || segment > 1 << 40 {
+            let expected = format!("an even number of MiB above {MIN_LARGE_SEGMENT_MB}, up to 1048576");
+            return bad("large_segment_size_mb", in_mib(segment), expected);
+        }
+        let least = format!("at least large_segment_size_mb ({})", segment / MIB);
+        if let Some(size) = self.max_split_size.filter(|size| *size < segment) {
+            return bad("max_split_size_mb", in_mib(size), least);
+        }
+        if self.max_non_split_rounding < segment {
+            return bad("max_non_split_rounding_mb", in_mib(self.max_non_split_rounding), least);
+        }
+        let threshold = self.garbage_collection_threshold;
+        if !(threshold == 0.0 || (threshold > 0.0 && threshold < 1.0)) {
+            return bad("garbage_collection_threshold", threshold.to_string(), "a number above 0 and below 1".into());
+        }
+        if let Some(fraction) = self.memory_fraction.filter(|fraction| !(0.0..=1.0).contains(fraction)) {
+            return bad("per_process_memory_fraction", fraction.to_string(), "a number from 0 to 1".into());
+        }
+        if let Some(division) = self.roundup_power2_divisions.iter().find(|d| **d != 0 && !d.is_power_of_two()) {
+            return bad("roundup_power2_divisions", division.to_string(), "a power of two, or 0 for off".into());
+        }
+        Ok(self)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        match key {
+            "strategy" => self.strategy = value.parse()?,
+            "backend" => match value {
+                "native" => {}
+                _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of memquilt)")),
+            },
+            "expandable_segments" => match value {
+                "True" => self.strategy = StrategyKind::Expandable,
+                "False" if self.strategy == StrategyKind::Expandable => self.strategy = StrategyKind::Caching,
+                "False" => {}
+                _ => return Err(bad_value(key, value, "`True` or `False`")),
+            },
+            "max_split_size_mb" => self.max_split_size = Some(mib(key, value)?),
+            "max_non_split_rounding_mb" => self.max_non_split_rounding = mib(key, value)?,
+            "large_segment_size_mb" => {
+                let size = mib(key, value)?;
+                // The default of the other option follows, since it may not be smaller.
+                self.max_non_split_rounding = self.max_non_split_rounding.max(size);
+                self.large_segment_size = size;
+            }
+            "roundup_power2_divisions" => self.roundup_power2_divisions = divisions(key, value)?,
+            "garbage_collection_threshold" => {
+                let threshold = fraction(key, value)?;
+                if threshold == 0.0 {
+                    return Err(bad_value(key, value, "a number above 0 and below 1"));
+                }
+                self.garbage_collection_threshold = threshold;
+            }
+            "per_process_memory_fraction" | "memory_fraction" => self.memory_fraction = Some(fraction(key, value)?),
+            _ if WITHOUT_EFFECT.contains(&key) => {
+                tracing::warn!(option = key, "this option of PyTorch has no effect here")
+            }
+            _ => {
+                let names = OPTIONS.into_iter().chain(WITHOUT_EFFECT);
+                return Err(ConfigError::UnknownOption { found: key.to_owned(), nearest: nearest(key, names) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads it back.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let mut parts = Vec::new();
+        match self.strategy {
+            StrategyKind::Caching => {}
+            StrategyKind::Expandable => parts.push("expandable_segments:True".to_owned()),
+        }
+        if self.large_segment_size != default.large_segment_size {
+            parts.push(format!("large_segment_size_mb:{}", self.large_segment_size / MIB));
+        }
+        if let Some(size) = self.max_split_size {
+            parts.push(format!("max_split_size_mb:{}", size / MIB));
+        }
+        if self.max_non_split_rounding != default.max_non_split_rounding.max(self.large_segment_size) {
+            parts.push(format!("max_non_split_rounding_mb:{}", self.max_non_split_rounding / MIB));
+        }
+        if self.roundup_power2_divisions != default.roundup_power2_divisions {
+            let each = self.roundup_power2_divisions.iter().enumerate().map(|(i, d)| format!("{}:{d}", 1u64 << i));
+            parts.push(format!("roundup_power2_divisions:[{}]", each.collect::<Vec<_>>().join(",")));
+        }
+        if self.garbage_collection_threshold > 0.0 {
+            parts.push(format!("garbage_collection_threshold:{}", self.garbage_collection_threshold));
+        }
+        if let Some(fraction) = self.memory_fraction {
+            parts.push(format!("per_process_memory_fraction:{fraction}"));
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+fn in_mib(bytes: u64) -> String {
+    if bytes.is_multiple_of(MIB) { format!("{}", bytes / MIB) } else { format!("{bytes} bytes") }
+}
+
+fn bad_value(option: &str, found: &str, expected: &str) -> ConfigError {
+    ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected: expected.to_owned() }
+}
+
+fn mib(option: &str, value: &str) -> Result<u64, ConfigError> {
+    let number = value.parse::<u64>().ok().and_then(|n| n.checked_mul(MIB)).filter(|n| *n <= 1 << 60);
+    number.ok_or_else(|| bad_value(option, value, "a whole number of MiB"))
+}
+
+fn fraction(option: &str, value: &str) -> Result<f64, ConfigError> {
+    value.parse::<f64>().ok().filter(|x| x.is_finite()).ok_or_else(|| bad_value(option, value, "a number from 0 to 1"))
+}
+
+/// `4`, or `[256:1,512:2,>:4]`: the divisions from each power of two (in MiB) on. As in PyTorch, what is below the
+/// first interval named takes its divisions, `>` takes effect from the last interval named, and an interval between
+/// two that are named stays off.
+fn divisions(option: &str, value: &str) -> Result<RoundupDivisions, ConfigError> {
+    let parse = |text: &str| {
+        let number = text.parse::<u32>().ok().filter(|n| *n == 0 || n.is_power_of_two());
+        number.ok_or_else(|| bad_value(option, text, "a power of two, or 0 for off"))
+    };
+    let Some(list) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
+        return Ok([parse(value)?; ROUNDUP_INTERVALS]);
+    };
+    let mut out = [0; ROUNDUP_INTERVALS];
+    let mut last = None;
+    for pair in list.split(',') {
+        let Some((interval, count)) = pair.split_once(':') else {
+            return Err(bad_value(option, pair, "INTERVAL:DIVISIONS, the interval a power of two of MiB or `>`"));
+        };
+        let count = parse(count.trim())?;
+        if interval.trim() == ">" {
+            out[last.unwrap_or(0)..].fill(count);
+            continue;
+        }
+        let Some(mib) = interval.trim().parse::<u64>().ok().filter(|n| n.is_power_of_two()) else {
+            return Err(bad_value(option, interval, "a power of two of MiB, or `>`"));
+        };
+        let index = (mib.ilog2() as usize).min(ROUNDUP_INTERVALS - 1);
+        if last.is_none() {
+            out[..index].fill(count);
+        }
+        out[index] = count;
+        last = Some(index);
+    }
+    Ok(out)
+}
+
+/// Splits `key:value,key:[a:b,c:d]` at the commas outside of brackets.
+fn split_options(text: &str) -> Result<Vec<(&str, &str)>, ConfigError> {
+    let syntax = |at, expected| ConfigError::Syntax { text: text.to_owned(), at, expected };
+    let mut out = Vec::new();
+    let mut depth = 0u32;
+    let mut start = 0;
+    for (at, ch) in text.char_indices().chain([(text.len(), ',')]) {
+        match ch {
+            '[' => depth += 1,
+            ']' => depth = depth.checked_sub(1).ok_or_else(|| syntax(at, "no `]` without a `[`"))?,
+            ',' if depth == 0 => {
+                let part = &text[start..at];
+                if !part.trim().is_empty() {
+                    let Some((key, value)) = part.split_once(':') else { return Err(syntax(start, "`key:value`")) };
+                    out.push((key.trim(), value.trim()));
+                }
+                start = at + ch.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    if depth > 0 {
+        return Err(syntax(text.len(), "a closing `]`"));
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pytorchs_options_are_read_as_pytorch_reads_them() {
+        let config = Config::parse(
+            "backend:native,max_split_size_mb:512, max_non_split_rounding_mb:64,garbage_collection_threshold:0.8,\
+             per_process_memory_fraction:0.5,pinned_num_register_threads:8",
+        )
+        .unwrap();
+        assert_eq!(config.max_split_size, Some(512 * MIB));
+        assert_eq!(config.max_non_split_rounding, 64 * MIB);
+        assert_eq!(config.garbage_collection_threshold, 0.8);
+        assert_eq!(config.memory_fraction, Some(0.5));
+        assert_eq!(config.strategy, StrategyKind::Caching);
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+        assert_eq!(Config::parse("large_segment_size_mb:32").unwrap().large_segment_size, 32 * MIB);
+    }
+
+    #[test]
+    fn divisions_by_interval_follow_pytorchs_parser() {
+        let parse = |text: &str| Config::parse(text).unwrap().roundup_power2_divisions;
+        assert_eq!(parse("roundup_power2_divisions:4"), [4; 16]);
+        let listed = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]");
+        assert_eq!(&listed[..10], &[1, 1, 1, 1, 1, 1, 1, 1, 1, 2]);
+        assert_eq!(&listed[10..], &[8; 6], "`>` begins at the last interval named");
+        let gap = parse("roundup_power2_divisions:[2:4,16:8]");
+        assert_eq!(&gap[..6], &[4, 4, 0, 0, 8, 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, parts) in [
+            ("max_split_sizemb:3", &["max_split_sizemb", "did you mean `max_split_size_mb`"] as &[_]),
+            ("max_split_size_mb:2", &["max_split_size_mb", "`2`", "large_segment_size_mb (20)"]),
+            ("max_split_size_mb:-5", &["`-5`", "whole number of MiB"]),
+            ("max_split_size_mb:99999999999999999999", &["whole number"]),
+            ("max_split_size_mb:18446744073709", &["whole number"]),
+            ("expandable_segments:true", &["`true`", "`True` or `False`"]),
+            ("expandable_segments", &["key:value", "byte 0"]),
+            ("garbage_collection_threshold:1.5", &["1.5", "below 1"]),
+            ("garbage_collection_threshold:0", &["above 0"]),
+            ("garbage_collection_threshold:nan", &["nan"]),
+            ("per_process_memory_fraction:2", &["from 0 to 1"]),
+            ("roundup_power2_divisions:3", &["power of two"]),
+            ("roundup_power2_divisions:[3:2]", &["`3`", "power of two of MiB"]),
+            ("roundup_power2_divisions:[256:2", &["closing `]`"]),
+            ("large_segment_size_mb:10", &["above 10"]),
+            ("strategy:expandabel", &["expandabel", "did you mean `expandable`", "`caching`"]),
+            ("strategy:zzz", &["unknown strategy `zzz`; there are `caching`"]),
+            ("backend:cudaMallocAsync", &["native"]),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            for part in parts {
+                assert!(error.contains(part), "{text}: `{part}` is missing in `{error}`");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        for text in [
+            "",
+            "expandable_segments:True",
+            "large_segment_size_mb:64,max_split_size_mb:256,max_non_split_rounding_mb:128",
+            "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.6,per_process_memory_fraction:0.25",
+        ] {
+            let config = Config::parse(text).unwrap();
+            assert_eq!(Config::parse(&config.to_string()).unwrap(), config, "{config}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What an allocator has done so far, counted.
+//!
+//! Owns: the counters, and [`Stats`], the copy that users get. Names and meanings are those of PyTorch's
+//! `torch.cuda.memory_stats`, so that figures can be laid side by side.
+
+/// One figure over time, as PyTorch reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Now.
+    pub current: u64,
+    /// The most at any time since the last reset of peaks.
+    pub peak: u64,
+    /// All that was ever added, since the last reset of accumulated figures.
+    pub allocated: u64,
+    /// All that was ever taken away, since the last reset of accumulated figures.
+    pub freed: u64,
+}
+
+/// One figure for all pools, for requests of up to 1 MiB, and for larger ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatByPool {
+    /// Both pools together.
+    pub all: Stat,
+    /// The pool of small requests.
+    pub small_pool: Stat,
+    /// The pool of large requests.
+    pub large_pool: Stat,
+}
+
+/// What an allocator has done and holds. Byte figures end in `_bytes`, the others count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Blocks handed out and not freed by the program.
+    pub allocation: StatByPool,
+    /// Segments taken with `malloc`. As in PyTorch, expandable segments are not counted.
+    pub segment: StatByPool,
+    /// Blocks handed out, or freed and waiting for other streams.
+    pub active: StatByPool,
+    /// Free blocks that are part of a segment with other blocks in it. As in PyTorch, without expandable segments.
+    pub inactive_split: StatByPool,
+    /// Bytes of the blocks in `allocation`.
+    pub allocated_bytes: StatByPool,
+    /// Bytes held of the driver: segments, and memory mapped into expandable segments.
+    pub reserved_bytes: StatByPool,
+    /// Bytes of the blocks in `active`.
+    pub active_bytes: StatByPool,
+    /// Bytes of the blocks in `inactive_split`.
+    pub inactive_split_bytes: StatByPool,
+    /// Bytes as requested, before rounding, of the blocks in `active`.
+    pub requested_bytes: StatByPool,
+    /// Blocks of at least `max_split_size`.
+    pub oversize_allocations: Stat,
+    /// Segments of at least `max_split_size`.
+    pub oversize_segments: Stat,
+    /// Requests that were met only after all cached memory had been given back.
+    pub num_alloc_retries: u64,
+    /// Requests that could not be met.
+    pub num_ooms: u64,
+    /// How often the CPU waited for all outstanding events.
+    pub num_sync_all_streams: u64,
+    /// How often memory was taken from the driver (`malloc`, or memory mapped into an expandable segment).
+    pub num_device_alloc: u64,
+    /// How often memory was given back to the driver.
+    pub num_device_free: u64,
+    /// The option of that name in bytes; `None` is unlimited.
+    pub max_split_size: Option<u64>,
+    /// Mappings of physical chunks that exist now.
+    pub mappings: u64,
+    /// Views built by stitching; 0 with strategies that do not stitch.
+    pub views_built: u64,
+    /// Requests served by a view that was there already.
+    pub views_reused: u64,
+    /// Bytes of host memory that the allocator's own tables take.
+    pub host_bytes: u64,
+    /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
+    pub stalls: Stalls,
+}
+
+/// Operations that called the driver, and how long they spent in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stalls {
+    /// Operations that made any driver call.
+    pub count: u64,
+    /// Time in the driver, all of them together, in nanoseconds.
+    pub total_ns: u64,
+    /// The longest, in nanoseconds.
+    pub worst_ns: u64,
+}
+
+impl Stalls {
+    pub(crate) fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.total_ns += ns;
+        self.worst_ns = self.worst_ns.max(ns);
+    }
+}
+
+/// Index of a pool class in the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Large = 0,
+    Small = 1,
+}
+
+impl Class {
+    pub(crate) fn of(small: bool) -> Self {
+        if small { Self::Small } else { Self::Large }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PoolCount {
+    current: u64,
+    peak: u64,
+    /// Ever added; what was taken away is this less `current`.
+    added: u64,
+    /// `added` and the part taken away, at the last reset of accumulated figures.
+    added_at_reset: u64,
+    freed_at_reset: u64,
+}
+
+impl PoolCount {
+    fn stat(&self) -> Stat {
+        Stat {
+            current: self.current,
+            peak: self.peak,
+            allocated: self.added - self.added_at_reset,
+            freed: (self.added - self.current) - self.freed_at_reset,
+        }
+    }
+
+    fn reset_accumulated(&mut self) {
+        self.added_at_reset = self.added;
+        self.freed_at_reset = self.added - self.current;
+    }
+}
+
+/// The counter behind a [`StatByPool`]: three writes to add, one to take away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counter {
+    pools: [PoolCount; 2],
+    peak: u64,
+}
+
+impl Counter {
+    pub(crate) fn add(&mut self, class: Class, amount: u64) {
+        let pool = &mut self.pools[class as usize];
+        pool.current += amount;
+        pool.added += amount;
+        pool.peak = pool.peak.max(pool.current);
+        self.peak = self.peak.max(self.pools[0].current + self.pools[1].current);
+    }
+
+    /// Takes away; more than there is would be a broken invariant, and counts as all there is.
+    pub(crate) fn sub(&mut self, class: Class, amount: u64) {
+        let pool = &mut self.pools[class as usize];
+        debug_assert!(pool.current >= amount, "a counter would fall below 0");
+        pool.current = pool.current.saturating_sub(amount);
+    }
+
+    pub(crate) fn current(&self) -> u64 {
+        self.pools[0].current + self.pools[1].current
+    }
+
+    fn reset_peak(&mut self) {
+        for pool in &mut self.pools {
+            pool.peak = pool.current;
+        }
+        self.peak = self.current();
+    }
+
+    fn reset_accumulated(&mut self) {
+        self.pools.iter_mut().for_each(PoolCount::reset_accumulated);
+    }
+
+    fn by_pool(&self) -> StatByPool {
+        let [large, small] = [self.pools[0].stat(), self.pools[1].stat()];
+        StatByPool {
+            all: Stat {
+                current: large.current + small.current,
+                peak: self.peak,
+                allocated: large.allocated + small.allocated,
+                freed: large.freed + small.freed,
+            },
+            small_pool: small,
+            large_pool: large,
+        }
+    }
+}
+
+/// All counters of an allocator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) allocation: Counter,
+    pub(crate) segment: Counter,
+    pub(crate) active: Counter,
+    pub(crate) inactive_split: Counter,
+    pub(crate) allocated_bytes: Counter,
+    pub(crate) reserved_bytes: Counter,
+    pub(crate) active_bytes: Counter,
+    pub(crate) inactive_split_bytes: Counter,
+    pub(crate) requested_bytes: Counter,
+    pub(crate) oversize_allocations: Counter,
+    pub(crate) oversize_segments: Counter,
+    pub(crate) num_alloc_retries: u64,
+    pub(crate) num_ooms: u64,
+    pub(crate) num_sync_all_streams: u64,
+    pub(crate) num_device_alloc: u64,
+    pub(crate) num_device_free: u64,
+    pub(crate) mappings: u64,
+    pub(crate) views_built: u64,
+    pub(crate) views_reused: u64,
+    pub(crate) stalls: Stalls,
+}
+
+impl Counters {
+    fn each(&mut self) -> [&mut Counter; 11] {
+        [
+            &mut self.allocation,
+            &mut self.segment,
+            &mut self.active,
+            &mut self.inactive_split,
+            &mut self.allocated_bytes,
+            &mut self.reserved_bytes,
+            &mut self.active_bytes,
+            &mut self.inactive_split_bytes,
+            &mut self.requested_bytes,
+            &mut self.oversize_allocations,
+            &mut self.oversize_segments,
+        ]
+    }
+
+    pub(crate) fn reset_peak(&mut self) {
+        self.each().into_iter().for_each(Counter::reset_peak);
+        self.stalls.worst_ns = 0;
+    }
+
+    pub(crate) fn reset_accumulated(&mut self) {
+        self.each().into_iter().for_each(Counter::reset_accumulated);
+        self.num_alloc_retries = 0;
+        self.num_ooms = 0;
+        self.num_sync_all_streams = 0;
+        self.num_device_alloc = 0;
+        self.num_device_free = 0;
+        self.stalls = Stalls::default();
+    }
+
+    /// The copy for users; the caller adds what is not counted here.
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            allocation: self.allocation.by_pool(),
+            segment: self.segment.by_pool(),
+            active: self.active.by_pool(),
+            inactive_split: self.inactive_split.by_pool(),
+            allocated_bytes: self.allocated_bytes.by_pool(),
+            reserved_bytes: self.reserved_bytes.by_pool(),
+            active_bytes: self.active_bytes.by_pool(),
+            inactive_split_bytes: self.inactive_split_bytes.by_pool(),
+            requested_bytes: self.requested_bytes.by_pool(),
+            oversize_allocations: self.oversize_allocations.by_pool().all,
+            oversize_segments: self.oversize_segments.by_pool().all,
+            num_alloc_retries: self.num_alloc_retries,
+            num_ooms: self.num_ooms,
+            num_sync_all_streams: self.num_sync_all_streams,
+            num_device_alloc: self.num_device_alloc,
+            num_device_free: self.num_device_free,
+            max_split_size: None,
+            mappings: self.mappings,
+            views_built: self.views_built,
+            views_reused: self.views_reused,
+            host_bytes: 0,
+            stalls: self.stalls,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_of_all_pools_is_not_the_sum_of_their_peaks() {
+        let mut counter = Counter::default();
+        counter.add(Class::Small, 10);
+        counter.sub(Class::Small, 10);
+        counter.add(Class::Large, 7);
+        let stat = counter.by_pool();
+        assert_eq!((stat.small_pool.peak, stat.large_pool.peak, stat.all.peak), (10, 7, 10));
+        assert_eq!(stat.all, Stat { current: 7, peak: 10, allocated: 17, freed: 10 });
+    }
+
+    #[test]
+    fn resets_are_those_of_pytorch() {
+        let mut counters = Counters::default();
+        counters.allocation.add(Class::Small, 5);
+        counters.allocation.sub(Class::Small, 2);
+        counters.num_ooms = 3;
+        counters.reset_peak();
+        assert_eq!(counters.stats().allocation.all, Stat { current: 3, peak: 3, allocated: 5, freed: 2 });
+        counters.reset_accumulated();
+        assert_eq!(counters.stats().allocation.all, Stat { current: 3, peak: 3, allocated: 0, freed: 0 });
+        assert_eq!(counters.stats().num_ooms, 0);
+        counters.allocation.sub(Class::Small, 3);
+        assert_eq!(counters.stats().allocation.all.freed, 3);
+    }
+}
