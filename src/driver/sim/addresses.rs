@@ -87,6 +87,47 @@ impl Addresses {
     }
 }
 
+/// The addresses that `malloc` gives out, placed as the driver was seen to place them (PyTorch snapshots, H200, driver
+/// 580): the lowest hole that fits; where there is none, a new stretch of whole 32 MiB below all earlier ones, whose
+/// rest becomes a hole.
+///
+/// ```text
+///   new stretches <- | 150 MiB, 10 free | 20, 2, 2, 8 free | 58 MiB, 6 free |
+/// ```
+#[derive(Debug)]
+pub(super) struct MallocAddresses {
+    holes: Addresses,
+    base: u64,
+    lowest: u64,
+}
+
+/// What a new stretch is a multiple of, in bytes.
+const STRETCH: u64 = 32 << 20;
+
+impl MallocAddresses {
+    /// Between `base` and `end`, a multiple of 32 MiB.
+    pub(super) fn new(base: u64, end: u64) -> Self {
+        Self { holes: Addresses::new(end, 0), base, lowest: end }
+    }
+
+    pub(super) fn allocate(&mut self, size: u64, alignment: u64) -> Option<u64> {
+        if let Some(address) = self.holes.allocate(size, alignment) {
+            return Some(address);
+        }
+        let stretch = size.checked_next_multiple_of(STRETCH)?;
+        let address = self.lowest.checked_sub(stretch).filter(|address| *address >= self.base)?;
+        self.lowest = address;
+        if stretch > size {
+            self.holes.give_back(address + size, stretch - size);
+        }
+        Some(address)
+    }
+
+    pub(super) fn give_back(&mut self, address: u64, size: u64) {
+        self.holes.give_back(address, size);
+    }
+}
+
 fn class(size: u64) -> usize {
     size.checked_ilog2().unwrap_or(0) as usize
 }

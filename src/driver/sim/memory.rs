@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, MallocAddresses};
 use super::faults::{Fault, Leaks, Range};
 use super::{Answer, GRANULARITY, refuse};
 use crate::driver::{Handle, MemoryInfo, Status, StreamId};
@@ -18,7 +18,6 @@ pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
 const RESERVE_BASE: u64 = ADDRESS_SPACE;
 /// Where the memory of `malloc` begins: apart from reservations, as on a real GPU, and below them.
 const MALLOC_BASE: u64 = 16 << 40;
-const MALLOC_SPACE: u64 = RESERVE_BASE - MALLOC_BASE;
 
 #[derive(Debug)]
 struct Physical {
@@ -45,7 +44,7 @@ pub(super) struct Memory {
     capacity: u64,
     held: u64,
     reserve_space: Addresses,
-    malloc_space: Addresses,
+    malloc_space: MallocAddresses,
     /// Start to size, as in the two maps below.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
@@ -60,7 +59,7 @@ impl Memory {
             capacity,
             held: 0,
             reserve_space: Addresses::new(RESERVE_BASE, ADDRESS_SPACE),
-            malloc_space: Addresses::new(MALLOC_BASE, MALLOC_SPACE),
+            malloc_space: MallocAddresses::new(MALLOC_BASE, RESERVE_BASE),
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
             mallocs: BTreeMap::new(),
