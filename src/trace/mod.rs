@@ -3,6 +3,12 @@
 //! Owns: the [`Trace`] in memory and the rules that make one valid. The formats, the recorder, the generated workloads
 //! and the replay stand in files of their own and meet here.
 
+pub mod fit;
+pub mod replay;
+mod summary;
+
+pub use summary::Summary;
+
 use crate::driver::StreamId;
 
 pub mod workload;

@@ -1,0 +1,351 @@
+//! Replays a trace through an allocator on the simulated GPU, and says what came of it.
+//!
+//! Owns: the order of a replay, its clock, and the [`PassReport`]. The judge of every comparison: it asks the allocator
+//! for what the trace says and nothing else, and reads the result from the allocator's own statistics and the driver's
+//! own counters.
+
+use super::{Trace, TraceEvent};
+use crate::driver::sim::{SimConfig, SimConfigError, SimGpu};
+use crate::driver::{Call, CallStats, Driver, DriverError, StreamId};
+use crate::error::OutOfMemory;
+use crate::{Allocator, Config, Error};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How often the caller hears of progress, in events.
+const PROGRESS_EVERY: usize = 1 << 14;
+
+/// Streams that the trace does not name but whose work holds a freed block back: handles from here on.
+const HOLDING_STREAMS: u64 = 1 << 62;
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// The allocator's options, its strategy among them.
+    pub config: Config,
+    /// The simulated device.
+    pub device: SimConfig,
+    /// How far the CPU runs ahead of the GPU, in operations: an event recorded at operation k completes when the replay
+    /// has reached operation k + lag. 0: the GPU keeps up.
+    pub lag: u64,
+    /// How often the trace is replayed over. What is still live at a pass's end is freed in between.
+    pub passes: u32,
+}
+
+impl ReplayOptions {
+    /// One pass on a device, the GPU keeping up.
+    #[must_use]
+    pub fn new(config: Config, device: SimConfig) -> Self {
+        Self { config, device, lag: 0, passes: 1 }
+    }
+}
+
+/// Why a replay could not be carried out. Running out of memory is a result, not an error.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReplayError {
+    /// The simulated device cannot be made so.
+    #[error(transparent)]
+    Device(#[from] SimConfigError),
+    /// The allocator cannot be made, or failed otherwise than for want of memory.
+    #[error("trace `{trace}`, event {event}: {error}")]
+    Allocator {
+        /// The trace's name.
+        trace: String,
+        /// Which event of the trace, from 0.
+        event: usize,
+        /// What the allocator said.
+        error: Error,
+    },
+    /// The trace frees a block that it has not allocated, or names a stream that it does not have.
+    #[error("trace `{trace}`, event {event}: {what}")]
+    BadTrace {
+        /// The trace's name.
+        trace: String,
+        /// Which event of the trace, from 0.
+        event: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// What one pass over a trace came to. Sizes are bytes; peaks are those of this pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PassReport {
+    /// The trace's name.
+    pub trace: String,
+    /// The strategy's name.
+    pub strategy: &'static str,
+    /// The device's name.
+    pub device: String,
+    /// Which pass, from 1.
+    pub pass: u32,
+    /// Allocations and frees carried out.
+    pub ops: u64,
+    /// Allocations carried out.
+    pub allocations: u64,
+    /// The most bytes requested and not freed.
+    pub peak_live: u64,
+    /// The same with freed blocks that other streams still used.
+    pub peak_active: u64,
+    /// The most bytes held of the device.
+    pub peak_reserved: u64,
+    /// Wall time of the pass divided by `ops`, in nanoseconds, the replay's own work and the simulation included.
+    pub ns_per_op: f64,
+    /// Driver calls of the pass and the time in them (simulated).
+    pub driver: CallStats,
+    /// Operations that called the driver.
+    pub stalls: u64,
+    /// The longest that one operation spent in the driver, in nanoseconds.
+    pub worst_stall_ns: u64,
+    /// Views built in the pass.
+    pub views_built: u64,
+    /// Requests of the pass that were served by a view which was there already.
+    pub views_reused: u64,
+    /// Mappings at the end of the pass.
+    pub mappings: u64,
+    /// How often the CPU waited for the GPU: synchronisations, and frees that imply one.
+    pub cpu_syncs: u64,
+    /// The event at which the memory did not suffice, and the report. The pass ended there.
+    pub oom: Option<(usize, Box<OutOfMemory>)>,
+}
+
+impl PassReport {
+    /// Peak live bytes over peak reserved bytes: 1 is perfect.
+    #[must_use]
+    pub fn utilization(&self) -> f64 {
+        if self.peak_reserved == 0 { 1.0 } else { self.peak_live as f64 / self.peak_reserved as f64 }
+    }
+
+    /// The line that `--json` prints.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let calls: serde_json::Map<String, Value> =
+            self.driver.iter().map(|(call, stat)| (call.name().to_owned(), stat.count.into())).collect();
+        json!({
+            "trace": self.trace,
+            "strategy": self.strategy,
+            "device": self.device,
+            "pass": self.pass,
+            "ops": self.ops,
+            "allocations": self.allocations,
+            "peak_live": self.peak_live,
+            "peak_active": self.peak_active,
+            "peak_reserved": self.peak_reserved,
+            "utilization": round_to(self.utilization(), 6),
+            "ns_per_op": round_to(self.ns_per_op, 1),
+            "driver_calls": calls,
+            "driver_time_us": round_to(self.driver.total_ns() as f64 / 1e3, 1),
+            "stalls": self.stalls,
+            "worst_stall_us": round_to(self.worst_stall_ns as f64 / 1e3, 1),
+            "views_built": self.views_built,
+            "views_reused": self.views_reused,
+            "mappings": self.mappings,
+            "cpu_syncs": self.cpu_syncs,
+            "oom": self.oom.is_some(),
+        })
+    }
+}
+
+fn round_to(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+/// Replays `trace`. `progress` is told how many events of how many (all passes together) are done.
+///
+/// A pass that runs out of memory is the last one, and says so.
+///
+/// # Errors
+/// Where the device or the allocator cannot be made, the trace is not valid, or a driver call failed for another reason
+/// than want of memory.
+pub fn replay(
+    trace: &Trace,
+    options: &ReplayOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let sim = Arc::new(SimGpu::new(SimConfig { calls_advance_clock: false, ..options.device.clone() })?);
+    sim.set_run_ahead(options.lag);
+    let driver: Arc<dyn Driver> = Arc::<SimGpu>::clone(&sim);
+    let allocator = Allocator::new(driver, options.config.clone()).map_err(|error| ReplayError::Allocator {
+        trace: trace.name.clone(),
+        event: 0,
+        error,
+    })?;
+    let mut replayer = Replayer::new(trace, allocator, sim);
+    let total = trace.events.len() as u64 * u64::from(options.passes);
+    let mut reports: Vec<PassReport> = Vec::new();
+    for pass in 1..=options.passes {
+        let done = trace.events.len() as u64 * u64::from(pass - 1);
+        let report = replayer.pass(pass, &mut |events| progress(done + events as u64, total))?;
+        reports.push(report);
+        if reports.last().is_some_and(|report| report.oom.is_some()) {
+            break;
+        }
+    }
+    Ok(reports)
+}
+
+/// One trace on its way through one allocator.
+pub struct Replayer<'t> {
+    trace: &'t Trace,
+    allocator: Allocator,
+    sim: Arc<SimGpu>,
+    /// Where each block of the pass lies; 0 once it is freed.
+    addresses: Vec<u64>,
+    peak_live: u64,
+    /// Whether the trace has frees that complete later: only then does the simulated clock matter.
+    deferred: bool,
+    /// The stream that holds back each block whose free has not completed.
+    holding: rustc_hash::FxHashMap<u32, StreamId>,
+    idle_holding: Vec<StreamId>,
+}
+
+impl<'t> Replayer<'t> {
+    /// A replay of `trace` through `allocator`, which must allocate on `sim`.
+    #[must_use]
+    pub fn new(trace: &'t Trace, allocator: Allocator, sim: Arc<SimGpu>) -> Self {
+        let summary = trace.summary();
+        Self {
+            trace,
+            allocator,
+            sim,
+            addresses: Vec::with_capacity(summary.allocations as usize),
+            peak_live: summary.peak_live,
+            deferred: summary.deferred_frees > 0,
+            holding: rustc_hash::FxHashMap::default(),
+            idle_holding: Vec::new(),
+        }
+    }
+
+    /// The allocator, to look at it between passes.
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Replays the trace once, and frees what is left live.
+    ///
+    /// # Errors
+    /// As [`replay`].
+    pub fn pass(&mut self, pass: u32, progress: &mut dyn FnMut(usize)) -> Result<PassReport, ReplayError> {
+        self.addresses.clear();
+        self.allocator.reset_peak_stats();
+        let before = self.allocator.stats();
+        let calls = self.sim.call_stats();
+        let start = Instant::now();
+        let mut oom = None;
+        let (mut ops, mut allocations, mut event) = (0u64, 0u64, 0);
+        let events = &self.trace.events;
+        while let Some(now) = events.get(event) {
+            if event % PROGRESS_EVERY == 0 {
+                progress(event);
+            }
+            if self.deferred {
+                self.sim.advance(1);
+            }
+            match *now {
+                TraceEvent::Alloc { size, stream } => {
+                    let Some(stream) = self.trace.streams.get(stream as usize) else {
+                        return Err(self.bad_trace(event, "it names a stream that the trace does not have"));
+                    };
+                    match self.allocator.allocate(size, *stream) {
+                        Ok(address) => self.addresses.push(address),
+                        Err(Error::OutOfMemory(report)) => {
+                            oom = Some((event, report));
+                            break;
+                        }
+                        Err(error) => return Err(self.failed(event, error)),
+                    }
+                    allocations += 1;
+                    ops += 1;
+                }
+                TraceEvent::FreeRequested { block } => {
+                    let at_once = events.get(event + 1) == Some(&TraceEvent::FreeCompleted { block });
+                    self.free(event, block, at_once)?;
+                    event += usize::from(at_once);
+                    ops += 1;
+                }
+                TraceEvent::FreeCompleted { block } => {
+                    if let Some(stream) = self.holding.remove(&block) {
+                        self.sim.finish(stream);
+                        self.idle_holding.push(stream);
+                    }
+                }
+            }
+            event += 1;
+        }
+        let elapsed = start.elapsed();
+        progress(event);
+        let report = self.report(pass, &before, &calls);
+        self.end_pass(event)?;
+        Ok(PassReport { ops, allocations, ns_per_op: elapsed.as_nanos() as f64 / ops.max(1) as f64, oom, ..report })
+    }
+
+    fn free(&mut self, event: usize, block: u32, at_once: bool) -> Result<(), ReplayError> {
+        let address = self.addresses.get_mut(block as usize).map_or(0, std::mem::take);
+        if address == 0 {
+            return Err(self.bad_trace(event, "it frees a block that is not live"));
+        }
+        if !at_once {
+            // Work on a stream of its own keeps the block in use until the trace says that its free has completed.
+            let fresh = StreamId(HOLDING_STREAMS + (self.holding.len() + self.idle_holding.len()) as u64);
+            let stream = self.idle_holding.pop().unwrap_or(fresh);
+            self.sim.hold(stream);
+            self.holding.insert(block, stream);
+            self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
+        }
+        self.allocator.free(address).map_err(|error| self.failed(event, error))
+    }
+
+    fn end_pass(&mut self, event: usize) -> Result<(), ReplayError> {
+        for address in std::mem::take(&mut self.addresses) {
+            self.allocator.free(address).map_err(|error| self.failed(event, error))?;
+        }
+        for (_, stream) in self.holding.drain() {
+            self.sim.finish(stream);
+            self.idle_holding.push(stream);
+        }
+        Ok(())
+    }
+
+    fn report(&self, pass: u32, before: &crate::Stats, calls: &CallStats) -> PassReport {
+        let stats = self.allocator.stats();
+        let driver = self.sim.call_stats().since(calls);
+        let syncs = [Call::EventSynchronize, Call::StreamSynchronize, Call::Free];
+        PassReport {
+            trace: self.trace.name.clone(),
+            strategy: self.allocator.config().strategy.name(),
+            device: self.sim.properties().name.clone(),
+            pass,
+            ops: 0,
+            allocations: 0,
+            peak_live: self.peak_live,
+            peak_active: stats.requested_bytes.all.peak,
+            peak_reserved: stats.reserved_bytes.all.peak,
+            ns_per_op: 0.0,
+            stalls: stats.stalls.count - before.stalls.count,
+            worst_stall_ns: stats.stalls.worst_ns,
+            views_built: stats.views_built - before.views_built,
+            views_reused: stats.views_reused - before.views_reused,
+            mappings: stats.mappings,
+            cpu_syncs: syncs.iter().map(|call| driver.get(*call).count).sum(),
+            driver,
+            oom: None,
+        }
+    }
+
+    fn failed(&self, event: usize, error: Error) -> ReplayError {
+        ReplayError::Allocator { trace: self.trace.name.clone(), event, error }
+    }
+
+    fn bad_trace(&self, event: usize, what: &'static str) -> ReplayError {
+        ReplayError::BadTrace { trace: self.trace.name.clone(), event, what }
+    }
+}
+
+impl From<DriverError> for ReplayError {
+    fn from(error: DriverError) -> Self {
+        Self::Allocator { trace: String::new(), event: 0, error: error.into() }
+    }
+}
