@@ -70,9 +70,15 @@ fn earlier_blocks(history: impl Iterator<Item = Option<Event>>, held: Option<&Sn
     for event in history {
         count = count.saturating_add(1);
         let Some(Event { action, address, size, stream }) = event else { continue };
-        let freed = matches!(action, Action::FreeRequested | Action::FreeCompleted);
-        if (freed || action == Action::Alloc) && seen.insert(address) && freed {
-            earlier.push(Earlier { address, size, stream, pending: action == Action::FreeCompleted });
+        let pending = match action {
+            Action::Alloc => None,
+            Action::FreeRequested => Some(false),
+            Action::FreeCompleted => Some(true),
+            _ => continue,
+        };
+        let first = seen.insert(address);
+        if let Some(pending) = pending.filter(|_| first) {
+            earlier.push(Earlier { address, size, stream, pending });
         }
     }
     for segment in held.map(|snapshot| snapshot.segments.as_slice()).unwrap_or_default() {

@@ -408,7 +408,7 @@ impl Machine<'_> {
     }
 
     fn paired(&self, items: &[Item]) -> Result<(), TraceError> {
-        if items.len() % 2 == 0 { Ok(()) } else { Err(self.malformed("a key without a value", "pairs")) }
+        if items.len().is_multiple_of(2) { Ok(()) } else { Err(self.malformed("a key without a value", "pairs")) }
     }
 
     /// Adds items to the list or dict on top of the stack.

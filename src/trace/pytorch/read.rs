@@ -348,3 +348,137 @@ fn checked_segment(file: &str, index: usize, raw: RawSegment) -> Result<SegmentI
         blocks,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::{read_bytes, read_snapshot};
+    use super::*;
+
+    /// The value as JSON and as a pickle.
+    fn both(value: &Value) -> [Vec<u8>; 2] {
+        let pickle = serde_pickle::to_vec(value, serde_pickle::SerOptions::new().proto_v2()).unwrap();
+        [serde_json::to_vec(value).unwrap(), pickle]
+    }
+
+    fn entry(action: &str, addr: u64) -> Value {
+        json!({"action": action, "addr": addr, "size": 8, "stream": 0, "time_us": 1, "frames": [{"name": "f"}]})
+    }
+
+    fn snapshot(segments: Value, traces: Value) -> Value {
+        json!({"segments": segments, "device_traces": traces, "allocator_settings": {"a": {"b": [1, true, null, 0.5]}}})
+    }
+
+    #[test]
+    fn every_device_with_a_history_has_its_trace() {
+        let used = json!([entry("alloc", 512), entry("annotate", 0), entry("free_requested", 512)]);
+        let idle = json!([{"action": "oom", "device_free": 9, "size": 8, "stream": 0}]);
+        for bytes in both(&snapshot(json!([]), json!([used.clone(), [], idle, used]))) {
+            let traces = read_bytes("job.snapshot.pickle", &bytes).unwrap();
+            let names: Vec<&str> = traces.iter().map(|trace| trace.name.as_str()).collect();
+            assert_eq!(names, ["job.dev0", "job.dev3"]);
+            assert_eq!(traces[1].events.len(), 2);
+            assert_eq!(traces[1].meta["device"], 3);
+            assert_eq!(traces[1].meta["allocator_settings"]["a"]["b"], json!([1, true, null, 0.5]));
+        }
+    }
+
+    #[test]
+    fn what_is_no_snapshot_says_what_was_expected() {
+        for value in [json!({"segments": []}), json!({"device_traces": []}), json!({"state_dict": {}})] {
+            for bytes in both(&value) {
+                let error = read_bytes("t", &bytes).unwrap_err().to_string();
+                assert!(error.contains("_dump_snapshot"), "{error}");
+            }
+        }
+        let list = serde_pickle::to_vec(&[1, 2], serde_pickle::SerOptions::new()).unwrap();
+        let error = read_bytes("t", &list).unwrap_err().to_string();
+        assert!(error.contains("found a list, expected a dict with the keys segments"), "{error}");
+        let error = read_bytes("t", b"{\"segments\":\n [}").unwrap_err();
+        assert!(matches!(error, TraceError::Malformed { place: Place::LineColumn(2, 3), .. }), "{error}");
+        assert!(read_snapshot(b"hello").is_err() && read_snapshot(b"").is_err());
+    }
+
+    #[test]
+    fn a_snapshot_without_history_tells_how_to_record_one() {
+        let segment = json!({"device": 0, "address": 512, "total_size": 512, "stream": 3, "segment_type": "small",
+            "blocks": [{"size": 512, "state": "active_allocated"}]});
+        for bytes in both(&snapshot(json!([segment]), json!([[], []]))) {
+            let error = read_bytes("t", &bytes).unwrap_err().to_string();
+            assert!(error.contains("torch.cuda.memory._record_memory_history"), "{error}");
+            let read = read_snapshot(&bytes).unwrap();
+            assert_eq!((read.reserved_bytes(), read.traces.len()), (512, 0));
+            assert_eq!(read.snapshots[0].segments[0].blocks[0].address, 512);
+        }
+    }
+
+    #[test]
+    fn wrong_entries_are_named() {
+        let good = entry("alloc", 512);
+        for wrong in [
+            json!({"action": "alloc", "addr": -1, "size": 8, "stream": 0}),
+            json!({"action": "alloc", "addr": 512, "size": "8", "stream": 0}),
+            json!({"action": "alloc", "size": 8, "stream": 0}),
+            json!({"action": "alloc", "addr": 512, "stream": 0}),
+            json!({"action": 3, "addr": 512, "size": 8, "stream": 0}),
+            json!({"addr": 512}),
+            json!([1]),
+        ] {
+            let [json, pickle] = both(&snapshot(json!([]), json!([[], [good, wrong]])));
+            let error = read_bytes("t", &json).unwrap_err();
+            assert!(matches!(error, TraceError::Malformed { place: Place::LineColumn(1, _), .. }), "{error}");
+            let error = read_bytes("t", &pickle).unwrap_err();
+            let place = Place::Entry { device: 1, index: 1 };
+            assert!(matches!(error, TraceError::Malformed { place: found, .. } if found == place), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_impossible_history_is_named_by_its_entry() {
+        let twice = json!([[entry("snapshot", 0), entry("alloc", 512), entry("alloc", 512)]]);
+        for bytes in both(&snapshot(json!([]), twice)) {
+            let error = read_bytes("t", &bytes).unwrap_err();
+            let place = Place::Entry { device: 0, index: 2 };
+            assert!(
+                matches!(error, TraceError::Rule { place: p, source: RuleError::Reused(512), .. } if p == place),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_segments_are_named() {
+        let block =
+            |size: u64, requested: u64, state: &str| json!({"size": size, "requested_size": requested, "state": state});
+        let segment = |address: u64, total: u64, block: Value| json!({"address": address, "total_size": total, "blocks": [block]});
+        for wrong in [
+            segment(u64::MAX, 512, block(512, 1, "inactive")),
+            segment(0, 512, block(513, 1, "inactive")),
+            segment(0, 512, block(u64::MAX, 1, "inactive")),
+            segment(0, 512, block(512, 513, "active_allocated")),
+            segment(0, 512, block(512, 1, "gone")),
+        ] {
+            for bytes in both(&snapshot(json!([wrong]), json!([]))) {
+                let error = read_snapshot(&bytes).unwrap_err();
+                assert!(matches!(error, TraceError::Malformed { place: Place::Segment(0), .. }), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_that_multiply_are_bounded() {
+        // allocator_settings: lists that each hold the one before ten times, 10^7 values if they were copied.
+        let mut pickle = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]".to_vec();
+        pickle.extend(b"X\x12\x00\x00\x00allocator_settings]\x94");
+        for id in 0..7 {
+            pickle.push(b'(');
+            (0..10).for_each(|_| pickle.extend([b'h', id]));
+            pickle.extend(b"l\x94");
+        }
+        // All eight lists are still on the stack: drop them, and take the last one back.
+        pickle.extend(b"00000000h\x07u.");
+        let error = read_snapshot(&pickle).unwrap_err();
+        assert!(error.to_string().contains("more than 4096 values in allocator_settings"), "{error}");
+    }
+}
