@@ -1,11 +1,15 @@
 //! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` writes them: read into traces and snapshots of
 //! ours, and written so that PyTorch's own tools show them.
 //!
-//! Owns: what a snapshot file means. Opcodes of pickles are `pickle.rs`'s; recognising and unpacking files `read.rs`'s
-//! of the folder above.
+//! Owns: the public face of both. Read: `unpickle.rs` makes values of a pickle and `dicts.rs` a raw snapshot of them,
+//! `json.rs` one of JSON, and `read.rs` checks it. Recognising and unpacking files is the folder above's.
 
+mod dicts;
+mod json;
+mod opcode;
 mod pickle;
 mod read;
+mod unpickle;
 mod write;
 
 pub use write::{write_snapshot_json, write_snapshot_pickle};
@@ -54,8 +58,8 @@ pub fn read_snapshot(bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
 /// Reads unpacked content; `file` stands in errors, `name` is that of the traces.
 pub(super) fn read_snapshot_named(file: &str, name: &str, bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
     let raw = match bytes {
-        [PICKLE_MAGIC, ..] => read::from_pickle(file, bytes)?,
-        [b'{', ..] => read::from_json(file, bytes)?,
+        [PICKLE_MAGIC, ..] => dicts::from_pickle(file, bytes)?,
+        [b'{', ..] => json::from_json(file, bytes)?,
         [] => return Err(TraceError::Empty { file: file.to_owned() }),
         _ => return Err(TraceError::malformed(file, Place::Byte(0), excerpt(bytes), "a pickle or a JSON object")),
     };

@@ -1,9 +1,8 @@
-//! From the dicts of a snapshot file, pickle or JSON, to snapshots and traces.
+//! From the raw form of a snapshot file, as pickle and JSON are read into it, to snapshots and traces.
 //!
 //! Owns: the keys of a snapshot file (PyTorch's `torch/csrc/cuda/Module.cpp`, `torch_cuda_memorySnapshot`) and what
 //! must be true of their values. Keys that are not needed are passed over, unknown actions too.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -11,54 +10,54 @@ use serde_json::{Map, Value};
 
 use super::super::error::{Place, RuleError, TraceError, excerpt};
 use super::super::history::trace_of_history;
-use super::pickle::{Item, Pickle};
 use super::{PyTorchSnapshot, reserved};
 use crate::driver::StreamId;
 use crate::observer::{Action, Event};
 use crate::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 
 /// Most values of `allocator_settings` that are kept, and the depth of dicts in it; PyTorch 2.11 has 25, at depth 2.
-const MAX_SETTINGS: usize = 4096;
-const MAX_SETTINGS_DEPTH: usize = 8;
+pub(super) const MAX_SETTINGS: usize = 4096;
+pub(super) const MAX_SETTINGS_DEPTH: usize = 8;
 
 /// What a top-level value must be.
-const SNAPSHOT: &str = "a dict with the keys segments and device_traces, as torch.cuda.memory._dump_snapshot writes it";
+pub(super) const SNAPSHOT: &str =
+    "a dict with the keys segments and device_traces, as torch.cuda.memory._dump_snapshot writes it";
 
 /// A snapshot file's content before it is checked.
 pub(super) struct RawSnapshot {
-    segments: Vec<RawSegment>,
+    pub(super) segments: Vec<RawSegment>,
     /// Of each device; `None` for an entry that is no event of ours.
-    traces: Vec<Vec<Option<Event>>>,
-    settings: Value,
+    pub(super) traces: Vec<Vec<Option<Event>>>,
+    pub(super) settings: Value,
 }
 
 #[derive(Deserialize)]
-struct RawSegment {
+pub(super) struct RawSegment {
     #[serde(default)]
-    device: u32,
-    address: u64,
-    total_size: u64,
+    pub(super) device: u32,
+    pub(super) address: u64,
+    pub(super) total_size: u64,
     #[serde(default)]
-    stream: u64,
+    pub(super) stream: u64,
     #[serde(default)]
-    segment_type: String,
+    pub(super) segment_type: String,
     #[serde(default)]
-    is_expandable: bool,
-    blocks: Vec<RawBlock>,
+    pub(super) is_expandable: bool,
+    pub(super) blocks: Vec<RawBlock>,
 }
 
 #[derive(Deserialize)]
-struct RawBlock {
+pub(super) struct RawBlock {
     /// Absent before PyTorch 2.0.
     #[serde(default)]
-    address: Option<u64>,
-    size: u64,
+    pub(super) address: Option<u64>,
+    pub(super) size: u64,
     #[serde(default)]
-    requested_size: Option<u64>,
-    state: String,
+    pub(super) requested_size: Option<u64>,
+    pub(super) state: String,
 }
 
-fn action(name: &str) -> Option<Action> {
+pub(super) fn action(name: &str) -> Option<Action> {
     const ALL: [Action; 8] = [
         Action::Alloc,
         Action::FreeRequested,
@@ -73,200 +72,8 @@ fn action(name: &str) -> Option<Action> {
 }
 
 /// The key of an entry's address. An `oom` has the device's free bytes in its place.
-fn address_key(action: Action) -> &'static str {
+pub(super) fn address_key(action: Action) -> &'static str {
     if action == Action::Oom { "device_free" } else { "addr" }
-}
-
-/// Reads a pickle.
-pub(super) fn from_pickle(file: &str, bytes: &[u8]) -> Result<RawSnapshot, TraceError> {
-    let pickle = Pickle::read(file, bytes)?;
-    let root = pickle.root();
-    let top = |key| {
-        let value = pickle.get(root, key);
-        value.ok_or_else(|| {
-            let found = match root {
-                Item::Dict(_) => format!("a dict without {key}"),
-                other => pickle.describe(other),
-            };
-            TraceError::malformed(file, Place::Whole, found, SNAPSHOT)
-        })
-    };
-    let whole = |key| At { pickle: &pickle, dict: root, place: Place::Whole, key };
-    let segments = whole("segments").list(top("segments")?)?;
-    let traces = whole("device_traces").list(top("device_traces")?)?;
-    let settings = match pickle.get(root, "allocator_settings") {
-        Some(item) => json_of(&pickle, item, MAX_SETTINGS_DEPTH, &mut MAX_SETTINGS.clone())?,
-        None => Value::Null,
-    };
-    let traces = traces.iter().enumerate().map(|(device, &trace)| {
-        let entries = whole("device_traces").list(trace)?.iter().enumerate();
-        entries.map(|(index, &entry)| pickle_entry(&pickle, entry, Place::Entry { device, index })).collect()
-    });
-    let traces = traces.collect::<Result<_, _>>()?;
-    let segments = segments.iter().enumerate().map(|(index, &item)| pickle_segment(&pickle, item, index));
-    Ok(RawSnapshot { segments: segments.collect::<Result<_, _>>()?, traces, settings })
-}
-
-fn pickle_entry(pickle: &Pickle<'_>, dict: Item, place: Place) -> Result<Option<Event>, TraceError> {
-    let at = |key| At { pickle, dict, place, key };
-    let Some(action) = action(at("action").text()?) else { return Ok(None) };
-    let address = at(address_key(action)).number()?;
-    let stream = StreamId(at("stream").number()?);
-    Ok(Some(Event { action, address, size: at("size").number()?, stream }))
-}
-
-fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSegment, TraceError> {
-    let place = Place::Segment(index);
-    let at = |key| At { pickle, dict, place, key };
-    let blocks = at("blocks").list(at("blocks").value()?)?.iter().map(|&dict| {
-        let at = |key| At { pickle, dict, place, key };
-        Ok(RawBlock {
-            address: at("address").optional_number()?,
-            size: at("size").number()?,
-            requested_size: at("requested_size").optional_number()?,
-            state: at("state").text()?.to_owned(),
-        })
-    });
-    let device = at("device").optional_number()?.unwrap_or_default();
-    Ok(RawSegment {
-        device: u32::try_from(device).map_err(|_| at("device").wrong(device.to_string(), "a device's ordinal"))?,
-        address: at("address").number()?,
-        total_size: at("total_size").number()?,
-        stream: at("stream").optional_number()?.unwrap_or_default(),
-        segment_type: pickle
-            .get(dict, "segment_type")
-            .and_then(|item| pickle.text(item))
-            .unwrap_or_default()
-            .to_owned(),
-        is_expandable: pickle.get(dict, "is_expandable") == Some(Item::Bool(true)),
-        blocks: blocks.collect::<Result<_, TraceError>>()?,
-    })
-}
-
-/// A key of a dict at a place of the file.
-struct At<'a> {
-    pickle: &'a Pickle<'a>,
-    dict: Item,
-    place: Place,
-    key: &'static str,
-}
-
-impl<'a> At<'a> {
-    fn wrong(&self, found: String, expected: &str) -> TraceError {
-        TraceError::malformed(self.pickle.file(), self.place, found, format!("{expected} under {}", self.key))
-    }
-
-    fn value(&self) -> Result<Item, TraceError> {
-        self.pickle.get(self.dict, self.key).ok_or_else(|| {
-            let found = match self.dict {
-                Item::Dict(_) => "a dict without that key".to_owned(),
-                other => self.pickle.describe(other),
-            };
-            self.wrong(found, "a value")
-        })
-    }
-
-    fn number(&self) -> Result<u64, TraceError> {
-        let value = self.value()?;
-        let number = match value {
-            Item::Int(number) => u64::try_from(number).ok(),
-            Item::Large(number) => Some(number),
-            _ => None,
-        };
-        number.ok_or_else(|| self.wrong(self.pickle.describe(value), "an unsigned 64-bit integer"))
-    }
-
-    fn optional_number(&self) -> Result<Option<u64>, TraceError> {
-        self.pickle.get(self.dict, self.key).map(|_| self.number()).transpose()
-    }
-
-    fn text(&self) -> Result<&'a str, TraceError> {
-        let value = self.value()?;
-        self.pickle.text(value).ok_or_else(|| self.wrong(self.pickle.describe(value), "text"))
-    }
-
-    fn list(&self, item: Item) -> Result<&'a [Item], TraceError> {
-        self.pickle.list(item).ok_or_else(|| self.wrong(self.pickle.describe(item), "a list"))
-    }
-}
-
-/// A value as JSON. `left` bounds how many values are made, since shared ones multiply.
-fn json_of(pickle: &Pickle<'_>, item: Item, depth: usize, left: &mut usize) -> Result<Value, TraceError> {
-    let limits = left.checked_sub(1).zip(depth.checked_sub(1));
-    let (rest, depth) = limits.ok_or_else(|| TraceError::TooLarge {
-        file: pickle.file().to_owned(),
-        limit: MAX_SETTINGS as u64,
-        unit: "values in allocator_settings",
-    })?;
-    *left = rest;
-    if let Some(list) = pickle.list(item) {
-        return list.iter().map(|&item| json_of(pickle, item, depth, left)).collect();
-    }
-    if let Some(pairs) = pickle.pairs(item) {
-        let mut map = Map::new();
-        for (key, value) in pairs {
-            let name = pickle.text(key).map_or_else(|| pickle.describe(key), str::to_owned);
-            map.insert(name, json_of(pickle, value, depth, left)?);
-        }
-        return Ok(Value::Object(map));
-    }
-    Ok(match item {
-        Item::Bool(value) => value.into(),
-        Item::Int(value) => value.into(),
-        Item::Large(value) => value.into(),
-        Item::Float(value) => value.into(),
-        Item::Text(_) => pickle.text(item).unwrap_or_default().into(),
-        _ => Value::Null,
-    })
-}
-
-/// Reads JSON.
-pub(super) fn from_json(file: &str, bytes: &[u8]) -> Result<RawSnapshot, TraceError> {
-    #[derive(Deserialize)]
-    struct JsonSnapshot {
-        segments: Vec<RawSegment>,
-        device_traces: Vec<Vec<JsonEvent>>,
-        #[serde(default)]
-        allocator_settings: Value,
-    }
-    let read: JsonSnapshot = serde_json::from_slice(bytes).map_err(|error| {
-        let place = Place::LineColumn(error.line() as u64, error.column() as u64);
-        TraceError::malformed(file, place, error.to_string(), SNAPSHOT)
-    })?;
-    let events = |trace: Vec<JsonEvent>| trace.into_iter().map(|event| event.0).collect();
-    let traces = read.device_traces.into_iter().map(events).collect();
-    Ok(RawSnapshot { segments: read.segments, traces, settings: read.allocator_settings })
-}
-
-#[derive(Deserialize)]
-#[serde(try_from = "JsonEntry<'_>")]
-struct JsonEvent(Option<Event>);
-
-#[derive(Deserialize)]
-struct JsonEntry<'a> {
-    #[serde(borrow)]
-    action: Cow<'a, str>,
-    #[serde(default)]
-    addr: Option<u64>,
-    #[serde(default)]
-    device_free: Option<u64>,
-    #[serde(default)]
-    size: Option<u64>,
-    #[serde(default)]
-    stream: Option<u64>,
-}
-
-impl TryFrom<JsonEntry<'_>> for JsonEvent {
-    type Error = String;
-
-    fn try_from(entry: JsonEntry<'_>) -> Result<Self, String> {
-        let Some(action) = action(&entry.action) else { return Ok(Self(None)) };
-        let needed = |key, value: Option<u64>| value.ok_or_else(|| format!("an entry {} without {key}", action.name()));
-        let address = if action == Action::Oom { entry.device_free } else { entry.addr };
-        let address = needed(address_key(action), address)?;
-        let stream = StreamId(needed("stream", entry.stream)?);
-        Ok(Self(Some(Event { action, address, size: needed("size", entry.size)?, stream })))
-    }
 }
 
 /// Checks what was read and sorts it by device.
@@ -464,6 +271,18 @@ mod tests {
                 assert!(matches!(error, TraceError::Malformed { place: Place::Segment(0), .. }), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn json_that_nests_or_multiplies_is_refused() {
+        for key in ["segments", "device_traces", "allocator_settings", "other"] {
+            let json = format!("{{\"{key}\": {}", "[".repeat(100_000));
+            let error = read_snapshot(json.as_bytes()).unwrap_err();
+            assert!(matches!(error, TraceError::Malformed { .. }), "{error}");
+        }
+        let many = json!({"segments": [], "device_traces": [], "allocator_settings": vec![0; MAX_SETTINGS]});
+        let error = read_snapshot(&serde_json::to_vec(&many).unwrap()).unwrap_err();
+        assert!(error.to_string().contains("more than 4096 values in allocator_settings"), "{error}");
     }
 
     #[test]
