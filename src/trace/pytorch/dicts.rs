@@ -5,12 +5,16 @@
 
 use serde_json::{Map, Value};
 
-use super::super::error::{Place, TraceError};
+use super::super::error::{Place, TraceError, excerpt};
 use super::pickle::{Item, Pickle};
-use super::read::{MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawBlock, RawSegment, RawSnapshot, SNAPSHOT, action, address_key};
+use super::read::{
+    MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawBlock, RawSegment, RawSnapshot, SMALL, SNAPSHOT, STATES, action, address_key,
+    block_state, spend,
+};
 use super::unpickle::unpickle;
 use crate::driver::StreamId;
 use crate::observer::Event;
+use crate::snapshot::BlockState;
 
 /// Reads a pickle.
 pub(super) fn from_pickle(file: &str, bytes: &[u8]) -> Result<RawSnapshot, TraceError> {
@@ -44,7 +48,8 @@ pub(super) fn from_pickle(file: &str, bytes: &[u8]) -> Result<RawSnapshot, Trace
 
 fn pickle_entry(pickle: &Pickle<'_>, dict: Item, place: Place) -> Result<Option<Event>, TraceError> {
     let at = |key| At { pickle, dict, place, key };
-    let Some(action) = action(at("action").text()?) else { return Ok(None) };
+    pickle.follow(dict, place)?;
+    let Some(action) = action(at("action").word()?) else { return Ok(None) };
     let address = at(address_key(action)).number()?;
     let stream = StreamId(at("stream").number()?);
     Ok(Some(Event { action, address, size: at("size").number()?, stream }))
@@ -52,14 +57,16 @@ fn pickle_entry(pickle: &Pickle<'_>, dict: Item, place: Place) -> Result<Option<
 
 fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSegment, TraceError> {
     let place = Place::Segment(index);
+    pickle.follow(dict, place)?;
     let at = |key| At { pickle, dict, place, key };
     let blocks = at("blocks").list(at("blocks").value()?)?.iter().map(|&dict| {
         let at = |key| At { pickle, dict, place, key };
+        pickle.follow(dict, place)?;
         Ok(RawBlock {
             address: at("address").optional_number()?,
             size: at("size").number()?,
             requested_size: at("requested_size").optional_number()?,
-            state: at("state").text()?.to_owned(),
+            state: at("state").state()?,
         })
     });
     let device = at("device").optional_number()?.unwrap_or_default();
@@ -68,11 +75,7 @@ fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSe
         address: at("address").number()?,
         total_size: at("total_size").number()?,
         stream: at("stream").optional_number()?.unwrap_or_default(),
-        segment_type: pickle
-            .get(dict, "segment_type")
-            .and_then(|item| pickle.text(item))
-            .unwrap_or_default()
-            .to_owned(),
+        small: pickle.get(dict, "segment_type").and_then(|item| pickle.word(item)) == Some(SMALL),
         is_expandable: pickle.get(dict, "is_expandable") == Some(Item::Bool(true)),
         blocks: blocks.collect::<Result<_, TraceError>>()?,
     })
@@ -115,32 +118,38 @@ impl<'a> At<'a> {
         self.pickle.get(self.dict, self.key).map(|_| self.number()).transpose()
     }
 
-    fn text(&self) -> Result<&'a str, TraceError> {
+    fn word(&self) -> Result<&'a str, TraceError> {
         let value = self.value()?;
-        self.pickle.text(value).ok_or_else(|| self.wrong(self.pickle.describe(value), "text"))
+        self.pickle.word(value).ok_or_else(|| self.wrong(self.pickle.describe(value), "a word"))
+    }
+
+    fn state(&self) -> Result<BlockState, TraceError> {
+        let name = self.word()?;
+        block_state(name).ok_or_else(|| self.wrong(excerpt(name.as_bytes()), STATES))
     }
 
     fn list(&self, item: Item) -> Result<&'a [Item], TraceError> {
+        self.pickle.follow(item, self.place)?;
         self.pickle.list(item).ok_or_else(|| self.wrong(self.pickle.describe(item), "a list"))
     }
 }
 
-/// A value as JSON. `left` bounds how many values are made, since shared ones multiply.
+/// A value as JSON. `left` bounds how much is made, since shared values multiply.
 fn json_of(pickle: &Pickle<'_>, item: Item, depth: usize, left: &mut usize) -> Result<Value, TraceError> {
-    let limits = left.checked_sub(1).zip(depth.checked_sub(1));
-    let (rest, depth) = limits.ok_or_else(|| TraceError::TooLarge {
+    let text = pickle.text(item).unwrap_or_default();
+    let depth = depth.checked_sub(1).filter(|_| spend(left, text)).ok_or_else(|| TraceError::TooLarge {
         file: pickle.file().to_owned(),
         limit: MAX_SETTINGS as u64,
         unit: "values in allocator_settings",
     })?;
-    *left = rest;
     if let Some(list) = pickle.list(item) {
         return list.iter().map(|&item| json_of(pickle, item, depth, left)).collect();
     }
     if let Some(pairs) = pickle.pairs(item) {
         let mut map = Map::new();
         for (key, value) in pairs {
-            let name = pickle.text(key).map_or_else(|| pickle.describe(key), str::to_owned);
+            let name = json_of(pickle, key, depth, left)?;
+            let name = name.as_str().map_or_else(|| pickle.describe(key), str::to_owned);
             map.insert(name, json_of(pickle, value, depth, left)?);
         }
         return Ok(Value::Object(map));
@@ -150,7 +159,7 @@ fn json_of(pickle: &Pickle<'_>, item: Item, depth: usize, left: &mut usize) -> R
         Item::Int(value) => value.into(),
         Item::Large(value) => value.into(),
         Item::Float(value) => value.into(),
-        Item::Text(_) => pickle.text(item).unwrap_or_default().into(),
+        Item::Text(_) => text.into(),
         _ => Value::Null,
     })
 }

@@ -10,10 +10,14 @@ use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::super::error::{Place, TraceError};
-use super::read::{MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawSegment, RawSnapshot, SNAPSHOT, action, address_key};
+use super::super::error::{Place, TraceError, excerpt};
+use super::read::{
+    MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawSegment, RawSnapshot, SMALL, SNAPSHOT, STATES, action, address_key,
+    block_state, spend,
+};
 use crate::driver::StreamId;
 use crate::observer::{Action, Event};
+use crate::snapshot::BlockState;
 
 /// Reads JSON.
 pub(super) fn from_json(file: &str, bytes: &[u8]) -> Result<RawSnapshot, TraceError> {
@@ -64,6 +68,17 @@ impl TryFrom<JsonEntry<'_>> for JsonEvent {
     }
 }
 
+/// Reads the name of a block's state.
+pub(super) fn state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BlockState, D::Error> {
+    let name = Cow::<str>::deserialize(deserializer)?;
+    block_state(&name).ok_or_else(|| D::Error::custom(format!("{} is not {STATES}", excerpt(name.as_bytes()))))
+}
+
+/// Reads the type of a segment.
+pub(super) fn is_small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Cow::<str>::deserialize(deserializer).map(|name| name == SMALL)
+}
+
 /// The settings as they are, in bounds: of a value that is copied through, a file could make any number.
 #[derive(Default)]
 struct Settings(Value);
@@ -84,16 +99,20 @@ impl Bounded<'_> {
     fn inner(&mut self) -> Bounded<'_> {
         Bounded { left: self.left, depth: self.depth.saturating_sub(1) }
     }
+
+    fn spend<E: Error>(&mut self, text: &str) -> Result<(), E> {
+        if self.depth > 0 && spend(self.left, text) {
+            return Ok(());
+        }
+        Err(E::custom(format!("more than {MAX_SETTINGS} values in allocator_settings")))
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Bounded<'_> {
     type Value = Value;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        if *self.left == 0 || self.depth == 0 {
-            return Err(D::Error::custom(format!("more than {MAX_SETTINGS} values in allocator_settings")));
-        }
-        *self.left = self.left.saturating_sub(1);
+    fn deserialize<D: Deserializer<'de>>(mut self, deserializer: D) -> Result<Value, D::Error> {
+        self.spend("")?;
         deserializer.deserialize_any(self)
     }
 }
@@ -125,7 +144,8 @@ impl<'de> Visitor<'de> for Bounded<'_> {
         Ok(value.into())
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: Error>(mut self, value: &str) -> Result<Value, E> {
+        self.spend(value)?;
         Ok(value.into())
     }
 
@@ -139,7 +159,8 @@ impl<'de> Visitor<'de> for Bounded<'_> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some(key) = items.next_key()? {
+        while let Some(key) = items.next_key::<String>()? {
+            self.spend(&key)?;
             map.insert(key, items.next_value_seed(self.inner())?);
         }
         Ok(Value::Object(map))

@@ -1,7 +1,11 @@
 //! What a pickle of plain data holds: dicts, lists, tuples, text, numbers.
 //!
 //! Owns: the values and how they are looked at. Values are copied and never followed unasked, since a pickle may nest
-//! and share them at will. Making them is `unpickle.rs`'s, their meaning `dicts.rs`'s.
+//! and share them at will, and following is counted. Making them is `unpickle.rs`'s, their meaning `dicts.rs`'s.
+
+use std::cell::Cell;
+
+use super::super::error::{Place, TraceError};
 
 /// A value. Containers are indexes, so that values are copied and never followed unasked.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,12 +49,32 @@ pub(super) struct Pickle<'a> {
     bytes: &'a [u8],
     lists: Vec<Vec<Item>>,
     root: Item,
+    /// How many more items may be followed; as many as there are, so that sharing cannot multiply them.
+    left: Cell<usize>,
 }
 
 impl<'a> Pickle<'a> {
-    /// What the machine made of `bytes`; lists, tuples and dicts by their numbers.
-    pub(super) fn new(file: &'a str, bytes: &'a [u8], lists: Vec<Vec<Item>>, root: Item) -> Self {
-        Self { file, bytes, lists, root }
+    /// What the machine made of `bytes`: lists, tuples and dicts by their numbers, and how many values there are.
+    pub(super) fn new(file: &'a str, bytes: &'a [u8], lists: Vec<Vec<Item>>, root: Item, values: usize) -> Self {
+        Self { file, bytes, lists, root, left: Cell::new(values) }
+    }
+
+    /// Counts the items of a list or dict that is followed.
+    ///
+    /// # Errors
+    /// More are followed than the pickle has: lists or dicts stand in several places, as in no snapshot.
+    pub(super) fn follow(&self, item: Item, place: Place) -> Result<(), TraceError> {
+        let list = item.list().or(item.dict()).and_then(|list| self.lists.get(list as usize));
+        match self.left.get().checked_sub(list.map_or(0, Vec::len)) {
+            Some(left) => {
+                self.left.set(left);
+                Ok(())
+            }
+            None => {
+                let found = "a list or dict that stands in several places";
+                Err(TraceError::malformed(self.file, place, found, "one of its own"))
+            }
+        }
     }
 
     /// The outermost value.
@@ -70,6 +94,14 @@ impl<'a> Pickle<'a> {
         std::str::from_utf8(from.get(..length as usize)?).ok()
     }
 
+    /// The text of a value that is a short one: a key, an action, a state. A long one may stand in many places, and
+    /// looking at it each time would take long.
+    pub(super) fn word(&self, item: Item) -> Option<&'a str> {
+        const LONGEST: u32 = 64;
+        let Item::Text(Span { length: ..=LONGEST, .. }) = item else { return None };
+        self.text(item)
+    }
+
     /// The items of a list or tuple.
     pub(super) fn list(&self, item: Item) -> Option<&[Item]> {
         self.lists.get(item.list()? as usize).map(Vec::as_slice)
@@ -83,7 +115,7 @@ impl<'a> Pickle<'a> {
 
     /// The value of a text key of a dict; of a key that was set twice, the later one.
     pub(super) fn get(&self, dict: Item, key: &str) -> Option<Item> {
-        self.pairs(dict)?.rev().find(|&(found, _)| self.text(found) == Some(key)).map(|(_, value)| value)
+        self.pairs(dict)?.rev().find(|&(found, _)| self.word(found) == Some(key)).map(|(_, value)| value)
     }
 
     /// A value in words, for errors.

@@ -8,16 +8,23 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::super::error::{Place, RuleError, TraceError, excerpt};
+use super::super::error::{Place, RuleError, TraceError};
 use super::super::history::trace_of_history;
-use super::{PyTorchSnapshot, reserved};
+use super::{PyTorchSnapshot, json, reserved};
 use crate::driver::StreamId;
 use crate::observer::{Action, Event};
 use crate::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 
-/// Most values of `allocator_settings` that are kept, and the depth of dicts in it; PyTorch 2.11 has 25, at depth 2.
-pub(super) const MAX_SETTINGS: usize = 4096;
+/// Most values of `allocator_settings` that are kept, and the depth of dicts in it; PyTorch 2.11 has 50, keys counted,
+/// at depth 2.
+pub(super) const MAX_SETTINGS: usize = 1024;
 pub(super) const MAX_SETTINGS_DEPTH: usize = 8;
+
+/// Bytes of text in `allocator_settings` that count as one value more.
+const TEXT_PER_VALUE: usize = 16;
+
+/// The most devices of a snapshot; PyTorch is built for at most 120 (`C10_COMPILE_TIME_MAX_GPUS`).
+const MAX_DEVICES: usize = 1024;
 
 /// What a top-level value must be.
 pub(super) const SNAPSHOT: &str =
@@ -39,8 +46,8 @@ pub(super) struct RawSegment {
     pub(super) total_size: u64,
     #[serde(default)]
     pub(super) stream: u64,
-    #[serde(default)]
-    pub(super) segment_type: String,
+    #[serde(default, rename = "segment_type", deserialize_with = "json::is_small")]
+    pub(super) small: bool,
     #[serde(default)]
     pub(super) is_expandable: bool,
     pub(super) blocks: Vec<RawBlock>,
@@ -54,7 +61,33 @@ pub(super) struct RawBlock {
     pub(super) size: u64,
     #[serde(default)]
     pub(super) requested_size: Option<u64>,
-    pub(super) state: String,
+    #[serde(deserialize_with = "json::state")]
+    pub(super) state: BlockState,
+}
+
+/// The `segment_type` of small segments.
+pub(super) const SMALL: &str = "small";
+
+/// The states of blocks, for errors.
+pub(super) const STATES: &str = "active_allocated, active_pending_free or inactive";
+
+/// The state of that name. PyTorch's documentation has a second one for blocks that wait.
+pub(super) fn block_state(name: &str) -> Option<BlockState> {
+    let states = [BlockState::ActiveAllocated, BlockState::ActivePendingFree, BlockState::Inactive];
+    let waiting = (name == "active_awaiting_free").then_some(BlockState::ActivePendingFree);
+    states.into_iter().find(|state| state.name() == name).or(waiting)
+}
+
+/// Takes one value of the settings, and its text, from what is left; false if that is not enough.
+pub(super) fn spend(left: &mut usize, text: &str) -> bool {
+    let cost = (text.len() / TEXT_PER_VALUE).saturating_add(1);
+    match left.checked_sub(cost) {
+        Some(rest) => {
+            *left = rest;
+            true
+        }
+        None => false,
+    }
 }
 
 pub(super) fn action(name: &str) -> Option<Action> {
@@ -79,6 +112,10 @@ pub(super) fn address_key(action: Action) -> &'static str {
 /// Checks what was read and sorts it by device.
 pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTorchSnapshot, TraceError> {
     let settings = raw.settings.get("PYTORCH_CUDA_ALLOC_CONF").and_then(Value::as_str).unwrap_or_default();
+    let highest = raw.segments.iter().map(|segment| segment.device as usize).max().unwrap_or(0);
+    if raw.traces.len().max(highest.saturating_add(1)) > MAX_DEVICES {
+        return Err(TraceError::TooLarge { file: file.to_owned(), limit: MAX_DEVICES as u64, unit: "devices" });
+    }
     let mut devices: BTreeMap<u32, Snapshot> = BTreeMap::new();
     let empty = |device| Snapshot { device, segments: Vec::new(), settings: settings.to_owned() };
     for (index, segment) in raw.segments.into_iter().enumerate() {
@@ -125,32 +162,23 @@ fn checked_segment(file: &str, index: usize, raw: RawSegment) -> Result<SegmentI
     let mut next = raw.address;
     let mut blocks = Vec::with_capacity(raw.blocks.len());
     for block in raw.blocks {
-        let state = match block.state.as_str() {
-            "active_allocated" => BlockState::ActiveAllocated,
-            "active_pending_free" | "active_awaiting_free" => BlockState::ActivePendingFree,
-            "inactive" => BlockState::Inactive,
-            other => {
-                let expected = "the state active_allocated, active_pending_free or inactive";
-                return Err(wrong(excerpt(other.as_bytes()), expected));
-            }
-        };
         let address = block.address.unwrap_or(next);
         let after = address.checked_add(block.size).filter(|&after| address >= next && after <= end);
         next = after.ok_or_else(|| {
             wrong(format!("a block of {} bytes at {address:#x}", block.size), "blocks in order inside of the segment")
         })?;
         let requested_size = block.requested_size.unwrap_or(block.size);
-        if state != BlockState::Inactive && requested_size > block.size {
+        if block.state != BlockState::Inactive && requested_size > block.size {
             let found = format!("a block of {} bytes of which {requested_size} were requested", block.size);
             return Err(wrong(found, "no more than its size"));
         }
-        blocks.push(BlockInfo { address, size: block.size, requested_size, state });
+        blocks.push(BlockInfo { address, size: block.size, requested_size, state: block.state });
     }
     Ok(SegmentInfo {
         address: raw.address,
         total_size: raw.total_size,
         stream: StreamId(raw.stream),
-        small: raw.segment_type == "small",
+        small: raw.small,
         expandable: raw.is_expandable,
         blocks,
     })
@@ -264,12 +292,15 @@ mod tests {
             segment(0, 512, block(513, 1, "inactive")),
             segment(0, 512, block(u64::MAX, 1, "inactive")),
             segment(0, 512, block(512, 513, "active_allocated")),
-            segment(0, 512, block(512, 1, "gone")),
         ] {
             for bytes in both(&snapshot(json!([wrong]), json!([]))) {
                 let error = read_snapshot(&bytes).unwrap_err();
                 assert!(matches!(error, TraceError::Malformed { place: Place::Segment(0), .. }), "{error}");
             }
+        }
+        for bytes in both(&snapshot(json!([segment(0, 512, block(512, 1, "gone"))]), json!([]))) {
+            let error = read_snapshot(&bytes).unwrap_err().to_string();
+            assert!(error.contains("gone") && error.contains("active_pending_free or inactive"), "{error}");
         }
     }
 
@@ -281,8 +312,37 @@ mod tests {
             assert!(matches!(error, TraceError::Malformed { .. }), "{error}");
         }
         let many = json!({"segments": [], "device_traces": [], "allocator_settings": vec![0; MAX_SETTINGS]});
-        let error = read_snapshot(&serde_json::to_vec(&many).unwrap()).unwrap_err();
-        assert!(error.to_string().contains("more than 4096 values in allocator_settings"), "{error}");
+        let long = json!({"segments": [], "device_traces": [], "allocator_settings": {"a": "x".repeat(100_000)}});
+        for bytes in both(&many).into_iter().chain(both(&long)) {
+            let error = read_snapshot(&bytes).unwrap_err();
+            assert!(error.to_string().contains("more than 1024 values in allocator_settings"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lists_in_several_places_do_not_multiply() {
+        // device_traces: a thousand times the same list of a thousand times the same dict; and the same of segments.
+        let entry = b"}(X\x06\x00\x00\x00actionX\x05\x00\x00\x00allocX\x04\x00\x00\x00addrK\x01X\x04\x00\x00\x00sizeK\x01X\x06\x00\x00\x00streamK\x00u";
+        let mut pickle = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](](".to_vec();
+        pickle.extend(entry);
+        pickle.push(0x94);
+        (1..1000).for_each(|_| pickle.extend(b"h\x00"));
+        pickle.extend(b"e\x94");
+        (1..1000).for_each(|_| pickle.extend(b"h\x01"));
+        pickle.extend(b"eu.");
+        let error = read_snapshot(&pickle).unwrap_err();
+        assert!(error.to_string().contains("stands in several places"), "{error}");
+    }
+
+    #[test]
+    fn devices_are_bounded() {
+        let far = json!({"device": u32::MAX, "address": 0, "total_size": 0, "blocks": []});
+        for value in [snapshot(json!([far]), json!([])), snapshot(json!([]), json!(vec![json!([]); 1025]))] {
+            for bytes in both(&value) {
+                let error = read_snapshot(&bytes).unwrap_err();
+                assert!(matches!(error, TraceError::TooLarge { unit: "devices", .. }), "{error}");
+            }
+        }
     }
 
     #[test]
@@ -298,6 +358,6 @@ mod tests {
         // All eight lists are still on the stack: drop them, and take the last one back.
         pickle.extend(b"00000000h\x07u.");
         let error = read_snapshot(&pickle).unwrap_err();
-        assert!(error.to_string().contains("more than 4096 values in allocator_settings"), "{error}");
+        assert!(error.to_string().contains("more than 1024 values in allocator_settings"), "{error}");
     }
 }

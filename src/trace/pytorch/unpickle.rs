@@ -28,7 +28,7 @@ pub(super) fn unpickle<'a>(file: &'a str, bytes: &'a [u8]) -> Result<Pickle<'a>,
         lists: Vec::new(),
     };
     let root = machine.run()?;
-    Ok(Pickle::new(file, bytes, machine.lists, root))
+    Ok(Pickle::new(file, bytes, machine.lists, root, machine.values))
 }
 
 struct Machine<'a> {
