@@ -3,15 +3,32 @@
 //! Owns: the [`Trace`] in memory and the rules that make one valid. The formats, the recorder, the generated workloads
 //! and the replay stand in files of their own and meet here.
 
+pub mod builder;
+pub mod compact;
+pub mod csv;
+mod error;
 pub mod fit;
+mod history;
+pub mod pytorch;
+pub mod read;
+pub mod recorded;
+mod recorder;
 pub mod replay;
 mod summary;
+pub mod workload;
+mod write;
 
+pub use builder::{MAX_BLOCK_SIZE, TraceBuilder};
+pub use compact::{read_compact, write_compact};
+pub use csv::{read_csv, write_csv};
+pub use error::{Place, RuleError, TraceError};
+pub use pytorch::{PyTorchSnapshot, read_snapshot, write_snapshot_json, write_snapshot_pickle};
+pub use read::{read_bytes, read_path};
+pub use recorder::{Recorder, TimedEvent};
 pub use summary::Summary;
+pub use write::write_path;
 
 use crate::driver::StreamId;
-
-pub mod workload;
 
 /// One thing a program asked of its allocator. Blocks are numbered from 0 in the order in which they were allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,74 @@
+//! Writes a trace to a file, in the format that the file's name asks for.
+//!
+//! Owns: the choice of the format, and that a file is either written whole or not at all.
+
+use super::{Place, Trace, TraceError, write_compact, write_csv};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Writes `trace` to `path`: `.mqt` is the compact format, `.csv` and `.csv.gz` the text. The file appears only when it
+/// is complete.
+///
+/// # Errors
+/// The name ends in none of these, the trace breaks a rule, or the file cannot be written.
+pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
+    let file = path.display().to_string();
+    let mut bytes = Vec::new();
+    if file.ends_with(".mqt") {
+        write_compact(trace, &mut bytes)?;
+    } else if file.ends_with(".csv") {
+        write_csv(trace, &mut bytes)?;
+    } else if file.ends_with(".csv.gz") {
+        let mut gzip = flate2::write::GzEncoder::new(&mut bytes, flate2::Compression::default());
+        write_csv(trace, &mut gzip)?;
+        gzip.finish().map_err(|error| TraceError::io(&file, error))?;
+    } else {
+        return Err(TraceError::malformed(
+            &file,
+            Place::Whole,
+            "a name without a known ending",
+            ".mqt, .csv or .csv.gz",
+        ));
+    }
+    put(path, &bytes).map_err(|error| TraceError::io(&file, error))
+}
+
+/// Writes beside the file and renames, so that a full disk or a signal leaves what was there.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        // It may not exist; the first error is the one to tell.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{TraceEvent, read_path};
+
+    #[test]
+    fn every_format_is_read_back() {
+        let trace = Trace {
+            name: "job".into(),
+            streams: vec![crate::driver::StreamId(5)],
+            events: vec![TraceEvent::Alloc { size: 7, stream: 0 }, TraceEvent::FreeRequested { block: 0 }],
+            ..Trace::default()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["job.mqt", "job.csv", "job.csv.gz"] {
+            let path = folder.path().join(name);
+            write_path(&trace, &path).unwrap();
+            assert_eq!(read_path(&path).unwrap(), [trace.clone()], "{name}");
+        }
+        let error = write_path(&trace, &folder.path().join("job.txt")).unwrap_err().to_string();
+        assert!(error.contains(".mqt, .csv or .csv.gz"), "{error}");
+        assert!(write_path(&trace, &folder.path().join("missing/job.mqt")).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing half done is left");
+    }
+}
