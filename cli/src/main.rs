@@ -1,3 +1,49 @@
-//! The `memquilt` command.
+//! The `memquilt` command: allocation traces and stress patterns on a simulated GPU, strategy beside strategy.
 
-fn main() {}
+mod args;
+mod convert;
+mod failure;
+mod fit;
+mod output;
+mod progress;
+mod replay;
+mod source;
+mod stress;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap's own text; `--help` and `--version` come this way too, and are no failure. If it cannot be written,
+            // nobody is listening.
+            let _ = error.print();
+            return if error.use_stderr() { failure::USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let level = tracing_subscriber::EnvFilter::try_from_env("MEMQUILT_LOG").unwrap_or_else(|_| "error".into());
+    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+    let result = match &cli.command {
+        Command::Stress(args) => stress::run(args, cli.color),
+        Command::Replay(args) => replay::run(args, cli.color),
+        Command::Fit(args) => fit::run(args, cli.color),
+        Command::Convert(args) => convert::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "memquilt", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has enough of it (`| head`).
+        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::complain(&failure);
+            failure.code().into()
+        }
+    }
+}

@@ -64,7 +64,7 @@ mod tests {
         for name in ["job.mqt", "job.csv", "job.csv.gz"] {
             let path = folder.path().join(name);
             write_path(&trace, &path).unwrap();
-            assert_eq!(read_path(&path).unwrap(), [trace.clone()], "{name}");
+            assert_eq!(read_path(&path).unwrap(), std::slice::from_ref(&trace), "{name}");
         }
         let error = write_path(&trace, &folder.path().join("job.txt")).unwrap_err().to_string();
         assert!(error.contains(".mqt, .csv or .csv.gz"), "{error}");

@@ -1,0 +1,36 @@
+//! What ends the command without success, and with which exit code.
+
+use memquilt::trace::TraceError;
+use memquilt::trace::replay::ReplayError;
+use std::path::PathBuf;
+
+/// Exit code where the command line is wrong.
+pub(crate) const USAGE: u8 = 2;
+
+/// Why the command ends without success.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    #[error("{0}")]
+    Usage(String),
+    #[error("cannot write {path}: {error}", path = .path.display())]
+    Write { path: PathBuf, error: std::io::Error },
+    #[error("cannot write to standard output: {0}")]
+    Output(std::io::Error),
+    #[error("{0} of {1} runs did not have enough memory")]
+    OutOfMemory(usize, usize),
+}
+
+impl Failure {
+    /// 1: bad input or a failed run; 2: the command line; 3: a run did not have enough memory.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Trace(_) | Self::Replay(_) | Self::Write { .. } | Self::Output(_) => 1,
+            Self::Usage(_) => USAGE,
+            Self::OutOfMemory(..) => 3,
+        }
+    }
+}
