@@ -6,7 +6,8 @@
 //!
 //! It refuses what the real driver refuses, with the same status. Beyond that it reports, without refusing, what a real
 //! GPU may punish later: memory used where none is, or unmapped while in use ([`Fault`]), and what is held at the end
-//! ([`Leaks`]). Streams are independent of each other; the default stream waits for no other.
+//! ([`Leaks`]). Where an H200's driver was seen to be laxer than CUDA's documentation, it keeps to the documentation:
+//! ranges of `unmap` and `set_access` may have no gap, and no call reaches beyond one reservation. Streams are independent of each other; the default stream waits for no other.
 
 mod addresses;
 mod capture;
@@ -178,9 +179,10 @@ impl SimGpu {
     /// # Errors
     /// [`Status::ILLEGAL_ADDRESS`] where a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
     /// kept, and the kernel does not run. A real GPU answers so at a later call, and its context is lost.
+    /// [`Status::STREAM_CAPTURE_INVALIDATED`] in a capture that is invalid.
     pub fn launch(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<()> {
         let mut state = self.state.lock();
-        if state.captures.is_capturing(stream) {
+        if !state.captures.check_work(stream).map_err(|refusal| error(Call::Launch, refusal))? {
             return Ok(());
         }
         let mut illegal = None;
@@ -217,16 +219,17 @@ impl SimGpu {
     /// `cuStreamBeginCapture`. Work given to the stream from now on does not run.
     ///
     /// # Errors
-    /// CUDA's status 401 (illegal state) if the stream is being captured already.
+    /// CUDA's status 401 (illegal state) if the stream is being captured already, and
+    /// [`Status::STREAM_CAPTURE_UNSUPPORTED`] for the default stream.
     pub fn begin_capture(&self, stream: StreamId, mode: CaptureMode) -> DriverResult<()> {
         self.state.lock().captures.begin(stream, mode).map_err(|refusal| error(Call::BeginCapture, refusal))
     }
 
-    /// `cuStreamEndCapture`: the capture is over, also where this fails, except for another thread's.
+    /// `cuStreamEndCapture`. The capture of the stream, if there is one, is over whatever the answer.
     ///
     /// # Errors
     /// [`Status::STREAM_CAPTURE_INVALIDATED`] after a call that the capture forbade; CUDA's status 401 (illegal state) if
-    /// the stream is not being captured, and 908 (wrong thread) for another thread's capture that is not relaxed.
+    /// no capture was begun of this stream, and 908 (wrong thread) for another thread's capture that is not relaxed.
     pub fn end_capture(&self, stream: StreamId) -> DriverResult<()> {
         self.state.lock().captures.end(stream).map_err(|refusal| error(Call::EndCapture, refusal))
     }
@@ -249,17 +252,26 @@ impl SimGpu {
         self.state.lock().leaks()
     }
 
+    /// One call of the driver's that concerns `size` bytes, at the table's cost for them.
+    fn call<T>(&self, call: Call, size: u64, run: impl FnOnce(&mut State) -> Answer<T>) -> DriverResult<T> {
+        let profile = self.config.profile;
+        self.charged(call, size, |state| Ok((run(state)?, profile.cost(call, size))))
+    }
+
     /// One call of the driver's: made to fail if that was asked for, carried out, charged and counted. `run` gives the
     /// answer and what the call costs; what it waits shows in the clock.
-    fn call<T>(&self, call: Call, run: impl FnOnce(&mut State, Profile) -> Answer<(T, u64)>) -> DriverResult<T> {
+    fn charged<T>(&self, call: Call, size: u64, run: impl FnOnce(&mut State) -> Answer<(T, u64)>) -> DriverResult<T> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let before = state.timeline.now();
         let answer = match state.failure(call) {
-            Ok(()) => run(state, self.config.profile),
+            Ok(()) => run(state),
             Err(refusal) => Err(refusal),
         };
-        let cost = answer.as_ref().map_or(cost::FAILED_NS, |(_, cost)| *cost);
+        let cost = match &answer {
+            Ok((_, cost)) => *cost,
+            Err(refusal) => self.config.profile.refused(call, refusal.status, size),
+        };
         let mut spent = cost;
         if self.config.calls_advance_clock {
             spent = spent.saturating_add(state.timeline.now() - before);
@@ -282,40 +294,31 @@ impl Driver for SimGpu {
     }
 
     fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
-        self.call(Call::Reserve, |state, profile| {
-            Ok((state.memory.reserve(size, alignment)?, profile.cost(Call::Reserve, size)))
-        })
+        self.call(Call::Reserve, size, |state| state.memory.reserve(size, alignment))
     }
 
     fn address_free(&self, address: u64, size: u64) -> DriverResult<()> {
-        self.call(Call::AddressFree, |state, profile| {
-            state.memory.address_free(address, size)?;
-            Ok(((), profile.cost(Call::AddressFree, size)))
-        })
+        self.call(Call::AddressFree, size, |state| state.memory.address_free(address, size))
     }
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
-        self.call(Call::Create, |state, profile| Ok((state.memory.create(size)?, profile.cost(Call::Create, size))))
+        self.call(Call::Create, size, |state| state.memory.create(size))
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
-        self.call(Call::Release, |state, profile| {
-            let size = state.memory.size_of(handle)?;
-            state.memory.release(handle)?;
-            Ok(((), profile.cost(Call::Release, size)))
+        self.charged(Call::Release, 0, |state| {
+            let size = state.memory.release(handle)?;
+            Ok(((), self.config.profile.cost(Call::Release, size)))
         })
     }
 
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
-        self.call(Call::Map, |state, profile| {
-            state.memory.map(address, size, offset, handle)?;
-            Ok(((), profile.cost(Call::Map, size)))
-        })
+        self.call(Call::Map, size, |state| state.memory.map(address, size, offset, handle))
     }
 
     fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
-        self.call(Call::Unmap, |state, profile| {
-            let cost = profile.unmap(state.memory.whole_mappings(address, size)?);
+        self.charged(Call::Unmap, size, |state| {
+            let cost = self.config.profile.unmap(state.memory.whole_mappings(address, size)?);
             for (range, stream) in state.timeline.in_use(Range { address, size }) {
                 state.report(Fault::UnmapInUse { range, stream });
             }
@@ -325,88 +328,90 @@ impl Driver for SimGpu {
     }
 
     fn set_access(&self, address: u64, size: u64) -> DriverResult<()> {
-        self.call(Call::SetAccess, |state, profile| {
-            let cost = profile.set_access(state.memory.whole_mappings(address, size)?);
+        self.charged(Call::SetAccess, size, |state| {
+            let cost = self.config.profile.set_access(state.memory.whole_mappings(address, size)?);
             state.memory.set_access(address, size)?;
             Ok(((), cost))
         })
     }
 
     fn malloc(&self, size: u64) -> DriverResult<u64> {
-        self.call(Call::Malloc, |state, profile| {
+        self.call(Call::Malloc, size, |state| {
             state.captures.refuse_unsafe()?;
-            Ok((state.memory.malloc(size)?, profile.cost(Call::Malloc, size)))
+            state.memory.malloc(size)
         })
     }
 
     fn free(&self, address: u64) -> DriverResult<()> {
-        self.call(Call::Free, |state, profile| {
+        self.charged(Call::Free, 0, |state| {
             state.captures.refuse_unsafe()?;
             let size = state.memory.malloc_size(address)?;
-            state.timeline.wait_for_device();
+            if address != 0 {
+                state.timeline.wait_for_device();
+            }
             state.memory.free(address)?;
-            Ok(((), profile.cost(Call::Free, size)))
+            Ok(((), self.config.profile.cost(Call::Free, size)))
         })
     }
 
     fn memory_info(&self) -> DriverResult<MemoryInfo> {
-        self.call(Call::MemoryInfo, |state, profile| Ok((state.memory.info(), profile.cost(Call::MemoryInfo, 0))))
+        self.call(Call::MemoryInfo, 0, |state| Ok(state.memory.info()))
     }
 
     fn event_create(&self) -> DriverResult<EventId> {
-        self.call(Call::EventCreate, |state, profile| {
-            Ok((state.timeline.event_create(), profile.cost(Call::EventCreate, 0)))
-        })
+        self.call(Call::EventCreate, 0, |state| Ok(state.timeline.event_create()))
     }
 
     fn event_destroy(&self, event: EventId) -> DriverResult<()> {
-        self.call(Call::EventDestroy, |state, profile| {
-            state.timeline.event_destroy(event)?;
-            Ok(((), profile.cost(Call::EventDestroy, 0)))
-        })
+        self.call(Call::EventDestroy, 0, |state| state.timeline.event_destroy(event))
     }
 
     fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()> {
-        self.call(Call::EventRecord, |state, profile| {
-            state.timeline.event_record(event, stream)?;
-            Ok(((), profile.cost(Call::EventRecord, 0)))
+        self.call(Call::EventRecord, 0, |state| {
+            let runs = state.captures.check_work(stream)?;
+            state.timeline.event_record(event, stream, runs)
         })
     }
 
     fn event_query(&self, event: EventId) -> DriverResult<bool> {
-        self.call(Call::EventQuery, |state, profile| {
+        self.call(Call::EventQuery, 0, |state| {
+            let now = state.timeline.now();
+            let event = state.timeline.event(event)?;
+            state.captures.check_event(event.captured())?;
             state.captures.refuse_unsafe()?;
-            Ok((state.timeline.event_query(event)?, profile.cost(Call::EventQuery, 0)))
+            Ok(event.is_complete(now))
         })
     }
 
     fn event_synchronize(&self, event: EventId) -> DriverResult<()> {
-        self.call(Call::EventSynchronize, |state, profile| {
+        self.call(Call::EventSynchronize, 0, |state| {
+            let captured = state.timeline.event(event)?.captured();
+            state.captures.check_event(captured)?;
             state.captures.refuse_unsafe()?;
-            state.timeline.event_wait(event)?;
-            Ok(((), profile.cost(Call::EventSynchronize, 0)))
+            state.timeline.wait_for_event(event)
         })
     }
 
     fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()> {
-        self.call(Call::StreamWait, |state, profile| {
-            state.timeline.stream_wait(stream, event)?;
-            Ok(((), profile.cost(Call::StreamWait, 0)))
+        self.call(Call::StreamWait, 0, |state| {
+            let waited_for = state.timeline.event(event)?;
+            if waited_for.is_recorded() && state.captures.check_wait(stream, waited_for.captured())? {
+                state.timeline.stream_wait(stream, event)?;
+            }
+            Ok(())
         })
     }
 
     fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
-        self.call(Call::StreamSynchronize, |state, profile| {
-            state.captures.refuse_captured(stream)?;
+        self.call(Call::StreamSynchronize, 0, |state| {
+            state.captures.refuse_synchronize(stream)?;
             state.timeline.wait_for_stream(stream);
-            Ok(((), profile.cost(Call::StreamSynchronize, 0)))
+            Ok(())
         })
     }
 
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
-        self.call(Call::IsCapturing, |state, profile| {
-            Ok((state.captures.is_capturing(stream), profile.cost(Call::IsCapturing, 0)))
-        })
+        self.call(Call::IsCapturing, 0, |state| Ok(state.captures.is_capturing(stream)))
     }
 
     fn call_stats(&self) -> CallStats {
