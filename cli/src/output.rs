@@ -2,7 +2,7 @@
 
 use crate::args::{Color, RunArgs};
 use crate::failure::Failure;
-use comfy_table::{Attribute, Cell, CellAlignment, Color as Colour, Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::{Attribute, Cell, CellAlignment, Color as Colour, LineStyle, Table, TableStyle};
 use memquilt::driver::CallStats;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -11,6 +11,9 @@ use std::path::Path;
 const GOOD: f64 = 0.97;
 /// Utilization below which a job wastes much.
 const BAD: f64 = 0.85;
+
+/// A line under the header, and no other.
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 /// Prints text and tables, and keeps them for the picture.
 pub(crate) struct Output {
@@ -55,7 +58,7 @@ impl Output {
 /// A table with these columns; those marked `>` hold figures.
 pub(crate) fn table(columns: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.load_style(STYLE);
     let name = |column: &str| column.trim_start_matches('>').to_owned();
     table.set_header(columns.iter().map(|column| Cell::new(name(column)).add_attribute(Attribute::Bold)));
     for (index, column) in columns.iter().enumerate() {

@@ -89,7 +89,8 @@ impl<'a> Comparison<'a> {
             for total in &self.totals {
                 self.output.text(&total.to_string())?;
             }
-            self.output.text("Reserved above live is memory that the job holds and cannot use. See --help for more.")?;
+            self.output
+                .text("Reserved above live is memory that the job holds and cannot use. See --help for more.")?;
         }
         self.output.finish(command, self.args)?;
         if self.out_of_memory > 0 {
