@@ -1,0 +1,143 @@
+//! The driver's calls on the simulated GPU.
+//!
+//! Owns: which parts of the device each call asks, and in which order. The rules are those parts'.
+
+use std::sync::atomic::Ordering;
+
+use super::{Fault, Range, SimGpu};
+use crate::driver::{Call, CallStats, DeviceProperties, Driver, DriverResult, EventId, Handle, MemoryInfo, StreamId};
+
+impl Driver for SimGpu {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
+        self.call(Call::Reserve, size, |state| state.memory.reserve(size, alignment))
+    }
+
+    fn address_free(&self, address: u64, size: u64) -> DriverResult<()> {
+        self.call(Call::AddressFree, size, |state| state.memory.address_free(address, size))
+    }
+
+    fn create(&self, size: u64) -> DriverResult<Handle> {
+        self.call(Call::Create, size, |state| state.memory.create(size))
+    }
+
+    fn release(&self, handle: Handle) -> DriverResult<()> {
+        self.charged(Call::Release, 0, |state| {
+            let size = state.memory.release(handle)?;
+            Ok(((), self.config.profile.cost(Call::Release, size)))
+        })
+    }
+
+    fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
+        self.call(Call::Map, size, |state| state.memory.map(address, size, offset, handle))
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
+        self.charged(Call::Unmap, size, |state| {
+            let cost = self.config.profile.unmap(state.memory.whole_mappings(address, size)?);
+            for (range, stream) in state.timeline.in_use(Range { address, size }) {
+                state.report(Fault::UnmapInUse { range, stream });
+            }
+            state.memory.unmap(address, size)?;
+            Ok(((), cost))
+        })
+    }
+
+    fn set_access(&self, address: u64, size: u64) -> DriverResult<()> {
+        self.charged(Call::SetAccess, size, |state| {
+            let cost = self.config.profile.set_access(state.memory.whole_mappings(address, size)?);
+            state.memory.set_access(address, size)?;
+            Ok(((), cost))
+        })
+    }
+
+    fn malloc(&self, size: u64) -> DriverResult<u64> {
+        self.call(Call::Malloc, size, |state| {
+            state.captures.refuse_unsafe()?;
+            state.memory.malloc(size)
+        })
+    }
+
+    fn free(&self, address: u64) -> DriverResult<()> {
+        self.charged(Call::Free, 0, |state| {
+            state.captures.refuse_unsafe()?;
+            let size = state.memory.malloc_size(address)?;
+            if address != 0 {
+                state.timeline.wait_for_device();
+            }
+            state.memory.free(address)?;
+            Ok(((), self.config.profile.cost(Call::Free, size)))
+        })
+    }
+
+    fn memory_info(&self) -> DriverResult<MemoryInfo> {
+        self.call(Call::MemoryInfo, 0, |state| Ok(state.memory.info()))
+    }
+
+    fn event_create(&self) -> DriverResult<EventId> {
+        self.call(Call::EventCreate, 0, |state| Ok(state.timeline.event_create()))
+    }
+
+    fn event_destroy(&self, event: EventId) -> DriverResult<()> {
+        self.call(Call::EventDestroy, 0, |state| state.timeline.event_destroy(event))
+    }
+
+    fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()> {
+        self.call(Call::EventRecord, 0, |state| {
+            let runs = state.captures.check_work(stream)?;
+            state.timeline.event_record(event, stream, runs)
+        })
+    }
+
+    fn event_query(&self, event: EventId) -> DriverResult<bool> {
+        self.call(Call::EventQuery, 0, |state| {
+            let now = state.timeline.now();
+            let event = state.timeline.event(event)?;
+            state.captures.check_event(event.captured())?;
+            state.captures.refuse_unsafe()?;
+            Ok(event.is_complete(now))
+        })
+    }
+
+    fn event_synchronize(&self, event: EventId) -> DriverResult<()> {
+        self.call(Call::EventSynchronize, 0, |state| {
+            let captured = state.timeline.event(event)?.captured();
+            state.captures.check_event(captured)?;
+            state.captures.refuse_unsafe()?;
+            state.timeline.wait_for_event(event)
+        })
+    }
+
+    fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()> {
+        self.call(Call::StreamWait, 0, |state| {
+            let waited_for = state.timeline.event(event)?;
+            if waited_for.is_recorded() && state.captures.check_wait(stream, waited_for.captured())? {
+                state.timeline.stream_wait(stream, event)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
+        self.call(Call::StreamSynchronize, 0, |state| {
+            state.captures.refuse_synchronize(stream)?;
+            state.timeline.wait_for_stream(stream);
+            Ok(())
+        })
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
+        self.call(Call::IsCapturing, 0, |state| Ok(state.captures.is_capturing(stream)))
+    }
+
+    fn call_stats(&self) -> CallStats {
+        self.state.lock().stats.clone()
+    }
+
+    fn busy_ns(&self) -> u64 {
+        self.busy_ns.load(Ordering::Relaxed)
+    }
+}
