@@ -3,6 +3,7 @@
 //! Owns: the options, their defaults and limits. The syntax is that of `PYTORCH_CUDA_ALLOC_CONF`
 //! (`key:value,key:[a:b,c:d]`, booleans `True` and `False`), so that a setting can be moved over as it is.
 
+use crate::nearest::near;
 use crate::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
 use std::fmt;
 use std::str::FromStr;
@@ -56,7 +57,7 @@ impl FromStr for StrategyKind {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| ConfigError::UnknownStrategy {
             found: text.to_owned(),
-            nearest: nearest(text, Self::ALL.iter().map(|kind| kind.name())),
+            nearest: near(text, Self::ALL.map(Self::name)),
         })
     }
 }
@@ -144,16 +145,6 @@ fn suggestion(nearest: &Option<&'static str>) -> String {
 
 fn strategy_names() -> String {
     StrategyKind::ALL.map(|kind| format!("`{kind}`")).join(", ")
-}
-
-/// The candidate that is most like `text`, if any is like it at all.
-pub(crate) fn nearest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    const LIKE: f64 = 0.7;
-    candidates
-        .map(|name| (strsim::jaro_winkler(&text.to_lowercase(), name), name))
-        .filter(|(likeness, _)| *likeness >= LIKE)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name)
 }
 
 /// Options of PyTorch that change nothing here: they concern pinned host memory, locking or graph capture of its own
@@ -284,7 +275,7 @@ impl Config {
             }
             _ => {
                 let names = OPTIONS.into_iter().chain(WITHOUT_EFFECT);
-                return Err(ConfigError::UnknownOption { found: key.to_owned(), nearest: nearest(key, names) });
+                return Err(ConfigError::UnknownOption { found: key.to_owned(), nearest: near(key, names) });
             }
         }
         Ok(())

@@ -41,7 +41,7 @@ macro_rules! calls {
         impl Call {
             /// Every kind of call.
             pub const ALL: [Self; Self::COUNT] = [$(Self::$variant,)*];
-            /// How many kinds there are.
+            /// How many kinds there are in all.
             pub const COUNT: usize = [$($name,)*].len();
 
             /// Short name, as in `--json` output: `set_access`.
@@ -102,6 +102,14 @@ calls! {
     BeginCapture = "begin_capture", "cuStreamBeginCapture";
     /// `cuStreamEndCapture`: as [`Call::Launch`]
     EndCapture = "end_capture", "cuStreamEndCapture";
+}
+
+impl Call {
+    /// Whether an allocator makes this call; the others are a program's.
+    #[must_use]
+    pub const fn is_allocators(self) -> bool {
+        !matches!(self, Self::Launch | Self::BeginCapture | Self::EndCapture)
+    }
 }
 
 impl fmt::Display for Call {

@@ -96,9 +96,9 @@ impl CallStats {
         out
     }
 
-    /// Every kind of call with its figures, in the order of [`Call::ALL`].
+    /// Every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
-        Call::ALL.into_iter().map(|call| (call, self.get(call)))
+        Call::ALL.into_iter().filter(|call| call.is_allocators()).map(|call| (call, self.get(call)))
     }
 
     /// Time in all calls together, in nanoseconds.

@@ -5,10 +5,11 @@
 //! own counters.
 
 use super::{Trace, TraceEvent};
-use crate::driver::sim::{SimConfig, SimConfigError, SimGpu};
+use crate::driver::sim::{Hold, SimConfig, SimConfigError, SimGpu};
 use crate::driver::{Call, CallStats, Driver, DriverError, StreamId};
 use crate::error::OutOfMemory;
 use crate::{Allocator, Config, Error};
+use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
@@ -197,7 +198,7 @@ pub struct Replayer<'t> {
     /// Whether the trace has frees that complete later: only then does the simulated clock matter.
     deferred: bool,
     /// The stream that holds back each block whose free has not completed.
-    holding: rustc_hash::FxHashMap<u32, StreamId>,
+    holding: FxHashMap<u32, (StreamId, Hold)>,
     idle_holding: Vec<StreamId>,
 }
 
@@ -213,7 +214,7 @@ impl<'t> Replayer<'t> {
             addresses: Vec::with_capacity(summary.allocations as usize),
             peak_live: summary.peak_live,
             deferred: summary.deferred_frees > 0,
-            holding: rustc_hash::FxHashMap::default(),
+            holding: FxHashMap::default(),
             idle_holding: Vec::new(),
         }
     }
@@ -267,8 +268,9 @@ impl<'t> Replayer<'t> {
                     ops += 1;
                 }
                 TraceEvent::FreeCompleted { block } => {
-                    if let Some(stream) = self.holding.remove(&block) {
-                        self.sim.finish(stream);
+                    if let Some((stream, hold)) = self.holding.remove(&block) {
+                        // A CPU wait in the meantime may have ended it already.
+                        self.sim.finish_hold(hold);
                         self.idle_holding.push(stream);
                     }
                 }
@@ -291,8 +293,7 @@ impl<'t> Replayer<'t> {
             // Work on a stream of its own keeps the block in use until the trace says that its free has completed.
             let fresh = StreamId(HOLDING_STREAMS + (self.holding.len() + self.idle_holding.len()) as u64);
             let stream = self.idle_holding.pop().unwrap_or(fresh);
-            self.sim.hold(stream);
-            self.holding.insert(block, stream);
+            self.holding.insert(block, (stream, self.sim.hold(stream)));
             self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
         }
         self.allocator.free(address).map_err(|error| self.failed(event, error))
@@ -302,8 +303,8 @@ impl<'t> Replayer<'t> {
         for address in std::mem::take(&mut self.addresses) {
             self.allocator.free(address).map_err(|error| self.failed(event, error))?;
         }
-        for (_, stream) in self.holding.drain() {
-            self.sim.finish(stream);
+        for (_, (stream, hold)) in self.holding.drain() {
+            self.sim.finish_hold(hold);
             self.idle_holding.push(stream);
         }
         Ok(())

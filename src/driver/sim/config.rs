@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use super::GRANULARITY;
 use super::cost::Profile;
+use crate::nearest::nearest;
 use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes};
 
 /// What every specification begins with.
@@ -127,30 +128,8 @@ pub enum SimConfigError {
 }
 
 fn unknown(what: &'static str, found: &str, known: &[&'static str]) -> SimConfigError {
-    let text = found.to_ascii_lowercase();
-    // `a100` is short for `a100-80gb`, though it is fewer letters away from `h100`.
-    let likeness = |name: &&str| (!name.starts_with(&text), edits(&text, name));
-    let nearest = known.iter().copied().min_by_key(likeness).unwrap_or_default();
+    let nearest = nearest(found, known.iter().copied());
     SimConfigError::Unknown { what, found: found.to_owned(), nearest, known: known.join(", ") }
-}
-
-/// How many characters must be put in, taken out or replaced to make `b` out of `a` (Levenshtein).
-fn edits(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (to, above) in b.chars().zip(row.iter_mut().skip(1)) {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = *above;
-            left = replaced.min(left + 1).min(*above + 1);
-            *above = left;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use self::{
     tape::{Dice, Tape},
 };
 use super::Trace;
+use crate::nearest::nearest;
 
 /// A generated trace holds at most this many events (512 MiB of host memory).
 pub const MAX_EVENTS: usize = 32 << 20;
@@ -145,12 +146,6 @@ impl Workload {
         }
         meta
     }
-}
-
-/// The candidate with the least edit distance; case does not count.
-fn nearest(name: &str, candidates: impl Iterator<Item = &'static str>) -> &'static str {
-    let name = name.to_lowercase();
-    candidates.min_by_key(|known| strsim::damerau_levenshtein(&name, &known.to_lowercase())).unwrap_or("")
 }
 
 #[cfg(test)]

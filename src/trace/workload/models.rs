@@ -5,7 +5,8 @@
 
 use thiserror::Error;
 
-use super::{GenerateError, nearest};
+use super::GenerateError;
+use crate::nearest::nearest;
 
 /// How a transformer's blocks are built; decides its tensors and what a layer allocates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
