@@ -1,0 +1,66 @@
+//! A hit makes no driver call and allocates nothing.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+use memquilt::driver::sim::{Profile, SimConfig, SimGpu};
+use memquilt::driver::{Driver, StreamId};
+use memquilt::{Allocator, Config, StrategyKind};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator with the arguments as they came; the counter does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `alloc` above, with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+/// Allocates and frees many sizes on two streams, leaving nothing live.
+fn step(allocator: &Allocator, live: &mut Vec<u64>) {
+    for round in 0..2000u64 {
+        let size = (round * 7919 % 4001) * 1021 + 1;
+        live.push(allocator.allocate(size, StreamId(round % 2)).unwrap());
+        if round % 3 == 0 {
+            let at = (round * 31) as usize % live.len();
+            allocator.free(live.swap_remove(at)).unwrap();
+        }
+    }
+    for address in live.drain(..) {
+        allocator.free(address).unwrap();
+    }
+}
+
+#[test]
+fn a_hit_allocates_nothing_and_calls_nobody() {
+    for kind in StrategyKind::ALL {
+        let gpu = Arc::new(SimGpu::new(SimConfig::new(Profile::H200)).unwrap());
+        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap();
+        let mut live = Vec::with_capacity(4000);
+        for _ in 0..4 {
+            step(&allocator, &mut live);
+        }
+        let calls = gpu.call_stats();
+        let allocations = ALLOCATIONS.get();
+        assert!(allocations > 0, "the counter counts");
+        step(&allocator, &mut live);
+        assert_eq!(ALLOCATIONS.get(), allocations, "{kind}: the host's memory");
+        assert_eq!(gpu.call_stats(), calls, "{kind}: the driver");
+    }
+}

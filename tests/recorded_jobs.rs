@@ -1,0 +1,71 @@
+//! The judge is honest: replayed here, PyTorch's two allocators reserve what they were measured to reserve on an H200.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+use memquilt::driver::sim::{Profile, SimConfig};
+use memquilt::trace::fit::fit;
+use memquilt::trace::recorded::{self, JOBS};
+use memquilt::trace::replay::{ReplayOptions, replay};
+use memquilt::{Config, StrategyKind};
+
+fn options(kind: StrategyKind) -> ReplayOptions {
+    ReplayOptions::new(Config::with_strategy(kind), SimConfig::new(Profile::H200))
+}
+
+#[test]
+fn the_strategies_reserve_what_pytorch_reserved() {
+    for job in JOBS {
+        let trace = job.load().unwrap();
+        for (kind, measured) in
+            [(StrategyKind::Caching, job.native_reserved), (StrategyKind::Expandable, job.expandable_reserved)]
+        {
+            let reports = replay(&trace, &options(kind), &mut |_, _| {}).unwrap();
+            let [report] = reports.as_slice() else { panic!("one pass was asked for") };
+            assert_eq!(report.peak_live, job.live, "{}: the trace", job.name);
+            assert_eq!(report.peak_reserved, measured, "{} with {kind}", job.name);
+            assert_eq!(report.allocations, trace.summary().allocations);
+        }
+    }
+}
+
+#[test]
+fn later_passes_of_a_steady_job_call_the_driver_no_more() {
+    let trace = recorded::find("opt13b-LR").unwrap().load().unwrap();
+    for kind in StrategyKind::ALL {
+        let reports = replay(&trace, &ReplayOptions { passes: 4, ..options(kind) }, &mut |_, _| {}).unwrap();
+        assert_eq!(reports.len(), 4);
+        assert!(reports[0].driver.total_ns() > 0);
+        assert_eq!(reports[3].driver.total_ns(), 0, "{kind}");
+        assert_eq!((reports[3].stalls, reports[3].worst_stall_ns, reports[3].cpu_syncs), (0, 0, 0));
+    }
+}
+
+#[test]
+fn replays_are_the_same_every_time() {
+    let trace = recorded::find("resnet-multi").unwrap().load().unwrap();
+    for kind in StrategyKind::ALL {
+        let run = || {
+            let mut reports = replay(&trace, &options(kind), &mut |_, _| {}).unwrap();
+            reports.iter_mut().for_each(|report| report.ns_per_op = 0.0);
+            reports
+        };
+        assert_eq!(run(), run());
+    }
+}
+
+#[test]
+fn too_small_a_device_is_a_result_and_fit_finds_the_edge() {
+    let trace = recorded::find("moe-R").unwrap().load().unwrap();
+    for kind in StrategyKind::ALL {
+        let report = fit(&trace, &options(kind), &mut |_, _| {}).unwrap().unwrap();
+        assert!(report.capacity >= report.peak_live && report.capacity <= report.peak_reserved, "{report:?}");
+        let on = |capacity| {
+            let device = SimConfig { capacity, ..SimConfig::new(Profile::H200) };
+            replay(&trace, &ReplayOptions { device, ..options(kind) }, &mut |_, _| {}).unwrap()
+        };
+        assert!(on(report.capacity)[0].oom.is_none());
+        let short = on(report.capacity - (2 << 20));
+        let (event, oom) = short[0].oom.as_ref().unwrap();
+        assert!(*event < trace.events.len() && oom.requested > 0 && oom.reserved <= report.capacity);
+    }
+}
