@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! cargo run --release --example driver_rules -- cuda:0
+//! cargo run --release --example driver_rules -- sim:h200
 //! ```
 //!
-//! The same questions put to a real and to a simulated GPU must give the same lines. Exit code 2: no such device.
+//! Where the two differ, the simulated GPU is stricter on purpose (docs/results/). Exit code 2: no such device.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
 
@@ -12,6 +13,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use memquilt::driver::cuda::CudaDriver;
+use memquilt::driver::sim::{SimConfig, SimGpu};
 use memquilt::driver::{Driver, DriverResult, EventId, Handle, StreamId};
 
 /// Address space that one GPU has, seen on an H200: 64 TiB can be reserved at once, 100 TiB cannot.
@@ -20,10 +22,10 @@ const ADDRESS_SPACE_TOO_MUCH: u64 = 100 << 40;
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_else(|| "cuda:0".to_owned());
-    match CudaDriver::parse_ordinal(&name).and_then(CudaDriver::open) {
-        Ok(driver) => {
-            eprintln!("{name}: {}, {:?}", driver.model(), driver.api());
-            probe(&driver);
+    match open(&name) {
+        Ok((driver, model)) => {
+            eprintln!("{name}: {model}");
+            probe(&*driver);
             for (call, stat) in driver.call_stats().iter().filter(|(_, stat)| stat.count > 0) {
                 eprintln!("{call}: {} calls, {} us in all", stat.count, stat.total_ns / 1000);
             }
@@ -34,6 +36,17 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// The driver of that name, and what is known of it.
+fn open(name: &str) -> Result<(Box<dyn Driver>, String), Box<dyn std::error::Error>> {
+    if name.starts_with("sim") {
+        let gpu = SimGpu::new(SimConfig::parse(name)?)?;
+        return Ok((Box::new(gpu), "simulated".to_owned()));
+    }
+    let driver = CudaDriver::open(CudaDriver::parse_ordinal(name)?)?;
+    let model = format!("{}, {:?}", driver.model(), driver.api());
+    Ok((Box::new(driver), model))
 }
 
 /// Puts every question to `driver`. Gives back all that it takes, unless the driver surprises it.
