@@ -1,4 +1,15 @@
-//! memquilt: a GPU memory allocator.
+//! A GPU memory allocator, and the simulated GPU and real traces that judge it.
+//!
+//! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
+//!   Today these are PyTorch's two, as baselines; stitching comes next.
+//! - [`driver`]: what an allocator asks of a GPU. [`driver::sim::SimGpu`] simulates one, [`driver::cuda::CudaDriver`]
+//!   is a real one.
+//! - [`trace`] (feature `trace`, on by default): allocation traces of real programs, read, written, recorded, generated
+//!   and replayed.
+//!
+//! The README shows the command `memquilt`, which compares strategies on traces; docs/design.md says how it all works.
+//!
+//! The library does not print, exit or panic. Errors are values ([`Error`]), events go to `tracing`.
 
 #![deny(unsafe_code)]
 
@@ -24,3 +35,8 @@ pub use allocator::Allocator;
 pub use config::{Config, ConfigError, StrategyKind};
 pub use error::{Error, OutOfMemory, Result};
 pub use stats::{Stalls, Stat, StatByPool, Stats};
+
+/// The README's examples are tests.
+#[cfg(all(doctest, feature = "trace"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

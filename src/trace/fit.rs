@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// The step of the search, in bytes: the granularity of physical memory.
 const STEP: u64 = 2 << 20;
 /// No device is tried with more than this, in bytes.
-const LARGEST: u64 = 16 << 40;
+const LARGEST: u64 = 4 << 40;
 
 /// The smallest capacity that suffices for a trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,7 @@ impl FitReport {
 /// `progress` is told the tries done, and about how many there will be.
 ///
 /// # Errors
-/// As [`replay`]; `None` where the trace does not run on 16 TiB.
+/// As [`replay`]; `None` where the trace does not run on 4 TiB.
 pub fn fit(
     trace: &Trace,
     options: &ReplayOptions,
@@ -76,7 +76,15 @@ pub fn fit(
         Ok::<_, ReplayError>(passes)
     };
     let ran = |passes: &[PassReport]| passes.last().is_some_and(|pass| pass.oom.is_none());
-    let plenty = run(LARGEST, 18, progress)?;
+    // Not the largest device at once: strategies that reserve addresses for the whole device would run out of those.
+    let mut capacity = trace.summary().peak_live.saturating_mul(4).next_multiple_of(STEP).clamp(STEP, LARGEST);
+    let plenty = loop {
+        let passes = run(capacity, 18, progress)?;
+        if ran(&passes) || capacity == LARGEST {
+            break passes;
+        }
+        capacity = capacity.saturating_mul(4).min(LARGEST);
+    };
     let Some(last) = plenty.last().filter(|_| ran(&plenty)) else { return Ok(None) };
     let (strategy, peak_live) = (last.strategy, last.peak_live);
     let peak_reserved = plenty.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0);
