@@ -9,7 +9,7 @@ mod release;
 mod segments;
 mod tally;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use memquilt::driver::sim::SimGpu;
@@ -51,9 +51,9 @@ pub struct Model {
     /// How often each pool was searched: large, small. The clock of garbage collection.
     searches: [u64; 2],
     segments: BTreeMap<u64, Segment>,
-    /// Outstanding events with the block that waits for each. PyTorch walks the streams in the order of a hash table,
-    /// which is any order; this is that of their ids.
-    events: BTreeMap<StreamId, VecDeque<(EventId, u64)>>,
+    /// Outstanding events of each stream, with the block that waits for each. PyTorch walks the streams in the order of
+    /// a hash table, which is any order; this is that in which they came.
+    events: Vec<(StreamId, VecDeque<(EventId, u64)>)>,
     spare_events: Vec<EventId>,
 }
 
@@ -69,7 +69,7 @@ impl Model {
             held: 0,
             searches: [0; 2],
             segments: BTreeMap::new(),
-            events: BTreeMap::new(),
+            events: Vec::new(),
             spare_events: Vec::new(),
         };
         model.set_memory_fraction(fraction);
@@ -241,8 +241,9 @@ impl Model {
         }
         let (segment, at) = self.live(address).ok_or(Refusal::InvalidAddress)?;
         let segment = self.segments.get_mut(&segment).unwrap();
-        if segment.stream != stream {
-            segment.blocks[at].streams.insert(stream);
+        let streams = &mut segment.blocks[at].streams;
+        if segment.stream != stream && !streams.contains(&stream) {
+            streams.push(stream);
         }
         Ok(())
     }
@@ -270,41 +271,45 @@ impl Model {
         Ok(())
     }
 
-    fn record_events(&mut self, address: u64, streams: BTreeSet<StreamId>) {
+    fn record_events(&mut self, address: u64, streams: Vec<StreamId>) {
         for stream in streams {
             let event = self.spare_events.pop().unwrap_or_else(|| self.gpu.event_create().unwrap());
             self.gpu.event_record(event, stream).unwrap();
-            self.events.entry(stream).or_default().push_back((event, address));
+            let of = self.events.iter().position(|(of, _)| *of == stream).unwrap_or_else(|| {
+                self.events.push((stream, VecDeque::new()));
+                self.events.len() - 1
+            });
+            self.events[of].1.push_back((event, address));
         }
     }
 
     /// Frees blocks whose events are complete; in each stream as far as the first that is not.
     fn process_events(&mut self) {
-        for stream in self.events.keys().copied().collect::<Vec<_>>() {
-            while let Some(&(event, address)) = self.events[&stream].front() {
+        for of in 0..self.events.len() {
+            while let Some(&(event, address)) = self.events[of].1.front() {
                 if !self.gpu.event_query(event).unwrap() {
                     break;
                 }
-                self.event_done(stream, event, address);
+                self.event_done(of, event, address);
             }
         }
-        self.events.retain(|_, queue| !queue.is_empty());
+        self.events.retain(|(_, queue)| !queue.is_empty());
     }
 
     /// Waits for every event.
     fn synchronize_events(&mut self) {
         self.stats.num_sync_all_streams += 1;
-        for stream in self.events.keys().copied().collect::<Vec<_>>() {
-            while let Some(&(event, address)) = self.events[&stream].front() {
+        for of in 0..self.events.len() {
+            while let Some(&(event, address)) = self.events[of].1.front() {
                 self.gpu.event_synchronize(event).unwrap();
-                self.event_done(stream, event, address);
+                self.event_done(of, event, address);
             }
         }
         self.events.clear();
     }
 
-    fn event_done(&mut self, stream: StreamId, event: EventId, address: u64) {
-        self.events.get_mut(&stream).unwrap().pop_front();
+    fn event_done(&mut self, of: usize, event: EventId, address: u64) {
+        self.events[of].1.pop_front();
         self.spare_events.push(event);
         let (segment, at) = self.locate(address);
         let block = &mut self.segments.get_mut(&segment).unwrap().blocks[at];
@@ -349,7 +354,8 @@ impl Model {
         (stats.num_device_alloc, stats.num_device_free) = (0, 0);
     }
 
-    /// As PyTorch shows it: each contiguous mapped range is a segment.
+    /// As PyTorch shows it: each contiguous mapped range is a segment. But for the bytes requested of a free block, which
+    /// mean nothing: PyTorch leaves there what an earlier use asked for, after splits and merges any of several.
     pub fn snapshot(&self) -> Vec<SegmentInfo> {
         let mut out = Vec::new();
         for segment in self.segments.values() {
@@ -370,7 +376,7 @@ impl Model {
                         .map(|block| BlockInfo {
                             address: block.address,
                             size: block.size,
-                            requested_size: block.requested,
+                            requested_size: if block.state == Use::Free { 0 } else { block.requested },
                             state: state(block),
                         })
                         .collect(),

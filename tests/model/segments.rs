@@ -1,6 +1,6 @@
 //! The model's memory: segments, the blocks that tile them, and the driver calls that make a segment or let it grow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use memquilt::driver::{Driver, Handle, StreamId};
 
@@ -26,7 +26,7 @@ pub struct Block {
     /// Bytes asked for at its last use; stays with a free block.
     pub requested: u64,
     /// Streams that were named for it.
-    pub streams: BTreeSet<StreamId>,
+    pub streams: Vec<StreamId>,
     /// How often its pool had been searched when it became free.
     pub since: u64,
 }
@@ -64,7 +64,7 @@ impl Segment {
 }
 
 pub(super) fn block(address: u64, size: u64, state: Use, since: u64) -> Block {
-    Block { address, size, state, requested: 0, streams: BTreeSet::new(), since }
+    Block { address, size, state, requested: 0, streams: Vec::new(), since }
 }
 
 impl Model {
@@ -122,8 +122,30 @@ impl Model {
     }
 
     /// Maps, from the lowest place on where free blocks and address space make the request's size, what is missing.
+    ///
+    /// Where that fails, PyTorch keeps what it mapped or reserved until then. The allocator here undoes it, and so does
+    /// this.
     fn expand(&mut self, request: Request) -> Option<u64> {
-        let mut address = self.find_room(request).unwrap_or_else(|| self.reserve_segment(request));
+        let before = (self.segments.clone(), self.stats.clone(), self.held);
+        let found = self.find_room(request);
+        let start = found.unwrap_or_else(|| self.reserve_segment(request));
+        let mut parts = Vec::new();
+        let grown = self.map_from(start, request, &mut parts);
+        if grown.is_none() {
+            for (base, start, end) in parts {
+                self.segments[&base].handles.range(start..end).for_each(|(_, handle)| self.gpu.release(*handle).unwrap());
+                self.gpu.unmap(start, end - start).unwrap();
+            }
+            if found.is_none() {
+                self.gpu.address_free(start, self.segments[&start].blocks[0].size).unwrap();
+            }
+            (self.segments, self.stats, self.held) = before;
+        }
+        grown
+    }
+
+    /// Maps from the block at `address` on. `parts` says what was mapped: segment, start and end.
+    fn map_from(&mut self, mut address: u64, request: Request, parts: &mut Vec<(u64, u64, u64)>) -> Option<u64> {
         loop {
             let (base, at) = self.locate(address);
             let here = &self.segments[&base].blocks[at];
@@ -132,7 +154,10 @@ impl Model {
                 _ if here.size >= request.size => return Some(address),
                 _ => (at + 1, request.size - here.size),
             };
+            let held = self.held;
+            let start = self.segments[&base].blocks[target].address;
             address = self.map(base, target, missing)?;
+            parts.push((base, start, start + self.held - held));
         }
     }
 
