@@ -30,6 +30,26 @@ pub enum Refusal {
     InvalidAddress,
 }
 
+/// A rule that is seldom reached; a test can ask whether it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Garbage collection gave back a segment.
+    CollectGarbage,
+    /// One oversize segment was given back for a request.
+    ReleaseOne,
+    /// More than one was.
+    ReleaseSeveral,
+    /// All that was cached was given back, and the request was met then.
+    ReleaseCached,
+    OutOfMemory,
+    /// An expandable segment grew at more than one place for a request.
+    FillHole,
+    /// A growth failed after some of it was mapped.
+    UndoGrowth,
+    /// A larger hole was preferred to a block that can grow.
+    PassOverEdge,
+}
+
 /// A request on its way through the ladder.
 #[derive(Clone, Copy)]
 struct Request {
@@ -45,6 +65,7 @@ pub struct Model {
     gpu: Arc<SimGpu>,
     config: Config,
     pub stats: Stats,
+    pub steps: BTreeMap<Step, u64>,
     limit: Option<u64>,
     /// PyTorch's `total_allocated_memory`.
     held: u64,
@@ -65,6 +86,7 @@ impl Model {
             gpu,
             config,
             stats,
+            steps: BTreeMap::new(),
             limit: None,
             held: 0,
             searches: [0; 2],
@@ -131,7 +153,13 @@ impl Model {
         }
         self.release_cached();
         self.stats.num_alloc_retries += 1;
-        self.grow(request)
+        let grown = self.grow(request);
+        self.note(if grown.is_some() { Step::ReleaseCached } else { Step::OutOfMemory });
+        grown
+    }
+
+    fn note(&mut self, step: Step) {
+        *self.steps.entry(step).or_insert(0) += 1;
     }
 
     fn out_of_memory(&mut self) -> Refusal {
@@ -170,6 +198,7 @@ impl Model {
         if self.expandable() {
             while at + 1 < fits.len() && self.with_growth(fits[at + 1]) < self.with_growth(fits[at]) {
                 at += 1;
+                self.note(Step::PassOverEdge);
             }
         }
         let (size, address) = *fits.get(at)?;

@@ -4,7 +4,7 @@ use memquilt::driver::Driver;
 
 use super::segments::block;
 use super::tally::{decrease, lower};
-use super::{Model, Request, Use};
+use super::{Model, Request, Step, Use};
 
 impl Model {
     /// Waits for every stream that a freed block waits for, and gives back whatever can be. The bytes given back.
@@ -98,12 +98,14 @@ impl Model {
             .collect();
         if let Some((_, address)) = oversize.iter().find(|(size, _)| *size >= target) {
             self.release(*address);
+            self.note(Step::ReleaseOne);
             return true;
         }
         let mut released = 0;
         while released < target
             && let Some((_, address)) = oversize.pop()
         {
+            self.note(if released > 0 { Step::ReleaseSeveral } else { Step::ReleaseOne });
             released += self.release(address);
         }
         released >= target
@@ -131,6 +133,7 @@ impl Model {
             let average = cached.iter().map(|(_, age)| age).sum::<u64>() as f64 / cached.len() as f64;
             for (address, _) in cached.iter().filter(|(_, age)| *age as f64 >= average) {
                 reclaimed += self.release(*address);
+                self.note(Step::CollectGarbage);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memquilt::driver::{Driver, Handle, StreamId};
 
 use super::tally::{increase, raise};
-use super::{Model, Request};
+use super::{Model, Request, Step};
 
 /// What a block is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,13 @@ impl Model {
         let start = found.unwrap_or_else(|| self.reserve_segment(request));
         let mut parts = Vec::new();
         let grown = self.map_from(start, request, &mut parts);
+        if parts.len() > 1 {
+            self.note(Step::FillHole);
+        }
         if grown.is_none() {
+            if !parts.is_empty() {
+                self.note(Step::UndoGrowth);
+            }
             for (base, start, end) in parts {
                 self.segments[&base].handles.range(start..end).for_each(|(_, handle)| self.gpu.release(*handle).unwrap());
                 self.gpu.unmap(start, end - start).unwrap();
