@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic fails the test")]
 #![allow(unreachable_pub, reason = "the model is a module of this test alone")]
+#![allow(clippy::print_stderr, reason = "a failed step says where it was before the panic goes on")]
 
 mod model;
 
@@ -49,7 +50,10 @@ const CASES: [(&str, u64); 16] = [
 
 #[derive(Clone, Debug)]
 enum Op {
-    Allocate { size: u64, stream: StreamId },
+    Allocate {
+        size: u64,
+        stream: StreamId,
+    },
     /// The nth live allocation, counted round.
     Free(usize),
     /// An address that was freed before.
@@ -238,7 +242,6 @@ fn long_runs(cases: &[(&str, u64)], ops: &[Op], steps: &[Step]) {
         }
     }
     for step in steps {
-        eprintln!("{taken:?}");
         assert!(taken.get(step).is_some_and(|times| *times >= 5), "{step:?} is rare: {taken:?}");
     }
 }

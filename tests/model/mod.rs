@@ -2,8 +2,8 @@
 //! compared with. It is written from PyTorch's rules alone, simple and slow: every question is answered by looking at
 //! every block.
 //!
-//! Owns: the rules of allocating and freeing. `segments` owns what lies where and the driver calls that change it,
-//! `tally` how PyTorch counts. It shares no code with the library but plain values and the simulated GPU.
+//! Owns: the rules of allocating and freeing. `segments` owns what lies where and how it grows, `release` how it is given
+//! back, `tally` how PyTorch counts. It shares no code with the library but plain values and the simulated GPU.
 
 mod release;
 mod segments;
@@ -14,10 +14,9 @@ use std::sync::Arc;
 
 use memquilt::driver::sim::SimGpu;
 use memquilt::driver::{Driver, EventId, StreamId};
-use memquilt::snapshot::{BlockInfo, BlockState, SegmentInfo};
 use memquilt::{Config, Stats, StrategyKind};
 
-pub use segments::{Block, Segment, Use};
+use segments::{Block, Segment, Use};
 use tally::{decrease, increase, lower, raise};
 
 const MIB: u64 = 1 << 20;
@@ -381,38 +380,5 @@ impl Model {
         let stats = &mut self.stats;
         (stats.num_alloc_retries, stats.num_ooms, stats.num_sync_all_streams) = (0, 0, 0);
         (stats.num_device_alloc, stats.num_device_free) = (0, 0);
-    }
-
-    /// As PyTorch shows it: each contiguous mapped range is a segment. But for the bytes requested of a free block, which
-    /// mean nothing: PyTorch leaves there what an earlier use asked for, after splits and merges any of several.
-    pub fn snapshot(&self) -> Vec<SegmentInfo> {
-        let mut out = Vec::new();
-        for segment in self.segments.values() {
-            for range in segment.blocks.split(|block| block.state == Use::Unmapped).filter(|range| !range.is_empty()) {
-                let state = |block: &Block| match block.state {
-                    Use::Live => BlockState::ActiveAllocated,
-                    Use::Pending(_) => BlockState::ActivePendingFree,
-                    Use::Free | Use::Unmapped => BlockState::Inactive,
-                };
-                out.push(SegmentInfo {
-                    address: range[0].address,
-                    total_size: range.iter().map(|block| block.size).sum(),
-                    stream: segment.stream,
-                    small: segment.small,
-                    expandable: segment.unit.is_some(),
-                    blocks: range
-                        .iter()
-                        .map(|block| BlockInfo {
-                            address: block.address,
-                            size: block.size,
-                            requested_size: if block.state == Use::Free { 0 } else { block.requested },
-                            state: state(block),
-                        })
-                        .collect(),
-                });
-            }
-        }
-        out.sort_by_key(|segment| segment.address);
-        out
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use memquilt::driver::{Driver, Handle, StreamId};
+use memquilt::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
 use super::tally::{increase, raise};
 use super::{Model, Request, Step};
@@ -139,7 +140,10 @@ impl Model {
                 self.note(Step::UndoGrowth);
             }
             for (base, start, end) in parts {
-                self.segments[&base].handles.range(start..end).for_each(|(_, handle)| self.gpu.release(*handle).unwrap());
+                self.segments[&base]
+                    .handles
+                    .range(start..end)
+                    .for_each(|(_, handle)| self.gpu.release(*handle).unwrap());
                 self.gpu.unmap(start, end - start).unwrap();
             }
             if found.is_none() {
@@ -235,5 +239,38 @@ impl Model {
         raise(&mut self.stats.reserved_bytes, small, size);
         self.stats.num_device_alloc += 1;
         Some(segment.blocks[at].address)
+    }
+
+    /// As PyTorch shows it: each contiguous mapped range is a segment. But for the bytes requested of a free block, which
+    /// mean nothing: PyTorch leaves there what an earlier use asked for, after splits and merges any of several.
+    pub fn snapshot(&self) -> Vec<SegmentInfo> {
+        let mut out = Vec::new();
+        for segment in self.segments.values() {
+            for range in segment.blocks.split(|block| block.state == Use::Unmapped).filter(|range| !range.is_empty()) {
+                let state = |block: &Block| match block.state {
+                    Use::Live => BlockState::ActiveAllocated,
+                    Use::Pending(_) => BlockState::ActivePendingFree,
+                    Use::Free | Use::Unmapped => BlockState::Inactive,
+                };
+                out.push(SegmentInfo {
+                    address: range[0].address,
+                    total_size: range.iter().map(|block| block.size).sum(),
+                    stream: segment.stream,
+                    small: segment.small,
+                    expandable: segment.unit.is_some(),
+                    blocks: range
+                        .iter()
+                        .map(|block| BlockInfo {
+                            address: block.address,
+                            size: block.size,
+                            requested_size: if block.state == Use::Free { 0 } else { block.requested },
+                            state: state(block),
+                        })
+                        .collect(),
+                });
+            }
+        }
+        out.sort_by_key(|segment| segment.address);
+        out
     }
 }
