@@ -52,22 +52,19 @@ struct Core {
 }
 
 impl Allocator {
-    /// An allocator that holds nothing yet. Makes a driver call only where a memory fraction is set.
+    /// An allocator that holds nothing yet. Makes no driver call.
     ///
     /// # Errors
     /// [`Error::Config`] for options outside of their range, [`Error::NoVirtualMemory`] where the device cannot do what
     /// the strategy needs.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
-        let config = config.validated()?;
+        let config = without_full_fraction(config.validated()?);
         let kind = config.strategy;
         let properties = driver.properties();
         if kind.needs_virtual_memory() && !properties.virtual_memory {
             return Err(Error::NoVirtualMemory { strategy: kind.name(), device: properties.name.clone() });
         }
-        let limit = match config.memory_fraction {
-            Some(fraction) => Some(part_of(driver.memory_info()?.total, fraction)),
-            None => None,
-        };
+        let limit = limit_of(&config, &*driver);
         let strategy = strategy::new(kind);
         let core = Core {
             heap: Heap::new(config.max_split_size.unwrap_or(u64::MAX)),
@@ -159,16 +156,12 @@ impl Allocator {
     /// already is not given back.
     ///
     /// # Errors
-    /// [`Error::Config`] outside of 0 to 1, [`Error::Driver`] if the device cannot be asked for its size.
+    /// [`Error::Config`] outside of 0 to 1.
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
         let core = &mut *self.core.lock();
-        let memory_fraction = Some(fraction).filter(|fraction| *fraction != 1.0);
-        let config = Config { memory_fraction, ..core.config.clone() }.validated()?;
-        core.limit = match memory_fraction {
-            Some(fraction) => Some(part_of(core.driver.memory_info()?.total, fraction)),
-            None => None,
-        };
-        core.config = config;
+        let config = Config { memory_fraction: Some(fraction), ..core.config.clone() };
+        core.config = without_full_fraction(config.validated()?);
+        core.limit = limit_of(&core.config, &*core.driver);
         core.rules = core.strategy.rules(&core.config);
         Ok(())
     }
@@ -344,6 +337,14 @@ impl Drop for Allocator {
     }
 }
 
-fn part_of(total: u64, fraction: f64) -> u64 {
-    (total as f64 * fraction) as u64
+/// A fraction of 1 is no limit: as in PyTorch, with it nothing is counted against the device's size, and no garbage is
+/// collected.
+fn without_full_fraction(config: Config) -> Config {
+    Config { memory_fraction: config.memory_fraction.filter(|fraction| *fraction < 1.0), ..config }
+}
+
+/// The most bytes that may be held under these options, if limited.
+fn limit_of(config: &Config, driver: &dyn Driver) -> Option<u64> {
+    let total = driver.properties().total_memory as f64;
+    config.memory_fraction.map(|fraction| (total * fraction) as u64)
 }

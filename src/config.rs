@@ -68,7 +68,8 @@ pub struct Config {
     /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`].
     pub strategy: StrategyKind,
     /// Blocks of at least this many bytes are not split, and serve only requests of at least this size. `None`: no
-    /// limit. At least [`Config::large_segment_size`]. Without effect on expandable segments, as in PyTorch.
+    /// limit. At least [`Config::large_segment_size`]. As in PyTorch, blocks of expandable segments are split all the
+    /// same.
     pub max_split_size: Option<u64>,
     /// By how many bytes an unsplit block of at least `max_split_size` may exceed the request it serves.
     pub max_non_split_rounding: u64,
@@ -78,9 +79,9 @@ pub struct Config {
     /// Into how many parts each power of two is divided for rounding a request up, from 1 MiB to 32 GiB. 0: off.
     pub roundup_power2_divisions: RoundupDivisions,
     /// Above this part (0 to 1) of the memory limit, unused segments older than the average are given back before a
-    /// new one is taken. 0: never. Without effect unless [`Config::memory_fraction`] is set, as in PyTorch.
+    /// new one is taken. 0: never. Without effect unless [`Config::memory_fraction`] is below 1, as in PyTorch.
     pub garbage_collection_threshold: f64,
-    /// The part (0 to 1) of the device's memory that the allocator may hold. `None`: all.
+    /// The part (0 to 1) of the device's memory that the allocator may hold. `None`, or 1: no limit.
     pub memory_fraction: Option<f64>,
 }
 

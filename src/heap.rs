@@ -22,8 +22,6 @@ pub(crate) struct Pool {
     pub(crate) free: FreeIndex,
     /// Unmapped blocks by address.
     pub(crate) unmapped: BTreeSet<(u64, BlockId)>,
-    /// How often the pool was searched: the clock for the age of free blocks.
-    pub(crate) searches: u64,
 }
 
 /// What stands behind a segment's addresses.
@@ -82,6 +80,8 @@ pub(crate) struct Heap {
     pub(crate) segments: Vec<Option<Segment>>,
     pub(crate) counters: Counters,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    /// How often the pools of a class were searched, whatever the stream: the clock for the age of free blocks.
+    pub(crate) searches: [u64; 2],
     /// Live allocations by address.
     addresses: FxHashMap<u64, BlockId>,
     /// The large pool of each stream; the small one is the next.
@@ -102,6 +102,7 @@ impl Heap {
             segments: Vec::new(),
             counters: Counters::default(),
             observer: None,
+            searches: [0; 2],
             addresses: FxHashMap::default(),
             pool_of: FxHashMap::default(),
             last_pool: (StreamId::DEFAULT, 0),
@@ -142,7 +143,7 @@ impl Heap {
     fn add_pools(&mut self, stream: StreamId) -> u32 {
         let first = self.pools.len() as u32;
         for class in [Class::Large, Class::Small] {
-            self.pools.push(Pool { stream, class, free: FreeIndex::new(), unmapped: BTreeSet::new(), searches: 0 });
+            self.pools.push(Pool { stream, class, free: FreeIndex::new(), unmapped: BTreeSet::new() });
         }
         self.pool_of.insert(stream, first);
         first
@@ -150,10 +151,10 @@ impl Heap {
 
     /// Takes the block out of the free index that serves the request best, or answers [`BlockId::NONE`].
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> BlockId {
-        let pool = &mut self.pools[request.pool as usize];
         if rules.count_ages {
-            pool.searches += 1;
+            self.searches[request.class as usize] += 1;
         }
+        let pool = &mut self.pools[request.pool as usize];
         let mut found = pool.free.best_fit(&self.blocks, request.size);
         if found.is_none() {
             return found;
@@ -274,7 +275,7 @@ impl Heap {
         let pool = &mut self.pools[self.blocks[id].pool as usize];
         let block = &mut self.blocks[id];
         block.state = State::Free;
-        block.freed_at = pool.searches;
+        block.freed_at = self.searches[pool.class as usize];
         pool.free.insert(&mut self.blocks, id);
     }
 

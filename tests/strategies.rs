@@ -215,7 +215,7 @@ fn the_memory_fraction_limits_what_is_held() {
 
 #[test]
 fn garbage_collection_gives_back_old_unused_segments() {
-    let options = "per_process_memory_fraction:1.0,garbage_collection_threshold:0.5";
+    let options = "per_process_memory_fraction:0.99,garbage_collection_threshold:0.5";
     let (_, allocator) = on("sim:h200,capacity=1000MiB", options);
     let old = allocator.allocate(300 * MIB, MAIN).unwrap();
     allocator.free(old).unwrap();
@@ -225,11 +225,60 @@ fn garbage_collection_gives_back_old_unused_segments() {
         allocator.free(other).unwrap();
     }
     allocator.free(young).unwrap();
-    // 630 MiB are held of a limit of 1000; above 500 the segment that lay unused longest goes.
+    // 630 MiB are held of a limit of 990; above 495 the segment that lay unused longest goes.
     allocator.allocate(320 * MIB, MAIN).unwrap();
     let stats = allocator.stats();
     assert_eq!((stats.num_alloc_retries, stats.num_sync_all_streams), (0, 0));
     assert!(reserved(&allocator) < (300 + 310 + 20 + 320) * MIB, "{}", reserved(&allocator) / MIB);
+}
+
+#[test]
+fn garbage_ages_with_the_searches_of_all_streams() {
+    // `get_free_blocks_call_count` belongs to PyTorch's pool, which all streams share.
+    let options = "per_process_memory_fraction:0.99,garbage_collection_threshold:0.5";
+    let (_, allocator) = on("sim:h200,capacity=1000MiB", options);
+    let old = allocator.allocate(240 * MIB, MAIN).unwrap();
+    let young = allocator.allocate(250 * MIB, SIDE).unwrap();
+    allocator.free(old).unwrap();
+    for _ in 0..10 {
+        let other = allocator.allocate(20 * MIB, SIDE).unwrap();
+        allocator.free(other).unwrap();
+    }
+    allocator.free(young).unwrap();
+    // 510 MiB are held, 495 are the threshold.
+    allocator.allocate(300 * MIB, SIDE).unwrap();
+    assert_eq!(reserved(&allocator), (250 + 20 + 300) * MIB, "the segment of the stream that searched no more goes");
+    assert_eq!(allocator.allocate(250 * MIB, SIDE).unwrap(), young);
+}
+
+#[test]
+fn a_memory_fraction_of_one_is_no_limit() {
+    let options = "per_process_memory_fraction:1.0,garbage_collection_threshold:0.1";
+    let (gpu, allocator) = on("sim:h200,capacity=1000MiB", options);
+    for size in [300, 310, 320] {
+        let address = allocator.allocate(size * MIB, MAIN).unwrap();
+        allocator.free(address).unwrap();
+    }
+    assert_eq!(reserved(&allocator), 930 * MIB, "without a limit no garbage is collected");
+    allocator.set_memory_fraction(0.5).unwrap();
+    allocator.set_memory_fraction(1.0).unwrap();
+    let Err(Error::OutOfMemory(report)) = allocator.allocate(2000 * MIB, MAIN) else {
+        panic!("the device is smaller");
+    };
+    assert_eq!(report.limit, None);
+    assert_eq!(calls(&gpu, Call::MemoryInfo), 1, "for the report; the limit is a part of what the device has");
+}
+
+#[test]
+fn max_split_size_keeps_small_requests_off_large_free_blocks_of_expandable_segments() {
+    let (_, allocator) = on("sim:h200", "expandable_segments:True,max_split_size_mb:40");
+    let large = allocator.allocate(60 * MIB, MAIN).unwrap();
+    let small = allocator.allocate(20 * MIB, MAIN).unwrap();
+    allocator.free(large).unwrap();
+    assert_ne!(allocator.allocate(20 * MIB, MAIN).unwrap(), large, "the edge grows instead");
+    assert_eq!(allocator.allocate(45 * MIB, MAIN).unwrap(), large, "a request of at least 40 MiB may");
+    assert_eq!(allocator.size_of(large).unwrap(), 45 * MIB, "and it is split all the same");
+    allocator.free(small).unwrap();
 }
 
 #[test]

@@ -67,15 +67,14 @@ impl Grow for Caching {
         let Some(target) = ground.heap.reserved().checked_sub(threshold).filter(|target| *target > 0) else {
             return Ok(());
         };
-        let age = |ground: &Ground<'_>, pool: usize, id: BlockId| {
-            ground.heap.pools[pool].searches.saturating_sub(ground.heap.blocks[id].freed_at)
-        };
+        let searches = ground.heap.searches[Class::Large as usize];
+        let age = |ground: &Ground<'_>, id: BlockId| searches.saturating_sub(ground.heap.blocks[id].freed_at);
         let mut whole = Vec::new();
         for pool in 0..ground.heap.pools.len() {
             if ground.heap.pools[pool].class == Class::Large {
                 let free = ground.heap.pools[pool].free.in_order(&ground.heap.blocks);
                 let unsplit = free.into_iter().filter(|id| !ground.heap.blocks[*id].is_split());
-                whole.extend(unsplit.map(|id| (age(ground, pool, id), id)));
+                whole.extend(unsplit.map(|id| (age(ground, id), id)));
             }
         }
         let (mut total_age, mut count) = (whole.iter().map(|(age, _)| *age).sum::<u64>(), whole.len() as u64);
