@@ -17,6 +17,8 @@ const GOOD: f64 = 0.97;
 const BAD: f64 = 0.85;
 /// Sentences are broken at this width, in characters, or at the terminal's: that of a table.
 const TEXT_WIDTH: usize = 90;
+/// Terminals that say they are narrower, in characters, do not know their width, or cannot be helped.
+const NARROWEST: usize = 40;
 /// Stands between a figure and its unit.
 const NO_BREAK: char = '\u{a0}';
 
@@ -95,7 +97,7 @@ impl Output {
 }
 
 fn terminal_width() -> Option<usize> {
-    Table::new().width().map(usize::from)
+    Table::new().width().map(usize::from).filter(|width| *width >= NARROWEST)
 }
 
 /// A table with these columns.
@@ -114,7 +116,8 @@ pub(crate) fn table(columns: &[Column]) -> Table {
     table
 }
 
-/// Hides what the table can do without until it fits into `width`; then lines of text are broken within their column.
+/// Hides what the table can do without until it fits into `width`. Where the last column is text, its lines are broken in
+/// the end; figures are not.
 fn narrow(table: &mut Table, columns: &[Column], width: usize) {
     let mut spare: Vec<_> = columns.iter().enumerate().filter(|(_, column)| column.spare > 0).collect();
     spare.sort_by_key(|(_, column)| std::cmp::Reverse(column.spare));
@@ -126,7 +129,7 @@ fn narrow(table: &mut Table, columns: &[Column], width: usize) {
             column.set_constraint(ColumnConstraint::Hidden);
         }
     }
-    if !fits(table, width) {
+    if columns.last().is_some_and(|column| !column.figure) && !fits(table, width) {
         table.set_content_arrangement(ContentArrangement::Dynamic);
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
     }
@@ -226,6 +229,16 @@ mod tests {
         assert_eq!(lines(41), whole);
         assert!(lines(40).starts_with("name    needed  less needed\n"), "{}", lines(40));
         assert!(lines(20).starts_with("name    needed\n"), "{}", lines(20));
+    }
+
+    #[test]
+    fn figures_are_never_broken_and_text_is() {
+        assert!(lines(5).contains("a name       1\n") || lines(5).ends_with("a name       1"), "{}", lines(5));
+        let columns = [Column::text("name"), Column::text("summary")];
+        let mut table = table(&columns);
+        table.add_row(["a name", "what it is and what it does"]).force_no_tty();
+        narrow(&mut table, &columns, 30);
+        assert!(table.trim_fmt().lines().all(|line| line.chars().count() <= 30), "{table}");
     }
 
     #[test]
