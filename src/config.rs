@@ -103,7 +103,7 @@ impl Default for Config {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// No option has this name.
-    #[error("unknown option `{found}`{}", suggestion(.nearest))]
+    #[error("unknown option `{found}`{}", nearest.map_or_else(option_names, |_| suggestion(nearest)))]
     UnknownOption {
         /// The name as given.
         found: String,
@@ -111,7 +111,7 @@ pub enum ConfigError {
         nearest: Option<&'static str>,
     },
     /// No strategy has this name.
-    #[error("unknown strategy `{found}`{}; there are {}", suggestion(.nearest), strategy_names())]
+    #[error("unknown strategy `{found}`; there are {}{}", strategy_names(), suggestion(.nearest))]
     UnknownStrategy {
         /// The name as given.
         found: String,
@@ -142,6 +142,10 @@ pub enum ConfigError {
 
 fn suggestion(nearest: &Option<&'static str>) -> String {
     nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+fn option_names() -> String {
+    format!("; there are {}", OPTIONS.map(|name| format!("`{name}`")).join(", "))
 }
 
 fn strategy_names() -> String {

@@ -21,7 +21,7 @@ pub mod driver;
 mod error;
 mod free_index;
 mod heap;
-mod nearest;
+pub mod nearest;
 pub mod observer;
 pub mod rounding;
 pub mod snapshot;

@@ -10,12 +10,15 @@ pub(crate) fn nearest(name: &str, candidates: impl IntoIterator<Item = &'static 
     candidates.into_iter().min_by_key(edits).unwrap_or_default()
 }
 
-/// The same, if it is near enough to be meant.
-pub(crate) fn near(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
+/// The candidate that a misspelt name may have meant: the one that it begins, or that takes few edits, whatever the case.
+pub fn near(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
     const NEAR: f64 = 0.6;
+    /// Letters that say which name was begun.
+    const BEGINNING: usize = 3;
     let found = nearest(name, candidates);
     let likeness = strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &found.to_lowercase());
-    (likeness >= NEAR).then_some(found)
+    let begun = name.len() >= BEGINNING && found.to_lowercase().starts_with(&name.to_lowercase());
+    (begun || likeness >= NEAR).then_some(found)
 }
 
 #[cfg(test)]
@@ -24,6 +27,8 @@ mod tests {
 
     #[test]
     fn only_what_is_near_is_suggested() {
+        assert_eq!(near("max_split", ["max_split_size_mb", "strategy"]), Some("max_split_size_mb"));
+        assert_eq!(near("ma", ["max_split_size_mb", "strategy"]), None);
         let names = ["caching", "expandable"];
         assert_eq!(nearest("zzz", names), "caching");
         assert_eq!(near("zzz", names), None);

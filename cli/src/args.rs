@@ -3,8 +3,14 @@
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use memquilt::driver::sim::SimConfig;
 use memquilt::trace::replay::ReplayOptions;
+use memquilt::trace::workload::MAX_STEPS;
+use memquilt::trace::{ENDINGS, can_write};
 use memquilt::{Config, ConfigError, StrategyKind};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+
+/// The most passes; a run of so many takes days.
+const MAX_PASSES: u32 = 10_000;
 
 /// A GPU memory allocator, judged: replays allocation traces and stress patterns on a simulated GPU, strategy beside
 /// strategy.
@@ -18,8 +24,18 @@ pub(crate) struct Cli {
     pub(crate) color: Color,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have \
-                          enough memory.\nSet MEMQUILT_LOG=debug to see what the allocator logs.";
+const EXIT_CODES: &str = "\
+Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory.
+Set MEMQUILT_LOG=debug to see what the allocator logs.";
+
+const COLUMNS: &str = "\
+What the columns say:
+  live          the most bytes requested and not freed: no strategy can do with less
+  reserved      the most bytes held of the device
+  utilization   live / reserved: 100% is perfect
+  driver calls  calls to the GPU's driver, and the time in them
+  stalls        allocations and frees that had to call the driver, and the worst of them
+  ns/op         time of one operation on this machine, the simulation included";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
@@ -31,10 +47,13 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run real PyTorch jobs and generated recompute-style patterns, every strategy side by side.
+    #[command(after_help = COLUMNS)]
     Stress(StressArgs),
     /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .mqt.
+    #[command(after_help = COLUMNS, override_usage = "memquilt replay [OPTIONS] <TRACE>...")]
     Replay(ReplayArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
+    #[command(override_usage = "memquilt fit [OPTIONS] <TRACE>...")]
     Fit(FitArgs),
     /// Convert a trace: from any format that is read, to .mqt, .csv or .csv.gz.
     Convert(ConvertArgs),
@@ -58,10 +77,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DEVICE", default_value = "sim:h200", value_parser = device)]
     pub(crate) device: SimConfig,
     /// How far the CPU runs ahead of the GPU, in operations.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
+          allow_negative_numbers = true)]
     pub(crate) lag: u64,
     /// How often each trace is replayed over.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = |text: &str| whole(text, 1..=MAX_PASSES),
+          allow_negative_numbers = true)]
     pub(crate) passes: u32,
     /// Print one JSON object a line instead of a table.
     #[arg(long)]
@@ -87,6 +108,19 @@ impl RunArgs {
     }
 }
 
+/// How generated workloads are generated.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// Seed of generated workloads: the same seed gives the same trace on every machine.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
+          allow_negative_numbers = true)]
+    pub(crate) seed: u64,
+    /// Steps (rounds, requests) of each generated workload [default: its own number].
+    #[arg(long, value_name = "N", value_parser = |text: &str| whole(text, 1..=MAX_STEPS),
+          allow_negative_numbers = true)]
+    pub(crate) steps: Option<u32>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct StressArgs {
     /// Workloads, by name or group [default: the default set; see --list].
@@ -95,30 +129,30 @@ pub(crate) struct StressArgs {
     /// List the workloads.
     #[arg(long)]
     pub(crate) list: bool,
-    /// Seed of the generated workloads: the same seed gives the same trace on every machine.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Steps (rounds, requests) of each generated workload [default: its own number].
-    #[arg(long, value_name = "N")]
-    pub(crate) steps: Option<u32>,
+    #[command(flatten)]
+    pub(crate) generate: GenerateArgs,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
-    /// Trace files, or names of recorded jobs (see `memquilt stress --list`).
-    #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
+    /// Trace files, or names of recorded jobs and generated workloads (see `memquilt stress --list`).
+    #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub(crate) traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) generate: GenerateArgs,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FitArgs {
-    /// Trace files, or names of recorded jobs (see `memquilt stress --list`).
-    #[arg(value_name = "TRACE", required = true, value_hint = ValueHint::FilePath)]
+    /// Trace files, or names of recorded jobs and generated workloads (see `memquilt stress --list`).
+    #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub(crate) traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) generate: GenerateArgs,
     #[command(flatten)]
     pub(crate) run: RunArgs,
 }
@@ -129,14 +163,10 @@ pub(crate) struct ConvertArgs {
     #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
     pub(crate) from: PathBuf,
     /// Where to; the name's end tells the format: .mqt, .csv or .csv.gz.
-    #[arg(value_name = "TO", value_hint = ValueHint::FilePath)]
+    #[arg(value_name = "TO", value_hint = ValueHint::FilePath, value_parser = destination)]
     pub(crate) to: PathBuf,
-    /// Seed, where FROM is a generated workload.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Steps, where FROM is a generated workload.
-    #[arg(long, value_name = "N")]
-    pub(crate) steps: Option<u32>,
+    #[command(flatten)]
+    pub(crate) generate: GenerateArgs,
 }
 
 fn strategy(text: &str) -> Result<StrategyKind, ConfigError> {
@@ -152,4 +182,18 @@ fn device(text: &str) -> Result<SimConfig, String> {
         return Err(format!("`{text}`: this version replays on a simulated device only, such as sim:h200"));
     }
     SimConfig::parse(text).map_err(|error| error.to_string())
+}
+
+fn destination(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if can_write(&path) { Ok(path) } else { Err(format!("expected a name that ends in {}", ENDINGS.join(", "))) }
+}
+
+fn whole<T: TryFrom<u64> + Into<u64> + Copy>(text: &str, range: RangeInclusive<T>) -> Result<T, String> {
+    let (least, most): (u64, u64) = ((*range.start()).into(), (*range.end()).into());
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number)).and_then(|n| T::try_from(n).ok());
+    number.ok_or_else(|| match most {
+        u64::MAX => format!("expected a whole number, {least} or more"),
+        _ => format!("expected a whole number from {least} to {most}"),
+    })
 }

@@ -16,6 +16,13 @@ pub(crate) enum Failure {
     Replay(#[from] ReplayError),
     #[error("{0}")]
     Usage(String),
+    #[error("cannot read {path}: {error}; expected a trace file", path = .path.display())]
+    Read { path: PathBuf, error: std::io::Error },
+    #[error(
+        "cannot read {path}: no such file, and no recorded job or generated workload has this name \
+         (`memquilt stress --list` shows the names){nearest}", path = .path.display()
+    )]
+    NoSuchTrace { path: PathBuf, nearest: String },
     #[error("cannot write {path}: {error}", path = .path.display())]
     Write { path: PathBuf, error: std::io::Error },
     #[error("cannot write to standard output: {0}")]
@@ -28,7 +35,12 @@ impl Failure {
     /// 1: bad input or a failed run; 2: the command line; 3: a run did not have enough memory.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Trace(_) | Self::Replay(_) | Self::Write { .. } | Self::Output(_) => 1,
+            Self::Trace(_)
+            | Self::Replay(_)
+            | Self::Read { .. }
+            | Self::NoSuchTrace { .. }
+            | Self::Write { .. }
+            | Self::Output(_) => 1,
             Self::Usage(_) => USAGE,
             Self::OutOfMemory(..) => 3,
         }

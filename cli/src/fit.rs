@@ -2,49 +2,88 @@
 
 use crate::args::{Color, FitArgs};
 use crate::failure::Failure;
-use crate::output::{self, Output, gib};
+use crate::output::{self, Column, Output, gib};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::Cell;
-use memquilt::trace::fit::fit;
+use memquilt::trace::Trace;
+use memquilt::trace::fit::{FitReport, LARGEST, fit};
+use memquilt::trace::replay::ReplayOptions;
+use memquilt::units::format_bytes_exactly;
+
+const COLUMNS: [Column; 7] = [
+    Column::text("trace"),
+    Column::text("strategy"),
+    Column::figure("live\nGiB"),
+    Column::figure("smallest\nGiB"),
+    Column::figure("above\nlive"),
+    Column::figure("reserved GiB\nwhere plenty"),
+    Column::figure("tries").spare(1),
+];
 
 pub(crate) fn run(args: &FitArgs, color: Color) -> Result<(), Failure> {
-    let columns =
-        ["trace", "strategy", ">live GiB", ">smallest GiB", ">above live", ">reserved GiB where plenty", ">tries"];
-    let mut table = output::table(&columns);
+    let device = &args.run.device;
+    if device.capacity != device.profile.memory() {
+        let text =
+            format!("fit looks for the capacity itself; give --device sim:{} without one", device.profile.name());
+        return Err(Failure::Usage(text));
+    }
+    let traces = source::load_all(&args.traces, args.generate)?;
+    let mut output = Output::new(color, args.run.svg.as_deref())?;
+    let mut table = output::table(&COLUMNS);
     let (mut runs, mut failed) = (0, 0);
-    for path in &args.traces {
-        for trace in source::load(path)? {
-            for (index, options) in args.run.runs().iter().enumerate() {
-                let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
-                let report = fit(&trace, options, &mut |done, total| progress.set(done.into(), total.into()))?;
-                drop(progress);
-                runs += 1;
-                let Some(report) = report else {
-                    failed += 1;
-                    continue;
-                };
-                if args.run.json {
-                    output::print(&report.to_json().to_string())?;
-                    continue;
+    for trace in &traces {
+        for (index, options) in args.run.runs().iter().enumerate() {
+            let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
+            let report = fit(trace, options, &mut |done, total| progress.set(done.into(), total.into()))?;
+            drop(progress);
+            runs += 1;
+            failed += usize::from(report.is_none());
+            match (report, args.run.json) {
+                (Some(report), true) => output::print(&report.to_json().to_string())?,
+                (Some(report), false) => _ = table.add_row(row(&report, index == 0)),
+                (None, true) => output::print(&does_not_fit(trace, options))?,
+                (None, false) => {
+                    _ = table.add_row([
+                        Cell::new(if index == 0 { trace.name.as_str() } else { "" }),
+                        Cell::new(options.config.strategy),
+                        Cell::new(gib(trace.summary().peak_live)),
+                        output::failed(&format!("more than {}", format_bytes_exactly(LARGEST))),
+                    ]);
                 }
-                table.add_row([
-                    Cell::new(if index == 0 { report.trace.as_str() } else { "" }),
-                    Cell::new(report.strategy),
-                    Cell::new(gib(report.peak_live)),
-                    Cell::new(gib(report.capacity)),
-                    Cell::new(format!("+{:.1}%", report.overhead() * 100.0)),
-                    Cell::new(gib(report.peak_reserved)),
-                    Cell::new(report.tries),
-                ]);
             }
         }
     }
-    let mut output = Output::new(color);
     if !args.run.json {
-        output.table(&table)?;
+        output.table(&table, &COLUMNS)?;
     }
-    let names: Vec<_> = args.traces.iter().map(|path| path.display().to_string()).collect();
-    output.finish(&format!("memquilt fit {}", names.join(" ")), &args.run)?;
+    output.finish()?;
     if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+}
+
+fn row(report: &FitReport, first: bool) -> [Cell; 7] {
+    [
+        Cell::new(if first { report.trace.as_str() } else { "" }),
+        Cell::new(report.strategy),
+        Cell::new(gib(report.peak_live)),
+        Cell::new(gib(report.capacity)),
+        Cell::new(format!("+{:.1}%", report.overhead() * 100.0)),
+        Cell::new(gib(report.peak_reserved)),
+        Cell::new(report.tries),
+    ]
+}
+
+/// The line of a trace that runs on no device: the keys of those that do, and nothing found.
+fn does_not_fit(trace: &Trace, options: &ReplayOptions) -> String {
+    let line = serde_json::json!({
+        "trace": trace.name,
+        "strategy": options.config.strategy.name(),
+        "device": options.device.to_string(),
+        "capacity": null,
+        "peak_live": trace.summary().peak_live,
+        "peak_reserved": null,
+        "overhead": null,
+        "tries": null,
+    });
+    line.to_string()
 }

@@ -5,6 +5,7 @@ mod convert;
 mod failure;
 mod fit;
 mod output;
+mod picture;
 mod progress;
 mod replay;
 mod source;
@@ -15,7 +16,14 @@ use clap::{CommandFactory, Parser};
 use failure::Failure;
 use std::process::ExitCode;
 
+/// Without MEMQUILT_LOG: failures, and options that have no effect.
+const LOGGED: &str = "error,memquilt::config=warn";
+
 fn main() -> ExitCode {
+    let level = tracing_subscriber::EnvFilter::try_from_env("MEMQUILT_LOG").unwrap_or_else(|_| LOGGED.into());
+    let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
+    // Plain, since --color is not known before the command line is read.
+    log.with_ansi(false).without_time().init();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -25,16 +33,16 @@ fn main() -> ExitCode {
             return if error.use_stderr() { failure::USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    let level = tracing_subscriber::EnvFilter::try_from_env("MEMQUILT_LOG").unwrap_or_else(|_| "error".into());
-    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
     let result = match &cli.command {
         Command::Stress(args) => stress::run(args, cli.color),
         Command::Replay(args) => replay::run(args, cli.color),
         Command::Fit(args) => fit::run(args, cli.color),
         Command::Convert(args) => convert::run(args),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "memquilt", &mut std::io::stdout());
-            Ok(())
+            // clap panics where it cannot write.
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "memquilt", &mut script);
+            output::print(String::from_utf8_lossy(&script).trim_end())
         }
     };
     match result {

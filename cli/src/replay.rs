@@ -2,33 +2,46 @@
 
 use crate::args::{Color, ReplayArgs, RunArgs};
 use crate::failure::Failure;
-use crate::output::{self, Output, gib, ms};
+use crate::output::{self, Column, Output, bytes, gib, ms};
 use crate::progress::Progress;
 use crate::source;
-use comfy_table::{Cell, Table};
-use memquilt::StrategyKind;
+use comfy_table::{Cell, ColumnConstraint, Table};
 use memquilt::trace::Trace;
 use memquilt::trace::replay::{PassReport, replay};
+use memquilt::{OutOfMemory, StrategyKind};
+
+const COLUMNS: [Column; 11] = [
+    Column::text("trace"),
+    Column::text("strategy"),
+    Column::figure("pass"),
+    Column::figure("live\nGiB"),
+    Column::figure("reserved\nGiB"),
+    Column::figure("utilization"),
+    Column::figure("driver\ncalls").spare(1),
+    Column::figure("driver\nms").spare(3),
+    Column::figure("stalls").spare(4),
+    Column::figure("worst\nms").spare(2),
+    Column::figure("ns/op").spare(5),
+];
+
+/// Where the pass stands; with one pass it is not shown.
+const PASS: usize = 2;
 
 pub(crate) fn run(args: &ReplayArgs, color: Color) -> Result<(), Failure> {
-    let mut comparison = Comparison::new(&args.run, color);
-    for path in &args.traces {
-        for trace in source::load(path)? {
-            comparison.run(&trace)?;
-        }
-    }
-    let names: Vec<_> = args.traces.iter().map(|path| path.display().to_string()).collect();
-    comparison.finish(&format!("memquilt replay {}", names.join(" ")))
+    let traces = source::load_all(&args.traces, args.generate)?;
+    let mut comparison = Comparison::new(&args.run, color)?;
+    let ran = traces.iter().try_for_each(|trace| comparison.run(trace));
+    comparison.finish(ran)
 }
 
 /// Every trace through every strategy.
 pub(crate) struct Comparison<'a> {
     args: &'a RunArgs,
     output: Output,
+    heading: Option<&'static str>,
     table: Table,
+    shortages: Vec<String>,
     totals: Vec<Total>,
-    runs: usize,
-    out_of_memory: usize,
 }
 
 /// One strategy over all traces, in the first pass of each.
@@ -37,18 +50,21 @@ struct Total {
     live: u64,
     reserved: u64,
     worst: Option<(f64, String)>,
+    runs: usize,
+    out_of_memory: usize,
 }
 
 impl<'a> Comparison<'a> {
-    pub(crate) fn new(args: &'a RunArgs, color: Color) -> Self {
+    pub(crate) fn new(args: &'a RunArgs, color: Color) -> Result<Self, Failure> {
         let strategies = args.runs().into_iter().map(|run| run.config.strategy);
-        let totals = strategies.map(|strategy| Total { strategy, live: 0, reserved: 0, worst: None }).collect();
-        let output = Output::new(color);
-        Self { args, output, table: columns(args), totals, runs: 0, out_of_memory: 0 }
+        let totals = strategies.map(Total::new).collect();
+        let output = Output::new(color, args.svg.as_deref())?;
+        Ok(Self { args, output, heading: None, table: output::table(&COLUMNS), shortages: Vec::new(), totals })
     }
 
-    pub(crate) fn heading(&mut self, text: &str) -> Result<(), Failure> {
-        if self.args.json { Ok(()) } else { self.output.text(text) }
+    /// Words above the table of what runs from here on.
+    pub(crate) fn heading(&mut self, text: &'static str) {
+        self.heading = Some(text);
     }
 
     /// Replays one trace through every strategy; its rows are printed with the table, its JSON at once.
@@ -57,17 +73,18 @@ impl<'a> Comparison<'a> {
             let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
             let reports = replay(trace, &options, &mut |done, total| progress.set(done, total))?;
             drop(progress);
-            self.runs += 1;
             for report in &reports {
-                self.out_of_memory += usize::from(report.oom.is_some());
                 if self.args.json {
                     output::print(&report.to_json().to_string())?;
                 } else {
-                    self.table.add_row(row(report, index == 0 && report.pass == 1, self.args));
+                    self.table.add_row(row(report, index == 0 && report.pass == 1));
+                }
+                if let Some((event, shortage)) = &report.oom {
+                    self.shortages.push(in_words(trace, report, *event, shortage));
                 }
             }
-            if let (Some(first), Some(total)) = (reports.first(), self.totals.get_mut(index)) {
-                total.add(first);
+            if let Some(total) = self.totals.get_mut(index) {
+                total.add(&reports);
             }
         }
         Ok(())
@@ -75,62 +92,54 @@ impl<'a> Comparison<'a> {
 
     /// Prints the rows that have come together, and begins a new table.
     pub(crate) fn print_table(&mut self) -> Result<(), Failure> {
-        if !self.args.json && self.table.row_count() > 0 {
-            let table = std::mem::replace(&mut self.table, columns(self.args));
-            self.output.table(&table)?;
+        if self.args.json || self.table.row_count() == 0 {
+            return Ok(());
         }
-        Ok(())
+        if let Some(heading) = self.heading.take() {
+            self.output.text(heading)?;
+        }
+        let mut table = std::mem::replace(&mut self.table, output::table(&COLUMNS));
+        if self.args.passes == 1
+            && let Some(pass) = table.column_mut(PASS)
+        {
+            pass.set_constraint(ColumnConstraint::Hidden);
+        }
+        self.output.table(&table, &COLUMNS)?;
+        for shortage in std::mem::take(&mut self.shortages) {
+            self.output.text("")?;
+            self.output.text(&shortage)?;
+        }
+        self.output.text("")
     }
 
-    /// Prints what is left and the sum of it; out of memory anywhere is a failure.
-    pub(crate) fn finish(mut self, command: &str) -> Result<(), Failure> {
+    /// Prints what is left and the sum of it, all that there is if `ran` is a failure. Out of memory anywhere is one.
+    pub(crate) fn finish(mut self, ran: Result<(), Failure>) -> Result<(), Failure> {
         self.print_table()?;
+        ran?;
         if !self.args.json {
-            for total in &self.totals {
+            for total in self.totals.iter().filter(|total| total.runs > 1) {
                 self.output.text(&total.to_string())?;
             }
-            self.output
-                .text("Reserved above live is memory that the job holds and cannot use. See --help for more.")?;
+            self.output.text("What is reserved above live is memory that the job holds and cannot use.")?;
         }
-        self.output.finish(command, self.args)?;
-        if self.out_of_memory > 0 {
-            return Err(Failure::OutOfMemory(self.out_of_memory, self.runs));
+        self.output.finish()?;
+        let runs = self.totals.iter().map(|total| total.runs).sum();
+        match self.totals.iter().map(|total| total.out_of_memory).sum() {
+            0 => Ok(()),
+            out_of_memory => Err(Failure::OutOfMemory(out_of_memory, runs)),
         }
-        Ok(())
     }
 }
 
-fn columns(args: &RunArgs) -> Table {
-    let mut columns = vec!["trace", "strategy"];
-    if args.passes > 1 {
-        columns.push(">pass");
-    }
-    columns.extend([
-        ">live GiB",
-        ">reserved GiB",
-        ">utilization",
-        ">driver calls",
-        ">driver ms",
-        ">stalls",
-        ">worst ms",
-        ">ns/op",
-    ]);
-    output::table(&columns)
-}
-
-fn row(report: &PassReport, first: bool, args: &RunArgs) -> Vec<Cell> {
-    let mut row = vec![
-        Cell::new(if first { report.trace.as_str() } else { "" }),
-        Cell::new(if report.pass == 1 { report.strategy } else { "" }),
-    ];
-    if args.passes > 1 {
-        row.push(Cell::new(report.pass));
-    }
+fn row(report: &PassReport, first: bool) -> [Cell; 11] {
     let utilization = match &report.oom {
         None => output::utilization(report.utilization()),
-        Some((event, _)) => output::failed(&format!("OOM at event {event}")),
+        Some(_) => output::failed("OOM"),
     };
-    row.extend([
+    [
+        Cell::new(if first { report.trace.as_str() } else { "" }),
+        Cell::new(if report.pass == 1 { report.strategy } else { "" }),
+        Cell::new(report.pass),
         Cell::new(gib(report.peak_live)),
         Cell::new(gib(report.peak_reserved)),
         utilization,
@@ -139,36 +148,67 @@ fn row(report: &PassReport, first: bool, args: &RunArgs) -> Vec<Cell> {
         Cell::new(report.stalls),
         Cell::new(ms(report.worst_stall_ns)),
         Cell::new(format!("{:.0}", report.ns_per_op)),
-    ]);
-    row
+    ]
+}
+
+/// A shortage in a sentence: who asked for what, and what there was.
+fn in_words(trace: &Trace, report: &PassReport, event: usize, shortage: &OutOfMemory) -> String {
+    let mut out = format!(
+        "{}, {}: out of memory at event {event} of {}. Asked for {}; free were {} of the device's {}, and {} of the {} \
+         that {} held, at most {} of it in one piece for this request.",
+        report.trace,
+        report.strategy,
+        trace.events.len(),
+        bytes(shortage.requested),
+        bytes(shortage.device_free),
+        bytes(shortage.device_total),
+        bytes(shortage.unallocated()),
+        bytes(shortage.reserved),
+        report.strategy,
+        bytes(shortage.largest_free),
+    );
+    if shortage.pending > 0 {
+        out.push_str(&format!(" {} was freed but still in use by other streams.", bytes(shortage.pending)));
+    }
+    let live = trace.summary().peak_live;
+    if live > shortage.device_total {
+        out.push_str(&format!(" The trace's live bytes alone reach {}: nothing could run it.", bytes(live)));
+    }
+    out
 }
 
 impl Total {
-    fn add(&mut self, report: &PassReport) {
-        if report.oom.is_some() {
+    fn new(strategy: StrategyKind) -> Self {
+        Self { strategy, live: 0, reserved: 0, worst: None, runs: 0, out_of_memory: 0 }
+    }
+
+    fn add(&mut self, passes: &[PassReport]) {
+        self.runs += 1;
+        if passes.iter().any(|pass| pass.oom.is_some()) {
+            self.out_of_memory += 1;
             return;
         }
-        self.live += report.peak_live;
-        self.reserved += report.peak_reserved;
-        let utilization = report.utilization();
+        let Some(first) = passes.first() else { return };
+        self.live += first.peak_live;
+        self.reserved += first.peak_reserved;
+        let utilization = first.utilization();
         if self.worst.as_ref().is_none_or(|(worst, _)| utilization < *worst) {
-            self.worst = Some((utilization, report.trace.clone()));
+            self.worst = Some((utilization, first.trace.clone()));
         }
     }
 }
 
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Some((worst, trace)) = &self.worst else {
-            return write!(f, "{:<10} ran nothing to the end", self.strategy.name());
-        };
-        let part = self.live as f64 / self.reserved.max(1) as f64;
-        write!(
-            f,
-            "{:<10} uses {:5.1}% of what it reserves ({:5.1}% at worst, {trace})",
-            self.strategy.name(),
-            part * 100.0,
-            worst * 100.0,
-        )
+        write!(f, "{:<10}", self.strategy.name())?;
+        if let Some((worst, trace)) = &self.worst {
+            let part = self.live as f64 / self.reserved.max(1) as f64;
+            write!(f, " uses {:.1}% of what it reserves, {:.1}% at worst ({trace})", part * 100.0, worst * 100.0)?;
+        }
+        match self.out_of_memory {
+            0 => Ok(()),
+            some if some == self.runs => write!(f, " ran nothing to the end"),
+            some => write!(f, "; {some} of {} ran out of memory", self.runs),
+        }
     }
 }

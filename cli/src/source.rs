@@ -1,23 +1,43 @@
 //! Where traces come from: files, recorded jobs that the command carries, generated workloads.
 
+use crate::args::GenerateArgs;
 use crate::failure::Failure;
+use memquilt::nearest::near;
 use memquilt::trace::workload::{self, Scale, Workload};
-use memquilt::trace::{Trace, read_path, recorded};
-use std::path::Path;
+use memquilt::trace::{Trace, TraceError, read_path, recorded};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
-/// The traces of a file, or the recorded job of that name. A file wins.
-pub(crate) fn load(path: &Path) -> Result<Vec<Trace>, Failure> {
-    if !path.exists()
-        && let Some(job) = path.to_str().and_then(recorded::find)
-    {
-        return Ok(vec![job.load()?]);
+/// The traces of all files and names, so that what cannot be read is known before anything runs.
+pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<Vec<Trace>, Failure> {
+    if paths.is_empty() {
+        let jobs: Vec<_> = recorded::JOBS.iter().map(|job| job.name).collect();
+        return Err(Failure::Usage(format!(
+            "no trace is given; expected a PyTorch memory snapshot (.pickle, .pickle.gz, .json), a trace (.mqt, .csv, \
+             .csv.gz), or the name of a recorded job ({}) or of a generated workload (`memquilt stress --list`)",
+            jobs.join(", ")
+        )));
     }
-    Ok(read_path(path)?)
+    let mut traces = Vec::new();
+    for path in paths {
+        traces.extend(load(path, generate)?);
+    }
+    Ok(traces)
 }
 
-/// A generated workload's trace.
-pub(crate) fn generate(workload: &Workload, seed: u64, steps: Option<u32>) -> Result<Trace, Failure> {
-    workload.generate(seed, Scale { steps }).map_err(|error| Failure::Usage(format!("{}: {error}", workload.name)))
+/// The traces of a file, or the recorded job or generated workload of that name. A file wins.
+pub(crate) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Trace>, Failure> {
+    match read_path(path) {
+        Err(TraceError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            let name = path.to_string_lossy();
+            match entries().into_iter().find(|entry| entry.name() == name) {
+                Some(entry) => Ok(vec![entry.trace(generate)?]),
+                None => Err(Failure::NoSuchTrace { path: path.to_owned(), nearest: suggestion(&name) }),
+            }
+        }
+        Err(TraceError::Io { source, .. }) => Err(Failure::Read { path: path.to_owned(), error: source }),
+        traces => Ok(traces?),
+    }
 }
 
 /// One entry of the stress set.
@@ -56,10 +76,14 @@ impl Entry {
         }
     }
 
-    pub(crate) fn trace(self, seed: u64, steps: Option<u32>) -> Result<Trace, Failure> {
+    /// The trace; a recorded job's is always the same.
+    pub(crate) fn trace(self, generate: GenerateArgs) -> Result<Trace, Failure> {
         match self {
             Self::Recorded(job) => Ok(job.load()?),
-            Self::Generated(workload) => generate(workload, seed, steps),
+            Self::Generated(workload) => {
+                let trace = workload.generate(generate.seed, Scale { steps: generate.steps });
+                trace.map_err(|error| Failure::Usage(format!("{}: {error}", workload.name)))
+            }
         }
     }
 }
@@ -78,16 +102,18 @@ pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     }
     let mut out = Vec::new();
     for name in names {
-        let found = all.iter().filter(|entry| entry.name() == name || entry.group() == name);
         let before = out.len();
-        out.extend(found.copied());
+        out.extend(all.iter().filter(|entry| entry.name() == name || entry.group() == name).copied());
         if out.len() == before {
-            let error = match workload::find(name) {
-                Err(error) => error.to_string(),
-                Ok(_) => format!("no workload is called `{name}`"),
-            };
-            return Err(Failure::Usage(format!("{error}; `memquilt stress --list` shows all")));
+            let text = format!("no workload or group is called `{name}` (`memquilt stress --list` shows all)");
+            return Err(Failure::Usage(text + &suggestion(name)));
         }
     }
     Ok(out)
+}
+
+/// A question about the name that may have been meant, to stand behind a message.
+fn suggestion(name: &str) -> String {
+    let names = entries().into_iter().flat_map(|entry| [entry.name(), entry.group()]);
+    near(name, names).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use crate::args::{Color, StressArgs};
 use crate::failure::Failure;
-use crate::output::{self, Output};
+use crate::output::{self, Column, Output};
 use crate::replay::Comparison;
 use crate::source::{self, Entry};
 
@@ -11,28 +11,24 @@ pub(crate) fn run(args: &StressArgs, color: Color) -> Result<(), Failure> {
         return list(args, color);
     }
     let entries = source::select(&args.workloads)?;
-    let mut comparison = Comparison::new(&args.run, color);
+    let mut comparison = Comparison::new(&args.run, color)?;
     let (recorded, generated): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| matches!(e, Entry::Recorded(_)));
     let sets = [
         (recorded, "Real PyTorch jobs, recorded on an H200:"),
         (generated, "Generated patterns, sizes from real model shapes:"),
     ];
-    for (entries, heading) in sets {
-        if entries.is_empty() {
-            continue;
-        }
-        comparison.heading(heading)?;
-        for entry in entries {
-            comparison.run(&entry.trace(args.seed, args.steps)?)?;
-        }
-        comparison.print_table()?;
-    }
-    let names = args.workloads.iter().map(|name| format!(" {name}")).collect::<String>();
-    comparison.finish(&format!("memquilt stress{names}"))
+    let ran = sets.into_iter().try_for_each(|(entries, heading)| {
+        comparison.heading(heading);
+        entries.into_iter().try_for_each(|entry| comparison.run(&entry.trace(args.generate)?))?;
+        comparison.print_table()
+    });
+    comparison.finish(ran)
 }
 
 fn list(args: &StressArgs, color: Color) -> Result<(), Failure> {
-    let mut table = output::table(&["name", "group", "default", "what it does"]);
+    const COLUMNS: [Column; 4] =
+        [Column::text("name"), Column::text("group"), Column::text("default"), Column::text("what it does")];
+    let mut table = output::table(&COLUMNS);
     for entry in source::entries() {
         if args.run.json {
             let line = serde_json::json!({
@@ -47,9 +43,9 @@ fn list(args: &StressArgs, color: Color) -> Result<(), Failure> {
             table.add_row([entry.name(), entry.group(), default, entry.summary()]);
         }
     }
-    let mut output = Output::new(color);
+    let mut output = Output::new(color, args.run.svg.as_deref())?;
     if !args.run.json {
-        output.table(&table)?;
+        output.table(&table, &COLUMNS)?;
     }
-    output.finish("memquilt stress --list", &args.run)
+    output.finish()
 }

@@ -32,7 +32,7 @@ pub enum Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Whole => write!(f, "whole file"),
+            Self::Whole => write!(f, "as a whole"),
             Self::Line(line) => write!(f, "line {line}"),
             Self::LineColumn(line, column) => write!(f, "line {line}, column {column}"),
             Self::Byte(byte) => write!(f, "byte {byte}"),
@@ -41,6 +41,11 @@ impl fmt::Display for Place {
             Self::Event(index) => write!(f, "event {index}"),
         }
     }
+}
+
+/// The place as it stands behind a file's name.
+fn at(place: &Place) -> String {
+    if *place == Place::Whole { String::new() } else { format!(", {place}") }
 }
 
 /// A rule of traces that an event breaks. The numbers are those of the source: an id of a csv file, an address of a
@@ -95,7 +100,7 @@ pub enum TraceError {
         source: io::Error,
     },
     /// The file is not what its beginning promises: damaged, cut off, or wrong at one place.
-    #[error("{file}, {place}: found {found}, expected {expected}")]
+    #[error("{file}{}: found {found}, expected {expected}", at(.place))]
     Malformed {
         /// The file.
         file: String,
@@ -107,7 +112,7 @@ pub enum TraceError {
         expected: String,
     },
     /// The file can be read, but what it tells cannot have happened.
-    #[error("{file}, {place}: {source}")]
+    #[error("{file}{}: {source}", at(.place))]
     Rule {
         /// The file.
         file: String,
@@ -237,6 +242,8 @@ mod tests {
         assert_eq!(error.to_string(), "job.csv, line 7: found \"x\", expected a, r or f");
         let error = TraceError::rule("s.pickle", Place::Entry { device: 1, index: 5 }, RuleError::Reused(42));
         assert!(error.to_string().starts_with("s.pickle, device_traces[1][5]: block 42 is allocated again"));
+        let error = TraceError::malformed("s.pickle", Place::Whole, "a list", "a dict");
+        assert_eq!(error.to_string(), "s.pickle: found a list, expected a dict");
     }
 
     #[test]

@@ -9,8 +9,13 @@ use serde_json::{Value, json};
 
 /// The step of the search, in bytes: the granularity of physical memory.
 const STEP: u64 = 2 << 20;
+/// The first device that is tried has this many times the live bytes: plenty, and yet no more than needed, since some
+/// strategies reserve addresses for all of it on every stream.
+const PLENTY: u64 = 16;
+/// Where that is not enough, the next device has this many times more.
+const MORE: u64 = 4;
 /// No device is tried with more than this, in bytes.
-const LARGEST: u64 = 4 << 40;
+pub const LARGEST: u64 = crate::driver::sim::MAX_CAPACITY;
 
 /// The smallest capacity that suffices for a trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +66,7 @@ impl FitReport {
 /// `progress` is told the tries done, and about how many there will be.
 ///
 /// # Errors
-/// As [`replay`]; `None` where the trace does not run on 4 TiB.
+/// As [`replay`]; `None` where the trace does not run on 16 TiB.
 pub fn fit(
     trace: &Trace,
     options: &ReplayOptions,
@@ -76,17 +81,17 @@ pub fn fit(
         Ok::<_, ReplayError>(passes)
     };
     let ran = |passes: &[PassReport]| passes.last().is_some_and(|pass| pass.oom.is_none());
-    // Not the largest device at once: strategies that reserve addresses for the whole device would run out of those.
-    let mut capacity = trace.summary().peak_live.saturating_mul(4).next_multiple_of(STEP).clamp(STEP, LARGEST);
+    let peak_live = trace.summary().peak_live;
+    let mut capacity = peak_live.max(STEP).saturating_mul(PLENTY).min(LARGEST);
     let plenty = loop {
         let passes = run(capacity, 18, progress)?;
-        if ran(&passes) || capacity == LARGEST {
-            break passes;
+        match capacity {
+            _ if ran(&passes) => break passes,
+            LARGEST => return Ok(None),
+            _ => capacity = capacity.saturating_mul(MORE).min(LARGEST),
         }
-        capacity = capacity.saturating_mul(4).min(LARGEST);
     };
-    let Some(last) = plenty.last().filter(|_| ran(&plenty)) else { return Ok(None) };
-    let (strategy, peak_live) = (last.strategy, last.peak_live);
+    let Some(strategy) = plenty.last().map(|pass| pass.strategy) else { return Ok(None) };
     let peak_reserved = plenty.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0);
     // In steps: `low` is too little, `high` is enough.
     let mut low = (peak_live / STEP).saturating_sub(1);

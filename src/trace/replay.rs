@@ -4,7 +4,7 @@
 //! for what the trace says and nothing else, and reads the result from the allocator's own statistics and the driver's
 //! own counters.
 
-use super::{Trace, TraceEvent};
+use super::{Summary, Trace, TraceEvent};
 use crate::driver::sim::{Hold, SimConfig, SimConfigError, SimGpu};
 use crate::driver::{Call, CallStats, Driver, DriverError, StreamId};
 use crate::error::OutOfMemory;
@@ -85,7 +85,7 @@ pub struct PassReport {
     pub ops: u64,
     /// Allocations carried out.
     pub allocations: u64,
-    /// The most bytes requested and not freed.
+    /// The most bytes requested and not freed; where memory did not suffice, until then.
     pub peak_live: u64,
     /// The same with freed blocks that other streams still used.
     pub peak_active: u64,
@@ -279,7 +279,11 @@ impl<'t> Replayer<'t> {
         }
         let elapsed = start.elapsed();
         progress(event);
-        let report = self.report(pass, &before, &calls);
+        let mut report = self.report(pass, &before, &calls);
+        if oom.is_some() {
+            // What the rest of the trace would have held was never there.
+            report.peak_live = Summary::of(events.get(..event).unwrap_or_default()).peak_live;
+        }
         self.end_pass(event)?;
         Ok(PassReport { ops, allocations, ns_per_op: elapsed.as_nanos() as f64 / ops.max(1) as f64, oom, ..report })
     }

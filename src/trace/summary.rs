@@ -26,12 +26,19 @@ impl Trace {
     /// Counts the trace through.
     #[must_use]
     pub fn summary(&self) -> Summary {
+        Summary::of(&self.events)
+    }
+}
+
+impl Summary {
+    /// Counts the first events of a trace through.
+    pub(super) fn of(events: &[TraceEvent]) -> Self {
         let mut out = Summary::default();
         let mut sizes = Vec::new();
         let (mut live, mut active) = (0u64, 0u64);
         let size_of = |sizes: &[u64], block: u32| sizes.get(block as usize).copied().unwrap_or(0);
         let mut last_request = None;
-        for event in &self.events {
+        for event in events {
             match *event {
                 TraceEvent::Alloc { size, .. } => {
                     out.allocations += 1;

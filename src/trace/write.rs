@@ -7,6 +7,16 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+/// How the names of the formats end that are written.
+pub const ENDINGS: [&str; 3] = [".mqt", ".csv", ".csv.gz"];
+
+/// Whether a file of this name can be written.
+#[must_use]
+pub fn can_write(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
 /// Writes `trace` to `path`: `.mqt` is the compact format, `.csv` and `.csv.gz` the text. The file appears only when it
 /// is complete.
 ///

@@ -12,6 +12,9 @@ use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes};
 
 /// What every specification begins with.
 const PREFIX: &str = "sim";
+/// The most memory that a simulated GPU can have, in bytes (16 TiB): a quarter of its address space, since allocators
+/// reserve several times a device's memory in addresses.
+pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
 const KEYS: [&str; 1] = ["capacity"];
 
@@ -62,9 +65,9 @@ impl SimConfig {
         Ok(config)
     }
 
-    /// Refuses a capacity that holds nothing.
+    /// Refuses a capacity that holds nothing, or more than there are addresses for.
     pub(super) fn check(&self) -> Result<(), SimConfigError> {
-        if self.capacity < GRANULARITY {
+        if !(GRANULARITY..=MAX_CAPACITY).contains(&self.capacity) {
             return Err(SimConfigError::Capacity { capacity: self.capacity });
         }
         Ok(())
@@ -119,8 +122,10 @@ pub enum SimConfigError {
     /// The capacity is not a size.
     #[error("capacity: {0}")]
     Bytes(#[from] ParseBytesError),
-    /// The capacity holds not even one chunk.
-    #[error("a capacity of {capacity} bytes holds nothing; expected at least {GRANULARITY} (2MiB)")]
+    /// The capacity holds not even one chunk, or more than can be addressed.
+    #[error(
+        "a capacity of {capacity} bytes cannot be simulated; expected {GRANULARITY} (2MiB) to {MAX_CAPACITY} (16TiB)"
+    )]
     Capacity {
         /// The capacity in bytes.
         capacity: u64,

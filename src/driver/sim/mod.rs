@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 pub use capture::CaptureMode;
-pub use config::{SimConfig, SimConfigError};
+pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
 pub use cost::Profile;
 pub use faults::{Fault, Leaks, Range};
 pub use streams::Hold;

@@ -201,7 +201,7 @@ pub(super) static CATALOGUE: [Workload; 54] = [
     other("dtr-tree", "rematerialisation", "the same over a random tree in every step", 6, DTR_TREE),
     other("kv-batch", "kv-cache", "one cache a layer, grown by concatenation, gathered anew on joins", 70, KV_BATCH),
     other("kv-requests", "kv-cache", "a cache a layer for each request, grown by concatenation", 30, KV_REQUESTS),
-    other("resnet-multi", "vision", "ResNet-152 in mixed precision, resolutions and batches vary", 10, RESNET_MULTI),
+    other("resnet-152", "vision", "ResNet-152 in mixed precision, resolutions and batches vary", 10, RESNET_MULTI),
     other("llama-1b-rlhf", "rlhf", "generates, scores with a reference model, trains; in turn", 2, LLAMA_RLHF),
     other("llama-8b-fsdp", "side-stream", "weights gathered and gradients reduced on side streams", 3, LLAMA_FSDP),
     other("prefetch", "side-stream", "buffers of a side stream used on the main one", 60, PREFETCH),

@@ -303,7 +303,7 @@ const GOLDEN: [(&str, u64); 54] = [
     ("dtr-tree", 0x9c2b_86ad_18da_92f5),
     ("kv-batch", 0xc0b6_0480_a97f_a50b),
     ("kv-requests", 0x9f20_49fc_a174_f560),
-    ("resnet-multi", 0x1555_7380_9c8e_760d),
+    ("resnet-152", 0x1555_7380_9c8e_760d),
     ("llama-1b-rlhf", 0x247f_155f_6caa_7a2e),
     ("llama-8b-fsdp", 0x0a21_9211_3e9d_2360),
     ("prefetch", 0xd193_5946_ef9d_0162),

@@ -1,0 +1,122 @@
+//! Files that are no traces, or wrong ones: exit code 1, and an error that names the file, the place and what was
+//! expected.
+
+use super::{Folder, complaint, has, memquilt, run, stdout};
+
+#[test]
+fn wrong_lines_are_named() {
+    let folder = Folder::new();
+    for (text, parts) in [
+        ("a,1,x,0\n", &["line 1", "\"x\"", "a size in bytes"] as &[_]),
+        ("a,1,512,0\na,2,512\n", &["line 2", "too few fields", "a stream in hex"]),
+        ("a,1,512,0,7\n", &["line 1", "fewer fields"]),
+        ("a,1,512,0\nz,1\n", &["line 2", "\"z,1\"", "a, r or f"]),
+        ("a,1,512,0\nr,2\n", &["line 2", "block 2", "an earlier allocation was expected"]),
+        ("a,1,512,0\nr,1\nr,1\n", &["line 3", "block 1", "freed a second time"]),
+        ("a,1,512,0\nr,1\nf,1\nr,1\n", &["line 4", "block 1", "no such block is live"]),
+        ("a,1,512,0\nf,1\n", &["line 2", "block 1", "its free_requested was expected"]),
+        ("a,1,512,0\na,1,512,0\n", &["line 2", "block 1", "must be freed first"]),
+        ("a,1,-5,0\n", &["line 1", "\"-5\"", "a decimal number from 0"]),
+        ("a,1,99999999999999999999,0\n", &["line 1", "\"99999999999999999999\"", "18446744073709551615"]),
+        ("a,1,9999999999999999999,0\n", &["line 1", "block 1", "at most 140737488355328 bytes"]),
+        ("a,1,0,0\n", &["line 1", "size 0", "at least 1 byte"]),
+        ("# {\"job\": \na,1,512,0\n", &["line 1", "a JSON object"]),
+    ] {
+        let file = folder.file("trace.csv", text.as_bytes());
+        for command in ["replay", "fit"] {
+            let error = complaint(&[command, &file], 1);
+            has(&error, &[&file]);
+            has(&error, parts);
+        }
+    }
+}
+
+#[test]
+fn damaged_and_strange_files_are_named() {
+    let folder = Folder::new();
+    run(&["convert", "comb", &folder.name("whole.csv.gz"), "--steps", "1"], 0);
+    run(&["convert", "comb", &folder.name("whole.mqt"), "--steps", "1"], 0);
+    let (gzip, compact) =
+        (std::fs::read(folder.path("whole.csv.gz")).unwrap(), std::fs::read(folder.path("whole.mqt")).unwrap());
+    let mut flipped = compact.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let noise: Vec<u8> = (0..1000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 | 0x81).collect();
+    for (name, content, parts) in [
+        ("cut.csv.gz", &gzip[..gzip.len() / 2], &["line ", "damaged or ends early"] as &[_]),
+        ("cut.mqt", &compact[..compact.len() / 2], &["byte 24", "damaged or ends early"]),
+        ("head.mqt", &compact[..9], &["byte 9", "a header of 24 bytes"]),
+        ("flipped.mqt", &flipped, &["damaged"]),
+        ("empty.csv", b"", &["holds no allocation", "at least one"]),
+        ("none.csv", b"# {}\n", &["holds no allocation", "at least one"]),
+        ("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", &["\\x89PNG", "no known format", "PyTorch memory snapshot"]),
+        ("noise", &noise, &["no known format", "expected a csv trace"]),
+        ("text", b"hello world", &["\"hello wo\"", "expected a csv trace"]),
+        ("list.pickle", b"\x80\x02]q\x00K\x01a.", &["found a list", "segments and device_traces"]),
+        ("other.pickle", b"\x80\x02}q\x00X\x01\0\0\0aK\x01s.", &["a dict without", "segments and device_traces"]),
+        ("cut.pickle", b"\x80\x02}q\x00X\x08\0\0\0segm", &["byte ", "expected"]),
+        ("other.json", b"{\"a\": 1}", &["line 1, column 8", "segments and device_traces"]),
+        ("cut.json", b"{\"segments\": [", &["line 1, column 14", "segments and device_traces"]),
+        ("none.json", b"{\"segments\":[],\"device_traces\":[[]]}", &["no history", "_record_memory_history"]),
+        (
+            "none.pickle",
+            b"\x80\x02}q\x00(X\x08\0\0\0segmentsq\x01]q\x02X\x0d\0\0\0device_tracesq\x03]q\x04u.",
+            &["no history", "_record_memory_history"],
+        ),
+    ] {
+        let file = folder.file(name, content);
+        let error = complaint(&["replay", &file], 1);
+        has(&error, &[&file]);
+        has(&error, parts);
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_pickle_that_calls_functions_is_not_executed() {
+    let folder = Folder::new();
+    let marker = folder.name("marker");
+    let call = format!("touch {marker}");
+    let mut pickle =
+        b"\x80\x02}q\x00(X\x08\0\0\0segmentsq\x01]q\x02X\x0d\0\0\0device_tracesq\x03]q\x04cposix\nsystem\nX".to_vec();
+    pickle.extend((call.len() as u32).to_le_bytes());
+    pickle.extend(call.as_bytes());
+    pickle.extend(b"\x85Rau.");
+    let file = folder.file("evil.pickle", &pickle);
+    let error = complaint(&["replay", &file], 1);
+    has(&error, &[&file, "byte 47", "GLOBAL", "not executed"]);
+    assert!(!folder.path("marker").exists());
+}
+
+#[test]
+fn what_is_no_file_is_said_to_be_none() {
+    let folder = Folder::new();
+    let missing = folder.name("missing.csv");
+    has(&complaint(&["replay", &missing], 1), &[&missing, "no such file", "stress --list"]);
+    has(&complaint(&["convert", &missing, &folder.name("out.mqt")], 1), &[&missing, "no such file"]);
+    has(&complaint(&["replay", "op1.3b-R"], 1), &["op1.3b-R", "did you mean `opt1.3b-R`?"]);
+    has(&complaint(&["fit", "commb"], 1), &["commb", "did you mean `comb`?"]);
+    let place = folder.name("");
+    has(&complaint(&["replay", &place], 1), &[&place, "directory", "expected a trace file"]);
+    assert!(folder.content().is_empty());
+}
+
+/// What comes first is not run in vain.
+#[test]
+fn one_bad_file_of_several_is_found_before_any_run() {
+    let folder = Folder::new();
+    let bad = folder.file("bad.csv", b"a,1,x,0\n");
+    has(&complaint(&["replay", "opt1.3b-R", &bad], 1), &["bad.csv, line 1"]);
+    has(&complaint(&["replay", "--json", "opt1.3b-R", &bad], 1), &["bad.csv, line 1"]);
+}
+
+#[test]
+fn no_trace_at_all_says_what_to_give() {
+    for command in ["replay", "fit"] {
+        let error = complaint(&[command], 2);
+        has(&error, &["no trace is given", ".pickle", ".csv", ".mqt", "opt1.3b-R"]);
+    }
+    let error = complaint(&[], 2);
+    has(&error, &["Usage: memquilt", "stress", "replay", "Exit codes"]);
+    memquilt(&["--help"]).assert().code(0).stderr("");
+    has(&stdout(&["--help"], 0), &["Exit codes: 0", "1 bad input", "2 wrong command line", "3 a run"]);
+}

@@ -1,0 +1,107 @@
+//! Command lines that are wrong: exit code 2, and what would be right. Places that cannot be written: exit code 1.
+
+use super::{Folder, complaint, has};
+
+#[test]
+fn wrong_options_say_what_is_expected() {
+    for (options, parts) in [
+        ("--device sim:h200,capacity=0", &["0 bytes", "2097152 (2MiB)"] as &[_]),
+        ("--device sim:h200,capacity=1MiB", &["1048576 bytes", "2097152 (2MiB)"]),
+        ("--device sim:h200,capacity=16000000TiB", &["17592186044416 (16TiB)"]),
+        ("--device sim:h200,capacity=16777216TiB", &["64 bits"]),
+        ("--device sim:h200,capacity=-1", &["`-1`", "negative", "80GiB"]),
+        ("--device sim:h200,capacity=lots", &["`lots`", "no number", "80GiB"]),
+        ("--device sim:h200,capacity=8GX", &["`8GX`", "unit", "80GiB"]),
+        ("--device sim:h200,capacity", &["`capacity`", "Known: capacity"]),
+        ("--device sim:h200,capcity=1GiB", &["`capcity`", "did you mean `capacity`?"]),
+        ("--device sim:h201", &["`h201`", "did you mean `h200`?", "h100"]),
+        ("--device gpu", &["`gpu`", "sim:h200"]),
+        ("--device cuda:0", &["`cuda:0`", "simulated", "sim:h200"]),
+        ("--strategy cachng", &["`cachng`", "`expandable`", "did you mean `caching`?"]),
+        ("--strategy caching,zzz", &["`zzz`", "`caching`", "`expandable`"]),
+        ("--conf strategy:expandible", &["`expandible`", "did you mean `expandable`?"]),
+        ("--conf max_split_sizemb:512", &["`max_split_sizemb`", "did you mean `max_split_size_mb`?"]),
+        ("--conf max_split:512", &["`max_split`", "did you mean `max_split_size_mb`?"]),
+        ("--conf zzz:512", &["`zzz`", "there are", "`expandable_segments`"]),
+        ("--conf max_split_size_mb:x", &["`max_split_size_mb`", "`x`", "whole number of MiB"]),
+        ("--conf max_split_size_mb", &["key:value"]),
+        ("--conf expandable_segments:true", &["`true`", "`True` or `False`"]),
+        ("--passes 0", &["'0'", "from 1 to 10000"]),
+        ("--passes many", &["'many'", "from 1 to 10000"]),
+        ("--lag soon", &["'soon'", "whole number, 0 or more"]),
+        ("--lag -1", &["'-1'", "whole number, 0 or more"]),
+        ("--steps 0", &["'0'", "from 1 to 100000"]),
+        ("--steps -3", &["'-3'", "from 1 to 100000"]),
+        ("--seed x", &["'x'", "whole number, 0 or more"]),
+        ("--color sometimes", &["'sometimes'", "auto, always, never"]),
+        ("--json --svg a.svg", &["--json", "--svg"]),
+    ] {
+        let (name, _) = options.split_once(' ').unwrap();
+        for command in ["stress", "replay"] {
+            let args: Vec<_> = [command, "comb"].into_iter().chain(options.split(' ')).collect();
+            let error = complaint(&args, 2);
+            has(&error, parts);
+            has(&error, &[name]);
+        }
+    }
+}
+
+#[test]
+fn unknown_workloads_get_a_suggestion_and_the_list() {
+    has(&complaint(&["stress", "commb"], 2), &["`commb`", "stress --list", "did you mean `comb`?"]);
+    has(&complaint(&["stress", "opt1.3b-r"], 2), &["did you mean `opt1.3b-R`?"]);
+    has(&complaint(&["stress", "comb", "recordd"], 2), &["`recordd`", "did you mean `recorded`?"]);
+    let error = complaint(&["stress", "zzzzzzzz"], 2);
+    has(&error, &["`zzzzzzzz`", "stress --list"]);
+    assert!(!error.contains("did you mean"), "{error}");
+    has(&complaint(&["strss"], 2), &["strss", "stress"]);
+    has(&complaint(&["completions", "fsh"], 2), &["fsh", "bash", "zsh"]);
+}
+
+#[test]
+fn more_than_can_be_generated_is_refused_before_anything_is_printed() {
+    has(&complaint(&["stress", "comb", "--steps", "100000"], 2), &["comb", "33554432 events", "fewer steps"]);
+}
+
+#[test]
+fn fit_finds_the_capacity_and_takes_none() {
+    let error = complaint(&["fit", "comb", "--device", "sim:h100,capacity=1GiB"], 2);
+    has(&error, &["looks for the capacity itself", "sim:h100"]);
+}
+
+#[test]
+fn convert_writes_whole_files_or_none() {
+    let folder = Folder::new();
+    for to in ["out.foo", "out.pickle", "out", ""] {
+        let error = complaint(&["convert", "comb", &folder.name(to), "--steps", "1"], 2);
+        has(&error, &["<TO>", ".mqt, .csv, .csv.gz"]);
+    }
+    let place = folder.name("no/such/folder/out.mqt");
+    has(&complaint(&["convert", "comb", &place, "--steps", "1"], 1), &["cannot write", &place]);
+    assert!(folder.content().is_empty(), "{:?}", folder.content());
+
+    std::fs::create_dir(folder.path("folder.mqt")).unwrap();
+    has(&complaint(&["convert", "comb", &folder.name("folder.mqt"), "--steps", "1"], 1), &["cannot write"]);
+    assert_eq!(folder.content(), ["folder.mqt"]);
+
+    let kept = folder.file("kept.mqt", b"what was there");
+    let bad = folder.file("bad.csv", b"a,1,512,0\nr,2\n");
+    has(&complaint(&["convert", &bad, &kept], 1), &["bad.csv, line 2"]);
+    assert_eq!(std::fs::read(&kept).unwrap(), b"what was there");
+}
+
+/// The picture comes last; that it cannot be written must not come last.
+#[test]
+fn an_unwritable_picture_is_found_before_the_run() {
+    let folder = Folder::new();
+    let place = folder.name("no/such/folder/out.svg");
+    for place in [place, folder.name("")] {
+        for command in ["stress", "replay", "fit"] {
+            has(&complaint(&[command, "comb", "--svg", &place], 1), &["cannot write", &place]);
+        }
+    }
+    assert!(folder.content().is_empty());
+    let picture = folder.file("old.svg", b"old");
+    complaint(&["replay", &folder.name("missing"), "--svg", &picture], 1);
+    assert_eq!(std::fs::read(&picture).unwrap(), b"old");
+}
