@@ -1,5 +1,6 @@
 //! The judge is honest: replayed here, PyTorch's two allocators reserve what they were measured to reserve on an H200.
 
+#![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 use memquilt::driver::sim::{Profile, SimConfig};

@@ -1,5 +1,6 @@
 //! What an allocator records can be replayed, and read by PyTorch's tools.
 
+#![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use memquilt::driver::StreamId;

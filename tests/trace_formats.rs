@@ -1,5 +1,6 @@
 //! The readers on files as real jobs wrote them, against counts that were taken from the files by other means.
 
+#![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
