@@ -52,7 +52,7 @@ pub struct Stats {
     pub oversize_allocations: Stat,
     /// Segments of at least `max_split_size`.
     pub oversize_segments: Stat,
-    /// Requests that were met only after all cached memory had been given back.
+    /// Requests for which all cached memory was given back before they were tried once more.
     pub num_alloc_retries: u64,
     /// Requests that could not be met.
     pub num_ooms: u64,
@@ -70,7 +70,7 @@ pub struct Stats {
     pub views_built: u64,
     /// Requests served by a view that was there already.
     pub views_reused: u64,
-    /// Bytes of host memory that the allocator's own tables take.
+    /// Bytes of host memory that the allocator's own tables take, about.
     pub host_bytes: u64,
     /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
     pub stalls: Stalls,
@@ -88,7 +88,11 @@ pub struct Stalls {
 }
 
 impl Stalls {
+    /// An operation that took `ns` in the driver. No time is no call: some misses find their memory without one.
     pub(crate) fn add(&mut self, ns: u64) {
+        if ns == 0 {
+            return;
+        }
         self.count += 1;
         self.total_ns += ns;
         self.worst_ns = self.worst_ns.max(ns);
@@ -277,6 +281,15 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operation_without_a_driver_call_is_no_stall() {
+        let mut stalls = Stalls::default();
+        for ns in [0, 7, 0, 5] {
+            stalls.add(ns);
+        }
+        assert_eq!(stalls, Stalls { count: 2, total_ns: 12, worst_ns: 7 });
+    }
 
     #[test]
     fn the_peak_of_all_pools_is_not_the_sum_of_their_peaks() {
