@@ -185,7 +185,7 @@ impl Config {
 
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
-    /// Besides PyTorch's keys there is `strategy:NAME`.
+    /// Besides PyTorch's keys there are `strategy:NAME`, and `memory_fraction`, short for `per_process_memory_fraction`.
     ///
     /// ```
     /// use memquilt::{Config, StrategyKind};

@@ -7,7 +7,8 @@ use std::fmt;
 /// The result of an allocator's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation did not happen. The allocator is as it was before the call.
+/// Why an operation did not happen. Live allocations are as they were before the call; free memory may have gone back to
+/// the driver.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// There is not enough memory. Free some and try again; the report says what is held where.
@@ -65,19 +66,19 @@ pub struct OutOfMemory {
     pub segment: u64,
     /// The device's memory.
     pub device_total: u64,
-    /// What the device had free after all that could be given back was.
+    /// What the device had free after all that could be given back was; 0 where the driver did not say.
     pub device_free: u64,
     /// What this allocator may hold at most, if it is limited.
     pub limit: Option<u64>,
     /// What it holds.
     pub reserved: u64,
-    /// Of that, in blocks that the program has not freed.
+    /// Of `reserved`, in blocks that the program has not freed.
     pub allocated: u64,
-    /// Of that, in freed blocks that other streams still use.
+    /// Of `reserved`, in freed blocks that other streams still use.
     pub pending: u64,
     /// The largest free block that this request might have taken: of its stream and pool.
     pub largest_free: u64,
-    /// Free bytes in pools of other streams, which this strategy does not share.
+    /// Free bytes in pools of other streams, small and large, which this strategy does not share.
     pub free_on_other_streams: u64,
 }
 

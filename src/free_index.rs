@@ -8,7 +8,7 @@
 //! trees hold a handful of blocks; one with thousands of near-equal ones still costs only its logarithm.
 //!
 //! ```text
-//! size / 512 = 0b1_01101_0110...   power of two 2^10, mantissa 01101 -> bin (10 - 5 + 1) * 32 + 13
+//! size / 512 = 0b1_01101_01100   power of two 2^10, mantissa 01101 -> bin (10 - 5 + 1) * 32 + 13
 //!                ^ ^^^^^ 5 bits choose the bin, the rest is ordered inside it
 //! ```
 
@@ -17,7 +17,7 @@ use crate::rounding::MIN_BLOCK;
 
 const MANTISSA_BITS: u32 = 5;
 const PER_OCTAVE: usize = 1 << MANTISSA_BITS;
-/// Up to 2^41 units of 512 B (1 PiB) have bins of their own; what is larger shares the last.
+/// Up to 2^42 units of 512 B (2 PiB) have bins of their own; what is larger shares the last.
 const BINS: usize = 38 * PER_OCTAVE;
 const WORDS: usize = BINS / 64;
 

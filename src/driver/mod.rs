@@ -3,7 +3,8 @@
 //! Owns: the [`Driver`] trait, its contract and its error type. Nothing above this module knows CUDA, and nothing in
 //! it knows blocks, pools or strategies.
 //!
-//! Sizes and addresses are bytes. Every call may fail, and a call that fails changes nothing.
+//! Sizes and addresses are bytes. Every call may fail, and a call that fails changes nothing, except that one
+//! which a stream capture forbids invalidates that capture.
 
 pub mod cuda;
 mod error;

@@ -1,8 +1,11 @@
 //! The real driver: libcuda, loaded at run time and needed neither to build nor to link.
 //!
 //! ```text
-//! CudaApi    (api.rs)      libcuda's entry points, each one optional
-//! ffi.rs                   CUDA's types and constants as plain integers
+//! driver.rs    the Driver trait: which entry point serves which call
+//! device.rs    CudaDriver: one open GPU, its live events and handles
+//! context.rs   its context, current during a call       calls.rs   counts and times
+//! api.rs       CudaApi: libcuda's entry points, each one optional
+//! ffi.rs       CUDA's types and constants as plain integers
 //! ```
 //!
 //! Owns: every call of libcuda. All `unsafe` code for it is in this folder. Knows nothing of blocks or pools.

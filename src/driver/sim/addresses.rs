@@ -1,6 +1,7 @@
-//! A stretch of address space, given out lowest first.
+//! Address space: reservations lowest first, `malloc` where the driver was seen to place it.
 //!
-//! Owns: which addresses of a region are free. What is at an address is memory.rs's matter.
+//! Owns: which addresses of a region are free, and which of them comes next. What is at an address is memory.rs's
+//! matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 

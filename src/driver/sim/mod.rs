@@ -1,5 +1,5 @@
-//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](super::Driver) trait, for machines without a GPU, for replays
-//! and for tests.
+//! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](super::Driver) trait, for machines without a
+//! GPU, for replays and for tests.
 //!
 //! Owns: [`SimGpu`], the order in which a call is checked, carried out, charged and counted, and calls that are made to
 //! fail. There is no memory behind its addresses.
@@ -7,7 +7,8 @@
 //! It refuses what the real driver refuses, with the same status. Beyond that it reports, without refusing, what a real
 //! GPU may punish later: memory used where none is, or unmapped while in use ([`Fault`]), and what is held at the end
 //! ([`Leaks`]). Where an H200's driver was seen to be laxer than CUDA's documentation, it keeps to the documentation:
-//! ranges of `unmap` and `set_access` may have no gap, and no call reaches beyond one reservation. Streams are independent of each other; the default stream waits for no other.
+//! ranges of `unmap` and `set_access` may have no gap, and no call reaches beyond one reservation. Streams are
+//! independent of each other; the default stream waits for no other.
 
 mod addresses;
 mod calls;
