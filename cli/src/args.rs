@@ -37,6 +37,16 @@ What the columns say:
   stalls        allocations and frees that had to call the driver, and the worst of them
   ns/op         time of one operation on this machine, the simulation included";
 
+const FIT_COLUMNS: &str = "\
+What the columns say:
+  live          the most bytes requested and not freed: no strategy can do with less
+  smallest      the least GPU memory on which every pass still runs, to 2 MiB; at what cost,
+                `memquilt replay --device sim:h200,capacity=SIZE` shows
+  above live    how much more that is than live
+  reserved GiB where plenty
+                the most bytes held where memory is plenty
+  tries         replays that the search took";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     Auto,
@@ -53,7 +63,7 @@ pub(crate) enum Command {
     #[command(after_help = COLUMNS, override_usage = "memquilt replay [OPTIONS] <TRACE>...")]
     Replay(ReplayArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
-    #[command(override_usage = "memquilt fit [OPTIONS] <TRACE>...")]
+    #[command(after_help = FIT_COLUMNS, override_usage = "memquilt fit [OPTIONS] <TRACE>...")]
     Fit(FitArgs),
     /// Convert a trace: from any format that is read, to .mqt, .csv or .csv.gz.
     Convert(ConvertArgs),

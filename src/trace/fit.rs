@@ -61,12 +61,13 @@ impl FitReport {
 
 /// Finds the smallest capacity, by bisection between the live peak and what the strategy reserves where memory is
 /// plenty. The options' own capacity is not used. Bisection takes it that more memory never hurts; a strategy for which
-/// it sometimes does gets one of its limits.
+/// it sometimes does gets one of its limits. That it runs says nothing of its speed: near the smallest capacity a
+/// strategy gives memory back, and waits for the GPU, again and again.
 ///
-/// `progress` is told the tries done, and about how many there will be.
+/// `None` where the trace does not run on 16 TiB. `progress` is told the tries done, and about how many there will be.
 ///
 /// # Errors
-/// As [`replay`]; `None` where the trace does not run on 16 TiB.
+/// As [`replay`].
 pub fn fit(
     trace: &Trace,
     options: &ReplayOptions,
