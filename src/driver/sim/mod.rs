@@ -240,6 +240,11 @@ impl SimGpu {
         self.state.lock().failures.push(Failure { call, calls_left: nth.max(1), status });
     }
 
+    /// Forgets what [`fail_nth`](Self::fail_nth) was asked for and has not come.
+    pub fn fail_no_more(&self) {
+        self.state.lock().failures.clear();
+    }
+
     /// The physical memory behind `range`, in the order of addresses: two addresses that lead to the same memory show
     /// here. Addresses without memory are left out.
     #[must_use]
