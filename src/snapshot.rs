@@ -62,7 +62,11 @@ impl SegmentInfo {
     /// Bytes of blocks that are handed out.
     #[must_use]
     pub fn allocated_size(&self) -> u64 {
-        self.blocks.iter().filter(|b| b.state == BlockState::ActiveAllocated).map(|b| b.size).fold(0, u64::saturating_add)
+        self.blocks
+            .iter()
+            .filter(|b| b.state == BlockState::ActiveAllocated)
+            .map(|b| b.size)
+            .fold(0, u64::saturating_add)
     }
 
     /// Bytes of blocks that are handed out or wait for other streams.
@@ -74,7 +78,11 @@ impl SegmentInfo {
     /// Bytes requested of the blocks counted in [`Self::active_size`].
     #[must_use]
     pub fn requested_size(&self) -> u64 {
-        self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.requested_size).fold(0, u64::saturating_add)
+        self.blocks
+            .iter()
+            .filter(|b| b.state != BlockState::Inactive)
+            .map(|b| b.requested_size)
+            .fold(0, u64::saturating_add)
     }
 }
 

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-use memquilt::driver::sim::{SimConfig, SimGpu};
+use memquilt::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use memquilt::driver::{
     Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo, Status, StreamId,
 };
@@ -211,8 +211,11 @@ fn a_device_of_any_size_is_no_reason_to_panic() {
         for total in [0, 1, 511, MIB, 1 << 47, 1 << 63, u64::MAX - (u64::MAX >> 3), u64::MAX - 1, u64::MAX] {
             for granularity in [0, 1, 3, 512, 2 * MIB, 1 << 63, u64::MAX] {
                 for fraction in [None, Some(0.0), Some(0.5), Some(f64::MIN_POSITIVE), Some(1.0 - f64::EPSILON)] {
-                    let config =
-                        Config { memory_fraction: fraction, garbage_collection_threshold: 0.5, ..Config::with_strategy(kind) };
+                    let config = Config {
+                        memory_fraction: fraction,
+                        garbage_collection_threshold: 0.5,
+                        ..Config::with_strategy(kind)
+                    };
                     let Ok(allocator) = Allocator::new(Arc::new(Liar::of_memory(total, granularity)), config) else {
                         continue;
                     };
@@ -420,6 +423,72 @@ fn an_observer_that_panics_is_dropped_and_harms_nothing() {
             assert!(gpu.leaks().is_empty(), "{kind}, event {at}: {}", gpu.leaks());
         }
     }
+}
+
+#[test]
+fn a_wait_that_fails_at_the_end_leaks_what_it_must_and_no_more() {
+    for kind in StrategyKind::ALL {
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
+        let allocator = allocator(kind, Arc::<SimGpu>::clone(&gpu));
+        let used = allocator.allocate(20 * MIB, MAIN).unwrap();
+        let unused = allocator.allocate(200 * MIB, StreamId(1)).unwrap();
+        allocator.record_stream(used, StreamId(7)).unwrap();
+        gpu.hold(StreamId(7));
+        allocator.free(used).unwrap();
+        allocator.free(unused).unwrap();
+        gpu.fail_nth(Call::EventSynchronize, 1, Status::UNKNOWN);
+        drop(allocator);
+        assert_eq!(gpu.leaks().bytes, 20 * MIB, "{kind}");
+        assert_eq!(gpu.leaks().events, 0);
+    }
+}
+
+#[test]
+fn the_simulated_gpu_takes_any_arguments() {
+    let mut random = Random(9);
+    let gpu = SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap();
+    let (mut held, mut addresses, mut events) = (Vec::new(), vec![0], vec![EventId(0)]);
+    for _ in 0..20_000 {
+        let chunk = 2 * MIB;
+        let ends = [0, 1, chunk, 3 * chunk, 1 << 46, 1 << 63, u64::MAX - chunk + 1, u64::MAX];
+        let mut number = || ends[random.below(8) as usize];
+        let (size, other) = (number(), number());
+        let near = addresses[random.below(addresses.len() as u64) as usize];
+        let address = [size, near, near.saturating_add(other), other][random.below(4) as usize];
+        let event = events[random.below(events.len() as u64) as usize];
+        let stream = StreamId([0, 1, u64::MAX][random.below(3) as usize]);
+        let handle = Handle(random.below(50));
+        match random.below(24) {
+            0 => addresses.extend(gpu.reserve(size, other)),
+            1 => drop(gpu.address_free(address, size)),
+            2 => drop(gpu.create(size)),
+            3 => drop(gpu.release(handle)),
+            4 => drop(gpu.map(address, size, other, handle)),
+            5 => drop(gpu.map(address, chunk, 0, handle)),
+            6 => drop(gpu.unmap(address, size)),
+            7 => drop(gpu.set_access(address, size)),
+            8 => addresses.extend(gpu.malloc(size)),
+            9 => drop(gpu.free(address)),
+            10 => events.extend(gpu.event_create()),
+            11 => drop(gpu.event_destroy(event)),
+            12 => drop(gpu.event_record(event, stream)),
+            13 => drop(gpu.event_query(event)),
+            14 => drop(gpu.event_synchronize(event)),
+            15 => drop(gpu.stream_wait(stream, event)),
+            16 => drop(gpu.stream_synchronize(stream)),
+            17 => drop(gpu.launch(stream, &[Range { address, size }, Range { address: size, size: other }], other)),
+            18 => held.push(gpu.hold(stream)),
+            19 => held.iter().for_each(|hold| drop(gpu.finish_hold(*hold))),
+            20 => gpu.advance(size),
+            21 => gpu.set_run_ahead(other),
+            22 => drop(gpu.begin_capture(stream, CaptureMode::Global)),
+            _ => drop(gpu.end_capture(stream)),
+        }
+        let behind: u64 = gpu.physical(Range { address, size }).iter().map(|piece| piece.size).sum();
+        assert!(behind <= size);
+        assert!(gpu.leaks().bytes <= 1 << 30);
+    }
+    assert!(!format!("{:?} {:?} {:?}", gpu, gpu.faults(), gpu.leaks()).is_empty());
 }
 
 #[test]

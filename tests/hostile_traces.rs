@@ -92,7 +92,8 @@ fn replaying_any_events_ends_in_a_report_or_an_error() {
         let valid = write_csv(&trace, &mut csv).is_ok();
         assert_eq!(valid, write_compact(&trace, &mut compact).is_ok());
         for kind in StrategyKind::ALL {
-            let mut options = options(Config::with_strategy(kind), [2 * MIB, 64 * MIB, 1 << 30, MAX_CAPACITY][round % 4]);
+            let mut options =
+                options(Config::with_strategy(kind), [2 * MIB, 64 * MIB, 1 << 30, MAX_CAPACITY][round % 4]);
             options.lag = [0, 3, u64::MAX][round % 3];
             options.passes = [1, 3, 0][round % 3];
             let reports = replay(&trace, &options, &mut |_, _| {});
