@@ -344,8 +344,8 @@ impl Heap {
 
     /// Refuses addresses that no driver gives out, or that belong to a segment already. They are not given back either:
     /// they may be someone's.
-    pub(crate) fn check_answer(&self, call: Call, address: u64, size: u64) -> DriverResult<()> {
-        let end = address.checked_add(size).filter(|_| address != 0 && address.is_multiple_of(MIN_BLOCK));
+    pub(crate) fn check_answer(&self, call: Call, address: u64, size: u64, alignment: u64) -> DriverResult<()> {
+        let end = address.checked_add(size).filter(|_| address != 0 && address.is_multiple_of(alignment));
         let meets = |end: u64| {
             self.segments.iter().flatten().any(|other| address < other.address + other.size && other.address < end)
         };

@@ -185,7 +185,7 @@ fn reserve(ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> 
     let plenty = total.saturating_add(total / 8).max(request.size).checked_next_multiple_of(unit);
     let size = plenty.unwrap_or_else(|| request.size.next_multiple_of(unit));
     let address = ground.driver.reserve(size, 0)?;
-    ground.heap.check_answer(Call::Reserve, address, size)?;
+    ground.heap.check_answer(Call::Reserve, address, size, SMALL_SEGMENT)?;
     match ground.heap.add_expandable_segment(request.pool, address, size, unit) {
         Ok(id) => Ok(id),
         Err(error) => {
