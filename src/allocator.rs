@@ -149,7 +149,7 @@ impl Allocator {
             Ok(())
         })?;
         core.checked()?;
-        Ok(before - core.heap.reserved())
+        Ok(before.saturating_sub(core.heap.reserved()))
     }
 
     /// Limits what the allocator may hold to a part (0 to 1) of the device's memory; 1 lifts the limit. What is held
@@ -251,7 +251,7 @@ impl Core {
             let pending = self.deferred.record_events(&*self.driver, id)?;
             self.heap.free_requested(address)?;
             self.deferred.defer(&mut self.heap, pending);
-            self.heap.counters.stalls.add(self.driver.busy_ns() - before);
+            self.heap.counters.stalls.add(self.driver.busy_ns().saturating_sub(before));
         } else {
             self.heap.free_requested(address)?;
             self.heap.free_completed(id);
@@ -270,7 +270,7 @@ impl Core {
             limit: self.limit,
         };
         let result = step(&mut *self.strategy, &mut ground);
-        self.heap.counters.stalls.add(self.driver.busy_ns() - before);
+        self.heap.counters.stalls.add(self.driver.busy_ns().saturating_sub(before));
         result
     }
 
@@ -326,9 +326,10 @@ impl Drop for Allocator {
             tracing::warn!(live, bytes, "an allocator is dropped while allocations of it are live; their memory leaks");
         }
         let released = core.timed(|strategy, ground| {
-            ground.deferred.synchronize(ground.heap, ground.driver)?;
+            // Where the wait fails, what waits stays; all else can be given back.
+            let waited = ground.deferred.synchronize(ground.heap, ground.driver);
             strategy.release_cached(ground)?;
-            Ok(())
+            Ok(waited?)
         });
         if let Err(error) = released {
             tracing::warn!(%error, "memory could not be given back");

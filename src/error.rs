@@ -86,7 +86,7 @@ impl OutOfMemory {
     /// Bytes held but not handed out and not waiting.
     #[must_use]
     pub fn unallocated(&self) -> u64 {
-        self.reserved.saturating_sub(self.allocated + self.pending)
+        self.reserved.saturating_sub(self.allocated.saturating_add(self.pending))
     }
 }
 

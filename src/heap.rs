@@ -4,7 +4,7 @@
 //! tell the heap what they got.
 
 use crate::blocks::{Block, BlockId, BlockTable, State};
-use crate::driver::{Handle, StreamId};
+use crate::driver::{Call, DriverError, DriverResult, Handle, Status, StreamId};
 use crate::error::{Error, Result};
 use crate::free_index::FreeIndex;
 use crate::observer::{Action, Event, Observer};
@@ -13,6 +13,7 @@ use crate::snapshot::{BlockInfo, BlockState, SegmentInfo};
 use crate::stats::{Class, Counters};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The free blocks that requests of one stream and one class may take.
 #[derive(Debug)]
@@ -341,6 +342,20 @@ impl Heap {
         Ok(id)
     }
 
+    /// Refuses addresses that no driver gives out, or that belong to a segment already. They are not given back either:
+    /// they may be someone's.
+    pub(crate) fn check_answer(&self, call: Call, address: u64, size: u64, alignment: u64) -> DriverResult<()> {
+        let end = address.checked_add(size).filter(|_| address != 0 && address.is_multiple_of(alignment));
+        let meets = |end: u64| {
+            self.segments.iter().flatten().any(|other| address < other.address + other.size && other.address < end)
+        };
+        if end.is_some_and(|end| !meets(end)) {
+            return Ok(());
+        }
+        let detail = format!("it gave {size} bytes at {address:#x}, which cannot be, or is part of a segment already");
+        Err(DriverError::new(call, Status::UNKNOWN, detail))
+    }
+
     fn add_segment(&mut self, pool: u32, address: u64, size: u64, backing: Backing, state: State) -> Result<BlockId> {
         let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
         let block = Block::new(address, size, pool, slot as u32, state);
@@ -459,8 +474,13 @@ impl Heap {
 
     pub(crate) fn emit(&mut self, action: Action, address: u64, size: u64, pool: u32) {
         let stream = self.pools[pool as usize].stream;
-        if let Some(observer) = &mut self.observer {
-            observer.event(&Event { action, address, size, stream });
+        let Some(observer) = &mut self.observer else { return };
+        let event = Event { action, address, size, stream };
+        // It is the program's code, called halfway through a change: a panic must not end the change there.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.event(&event))) {
+            tracing::error!(action = action.name(), "the observer panicked; it is told nothing more");
+            let observer = self.observer.take();
+            drop(catch_unwind(AssertUnwindSafe(|| drop((panic, observer)))));
         }
     }
 

@@ -25,7 +25,7 @@ pub const ROUNDUP_INTERVALS: usize = 16;
 /// is smaller, the last what is larger.
 pub type RoundupDivisions = [u32; ROUNDUP_INTERVALS];
 
-/// The block size for a request of `size` bytes, which is at most [`MAX_REQUEST`].
+/// The block size for a request of `size` bytes. No request above [`MAX_REQUEST`] is ever served.
 #[must_use]
 pub fn round_size(size: u64, divisions: &RoundupDivisions) -> u64 {
     if size < MIN_BLOCK {
@@ -37,9 +37,9 @@ pub fn round_size(size: u64, divisions: &RoundupDivisions) -> u64 {
         let power = 1u64 << size.ilog2();
         // Not 0: `size` exceeds 512 times the divisions, so their width is at least 512.
         let width = power / divisions;
-        return size.next_multiple_of(width.max(MIN_BLOCK));
+        return up_to_multiple(size, width.next_multiple_of(MIN_BLOCK));
     }
-    size.next_multiple_of(MIN_BLOCK)
+    up_to_multiple(size, MIN_BLOCK)
 }
 
 /// The size of the segment that a miss of `size` bytes (already rounded) asks for.
@@ -50,8 +50,13 @@ pub fn segment_size(size: u64, large_segment: u64) -> u64 {
     } else if size < MIN_LARGE {
         large_segment
     } else {
-        size.next_multiple_of(ROUND_LARGE)
+        up_to_multiple(size, ROUND_LARGE)
     }
+}
+
+/// The next multiple, or the last that fits in 64 bits: no caller has that much, and none shall wrap around.
+fn up_to_multiple(size: u64, of: u64) -> u64 {
+    size.checked_next_multiple_of(of).unwrap_or(u64::MAX - u64::MAX % of)
 }
 
 #[cfg(test)]

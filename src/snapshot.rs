@@ -62,19 +62,27 @@ impl SegmentInfo {
     /// Bytes of blocks that are handed out.
     #[must_use]
     pub fn allocated_size(&self) -> u64 {
-        self.blocks.iter().filter(|b| b.state == BlockState::ActiveAllocated).map(|b| b.size).sum()
+        self.blocks
+            .iter()
+            .filter(|b| b.state == BlockState::ActiveAllocated)
+            .map(|b| b.size)
+            .fold(0, u64::saturating_add)
     }
 
     /// Bytes of blocks that are handed out or wait for other streams.
     #[must_use]
     pub fn active_size(&self) -> u64 {
-        self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.size).sum()
+        self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.size).fold(0, u64::saturating_add)
     }
 
     /// Bytes requested of the blocks counted in [`Self::active_size`].
     #[must_use]
     pub fn requested_size(&self) -> u64 {
-        self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.requested_size).sum()
+        self.blocks
+            .iter()
+            .filter(|b| b.state != BlockState::Inactive)
+            .map(|b| b.requested_size)
+            .fold(0, u64::saturating_add)
     }
 }
 

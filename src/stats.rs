@@ -94,7 +94,7 @@ impl Stalls {
             return;
         }
         self.count += 1;
-        self.total_ns += ns;
+        self.total_ns = self.total_ns.saturating_add(ns);
         self.worst_ns = self.worst_ns.max(ns);
     }
 }
@@ -116,7 +116,8 @@ impl Class {
 struct PoolCount {
     current: u64,
     peak: u64,
-    /// Ever added; what was taken away is this less `current`.
+    /// Ever added, modulo 2^64: a program that runs long enough allocates more bytes than that. What was taken away is
+    /// this less `current`.
     added: u64,
     /// `added` and the part taken away, at the last reset of accumulated figures.
     added_at_reset: u64,
@@ -128,14 +129,14 @@ impl PoolCount {
         Stat {
             current: self.current,
             peak: self.peak,
-            allocated: self.added - self.added_at_reset,
-            freed: (self.added - self.current) - self.freed_at_reset,
+            allocated: self.added.wrapping_sub(self.added_at_reset),
+            freed: self.added.wrapping_sub(self.current).wrapping_sub(self.freed_at_reset),
         }
     }
 
     fn reset_accumulated(&mut self) {
         self.added_at_reset = self.added;
-        self.freed_at_reset = self.added - self.current;
+        self.freed_at_reset = self.added.wrapping_sub(self.current);
     }
 }
 
@@ -150,7 +151,7 @@ impl Counter {
     pub(crate) fn add(&mut self, class: Class, amount: u64) {
         let pool = &mut self.pools[class as usize];
         pool.current += amount;
-        pool.added += amount;
+        pool.added = pool.added.wrapping_add(amount);
         pool.peak = pool.peak.max(pool.current);
         self.peak = self.peak.max(self.pools[0].current + self.pools[1].current);
     }
@@ -183,8 +184,8 @@ impl Counter {
             all: Stat {
                 current: large.current + small.current,
                 peak: self.peak,
-                allocated: large.allocated + small.allocated,
-                freed: large.freed + small.freed,
+                allocated: large.allocated.wrapping_add(small.allocated),
+                freed: large.freed.wrapping_add(small.freed),
             },
             small_pool: small,
             large_pool: large,

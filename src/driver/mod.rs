@@ -83,7 +83,7 @@ impl CallStats {
     pub fn add(&mut self, call: Call, ns: u64) {
         let stat = &mut self.0[call as usize];
         stat.count += 1;
-        stat.total_ns += ns;
+        stat.total_ns = stat.total_ns.saturating_add(ns);
     }
 
     /// Calls and time since `earlier`, which must be an older copy of the same statistics.
@@ -105,7 +105,7 @@ impl CallStats {
     /// Time in all calls together, in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
-        self.0.iter().map(|stat| stat.total_ns).sum()
+        self.0.iter().map(|stat| stat.total_ns).fold(0, u64::saturating_add)
     }
 }
 

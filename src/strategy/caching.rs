@@ -6,7 +6,7 @@ use super::ladder::{Grow, climb};
 use super::{Ground, Miss, Strategy};
 use crate::blocks::{BlockId, BlockTable};
 use crate::config::Config;
-use crate::driver::DriverResult;
+use crate::driver::{Call, DriverResult};
 use crate::heap::{FitRules, Request};
 use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
 use crate::stats::Class;
@@ -52,6 +52,7 @@ impl Grow for Caching {
     fn grow(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
         let size = segment_size(request.size, ground.config.large_segment_size);
         let address = ground.driver.malloc(size)?;
+        ground.heap.check_answer(Call::Malloc, address, size, MIN_BLOCK)?;
         match ground.heap.add_malloc_segment(request.pool, address, size) {
             Ok(id) => Ok(id),
             Err(error) => {

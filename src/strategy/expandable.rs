@@ -8,7 +8,7 @@ use super::ladder::{Grow, climb};
 use super::{Ground, Miss, Strategy};
 use crate::blocks::{Block, BlockId, State};
 use crate::config::Config;
-use crate::driver::{Driver, DriverResult, Handle};
+use crate::driver::{Call, Driver, DriverResult, Handle};
 use crate::error::Error;
 use crate::heap::{Backing, FitRules, Request};
 use crate::rounding::{MIN_BLOCK, SMALL_SEGMENT};
@@ -182,8 +182,10 @@ fn find_room(ground: &Ground<'_>, request: &Request) -> Option<BlockId> {
 fn reserve(ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
     let unit = unit_of(ground.config, request.class);
     let total = ground.driver.properties().total_memory;
-    let size = (total + total / 8).max(request.size).next_multiple_of(unit);
+    let plenty = total.saturating_add(total / 8).max(request.size).checked_next_multiple_of(unit);
+    let size = plenty.unwrap_or_else(|| request.size.next_multiple_of(unit));
     let address = ground.driver.reserve(size, 0)?;
+    ground.heap.check_answer(Call::Reserve, address, size, SMALL_SEGMENT)?;
     match ground.heap.add_expandable_segment(request.pool, address, size, unit) {
         Ok(id) => Ok(id),
         Err(error) => {

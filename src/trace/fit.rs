@@ -83,7 +83,7 @@ pub fn fit(
     };
     let ran = |passes: &[PassReport]| passes.last().is_some_and(|pass| pass.oom.is_none());
     let peak_live = trace.summary().peak_live;
-    let mut capacity = peak_live.max(STEP).saturating_mul(PLENTY).min(LARGEST);
+    let mut capacity = peak_live.max(STEP).saturating_mul(PLENTY).min(LARGEST).next_multiple_of(STEP);
     let plenty = loop {
         let passes = run(capacity, 18, progress)?;
         match capacity {
@@ -97,6 +97,12 @@ pub fn fit(
     // In steps: `low` is too little, `high` is enough.
     let mut low = (peak_live / STEP).saturating_sub(1);
     let mut high = peak_reserved.div_ceil(STEP).max(low + 1);
+    // What was reserved is enough, unless only a part of the device may be.
+    let enough = capacity / STEP;
+    while options.config.memory_fraction.is_some() && high < enough && !ran(&run(high * STEP, 18, progress)?) {
+        low = high;
+        high = high.saturating_mul(2).min(enough);
+    }
     let expected = 2 + (high - low).max(1).ilog2();
     while high - low > 1 {
         let middle = low + (high - low) / 2;

@@ -17,7 +17,8 @@ use std::time::Instant;
 /// How often the caller hears of progress, in events.
 const PROGRESS_EVERY: usize = 1 << 14;
 
-/// Streams that the trace does not name but whose work holds a freed block back: handles from here on.
+/// Streams that the trace does not name but whose work holds a freed block back: handles from here on, but for those
+/// that the trace has.
 const HOLDING_STREAMS: u64 = 1 << 62;
 
 /// How to replay.
@@ -201,6 +202,8 @@ pub struct Replayer<'t> {
     /// The stream that holds back each block whose free has not completed.
     holding: FxHashMap<u32, (StreamId, Hold)>,
     idle_holding: Vec<StreamId>,
+    /// The handle to try for the next stream that holds.
+    next_holding: u64,
 }
 
 impl<'t> Replayer<'t> {
@@ -217,6 +220,7 @@ impl<'t> Replayer<'t> {
             deferred: summary.deferred_frees > 0,
             holding: FxHashMap::default(),
             idle_holding: Vec::new(),
+            next_holding: HOLDING_STREAMS,
         }
     }
 
@@ -296,12 +300,25 @@ impl<'t> Replayer<'t> {
         }
         if !at_once {
             // Work on a stream of its own keeps the block in use until the trace says that its free has completed.
-            let fresh = StreamId(HOLDING_STREAMS + (self.holding.len() + self.idle_holding.len()) as u64);
-            let stream = self.idle_holding.pop().unwrap_or(fresh);
+            let stream = self.holding_stream();
             self.holding.insert(block, (stream, self.sim.hold(stream)));
             self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
         }
         self.allocator.free(address).map_err(|error| self.failed(event, error))
+    }
+
+    /// A stream that is neither the trace's nor holds anything.
+    fn holding_stream(&mut self) -> StreamId {
+        if let Some(stream) = self.idle_holding.pop() {
+            return stream;
+        }
+        loop {
+            let stream = StreamId(self.next_holding);
+            self.next_holding = self.next_holding.wrapping_add(1);
+            if !self.trace.streams.contains(&stream) {
+                return stream;
+            }
+        }
     }
 
     fn end_pass(&mut self, event: usize) -> Result<(), ReplayError> {

@@ -20,6 +20,18 @@ const RESERVE_BASE: u64 = ADDRESS_SPACE;
 /// Where the memory of `malloc` begins: apart from reservations, as on a real GPU, and below them.
 const MALLOC_BASE: u64 = 16 << 40;
 
+/// A stretch of physical memory, whatever the addresses that lead to it. What `create` and `malloc` gave out has a
+/// number of its own, which never comes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Which handle or allocation.
+    pub memory: u64,
+    /// Its first byte in that.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
 #[derive(Debug)]
 struct Physical {
     size: u64,
@@ -38,6 +50,7 @@ struct Mapping {
 struct Malloc {
     size: u64,
     physical: u64,
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -51,7 +64,8 @@ pub(super) struct Memory {
     mappings: BTreeMap<u64, Mapping>,
     mallocs: BTreeMap<u64, Malloc>,
     handles: FxHashMap<Handle, Physical>,
-    next_handle: u64,
+    /// The next number of a handle or an allocation.
+    numbers: u64,
 }
 
 impl Memory {
@@ -65,7 +79,7 @@ impl Memory {
             mappings: BTreeMap::new(),
             mallocs: BTreeMap::new(),
             handles: FxHashMap::default(),
-            next_handle: 1,
+            numbers: 1,
         }
     }
 
@@ -110,8 +124,7 @@ impl Memory {
     pub(super) fn create(&mut self, size: u64) -> Answer<Handle> {
         check_size(size)?;
         self.take(size)?;
-        let handle = Handle(self.next_handle);
-        self.next_handle += 1;
+        let handle = Handle(self.next_number());
         self.handles.insert(handle, Physical { size, mappings: 0, released: false });
         Ok(handle)
     }
@@ -223,7 +236,8 @@ impl Memory {
             self.held -= physical;
             return Err(too_large());
         };
-        self.mallocs.insert(address, Malloc { size, physical });
+        let number = self.next_number();
+        self.mallocs.insert(address, Malloc { size, physical, number });
         Ok(address)
     }
 
@@ -265,6 +279,28 @@ impl Memory {
             };
         }
         Ok(())
+    }
+
+    /// The physical memory behind `range`, in the order of addresses; nothing where there is none.
+    pub(super) fn behind(&self, range: Range) -> Vec<Piece> {
+        let end = range.address.saturating_add(range.size);
+        let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
+        let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.handle.0));
+        let first = self.mallocs.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
+        let malloced = self.mallocs.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.number));
+        let mut found: Vec<_> = mapped.chain(malloced).collect();
+        found.sort_unstable();
+        let piece = |(at, size, memory)| {
+            let part = range.overlap(Range { address: at, size })?;
+            Some(Piece { memory, offset: part.address - at, size: part.size })
+        };
+        found.into_iter().filter_map(piece).collect()
+    }
+
+    fn next_number(&mut self) -> u64 {
+        let number = self.numbers;
+        self.numbers += 1;
+        number
     }
 
     pub(super) fn leaks(&self) -> Leaks {

@@ -31,6 +31,7 @@ pub use capture::CaptureMode;
 pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
 pub use cost::Profile;
 pub use faults::{Fault, Leaks, Range};
+pub use memory::Piece;
 pub use streams::Hold;
 
 use super::{Call, CallStats, DeviceProperties, DriverError, DriverResult, Status, StreamId};
@@ -238,6 +239,24 @@ impl SimGpu {
     /// pending. Calls that are not the driver's ([`launch`](Self::launch) and captures) cannot be made to fail.
     pub fn fail_nth(&self, call: Call, nth: u64, status: Status) {
         self.state.lock().failures.push(Failure { call, calls_left: nth.max(1), status });
+    }
+
+    /// Forgets what [`fail_nth`](Self::fail_nth) was asked for and has not come.
+    pub fn fail_no_more(&self) {
+        self.state.lock().failures.clear();
+    }
+
+    /// The physical memory behind `range`, in the order of addresses: two addresses that lead to the same memory show
+    /// here. Addresses without memory are left out.
+    #[must_use]
+    pub fn physical(&self, range: Range) -> Vec<Piece> {
+        self.state.lock().memory.behind(range)
+    }
+
+    /// When all that `stream` was given so far is done, by the clock; `None` while that depends on held work.
+    #[must_use]
+    pub fn done_at(&self, stream: StreamId) -> Option<u64> {
+        self.state.lock().timeline.done_at(stream)
     }
 
     /// What was reported so far, oldest first; no more than the first 10,000.

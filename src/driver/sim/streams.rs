@@ -116,6 +116,11 @@ impl Timeline {
         }
     }
 
+    /// When all that `stream` was given is done, if that is known.
+    pub(super) fn done_at(&mut self, stream: StreamId) -> Option<u64> {
+        self.streams.get_mut(&stream).map_or(Some(0), |stream| stream.done.settled())
+    }
+
     /// What of `range` unfinished work may still use: the first piece for each kernel.
     pub(super) fn in_use(&mut self, range: Range) -> Vec<(Range, StreamId)> {
         let now = self.now;

@@ -24,7 +24,7 @@ pub(super) const MAX_SETTINGS_DEPTH: usize = 8;
 const TEXT_PER_VALUE: usize = 16;
 
 /// The most devices of a snapshot; PyTorch is built for at most 120 (`C10_COMPILE_TIME_MAX_GPUS`).
-const MAX_DEVICES: usize = 1024;
+pub(super) const MAX_DEVICES: usize = 1024;
 
 /// What a top-level value must be.
 pub(super) const SNAPSHOT: &str =

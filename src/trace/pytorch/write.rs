@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 
 use super::super::TimedEvent;
 use super::super::error::{Place, TraceError};
+use super::read::MAX_DEVICES;
 use crate::observer::Action;
 use crate::snapshot::{SegmentInfo, Snapshot};
 
@@ -99,7 +100,7 @@ struct SettingsOut<'a> {
 /// The viewer plays the history backwards from the snapshot: take both at the same moment.
 ///
 /// # Errors
-/// The blocks of a segment do not tile it, or `out` cannot be written.
+/// The blocks of a segment do not tile it, the device's number is above 1023, or `out` cannot be written.
 pub fn write_snapshot_json(snapshot: &Snapshot, history: &[TimedEvent], out: impl Write) -> Result<(), TraceError> {
     let content = content(snapshot, history)?;
     let mut out = BufWriter::new(out);
@@ -125,6 +126,10 @@ pub fn write_snapshot_pickle(snapshot: &Snapshot, history: &[TimedEvent], out: i
 }
 
 fn content<'a>(snapshot: &'a Snapshot, history: &[TimedEvent]) -> Result<SnapshotOut<'a>, TraceError> {
+    // A list of histories comes before the device's own, one for each device with a lower number.
+    if snapshot.device as usize >= MAX_DEVICES {
+        return Err(TraceError::TooLarge { file: FILE.to_owned(), limit: MAX_DEVICES as u64, unit: "devices" });
+    }
     let segments = snapshot.segments.iter().enumerate();
     let segments = segments.map(|(index, segment)| segment_out(snapshot.device, index, segment));
     let mut device_traces: Vec<Vec<EntryOut>> = (0..snapshot.device).map(|_| Vec::new()).collect();

@@ -283,7 +283,7 @@ impl TensorList {
 impl Transformer {
     /// Width of all key (or value) heads together.
     pub fn kv_width(&self) -> u64 {
-        self.hidden / self.heads * self.kv_heads
+        self.hidden.checked_div(self.heads).map_or(0, |width| width.saturating_mul(self.kv_heads))
     }
 
     fn tensors(&self, list: &mut TensorList) {

@@ -281,6 +281,52 @@ fn free_waits_and_so_frees_nothing_in_use() {
 }
 
 #[test]
+fn what_lies_behind_addresses_is_told_whatever_leads_to_it() {
+    let gpu = gpu();
+    let (address, handles) = mapped(&gpu, &[G, 2 * G]);
+    let second = gpu.reserve(3 * G, 0).unwrap();
+    gpu.map(second + G, 2 * G, 0, handles[1]).unwrap();
+    let physical = |address, size| gpu.physical(Range { address, size });
+    let [one, two] = [handles[0].0, handles[1].0];
+    let piece = |memory, offset, size| Piece { memory, offset, size };
+    assert_eq!(physical(address, 3 * G), [piece(one, 0, G), piece(two, 0, 2 * G)]);
+    assert_eq!(physical(address + G - 1, 3), [piece(one, G - 1, 1), piece(two, 0, 2)]);
+    assert_eq!(physical(second, 2 * G), [piece(two, 0, G)], "the same memory, and nothing before it");
+    assert_eq!(physical(second + G + 5, u64::MAX), [piece(two, 5, 2 * G - 5)]);
+    let first = gpu.malloc(100).unwrap();
+    let before = physical(first, 100);
+    assert_eq!(before[0].size, 100);
+    gpu.free(first).unwrap();
+    assert!(physical(first, 100).is_empty() && physical(0, u64::MAX).len() == 3);
+    assert_eq!(gpu.malloc(100), Ok(first));
+    assert_ne!(physical(first, 100), before, "the address is the same, the memory another's");
+}
+
+#[test]
+fn when_a_stream_is_done_is_known_unless_it_is_held() {
+    let gpu = gpu();
+    let stream = StreamId(3);
+    assert_eq!(gpu.done_at(stream), Some(0));
+    gpu.advance(10);
+    gpu.launch(stream, &[], 5).unwrap();
+    gpu.launch(stream, &[], 7).unwrap();
+    assert_eq!(gpu.done_at(stream), Some(22));
+    gpu.hold(stream);
+    assert_eq!(gpu.done_at(stream), None);
+    gpu.advance(90);
+    gpu.finish(stream);
+    assert_eq!(gpu.done_at(stream), Some(100));
+}
+
+#[test]
+fn failures_that_have_not_come_can_be_called_off() {
+    let gpu = gpu();
+    gpu.fail_nth(Call::Malloc, 1, Status::UNKNOWN);
+    gpu.fail_no_more();
+    assert!(gpu.malloc(G).is_ok());
+}
+
+#[test]
 fn what_is_held_shows_as_leaks() {
     let gpu = gpu();
     let (address, handles) = mapped(&gpu, &[G, G]);
