@@ -328,7 +328,9 @@ impl Drop for Allocator {
         let released = core.timed(|strategy, ground| {
             // Where the wait fails, what waits stays; all else can be given back.
             let waited = ground.deferred.synchronize(ground.heap, ground.driver);
-            strategy.release_cached(ground)?;
+            let released = strategy.release_cached(ground);
+            strategy.close(ground);
+            released?;
             Ok(waited?)
         });
         if let Err(error) = released {

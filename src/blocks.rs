@@ -38,6 +38,22 @@ pub(crate) enum State {
     Pending,
     /// Address space of a segment with no memory behind it.
     Unmapped,
+    /// A range of home whose bytes a block hands out through a view.
+    Piece,
+}
+
+/// What stands behind a block's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A part of a `malloc` segment.
+    Malloc,
+    /// A part of an expandable segment.
+    Expandable,
+    /// A part of home.
+    Home,
+    /// A part of a view: it owns pieces of home, linked through `left` and then each piece's `right`.
+    View,
 }
 
 /// A contiguous part of a segment. 64 bytes: one cache line.
@@ -48,7 +64,8 @@ pub(crate) struct Block {
     pub(crate) size: u64,
     /// Bytes as requested, of the last time it was handed out.
     pub(crate) requested: u64,
-    /// The pool's count of searches when the block last became free (its age, for garbage collection).
+    /// The pool's clock when its bytes became free, the latest of them: searches (an age, for garbage collection), or
+    /// the epoch of its stream.
     pub(crate) freed_at: u64,
     /// The neighbour before it in its segment.
     pub(crate) prev: BlockId,
@@ -58,7 +75,9 @@ pub(crate) struct Block {
     pub(crate) left: BlockId,
     pub(crate) right: BlockId,
     pub(crate) pool: u32,
+    /// The segment; of a block of kind `View` the view.
     pub(crate) segment: u32,
+    pub(crate) kind: Kind,
     pub(crate) state: State,
     /// Whether other streams were named by `record_stream`.
     pub(crate) has_uses: bool,
@@ -75,14 +94,20 @@ const VACANT: Block = Block {
     right: BlockId::NONE,
     pool: 0,
     segment: 0,
+    kind: Kind::Malloc,
     state: State::Vacant,
     has_uses: false,
 };
 
 impl Block {
     /// A block that is nobody's neighbour yet.
-    pub(crate) fn new(address: u64, size: u64, pool: u32, segment: u32, state: State) -> Self {
-        Self { address, size, pool, segment, state, ..VACANT }
+    pub(crate) fn new(address: u64, size: u64, pool: u32, segment: u32, kind: Kind, state: State) -> Self {
+        Self { address, size, pool, segment, kind, state, ..VACANT }
+    }
+
+    /// A part of the same segment, at another place.
+    pub(crate) fn part(&self, address: u64, size: u64, state: State) -> Self {
+        Self { freed_at: self.freed_at, ..Self::new(address, size, self.pool, self.segment, self.kind, state) }
     }
 
     /// Whether the segment holds other blocks too.
@@ -197,7 +222,7 @@ mod tests {
     use super::*;
 
     fn block(address: u64) -> Block {
-        Block::new(address, 512, 0, 0, State::Free)
+        Block::new(address, 512, 0, 0, Kind::Malloc, State::Free)
     }
 
     #[test]

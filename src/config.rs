@@ -20,18 +20,20 @@ pub enum StrategyKind {
     Caching,
     /// The stream's segment grows at its end: PyTorch's expandable segments.
     Expandable,
+    /// Free memory is stitched together, wherever it lies.
+    Stitch,
 }
 
 impl StrategyKind {
     /// Every strategy.
-    pub const ALL: [Self; 2] = [Self::Caching, Self::Expandable];
+    pub const ALL: [Self; 3] = [Self::Caching, Self::Expandable, Self::Stitch];
 
     /// Whether it makes virtual-memory calls, which old devices and drivers do not have.
     #[must_use]
     pub const fn needs_virtual_memory(self) -> bool {
         match self {
             Self::Caching => false,
-            Self::Expandable => true,
+            Self::Expandable | Self::Stitch => true,
         }
     }
 
@@ -41,6 +43,7 @@ impl StrategyKind {
         match self {
             Self::Caching => "caching",
             Self::Expandable => "expandable",
+            Self::Stitch => "stitch",
         }
     }
 }
@@ -59,6 +62,34 @@ impl FromStr for StrategyKind {
             found: text.to_owned(),
             nearest: near(text, Self::ALL.map(Self::name)),
         })
+    }
+}
+
+/// When memory freed on one stream may serve another. Only the strategy `stitch` shares at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Sharing {
+    /// Never, as in PyTorch.
+    Never,
+    /// When the GPU has passed the free.
+    Completed,
+    /// At once, behind a GPU-side wait for the free. Programs run far ahead of the GPU, where waiting for completion
+    /// alone gains nothing.
+    #[default]
+    Wait,
+}
+
+impl Sharing {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Never, Self::Completed, Self::Wait];
+
+    /// The name, as in options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Completed => "completed",
+            Self::Wait => "wait",
+        }
     }
 }
 
@@ -83,7 +114,15 @@ pub struct Config {
     pub garbage_collection_threshold: f64,
     /// The part (0 to 1) of the device's memory that the allocator may hold. `None`, or 1: no limit.
     pub memory_fraction: Option<f64>,
+    /// When memory freed on one stream may serve another, with the strategy `stitch`.
+    pub sharing: Sharing,
+    /// The most chunks that all views together may map, with the strategy `stitch`. Each costs the host about 4.3 KB in
+    /// the driver; at the bound, views unused longest are dropped, or memory grows in one piece.
+    pub max_view_mappings: usize,
 }
+
+/// 0.28 GB of host memory at most.
+const MAX_VIEW_MAPPINGS: usize = 64 << 10;
 
 impl Default for Config {
     fn default() -> Self {
@@ -95,6 +134,8 @@ impl Default for Config {
             roundup_power2_divisions: [0; ROUNDUP_INTERVALS],
             garbage_collection_threshold: 0.0,
             memory_fraction: None,
+            sharing: Sharing::default(),
+            max_view_mappings: MAX_VIEW_MAPPINGS,
         }
     }
 }
@@ -163,8 +204,10 @@ const WITHOUT_EFFECT: [&str; 6] = [
     "pinned_reserve_segment_size_mb",
 ];
 
-const OPTIONS: [&str; 10] = [
+const OPTIONS: [&str; 12] = [
     "strategy",
+    "sharing",
+    "max_view_mappings",
     "backend",
     "expandable_segments",
     "max_split_size_mb",
@@ -248,6 +291,14 @@ impl Config {
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         match key {
             "strategy" => self.strategy = value.parse()?,
+            "sharing" => {
+                let policy = Sharing::ALL.into_iter().find(|policy| policy.name() == value);
+                self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed` or `wait`"))?;
+            }
+            "max_view_mappings" => {
+                self.max_view_mappings =
+                    value.parse().map_err(|_| bad_value(key, value, "a whole number of mappings"))?;
+            }
             "backend" => match value {
                 "native" => {}
                 _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of memquilt)")),
@@ -295,6 +346,7 @@ impl fmt::Display for Config {
         match self.strategy {
             StrategyKind::Caching => {}
             StrategyKind::Expandable => parts.push("expandable_segments:True".to_owned()),
+            StrategyKind::Stitch => parts.push("strategy:stitch".to_owned()),
         }
         if self.large_segment_size != default.large_segment_size {
             parts.push(format!("large_segment_size_mb:{}", self.large_segment_size / MIB));
@@ -314,6 +366,12 @@ impl fmt::Display for Config {
         }
         if let Some(fraction) = self.memory_fraction {
             parts.push(format!("per_process_memory_fraction:{fraction}"));
+        }
+        if self.max_view_mappings != default.max_view_mappings {
+            parts.push(format!("max_view_mappings:{}", self.max_view_mappings));
+        }
+        if self.sharing != default.sharing {
+            parts.push(format!("sharing:{}", self.sharing.name()));
         }
         f.write_str(&parts.join(","))
     }
@@ -450,6 +508,8 @@ mod tests {
             ("strategy:expandabel", &["expandabel", "did you mean `expandable`", "`caching`"]),
             ("strategy:zzz", &["unknown strategy `zzz`; there are `caching`"]),
             ("backend:cudaMallocAsync", &["native"]),
+            ("sharing:always", &["`always`", "`completed`"]),
+            ("max_view_mappings:-1", &["whole number of mappings"]),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             for part in parts {
@@ -463,6 +523,7 @@ mod tests {
         for text in [
             "",
             "expandable_segments:True",
+            "strategy:stitch,max_view_mappings:9,sharing:never",
             "large_segment_size_mb:64,max_split_size_mb:256,max_non_split_rounding_mb:128",
             "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.6,per_process_memory_fraction:0.25",
         ] {

@@ -235,7 +235,7 @@ fn bin_of(size: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blocks::{Block, State};
+    use crate::blocks::{Block, Kind, State};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -263,7 +263,7 @@ mod tests {
                 let size = (units * MIN_BLOCK) << (shift / 4);
                 match op {
                     0 | 1 => {
-                        let block = Block::new(step as u64 * MIN_BLOCK, size, 0, 0, State::Free);
+                        let block = Block::new(step as u64 * MIN_BLOCK, size, 0, 0, Kind::Malloc, State::Free);
                         let id = table.insert(block).unwrap();
                         index.insert(&mut table, id);
                         model.insert((size, block.address, id));
@@ -300,7 +300,7 @@ mod tests {
         let mut index = FreeIndex::new();
         for step in 0..10_000u64 {
             let address = (step * 7919 % 10_000) * MIN_BLOCK;
-            let id = table.insert(Block::new(address, MIN_BLOCK, 0, 0, State::Free)).unwrap();
+            let id = table.insert(Block::new(address, MIN_BLOCK, 0, 0, Kind::Malloc, State::Free)).unwrap();
             index.insert(&mut table, id);
         }
         for step in 0..10_000u64 {

@@ -1,7 +1,7 @@
 //! A GPU memory allocator, and the simulated GPU and real traces that judge it.
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
-//!   Today these are PyTorch's two, as baselines; stitching comes next.
+//!   `stitch` joins free memory wherever it lies; the other two are PyTorch's, to compare with.
 //! - [`driver`]: what an allocator asks of a GPU. [`driver::sim::SimGpu`] simulates one, [`driver::cuda::CudaDriver`]
 //!   is a real one.
 //! - [`trace`] (feature `trace`, on by default): allocation traces of real programs, read, written, recorded, generated
@@ -21,6 +21,7 @@ pub mod driver;
 mod error;
 mod free_index;
 mod heap;
+mod home;
 pub mod nearest;
 pub mod observer;
 pub mod rounding;
@@ -30,9 +31,10 @@ mod strategy;
 #[cfg(feature = "trace")]
 pub mod trace;
 pub mod units;
+mod views;
 
 pub use allocator::Allocator;
-pub use config::{Config, ConfigError, StrategyKind};
+pub use config::{Config, ConfigError, Sharing, StrategyKind};
 pub use error::{Error, OutOfMemory, Result};
 pub use stats::{Stalls, Stat, StatByPool, Stats};
 

@@ -70,6 +70,8 @@ pub struct Stats {
     pub views_built: u64,
     /// Requests served by a view that was there already.
     pub views_reused: u64,
+    /// GPU-side waits of a stream for another's epoch.
+    pub stream_waits: u64,
     /// Bytes of host memory that the allocator's own tables take, about.
     pub host_bytes: u64,
     /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
@@ -215,6 +217,7 @@ pub(crate) struct Counters {
     pub(crate) mappings: u64,
     pub(crate) views_built: u64,
     pub(crate) views_reused: u64,
+    pub(crate) stream_waits: u64,
     pub(crate) stalls: Stalls,
 }
 
@@ -273,6 +276,7 @@ impl Counters {
             mappings: self.mappings,
             views_built: self.views_built,
             views_reused: self.views_reused,
+            stream_waits: self.stream_waits,
             host_bytes: 0,
             stalls: self.stalls,
         }

@@ -271,6 +271,8 @@ fn programs(kind: StrategyKind, storm: bool) -> Tally {
         "large_segment_size_mb:12,max_non_split_rounding_mb:64",
         "roundup_power2_divisions:4",
         "garbage_collection_threshold:0.5,memory_fraction:0.9",
+        "sharing:completed,max_view_mappings:40",
+        "sharing:never",
     ]
     .into_iter()
     .enumerate()

@@ -100,7 +100,7 @@ fn each_failure(device: &str, status: Status, mut failed: impl FnMut(&str, i64))
                 for address in std::mem::take(&mut script.live) {
                     script.allocator.free(address).unwrap();
                 }
-                script.allocator.empty_cache().unwrap();
+                script.allocator.empty_cache().unwrap_or_else(|error| panic!("{name}: {error}"));
                 balanced(&script.gpu, &script.allocator);
                 assert_eq!(script.allocator.stats().reserved_bytes.all.current, 0, "{name}");
                 drop(script.allocator);

@@ -29,6 +29,43 @@ fn the_strategies_reserve_what_pytorch_reserved() {
     }
 }
 
+/// What stitching reaches today, in the first and in the third pass: floors, so that no change lowers them unseen.
+#[test]
+fn stitching_wastes_less_than_either_of_them() {
+    let floors = [
+        ("gpt2xl-N", 0.9985),
+        ("resnet-multi", 0.998),
+        ("moe-R", 0.994),
+        ("opt1.3b-R", 0.995),
+        ("opt13b-LR", 0.9985),
+        ("llama1b-ppo", 0.985),
+        ("llama8b-fsdp2", 0.9955),
+    ];
+    for (name, floor) in floors {
+        let job = recorded::find(name).unwrap();
+        let trace = job.load().unwrap();
+        let run = ReplayOptions { passes: 3, ..options(StrategyKind::Stitch) };
+        for report in replay(&trace, &run, &mut |_, _| {}).unwrap() {
+            assert!(report.utilization() >= floor, "{name}, pass {}: {}", report.pass, report.utilization());
+            assert!(report.peak_reserved < job.expandable_reserved && report.peak_reserved < job.native_reserved);
+            assert_eq!(report.cpu_syncs, 0, "{name}");
+        }
+    }
+}
+
+/// A program that runs ahead of the GPU: memory flows between streams behind GPU-side waits.
+#[test]
+fn stitching_shares_between_streams_that_run_behind() {
+    let trace = recorded::find("llama8b-fsdp2").unwrap().load().unwrap();
+    for lag in [1500, 12_000] {
+        let run = ReplayOptions { lag, ..options(StrategyKind::Stitch) };
+        let report = &replay(&trace, &run, &mut |_, _| {}).unwrap()[0];
+        assert!(report.utilization() >= 0.99, "lag {lag}: {}", report.utilization());
+        assert!(report.stream_waits > 0 && report.stream_waits < 250, "lag {lag}: {} waits", report.stream_waits);
+        assert_eq!(report.cpu_syncs, 0);
+    }
+}
+
 #[test]
 fn later_passes_of_a_steady_job_call_the_driver_no_more() {
     let trace = recorded::find("opt13b-LR").unwrap().load().unwrap();

@@ -24,6 +24,7 @@ impl Strategy for Caching {
             min_rest: [SMALL_LIMIT + MIN_BLOCK, MIN_BLOCK],
             no_split_from: max_split_size,
             count_ages: config.garbage_collection_threshold > 0.0 && config.memory_fraction.is_some(),
+            takes_idle: false,
         }
     }
 

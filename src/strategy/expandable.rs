@@ -5,10 +5,11 @@
 //! (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11), but for errors: a failed growth is undone here.
 
 use super::ladder::{Grow, climb};
+use super::mapping::{Mapping, Unsettled};
 use super::{Ground, Miss, Strategy};
 use crate::blocks::{Block, BlockId, State};
 use crate::config::Config;
-use crate::driver::{Call, Driver, DriverResult, Handle};
+use crate::driver::{Call, Driver, DriverResult};
 use crate::error::Error;
 use crate::heap::{Backing, FitRules, Request};
 use crate::rounding::{MIN_BLOCK, SMALL_SEGMENT};
@@ -16,28 +17,14 @@ use crate::stats::Class;
 
 #[derive(Default)]
 pub(super) struct Expandable {
-    /// What a failed growth could not give back at once.
-    unsettled: Vec<Part>,
+    unsettled: Unsettled,
 }
 
-/// A part of a segment that is to be mapped, or was and could not be undone.
+/// A part of a segment that is to be mapped.
 struct Part {
     block: BlockId,
-    class: Class,
-    address: u64,
     size: u64,
-    /// The chunks created for it, one a unit; `None` once released.
-    handles: Vec<Option<Handle>>,
-    /// Bytes from its start that are mapped.
-    mapped: u64,
-}
-
-impl Part {
-    /// Physical bytes that it holds: chunks that are mapped, or not released.
-    fn held(&self, unit: u64) -> u64 {
-        let held = |(at, handle): (u64, &Option<Handle>)| handle.is_some() || at * unit < self.mapped;
-        (0..).zip(&self.handles).filter(|slot| held(*slot)).count() as u64 * unit
-    }
+    mapping: Mapping,
 }
 
 impl Strategy for Expandable {
@@ -49,6 +36,7 @@ impl Strategy for Expandable {
             min_rest: [MIN_BLOCK; 2],
             no_split_from: u64::MAX,
             count_ages: false,
+            takes_idle: false,
         }
     }
 
@@ -57,7 +45,7 @@ impl Strategy for Expandable {
     }
 
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
-        self.settle(ground)?;
+        self.unsettled.settle(ground)?;
         for class in [Class::Large, Class::Small] {
             for pool in 0..ground.heap.pools.len() {
                 if ground.heap.pools[pool].class == class {
@@ -86,7 +74,7 @@ fn release_pool(ground: &mut Ground<'_>, pool: usize) -> DriverResult<()> {
 
 impl Grow for Expandable {
     fn grow(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
-        self.settle(ground)?;
+        self.unsettled.settle(ground)?;
         let found = find_room(ground, request);
         let start = match found {
             Some(id) => id,
@@ -95,7 +83,7 @@ impl Grow for Expandable {
         let unit = unit_of(ground.config, request.class);
         let mut parts = plan(ground, start, request, unit);
         if let Err(error) = map_all(ground.driver, &mut parts, unit) {
-            self.undo(ground, parts, unit);
+            parts.into_iter().for_each(|part| self.unsettled.undo(ground, part.mapping));
             if found.is_none() && self.unsettled.is_empty() {
                 let Block { address, size, .. } = ground.heap.blocks[start];
                 ground.driver.address_free(address, size)?;
@@ -104,55 +92,14 @@ impl Grow for Expandable {
             return Err(error.into());
         }
         let mut grown = start;
-        for part in parts {
-            ground.heap.counters.mappings += part.handles.len() as u64;
-            note_units(ground, &part, unit)?;
-            grown = ground.heap.mapped(part.block, part.size)?;
+        for Part { block, size, mapping } in parts {
+            ground.heap.counters.mappings += mapping.pieces.len() as u64;
+            note_units(ground, block, &mapping, unit)?;
+            grown = ground.heap.mapped(block, mapping.address, size, request.pool)?;
         }
         ground.heap.take_free(grown);
         Ok(grown)
     }
-}
-
-impl Expandable {
-    /// Gives back what a failed growth took. What cannot be given back now counts as reserved, and is tried again.
-    fn undo(&mut self, ground: &mut Ground<'_>, parts: Vec<Part>, unit: u64) {
-        for mut part in parts {
-            if let Err(error) = give_back(ground.driver, &mut part) {
-                tracing::error!(%error, address = part.address, "a failed growth could not be undone yet");
-                ground.heap.unsettled(part.class, part.held(unit), 0);
-                self.unsettled.push(part);
-            }
-        }
-    }
-
-    /// Tries again to give back what a failed growth took.
-    fn settle(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
-        while let Some(part) = self.unsettled.last_mut() {
-            let unit = unit_of(ground.config, part.class);
-            let before = part.held(unit);
-            let result = give_back(ground.driver, part);
-            ground.heap.unsettled(part.class, part.held(unit), before);
-            result?;
-            self.unsettled.pop();
-        }
-        Ok(())
-    }
-}
-
-/// Releases a part's chunks and unmaps them. Nothing has used the memory yet.
-fn give_back(driver: &dyn Driver, part: &mut Part) -> DriverResult<()> {
-    for slot in &mut part.handles {
-        if let Some(handle) = *slot {
-            driver.release(handle)?;
-            *slot = None;
-        }
-    }
-    if part.mapped > 0 {
-        driver.unmap(part.address, part.mapped)?;
-        part.mapped = 0;
-    }
-    Ok(())
 }
 
 fn unit_of(config: &Config, class: Class) -> u64 {
@@ -204,7 +151,8 @@ fn plan(ground: &Ground<'_>, mut id: BlockId, request: &Request, unit: u64) -> V
         let covered = match state {
             State::Unmapped => {
                 let size = missing.next_multiple_of(unit).min(size);
-                parts.push(Part { block: id, class: request.class, address, size, handles: Vec::new(), mapped: 0 });
+                let mapping = Mapping::of_new_memory(address, request.class);
+                parts.push(Part { block: id, size, mapping });
                 size
             }
             _ => size,
@@ -217,34 +165,27 @@ fn plan(ground: &Ground<'_>, mut id: BlockId, request: &Request, unit: u64) -> V
 
 /// Creates, maps and opens every part. After an error the parts say how far it came.
 fn map_all(driver: &dyn Driver, parts: &mut [Part], unit: u64) -> DriverResult<()> {
-    for part in parts {
-        for _ in 0..part.size / unit {
-            part.handles.push(Some(driver.create(unit)?));
-        }
-        for handle in part.handles.iter().flatten() {
-            driver.map(part.address + part.mapped, unit, 0, *handle)?;
-            part.mapped += unit;
-        }
-        driver.set_access(part.address, part.size)?;
-    }
-    Ok(())
+    parts.iter_mut().try_for_each(|part| {
+        part.mapping.create(driver, part.size, unit)?;
+        part.mapping.map(driver)
+    })
 }
 
-fn note_units(ground: &mut Ground<'_>, part: &Part, unit: u64) -> Result<(), Error> {
-    let segment = ground.heap.blocks[part.block].segment as usize;
+fn note_units(ground: &mut Ground<'_>, block: BlockId, mapping: &Mapping, unit: u64) -> Result<(), Error> {
+    let segment = ground.heap.blocks[block].segment as usize;
     let Some(Some(segment)) = ground.heap.segments.get_mut(segment) else {
         return Err(Error::Internal("a block without a segment"));
     };
-    let first = ((part.address - segment.address) / unit) as usize;
+    let first = ((mapping.address - segment.address) / unit) as usize;
     let Backing::Expandable { units, .. } = &mut segment.backing else {
         return Err(Error::Internal("a segment that cannot grow"));
     };
-    let end = first + part.handles.len();
+    let end = first + mapping.pieces.len();
     if units.len() < end {
         units.resize(end, None);
     }
-    for (slot, handle) in units[first..end].iter_mut().zip(&part.handles) {
-        *slot = *handle;
+    for (slot, piece) in units[first..end].iter_mut().zip(&mapping.pieces) {
+        *slot = piece.handle;
     }
     Ok(())
 }

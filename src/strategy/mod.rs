@@ -6,6 +6,8 @@
 mod caching;
 mod expandable;
 mod ladder;
+mod mapping;
+mod stitch;
 
 use crate::blocks::BlockId;
 use crate::config::{Config, StrategyKind};
@@ -55,12 +57,16 @@ pub(crate) trait Strategy: Send {
 
     /// Gives back every free byte that can be given back. The caller has made sure that no stream uses them.
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()>;
+
+    /// Gives back what is not memory. The allocator is at its end.
+    fn close(&mut self, _ground: &mut Ground<'_>) {}
 }
 
 /// The strategy of that name.
 pub(crate) fn new(kind: StrategyKind) -> Box<dyn Strategy> {
     match kind {
         StrategyKind::Caching => Box::new(caching::Caching),
+        StrategyKind::Stitch => Box::<stitch::Stitch>::default(),
         StrategyKind::Expandable => Box::<expandable::Expandable>::default(),
     }
 }

@@ -106,6 +106,8 @@ pub struct PassReport {
     pub views_reused: u64,
     /// Mappings at the end of the pass.
     pub mappings: u64,
+    /// GPU-side waits of a stream for another.
+    pub stream_waits: u64,
     /// How often the CPU waited for the GPU: synchronisations, and frees that imply one.
     pub cpu_syncs: u64,
     /// The event at which the memory did not suffice, and the report. The pass ended there.
@@ -144,6 +146,7 @@ impl PassReport {
             "views_built": self.views_built,
             "views_reused": self.views_reused,
             "mappings": self.mappings,
+            "stream_waits": self.stream_waits,
             "cpu_syncs": self.cpu_syncs,
             "oom": self.oom.is_some(),
         })
@@ -197,8 +200,8 @@ pub struct Replayer<'t> {
     /// Where each block of the pass lies; 0 once it is freed.
     addresses: Vec<u64>,
     peak_live: u64,
-    /// Whether the trace has frees that complete later: only then does the simulated clock matter.
-    deferred: bool,
+    /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU.
+    clocked: bool,
     /// The stream that holds back each block whose free has not completed.
     holding: FxHashMap<u32, (StreamId, Hold)>,
     idle_holding: Vec<StreamId>,
@@ -217,7 +220,7 @@ impl<'t> Replayer<'t> {
             sim,
             addresses: Vec::with_capacity(summary.allocations as usize),
             peak_live: summary.peak_live,
-            deferred: summary.deferred_frees > 0,
+            clocked: summary.deferred_frees > 0 || trace.streams.len() > 1,
             holding: FxHashMap::default(),
             idle_holding: Vec::new(),
             next_holding: HOLDING_STREAMS,
@@ -247,7 +250,7 @@ impl<'t> Replayer<'t> {
             if event % PROGRESS_EVERY == 0 {
                 progress(event);
             }
-            if self.deferred {
+            if self.clocked {
                 self.sim.advance(1);
             }
             match *now {
@@ -352,6 +355,7 @@ impl<'t> Replayer<'t> {
             views_built: stats.views_built - before.views_built,
             views_reused: stats.views_reused - before.views_reused,
             mappings: stats.mappings,
+            stream_waits: stats.stream_waits - before.stream_waits,
             cpu_syncs: syncs.iter().map(|call| driver.get(*call).count).sum(),
             driver,
             oom: None,

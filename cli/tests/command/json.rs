@@ -1,9 +1,9 @@
 //! `--json`: one line a result, with the documented keys, the same in every run.
 
-use super::{lines, run};
+use super::{STRATEGIES, lines, run};
 use serde_json::Value;
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "allocations",
     "cpu_syncs",
     "device",
@@ -19,13 +19,14 @@ const KEYS: [&str; 20] = [
     "peak_reserved",
     "stalls",
     "strategy",
+    "stream_waits",
     "trace",
     "utilization",
     "views_built",
     "views_reused",
     "worst_stall_us",
 ];
-const WHOLE: [&str; 11] = [
+const WHOLE: [&str; 12] = [
     "allocations",
     "cpu_syncs",
     "mappings",
@@ -35,6 +36,7 @@ const WHOLE: [&str; 11] = [
     "peak_live",
     "peak_reserved",
     "stalls",
+    "stream_waits",
     "views_built",
     "views_reused",
 ];
@@ -63,7 +65,7 @@ fn every_line_has_the_documented_keys_and_types() {
     let told: Vec<_> = all.iter().map(|l| (l["trace"].as_str(), l["strategy"].as_str(), l["pass"].as_u64())).collect();
     let mut expected = Vec::new();
     for trace in ["comb", "prefetch"] {
-        for strategy in ["caching", "expandable"] {
+        for strategy in STRATEGIES {
             expected.extend((1..=3).map(|pass| (Some(trace), Some(strategy), Some(pass))));
         }
     }

@@ -16,6 +16,9 @@ use assert_cmd::assert::Assert;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+/// Every strategy, in the order of the output.
+const STRATEGIES: [&str; 3] = ["caching", "expandable", "stitch"];
+
 /// The command in an empty environment of its own.
 fn memquilt(args: &[&str]) -> Command {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("memquilt");

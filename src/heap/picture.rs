@@ -1,0 +1,63 @@
+//! The heap as its users see it in a snapshot.
+
+use super::{Backing, Heap, IDLE};
+use crate::blocks::{Block, Kind, State};
+use crate::driver::StreamId;
+use crate::snapshot::{BlockInfo, BlockState, SegmentInfo};
+use crate::stats::Class;
+
+impl Heap {
+    /// The segments with their blocks, by address. Of an expandable segment, each contiguous mapped range.
+    pub(crate) fn segment_infos(&self) -> Vec<SegmentInfo> {
+        let mut out = Vec::new();
+        for segment in self.segments.iter().flatten() {
+            let pool = &self.pools[segment.pool as usize];
+            let expandable = !matches!(segment.backing, Backing::Malloc);
+            let mut open: Option<SegmentInfo> = None;
+            let mut id = segment.head;
+            while id.is_some() {
+                let block = &self.blocks[id];
+                let state = match block.state {
+                    State::Allocated => Some(BlockState::ActiveAllocated),
+                    State::Pending => Some(BlockState::ActivePendingFree),
+                    State::Free => Some(BlockState::Inactive),
+                    State::Unmapped | State::Vacant | State::Piece => None,
+                };
+                if let Some(state) = state {
+                    let info = open.get_or_insert_with(|| SegmentInfo {
+                        address: block.address,
+                        total_size: 0,
+                        stream: if pool.stream == IDLE { StreamId::DEFAULT } else { pool.stream },
+                        small: pool.class == Class::Small,
+                        expandable,
+                        blocks: Vec::new(),
+                    });
+                    info.total_size += block.size;
+                    let Block { address, size, requested, .. } = *block;
+                    info.blocks.push(BlockInfo { address, size, requested_size: requested, state });
+                } else {
+                    out.extend(open.take());
+                }
+                id = block.next;
+            }
+            out.extend(open);
+        }
+        // A stitched block is a segment of its own, and its pieces are no part of another: every byte is shown once.
+        for (_, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
+            let Block { address, size, requested, .. } = *block;
+            let pool = &self.pools[block.pool as usize];
+            let pending = block.state == State::Pending;
+            let state = if pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
+            out.push(SegmentInfo {
+                address,
+                total_size: size,
+                stream: pool.stream,
+                small: false,
+                expandable: true,
+                blocks: vec![BlockInfo { address, size, requested_size: requested, state }],
+            });
+        }
+        out.sort_by_key(|segment| segment.address);
+        out
+    }
+}

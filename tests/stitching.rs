@@ -1,0 +1,247 @@
+//! What the strategy `stitch` does, rule by rule, on the simulated GPU.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+use memquilt::driver::sim::{SimConfig, SimGpu};
+use memquilt::driver::{Call, Driver, StreamId};
+use memquilt::{Allocator, Config, Error};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+/// A request of this size is met by two chunks of half of it.
+const CHUNK: u64 = 16 * MIB;
+const PIECES: u64 = 2;
+const MAIN: StreamId = StreamId::DEFAULT;
+const SIDE: StreamId = StreamId(7);
+
+fn on(device: &str, options: &str) -> (Arc<SimGpu>, Allocator) {
+    let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
+    let config = Config::parse(&format!("strategy:stitch,{options}")).unwrap();
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+    (gpu, allocator)
+}
+
+fn calls(gpu: &SimGpu, call: Call) -> u64 {
+    gpu.call_stats().get(call).count
+}
+
+fn reserved(allocator: &Allocator) -> u64 {
+    allocator.stats().reserved_bytes.all.current
+}
+
+/// `count` blocks of whole chunks each, one behind the other at home.
+fn chunks(allocator: &Allocator, count: usize, stream: StreamId) -> Vec<u64> {
+    (0..count).map(|_| allocator.allocate(CHUNK, stream).unwrap()).collect()
+}
+
+#[test]
+fn holes_apart_from_one_another_serve_one_request() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let held = chunks(&allocator, 6, MAIN);
+    for index in [0, 2, 4] {
+        allocator.free(held[index]).unwrap();
+    }
+    let before = gpu.call_stats();
+    let stitched = allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    let made = gpu.call_stats().since(&before);
+    assert_eq!(reserved(&allocator), 6 * CHUNK, "nothing grew");
+    assert_eq!([Call::Create, Call::Map, Call::SetAccess].map(|call| made.get(call).count), [0, 3 * PIECES, 1]);
+    assert!(!held.contains(&stitched));
+    assert_eq!(allocator.stats().views_built, 1);
+    allocator.check().unwrap();
+    // A kernel may use all of it, as one range.
+    let range = memquilt::driver::sim::Range { address: stitched, size: 3 * CHUNK };
+    gpu.launch(MAIN, &[range], 1000).unwrap();
+    assert!(gpu.faults().is_empty());
+}
+
+#[test]
+fn a_freed_block_leaves_its_view_behind_for_the_next() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let held = chunks(&allocator, 4, MAIN);
+    allocator.free(held[0]).unwrap();
+    allocator.free(held[2]).unwrap();
+    let first = allocator.allocate(2 * CHUNK, MAIN).unwrap();
+    let before = gpu.call_stats();
+    for _ in 0..5 {
+        allocator.free(first).unwrap();
+        assert_eq!(allocator.allocate(2 * CHUNK, MAIN).unwrap(), first);
+    }
+    // A smaller request finds room in it too.
+    allocator.free(first).unwrap();
+    let smaller = allocator.allocate(2 * CHUNK - 5 * MIB, MAIN).unwrap();
+    assert_eq!(smaller, first);
+    assert_eq!(gpu.call_stats(), before, "no driver call");
+    assert_eq!((allocator.stats().views_built, allocator.stats().views_reused), (1, 6));
+    allocator.check().unwrap();
+}
+
+#[test]
+fn the_ends_of_a_view_may_lie_inside_chunks() {
+    let (_, allocator) = on("sim:h200", "");
+    // |a.. a|bbbb|cccc|dd..|: the tail of the first chunk, the third, and the head of the fourth are to be joined.
+    let a = allocator.allocate(10 * MIB, MAIN).unwrap();
+    let tail = allocator.allocate(6 * MIB, MAIN).unwrap();
+    let b = allocator.allocate(CHUNK, MAIN).unwrap();
+    let c = allocator.allocate(CHUNK, MAIN).unwrap();
+    let e = allocator.allocate(CHUNK, MAIN).unwrap();
+    let head = allocator.allocate(4 * MIB, MAIN).unwrap();
+    let d = allocator.allocate(12 * MIB, MAIN).unwrap();
+    let held = reserved(&allocator);
+    for address in [tail, c, head] {
+        allocator.free(address).unwrap();
+    }
+    let stitched = allocator.allocate(6 * MIB + CHUNK + 4 * MIB, MAIN).unwrap();
+    assert_eq!(reserved(&allocator), held, "to the byte");
+    assert_eq!(allocator.stats().views_built, 1);
+    allocator.check().unwrap();
+    for address in [a, b, d, e, stitched] {
+        allocator.free(address).unwrap();
+    }
+    allocator.check().unwrap();
+    assert_eq!(allocator.stats().allocation.all.current, 0);
+}
+
+#[test]
+fn growth_is_what_is_missing_and_no_more() {
+    let (_, allocator) = on("sim:h200", "");
+    let held = chunks(&allocator, 4, MAIN);
+    allocator.free(held[0]).unwrap();
+    allocator.free(held[2]).unwrap();
+    allocator.allocate(2 * CHUNK + 6 * MIB, MAIN).unwrap();
+    assert_eq!(reserved(&allocator), 4 * CHUNK + 6 * MIB);
+    allocator.check().unwrap();
+}
+
+#[test]
+fn small_blocks_do_not_stand_in_the_way_of_large_ones() {
+    let (_, allocator) = on("sim:h200", "");
+    let first = allocator.allocate(CHUNK, MAIN).unwrap();
+    let small = allocator.allocate(1000, MAIN).unwrap();
+    let second = allocator.allocate(CHUNK, MAIN).unwrap();
+    assert_eq!(second - first, CHUNK, "contiguous at home");
+    assert!(small > second + CHUNK);
+    assert_eq!(allocator.stats().reserved_bytes.small_pool.current, 2 * MIB);
+    // Wholly free, a slab serves a large request too.
+    allocator.free(small).unwrap();
+    allocator.free(second).unwrap();
+    allocator.allocate(CHUNK + 2 * MIB, MAIN).unwrap();
+    assert_eq!(reserved(&allocator), 2 * CHUNK + 2 * MIB);
+    allocator.check().unwrap();
+}
+
+#[test]
+fn what_another_stream_has_passed_belongs_to_all() {
+    let (gpu, allocator) = on("sim:h200", "sharing:completed");
+    let held = chunks(&allocator, 4, MAIN);
+    for address in held {
+        allocator.free(address).unwrap();
+    }
+    gpu.hold(MAIN);
+    // The events recorded from here on do not complete: the main stream is busy.
+    let waiting = allocator.allocate(2 * CHUNK, SIDE).unwrap();
+    assert_eq!(reserved(&allocator), 6 * CHUNK, "nothing is taken that may still be in use");
+    gpu.finish(MAIN);
+    allocator.allocate(4 * CHUNK, SIDE).unwrap();
+    assert_eq!(reserved(&allocator), 6 * CHUNK, "the four chunks are idle now");
+    assert_eq!(calls(&gpu, Call::StreamWait), 0);
+    allocator.free(waiting).unwrap();
+    allocator.check().unwrap();
+}
+
+#[test]
+fn a_gpu_side_wait_passes_memory_on_at_once() {
+    let (gpu, allocator) = on("sim:h200", "sharing:wait");
+    let held = chunks(&allocator, 4, MAIN);
+    for address in held {
+        allocator.free(address).unwrap();
+    }
+    gpu.hold(MAIN);
+    allocator.allocate(3 * CHUNK, SIDE).unwrap();
+    assert_eq!(reserved(&allocator), 4 * CHUNK);
+    assert_eq!((calls(&gpu, Call::StreamWait), allocator.stats().stream_waits), (1, 1));
+    assert_eq!(
+        calls(&gpu, Call::StreamSynchronize) + calls(&gpu, Call::EventSynchronize),
+        0,
+        "the CPU waits for nothing"
+    );
+    allocator.check().unwrap();
+}
+
+#[test]
+fn streams_keep_to_themselves_where_they_are_told_to() {
+    let (gpu, allocator) = on("sim:h200", "sharing:never");
+    let held = chunks(&allocator, 2, MAIN);
+    for address in held {
+        allocator.free(address).unwrap();
+    }
+    allocator.allocate(CHUNK, SIDE).unwrap();
+    assert_eq!(reserved(&allocator), 3 * CHUNK);
+    assert_eq!(calls(&gpu, Call::EventRecord), 0);
+}
+
+#[test]
+fn everything_free_is_given_back_under_views_too() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let held = chunks(&allocator, 5, MAIN);
+    allocator.free(held[1]).unwrap();
+    allocator.free(held[3]).unwrap();
+    let stitched = allocator.allocate(2 * CHUNK, MAIN).unwrap();
+    allocator.free(held[0]).unwrap();
+    assert_eq!(allocator.empty_cache().unwrap(), CHUNK, "the chunks of the stitched block stay");
+    allocator.free(stitched).unwrap();
+    assert_eq!(allocator.empty_cache().unwrap(), 2 * CHUNK);
+    assert_eq!(allocator.stats().mappings, 2 * PIECES, "its view is gone");
+    let again = allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    assert_eq!(reserved(&allocator), 5 * CHUNK, "what was given back came again");
+    for address in [held[2], held[4], again] {
+        allocator.free(address).unwrap();
+    }
+    allocator.check().unwrap();
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+    assert!(gpu.faults().is_empty());
+}
+
+#[test]
+fn memory_suffices_down_to_the_last_chunk() {
+    let (_, allocator) = on("sim:h200,capacity=96MiB", "");
+    let held = chunks(&allocator, 6, MAIN);
+    for index in [0, 2, 4] {
+        allocator.free(held[index]).unwrap();
+    }
+    let stitched = allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    let Err(Error::OutOfMemory(report)) = allocator.allocate(2 * MIB, MAIN) else { panic!("all of it is live") };
+    assert_eq!((report.reserved, report.allocated), (96 * MIB, 96 * MIB));
+    allocator.free(stitched).unwrap();
+    // No memory is left for a slab: one is made of what is free, and goes back when it is.
+    let small = allocator.allocate(100, MAIN).unwrap();
+    allocator.check().unwrap();
+    allocator.free(small).unwrap();
+    allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    allocator.check().unwrap();
+}
+
+#[test]
+fn views_are_bounded_and_the_one_unused_longest_goes() {
+    let (gpu, allocator) = on("sim:h200", "max_view_mappings:8");
+    let held = chunks(&allocator, 8, MAIN);
+    for index in [0, 2, 4, 6] {
+        allocator.free(held[index]).unwrap();
+    }
+    let twice = [0, 1].map(|_| allocator.allocate(2 * CHUNK, MAIN).unwrap());
+    assert_eq!((allocator.stats().views_built, reserved(&allocator)), (2, 8 * CHUNK));
+    twice.iter().for_each(|address| allocator.free(*address).unwrap());
+    // Three more do not fit beside the two views, nor beside one of them: both go.
+    let wide = allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    assert_eq!((calls(&gpu, Call::Unmap), reserved(&allocator)), (2, 8 * CHUNK));
+    assert!(allocator.stats().mappings <= 8 * PIECES + 8);
+    // Views in use stay: the next request gets memory in one piece.
+    allocator.free(held[1]).unwrap();
+    allocator.free(held[5]).unwrap();
+    allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    assert!(allocator.stats().mappings <= 14 * PIECES + 8 && reserved(&allocator) > 8 * CHUNK);
+    allocator.check().unwrap();
+    allocator.free(wide).unwrap();
+    allocator.check().unwrap();
+}
