@@ -90,8 +90,17 @@ fn compose(ranges: &[Range], size: u64, first: Option<usize>, last: Option<usize
     if let Some(first) = first {
         take(&mut used, &mut missing, first, ranges[first].start, ranges[first].to);
     }
+    let longest_tail = ranges.iter().map(Range::tail).max().unwrap_or(0);
+    // Ranges come largest first: those before it are used.
+    let mut largest = 0;
     while missing > 0 {
-        let fitting = (0..ranges.len())
+        while largest < ranges.len() && (used[largest] || Some(largest) == last || ranges[largest].whole() == 0) {
+            largest += 1;
+        }
+        // Looked for only where one may suffice, so that the whole choice is about linear in the ranges.
+        let most = ranges.get(largest).map_or(0, Range::whole).max(last.map_or(0, |last| ranges[last].whole()));
+        let candidates = if most + longest_tail >= missing { 0..ranges.len() } else { 0..0 };
+        let fitting = candidates
             .filter(|index| !used[*index] && ranges[*index].whole() + ranges[*index].tail() >= missing)
             .filter(|index| {
                 let apart = |first: usize| ranges[first].start_chunk != ranges[*index].end_chunk;
@@ -102,9 +111,8 @@ fn compose(ranges: &[Range], size: u64, first: Option<usize>, last: Option<usize
             take(&mut used, &mut missing, index, ranges[index].from, ranges[index].end);
             continue;
         }
-        let largest =
-            (0..ranges.len()).find(|index| !used[*index] && Some(*index) != last && ranges[*index].whole() > 0);
-        match largest.or(last.filter(|index| !used[*index])) {
+        let next = Some(largest).filter(|index| *index < ranges.len()).or(last.filter(|index| !used[*index]));
+        match next {
             Some(index) if Some(index) == last => {
                 take(&mut used, &mut missing, index, ranges[index].from, ranges[index].end);
             }

@@ -49,7 +49,7 @@ pub(super) fn grow(
     let chunk = chunk.next_multiple_of(GRANULE);
     let mut missing = missing.next_multiple_of(GRANULE);
     while missing > 0 {
-        let room = lowest_unmapped(ground.heap).ok_or(Miss::OutOfMemory)?;
+        let room = lowest_unmapped(ground.heap, missing).ok_or(Miss::OutOfMemory)?;
         let size = ground.heap.blocks[room].size.min(missing);
         let address = ground.heap.blocks[room].address;
         add(ground, unsettled, (room, address, size), chunk, request.pool)?;
@@ -70,8 +70,11 @@ pub(super) fn grow_slab(ground: &mut Ground<'_>, unsettled: &mut Unsettled, pool
     Ok(id)
 }
 
-fn lowest_unmapped(heap: &Heap) -> Option<BlockId> {
-    heap.pools[heap.idle as usize].unmapped.first().map(|(_, id)| *id)
+/// The lowest place for `size` bytes in one piece; of none, the lowest for any.
+fn lowest_unmapped(heap: &Heap, size: u64) -> Option<BlockId> {
+    let unmapped = &heap.pools[heap.idle as usize].unmapped;
+    let fitting = unmapped.iter().find(|(_, id)| heap.blocks[*id].size >= size);
+    fitting.or_else(|| unmapped.first()).map(|(_, id)| *id)
 }
 
 /// Creates chunks for a part of an unmapped block, address and bytes, or leaves nothing behind.

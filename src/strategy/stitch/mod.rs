@@ -24,6 +24,9 @@ use crate::home::GRANULE;
 use crate::rounding::MIN_BLOCK;
 use crate::stats::Class;
 
+/// How often home grows for one request: twice is enough but where addresses or mappings are at their bounds.
+const MOST_GROWTHS: u32 = 8;
+
 /// State of the strategy; what is free where stands in the heap.
 #[derive(Default)]
 pub(super) struct Stitch {
@@ -112,13 +115,14 @@ impl Stitch {
     /// Grows by what is missing until the request fits. New memory between two ranges makes one of them, of which only
     /// one end can be a view's: then a little more is missing than before.
     fn grow(&mut self, ground: &mut Ground<'_>, request: &Request, mut missing: u64) -> Result<BlockId, Miss> {
-        loop {
+        for _ in 0..MOST_GROWTHS {
             grow::grow(ground, &mut self.unsettled, request, missing)?;
             missing = match self.join(ground, request)? {
                 Ok(id) => return Ok(id),
                 Err(missing) => missing,
             };
         }
+        Err(Miss::OutOfMemory)
     }
 
     /// Whether a view over these stretches keeps within the bound on mappings, once views unused long are dropped.
