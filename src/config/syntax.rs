@@ -1,0 +1,199 @@
+//! PyTorch's syntax of options (`key:value,key:[a:b,c:d]`), read and written.
+//!
+//! Owns: the names of the options, and what each value looks like as text. Ranges are checked in `mod.rs`.
+
+use super::{Config, ConfigError, MIB, Sharing, StrategyKind};
+use crate::nearest::near;
+use crate::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
+use std::fmt;
+
+/// Options of PyTorch that change nothing here: they concern pinned host memory, locking or graph capture of its own
+/// implementation.
+const WITHOUT_EFFECT: [&str; 6] = [
+    "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+];
+
+pub(super) const OPTIONS: [&str; 12] = [
+    "strategy",
+    "sharing",
+    "max_view_mappings",
+    "backend",
+    "expandable_segments",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "large_segment_size_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "per_process_memory_fraction",
+    "memory_fraction",
+];
+
+impl Config {
+    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        match key {
+            "strategy" => self.strategy = value.parse()?,
+            "sharing" => {
+                let policy = Sharing::ALL.into_iter().find(|policy| policy.name() == value);
+                self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed` or `wait`"))?;
+            }
+            "max_view_mappings" => {
+                self.max_view_mappings =
+                    value.parse().map_err(|_| bad_value(key, value, "a whole number of mappings"))?;
+            }
+            "backend" => match value {
+                "native" => {}
+                _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of memquilt)")),
+            },
+            "expandable_segments" => match value {
+                "True" => self.strategy = StrategyKind::Expandable,
+                "False" if self.strategy == StrategyKind::Expandable => self.strategy = StrategyKind::Caching,
+                "False" => {}
+                _ => return Err(bad_value(key, value, "`True` or `False`")),
+            },
+            "max_split_size_mb" => self.max_split_size = Some(mib(key, value)?),
+            "max_non_split_rounding_mb" => self.max_non_split_rounding = mib(key, value)?,
+            "large_segment_size_mb" => {
+                let size = mib(key, value)?;
+                // The default of the other option follows, since it may not be smaller.
+                self.max_non_split_rounding = self.max_non_split_rounding.max(size);
+                self.large_segment_size = size;
+            }
+            "roundup_power2_divisions" => self.roundup_power2_divisions = divisions(key, value)?,
+            "garbage_collection_threshold" => {
+                let threshold = fraction(key, value)?;
+                if threshold == 0.0 {
+                    return Err(bad_value(key, value, "a number above 0 and below 1"));
+                }
+                self.garbage_collection_threshold = threshold;
+            }
+            "per_process_memory_fraction" | "memory_fraction" => self.memory_fraction = Some(fraction(key, value)?),
+            _ if WITHOUT_EFFECT.contains(&key) => {
+                tracing::warn!(option = key, "this option of PyTorch has no effect here")
+            }
+            _ => {
+                let names = OPTIONS.into_iter().chain(WITHOUT_EFFECT);
+                return Err(ConfigError::UnknownOption { found: key.to_owned(), nearest: near(key, names) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads it back.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let mut parts = Vec::new();
+        match self.strategy {
+            StrategyKind::Caching => {}
+            StrategyKind::Expandable => parts.push("expandable_segments:True".to_owned()),
+            StrategyKind::Stitch => parts.push("strategy:stitch".to_owned()),
+        }
+        if self.large_segment_size != default.large_segment_size {
+            parts.push(format!("large_segment_size_mb:{}", self.large_segment_size / MIB));
+        }
+        if let Some(size) = self.max_split_size {
+            parts.push(format!("max_split_size_mb:{}", size / MIB));
+        }
+        if self.max_non_split_rounding != default.max_non_split_rounding.max(self.large_segment_size) {
+            parts.push(format!("max_non_split_rounding_mb:{}", self.max_non_split_rounding / MIB));
+        }
+        if self.roundup_power2_divisions != default.roundup_power2_divisions {
+            let each = self.roundup_power2_divisions.iter().enumerate().map(|(i, d)| format!("{}:{d}", 1u64 << i));
+            parts.push(format!("roundup_power2_divisions:[{}]", each.collect::<Vec<_>>().join(",")));
+        }
+        if self.garbage_collection_threshold > 0.0 {
+            parts.push(format!("garbage_collection_threshold:{}", self.garbage_collection_threshold));
+        }
+        if let Some(fraction) = self.memory_fraction {
+            parts.push(format!("per_process_memory_fraction:{fraction}"));
+        }
+        if self.max_view_mappings != default.max_view_mappings {
+            parts.push(format!("max_view_mappings:{}", self.max_view_mappings));
+        }
+        if self.sharing != default.sharing {
+            parts.push(format!("sharing:{}", self.sharing.name()));
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+fn bad_value(option: &str, found: &str, expected: &str) -> ConfigError {
+    ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected: expected.to_owned() }
+}
+
+fn mib(option: &str, value: &str) -> Result<u64, ConfigError> {
+    let number = value.parse::<u64>().ok().and_then(|n| n.checked_mul(MIB)).filter(|n| *n <= 1 << 60);
+    number.ok_or_else(|| bad_value(option, value, "a whole number of MiB"))
+}
+
+fn fraction(option: &str, value: &str) -> Result<f64, ConfigError> {
+    value.parse::<f64>().ok().filter(|x| x.is_finite()).ok_or_else(|| bad_value(option, value, "a number from 0 to 1"))
+}
+
+/// `4`, or `[256:1,512:2,>:4]`: the divisions from each power of two (in MiB) on. As in PyTorch, what is below the
+/// first interval named takes its divisions, `>` takes effect from the last interval named, and an interval between
+/// two that are named stays off.
+fn divisions(option: &str, value: &str) -> Result<RoundupDivisions, ConfigError> {
+    let parse = |text: &str| {
+        let number = text.parse::<u32>().ok().filter(|n| *n == 0 || n.is_power_of_two());
+        number.ok_or_else(|| bad_value(option, text, "a power of two, or 0 for off"))
+    };
+    let Some(list) = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else {
+        return Ok([parse(value)?; ROUNDUP_INTERVALS]);
+    };
+    let mut out = [0; ROUNDUP_INTERVALS];
+    let mut last = None;
+    for pair in list.split(',') {
+        let Some((interval, count)) = pair.split_once(':') else {
+            return Err(bad_value(option, pair, "INTERVAL:DIVISIONS, the interval a power of two of MiB or `>`"));
+        };
+        let count = parse(count.trim())?;
+        if interval.trim() == ">" {
+            out[last.unwrap_or(0)..].fill(count);
+            continue;
+        }
+        let Some(mib) = interval.trim().parse::<u64>().ok().filter(|n| n.is_power_of_two()) else {
+            return Err(bad_value(option, interval, "a power of two of MiB, or `>`"));
+        };
+        let index = (mib.ilog2() as usize).min(ROUNDUP_INTERVALS - 1);
+        if last.is_none() {
+            out[..index].fill(count);
+        }
+        out[index] = count;
+        last = Some(index);
+    }
+    Ok(out)
+}
+
+/// Splits `key:value,key:[a:b,c:d]` at the commas outside of brackets.
+pub(super) fn split_options(text: &str) -> Result<Vec<(&str, &str)>, ConfigError> {
+    let syntax = |at, expected| ConfigError::Syntax { text: text.to_owned(), at, expected };
+    let mut out = Vec::new();
+    let mut depth = 0u32;
+    let mut start = 0;
+    for (at, ch) in text.char_indices().chain([(text.len(), ',')]) {
+        match ch {
+            '[' => depth += 1,
+            ']' => depth = depth.checked_sub(1).ok_or_else(|| syntax(at, "no `]` without a `[`"))?,
+            ',' if depth == 0 => {
+                let part = &text[start..at];
+                if !part.trim().is_empty() {
+                    let Some((key, value)) = part.split_once(':') else { return Err(syntax(start, "`key:value`")) };
+                    out.push((key.trim(), value.trim()));
+                }
+                start = at + ch.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    if depth > 0 {
+        return Err(syntax(text.len(), "a closing `]`"));
+    }
+    Ok(out)
+}
