@@ -8,9 +8,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod random;
+
 use memquilt::driver::sim::{Piece, Range, SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
 use memquilt::{Allocator, Config, Error, StrategyKind};
+use random::Random;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -22,19 +25,6 @@ const OPS: u64 = 3_000;
 /// What a failing call answers: shortage, which is overcome where possible, and worse.
 const STATUSES: [Status; 5] =
     [Status::OUT_OF_MEMORY, Status::OUT_OF_MEMORY, Status::UNKNOWN, Status::INVALID_VALUE, Status::ILLEGAL_ADDRESS];
-
-/// splitmix64: any seed gives a good series.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % limit.max(1)
-    }
-}
 
 struct Live {
     range: Range,

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod random;
+
 use memquilt::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use memquilt::driver::{
     Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo, Status, StreamId,
@@ -10,25 +12,13 @@ use memquilt::driver::{
 use memquilt::observer::{Action, Event, Observer};
 use memquilt::rounding::{ROUNDUP_INTERVALS, round_size, segment_size};
 use memquilt::{Allocator, Config, Error, OutOfMemory, StrategyKind};
+use random::Random;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
-
-/// splitmix64: any seed gives a good series.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % limit.max(1)
-    }
-}
 
 /// A driver whose answers come from a script, or else from one that knows nothing and grants everything.
 struct Liar {

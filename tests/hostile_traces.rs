@@ -4,6 +4,8 @@
 #![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod random;
+
 use memquilt::driver::StreamId;
 use memquilt::driver::sim::{MAX_CAPACITY, SimConfig};
 use memquilt::observer::{Action, Event};
@@ -15,21 +17,9 @@ use memquilt::trace::{
     write_snapshot_pickle,
 };
 use memquilt::{Config, StrategyKind};
+use random::Random;
 
 const MIB: u64 = 1 << 20;
-
-/// splitmix64: any seed gives a good series.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % limit.max(1)
-    }
-}
 
 fn options(config: Config, capacity: u64) -> ReplayOptions {
     ReplayOptions::new(config, SimConfig { capacity, ..SimConfig::default() })

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod random;
+
 use memquilt::driver::StreamId;
 use memquilt::driver::sim::{Range, SimConfig, SimGpu};
 use memquilt::{Allocator, Config, Error, StrategyKind};
+use random::Random;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -12,19 +15,6 @@ use std::sync::{Arc, Mutex};
 const THREADS: u64 = 8;
 const OPS: u64 = 1_500;
 const MIB: u64 = 1 << 20;
-
-/// splitmix64: any seed gives a good series.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (x ^ (x >> 31)) % limit.max(1)
-    }
-}
 
 /// What all threads share: the allocator, and which physical memory is in someone's hands.
 struct Shared {

@@ -61,10 +61,10 @@ pub(crate) enum Command {
     Stress(StressArgs),
     /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .mqt.
     #[command(after_help = COLUMNS, override_usage = "memquilt replay [OPTIONS] <TRACE>...")]
-    Replay(ReplayArgs),
+    Replay(TraceArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
     #[command(after_help = FIT_COLUMNS, override_usage = "memquilt fit [OPTIONS] <TRACE>...")]
-    Fit(FitArgs),
+    Fit(TraceArgs),
     /// Convert a trace: from any format that is read, to .mqt, .csv or .csv.gz.
     Convert(ConvertArgs),
     /// Print a completion script for a shell.
@@ -146,18 +146,7 @@ pub(crate) struct StressArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ReplayArgs {
-    /// Trace files, or names of recorded jobs and generated workloads (see `memquilt stress --list`).
-    #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
-    pub(crate) traces: Vec<PathBuf>,
-    #[command(flatten)]
-    pub(crate) generate: GenerateArgs,
-    #[command(flatten)]
-    pub(crate) run: RunArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct FitArgs {
+pub(crate) struct TraceArgs {
     /// Trace files, or names of recorded jobs and generated workloads (see `memquilt stress --list`).
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub(crate) traces: Vec<PathBuf>,

@@ -1,6 +1,6 @@
 //! `memquilt fit`: the smallest memory on which each strategy still runs a trace.
 
-use crate::args::{Color, FitArgs};
+use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
 use crate::output::{self, Column, Output, gib};
 use crate::progress::Progress;
@@ -21,7 +21,7 @@ const COLUMNS: [Column; 7] = [
     Column::figure("tries").spare(1),
 ];
 
-pub(crate) fn run(args: &FitArgs, color: Color) -> Result<(), Failure> {
+pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     let device = &args.run.device;
     if device.capacity != device.profile.memory() {
         let text =

@@ -1,6 +1,6 @@
 //! `memquilt replay`: traces through every strategy, side by side. What `stress` prints comes from here too.
 
-use crate::args::{Color, ReplayArgs, RunArgs};
+use crate::args::{Color, RunArgs, TraceArgs};
 use crate::failure::Failure;
 use crate::output::{self, Column, Output, bytes, gib, ms};
 use crate::progress::Progress;
@@ -27,7 +27,7 @@ const COLUMNS: [Column; 11] = [
 /// Where the pass stands; with one pass it is not shown.
 const PASS: usize = 2;
 
-pub(crate) fn run(args: &ReplayArgs, color: Color) -> Result<(), Failure> {
+pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     let traces = source::load_all(&args.traces, args.generate)?;
     let mut comparison = Comparison::new(&args.run, color)?;
     let ran = traces.iter().try_for_each(|trace| comparison.run(trace));

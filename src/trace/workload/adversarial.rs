@@ -183,18 +183,7 @@ mod tests {
     fn the_bound_holds_and_is_nearly_reached() {
         for kind in [Kind::Comb, Kind::Sawtooth, Kind::Creeping, Kind::PingPong] {
             let (trace, _) = run(kind, 60);
-            let (mut live, mut peak, mut sizes) = (0, 0, Vec::new());
-            for event in &trace.events {
-                match *event {
-                    TraceEvent::Alloc { size, .. } => {
-                        sizes.push(size);
-                        live += size;
-                        peak = peak.max(live);
-                    }
-                    TraceEvent::FreeCompleted { block } => live -= sizes[block as usize],
-                    TraceEvent::FreeRequested { .. } => {}
-                }
-            }
+            let peak = trace.summary().peak_active;
             assert!(peak <= BOUND && peak > BOUND / 4 * 3, "{kind:?}: {peak}");
         }
     }

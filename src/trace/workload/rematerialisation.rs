@@ -206,25 +206,13 @@ impl Runtime<'_> {
 #[cfg(test)]
 mod tests {
     use super::{super::models::OPT_1_3B, *};
-    use crate::trace::TraceEvent;
 
     fn run(budget: u64, graph: Graph) -> (usize, u64) {
         let plan = Rematerialisation { model: &OPT_1_3B, budget, batch: 8, lengths: (500, 500), graph };
         let mut tape = Tape::new(0);
         plan.run(&mut tape, &mut Dice::new(1), 1).unwrap();
         let trace = tape.finish().unwrap();
-        let (mut live, mut peak, mut sizes) = (0, 0, Vec::new());
-        for event in &trace.events {
-            match *event {
-                TraceEvent::Alloc { size, .. } => {
-                    sizes.push(size);
-                    live += size;
-                    peak = peak.max(live);
-                }
-                TraceEvent::FreeCompleted { block } => live -= sizes[block as usize],
-                TraceEvent::FreeRequested { .. } => {}
-            }
-        }
+        let peak = trace.summary().peak_active;
         (trace.events.len(), peak)
     }
 
