@@ -163,7 +163,7 @@ pub(crate) fn utilization(part: f64) -> Cell {
         _ if part >= BAD => Colour::Yellow,
         _ => Colour::Red,
     };
-    Cell::new(format!("{:.1}%", part * 100.0)).fg(colour)
+    Cell::new(format!("{:.2}%", part * 100.0)).fg(colour)
 }
 
 /// A figure that stands for a failure.

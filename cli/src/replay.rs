@@ -120,7 +120,7 @@ impl<'a> Comparison<'a> {
             for total in self.totals.iter().filter(|total| total.runs > 1) {
                 self.output.text(&total.to_string())?;
             }
-            self.output.text("Reserved above live: held, and of no use to the job but where another stream still reads a freed block.")?;
+            self.output.text("Reserved above live is of no use to the job (or still read by another stream).")?;
         }
         self.output.finish()?;
         let runs = self.totals.iter().map(|total| total.runs).sum();
