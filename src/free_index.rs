@@ -41,6 +41,9 @@ enum Link {
 }
 
 impl FreeIndex {
+    /// Bytes of host memory behind the struct itself.
+    pub(crate) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
+
     pub(crate) fn new() -> Self {
         Self { roots: Box::new([BlockId::NONE; BINS]), occupied: [0; WORDS], summary: 0, len: 0 }
     }

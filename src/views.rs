@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 
 /// How many views are looked at closely for one request.
 const MOST_TRIED: usize = 32;
+/// For how many sizes the view that served them is remembered. Programs that repeat themselves have some hundred.
+const MOST_REMEMBERED: usize = 4096;
 
 /// Which view: an index into [`Views`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +34,7 @@ pub(crate) struct View {
 #[derive(Debug, Default)]
 pub(crate) struct Views {
     slots: Vec<Option<View>>,
+    vacant: Vec<ViewId>,
     by_size: BTreeSet<(u64, ViewId)>,
     /// The view that last served a request of this size.
     served: FxHashMap<u64, ViewId>,
@@ -62,12 +65,11 @@ impl Views {
 
     /// Adds a view that nobody uses yet.
     pub(crate) fn add(&mut self, address: u64, size: u64, chunks: Vec<ChunkId>) -> ViewId {
-        let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
-        let id = ViewId(slot as u32);
+        let id = self.vacant.pop().unwrap_or(ViewId(self.slots.len() as u32));
         self.mappings += chunks.len();
         self.by_size.insert((size, id));
         let view = Some(View { address, size, chunks, users: 0, last_use: (0, 0), tick: self.clock });
-        match self.slots.get_mut(slot) {
+        match self.slots.get_mut(id.0 as usize) {
             Some(vacant) => *vacant = view,
             None => self.slots.push(view),
         }
@@ -77,6 +79,7 @@ impl Views {
     /// Takes a view out.
     pub(crate) fn remove(&mut self, id: ViewId) -> Option<View> {
         let view = self.slots.get_mut(id.0 as usize).and_then(Option::take)?;
+        self.vacant.push(id);
         self.by_size.remove(&(view.size, id));
         self.served.retain(|_, served| *served != id);
         self.mappings -= view.chunks.len();
@@ -96,6 +99,9 @@ impl Views {
     pub(crate) fn used(&mut self, id: ViewId, size: u64) {
         self.clock += 1;
         let tick = self.clock;
+        if self.served.len() >= MOST_REMEMBERED && !self.served.contains_key(&size) {
+            self.served.clear();
+        }
         self.served.insert(size, id);
         if let Some(view) = self.get_mut(id) {
             view.users += 1;
@@ -113,5 +119,36 @@ impl Views {
     /// Every view with its number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ViewId, &View)> {
         (0..).map(ViewId).zip(&self.slots).filter_map(|(id, view)| Some((id, view.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_used_again_and_what_is_remembered_is_bounded() {
+        let mut views = Views::default();
+        let first = views.add(0, 100, vec![ChunkId(0), ChunkId(1)]);
+        for size in 0..3 * MOST_REMEMBERED as u64 {
+            views.used(first, size);
+            assert!(views.served.len() <= MOST_REMEMBERED);
+        }
+        assert_eq!(views.candidates(3 * MOST_REMEMBERED as u64 - 1).next(), Some(first), "too small, but it served it");
+        assert_eq!(views.candidates(99).collect::<Vec<_>>(), [first]);
+        assert!(views.remove(first).is_some() && views.remove(first).is_none());
+        assert_eq!((views.mappings(), views.candidates(1).count()), (0, 0));
+        assert_eq!(views.add(0, 5, vec![ChunkId(2)]), first);
+    }
+
+    #[test]
+    fn the_smallest_that_may_suffice_comes_first() {
+        let mut views = Views::default();
+        let [large, small, middle] = [30, 10, 20].map(|size| views.add(0, size, vec![ChunkId(0)]));
+        assert_eq!(views.candidates(11).collect::<Vec<_>>(), [middle, large]);
+        views.used(large, 11);
+        assert_eq!(views.candidates(11).collect::<Vec<_>>(), [large, middle]);
+        views.forget_chunks(middle);
+        assert_eq!(views.candidates(1).collect::<Vec<_>>(), [small, large]);
     }
 }

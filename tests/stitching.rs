@@ -245,3 +245,16 @@ fn views_are_bounded_and_the_one_unused_longest_goes() {
     allocator.free(wide).unwrap();
     allocator.check().unwrap();
 }
+
+#[test]
+fn no_handle_of_a_stream_stands_for_memory_of_all() {
+    let (gpu, allocator) = on("sim:h200", "sharing:never");
+    let odd = StreamId(u64::MAX);
+    let held = chunks(&allocator, 2, odd);
+    held.iter().for_each(|address| allocator.free(*address).unwrap());
+    allocator.allocate(CHUNK, MAIN).unwrap();
+    assert_eq!(reserved(&allocator), 3 * CHUNK, "it shares no more than others do");
+    allocator.check().unwrap();
+    assert_eq!(allocator.empty_cache().unwrap(), 2 * CHUNK);
+    assert_eq!(calls(&gpu, Call::StreamSynchronize), 2, "and is waited for like others");
+}

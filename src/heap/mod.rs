@@ -93,7 +93,7 @@ pub(crate) struct Request {
 }
 
 /// Stands for the stream of memory that no stream has to itself.
-pub(crate) const IDLE: StreamId = StreamId(u64::MAX);
+const IDLE: StreamId = StreamId(u64::MAX);
 
 /// All memory that an allocator holds.
 pub(crate) struct Heap {
@@ -142,7 +142,15 @@ impl Heap {
         };
         heap.add_pools(StreamId::DEFAULT);
         heap.idle = heap.add_pools(IDLE);
+        // No stream's requests go there, whatever its handle.
+        heap.pool_of.remove(&IDLE);
         heap
+    }
+
+    /// The large pools of streams: all but that of idle memory.
+    pub(crate) fn stream_pools(&self) -> impl Iterator<Item = u32> + use<> {
+        let idle = self.idle;
+        (0..self.pools.len() as u32).step_by(2).filter(move |pool| *pool != idle)
     }
 
     /// Bytes held of the driver.
@@ -155,7 +163,7 @@ impl Heap {
         const ADDRESS_ENTRY: usize = size_of::<(u64, BlockId)>() + 1;
         self.blocks.host_bytes()
             + self.addresses.capacity() * ADDRESS_ENTRY
-            + self.pools.len() * (size_of::<Pool>() + size_of::<FreeIndex>() + 4 * 38 * 32)
+            + self.pools.len() * (size_of::<Pool>() + FreeIndex::HOST_BYTES)
             + self.segments.capacity() * size_of::<Option<Segment>>()
             + self.home.as_ref().map_or(0, Home::host_bytes)
             + self.views.host_bytes()

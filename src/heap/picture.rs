@@ -1,6 +1,6 @@
 //! The heap as its users see it in a snapshot.
 
-use super::{Backing, Heap, IDLE};
+use super::{Backing, Heap};
 use crate::blocks::{Block, Kind, State};
 use crate::driver::StreamId;
 use crate::snapshot::{BlockInfo, BlockState, SegmentInfo};
@@ -27,7 +27,7 @@ impl Heap {
                     let info = open.get_or_insert_with(|| SegmentInfo {
                         address: block.address,
                         total_size: 0,
-                        stream: if pool.stream == IDLE { StreamId::DEFAULT } else { pool.stream },
+                        stream: if segment.pool == self.idle { StreamId::DEFAULT } else { pool.stream },
                         small: pool.class == Class::Small,
                         expandable,
                         blocks: Vec::new(),

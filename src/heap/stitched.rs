@@ -150,7 +150,7 @@ impl Heap {
 
     /// Every stream has passed everything: what is free at home belongs to all, whole slabs included.
     pub(crate) fn make_all_idle(&mut self) {
-        for large in (0..self.pools.len() as u32).step_by(2) {
+        for large in self.stream_pools() {
             self.make_passed_idle(large, u64::MAX);
         }
     }
@@ -159,9 +159,6 @@ impl Heap {
     /// was any.
     pub(crate) fn make_passed_idle(&mut self, large: u32, epoch: u64) -> bool {
         let mut any = false;
-        if large == self.idle {
-            return any;
-        }
         for (pool, idle) in [(large, self.idle), (large + 1, self.idle + 1)] {
             for id in self.pools[pool as usize].free.in_order(&self.blocks) {
                 let Block { state, kind, pool: of, size, freed_at, .. } = self.blocks[id];

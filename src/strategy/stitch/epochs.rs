@@ -7,7 +7,6 @@
 use crate::blocks::BlockId;
 use crate::config::Sharing;
 use crate::driver::{DriverResult, EventId};
-use crate::heap::IDLE;
 use crate::strategy::Ground;
 use std::collections::VecDeque;
 
@@ -42,11 +41,9 @@ impl Epochs {
 
     /// Ends every open epoch and notes what the GPU has passed.
     pub(super) fn advance(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
-        for pool in (0..ground.heap.pools.len() as u32).step_by(2) {
-            if ground.heap.pools[pool as usize].stream != IDLE {
-                self.close(ground, pool)?;
-                self.poll(ground, pool)?;
-            }
+        for pool in ground.heap.stream_pools() {
+            self.close(ground, pool)?;
+            self.poll(ground, pool)?;
         }
         Ok(())
     }
@@ -156,11 +153,6 @@ impl Epochs {
 
 /// The large pools of streams that have anything free, in large blocks or small.
 fn with_memory<'a>(ground: &'a Ground<'_>) -> impl Iterator<Item = u32> + use<'a> {
-    let pools = &ground.heap.pools;
-    let any = |large: &u32| {
-        let large = *large as usize;
-        pools[large].stream != IDLE
-            && pools[large].free.len() + pools.get(large + 1).map_or(0, |small| small.free.len()) > 0
-    };
-    (0..pools.len() as u32).step_by(2).filter(any)
+    let free = |pool: u32| ground.heap.pools[pool as usize].free.len();
+    ground.heap.stream_pools().filter(move |large| free(*large) + free(large + 1) > 0)
 }

@@ -9,7 +9,7 @@ use super::view;
 use crate::blocks::{BlockId, State};
 use crate::driver::{Call, DriverResult};
 use crate::error::Error;
-use crate::heap::{Heap, IDLE, Request};
+use crate::heap::{Heap, Request};
 use crate::home::{Chunk, ChunkId, GRANULE};
 use crate::strategy::mapping::{Mapping, Unsettled};
 use crate::strategy::{Ground, Miss};
@@ -110,11 +110,8 @@ fn add(
 
 /// The CPU waits for every stream: neither unmap nor release waits for the GPU.
 pub(super) fn wait_for_all(ground: &mut Ground<'_>) -> DriverResult<()> {
-    let mut streams: Vec<_> = ground.heap.pools.iter().map(|pool| pool.stream).collect();
-    streams.sort();
-    streams.dedup();
-    let mut streams = streams.into_iter().filter(|stream| *stream != IDLE);
-    streams.try_for_each(|stream| ground.driver.stream_synchronize(stream))
+    let streams: Vec<_> = ground.heap.stream_pools().map(|pool| ground.heap.pools[pool as usize].stream).collect();
+    streams.into_iter().try_for_each(|stream| ground.driver.stream_synchronize(stream))
 }
 
 /// Gives back every chunk of which every byte is free, and home itself once it is empty. Every stream has passed.
