@@ -24,8 +24,9 @@ pub(crate) struct View {
     pub(crate) chunks: Vec<ChunkId>,
     /// Live and pending blocks in it.
     pub(crate) users: u32,
-    /// The pool and its epoch in which a block of it was freed last; no view is unmapped before that epoch has passed.
-    pub(crate) last_use: (u32, u64),
+    /// Of each stream (its large pool) that has used it, the epoch in which it freed a block of it last. No view is
+    /// unmapped before all of these have passed.
+    pub(crate) last_uses: Vec<(u32, u64)>,
     /// When it was used last, for dropping the one unused longest.
     pub(crate) tick: u64,
 }
@@ -59,7 +60,7 @@ impl Views {
         self.slots.get(id.0 as usize).and_then(Option::as_ref)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ViewId) -> Option<&mut View> {
+    fn get_mut(&mut self, id: ViewId) -> Option<&mut View> {
         self.slots.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
@@ -68,7 +69,7 @@ impl Views {
         let id = self.vacant.pop().unwrap_or(ViewId(self.slots.len() as u32));
         self.mappings += chunks.len();
         self.by_size.insert((size, id));
-        let view = Some(View { address, size, chunks, users: 0, last_use: (0, 0), tick: self.clock });
+        let view = Some(View { address, size, chunks, users: 0, last_uses: Vec::with_capacity(1), tick: self.clock });
         match self.slots.get_mut(id.0 as usize) {
             Some(vacant) => *vacant = view,
             None => self.slots.push(view),
@@ -106,6 +107,16 @@ impl Views {
         if let Some(view) = self.get_mut(id) {
             view.users += 1;
             view.tick = tick;
+        }
+    }
+
+    /// A stream has freed a block of the view in an epoch.
+    pub(crate) fn freed(&mut self, id: ViewId, stream: u32, epoch: u64) {
+        let Some(view) = self.get_mut(id) else { return };
+        view.users -= 1;
+        match view.last_uses.iter_mut().find(|(of, _)| *of == stream) {
+            Some((_, last)) => *last = epoch,
+            None => view.last_uses.push((stream, epoch)),
         }
     }
 

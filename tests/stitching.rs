@@ -258,3 +258,31 @@ fn no_handle_of_a_stream_stands_for_memory_of_all() {
     assert_eq!(allocator.empty_cache().unwrap(), 2 * CHUNK);
     assert_eq!(calls(&gpu, Call::StreamSynchronize), 2, "and is waited for like others");
 }
+
+#[test]
+fn a_view_stays_while_any_stream_that_used_it_is_behind() {
+    // Room for the one view of four blocks, and for no other beside it.
+    let (gpu, allocator) = on("sim:h200", "sharing:completed,max_view_mappings:8");
+    let held = chunks(&allocator, 8, MAIN);
+    for index in [0, 2, 4, 6] {
+        allocator.free(held[index]).unwrap();
+    }
+    let whole = allocator.allocate(4 * CHUNK, MAIN).unwrap();
+    allocator.free(whole).unwrap();
+    // Each stream has a half of the view; the side stream's is free and passed while the main one still computes.
+    let side = allocator.allocate(2 * CHUNK, SIDE).unwrap();
+    let main = allocator.allocate(2 * CHUNK, MAIN).unwrap();
+    assert_eq!((allocator.stats().views_built, allocator.stats().views_reused), (1, 2));
+    let range = memquilt::driver::sim::Range { address: main, size: 2 * CHUNK };
+    gpu.launch(MAIN, &[range], 1_000_000_000).unwrap();
+    allocator.free(main).unwrap();
+    allocator.free(side).unwrap();
+    // No view serves it as it stands, and there is no room for another: the one that is there must stay mapped.
+    allocator.free(held[1]).unwrap();
+    allocator.allocate(6 * CHUNK, SIDE).unwrap();
+    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+    gpu.advance(2_000_000_000);
+    allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+    allocator.check().unwrap();
+}

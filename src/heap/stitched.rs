@@ -7,7 +7,7 @@ use crate::blocks::{Block, BlockId, Kind, State};
 use crate::error::{Error, Result};
 use crate::home::{Chunk, GRANULE};
 use crate::stats::Class;
-use crate::views::ViewId;
+use crate::views::{View, ViewId};
 
 /// Bytes of a view: where they begin, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,9 +143,10 @@ impl Heap {
         self.segments.get(segment as usize).and_then(Option::as_ref).map_or(BlockId::NONE, |segment| segment.head)
     }
 
-    /// Whether every stream has passed that epoch of a pool.
-    pub(crate) fn has_passed(&self, (pool, epoch): (u32, u64)) -> bool {
-        self.pools.get(pool as usize).is_none_or(|pool| epoch < pool.passed)
+    /// Whether nobody uses a view, and the GPU has passed all uses of it.
+    pub(crate) fn is_done_with(&self, view: &View) -> bool {
+        let passed = |(stream, epoch): &(u32, u64)| *epoch < self.pools[*stream as usize].passed;
+        view.users == 0 && view.last_uses.iter().all(passed)
     }
 
     /// Every stream has passed everything: what is free at home belongs to all, whole slabs included.
@@ -200,10 +201,7 @@ impl Heap {
         }
         let stream = pool & !1;
         let epoch = self.pools[stream as usize].epoch;
-        if let Some(view) = self.views.get_mut(ViewId(segment)) {
-            view.users -= 1;
-            view.last_use = (stream, epoch);
-        }
+        self.views.freed(ViewId(segment), stream, epoch);
         self.blocks.remove(id);
     }
 

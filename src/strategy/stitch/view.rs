@@ -10,7 +10,7 @@ use crate::heap::{Heap, Request, Window};
 use crate::home::{ChunkId, GRANULE};
 use crate::strategy::mapping::{Mapping, Piece, Unsettled};
 use crate::strategy::{Ground, Miss};
-use crate::views::ViewId;
+use crate::views::{View, ViewId};
 
 /// A view in which the request fits, and where.
 pub(super) fn find(heap: &Heap, size: u64, pool: u32) -> Option<Window> {
@@ -73,9 +73,7 @@ pub(super) fn chunks_in(heap: &Heap, stretches: &[Stretch]) -> usize {
 /// Whether they do.
 pub(super) fn make_room(ground: &mut Ground<'_>, more: usize) -> DriverResult<bool> {
     while ground.heap.views.mappings() + more > ground.config.max_view_mappings {
-        let droppable = |(id, view): (ViewId, &crate::views::View)| {
-            (view.users == 0 && ground.heap.has_passed(view.last_use)).then_some((view.tick, id))
-        };
+        let droppable = |(id, view): (ViewId, &View)| ground.heap.is_done_with(view).then_some((view.tick, id));
         let Some((_, oldest)) = ground.heap.views.iter().filter_map(droppable).min() else { return Ok(false) };
         drop_view(ground, oldest)?;
     }
