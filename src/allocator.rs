@@ -245,15 +245,15 @@ impl Core {
     }
 
     fn free(&mut self, address: u64) -> Result<()> {
-        let id = self.heap.live(address)?;
+        let id = self.heap.take_live(address)?;
         if self.heap.blocks[id].has_uses {
             let before = self.driver.busy_ns();
-            let pending = self.deferred.record_events(&*self.driver, id)?;
-            self.heap.free_requested(address)?;
+            let pending = self.deferred.record_events(&*self.driver, id).inspect_err(|_| self.heap.keep_live(id))?;
+            self.heap.free_requested(id);
             self.deferred.defer(&mut self.heap, pending);
             self.heap.counters.stalls.add(self.driver.busy_ns().saturating_sub(before));
         } else {
-            self.heap.free_requested(address)?;
+            self.heap.free_requested(id);
             self.heap.free_completed(id);
         }
         self.checked()

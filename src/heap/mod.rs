@@ -297,10 +297,20 @@ impl Heap {
         self.addresses.get(&address).copied().ok_or(Error::InvalidAddress { address })
     }
 
-    /// The program frees the allocation at `address`: it is no longer allocated, but still active.
-    pub(crate) fn free_requested(&mut self, address: u64) -> Result<BlockId> {
-        let id = self.addresses.remove(&address).ok_or(Error::InvalidAddress { address })?;
-        let Block { size, requested, pool, .. } = self.blocks[id];
+    /// Takes a live allocation out of the address table, on the way to freeing it.
+    pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
+        self.addresses.remove(&address).ok_or(Error::InvalidAddress { address })
+    }
+
+    /// Undoes [`Self::take_live`]: the allocation stays live.
+    pub(crate) fn keep_live(&mut self, id: BlockId) {
+        self.addresses.insert(self.blocks[id].address, id);
+    }
+
+    /// The program frees an allocation that was taken out of the address table: it is no longer allocated, but still
+    /// active.
+    pub(crate) fn free_requested(&mut self, id: BlockId) {
+        let Block { address, size, requested, pool, .. } = self.blocks[id];
         let class = self.pools[pool as usize].class;
         self.counters.allocation.sub(class, 1);
         self.counters.allocated_bytes.sub(class, size);
@@ -310,7 +320,6 @@ impl Heap {
         if self.observer.is_some() {
             self.emit(Action::FreeRequested, address, requested, pool);
         }
-        Ok(id)
     }
 
     /// Every stream has finished with a freed block: it merges with its free neighbours and can be handed out again.
@@ -346,15 +355,11 @@ impl Heap {
 
     /// A block becomes free: it merges with its neighbours and enters the index.
     fn release(&mut self, id: BlockId) -> (BlockId, u64, u64) {
-        self.blocks[id].state = State::Free;
         if self.blocks[id].kind == Kind::Home {
             self.adopt_idle(id);
         }
-        let mut merged = self.merge_free(id);
-        if self.blocks[merged.0].kind == Kind::Home {
-            // An idle range that was adopted may lie beside one of the pool's own.
-            merged = self.merge_free(merged.0);
-        }
+        self.blocks[id].state = State::Free;
+        let merged = self.merge_free(id);
         self.put_back(merged.0);
         merged
     }

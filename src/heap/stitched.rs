@@ -205,7 +205,8 @@ impl Heap {
         self.blocks.remove(id);
     }
 
-    /// Idle ranges merge with all: those beside a block that becomes free join its pool.
+    /// Idle ranges merge with all: those beside a block that is about to become free join its pool, and what of that
+    /// pool lies beyond them.
     pub(super) fn adopt_idle(&mut self, id: BlockId) {
         let Block { prev, next, pool, .. } = self.blocks[id];
         if pool & 1 == 1 {
@@ -213,9 +214,7 @@ impl Heap {
         }
         for beside in [prev, next] {
             if self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle {
-                self.take_free(beside);
-                self.blocks[beside].pool = pool;
-                self.index(beside);
+                self.hand_over(beside, pool);
             }
         }
     }

@@ -125,9 +125,8 @@ impl Stitch {
         Err(Miss::OutOfMemory)
     }
 
-    /// Whether a view over these stretches keeps within the bound on mappings, once views unused long are dropped.
-    fn has_room(&mut self, ground: &mut Ground<'_>, stretches: &[choose::Stretch]) -> DriverResult<bool> {
-        let more = view::chunks_in(ground.heap, stretches);
+    /// Whether `more` mappings keep within the bound, once views unused long are dropped.
+    fn has_room(&mut self, ground: &mut Ground<'_>, more: usize) -> DriverResult<bool> {
         if ground.heap.views.mappings() + more > ground.config.max_view_mappings {
             self.epochs.advance(ground)?;
         }
@@ -172,11 +171,14 @@ impl Stitch {
             return Ok(Ok(ground.heap.take_window(window, size, pool)?));
         }
         match choose::ranges(ground.heap, size, pool) {
-            Ok(ranges) if self.has_room(ground, &ranges)? => {
-                Ok(Ok(view::build(ground, &mut self.unsettled, &ranges, request)?))
+            Ok(ranges) => {
+                let plan = view::Plan::over(ground.heap, &ranges)?;
+                if self.has_room(ground, plan.mappings())? {
+                    return Ok(Ok(view::build(ground, &mut self.unsettled, plan, request)?));
+                }
+                // As many mappings as there may be: memory in one piece needs none.
+                Ok(Err(size))
             }
-            // As many mappings as there may be: memory in one piece needs none.
-            Ok(_) => Ok(Err(size)),
             Err(missing) => Ok(Err(missing)),
         }
     }

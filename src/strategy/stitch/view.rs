@@ -7,7 +7,7 @@ use crate::blocks::BlockId;
 use crate::driver::{Call, DriverResult};
 use crate::error::Error;
 use crate::heap::{Heap, Request, Window};
-use crate::home::{ChunkId, GRANULE};
+use crate::home::{Chunk, ChunkId, GRANULE};
 use crate::strategy::mapping::{Mapping, Piece, Unsettled};
 use crate::strategy::{Ground, Miss};
 use crate::views::{View, ViewId};
@@ -17,31 +17,47 @@ pub(super) fn find(heap: &Heap, size: u64, pool: u32) -> Option<Window> {
     heap.views.candidates(size).find_map(|view| heap.window(view, size, pool))
 }
 
-/// Maps the chunks of `stretches` one behind the other, and hands the request its bytes.
+/// The chunks that a view is to map one behind the other, and where in it the request begins.
+pub(super) struct Plan {
+    chunks: Vec<(ChunkId, Chunk)>,
+    offset: u64,
+}
+
+impl Plan {
+    /// The plan of a view over these stretches of home.
+    pub(super) fn over(heap: &Heap, stretches: &[Stretch]) -> Result<Self, Error> {
+        const GONE: Error = Error::Internal("free memory without a chunk");
+        let home = heap.home.as_ref().ok_or(GONE)?;
+        let mut chunks: Vec<(ChunkId, Chunk)> = Vec::new();
+        for &(address, size) in stretches {
+            let mut at = address;
+            while at < address + size {
+                let (id, chunk) = home.chunk_at(at).ok_or(GONE)?;
+                chunks.push((id, chunk));
+                at = chunk.end();
+            }
+        }
+        let ((start, _), (_, first)) = stretches.first().zip(chunks.first()).ok_or(GONE)?;
+        let offset = start - first.address;
+        Ok(Self { chunks, offset })
+    }
+
+    /// How many mappings it takes.
+    pub(super) fn mappings(&self) -> usize {
+        self.chunks.len()
+    }
+}
+
+/// Maps the chunks of a plan, and hands the request its bytes.
 pub(super) fn build(
     ground: &mut Ground<'_>,
     unsettled: &mut Unsettled,
-    stretches: &[Stretch],
+    plan: Plan,
     request: &Request,
 ) -> Result<BlockId, Miss> {
-    const GONE: Error = Error::Internal("free memory without a chunk");
     unsettled.settle(ground)?;
-    let home = ground.heap.home.as_ref().ok_or(GONE)?;
-    let mut chunks: Vec<ChunkId> = Vec::new();
-    let mut pieces: Vec<Piece> = Vec::new();
-    let mut offset = None;
-    for &(address, size) in stretches {
-        let mut at = address;
-        while at < address + size {
-            let (id, chunk) = home.chunk_at(at).ok_or(GONE)?;
-            offset.get_or_insert(at - chunk.address);
-            chunks.push(id);
-            pieces.push(Piece { size: chunk.size, handle: Some(chunk.handle) });
-            at = chunk.end();
-        }
-    }
-    let offset = offset.ok_or(GONE)?;
-    let size: u64 = pieces.iter().map(|piece| piece.size).sum();
+    let pieces = plan.chunks.iter().map(|(_, chunk)| Piece { size: chunk.size, handle: Some(chunk.handle) }).collect();
+    let size: u64 = plan.chunks.iter().map(|(_, chunk)| chunk.size).sum();
     let address = ground.driver.reserve(size, GRANULE)?;
     ground.heap.check_answer(Call::Reserve, address, size, GRANULE)?;
     let mut mapping = Mapping::of_chunks(address, pieces);
@@ -50,23 +66,9 @@ pub(super) fn build(
         return Err(error.into());
     }
     ground.heap.counters.views_built += 1;
-    ground.heap.counters.mappings += chunks.len() as u64;
-    let view = ground.heap.views.add(address, size, chunks);
-    Ok(ground.heap.take_window(Window { view, offset }, request.size, request.pool)?)
-}
-
-/// How many chunks a view over these stretches maps.
-pub(super) fn chunks_in(heap: &Heap, stretches: &[Stretch]) -> usize {
-    let Some(home) = &heap.home else { return 0 };
-    let mut count = 0;
-    for &(address, size) in stretches {
-        let mut at = address;
-        while let Some((_, chunk)) = home.chunk_at(at).filter(|_| at < address + size) {
-            count += 1;
-            at = chunk.end();
-        }
-    }
-    count
+    ground.heap.counters.mappings += plan.mappings() as u64;
+    let view = ground.heap.views.add(address, size, plan.chunks.iter().map(|(id, _)| *id).collect());
+    Ok(ground.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
 }
 
 /// Drops the views unused longest, of those that no stream can still be using, until `more` mappings fit the bound.
