@@ -93,6 +93,9 @@ fn line(
     let stats = allocator.stats();
     let calls = made.iter().filter(|(_, stat)| stat.count > 0);
     let calls: serde_json::Map<_, _> = calls.map(|(call, stat)| (call.name().to_owned(), stat.count.into())).collect();
+    let spent = made.iter().filter(|(_, stat)| stat.count > 0);
+    let spent: serde_json::Map<_, _> =
+        spent.map(|(call, stat)| (call.name().to_owned(), (stat.total_ns as f64 / 1e3).into())).collect();
     serde_json::json!({
         "trace": trace.name,
         "strategy": allocator.config().strategy.name(),
@@ -102,6 +105,7 @@ fn line(
         "device_held": held,
         "utilization": stats.requested_bytes.all.peak as f64 / stats.reserved_bytes.all.peak as f64,
         "driver_calls": calls,
+        "driver_us_by_call": spent,
         "driver_time_us": made.total_ns() as f64 / 1e3,
         "worst_stall_us": stats.stalls.worst_ns as f64 / 1e3,
         "ns_per_op": ns_per_op,

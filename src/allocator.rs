@@ -3,18 +3,24 @@
 //! Owns: the order of things in an operation, the lock, the limit, and the errors users see. A hit is here and in the
 //! heap alone; a miss goes to the strategy.
 
-use crate::blocks::BlockId;
-use crate::config::Config;
+mod giving_back;
+mod private;
+
+use crate::blocks::{Block, BlockId};
+use crate::config::{Config, Sharing};
 use crate::deferred::Deferred;
 use crate::driver::{Driver, StreamId};
-use crate::error::{Error, OutOfMemory, Result};
-use crate::heap::{FitRules, Heap, Pool, Request};
+use crate::error::{Error, Result};
+use crate::fragmentation::Fragmentation;
+use crate::heap::{FitRules, Heap, Request};
 use crate::observer::{Action, Observer};
-use crate::rounding::{MAX_REQUEST, round_size, segment_size};
+use crate::pressure::Callbacks;
+use crate::rounding::{MAX_REQUEST, round_size};
+use crate::shortage::Facts;
 use crate::snapshot::Snapshot;
 use crate::stats::Stats;
 use crate::strategy::{self, Ground, Miss, Strategy};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// A caching allocator for the memory of one device.
@@ -39,6 +45,7 @@ use std::sync::Arc;
 pub struct Allocator {
     core: Mutex<Core>,
     driver: Arc<dyn Driver>,
+    callbacks: Callbacks,
 }
 
 struct Core {
@@ -47,8 +54,20 @@ struct Core {
     driver: Arc<dyn Driver>,
     config: Config,
     rules: FitRules,
-    limit: Option<u64>,
+    limits: Limits,
+    tide: Tide,
+    /// Whether a request has more to look at than free blocks: frees that wait for other streams, or routes to private
+    /// pools. One flag, for the hot path; it may stay set for one request too many.
+    attends: bool,
     strategy: Box<dyn Strategy>,
+}
+
+/// The most bytes that may be held, where that is limited.
+#[derive(Clone, Copy)]
+struct Limits {
+    by_fraction: Option<u64>,
+    /// By that, or by `memory_limit`.
+    lowest: Option<u64>,
 }
 
 impl Allocator {
@@ -64,18 +83,22 @@ impl Allocator {
         if kind.needs_virtual_memory() && !properties.virtual_memory {
             return Err(Error::NoVirtualMemory { strategy: kind.name(), device: properties.name.clone() });
         }
-        let limit = limit_of(&config, &*driver);
+        let limits = limits_of(&config, &*driver);
         let strategy = strategy::new(kind);
+        let mut heap = Heap::new(config.max_split_size.unwrap_or(u64::MAX));
+        heap.adopts_idle = config.sharing != crate::config::Sharing::Completed;
         let core = Core {
-            heap: Heap::new(config.max_split_size.unwrap_or(u64::MAX)),
+            heap,
             deferred: Deferred::default(),
             driver: Arc::clone(&driver),
             rules: strategy.rules(&config),
             config,
-            limit,
+            limits,
+            tide: Tide::default(),
+            attends: false,
             strategy,
         };
-        Ok(Self { core: Mutex::new(core), driver })
+        Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
     }
 
     /// The device it allocates on.
@@ -103,7 +126,29 @@ impl Allocator {
         if size > MAX_REQUEST {
             return Err(Error::RequestTooLarge { size });
         }
-        self.core.lock().allocate(size, stream)
+        self.allocate_locked(&mut self.core.lock(), size, stream)
+    }
+
+    fn allocate_locked(&self, guard: &mut MutexGuard<'_, Core>, size: u64, stream: StreamId) -> Result<u64> {
+        let core = &mut **guard;
+        if core.attends
+            && let Some(pool) = core.attend(stream)?
+        {
+            return self.allocate_privately(guard, pool, size, stream);
+        }
+        let rounded = round_size(size, &core.config.roundup_power2_divisions);
+        let (pool, class) = core.heap.pool_for(stream, rounded);
+        let request = Request { size: rounded, requested: size, pool, class };
+        let mut id = core.heap.fit(&request, &core.rules);
+        if id.is_none() {
+            id = self.miss(guard, &request)?;
+        } else if core.heap.is_bare(id, request.size) {
+            core.map_home(id, &request)?;
+        }
+        let core = &mut **guard;
+        let address = core.heap.hand_out(id, &request, &core.rules)?;
+        core.checked()?;
+        Ok(address)
     }
 
     /// Frees an allocation. Its memory serves later requests of its stream at once; where other streams were named
@@ -117,6 +162,21 @@ impl Allocator {
             return Ok(());
         }
         self.core.lock().free(address)
+    }
+
+    /// As [`Self::free`], for a program that names the stream of the last use, as CUDA's stream-ordered frees do: where
+    /// that is not the stream of the allocation, its memory waits for both.
+    ///
+    /// # Errors
+    /// As [`Self::free`].
+    pub fn free_on(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.core.lock();
+        let id = core.heap.take_live(address)?;
+        core.deferred.record_use(&mut core.heap, id, stream);
+        core.free_taken(id)
     }
 
     /// Says that work on `stream` uses the allocation: after it is freed, it waits for that stream too. The
@@ -135,18 +195,23 @@ impl Allocator {
     }
 
     /// Waits for freed blocks that other streams use, and gives back to the driver all free memory that can be: the
-    /// bytes given back.
+    /// bytes given back. Memory of private pools that were not released stays. During a stream capture, when nothing can
+    /// be waited for, it does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`]; what was given back before the call that failed stays given back, and is accounted.
     pub fn empty_cache(&self) -> Result<u64> {
         let core = &mut *self.core.lock();
+        if core.heap.private.capturing() {
+            return Ok(0);
+        }
         let before = core.heap.reserved();
         core.timed(|strategy, ground| {
             ground.heap.counters.num_sync_all_streams += 1;
             ground.deferred.synchronize(ground.heap, ground.driver)?;
+            ground.reclaim()?;
             strategy.release_cached(ground)?;
-            Ok(())
+            Ok::<_, Error>(())
         })?;
         core.checked()?;
         Ok(before.saturating_sub(core.heap.reserved()))
@@ -161,7 +226,7 @@ impl Allocator {
         let core = &mut *self.core.lock();
         let config = Config { memory_fraction: Some(fraction), ..core.config.clone() };
         core.config = without_full_fraction(config.validated()?);
-        core.limit = limit_of(&core.config, &*core.driver);
+        core.limits = limits_of(&core.config, &*core.driver);
         core.rules = core.strategy.rules(&core.config);
         Ok(())
     }
@@ -181,9 +246,27 @@ impl Allocator {
         let core = self.core.lock();
         Stats {
             max_split_size: core.config.max_split_size,
-            host_bytes: core.heap.host_bytes() as u64,
+            host_bytes: (core.heap.host_bytes() + core.deferred.host_bytes()) as u64,
+            view_mappings: core.heap.views.mappings() as u64,
+            views: core.heap.views.count() as u64,
+            view_address_space_bytes: core.heap.views.address_space(),
             ..core.heap.counters.stats()
         }
+    }
+
+    /// Bytes held of the driver: `stats().reserved_bytes.all.current`, without the copy of all else.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.core.lock().heap.reserved()
+    }
+
+    /// How the memory is divided up now: what is free for whom, and how much of it one request could have. Walks over all
+    /// free ranges under the lock, and makes no driver call.
+    #[must_use]
+    pub fn fragmentation(&self) -> Fragmentation {
+        let core = self.core.lock();
+        let sharing = core.strategy.sharing(&core.config);
+        core.heap.measure(sharing, |pool| core.strategy.reach(&core.heap, &core.config, pool, sharing == Sharing::Wait))
     }
 
     /// Sets every peak to the present value.
@@ -213,61 +296,76 @@ impl Allocator {
     /// # Errors
     /// Says which rule is broken, and where.
     pub fn check(&self) -> std::result::Result<(), String> {
-        self.core.lock().heap.check()
+        self.core.lock().check()
     }
 }
 
 impl Core {
-    fn allocate(&mut self, size: u64, stream: StreamId) -> Result<u64> {
-        let rounded = round_size(size, &self.config.roundup_power2_divisions);
-        let (pool, class) = self.heap.pool_for(stream, rounded);
-        let request = Request { size: rounded, requested: size, pool, class };
-        if !self.deferred.is_empty() {
-            self.timed(|_, ground| Ok(ground.deferred.poll(ground.heap, ground.driver)?))?;
-        }
-        let mut id = self.heap.fit(&request, &self.rules);
-        if id.is_none() {
-            id = self.miss(&request)?;
-        }
-        let address = self.heap.hand_out(id, &request, &self.rules)?;
-        self.checked()?;
-        Ok(address)
-    }
-
+    /// A hit found memory at home that is not mapped there yet.
     #[cold]
-    fn miss(&mut self, request: &Request) -> Result<BlockId> {
-        let found = self.timed(|strategy, ground| match strategy.miss(ground, request) {
-            Ok(id) => Ok(Some(id)),
-            Err(Miss::OutOfMemory) => Ok(None),
-            Err(Miss::Failed(error)) => Err(error),
-        })?;
-        found.ok_or_else(|| self.out_of_memory(request))
+    fn map_home(&mut self, id: BlockId, request: &Request) -> Result<()> {
+        self.heap.counters.views_refused = None;
+        let mapped = self.timed(|strategy, ground| strategy.map_home(ground, id, request.size));
+        mapped.map_err(|miss| {
+            self.heap.index(id);
+            match miss {
+                Miss::OutOfMemory => self.out_of_memory(request),
+                Miss::Failed(error) => error,
+            }
+        })
     }
 
     fn free(&mut self, address: u64) -> Result<()> {
         let id = self.heap.take_live(address)?;
+        self.free_taken(id)
+    }
+
+    #[inline]
+    fn free_taken(&mut self, id: BlockId) -> Result<()> {
+        let Block { size, pool, .. } = self.heap.blocks[id];
         if self.heap.blocks[id].has_uses {
-            let before = self.driver.busy_ns();
-            let pending = self.deferred.record_events(&*self.driver, id).inspect_err(|_| self.heap.keep_live(id))?;
-            self.heap.free_requested(id);
-            self.deferred.defer(&mut self.heap, pending);
-            self.heap.counters.stalls.add(self.driver.busy_ns().saturating_sub(before));
+            self.free_used(id)?;
         } else {
             self.heap.free_requested(id);
             self.heap.free_completed(id);
         }
+        if self.tide.has_ebbed(size, &self.heap) {
+            self.ebb();
+        }
+        let freed = &mut self.heap.pools[(pool & !1) as usize].freed_bytes;
+        *freed += size;
+        if *freed > LONG_EPOCH.max(self.heap.reserved() / EPOCHS) {
+            self.freed_much(pool & !1);
+        }
         self.checked()
     }
 
+    #[cold]
+    fn freed_much(&mut self, large: u32) {
+        self.heap.pools[large as usize].freed_bytes = 0;
+        if let Err(error) = self.timed(|strategy, ground| strategy.freed_much(ground, large)) {
+            tracing::warn!(%error, "an epoch could not be ended");
+        }
+    }
+
+    #[cold]
+    fn ebb(&mut self) {
+        // The block is free whether or not this works.
+        if let Err(error) = self.timed(|strategy, ground| strategy.ebb(ground)) {
+            tracing::warn!(%error, "freed memory could not be gathered");
+        }
+    }
+
     /// Runs a step that calls the driver, and counts its time as a stall.
-    fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut Ground<'_>) -> Result<T>) -> Result<T> {
+    fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut Ground<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
         let mut ground = Ground {
             heap: &mut self.heap,
             deferred: &mut self.deferred,
             driver: &*self.driver,
             config: &self.config,
-            limit: self.limit,
+            limit: self.limits.lowest,
+            fraction_limit: self.limits.by_fraction,
         };
         let result = step(&mut *self.strategy, &mut ground);
         self.heap.counters.stalls.add(self.driver.busy_ns().saturating_sub(before));
@@ -277,41 +375,90 @@ impl Core {
     #[cold]
     fn out_of_memory(&mut self, request: &Request) -> Error {
         self.heap.counters.num_ooms += 1;
-        let info = self.driver.memory_info();
-        let properties = self.driver.properties();
-        let (device_free, device_total) = info.map_or((0, properties.total_memory), |info| (info.free, info.total));
-        let heap = &mut self.heap;
-        heap.emit(Action::Oom, device_free, request.size, request.pool);
-        let own = &heap.pools[request.pool as usize];
-        let free_of =
-            |pool: &Pool| -> u64 { pool.free.in_order(&heap.blocks).into_iter().map(|id| heap.blocks[id].size).sum() };
-        let report = OutOfMemory {
-            device: properties.name.clone(),
-            requested: request.requested,
-            segment: segment_size(request.size, self.config.large_segment_size),
-            device_total,
-            device_free,
-            limit: self.limit,
-            reserved: heap.reserved(),
-            allocated: heap.counters.allocated_bytes.current(),
-            pending: heap.counters.active_bytes.current() - heap.counters.allocated_bytes.current(),
-            largest_free: heap.blocks[own.free.largest(&heap.blocks)].size,
-            free_on_other_streams: heap.pools.iter().filter(|pool| pool.stream != own.stream).map(free_of).sum(),
+        let device = self.driver.memory_info().ok();
+        self.heap.emit(Action::Oom, device.map_or(0, |info| info.free), request.size, request.pool);
+        let facts = Facts {
+            heap: &self.heap,
+            strategy: &*self.strategy,
+            config: &self.config,
+            limit: self.limits.lowest,
+            fraction_limit: self.limits.by_fraction,
+            properties: self.driver.properties(),
+            device,
+            request,
         };
+        let report = facts.report();
         tracing::warn!(%report, "out of memory");
         Error::OutOfMemory(Box::new(report))
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        self.heap.check()?;
+        self.strategy.check(&self.heap)
     }
 
     /// With the feature `paranoid` and in this crate's own tests, every operation ends with a full check.
     #[inline]
     fn checked(&self) -> Result<()> {
         if cfg!(any(feature = "paranoid", test))
-            && let Err(broken) = self.heap.check()
+            && let Err(broken) = self.check()
         {
             tracing::error!(%broken, "an invariant is broken");
             return Err(Error::Internal("an invariant is broken; the log says which"));
         }
         Ok(())
+    }
+}
+
+/// An epoch of a stream ends once this part of what is reserved was freed in it, and never before this many bytes were.
+/// An event costs a quarter of a microsecond.
+const EPOCHS: u64 = 64;
+const LONG_EPOCH: u64 = 32 << 20;
+
+/// The rise and fall of live memory. A step of training begins and ends low; what is gathered there gives every step the
+/// same start, and so the same choices and views.
+#[derive(Debug, Default)]
+struct Tide {
+    /// Live memory rises again once it has been above this.
+    high: u64,
+    /// It ebbs once it is below this: by a quarter of what is reserved, and where it came to lie the last time.
+    low: u64,
+    /// Whether it has ebbed and not risen since.
+    ebbed: bool,
+    /// The fewest live bytes since it rose last, and in the fall before.
+    trough: u64,
+    last_trough: u64,
+}
+
+impl Tide {
+    /// Whether live memory has just fallen below the mark, `freed` bytes having been freed.
+    #[inline]
+    fn has_ebbed(&mut self, freed: u64, heap: &Heap) -> bool {
+        let live = heap.counters.allocated_bytes.current();
+        if live + freed > self.high {
+            self.rise(live + freed, heap.reserved() / 4);
+        }
+        self.trough = self.trough.min(live);
+        live < self.low && self.ebb(live, heap.reserved())
+    }
+
+    fn rise(&mut self, live: u64, quarter: u64) {
+        if std::mem::take(&mut self.ebbed) {
+            self.last_trough = self.trough;
+            self.trough = u64::MAX;
+        }
+        self.high = live;
+        self.low = live.saturating_sub(quarter);
+    }
+
+    #[cold]
+    fn ebb(&mut self, live: u64, reserved: u64) -> bool {
+        self.ebbed = true;
+        self.high = live + reserved / 4;
+        // Near the last trough, and exactly there: steps are alike, if not equal.
+        let marks = [live.saturating_sub(reserved / 4), self.last_trough + reserved / 128, self.last_trough + 1];
+        self.low = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
+        true
     }
 }
 
@@ -325,13 +472,19 @@ impl Drop for Allocator {
             let bytes = core.heap.counters.allocated_bytes.current();
             tracing::warn!(live, bytes, "an allocator is dropped while allocations of it are live; their memory leaks");
         }
+        if core.heap.private.capturing() {
+            tracing::warn!("an allocator is dropped while a stream is being captured; all its memory leaks");
+            core.timed(|strategy, ground| strategy.close(ground));
+            core.deferred.destroy_events(&*core.driver);
+            return;
+        }
+        core.close_private();
         let released = core.timed(|strategy, ground| {
             // Where the wait fails, what waits stays; all else can be given back.
-            let waited = ground.deferred.synchronize(ground.heap, ground.driver);
+            let waited = ground.deferred.synchronize(ground.heap, ground.driver).and_then(|()| ground.reclaim());
             let released = strategy.release_cached(ground);
             strategy.close(ground);
-            released?;
-            Ok(waited?)
+            released.and(waited)
         });
         if let Err(error) = released {
             tracing::warn!(%error, "memory could not be given back");
@@ -346,8 +499,9 @@ fn without_full_fraction(config: Config) -> Config {
     Config { memory_fraction: config.memory_fraction.filter(|fraction| *fraction < 1.0), ..config }
 }
 
-/// The most bytes that may be held under these options, if limited.
-fn limit_of(config: &Config, driver: &dyn Driver) -> Option<u64> {
+/// The most bytes that may be held under these options.
+fn limits_of(config: &Config, driver: &dyn Driver) -> Limits {
     let total = driver.properties().total_memory as f64;
-    config.memory_fraction.map(|fraction| (total * fraction) as u64)
+    let by_fraction = config.memory_fraction.map(|fraction| (total * fraction) as u64);
+    Limits { by_fraction, lowest: by_fraction.into_iter().chain(config.memory_limit).min() }
 }

@@ -77,9 +77,12 @@ pub(crate) struct Block {
     pub(crate) pool: u32,
     /// The segment; of a block of kind `View` the view.
     pub(crate) segment: u32,
+    /// Of a live block of a private pool the capture in which it was handed out; 0 is none.
+    pub(crate) capture: u32,
     pub(crate) kind: Kind,
     pub(crate) state: State,
-    /// Whether other streams were named by `record_stream`.
+    /// Whether freeing it takes more than merging: other streams were named by `record_stream`, or it is of a private
+    /// pool.
     pub(crate) has_uses: bool,
 }
 
@@ -94,6 +97,7 @@ const VACANT: Block = Block {
     right: BlockId::NONE,
     pool: 0,
     segment: 0,
+    capture: 0,
     kind: Kind::Malloc,
     state: State::Vacant,
     has_uses: false,

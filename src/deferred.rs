@@ -1,11 +1,13 @@
 //! Blocks that the program has freed while other streams may still use them.
 //!
 //! Owns: the streams named by `record_stream`, the events recorded at the free, and the order in which they are asked
-//! about. As in PyTorch, events are asked in the order of each stream, and only at the next allocation.
+//! about. As in PyTorch, events are asked in the order of each stream, and only at an allocation: at every one, or where the
+//! strategy says so, at one that finds no free block and now and then; while a stream is being captured none is recorded or
+//! asked for.
 
 use crate::blocks::{BlockId, State};
 use crate::driver::{Driver, DriverResult, EventId, StreamId};
-use crate::heap::Heap;
+use crate::heap::{Heap, map_bytes};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -16,16 +18,44 @@ pub(crate) struct Deferred {
     uses: FxHashMap<BlockId, Vec<StreamId>>,
     /// Events recorded at frees, by stream, oldest first.
     queues: Vec<(StreamId, VecDeque<(EventId, BlockId)>)>,
+    /// Blocks freed during a capture: their events are recorded once it is over. Oldest first.
+    held: VecDeque<BlockId>,
     /// How many events each pending block waits for.
     waiting: FxHashMap<BlockId, u32>,
     /// Events to use again.
     idle_events: Vec<EventId>,
+    /// How many blocks were still waiting when events were last asked about.
+    left: usize,
 }
 
+/// With fewer blocks waiting, only a miss asks about them.
+const FEW: usize = 64;
+
 impl Deferred {
-    /// Whether any freed block waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queues.is_empty()
+    /// Bytes of host memory, about.
+    pub(crate) fn host_bytes(&self) -> usize {
+        let queued: usize = self.queues.iter().map(|(_, queue)| queue.capacity()).sum();
+        queued * size_of::<(EventId, BlockId)>()
+            + self.idle_events.capacity() * size_of::<EventId>()
+            + map_bytes(&self.uses)
+            + self.uses.len() * size_of::<[StreamId; 4]>()
+            + map_bytes(&self.waiting)
+    }
+
+    /// Whether it is time to ask about events even if no request misses their memory: so many more blocks wait than when
+    /// they were last asked about that the time to ask is constant for each, or some have no events yet.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.held.is_empty() || self.waiting.len() > FEW.max(2 * self.left)
+    }
+
+    /// How many streams and held blocks freed blocks wait for; 0 if none waits.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queues.len() + self.held.len()
+    }
+
+    /// Whether other streams use a live or held block.
+    pub(crate) fn has_uses(&self, id: BlockId) -> bool {
+        self.uses.contains_key(&id)
     }
 
     /// A stream other than the block's own uses it from now on. Naming it twice is the same as once.
@@ -75,13 +105,37 @@ impl Deferred {
         }
     }
 
+    /// The block waits for the end of a capture, and then for the streams that use it.
+    pub(crate) fn hold(&mut self, heap: &mut Heap, id: BlockId) {
+        heap.blocks[id].has_uses = false;
+        heap.blocks[id].state = State::Pending;
+        self.held.push_back(id);
+    }
+
+    /// No stream is being captured any more: held blocks wait for their streams.
+    fn record_held(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        while let Some(&id) = self.held.front() {
+            let pending = self.record_events(driver, id)?;
+            self.held.pop_front();
+            self.defer(heap, pending);
+        }
+        Ok(())
+    }
+
     /// Frees what has become free: of each stream the oldest events, up to the first that is not complete.
     pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        self.record_held(heap, driver)?;
+        self.ask(heap, driver)
+    }
+
+    /// As [`Self::poll`], for what has its events already.
+    pub(crate) fn ask(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.drain(heap, |event| driver.event_query(event))
     }
 
     /// Waits for every event, and frees all that waited.
     pub(crate) fn synchronize(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        self.record_held(heap, driver)?;
         self.drain(heap, |event| driver.event_synchronize(event).map(|()| true))
     }
 
@@ -110,6 +164,7 @@ impl Deferred {
             }
         }
         self.queues.retain(|(_, queue)| !queue.is_empty());
+        self.left = self.waiting.len();
         result
     }
 

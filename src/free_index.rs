@@ -149,12 +149,34 @@ impl FreeIndex {
     /// Every block, in the order of size and address. Allocates; not for the hot path.
     pub(crate) fn in_order(&self, table: &BlockTable) -> Vec<BlockId> {
         let mut out = Vec::with_capacity(self.len);
-        let mut at = self.at_or_after(table, (0, 0));
-        while at.is_some() && out.len() <= self.len {
-            out.push(at);
-            at = self.successor(table, at);
-        }
+        self.visit_from(table, 0, |id| out.push(id));
         out
+    }
+
+    /// Visits every block of at least `size` bytes, in the order of size and address: each in constant time on average.
+    /// Allocates; not for the hot path.
+    pub(crate) fn visit_from(&self, table: &BlockTable, size: u64, mut visit: impl FnMut(BlockId)) {
+        // The blocks above the one at hand that come after it.
+        let mut above = Vec::new();
+        let mut bin = bin_of(size);
+        loop {
+            let mut at = self.roots[bin];
+            while at.is_some() || !above.is_empty() {
+                while at.is_some() {
+                    above.push(at);
+                    at = table[at].left;
+                }
+                let Some(id) = above.pop() else { break };
+                if table[id].size >= size {
+                    visit(id);
+                }
+                at = table[id].right;
+            }
+            match self.next_occupied(bin) {
+                Some(next) => bin = next,
+                None => return,
+            }
+        }
     }
 
     fn at_or_after(&self, table: &BlockTable, key: (u64, u64)) -> BlockId {
@@ -294,6 +316,11 @@ mod tests {
                 prop_assert_eq!(index.largest(&table), model.last().map_or(BlockId::NONE, |w| w.2));
             }
             prop_assert_eq!(index.in_order(&table), model.iter().map(|w| w.2).collect::<Vec<_>>());
+            for least in model.iter().map(|w| w.0 + 1).chain([0, u64::MAX]) {
+                let mut visited = Vec::new();
+                index.visit_from(&table, least, |id| visited.push(id));
+                prop_assert_eq!(visited, model.range((least, 0, BlockId::NONE)..).map(|w| w.2).collect::<Vec<_>>());
+            }
         }
     }
 

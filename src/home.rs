@@ -1,7 +1,8 @@
 //! Home: the one address range in which every chunk of physical memory has its permanent place.
 //!
-//! Owns: where the chunks are, and which block covers an address. Both are answered in constant time from tables with
-//! an entry for each 2 MiB granule, which splits and merges keep up by touching one entry each.
+//! Owns: where the chunks are, which of them are mapped there, and which block covers an address. All are answered in
+//! constant time from tables with an entry for each 2 MiB granule, which splits and merges keep up by touching one entry
+//! each. A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
 //!
 //! ```text
 //! granule    |0     |1     |2     |3     |
@@ -19,12 +20,19 @@ pub(crate) const GRANULE: u64 = 2 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ChunkId(pub(crate) u32);
 
+impl ChunkId {
+    /// No chunk.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
 /// Physical memory at its place at home.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) handle: Handle,
+    /// Whether it was placed as a slab for small blocks.
+    pub(crate) slab: bool,
 }
 
 impl Chunk {
@@ -48,7 +56,10 @@ pub(crate) struct Home {
     chunk_of: Vec<u32>,
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
-    /// From here on lie the slabs for small blocks.
+    /// One bit a granule: it belongs to a chunk that is not mapped at home.
+    bare: Vec<u64>,
+    bare_chunks: usize,
+    /// All slabs for small blocks lie from here on; where home is scattered, large chunks too.
     slabs_from: u64,
 }
 
@@ -64,6 +75,8 @@ impl Home {
             chunk_of: vec![0; granules],
             chunks: Vec::new(),
             vacant: Vec::new(),
+            bare: vec![0; granules.div_ceil(64)],
+            bare_chunks: 0,
             slabs_from: address + size,
         };
         home.begins(head, address, BlockId::NONE, 0);
@@ -72,7 +85,7 @@ impl Home {
 
     /// Bytes of host memory in the tables.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.first.capacity() * 8 + self.begun.capacity() * 8 + self.chunks.capacity() * size_of::<Option<Chunk>>()
+        self.first.capacity() * 8 + self.begun.capacity() * 16 + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }
 
     fn granule(&self, address: u64) -> usize {
@@ -142,24 +155,67 @@ impl Home {
         self.chunks.get(id.0 as usize).copied().flatten()
     }
 
-    /// Puts a chunk in its place.
+    /// Puts a chunk in its place. It is bare.
     pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> ChunkId {
         let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
         match self.chunks.get_mut(slot as usize) {
             Some(vacant) => *vacant = Some(chunk),
             None => self.chunks.push(Some(chunk)),
         }
+        if chunk.slab {
+            self.slabs_from = self.slabs_from.min(chunk.address);
+        }
         let first = self.granule(chunk.address);
         let count = (chunk.size / GRANULE) as usize;
         for granule in self.chunk_of.iter_mut().skip(first).take(count) {
             *granule = slot + 1;
         }
+        self.mark(chunk, true);
         ChunkId(slot)
+    }
+
+    /// A chunk is mapped at its place from now on, or no longer.
+    fn mark(&mut self, chunk: Chunk, bare: bool) {
+        let first = self.granule(chunk.address);
+        for granule in first..first + (chunk.size / GRANULE) as usize {
+            let Some(word) = self.bare.get_mut(granule / 64) else { return };
+            let bit = 1 << (granule % 64);
+            *word = if bare { *word | bit } else { *word & !bit };
+        }
+        self.bare_chunks = if bare { self.bare_chunks + 1 } else { self.bare_chunks - 1 };
+    }
+
+    /// A bare chunk is mapped at its place.
+    pub(crate) fn mapped(&mut self, chunk: Chunk) {
+        if self.is_bare(chunk.address, 1) {
+            self.mark(chunk, false);
+        }
+    }
+
+    /// Whether any of these bytes lie in a bare chunk. Addresses outside of home do not.
+    #[inline]
+    pub(crate) fn is_bare(&self, address: u64, size: u64) -> bool {
+        if self.bare_chunks == 0 {
+            return false;
+        }
+        let (first, last) = (self.granule(address), self.granule(address + size - 1));
+        let words = self.bare.get(first / 64..=last / 64).unwrap_or_default();
+        let mut from = !0u64 << (first % 64);
+        for (index, word) in words.iter().enumerate() {
+            let up_to = if first / 64 + index == last / 64 { !0 >> (63 - last % 64) } else { !0 };
+            if word & from & up_to != 0 {
+                return true;
+            }
+            from = !0;
+        }
+        false
     }
 
     /// Takes a chunk out; its place stays empty.
     pub(crate) fn remove_chunk(&mut self, id: ChunkId) {
-        let Some(chunk) = self.chunks.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        let Some(chunk) = self.chunk(id) else { return };
+        self.mapped(chunk);
+        self.chunks[id.0 as usize] = None;
         let first = self.granule(chunk.address);
         let count = (chunk.size / GRANULE) as usize;
         for granule in self.chunk_of.iter_mut().skip(first).take(count) {
@@ -168,18 +224,60 @@ impl Home {
         self.vacant.push(id.0);
     }
 
-    /// Slabs lie from `address` on now.
-    pub(crate) fn slabs_reach(&mut self, address: u64) {
-        self.slabs_from = self.slabs_from.min(address);
-    }
-
-    /// Whether the address lies among the slabs.
+    /// Whether the address lies in a chunk that was placed as a slab.
     pub(crate) fn is_slab(&self, address: u64) -> bool {
-        address >= self.slabs_from
+        address >= self.slabs_from && self.chunk_at(address).is_some_and(|(_, chunk)| chunk.slab)
     }
 
     /// Every chunk.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, Chunk)> + '_ {
         (0..).map(ChunkId).zip(&self.chunks).filter_map(|(id, chunk)| chunk.map(|chunk| (id, chunk)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chunks of so many granules each, one behind the other from the start of a home of 1 GiB.
+    fn home(granules: &[u64]) -> (Home, Vec<(ChunkId, Chunk)>) {
+        const START: u64 = 7 << 30;
+        let mut home = Home::new(START, 1 << 30, 0, BlockId(1));
+        let mut address = START;
+        let mut chunks = Vec::new();
+        for (handle, granules) in (0..).map(Handle).zip(granules) {
+            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false };
+            chunks.push((home.add_chunk(chunk), chunk));
+            address = chunk.end();
+        }
+        (home, chunks)
+    }
+
+    #[test]
+    fn bare_is_what_touches_a_chunk_that_is_not_mapped() {
+        let (mut home, chunks) = home(&[1, 70, 60, 3]);
+        let [first, second, third, last] = [0, 1, 2, 3].map(|index| chunks[index].1);
+        assert!(home.is_bare(first.address, 134 * GRANULE));
+        for mapped in [first, third] {
+            home.mapped(mapped);
+            home.mapped(mapped);
+        }
+        assert!(!home.is_bare(first.address, GRANULE) && home.is_bare(first.address, GRANULE + 1));
+        assert!(!home.is_bare(third.address, third.size) && home.is_bare(third.address - 1, 1));
+        assert!(home.is_bare(third.end() - 1, 2));
+        home.mapped(second);
+        assert!(!home.is_bare(first.address, third.end() - first.address));
+        home.remove_chunk(chunks[3].0);
+        assert!(!home.is_bare(last.address, last.size), "a chunk that is gone is not bare");
+        assert_eq!(home.bare_chunks, 0);
+    }
+
+    #[test]
+    fn addresses_outside_of_home_are_not_bare() {
+        let (home, chunks) = home(&[1]);
+        assert!(home.is_bare(chunks[0].1.address, 1));
+        for address in [512, home.address - GRANULE, home.address + home.size, u64::MAX - GRANULE] {
+            assert!(!home.is_bare(address, 512), "{address:#x}");
+        }
     }
 }

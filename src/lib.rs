@@ -19,12 +19,16 @@ mod config;
 mod deferred;
 pub mod driver;
 mod error;
+pub mod fragmentation;
 mod free_index;
 mod heap;
 mod home;
 pub mod nearest;
 pub mod observer;
+mod pools;
+mod pressure;
 pub mod rounding;
+pub mod shortage;
 pub mod snapshot;
 mod stats;
 mod strategy;
@@ -35,8 +39,12 @@ mod views;
 
 pub use allocator::Allocator;
 pub use config::{Config, ConfigError, Sharing, StrategyKind};
-pub use error::{Error, OutOfMemory, Result};
-pub use stats::{Stalls, Stat, StatByPool, Stats};
+pub use error::{Error, Result};
+pub use fragmentation::Fragmentation;
+pub use pools::{PoolId, PoolStats, Route};
+pub use pressure::{CallbackId, MemoryPressure};
+pub use shortage::OutOfMemory;
+pub use stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
 
 /// The README's examples are tests.
 #[cfg(all(doctest, feature = "trace"))]

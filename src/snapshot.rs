@@ -4,6 +4,7 @@
 //! (`torch.cuda.memory._snapshot()["segments"]`). Writing them as JSON or pickle is the trace module's.
 
 use crate::driver::StreamId;
+use crate::pools::PoolId;
 
 /// What a block is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +55,8 @@ pub struct SegmentInfo {
     pub small: bool,
     /// Whether it is a mapped range of a larger reservation (PyTorch: `is_expandable`).
     pub expandable: bool,
+    /// The private pool that it serves; [`PoolId::NONE`] if it serves all (PyTorch: `segment_pool_id`).
+    pub pool: PoolId,
     /// The blocks.
     pub blocks: Vec<BlockInfo>,
 }

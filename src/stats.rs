@@ -3,6 +3,14 @@
 //! Owns: the counters, and [`Stats`], the copy that users get. Names and meanings are those of PyTorch's
 //! `torch.cuda.memory_stats`, so that figures can be laid side by side.
 
+mod stalls;
+mod waits;
+
+pub use stalls::{STALL_BUCKETS, Stalls};
+pub use waits::Waits;
+
+use crate::views::Taken;
+
 /// One figure over time, as PyTorch reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
@@ -64,41 +72,29 @@ pub struct Stats {
     pub num_device_free: u64,
     /// The option of that name in bytes; `None` is unlimited.
     pub max_split_size: Option<u64>,
-    /// Mappings of physical chunks that exist now.
+    /// Mappings of physical chunks that exist now: at their own places, and in views.
     pub mappings: u64,
+    /// Of `mappings`, those in views.
+    pub view_mappings: u64,
+    /// Views that exist now.
+    pub views: u64,
+    /// Bytes of address space that they take.
+    pub view_address_space_bytes: u64,
     /// Views built by stitching; 0 with strategies that do not stitch.
     pub views_built: u64,
     /// Requests served by a view that was there already.
     pub views_reused: u64,
+    /// Views unmapped again: to make room for others, or because their memory was given back.
+    pub views_dropped: u64,
     /// GPU-side waits of a stream for another's epoch.
     pub stream_waits: u64,
-    /// Bytes of host memory that the allocator's own tables take, about.
+    /// What those waits passed on, and how old their events were.
+    pub waits: Waits,
+    /// Bytes of host memory that the allocator's own tables take, about; parts of tables that were never touched, and so
+    /// take no memory yet, included.
     pub host_bytes: u64,
     /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
     pub stalls: Stalls,
-}
-
-/// Operations that called the driver, and how long they spent in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stalls {
-    /// Operations that made any driver call.
-    pub count: u64,
-    /// Time in the driver, all of them together, in nanoseconds.
-    pub total_ns: u64,
-    /// The longest, in nanoseconds.
-    pub worst_ns: u64,
-}
-
-impl Stalls {
-    /// An operation that took `ns` in the driver. No time is no call: some misses find their memory without one.
-    pub(crate) fn add(&mut self, ns: u64) {
-        if ns == 0 {
-            return;
-        }
-        self.count += 1;
-        self.total_ns = self.total_ns.saturating_add(ns);
-        self.worst_ns = self.worst_ns.max(ns);
-    }
 }
 
 /// Index of a pool class in the counters.
@@ -165,6 +161,11 @@ impl Counter {
         pool.current = pool.current.saturating_sub(amount);
     }
 
+    /// The present value of one class.
+    pub(crate) fn of(&self, class: Class) -> u64 {
+        self.pools[class as usize].current
+    }
+
     pub(crate) fn current(&self) -> u64 {
         self.pools[0].current + self.pools[1].current
     }
@@ -217,7 +218,12 @@ pub(crate) struct Counters {
     pub(crate) mappings: u64,
     pub(crate) views_built: u64,
     pub(crate) views_reused: u64,
+    pub(crate) views_dropped: u64,
+    /// What views would have taken with the one that the bounds forbade, all others dropped that could be. Of the request
+    /// under way; `None` where it wanted none, or got it.
+    pub(crate) views_refused: Option<Taken>,
     pub(crate) stream_waits: u64,
+    pub(crate) waits: Waits,
     pub(crate) stalls: Stalls,
 }
 
@@ -238,9 +244,16 @@ impl Counters {
         ]
     }
 
+    /// Allocations and frees so far, modulo 2^64: a clock.
+    pub(crate) fn operations(&self) -> u64 {
+        let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
+        of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))
+    }
+
     pub(crate) fn reset_peak(&mut self) {
         self.each().into_iter().for_each(Counter::reset_peak);
         self.stalls.worst_ns = 0;
+        self.waits.reset_peak();
     }
 
     pub(crate) fn reset_accumulated(&mut self) {
@@ -274,9 +287,14 @@ impl Counters {
             num_device_free: self.num_device_free,
             max_split_size: None,
             mappings: self.mappings,
+            view_mappings: 0,
+            views: 0,
+            view_address_space_bytes: 0,
             views_built: self.views_built,
             views_reused: self.views_reused,
+            views_dropped: self.views_dropped,
             stream_waits: self.stream_waits,
+            waits: self.waits,
             host_bytes: 0,
             stalls: self.stalls,
         }
@@ -288,12 +306,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operation_without_a_driver_call_is_no_stall() {
-        let mut stalls = Stalls::default();
-        for ns in [0, 7, 0, 5] {
-            stalls.add(ns);
+    fn the_clock_counts_allocations_and_frees() {
+        let mut counters = Counters::default();
+        for _ in 0..3 {
+            counters.allocation.add(Class::Small, 1);
+            counters.allocation.add(Class::Large, 1);
         }
-        assert_eq!(stalls, Stalls { count: 2, total_ns: 12, worst_ns: 7 });
+        counters.allocation.sub(Class::Large, 1);
+        counters.reset_accumulated();
+        assert_eq!(counters.operations(), 7);
     }
 
     #[test]

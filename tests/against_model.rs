@@ -16,7 +16,7 @@ use std::sync::Arc;
 use memquilt::driver::sim::{SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, StreamId};
 use memquilt::snapshot::BlockState;
-use memquilt::{Allocator, Config, Error};
+use memquilt::{Allocator, Config, Error, StrategyKind};
 use model::{Model, Refusal, Step};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -112,7 +112,7 @@ impl Pair {
     fn new(options: &str, capacity_mib: u64) -> Self {
         let device = SimConfig::parse(&format!("sim:h200,capacity={capacity_mib}MiB")).unwrap();
         let [gpu, model_gpu] = [(); 2].map(|()| Arc::new(SimGpu::new(device.clone()).unwrap()));
-        let config = Config::parse(options).unwrap();
+        let config = Config::with_strategy(StrategyKind::Caching).overlaid(options).unwrap();
         let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config.clone()).unwrap();
         let model = Model::new(Arc::clone(&model_gpu), config);
         Self { gpu, model_gpu, allocator, model, live: Vec::new(), freed: Vec::new() }

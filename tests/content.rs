@@ -12,13 +12,15 @@ mod random;
 
 use memquilt::driver::sim::{Piece, Range, SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
-use memquilt::{Allocator, Config, Error, StrategyKind};
+use memquilt::{Allocator, Config, Error, Sharing, StrategyKind};
 use random::Random;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 const STREAMS: u64 = 5;
+/// Operations after which a stream is left for a new one, by programs that do so.
+const STREAM_STEPS: u64 = 25;
 /// Operations of one program; more for a long hunt with `MEMQUILT_CONTENT_OPS`.
 const OPS: u64 = 3_000;
 
@@ -40,12 +42,49 @@ struct Use {
     ends: u64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Tally {
     handed_out: u64,
     over_running_kernels: u64,
     shortages: u64,
     failures: u64,
+    views_built: u64,
+    views_reused: u64,
+    views_dropped: u64,
+    stream_waits: u64,
+    streams: u64,
+    /// Blocks handed out of which a chunk was in the hands of another block too.
+    shared_chunks: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.handed_out, other.handed_out),
+            (&mut self.over_running_kernels, other.over_running_kernels),
+            (&mut self.shortages, other.shortages),
+            (&mut self.failures, other.failures),
+            (&mut self.views_built, other.views_built),
+            (&mut self.views_reused, other.views_reused),
+            (&mut self.views_dropped, other.views_dropped),
+            (&mut self.stream_waits, other.stream_waits),
+            (&mut self.streams, other.streams),
+            (&mut self.shared_chunks, other.shared_chunks),
+        ] {
+            *sum += more;
+        }
+    }
+}
+
+/// What a program does more of than others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    /// Memory goes back now and then, and driver calls do not fail.
+    Calm,
+    /// The same, and calls fail.
+    Storm,
+    /// Memory goes back seldom, so that views grow old; large blocks; streams that are made anew again and again.
+    Views,
 }
 
 struct Program {
@@ -58,34 +97,53 @@ struct Program {
     /// What kernels that have not ended use, by memory.
     uses: HashMap<u64, Vec<Use>>,
     event: EventId,
-    storm: bool,
+    habit: Habit,
+    steps: u64,
     tally: Tally,
 }
 
 impl Program {
-    fn new(device: &str, config: Config, seed: u64, storm: bool) -> Self {
+    fn new(device: &str, config: Config, seed: u64, habit: Habit) -> Self {
         let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
         let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
         let event = gpu.event_create().unwrap();
         let (live, taken, uses) = Default::default();
-        Self { gpu, allocator, random: Random(seed), live, taken, uses, event, storm, tally: Tally::default() }
+        Self {
+            gpu,
+            allocator,
+            random: Random(seed),
+            live,
+            taken,
+            uses,
+            event,
+            habit,
+            steps: 0,
+            tally: Tally::default(),
+        }
     }
 
     fn stream(&mut self) -> StreamId {
-        StreamId(self.random.below(STREAMS))
+        let oldest = if self.habit == Habit::Views { self.steps / STREAM_STEPS } else { 0 };
+        StreamId(oldest + self.random.below(STREAMS))
     }
 
     fn size(&mut self) -> u64 {
-        let most = [600, 300 << 10, 9 * MIB, 60 * MIB, 150 * MIB][self.random.below(5) as usize];
+        let sizes = match self.habit {
+            Habit::Views => [300 << 10, 5 * MIB, 20 * MIB, 60 * MIB, 60 * MIB],
+            _ => [600, 300 << 10, 9 * MIB, 60 * MIB, 150 * MIB],
+        };
+        let most = sizes[self.random.below(5) as usize];
         1 + self.random.below(most)
     }
 
     fn step(&mut self) {
+        self.steps += 1;
+        let seldom = self.habit == Habit::Views && self.random.below(8) > 0;
         if self.random.below(50) == 0 {
             // Else those of calls that are never made would pile up.
             self.gpu.fail_no_more();
         }
-        if self.storm && self.random.below(4) == 0 {
+        if self.habit == Habit::Storm && self.random.below(4) == 0 {
             // Often the calls of an undoing too.
             for _ in 0..1 + self.random.below(3) {
                 let call = Call::ALL[self.random.below(Call::COUNT as u64) as usize];
@@ -97,11 +155,16 @@ impl Program {
             0..40 => self.allocate(),
             40..65 => self.launch(),
             65..95 => self.free(),
-            95 => {
+            95 if !seldom => {
                 let emptied = self.allocator.empty_cache();
                 self.done(emptied);
             }
-            96 => self.gpu.set_run_ahead([0, 0, 100_000, 3_000_000][self.random.below(4) as usize]),
+            96 if !seldom => {
+                let bytes = self.random.below(200 * MIB);
+                let trimmed = self.allocator.trim(bytes);
+                self.done(trimmed);
+            }
+            97 => self.gpu.set_run_ahead([0, 0, 100_000, 3_000_000][self.random.below(4) as usize]),
             _ => self.gpu.advance(self.random.below(500_000)),
         }
     }
@@ -111,7 +174,7 @@ impl Program {
         match result {
             Ok(done) => return Some(done),
             Err(Error::OutOfMemory(_)) => self.tally.shortages += 1,
-            Err(Error::Driver(_)) if self.storm => self.tally.failures += 1,
+            Err(Error::Driver(_)) if self.habit == Habit::Storm => self.tally.failures += 1,
             Err(error) => panic!("{error}"),
         }
         None
@@ -119,12 +182,19 @@ impl Program {
 
     fn allocate(&mut self) {
         let (size, stream) = (self.size(), self.stream());
+        // Where memory is always short, the CPU waits so often that hardly anything is in use any more.
+        let most = self.gpu.config().capacity * 4 / 5;
+        if self.habit == Habit::Views && self.taken.iter().map(|((_, from), to)| to - from).sum::<u64>() + size > most {
+            return self.free();
+        }
         let allocated = self.allocator.allocate(size, stream);
         let Some(address) = self.done(allocated) else { return self.free() };
         let range = Range { address, size: self.allocator.size_of(address).unwrap() };
         assert!(range.size >= size && address.is_multiple_of(512) && range.size.is_multiple_of(512));
         let pieces = self.gpu.physical(range);
         assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
+        let shares = |piece: &Piece| self.taken.range((piece.memory, 0)..(piece.memory, u64::MAX)).next().is_some();
+        self.tally.shared_chunks += u64::from(pieces.iter().any(shares));
         for piece in &pieces {
             self.take(piece);
         }
@@ -179,7 +249,9 @@ impl Program {
             until_done(|| self.gpu.stream_wait(stream, self.event));
             self.allocator.record_stream(block.range.address, stream).unwrap();
         }
-        self.gpu.launch(stream, &[block.range], [0, 2_000, 50_000, 900_000][self.random.below(4) as usize]).unwrap();
+        let longer = if self.habit == Habit::Views { 8 } else { 1 };
+        let duration = longer * [0, 2_000, 50_000, 900_000][self.random.below(4) as usize];
+        self.gpu.launch(stream, &[block.range], duration).unwrap();
         let ends = self.gpu.done_at(stream).unwrap();
         for piece in &block.pieces {
             let (from, to) = (piece.offset, piece.offset + piece.size);
@@ -224,6 +296,12 @@ impl Program {
 
     fn finish(mut self) -> Tally {
         self.gpu.fail_no_more();
+        let stats = self.allocator.stats();
+        self.tally.views_built = stats.views_built;
+        self.tally.views_reused = stats.views_reused;
+        self.tally.views_dropped = stats.views_built - stats.views;
+        self.tally.stream_waits = stats.stream_waits;
+        self.tally.streams = self.steps / STREAM_STEPS;
         for block in std::mem::take(&mut self.live) {
             self.allocator.free(block.range.address).unwrap();
         }
@@ -242,9 +320,9 @@ fn until_done(call: impl Fn() -> DriverResult<()>) {
     while call().is_err() {}
 }
 
-fn run(device: &str, config: &Config, seed: u64, storm: bool) -> Tally {
+fn run(device: &str, config: &Config, seed: u64, habit: Habit) -> Tally {
     let ops = std::env::var("MEMQUILT_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
-    let mut program = Program::new(device, config.clone(), seed, storm);
+    let mut program = Program::new(device, config.clone(), seed, habit);
     for _ in 0..ops {
         program.step();
         program.check();
@@ -253,27 +331,24 @@ fn run(device: &str, config: &Config, seed: u64, storm: bool) -> Tally {
 }
 
 /// Programs under every option, on a device that is often full and on one that seldom is.
-fn programs(kind: StrategyKind, storm: bool) -> Tally {
+fn programs(kind: StrategyKind, habit: Habit) -> Tally {
     let mut all = Tally::default();
     for (seed, options) in [
         "",
         "max_split_size_mb:40",
-        "large_segment_size_mb:12,max_non_split_rounding_mb:64",
+        "large_segment_size_mb:12,max_non_split_rounding_mb:64,fragLimit:40000000,defragLevel:2",
         "roundup_power2_divisions:4",
         "garbage_collection_threshold:0.5,memory_fraction:0.9",
         "sharing:completed,max_view_mappings:40",
-        "sharing:never",
+        "sharing:never,reuseLimit:1,defragLevel:1",
+        "max_views:2,max_view_address_space:400MiB,memory_limit:290MiB",
     ]
     .into_iter()
     .enumerate()
     {
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
         for device in ["sim:h200,capacity=300MiB", "sim:h200,capacity=1GiB"] {
-            let tally = run(device, &config, seed as u64, storm);
-            all.handed_out += tally.handed_out;
-            all.over_running_kernels += tally.over_running_kernels;
-            all.shortages += tally.shortages;
-            all.failures += tally.failures;
+            all.add(&run(device, &config, seed as u64, habit));
         }
     }
     // Otherwise the programs would be too tame to show anything.
@@ -286,14 +361,42 @@ fn programs(kind: StrategyKind, storm: bool) -> Tally {
 #[test]
 fn no_byte_is_handed_out_while_another_stream_uses_it() {
     for kind in StrategyKind::ALL {
-        programs(kind, false);
+        programs(kind, Habit::Calm);
     }
 }
 
 #[test]
 fn nor_where_driver_calls_fail_at_random() {
     for kind in StrategyKind::ALL {
-        let tally = programs(kind, true);
+        let tally = programs(kind, Habit::Storm);
         assert!(tally.failures > 100, "{kind}: {} failures", tally.failures);
+    }
+}
+
+/// Programs that live on views: chunks that two live blocks share, views under bounds so tight that each has to make room,
+/// waits behind streams that run far behind, streams that come and go.
+#[test]
+fn nor_through_views_that_share_chunks() {
+    let first = std::env::var("MEMQUILT_CONTENT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    for options in [
+        "chunk_size_mb:2,max_view_mappings:60",
+        "chunk_size_mb:6,max_view_mappings:24",
+        "chunk_size_mb:4,max_views:6",
+        "chunk_size_mb:8",
+        "chunk_size_mb:2,max_view_mappings:100,sharing:completed",
+        "sharing:never,chunk_size_mb:4,max_view_mappings:30",
+    ] {
+        let config = Config { strategy: StrategyKind::Stitch, ..Config::parse(options).unwrap() };
+        let mut all = Tally::default();
+        for (seed, device) in (first..).zip(["sim:h200,capacity=300MiB", "sim:h200,capacity=700MiB"]) {
+            all.add(&run(device, &config, seed, Habit::Views));
+        }
+        assert!(all.over_running_kernels > 20, "{options}: {all:?}");
+        let Tally { views_built, views_reused, views_dropped, stream_waits, shared_chunks, .. } = all;
+        assert!(
+            views_built > 100 && views_reused > 0 && views_dropped > 90 && shared_chunks > 100,
+            "{options}: {all:?}"
+        );
+        assert!(stream_waits > 50 || config.sharing != Sharing::Wait, "{options}: {all:?}");
     }
 }

@@ -26,6 +26,8 @@ fn balanced(gpu: &SimGpu, allocator: &Allocator) {
     let info = gpu.memory_info().unwrap();
     assert_eq!(info.total - info.free, allocator.stats().reserved_bytes.all.current);
     allocator.check().unwrap();
+    let memory = allocator.fragmentation();
+    assert_eq!(memory.reserved, memory.allocated + memory.pending + memory.free + memory.unsettled, "{memory:?}");
 }
 
 struct Script {
@@ -41,7 +43,7 @@ impl Script {
         Self { gpu, allocator, live: Vec::new() }
     }
 
-    /// Runs a fixed series of operations that makes every call of both strategies, the `nth` call of one kind failing.
+    /// Runs a fixed series of operations that makes every call of every strategy, the `nth` call of one kind failing.
     /// How many operations failed.
     fn run(&mut self) -> u32 {
         let mut failed = 0;
@@ -118,16 +120,20 @@ fn any_call_may_fail_at_any_time() {
         assert_eq!(plain.run(), 0, "{kind}: with plenty of memory and no failure, all goes well");
         for call in [Call::Malloc, Call::Free, Call::Create, Call::Map, Call::SetAccess, Call::Reserve, Call::Release] {
             let made = plain.gpu.call_stats().get(call).count > 0;
-            let by_caching = matches!(call, Call::Malloc | Call::Free);
-            assert_eq!(
-                made,
-                (kind == StrategyKind::Caching) == by_caching,
-                "{kind} and {call}: not as the test means it"
-            );
+            let expected = match call {
+                Call::Malloc | Call::Free => matches!(kind, StrategyKind::Caching | StrategyKind::Gmlake),
+                _ => kind != StrategyKind::Caching,
+            };
+            assert_eq!(made, expected, "{kind} and {call}: not as the test means it");
         }
     }
     each_failure("sim:h200", Status::UNKNOWN, |name, failed| {
-        assert_eq!(failed, 1, "{name}: the operation that made the call fails, and no other");
+        // Where `stitch` only looks how far the GPU is, at a free, it can do without.
+        let may_do_without = name.starts_with("stitch: cuEvent");
+        assert!(
+            failed == 1 || failed == 0 && may_do_without,
+            "{name}: the operation that made the call fails: {failed}"
+        );
     });
 }
 

@@ -144,6 +144,12 @@ impl Driver for Liar {
     fn is_capturing(&self, _: StreamId) -> DriverResult<bool> {
         self.answer(Call::IsCapturing, true)
     }
+    fn synchronize(&self) -> DriverResult<()> {
+        self.answer(Call::Synchronize, ())
+    }
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
+        self.answer(Call::ExchangeCaptureMode, mode)
+    }
     fn call_stats(&self) -> CallStats {
         CallStats::default()
     }
@@ -220,6 +226,9 @@ fn a_device_of_any_size_is_no_reason_to_panic() {
                             }
                         }
                     }
+                    allocator.check().unwrap();
+                    let _ = allocator.set_memory_limit(Some(total / 2));
+                    let _ = allocator.trim(total / 4);
                     allocator.check().unwrap();
                     let _ = allocator.empty_cache();
                     allocator.check().unwrap();

@@ -143,6 +143,7 @@ fn snapshot_of(random: &mut Random) -> (Snapshot, Vec<TimedEvent>) {
             stream: StreamId(number(random)),
             small: random.below(2) == 0,
             expandable: random.below(2) == 0,
+            pool: memquilt::PoolId(number(random), number(random)),
             blocks: (0..random.below(4))
                 .map(|_| BlockInfo {
                     address: number(random),

@@ -3,11 +3,12 @@
 #![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+use memquilt::driver::Call;
 use memquilt::driver::sim::{Profile, SimConfig};
 use memquilt::trace::fit::fit;
 use memquilt::trace::recorded::{self, JOBS};
 use memquilt::trace::replay::{ReplayOptions, replay};
-use memquilt::{Config, StrategyKind};
+use memquilt::{Config, Stalls, StrategyKind};
 
 fn options(kind: StrategyKind) -> ReplayOptions {
     ReplayOptions::new(Config::with_strategy(kind), SimConfig::new(Profile::H200))
@@ -33,13 +34,13 @@ fn the_strategies_reserve_what_pytorch_reserved() {
 #[test]
 fn stitching_wastes_less_than_either_of_them() {
     let floors = [
-        ("gpt2xl-N", 0.9985),
+        ("gpt2xl-N", 0.998),
         ("resnet-multi", 0.998),
         ("moe-R", 0.994),
         ("opt1.3b-R", 0.995),
-        ("opt13b-LR", 0.9985),
-        ("llama1b-ppo", 0.985),
-        ("llama8b-fsdp2", 0.9955),
+        ("opt13b-LR", 0.998),
+        ("llama1b-ppo", 0.9875),
+        ("llama8b-fsdp2", 0.994),
     ];
     for (name, floor) in floors {
         let job = recorded::find(name).unwrap();
@@ -49,6 +50,15 @@ fn stitching_wastes_less_than_either_of_them() {
             assert!(report.utilization() >= floor, "{name}, pass {}: {}", report.pass, report.utilization());
             assert!(report.peak_reserved < job.expandable_reserved && report.peak_reserved < job.native_reserved);
             assert_eq!(report.cpu_syncs, 0, "{name}");
+            // Our own tables take less than a thousandth of the memory that they are about.
+            assert!(report.host_bytes * 1000 < report.peak_reserved, "{name}: {} bytes of tables", report.host_bytes);
+            // gpt2xl-N grows once more in its second pass.
+            let settled = report.pass >= 3 && name != "gpt2xl-N";
+            let mapped = report.driver.get(Call::Map).count + report.driver.get(Call::Create).count;
+            assert!(
+                !settled || (mapped, report.views_built) == (0, 0),
+                "{name} maps {mapped} chunks in its third pass"
+            );
         }
     }
 }
@@ -61,7 +71,7 @@ fn stitching_shares_between_streams_that_run_behind() {
         let run = ReplayOptions { lag, ..options(StrategyKind::Stitch) };
         let report = &replay(&trace, &run, &mut |_, _| {}).unwrap()[0];
         assert!(report.utilization() >= 0.99, "lag {lag}: {}", report.utilization());
-        assert!(report.stream_waits > 0 && report.stream_waits < 250, "lag {lag}: {} waits", report.stream_waits);
+        assert!(report.stream_waits > 0 && report.stream_waits < 330, "lag {lag}: {} waits", report.stream_waits);
         assert_eq!(report.cpu_syncs, 0);
     }
 }
@@ -74,7 +84,7 @@ fn later_passes_of_a_steady_job_call_the_driver_no_more() {
         assert_eq!(reports.len(), 4);
         assert!(reports[0].driver.total_ns() > 0);
         assert_eq!(reports[3].driver.total_ns(), 0, "{kind}");
-        assert_eq!((reports[3].stalls, reports[3].worst_stall_ns, reports[3].cpu_syncs), (0, 0, 0));
+        assert_eq!((reports[3].stalls, reports[3].cpu_syncs), (Stalls::default(), 0));
     }
 }
 

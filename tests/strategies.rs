@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{Call, Driver, StreamId};
+use memquilt::driver::{Call, Driver, Status, StreamId};
 use memquilt::{Allocator, Config, Error, StrategyKind};
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ const SIDE: StreamId = StreamId(7);
 
 fn on(device: &str, options: &str) -> (Arc<SimGpu>, Allocator) {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse(options).unwrap()).unwrap();
+    let config = Config::with_strategy(StrategyKind::Caching).overlaid(options).unwrap();
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
     (gpu, allocator)
 }
 
@@ -111,6 +112,28 @@ fn a_recorded_stream_keeps_the_block_until_it_has_passed() {
         assert_eq!(allocator.allocate(20 * MIB, MAIN).unwrap(), a);
         assert_eq!(allocator.stats().active.all.current, 2);
     }
+}
+
+#[test]
+fn memory_freed_on_another_stream_waits_for_both() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let a = allocator.allocate(20 * MIB, MAIN).unwrap();
+    // Nothing changes where the event cannot be recorded.
+    gpu.fail_nth(Call::EventRecord, 1, Status::UNKNOWN);
+    assert!(matches!(allocator.free_on(a, SIDE), Err(Error::Driver(_))));
+    assert_eq!(allocator.size_of(a), Ok(20 * MIB));
+    gpu.hold(SIDE);
+    allocator.free_on(a, SIDE).unwrap();
+    assert!(matches!(allocator.free_on(a, SIDE), Err(Error::InvalidAddress { .. })));
+    let b = allocator.allocate(20 * MIB, MAIN).unwrap();
+    assert_ne!(a, b, "the side stream still uses it");
+    gpu.finish(SIDE);
+    assert_eq!(allocator.allocate(20 * MIB, MAIN), Ok(a));
+    // On its own stream it is a free like any other.
+    let events = calls(&gpu, Call::EventRecord);
+    allocator.free_on(a, MAIN).unwrap();
+    allocator.free_on(0, SIDE).unwrap();
+    assert_eq!((allocator.allocate(20 * MIB, MAIN), calls(&gpu, Call::EventRecord)), (Ok(a), events));
 }
 
 #[test]

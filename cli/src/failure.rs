@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     NoSuchTrace { path: PathBuf, nearest: String },
     #[error("cannot write {path}: {error}", path = .path.display())]
     Write { path: PathBuf, error: std::io::Error },
+    #[error("cannot draw {path}: {error}", path = .path.display())]
+    Draw { path: PathBuf, error: String },
     #[error("cannot write to standard output: {0}")]
     Output(std::io::Error),
     #[error("{0} of {1} runs did not have enough memory")]
@@ -40,6 +42,7 @@ impl Failure {
             | Self::Read { .. }
             | Self::NoSuchTrace { .. }
             | Self::Write { .. }
+            | Self::Draw { .. }
             | Self::Output(_) => 1,
             Self::Usage(_) => USAGE,
             Self::OutOfMemory(..) => 3,

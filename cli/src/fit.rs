@@ -1,6 +1,6 @@
 //! `memquilt fit`: the smallest memory on which each strategy still runs a trace.
 
-use crate::args::{Color, TraceArgs};
+use crate::args::{Color, Device, TraceArgs};
 use crate::failure::Failure;
 use crate::output::{self, Column, Output, gib};
 use crate::progress::Progress;
@@ -22,7 +22,9 @@ const COLUMNS: [Column; 7] = [
 ];
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
-    let device = &args.run.device;
+    let Device::Sim(device) = &args.run.device else {
+        return Err(Failure::Usage("fit looks for the capacity of a simulated device: --device sim:h200".to_owned()));
+    };
     if device.capacity != device.profile.memory() {
         let text =
             format!("fit looks for the capacity itself; give --device sim:{} without one", device.profile.name());

@@ -10,6 +10,7 @@ mod progress;
 mod replay;
 mod source;
 mod stress;
+mod study;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Stress(args) => stress::run(args, cli.color),
         Command::Replay(args) => replay::run(args, cli.color),
         Command::Fit(args) => fit::run(args, cli.color),
+        Command::Study(study) => study::run(study, cli.color),
         Command::Convert(args) => convert::run(args),
         Command::Completions { shell } => {
             // clap panics where it cannot write.

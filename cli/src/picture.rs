@@ -33,12 +33,7 @@ impl Picture {
     /// # Errors
     /// The place cannot be written. What is there stays until the picture is saved.
     pub(crate) fn new(path: &Path) -> Result<Self, Failure> {
-        let write = |error| Failure::Write { path: path.to_owned(), error };
-        let existed = path.exists();
-        OpenOptions::new().append(true).create(true).open(path).map_err(write)?;
-        if !existed {
-            fs::remove_file(path).map_err(write)?;
-        }
+        check_writable(path)?;
         Ok(Self { path: path.to_owned(), text: command(std::env::args_os()) + "\n" })
     }
 
@@ -57,6 +52,17 @@ impl Picture {
         let svg = term.render_svg(self.text.trim_end());
         fs::write(&self.path, svg).map_err(|error| Failure::Write { path: self.path.clone(), error })
     }
+}
+
+/// Finds out whether a place can be written, before the work that is to be shown there. Nothing is changed.
+pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
+    let write = |error| Failure::Write { path: path.to_owned(), error };
+    let existed = path.exists();
+    OpenOptions::new().append(true).create(true).open(path).map_err(write)?;
+    if !existed {
+        fs::remove_file(path).map_err(write)?;
+    }
+    Ok(())
 }
 
 /// The command line as it would be typed, without what only concerns the picture.

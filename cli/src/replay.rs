@@ -1,13 +1,13 @@
 //! `memquilt replay`: traces through every strategy, side by side. What `stress` prints comes from here too.
 
-use crate::args::{Color, RunArgs, TraceArgs};
+use crate::args::{Color, Device, RunArgs, TraceArgs};
 use crate::failure::Failure;
 use crate::output::{self, Column, Output, bytes, gib, ms};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::{Cell, ColumnConstraint, Table};
 use memquilt::trace::Trace;
-use memquilt::trace::replay::{PassReport, replay};
+use memquilt::trace::replay::{PassReport, replay, replay_on_cuda};
 use memquilt::{OutOfMemory, StrategyKind};
 
 const COLUMNS: [Column; 11] = [
@@ -56,6 +56,10 @@ struct Total {
 
 impl<'a> Comparison<'a> {
     pub(crate) fn new(args: &'a RunArgs, color: Color) -> Result<Self, Failure> {
+        if matches!(args.device, Device::Cuda(_)) && args.lag > 0 {
+            let text = "a real GPU keeps its own time: --lag is for simulated devices";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         let strategies = args.runs().into_iter().map(|run| run.config.strategy);
         let totals = strategies.map(Total::new).collect();
         let output = Output::new(color, args.svg.as_deref())?;
@@ -71,7 +75,11 @@ impl<'a> Comparison<'a> {
     pub(crate) fn run(&mut self, trace: &Trace) -> Result<(), Failure> {
         for (index, options) in self.args.runs().into_iter().enumerate() {
             let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
-            let reports = replay(trace, &options, &mut |done, total| progress.set(done, total))?;
+            let show = &mut |done, total| progress.set(done, total);
+            let reports = match self.args.device {
+                Device::Sim(_) => replay(trace, &options, show)?,
+                Device::Cuda(ordinal) => replay_on_cuda(trace, ordinal, options.config, options.passes, show)?,
+            };
             drop(progress);
             for report in &reports {
                 if self.args.json {
@@ -145,8 +153,8 @@ fn row(report: &PassReport, first: bool) -> [Cell; 11] {
         utilization,
         Cell::new(output::count(&report.driver)),
         Cell::new(ms(report.driver.total_ns())),
-        Cell::new(report.stalls),
-        Cell::new(ms(report.worst_stall_ns)),
+        Cell::new(report.stalls.count),
+        Cell::new(ms(report.stalls.worst_ns)),
         Cell::new(format!("{:.0}", report.ns_per_op)),
     ]
 }
@@ -154,12 +162,13 @@ fn row(report: &PassReport, first: bool) -> [Cell; 11] {
 /// A shortage in a sentence: who asked for what, and what there was.
 fn in_words(trace: &Trace, report: &PassReport, event: usize, shortage: &OutOfMemory) -> String {
     let mut out = format!(
-        "{}, {}: out of memory at event {event} of {}. Asked for {}; free were {} of the device's {}, and {} of the {} \
-         that {} held, at most {} of it in one piece for this request.",
+        "{}, {}: out of memory at event {event} of {}. Asked for {} on stream {}; free were {} of the device's {}, and {} of \
+         the {} that {} held, at most {} of it in one piece for this request.",
         report.trace,
         report.strategy,
         trace.events.len(),
         bytes(shortage.requested),
+        shortage.stream,
         bytes(shortage.device_free),
         bytes(shortage.device_total),
         bytes(shortage.unallocated()),
@@ -170,6 +179,12 @@ fn in_words(trace: &Trace, report: &PassReport, event: usize, shortage: &OutOfMe
     if shortage.pending > 0 {
         out.push_str(&format!(" {} was freed but still in use by other streams.", bytes(shortage.pending)));
     }
+    let whereabouts = shortage.whereabouts();
+    if !whereabouts.is_empty() {
+        out.push_str(&format!(" Free: {whereabouts}."));
+    }
+    out.push(' ');
+    out.push_str(&shortage.explanation());
     let live = trace.summary().peak_live;
     if live > shortage.device_total {
         out.push_str(&format!(" The trace's live bytes alone reach {}: nothing could run it.", bytes(live)));

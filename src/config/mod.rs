@@ -18,24 +18,26 @@ const MIN_LARGE_SEGMENT_MB: u64 = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StrategyKind {
     /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
-    #[default]
     Caching,
     /// The stream's segment grows at its end: PyTorch's expandable segments.
     Expandable,
+    /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched from a size on.
+    Gmlake,
     /// Free memory is stitched together, wherever it lies.
+    #[default]
     Stitch,
 }
 
 impl StrategyKind {
     /// Every strategy.
-    pub const ALL: [Self; 3] = [Self::Caching, Self::Expandable, Self::Stitch];
+    pub const ALL: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
 
     /// Whether it makes virtual-memory calls, which old devices and drivers do not have.
     #[must_use]
     pub const fn needs_virtual_memory(self) -> bool {
         match self {
             Self::Caching => false,
-            Self::Expandable | Self::Stitch => true,
+            Self::Expandable | Self::Gmlake | Self::Stitch => true,
         }
     }
 
@@ -45,6 +47,7 @@ impl StrategyKind {
         match self {
             Self::Caching => "caching",
             Self::Expandable => "expandable",
+            Self::Gmlake => "gmlake",
             Self::Stitch => "stitch",
         }
     }
@@ -95,7 +98,7 @@ impl Sharing {
     }
 }
 
-/// The options of an allocator. The defaults are PyTorch's.
+/// The options of an allocator. The defaults are PyTorch's, but for the strategy: free memory is stitched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`].
@@ -116,15 +119,55 @@ pub struct Config {
     pub garbage_collection_threshold: f64,
     /// The part (0 to 1) of the device's memory that the allocator may hold. `None`, or 1: no limit.
     pub memory_fraction: Option<f64>,
+    /// The most physical bytes that the allocator may hold at any moment: all that it has of the driver and has not given
+    /// back, whatever it is for. `None`: no limit. Where `memory_fraction` allows less, that counts.
+    pub memory_limit: Option<u64>,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: Sharing,
-    /// The most chunks that all views together may map, with the strategy `stitch`. Each costs the host about 4.3 KB in
-    /// the driver; at the bound, views unused longest are dropped, or memory grows in one piece.
+    /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
+    /// Smaller chunks take more time in the driver (about 24 us each) and leave less memory unusable. `None`: 20 MiB,
+    /// and more where a request would need over 130 of them.
+    pub chunk_size: Option<u64>,
+    /// The most chunks that all views together may map, with the strategies `stitch` and `gmlake`. Each costs the host
+    /// about 4.3 KB in the driver. At this bound and the next two, views unused longest are dropped; where all are in use,
+    /// memory grows in one piece, which needs no view.
     pub max_view_mappings: usize,
+    /// The most views there may be, with the strategy `stitch`. Each is a reservation of the driver's, and a search for
+    /// the one unused longest looks at all of them.
+    pub max_views: usize,
+    /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home takes as much
+    /// as twice the device besides. All devices of a process share one address space.
+    pub max_view_address_space: u64,
+    /// `fragLimit`, with the strategy `gmlake`: requests of fewer bytes are not stitched. Lower saves memory and costs
+    /// driver calls.
+    pub frag_limit: u64,
+    /// `reuseLimit`, with the strategy `gmlake`: an inactive stitched block may be up to this many times as large as the
+    /// request that it serves. At least 1: no larger.
+    pub reuse_limit: f64,
+    /// `defragLevel`, with the strategy `gmlake`: 0 stitches whenever no single block is large enough; 1 only once no
+    /// more memory can be had; 2 only once all cached memory was given back besides; 3 and more never.
+    pub defrag_level: u32,
+    /// `autoGC`, with the strategy `gmlake`: the most address space of all stitched blocks, in GiB; above it, those unused
+    /// longest are dropped. `max_view_mappings` bounds them too.
+    pub auto_gc: u64,
 }
 
 /// 0.28 GB of host memory at most.
 const MAX_VIEW_MAPPINGS: usize = 64 << 10;
+/// A quarter of the mappings, so that this bound is met first only where views have fewer than four chunks in the mean.
+/// Recorded jobs have some hundred views.
+const MAX_VIEWS: usize = 16 << 10;
+/// In bytes. The driver was seen to reserve 64 TiB and no more: half of them for the views of eight devices.
+const MAX_VIEW_ADDRESS_SPACE: u64 = 4 << 40;
+/// 2 MiB, all that is not small. The default of GMLake's release is 512 MiB; its tutorial says to lower it where too much
+/// memory stays fragmented, and to raise it where stitching does not settle. It settles on every recorded job, and two of
+/// them reserve a fifth to a third less.
+const FRAG_LIMIT: u64 = 2 << 20;
+/// The default of GMLake's release, and the value in all of its examples.
+const REUSE_LIMIT: f64 = 10.0;
+/// The default of GMLake's release, in GiB. What `max_view_mappings` allows by default, 128 GiB, is reached before; the
+/// README of the release sets 80, with which the same memory takes some more driver calls.
+const AUTO_GC: u64 = 1000;
 
 impl Default for Config {
     fn default() -> Self {
@@ -136,8 +179,16 @@ impl Default for Config {
             roundup_power2_divisions: [0; ROUNDUP_INTERVALS],
             garbage_collection_threshold: 0.0,
             memory_fraction: None,
+            memory_limit: None,
             sharing: Sharing::default(),
+            chunk_size: None,
             max_view_mappings: MAX_VIEW_MAPPINGS,
+            max_views: MAX_VIEWS,
+            max_view_address_space: MAX_VIEW_ADDRESS_SPACE,
+            frag_limit: FRAG_LIMIT,
+            reuse_limit: REUSE_LIMIT,
+            defrag_level: 0,
+            auto_gc: AUTO_GC,
         }
     }
 }
@@ -204,7 +255,9 @@ impl Config {
 
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
-    /// Besides PyTorch's keys there are `strategy:NAME`, and `memory_fraction`, short for `per_process_memory_fraction`.
+    /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
+    /// `memory_limit:80GiB`, and those of stitching: `sharing`, `max_view_mappings`, `max_views`,
+    /// `max_view_address_space`.
     ///
     /// ```
     /// use memquilt::{Config, StrategyKind};
@@ -255,11 +308,19 @@ impl Config {
         if !(threshold == 0.0 || (threshold > 0.0 && threshold < 1.0)) {
             return bad("garbage_collection_threshold", threshold.to_string(), "a number above 0 and below 1".into());
         }
+        let chunk_sizes = 2 * MIB..=1024 * MIB;
+        let odd = |size: &u64| !chunk_sizes.contains(size) || !size.is_multiple_of(2 * MIB);
+        if let Some(size) = self.chunk_size.filter(odd) {
+            return bad("chunk_size_mb", in_mib(size), "an even number of MiB from 2 to 1024".into());
+        }
         if let Some(fraction) = self.memory_fraction.filter(|fraction| !(0.0..=1.0).contains(fraction)) {
             return bad("per_process_memory_fraction", fraction.to_string(), "a number from 0 to 1".into());
         }
         if let Some(division) = self.roundup_power2_divisions.iter().find(|d| **d != 0 && !d.is_power_of_two()) {
             return bad("roundup_power2_divisions", division.to_string(), "a power of two, or 0 for off".into());
+        }
+        if !(self.reuse_limit >= 1.0 && self.reuse_limit.is_finite()) {
+            return bad("reuseLimit", self.reuse_limit.to_string(), "a number of at least 1".into());
         }
         Ok(self)
     }
@@ -284,7 +345,7 @@ mod tests {
         assert_eq!(config.max_non_split_rounding, 64 * MIB);
         assert_eq!(config.garbage_collection_threshold, 0.8);
         assert_eq!(config.memory_fraction, Some(0.5));
-        assert_eq!(config.strategy, StrategyKind::Caching);
+        assert_eq!(config.strategy, StrategyKind::Stitch);
         assert_eq!(Config::parse("").unwrap(), Config::default());
         assert_eq!(Config::parse("large_segment_size_mb:32").unwrap().large_segment_size, 32 * MIB);
     }
@@ -322,7 +383,19 @@ mod tests {
             ("strategy:zzz", &["unknown strategy `zzz`; there are `caching`"]),
             ("backend:cudaMallocAsync", &["native"]),
             ("sharing:always", &["`always`", "`completed`"]),
+            ("chunk_size_mb:3", &["`3`", "even number of MiB"]),
+            ("chunk_size_mb:0", &["`0`", "from 2"]),
             ("max_view_mappings:-1", &["whole number of mappings"]),
+            ("max_views:many", &["`many`", "whole number of views"]),
+            ("max_view_address_space:1PB", &["`1PB`", "unit is unknown", "4TiB"]),
+            ("memory_limit:-1", &["memory_limit", "negative", "80GiB"]),
+            ("memory_limits:1", &["did you mean `memory_limit`"]),
+            ("fragLimit:512MiB", &["fragLimit", "`512MiB`", "whole number of bytes"]),
+            ("fraglimit:5", &["did you mean `fragLimit`"]),
+            ("reuseLimit:0.5", &["0.5", "at least 1"]),
+            ("reuseLimit:inf", &["`inf`", "at least 1"]),
+            ("defragLevel:-1", &["whole number"]),
+            ("autoGC:1.5", &["whole number of GiB"]),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();
             for part in parts {
@@ -336,7 +409,10 @@ mod tests {
         for text in [
             "",
             "expandable_segments:True",
-            "strategy:stitch,max_view_mappings:9,sharing:never",
+            "strategy:stitch,max_view_mappings:9,sharing:never,chunk_size_mb:2",
+            "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
+            "memory_limit:1000001",
+            "strategy:gmlake,fragLimit:268435456,reuseLimit:2.5,defragLevel:1,autoGC:80",
             "large_segment_size_mb:64,max_split_size_mb:256,max_non_split_rounding_mb:128",
             "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.6,per_process_memory_fraction:0.25",
         ] {

@@ -5,7 +5,9 @@
 use super::{Config, ConfigError, MIB, Sharing, StrategyKind};
 use crate::nearest::near;
 use crate::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
+use crate::units::{format_bytes_exactly, parse_bytes};
 use std::fmt;
+use std::str::FromStr;
 
 /// Options of PyTorch that change nothing here: they concern pinned host memory, locking or graph capture of its own
 /// implementation.
@@ -18,10 +20,17 @@ const WITHOUT_EFFECT: [&str; 6] = [
     "pinned_reserve_segment_size_mb",
 ];
 
-pub(super) const OPTIONS: [&str; 12] = [
+pub(super) const OPTIONS: [&str; 20] = [
     "strategy",
     "sharing",
+    "chunk_size_mb",
     "max_view_mappings",
+    "max_views",
+    "max_view_address_space",
+    "fragLimit",
+    "reuseLimit",
+    "defragLevel",
+    "autoGC",
     "backend",
     "expandable_segments",
     "max_split_size_mb",
@@ -31,6 +40,7 @@ pub(super) const OPTIONS: [&str; 12] = [
     "garbage_collection_threshold",
     "per_process_memory_fraction",
     "memory_fraction",
+    "memory_limit",
 ];
 
 impl Config {
@@ -41,17 +51,24 @@ impl Config {
                 let policy = Sharing::ALL.into_iter().find(|policy| policy.name() == value);
                 self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed` or `wait`"))?;
             }
-            "max_view_mappings" => {
-                self.max_view_mappings =
-                    value.parse().map_err(|_| bad_value(key, value, "a whole number of mappings"))?;
+            "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
+            "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
+            "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
+            "reuseLimit" => {
+                self.reuse_limit = value.parse().map_err(|_| bad_value(key, value, "a number of at least 1"))?;
             }
+            "max_views" => self.max_views = whole(key, value, "views")?,
+            "max_view_address_space" => self.max_view_address_space = bytes(key, value, "4TiB")?,
+            "memory_limit" => self.memory_limit = Some(bytes(key, value, "80GiB")?),
+            "defragLevel" => self.defrag_level = whole(key, value, "attempts to skip")?,
+            "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
                 _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of memquilt)")),
             },
             "expandable_segments" => match value {
                 "True" => self.strategy = StrategyKind::Expandable,
-                "False" if self.strategy == StrategyKind::Expandable => self.strategy = StrategyKind::Caching,
+                "False" if self.strategy == StrategyKind::Expandable => self.strategy = StrategyKind::default(),
                 "False" => {}
                 _ => return Err(bad_value(key, value, "`True` or `False`")),
             },
@@ -90,9 +107,9 @@ impl fmt::Display for Config {
         let default = Self::default();
         let mut parts = Vec::new();
         match self.strategy {
-            StrategyKind::Caching => {}
+            StrategyKind::Stitch => {}
             StrategyKind::Expandable => parts.push("expandable_segments:True".to_owned()),
-            StrategyKind::Stitch => parts.push("strategy:stitch".to_owned()),
+            kind @ (StrategyKind::Caching | StrategyKind::Gmlake) => parts.push(format!("strategy:{kind}")),
         }
         if self.large_segment_size != default.large_segment_size {
             parts.push(format!("large_segment_size_mb:{}", self.large_segment_size / MIB));
@@ -113,11 +130,35 @@ impl fmt::Display for Config {
         if let Some(fraction) = self.memory_fraction {
             parts.push(format!("per_process_memory_fraction:{fraction}"));
         }
+        if let Some(limit) = self.memory_limit {
+            parts.push(format!("memory_limit:{}", format_bytes_exactly(limit)));
+        }
+        if self.max_views != default.max_views {
+            parts.push(format!("max_views:{}", self.max_views));
+        }
+        if self.max_view_address_space != default.max_view_address_space {
+            parts.push(format!("max_view_address_space:{}", format_bytes_exactly(self.max_view_address_space)));
+        }
+        if let Some(size) = self.chunk_size {
+            parts.push(format!("chunk_size_mb:{}", size / MIB));
+        }
         if self.max_view_mappings != default.max_view_mappings {
             parts.push(format!("max_view_mappings:{}", self.max_view_mappings));
         }
         if self.sharing != default.sharing {
             parts.push(format!("sharing:{}", self.sharing.name()));
+        }
+        if self.frag_limit != default.frag_limit {
+            parts.push(format!("fragLimit:{}", self.frag_limit));
+        }
+        if self.reuse_limit != default.reuse_limit {
+            parts.push(format!("reuseLimit:{}", self.reuse_limit));
+        }
+        if self.defrag_level != default.defrag_level {
+            parts.push(format!("defragLevel:{}", self.defrag_level));
+        }
+        if self.auto_gc != default.auto_gc {
+            parts.push(format!("autoGC:{}", self.auto_gc));
         }
         f.write_str(&parts.join(","))
     }
@@ -127,9 +168,20 @@ fn bad_value(option: &str, found: &str, expected: &str) -> ConfigError {
     ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected: expected.to_owned() }
 }
 
+fn whole<T: FromStr>(option: &str, value: &str, unit: &str) -> Result<T, ConfigError> {
+    value.parse().map_err(|_| bad_value(option, value, &format!("a whole number of {unit}")))
+}
+
 fn mib(option: &str, value: &str) -> Result<u64, ConfigError> {
     let number = value.parse::<u64>().ok().and_then(|n| n.checked_mul(MIB)).filter(|n| *n <= 1 << 60);
     number.ok_or_else(|| bad_value(option, value, "a whole number of MiB"))
+}
+
+fn bytes(option: &str, value: &str, example: &str) -> Result<u64, ConfigError> {
+    parse_bytes(value).map_err(|error| {
+        let expected = format!("a size with a unit, such as {example} ({})", error.problem);
+        bad_value(option, value, &expected)
+    })
 }
 
 fn fraction(option: &str, value: &str) -> Result<f64, ConfigError> {

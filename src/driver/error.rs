@@ -96,6 +96,10 @@ calls! {
     StreamSynchronize = "stream_synchronize", "cuStreamSynchronize";
     /// `cuStreamIsCapturing`
     IsCapturing = "is_capturing", "cuStreamIsCapturing";
+    /// `cuCtxSynchronize`
+    Synchronize = "synchronize", "cuCtxSynchronize";
+    /// `cuThreadExchangeStreamCaptureMode`
+    ExchangeCaptureMode = "exchange_capture_mode", "cuThreadExchangeStreamCaptureMode";
     /// `cuLaunchKernel`: a program's call, never an allocator's; only errors of the simulated GPU name it
     Launch = "launch", "cuLaunchKernel";
     /// `cuStreamBeginCapture`: as [`Call::Launch`]

@@ -109,6 +109,30 @@ impl CallStats {
     }
 }
 
+/// Which calls a stream capture forbids (`CUstreamCaptureMode`): as the mode of a capture, to others; as the mode of a
+/// thread, to itself. The stricter one of the two is void: both must forbid a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CaptureMode {
+    /// Unsafe calls of any thread. What a thread begins with.
+    #[default]
+    Global,
+    /// Unsafe calls of the thread that began the capture.
+    ThreadLocal,
+    /// None.
+    Relaxed,
+}
+
+/// Makes calls that a capture may forbid, with the calling thread in relaxed mode: no capture is harmed.
+pub(crate) fn in_relaxed_mode<T>(driver: &dyn Driver, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
+    let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
+    let result = calls();
+    if let Err(error) = driver.exchange_capture_mode(before) {
+        // What was done is done; the thread is only freer than it was.
+        tracing::error!(%error, "a thread stays in relaxed capture mode");
+    }
+    result
+}
+
 /// A GPU driver, real or simulated.
 ///
 /// The contract of each call is CUDA's (CUDA driver API, "Virtual Memory Management", and what was measured of it);
@@ -181,6 +205,15 @@ pub trait Driver: Send + Sync {
 
     /// `cuStreamIsCapturing`.
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;
+
+    /// `cuCtxSynchronize`: the CPU waits for all work of the device, whatever its stream. While any stream is being
+    /// captured it is refused, in every mode and from every thread, and invalidates the capture.
+    fn synchronize(&self) -> DriverResult<()>;
+
+    /// `cuThreadExchangeStreamCaptureMode`: what captures forbid the calling thread from now on; answers what they did
+    /// until now. In [`CaptureMode::Relaxed`] a call that captures forbid otherwise is legal, unless it waits for a
+    /// captured stream or asks for an event of one.
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode>;
 
     /// Calls made so far and the time spent in them.
     fn call_stats(&self) -> CallStats;

@@ -3,12 +3,14 @@
 use super::{Backing, Heap, Segment};
 use crate::blocks::{BlockId, Kind, State};
 use crate::rounding::MIN_BLOCK;
+use crate::stats::Class;
 
 impl Heap {
     /// Walks everything and checks every rule that always holds. For tests and the `paranoid` feature: O(blocks).
     pub(crate) fn check(&self) -> std::result::Result<(), String> {
-        let mut sums = [[0u64; 4]; 2];
-        let (mut seen, mut pieces) = (0, 0);
+        let mut sums = [[0u64; 3]; 2];
+        let mut held = self.unsettled;
+        let (mut seen, mut pieces, mut home_bytes) = (0, 0, 0);
         for (index, segment) in self.segments.iter().enumerate() {
             let Some(segment) = segment else { continue };
             let mut at = segment.address;
@@ -30,6 +32,11 @@ impl Heap {
                     return say("two neighbours of the same kind are not merged");
                 }
                 let pool = &self.pools[block.pool as usize];
+                if block.state != State::Unmapped {
+                    // What a large block has of a slab stays small memory.
+                    let slab = self.home.as_ref().is_some_and(|home| shared && home.is_slab(at));
+                    held[if slab { Class::Small } else { pool.class } as usize] += block.size;
+                }
                 let sum = &mut sums[pool.class as usize];
                 match block.state {
                     State::Vacant => return say("a vacant slot is linked"),
@@ -61,7 +68,7 @@ impl Heap {
                     }
                 }
                 if block.state != State::Unmapped {
-                    sum[3] += block.size;
+                    home_bytes += if shared { block.size } else { 0 };
                 }
                 if shared && self.home.as_ref().map(|home| home.covering(&self.blocks, at)) != Some(id) {
                     return say("home does not find a block by its address");
@@ -106,31 +113,30 @@ impl Heap {
             users += 1;
             seen += 1;
         }
+        self.check_private()?;
         let using: u32 = self.views.iter().map(|(_, view)| view.users).sum();
         if stitched != pieces || users != using {
             return Err(format!("{stitched} bytes stitched of {pieces} in pieces, {users} blocks of {using} users"));
         }
         let chunks: u64 = self.home.iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk.size).sum();
         let at_home = |segment: &&Segment| matches!(segment.backing, Backing::Home);
-        if self.segments.iter().flatten().any(|segment| at_home(&segment)) {
-            let held: u64 = sums.iter().map(|sum| sum[3]).sum();
-            if chunks != held {
-                return Err(format!("{chunks} bytes in chunks, {held} in blocks at home"));
-            }
+        if self.segments.iter().flatten().any(|segment| at_home(&segment)) && chunks != home_bytes {
+            return Err(format!("{chunks} bytes in chunks, {home_bytes} in blocks at home"));
         }
         let free: usize = self.pools.iter().map(|pool| pool.free.len()).sum();
         let free_blocks = self.blocks.iter().filter(|(_, block)| block.state == State::Free).count();
         if seen != self.blocks.len() || free != free_blocks {
             return Err(format!("{seen} blocks seen of {}, {free} indexed of {free_blocks} free", self.blocks.len()));
         }
-        let [live, live_bytes, pending, reserved] = [0, 1, 2, 3].map(|i| sums[0][i] + sums[1][i]);
+        let [live, live_bytes, pending] = [0, 1, 2].map(|i| sums[0][i] + sums[1][i]);
         let counted = &self.counters;
         let figures = [
             ("allocations", live, counted.allocation.current()),
             ("addresses", live, self.addresses.len() as u64),
             ("allocated bytes", live_bytes, counted.allocated_bytes.current()),
             ("active bytes", live_bytes + pending, counted.active_bytes.current()),
-            ("reserved bytes", reserved + self.unsettled[0] + self.unsettled[1], counted.reserved_bytes.current()),
+            ("large reserved bytes", held[0], counted.reserved_bytes.of(Class::Large)),
+            ("small reserved bytes", held[1], counted.reserved_bytes.of(Class::Small)),
         ];
         match figures.into_iter().find(|(_, is, counted)| is != counted) {
             Some((name, is, counted)) => Err(format!("{name}: {is} found, {counted} counted")),

@@ -4,11 +4,15 @@
 //! tell the heap what they got.
 
 mod check;
+mod measure;
 mod picture;
+mod private;
 mod segments;
 mod stitched;
+mod streams;
 
 pub(crate) use stitched::Window;
+pub(crate) use streams::Pool;
 
 use crate::blocks::{Block, BlockId, BlockTable, Kind, State};
 use crate::driver::{Call, DriverError, DriverResult, Handle, Status, StreamId};
@@ -16,28 +20,13 @@ use crate::error::{Error, Result};
 use crate::free_index::FreeIndex;
 use crate::home::{GRANULE, Home};
 use crate::observer::{Action, Event, Observer};
-use crate::rounding::SMALL_LIMIT;
+use crate::pools::{PoolId, PrivatePools};
 use crate::stats::{Class, Counters};
 use crate::views::Views;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// The free blocks that requests of one stream and one class may take.
-#[derive(Debug)]
-pub(crate) struct Pool {
-    pub(crate) stream: StreamId,
-    pub(crate) class: Class,
-    pub(crate) free: FreeIndex,
-    /// Unmapped blocks by address.
-    pub(crate) unmapped: BTreeSet<(u64, BlockId)>,
-    /// The epoch of its stream that is open: what `freed_at` of free blocks at home counts.
-    pub(crate) epoch: u64,
-    /// Whether anything was freed in it.
-    pub(crate) freed_in_epoch: bool,
-    /// The first epoch that the GPU has not passed yet.
-    pub(crate) passed: u64,
-}
+use streams::{FEW_STREAMS, IDLE};
 
 /// What stands behind a segment's addresses.
 #[derive(Debug)]
@@ -79,6 +68,9 @@ pub(crate) struct FitRules {
     pub(crate) count_ages: bool,
     /// Whether a large request that its own pool cannot serve may take what is idle.
     pub(crate) takes_idle: bool,
+    /// Whether every request first asks what other streams have passed, as in PyTorch. Otherwise a miss does, and a
+    /// request now and then, so that not every hit calls the driver while anything waits.
+    pub(crate) asks_first: bool,
 }
 
 /// A request on its way to a block.
@@ -91,9 +83,6 @@ pub(crate) struct Request {
     pub(crate) pool: u32,
     pub(crate) class: Class,
 }
-
-/// Stands for the stream of memory that no stream has to itself.
-const IDLE: StreamId = StreamId(u64::MAX);
 
 /// All memory that an allocator holds.
 pub(crate) struct Heap {
@@ -118,6 +107,17 @@ pub(crate) struct Heap {
     pub(crate) views: Views,
     /// The large pool of ranges that every stream has passed; it belongs to all.
     pub(crate) idle: u32,
+    /// Whether idle ranges join the pool of a block freed beside them. They are not idle any more then: only where other
+    /// streams can wait for them.
+    pub(crate) adopts_idle: bool,
+    /// Who uses private pools, and what is routed to them.
+    pub(crate) private: PrivatePools,
+    /// The large pools of private pools, the one that serves a stream last.
+    private_pairs: Vec<(PoolId, StreamId, u32)>,
+    /// Large pools, the small one is the next, that are part of nothing any more.
+    vacant_pools: Vec<u32>,
+    /// With how many pools it is time to look which streams have nothing any more.
+    most_pools: usize,
     /// Bytes held that are part of no block: a failed growth could not be undone yet. By [`Class`].
     unsettled: [u64; 2],
 }
@@ -138,6 +138,11 @@ impl Heap {
             home: None,
             views: Views::default(),
             idle: 0,
+            adopts_idle: true,
+            private: PrivatePools::default(),
+            private_pairs: Vec::new(),
+            vacant_pools: Vec::new(),
+            most_pools: 2 * FEW_STREAMS,
             unsettled: [0; 2],
         };
         heap.add_pools(StreamId::DEFAULT);
@@ -147,56 +152,19 @@ impl Heap {
         heap
     }
 
-    /// The large pools of streams: all but that of idle memory.
-    pub(crate) fn stream_pools(&self) -> impl Iterator<Item = u32> + use<> {
-        let idle = self.idle;
-        (0..self.pools.len() as u32).step_by(2).filter(move |pool| *pool != idle)
-    }
-
     /// Bytes held of the driver.
     pub(crate) fn reserved(&self) -> u64 {
         self.counters.reserved_bytes.current()
     }
 
-    /// Bytes of host memory in the tables, about.
+    /// Bytes of host memory in the tables, about. Tables count whole, though what was never touched takes no memory.
     pub(crate) fn host_bytes(&self) -> usize {
-        const ADDRESS_ENTRY: usize = size_of::<(u64, BlockId)>() + 1;
         self.blocks.host_bytes()
-            + self.addresses.capacity() * ADDRESS_ENTRY
+            + map_bytes(&self.addresses)
             + self.pools.len() * (size_of::<Pool>() + FreeIndex::HOST_BYTES)
             + self.segments.capacity() * size_of::<Option<Segment>>()
             + self.home.as_ref().map_or(0, Home::host_bytes)
             + self.views.host_bytes()
-    }
-
-    /// The pool that serves rounded `size` bytes on `stream`.
-    pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> (u32, Class) {
-        let class = Class::of(size <= SMALL_LIMIT);
-        if self.last_pool.0 != stream {
-            let pool = match self.pool_of.get(&stream) {
-                Some(pool) => *pool,
-                None => self.add_pools(stream),
-            };
-            self.last_pool = (stream, pool);
-        }
-        (self.last_pool.1 + class as u32, class)
-    }
-
-    fn add_pools(&mut self, stream: StreamId) -> u32 {
-        let first = self.pools.len() as u32;
-        for class in [Class::Large, Class::Small] {
-            self.pools.push(Pool {
-                stream,
-                class,
-                free: FreeIndex::new(),
-                unmapped: BTreeSet::new(),
-                epoch: 1,
-                freed_in_epoch: false,
-                passed: 0,
-            });
-        }
-        self.pool_of.insert(stream, first);
-        first
     }
 
     /// Takes the block out of the free index that serves the request best, or answers [`BlockId::NONE`].
@@ -355,7 +323,7 @@ impl Heap {
 
     /// A block becomes free: it merges with its neighbours and enters the index.
     fn release(&mut self, id: BlockId) -> (BlockId, u64, u64) {
-        if self.blocks[id].kind == Kind::Home {
+        if self.adopts_idle && self.blocks[id].kind == Kind::Home {
             self.adopt_idle(id);
         }
         self.blocks[id].state = State::Free;
@@ -471,6 +439,11 @@ impl Heap {
         let detail = format!("it gave {size} bytes at {address:#x}, which cannot be, or is part of a segment already");
         Err(DriverError::new(call, Status::UNKNOWN, detail))
     }
+}
+
+/// Bytes of host memory in a hash map, about: an eighth of it is kept vacant, and each entry has a byte beside it.
+pub(crate) fn map_bytes<K, V, S>(map: &HashMap<K, V, S>) -> usize {
+    map.capacity() / 7 * 8 * (size_of::<(K, V)>() + 1)
 }
 
 /// Bytes that a free block could serve if the unmapped space behind it were mapped.

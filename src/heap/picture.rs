@@ -11,7 +11,7 @@ impl Heap {
     pub(crate) fn segment_infos(&self) -> Vec<SegmentInfo> {
         let mut out = Vec::new();
         for segment in self.segments.iter().flatten() {
-            let pool = &self.pools[segment.pool as usize];
+            let class = self.pools[segment.pool as usize].class;
             let expandable = !matches!(segment.backing, Backing::Malloc);
             let mut open: Option<SegmentInfo> = None;
             let mut id = segment.head;
@@ -24,12 +24,23 @@ impl Heap {
                     State::Unmapped | State::Vacant | State::Piece => None,
                 };
                 if let Some(state) = state {
+                    // At home what serves all and what private pools have lie side by side.
+                    let owner = self.owner_of(block.pool);
+                    if open.as_ref().is_some_and(|open| open.pool != owner) {
+                        out.extend(open.take());
+                    }
                     let info = open.get_or_insert_with(|| SegmentInfo {
                         address: block.address,
                         total_size: 0,
-                        stream: if segment.pool == self.idle { StreamId::DEFAULT } else { pool.stream },
-                        small: pool.class == Class::Small,
+                        // Of memory that is no stream's own, the stream that has its first block.
+                        stream: if block.pool & !1 == self.idle {
+                            StreamId::DEFAULT
+                        } else {
+                            self.pools[block.pool as usize].stream
+                        },
+                        small: class == Class::Small,
                         expandable,
+                        pool: owner,
                         blocks: Vec::new(),
                     });
                     info.total_size += block.size;
@@ -54,6 +65,7 @@ impl Heap {
                 stream: pool.stream,
                 small: false,
                 expandable: true,
+                pool: self.owner_of(block.pool),
                 blocks: vec![BlockInfo { address, size, requested_size: requested, state }],
             });
         }

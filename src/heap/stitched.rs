@@ -6,6 +6,7 @@ use super::Heap;
 use crate::blocks::{Block, BlockId, Kind, State};
 use crate::error::{Error, Result};
 use crate::home::{Chunk, GRANULE};
+use crate::rounding::MIN_BLOCK;
 use crate::stats::Class;
 use crate::views::{View, ViewId};
 
@@ -18,7 +19,7 @@ pub(crate) struct Window {
 
 impl Heap {
     /// Whether a request of a large pool may take the block at once.
-    fn is_open(&self, id: BlockId, pool: u32) -> bool {
+    pub(crate) fn is_open(&self, id: BlockId, pool: u32) -> bool {
         let block = &self.blocks[id];
         // Slabs for small blocks serve large ones only whole.
         block.state == State::Free
@@ -54,10 +55,13 @@ impl Heap {
     /// Where in a view `size` free bytes lie one behind the other.
     pub(crate) fn window(&self, view: ViewId, size: u64, pool: u32) -> Option<Window> {
         let home = self.home.as_ref()?;
-        let chunks = &self.views.get(view)?.chunks;
+        let View { chunks, size: whole, .. } = self.views.get(view)?;
         let mut run = None;
         let mut at = 0;
         for chunk in chunks {
+            if run.unwrap_or(at) + size > *whole {
+                return None;
+            }
             let chunk = home.chunk(*chunk)?;
             let head = self.free_head(&chunk, pool);
             let start = if head > 0 { *run.get_or_insert(at) } else { at };
@@ -101,7 +105,7 @@ impl Heap {
             at += chunk.size;
         }
         self.take_piece(id, last, piece, pool)?;
-        self.views.used(window.view, size);
+        self.views.used(window.view);
         Ok(id)
     }
 
@@ -138,6 +142,12 @@ impl Heap {
         Ok(last)
     }
 
+    /// Whether any of the first `size` bytes of a block lie in a chunk that is not mapped at home.
+    #[inline]
+    pub(crate) fn is_bare(&self, id: BlockId, size: u64) -> bool {
+        self.home.as_ref().is_some_and(|home| home.is_bare(self.blocks[id].address, size))
+    }
+
     /// The block at the start of a segment.
     pub(crate) fn head_of(&self, segment: u32) -> BlockId {
         self.segments.get(segment as usize).and_then(Option::as_ref).map_or(BlockId::NONE, |segment| segment.head)
@@ -145,13 +155,19 @@ impl Heap {
 
     /// Whether nobody uses a view, and the GPU has passed all uses of it.
     pub(crate) fn is_done_with(&self, view: &View) -> bool {
+        view.users == 0 && view.pins.is_empty() && self.has_passed(view)
+    }
+
+    /// Whether the GPU has passed all uses of a view that are over. Private pools are left out: the parts that they have
+    /// used are theirs still, and pinned.
+    pub(crate) fn has_passed(&self, view: &View) -> bool {
         let passed = |(stream, epoch): &(u32, u64)| *epoch < self.pools[*stream as usize].passed;
-        view.users == 0 && view.last_uses.iter().all(passed)
+        view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))
     }
 
     /// Every stream has passed everything: what is free at home belongs to all, whole slabs included.
     pub(crate) fn make_all_idle(&mut self) {
-        for large in self.stream_pools() {
+        for large in self.stream_pools().collect::<Vec<_>>() {
             self.make_passed_idle(large, u64::MAX);
         }
     }
@@ -160,26 +176,59 @@ impl Heap {
     /// was any.
     pub(crate) fn make_passed_idle(&mut self, large: u32, epoch: u64) -> bool {
         let mut any = false;
-        for (pool, idle) in [(large, self.idle), (large + 1, self.idle + 1)] {
-            for id in self.pools[pool as usize].free.in_order(&self.blocks) {
-                let Block { state, kind, pool: of, size, freed_at, .. } = self.blocks[id];
-                // Others before it may have absorbed it.
-                let still = state == State::Free && kind == Kind::Home && of == pool;
-                if still && freed_at < epoch && (idle == self.idle || size == GRANULE) {
-                    self.hand_over(id, idle);
-                    any = true;
+        // Of small memory whole slabs.
+        for (pool, idle, least) in [(large, self.idle, 0), (large + 1, self.idle + 1, GRANULE)] {
+            let mut passed = Vec::new();
+            self.pools[pool as usize].free.visit_from(&self.blocks, least, |id| {
+                if self.blocks[id].kind == Kind::Home && self.blocks[id].freed_at < epoch {
+                    passed.push(id);
                 }
+            });
+            any |= !passed.is_empty();
+            for id in passed {
+                self.hand_over(id, idle);
             }
         }
         any
     }
 
-    /// A free block moves to another pool, and merges there.
-    pub(crate) fn hand_over(&mut self, id: BlockId, pool: u32) {
+    /// A free block moves to another pool, and merges there. The block that it is part of then.
+    pub(crate) fn hand_over(&mut self, id: BlockId, pool: u32) -> BlockId {
         self.take_free(id);
         self.blocks[id].pool = pool;
         let (id, ..) = self.merge_free(id);
         self.index(id);
+        id
+    }
+
+    /// Makes one free block of a pool, of at least `size` bytes, out of a run of its own and idle ones that begins with
+    /// `first`. Of the idle ones it takes no more than is needed, since the pool keeps them until the GPU has passed.
+    pub(crate) fn join_run(&mut self, first: BlockId, pool: u32, size: u64) -> Result<BlockId> {
+        let start = self.blocks[first].address;
+        let mut id = first;
+        loop {
+            if self.blocks[id].pool == self.idle {
+                let missing = size.saturating_sub(self.blocks[id].address - start);
+                let part = self.part_of(id, missing.next_multiple_of(MIN_BLOCK))?;
+                // Every stream has passed it.
+                self.blocks[part].freed_at = 0;
+                id = self.hand_over(part, pool);
+            }
+            if self.blocks[id].end() - start >= size {
+                return Ok(id);
+            }
+            id = self.blocks[id].next;
+        }
+    }
+
+    /// The first `size` bytes of a free block as a free block of their own, if it has more.
+    pub(crate) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
+        if self.blocks[id].size <= size {
+            return Ok(id);
+        }
+        let part = self.carve(id, self.blocks[id].address, size)?;
+        self.index(part);
+        Ok(part)
     }
 
     /// Cuts `[from, from + size)` out of a free block; the rest stays in the index.
@@ -213,7 +262,9 @@ impl Heap {
             return;
         }
         for beside in [prev, next] {
-            if self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle {
+            let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
+            // What a private pool has it keeps: it shall not have more than it asked for.
+            if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);
             }
         }

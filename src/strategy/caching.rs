@@ -2,14 +2,16 @@
 //!
 //! Owns: segments by `malloc`, `max_split_size`, and garbage collection. The baseline of every comparison.
 
-use super::ladder::{Grow, climb};
+use super::enough::just_enough;
+use super::ladder::{Grow, climb, climb_to_the_end};
 use super::{Ground, Miss, Strategy};
 use crate::blocks::{BlockId, BlockTable};
 use crate::config::Config;
 use crate::driver::{Call, DriverResult};
-use crate::heap::{FitRules, Request};
+use crate::heap::{FitRules, Heap, Request};
 use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
 use crate::stats::Class;
+use std::cmp::Reverse;
 
 pub(super) struct Caching;
 
@@ -23,8 +25,10 @@ impl Strategy for Caching {
             // A rest of a large block must itself be able to serve large requests.
             min_rest: [SMALL_LIMIT + MIN_BLOCK, MIN_BLOCK],
             no_split_from: max_split_size,
-            count_ages: config.garbage_collection_threshold > 0.0 && config.memory_fraction.is_some(),
+            // PyTorch counts only where garbage is collected; where it never is, the ages are for `trim`.
+            count_ages: config.garbage_collection_threshold == 0.0 || config.memory_fraction.is_some(),
             takes_idle: false,
+            asks_first: true,
         }
     }
 
@@ -32,12 +36,13 @@ impl Strategy for Caching {
         climb(self, ground, request)
     }
 
+    fn last_resort(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
+        climb_to_the_end(self, ground, request)
+    }
+
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
         for class in [Class::Large, Class::Small] {
-            for pool in 0..ground.heap.pools.len() {
-                if ground.heap.pools[pool].class != class {
-                    continue;
-                }
+            for pool in ground.heap.shared_pools(class) {
                 for id in ground.heap.pools[pool].free.in_order(&ground.heap.blocks) {
                     if !ground.heap.blocks[id].is_split() {
                         release(ground, id)?;
@@ -47,24 +52,52 @@ impl Strategy for Caching {
         }
         Ok(())
     }
+
+    /// Whole segments. `cudaFree` itself waits for the GPU, so none is free of waiting.
+    fn trim(&mut self, ground: &mut Ground<'_>, down_to: u64, may_wait: bool) -> DriverResult<bool> {
+        let whole = whole_segments(ground.heap);
+        let sizes: Vec<u64> = whole.iter().map(|id| ground.heap.blocks[*id].size).collect();
+        let missing = ground.heap.reserved().saturating_sub(down_to);
+        if !may_wait && sizes.iter().sum::<u64>() < missing {
+            return Ok(false);
+        }
+        just_enough(&sizes, missing).into_iter().try_for_each(|index| release(ground, whole[index])).map(|()| true)
+    }
+}
+
+/// The free blocks that are segments of their own, those unused longest first.
+pub(super) fn whole_segments(heap: &Heap) -> Vec<BlockId> {
+    let mut whole = Vec::new();
+    for pool in [Class::Large, Class::Small].into_iter().flat_map(|class| heap.shared_pools(class)) {
+        let pool = &heap.pools[pool];
+        let now = heap.searches[pool.class as usize];
+        let unsplit = pool.free.in_order(&heap.blocks).into_iter().filter(|id| !heap.blocks[*id].is_split());
+        let order = |id: BlockId| (Reverse(now.saturating_sub(heap.blocks[id].freed_at)), heap.blocks[id].address, id);
+        whole.extend(unsplit.map(order));
+    }
+    whole.sort();
+    whole.into_iter().map(|(.., id)| id).collect()
 }
 
 impl Grow for Caching {
     fn grow(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
         let size = segment_size(request.size, ground.config.large_segment_size);
-        let address = ground.driver.malloc(size)?;
+        if !ground.keeps_memory_limit(size) {
+            return Err(Miss::OutOfMemory);
+        }
+        let address = ground.malloc(size)?;
         ground.heap.check_answer(Call::Malloc, address, size, MIN_BLOCK)?;
         match ground.heap.add_malloc_segment(request.pool, address, size) {
             Ok(id) => Ok(id),
             Err(error) => {
-                ground.driver.free(address)?;
+                ground.unforbidden(|| ground.driver.free(address))?;
                 Err(error.into())
             }
         }
     }
 
     fn collect_garbage(&mut self, ground: &mut Ground<'_>) -> Result<(), Miss> {
-        let Some(limit) = ground.limit else { return Ok(()) };
+        let Some(limit) = ground.fraction_limit else { return Ok(()) };
         let threshold = (ground.config.garbage_collection_threshold * limit as f64) as u64;
         let Some(target) = ground.heap.reserved().checked_sub(threshold).filter(|target| *target > 0) else {
             return Ok(());
@@ -72,12 +105,10 @@ impl Grow for Caching {
         let searches = ground.heap.searches[Class::Large as usize];
         let age = |ground: &Ground<'_>, id: BlockId| searches.saturating_sub(ground.heap.blocks[id].freed_at);
         let mut whole = Vec::new();
-        for pool in 0..ground.heap.pools.len() {
-            if ground.heap.pools[pool].class == Class::Large {
-                let free = ground.heap.pools[pool].free.in_order(&ground.heap.blocks);
-                let unsplit = free.into_iter().filter(|id| !ground.heap.blocks[*id].is_split());
-                whole.extend(unsplit.map(|id| (age(ground, id), id)));
-            }
+        for pool in ground.heap.shared_pools(Class::Large) {
+            let free = ground.heap.pools[pool].free.in_order(&ground.heap.blocks);
+            let unsplit = free.into_iter().filter(|id| !ground.heap.blocks[*id].is_split());
+            whole.extend(unsplit.map(|id| (age(ground, id), id)));
         }
         let (mut total_age, mut count) = (whole.iter().map(|(age, _)| *age).sum::<u64>(), whole.len() as u64);
         let mut reclaimed = 0;
@@ -102,6 +133,10 @@ impl Grow for Caching {
 
     fn release_available(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<bool, Miss> {
         let Some(max_split_size) = ground.config.max_split_size else { return Ok(false) };
+        // A private pool keeps what it has.
+        if ground.heap.is_private(request.pool) {
+            return Ok(false);
+        }
         let pool = request.pool as usize;
         let wanted = request.size.max(max_split_size);
         let releasable = |blocks: &BlockTable, id: BlockId| {
@@ -127,7 +162,7 @@ impl Grow for Caching {
 }
 
 /// Gives a segment back whose only block is free.
-fn release(ground: &mut Ground<'_>, id: BlockId) -> DriverResult<()> {
+pub(super) fn release(ground: &mut Ground<'_>, id: BlockId) -> DriverResult<()> {
     ground.driver.free(ground.heap.blocks[id].address)?;
     ground.heap.remove_malloc_segment(id);
     Ok(())

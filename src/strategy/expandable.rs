@@ -4,20 +4,36 @@
 //! Owns: which units of a segment are mapped, in calls and costs as PyTorch makes them
 //! (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11), but for errors: a failed growth is undone here.
 
-use super::ladder::{Grow, climb};
+use super::enough::just_enough;
+use super::ladder::{Grow, climb, climb_to_the_end};
 use super::mapping::{Mapping, Unsettled};
-use super::{Ground, Miss, Strategy};
+use super::{Ground, Miss, Premise, Strategy};
 use crate::blocks::{Block, BlockId, State};
 use crate::config::Config;
-use crate::driver::{Call, Driver, DriverResult};
+use crate::driver::{Call, Driver, DriverResult, EventId, StreamId};
 use crate::error::Error;
-use crate::heap::{Backing, FitRules, Request};
+use crate::heap::{Backing, FitRules, Heap, Request};
 use crate::rounding::{MIN_BLOCK, SMALL_SEGMENT};
 use crate::stats::Class;
+use std::cmp::Reverse;
 
 #[derive(Default)]
 pub(super) struct Expandable {
     unsettled: Unsettled,
+    /// Asks whether the GPU has done all that a stream was given.
+    probe: Option<EventId>,
+}
+
+/// Units of a segment that lie wholly inside a free block.
+struct Units {
+    block: BlockId,
+    stream: StreamId,
+    /// Whether the GPU has passed all that used them.
+    passed: bool,
+    /// Bytes of one.
+    unit: u64,
+    first: u64,
+    end: u64,
 }
 
 /// A part of a segment that is to be mapped.
@@ -35,8 +51,9 @@ impl Strategy for Expandable {
             max_non_split_rounding: config.max_non_split_rounding,
             min_rest: [MIN_BLOCK; 2],
             no_split_from: u64::MAX,
-            count_ages: false,
+            count_ages: true,
             takes_idle: false,
+            asks_first: true,
         }
     }
 
@@ -44,24 +61,120 @@ impl Strategy for Expandable {
         climb(self, ground, request)
     }
 
+    fn last_resort(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
+        climb_to_the_end(self, ground, request)
+    }
+
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
         self.unsettled.settle(ground)?;
         for class in [Class::Large, Class::Small] {
-            for pool in 0..ground.heap.pools.len() {
-                if ground.heap.pools[pool].class == class {
-                    release_pool(ground, pool)?;
-                }
+            for pool in ground.heap.shared_pools(class) {
+                release_pool(ground, pool)?;
             }
         }
         Ok(())
+    }
+
+    /// Units, from the end of each free block.
+    fn trim(&mut self, ground: &mut Ground<'_>, down_to: u64, may_wait: bool) -> DriverResult<bool> {
+        self.unsettled.settle(ground)?;
+        let mut found = self.free_units(ground)?;
+        found.retain(|units| units.passed || may_wait);
+        let heap = &*ground.heap;
+        found.sort_by_key(|units| {
+            let Block { freed_at, pool, address, .. } = heap.blocks[units.block];
+            let age = heap.searches[heap.pools[pool as usize].class as usize].saturating_sub(freed_at);
+            (!units.passed, Reverse(age), Reverse(address))
+        });
+        let each = found.iter().enumerate().flat_map(|(of, units)| (units.first..units.end).map(move |_| of));
+        let of: Vec<usize> = each.collect();
+        let sizes: Vec<u64> = of.iter().map(|of| found[*of].unit).collect();
+        let missing = heap.reserved().saturating_sub(down_to);
+        if !may_wait && sizes.iter().sum::<u64>() < missing {
+            return Ok(false);
+        }
+        let mut counts = vec![0; found.len()];
+        for index in just_enough(&sizes, missing) {
+            counts[of[index]] += 1;
+        }
+        for (Units { block, stream, passed, end, .. }, count) in found.into_iter().zip(counts) {
+            if count > 0 {
+                let pool = ground.heap.blocks[block].pool as usize;
+                if !passed {
+                    ground.driver.stream_synchronize(stream)?;
+                }
+                unmap_units(ground, block, end - count, end)?;
+                release_empty_segments(ground, pool)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn growth(&self, _heap: &Heap, config: &Config, request: &Request, _premise: Premise) -> u64 {
+        let unit = unit_of(config, request.class);
+        request.size.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
+    }
+
+    fn close(&mut self, ground: &mut Ground<'_>) {
+        if let Some(event) = self.probe.take()
+            && let Err(error) = ground.driver.event_destroy(event)
+        {
+            tracing::warn!(%error, "an event could not be destroyed");
+        }
+    }
+}
+
+impl Expandable {
+    /// What could be given back, of every pool.
+    fn free_units(&mut self, ground: &Ground<'_>) -> DriverResult<Vec<Units>> {
+        let mut found = Vec::new();
+        let mut asked: Vec<(StreamId, bool)> = Vec::new();
+        for pool in [Class::Large, Class::Small].into_iter().flat_map(|class| ground.heap.shared_pools(class)) {
+            let pool = &ground.heap.pools[pool];
+            let stream = pool.stream;
+            for block in pool.free.in_order(&ground.heap.blocks) {
+                let Some((unit, first, end)) = whole_units(ground, block) else { continue };
+                let known = asked.iter().find(|(of, _)| *of == stream).map(|(_, passed)| *passed);
+                let passed = match known {
+                    Some(passed) => passed,
+                    None => {
+                        let passed = self.has_passed(ground.driver, stream)?;
+                        asked.push((stream, passed));
+                        passed
+                    }
+                };
+                found.push(Units { block, stream, passed, unit, first, end });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the GPU has done all that the stream was given so far.
+    fn has_passed(&mut self, driver: &dyn Driver, stream: StreamId) -> DriverResult<bool> {
+        let event = match self.probe {
+            Some(event) => event,
+            None => *self.probe.insert(driver.event_create()?),
+        };
+        driver.event_record(event, stream)?;
+        driver.event_query(event)
     }
 }
 
 /// Unmaps what lies free in a pool, and gives segments back of which nothing is mapped any more.
 fn release_pool(ground: &mut Ground<'_>, pool: usize) -> DriverResult<()> {
+    let stream = ground.heap.pools[pool].stream;
     for id in ground.heap.pools[pool].free.in_order(&ground.heap.blocks) {
-        unmap_whole_units(ground, id)?;
+        if let Some((_, first, end)) = whole_units(ground, id) {
+            // Neither unmap nor release waits for the GPU, and work on the stream may still use the memory.
+            ground.driver.stream_synchronize(stream)?;
+            unmap_units(ground, id, first, end)?;
+        }
     }
+    release_empty_segments(ground, pool)
+}
+
+/// Gives segments back of which nothing is mapped any more.
+fn release_empty_segments(ground: &mut Ground<'_>, pool: usize) -> DriverResult<()> {
     let unmapped = ground.heap.pools[pool].unmapped.iter().map(|(_, id)| *id);
     let empty: Vec<_> = unmapped.filter(|id| !ground.heap.blocks[*id].is_split()).collect();
     for id in empty {
@@ -82,14 +195,18 @@ impl Grow for Expandable {
         };
         let unit = unit_of(ground.config, request.class);
         let mut parts = plan(ground, start, request, unit);
-        if let Err(error) = map_all(ground.driver, &mut parts, unit) {
+        let mapped = match ground.keeps_memory_limit(parts.iter().map(|part| part.size).sum()) {
+            true => map_all(ground.driver, &mut parts, unit).map_err(Miss::from),
+            false => Err(Miss::OutOfMemory),
+        };
+        if let Err(miss) = mapped {
             parts.into_iter().for_each(|part| self.unsettled.undo(ground, part.mapping));
             if found.is_none() && self.unsettled.is_empty() {
                 let Block { address, size, .. } = ground.heap.blocks[start];
                 ground.driver.address_free(address, size)?;
                 ground.heap.remove_expandable_segment(start);
             }
-            return Err(error.into());
+            return Err(miss);
         }
         let mut grown = start;
         for Part { block, size, mapping } in parts {
@@ -190,21 +307,23 @@ fn note_units(ground: &mut Ground<'_>, block: BlockId, mapping: &Mapping, unit: 
     Ok(())
 }
 
-/// Unmaps and releases every unit that lies wholly inside a free block, after its stream has passed.
-fn unmap_whole_units(ground: &mut Ground<'_>, id: BlockId) -> DriverResult<()> {
-    let Block { address, size, pool, segment: index, .. } = ground.heap.blocks[id];
-    let stream = ground.heap.pools[pool as usize].stream;
-    let Some(Some(segment)) = ground.heap.segments.get_mut(index as usize) else { return Ok(()) };
+/// The units that lie wholly inside a free block: their size in bytes, the first, and the one behind the last.
+fn whole_units(ground: &Ground<'_>, id: BlockId) -> Option<(u64, u64, u64)> {
+    let Block { address, size, segment, .. } = ground.heap.blocks[id];
+    let segment = ground.heap.segments.get(segment as usize)?.as_ref()?;
+    let Backing::Expandable { unit, .. } = segment.backing else { return None };
+    let first = (address - segment.address).div_ceil(unit);
+    let end = (address + size - segment.address) / unit;
+    (first < end).then_some((unit, first, end))
+}
+
+/// Unmaps and releases these units of a free block. Its stream has passed.
+fn unmap_units(ground: &mut Ground<'_>, id: BlockId, first: u64, end: u64) -> DriverResult<()> {
+    let index = ground.heap.blocks[id].segment as usize;
+    let Some(Some(segment)) = ground.heap.segments.get_mut(index) else { return Ok(()) };
     let base = segment.address;
     let Backing::Expandable { unit, units } = &mut segment.backing else { return Ok(()) };
     let unit = *unit;
-    let first = (address - base).div_ceil(unit);
-    let end = (address + size - base) / unit;
-    if first >= end {
-        return Ok(());
-    }
-    // Neither call waits for the GPU, and work on the stream may still use the memory.
-    ground.driver.stream_synchronize(stream)?;
     // PyTorch unmaps first. Released first, a unit stays whole whichever of the two calls fails: the memory of a
     // released handle goes back with its last mapping.
     let mut gone = 0;

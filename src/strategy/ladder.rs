@@ -24,14 +24,23 @@ pub(super) trait Grow: Strategy {
     }
 }
 
-/// Climbs until a step finds a block.
+/// The lower steps: those that give back no memory but garbage.
 pub(super) fn climb<S: Grow>(strategy: &mut S, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
-    if ground.limit.is_some() && ground.config.garbage_collection_threshold > 0.0 {
+    // Giving back waits, which no capture allows.
+    if !ground.capturing() && ground.fraction_limit.is_some() && ground.config.garbage_collection_threshold > 0.0 {
         strategy.collect_garbage(ground)?;
     }
-    match grow_within_limit(strategy, ground, request) {
-        Err(Miss::OutOfMemory) => {}
-        done => return done,
+    grow_within_limit(strategy, ground, request)
+}
+
+/// The upper steps, until one finds a block.
+pub(super) fn climb_to_the_end<S: Grow>(
+    strategy: &mut S,
+    ground: &mut Ground<'_>,
+    request: &Request,
+) -> Result<BlockId, Miss> {
+    if ground.capturing() {
+        return Err(Miss::OutOfMemory);
     }
     if strategy.release_available(ground, request)? {
         match grow_within_limit(strategy, ground, request) {
@@ -47,10 +56,11 @@ pub(super) fn climb<S: Grow>(strategy: &mut S, ground: &mut Ground<'_>, request:
     grow_within_limit(strategy, ground, request)
 }
 
-/// PyTorch counts a whole segment against the limit, whatever an expandable one would really map.
+/// PyTorch counts a whole segment against the fraction, whatever an expandable one would really map. The limit in bytes
+/// is for what is really taken, and checked where it is.
 fn grow_within_limit<S: Grow>(strategy: &mut S, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
     let segment = segment_size(request.size, ground.config.large_segment_size);
-    if ground.limit.is_some_and(|limit| ground.heap.reserved().saturating_add(segment) > limit) {
+    if ground.fraction_limit.is_some_and(|limit| ground.heap.reserved().saturating_add(segment) > limit) {
         return Err(Miss::OutOfMemory);
     }
     strategy.grow(ground, request)

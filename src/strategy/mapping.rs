@@ -40,6 +40,11 @@ impl Mapping {
         Self { address, pieces, mapped: 0, owned: None, reserved }
     }
 
+    /// Memory of others, mapped at addresses that stay reserved.
+    pub(super) fn at_home(address: u64, pieces: Vec<Piece>) -> Self {
+        Self { address, pieces, mapped: 0, owned: None, reserved: 0 }
+    }
+
     /// Creates `size` bytes in pieces of at most `piece` bytes, behind those that are there.
     pub(super) fn create(&mut self, driver: &dyn Driver, size: u64, piece: u64) -> DriverResult<()> {
         let mut missing = size;

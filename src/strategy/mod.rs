@@ -4,17 +4,20 @@
 //! it got. It decides nothing on the hot path: its [`FitRules`] are plain data.
 
 mod caching;
+mod enough;
 mod expandable;
+mod gmlake;
 mod ladder;
 mod mapping;
 mod stitch;
 
 use crate::blocks::BlockId;
-use crate::config::{Config, StrategyKind};
+use crate::config::{Config, Sharing, StrategyKind};
 use crate::deferred::Deferred;
-use crate::driver::{Driver, DriverError, DriverResult};
+use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_mode};
 use crate::error::Error;
 use crate::heap::{FitRules, Heap, Request};
+use crate::rounding::segment_size;
 
 /// All that a strategy may touch.
 pub(crate) struct Ground<'a> {
@@ -24,6 +27,56 @@ pub(crate) struct Ground<'a> {
     pub(crate) config: &'a Config,
     /// The most bytes that may be held, if limited.
     pub(crate) limit: Option<u64>,
+    /// The limit by `memory_fraction` alone. PyTorch's strategies count against it as PyTorch does, and may exceed it.
+    pub(crate) fraction_limit: Option<u64>,
+}
+
+impl Ground<'_> {
+    /// Whether `more` bytes keep within the limit in bytes, which nothing ever exceeds.
+    pub(crate) fn keeps_memory_limit(&self, more: u64) -> bool {
+        self.config.memory_limit.is_none_or(|limit| self.heap.reserved().saturating_add(more) <= limit)
+    }
+}
+
+/// What a strategy may count on when it is asked how far memory would have to grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Premise {
+    /// Things are as they are.
+    AsIs,
+    /// The same, but no view can be added: memory must lie in one piece.
+    NoMoreViews,
+    /// What is free on other streams is this one's as well.
+    AllStreams,
+}
+
+impl Ground<'_> {
+    /// Whether a stream may be being captured: until that is over, nothing may be waited for, asked for or freed that a
+    /// capture forbids.
+    pub(crate) fn capturing(&self) -> bool {
+        self.heap.private.capturing()
+    }
+
+    /// Makes memory of private pools that were released memory of all: the CPU waits for the device, since graphs may
+    /// have been launched on streams that nobody named.
+    pub(crate) fn reclaim(&mut self) -> DriverResult<()> {
+        let released = self.heap.private.released();
+        if released.is_empty() || self.capturing() {
+            return Ok(());
+        }
+        self.driver.synchronize()?;
+        released.into_iter().for_each(|pool| self.heap.dissolve_private(pool, true));
+        Ok(())
+    }
+
+    /// Plain memory of the device, in a capture too.
+    pub(crate) fn malloc(&self, size: u64) -> DriverResult<u64> {
+        self.unforbidden(|| self.driver.malloc(size))
+    }
+
+    /// Makes calls that captures forbid so that none is harmed.
+    pub(crate) fn unforbidden<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
+        if self.capturing() { in_relaxed_mode(self.driver, calls) } else { calls() }
+    }
 }
 
 /// Why a miss could not be met.
@@ -52,20 +105,69 @@ pub(crate) trait Strategy: Send {
     /// How requests find their blocks.
     fn rules(&self, config: &Config) -> FitRules;
 
-    /// Makes a free block of at least the request's size, and takes it out of the free index.
+    /// Makes a free block of at least the request's size, and takes it out of the free index. Gives nothing back to the
+    /// driver that could serve later, and does not wait for the GPU.
     fn miss(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss>;
+
+    /// The same by all means, after [`Strategy::miss`] found too little: waits for the GPU, gives back what the request
+    /// cannot use where it lies, and grows by it.
+    fn last_resort(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss>;
+
+    /// Makes the memory behind a block at home, which a hit has found, usable at its addresses: its first `size` bytes.
+    /// On an error nothing has changed.
+    fn map_home(&mut self, _ground: &mut Ground<'_>, _id: BlockId, _size: u64) -> Result<(), Miss> {
+        Ok(())
+    }
+
+    /// Much was freed on the stream of a large pool since this was said last: an epoch has become long.
+    fn freed_much(&mut self, _ground: &mut Ground<'_>, _large: u32) -> DriverResult<()> {
+        Ok(())
+    }
+
+    /// Live memory has fallen by much since its last high: what was freed on different streams may meet and merge now.
+    fn ebb(&mut self, _ground: &mut Ground<'_>) -> DriverResult<()> {
+        Ok(())
+    }
 
     /// Gives back every free byte that can be given back. The caller has made sure that no stream uses them.
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()>;
 
+    /// Gives back just enough free memory that no more than `down_to` bytes are held. If it may not wait for the GPU, only
+    /// what the GPU has passed, and nothing at all where that is too little: whether it sufficed. If it may, all there is
+    /// where all is too little.
+    fn trim(&mut self, ground: &mut Ground<'_>, down_to: u64, may_wait: bool) -> DriverResult<bool>;
+
+    /// When memory freed on one stream may serve another.
+    fn sharing(&self, _config: &Config) -> Sharing {
+        Sharing::Never
+    }
+
+    /// The largest request that what is free for a pool could meet now, without new memory; `across` as if the memory of
+    /// other streams were this one's. For reports: it makes no driver call.
+    fn reach(&self, heap: &Heap, _config: &Config, pool: u32, _across: bool) -> u64 {
+        heap.largest_in(pool)
+    }
+
+    /// By how many bytes at most the memory held would have to grow for a request that nothing free meets: less what would
+    /// go back to the driver for it. For reports.
+    fn growth(&self, _heap: &Heap, config: &Config, request: &Request, _premise: Premise) -> u64 {
+        segment_size(request.size, config.large_segment_size)
+    }
+
     /// Gives back what is not memory. The allocator is at its end.
     fn close(&mut self, _ground: &mut Ground<'_>) {}
+
+    /// Checks the strategy's own rules that always hold, beyond those of the heap: what is broken, and where.
+    fn check(&self, _heap: &Heap) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// The strategy of that name.
 pub(crate) fn new(kind: StrategyKind) -> Box<dyn Strategy> {
     match kind {
         StrategyKind::Caching => Box::new(caching::Caching),
+        StrategyKind::Gmlake => Box::<gmlake::GmLake>::default(),
         StrategyKind::Stitch => Box::<stitch::Stitch>::default(),
         StrategyKind::Expandable => Box::<expandable::Expandable>::default(),
     }

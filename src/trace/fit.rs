@@ -74,6 +74,7 @@ pub fn fit(
     progress: &mut dyn FnMut(u32, u32),
 ) -> Result<Option<FitReport>, ReplayError> {
     let mut tries = 0;
+    let limited = options.config.memory_fraction.is_some() || options.config.memory_limit.is_some();
     let mut run = |capacity: u64, expected: u32, progress: &mut dyn FnMut(u32, u32)| {
         let device = SimConfig { capacity, ..options.device.clone() };
         let passes = replay(trace, &ReplayOptions { device, ..options.clone() }, &mut |_, _| {})?;
@@ -99,7 +100,7 @@ pub fn fit(
     let mut high = peak_reserved.div_ceil(STEP).max(low + 1);
     // What was reserved is enough, unless only a part of the device may be.
     let enough = capacity / STEP;
-    while options.config.memory_fraction.is_some() && high < enough && !ran(&run(high * STEP, 18, progress)?) {
+    while limited && high < enough && !ran(&run(high * STEP, 18, progress)?) {
         low = high;
         high = high.saturating_mul(2).min(enough);
     }

@@ -117,8 +117,15 @@ mod tests {
             block(50, BlockState::Inactive),
             block(60, BlockState::ActiveAllocated),
         ];
-        let segment =
-            SegmentInfo { address: 0, total_size: 2048, stream: StreamId(7), small: true, expandable: false, blocks };
+        let segment = SegmentInfo {
+            address: 0,
+            total_size: 2048,
+            stream: StreamId(7),
+            small: true,
+            expandable: false,
+            pool: crate::PoolId::NONE,
+            blocks,
+        };
         let held = Snapshot { segments: vec![segment], ..Snapshot::default() };
         let history = [
             event(Action::FreeCompleted, 30),

@@ -26,7 +26,7 @@ pub use pytorch::{PyTorchSnapshot, read_snapshot, write_snapshot_json, write_sna
 pub use read::{read_bytes, read_path};
 pub use recorder::{Recorder, TimedEvent};
 pub use summary::Summary;
-pub use write::{ENDINGS, can_write, write_path};
+pub use write::{ENDINGS, can_write, write_path, write_snapshot_path};
 
 use crate::driver::StreamId;
 

@@ -1,16 +1,21 @@
-//! Replays a trace through an allocator on the simulated GPU, and says what came of it.
+//! Replays a trace through an allocator, on the simulated GPU or on a real one, and says what came of it.
 //!
 //! Owns: the order of a replay, its clock, and the [`PassReport`]. The judge of every comparison: it asks the allocator
 //! for what the trace says and nothing else, and reads the result from the allocator's own statistics and the driver's
 //! own counters.
 
+mod json;
+mod peak;
+mod stage;
+
+use self::peak::Peak;
+use self::stage::{CudaStage, Stage};
 use super::{Summary, Trace, TraceEvent};
+use crate::driver::cuda::{CudaDriver, CudaOpenError};
 use crate::driver::sim::{Hold, SimConfig, SimConfigError, SimGpu};
 use crate::driver::{Call, CallStats, Driver, StreamId};
-use crate::error::OutOfMemory;
-use crate::{Allocator, Config, Error};
+use crate::{Allocator, Config, Error, Fragmentation, OutOfMemory, Stalls, Waits};
 use rustc_hash::FxHashMap;
-use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -49,6 +54,9 @@ pub enum ReplayError {
     /// The simulated device cannot be made so.
     #[error(transparent)]
     Device(#[from] SimConfigError),
+    /// The real device cannot be opened, or has no streams to give.
+    #[error(transparent)]
+    Cuda(#[from] CudaOpenError),
     /// The allocator cannot be made, or failed otherwise than for want of memory.
     #[error("trace `{trace}`, event {event}: {error}")]
     Allocator {
@@ -96,20 +104,33 @@ pub struct PassReport {
     pub ns_per_op: f64,
     /// Driver calls of the pass and the time in them (simulated).
     pub driver: CallStats,
-    /// Operations that called the driver.
-    pub stalls: u64,
-    /// The longest that one operation spent in the driver, in nanoseconds.
-    pub worst_stall_ns: u64,
+    /// Operations that called the driver, and how long they spent there.
+    pub stalls: Stalls,
     /// Views built in the pass.
     pub views_built: u64,
     /// Requests of the pass that were served by a view which was there already.
     pub views_reused: u64,
+    /// Views dropped in the pass.
+    pub views_dropped: u64,
     /// Mappings at the end of the pass.
     pub mappings: u64,
+    /// Of these, mappings in views.
+    pub view_mappings: u64,
+    /// Bytes of host memory in the allocator's own tables at the end of the pass.
+    pub host_bytes: u64,
     /// GPU-side waits of a stream for another.
     pub stream_waits: u64,
+    /// Of these, waits for an event that was complete already, by the simulated clock.
+    pub idle_waits: u64,
+    /// What the waits passed on, and how many operations ago their events were recorded.
+    pub waits: Waits,
     /// How often the CPU waited for the GPU: synchronisations, and frees that imply one.
     pub cpu_syncs: u64,
+    /// How the memory was divided up while most of it was held: shortly after that was reached, before anything was freed
+    /// where possible. In a pass in which nothing grows, when most was live.
+    pub fragmentation: Fragmentation,
+    /// The event at which that was.
+    pub peak_event: usize,
     /// The event at which the memory did not suffice, and the report. The pass ended there.
     pub oom: Option<(usize, Box<OutOfMemory>)>,
 }
@@ -120,42 +141,6 @@ impl PassReport {
     pub fn utilization(&self) -> f64 {
         if self.peak_reserved == 0 { 1.0 } else { self.peak_live as f64 / self.peak_reserved as f64 }
     }
-
-    /// The line that `--json` prints: the fields by their names, but times in microseconds (`driver_time_us`,
-    /// `worst_stall_us`), `driver_calls` a count by [`Call::name`], and of `oom` only whether.
-    #[must_use]
-    pub fn to_json(&self) -> Value {
-        let calls: serde_json::Map<String, Value> =
-            self.driver.iter().map(|(call, stat)| (call.name().to_owned(), stat.count.into())).collect();
-        json!({
-            "trace": self.trace,
-            "strategy": self.strategy,
-            "device": self.device,
-            "pass": self.pass,
-            "ops": self.ops,
-            "allocations": self.allocations,
-            "peak_live": self.peak_live,
-            "peak_active": self.peak_active,
-            "peak_reserved": self.peak_reserved,
-            "utilization": round_to(self.utilization(), 6),
-            "ns_per_op": round_to(self.ns_per_op, 1),
-            "driver_calls": calls,
-            "driver_time_us": round_to(self.driver.total_ns() as f64 / 1e3, 1),
-            "stalls": self.stalls,
-            "worst_stall_us": round_to(self.worst_stall_ns as f64 / 1e3, 1),
-            "views_built": self.views_built,
-            "views_reused": self.views_reused,
-            "mappings": self.mappings,
-            "stream_waits": self.stream_waits,
-            "cpu_syncs": self.cpu_syncs,
-            "oom": self.oom.is_some(),
-        })
-    }
-}
-
-fn round_to(value: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits);
-    (value * scale).round() / scale
 }
 
 /// Replays `trace`. `progress` is told how many events of how many (all passes together) are done.
@@ -178,11 +163,39 @@ pub fn replay(
         event: 0,
         error,
     })?;
-    let mut replayer = Replayer::new(trace, allocator, sim);
-    let total = trace.events.len() as u64 * u64::from(options.passes);
+    passes(&mut Replayer::new(trace, allocator, sim), options.passes, progress)
+}
+
+/// Replays `trace` on a real GPU, each of its streams as one made for it. Blocks are neither filled nor used: no work
+/// runs. So a free of the trace that completes later than it was requested is a free with a use by one more stream, and
+/// completes as soon as the GPU gets to it. Times are real ones.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_on_cuda(
+    trace: &Trace,
+    ordinal: u32,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let driver = Arc::new(CudaDriver::open(ordinal)?);
+    let failed = |error| ReplayError::Allocator { trace: trace.name.clone(), event: 0, error };
+    let stage = CudaStage::new(Arc::clone(&driver), trace)?;
+    let allocator = Allocator::new(driver, config).map_err(failed)?;
+    passes(&mut Replayer::on(trace, allocator, Stage::Cuda(stage)), times, progress)
+}
+
+fn passes(
+    replayer: &mut Replayer<'_>,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let events = replayer.trace.events.len() as u64;
+    let total = events * u64::from(times);
     let mut reports: Vec<PassReport> = Vec::new();
-    for pass in 1..=options.passes {
-        let done = trace.events.len() as u64 * u64::from(pass - 1);
+    for pass in 1..=times {
+        let done = events * u64::from(pass - 1);
         let report = replayer.pass(pass, &mut |events| progress(done + events as u64, total))?;
         reports.push(report);
         if reports.last().is_some_and(|report| report.oom.is_some()) {
@@ -195,11 +208,15 @@ pub fn replay(
 /// One trace on its way through one allocator.
 pub struct Replayer<'t> {
     trace: &'t Trace,
+    // Dropped before the streams that it knows.
     allocator: Allocator,
-    sim: Arc<SimGpu>,
+    stage: Stage,
+    /// The device's streams for the trace's.
+    streams: Vec<StreamId>,
     /// Where each block of the pass lies; 0 once it is freed.
     addresses: Vec<u64>,
     peak_live: u64,
+    peak: Peak,
     /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
@@ -213,13 +230,19 @@ impl<'t> Replayer<'t> {
     /// A replay of `trace` through `allocator`, which must allocate on `sim`.
     #[must_use]
     pub fn new(trace: &'t Trace, allocator: Allocator, sim: Arc<SimGpu>) -> Self {
+        Self::on(trace, allocator, Stage::Sim(sim))
+    }
+
+    fn on(trace: &'t Trace, allocator: Allocator, stage: Stage) -> Self {
         let summary = trace.summary();
         Self {
             trace,
             allocator,
-            sim,
+            streams: stage.streams(trace),
+            stage,
             addresses: Vec::with_capacity(summary.allocations as usize),
             peak_live: summary.peak_live,
+            peak: Peak::default(),
             clocked: summary.deferred_frees > 0 || trace.streams.len() > 1,
             holding: FxHashMap::default(),
             idle_holding: Vec::new(),
@@ -241,7 +264,9 @@ impl<'t> Replayer<'t> {
         self.addresses.clear();
         self.allocator.reset_peak_stats();
         let before = self.allocator.stats();
-        let calls = self.sim.call_stats();
+        let calls = self.stage.driver().call_stats();
+        let idle_waits = self.stage.idle_waits();
+        self.peak.begin(&self.allocator, self.stage.driver().busy_ns(), &self.trace.events);
         let start = Instant::now();
         let mut oom = None;
         let (mut ops, mut allocations, mut event) = (0u64, 0u64, 0);
@@ -251,11 +276,11 @@ impl<'t> Replayer<'t> {
                 progress(event);
             }
             if self.clocked {
-                self.sim.advance(1);
+                self.stage.tick();
             }
             match *now {
                 TraceEvent::Alloc { size, stream } => {
-                    let Some(stream) = self.trace.streams.get(stream as usize) else {
+                    let Some(stream) = self.streams.get(stream as usize) else {
                         return Err(self.bad_trace(event, "it names a stream that the trace does not have"));
                     };
                     match self.allocator.allocate(size, *stream) {
@@ -270,6 +295,7 @@ impl<'t> Replayer<'t> {
                     ops += 1;
                 }
                 TraceEvent::FreeRequested { block } => {
+                    self.peak.before_free(&self.allocator, self.stage.driver().busy_ns(), event);
                     let at_once = events.get(event + 1) == Some(&TraceEvent::FreeCompleted { block });
                     self.free(event, block, at_once)?;
                     event += usize::from(at_once);
@@ -277,9 +303,7 @@ impl<'t> Replayer<'t> {
                 }
                 TraceEvent::FreeCompleted { block } => {
                     if let Some((stream, hold)) = self.holding.remove(&block) {
-                        // A CPU wait in the meantime may have ended it already.
-                        self.sim.finish_hold(hold);
-                        self.idle_holding.push(stream);
+                        self.finish_hold(stream, hold);
                     }
                 }
             }
@@ -287,13 +311,17 @@ impl<'t> Replayer<'t> {
         }
         let elapsed = start.elapsed();
         progress(event);
+        // Looking is the judge's work, not the allocator's.
+        let ns_per_op = elapsed.saturating_sub(self.peak.spent()).as_nanos() as f64 / ops.max(1) as f64;
+        let (peak_event, fragmentation) = self.peak.end(&self.allocator, self.stage.driver().busy_ns(), event);
         let mut report = self.report(pass, &before, &calls);
+        report.idle_waits -= idle_waits;
         if oom.is_some() {
             // What the rest of the trace would have held was never there.
             report.peak_live = Summary::of(events.get(..event).unwrap_or_default()).peak_live;
         }
         self.end_pass(event)?;
-        Ok(PassReport { ops, allocations, ns_per_op: elapsed.as_nanos() as f64 / ops.max(1) as f64, oom, ..report })
+        Ok(PassReport { ops, allocations, ns_per_op, peak_event, fragmentation, oom, ..report })
     }
 
     fn free(&mut self, event: usize, block: u32, at_once: bool) -> Result<(), ReplayError> {
@@ -303,11 +331,29 @@ impl<'t> Replayer<'t> {
         }
         if !at_once {
             // Work on a stream of its own keeps the block in use until the trace says that its free has completed.
-            let stream = self.holding_stream();
-            self.holding.insert(block, (stream, self.sim.hold(stream)));
+            let stream = self.hold(block);
             self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
         }
         self.allocator.free(address).map_err(|error| self.failed(event, error))
+    }
+
+    /// A stream that uses the block until the trace says that its free has completed, as far as that can be.
+    fn hold(&mut self, block: u32) -> StreamId {
+        let sim = match &self.stage {
+            Stage::Sim(sim) => Arc::clone(sim),
+            Stage::Cuda(stage) => return stage.bystander,
+        };
+        let stream = self.holding_stream();
+        self.holding.insert(block, (stream, sim.hold(stream)));
+        stream
+    }
+
+    fn finish_hold(&mut self, stream: StreamId, hold: Hold) {
+        if let Stage::Sim(sim) = &self.stage {
+            // A CPU wait in the meantime may have ended it already.
+            sim.finish_hold(hold);
+        }
+        self.idle_holding.push(stream);
     }
 
     /// A stream that is neither the trace's nor holds anything.
@@ -328,21 +374,20 @@ impl<'t> Replayer<'t> {
         for address in std::mem::take(&mut self.addresses) {
             self.allocator.free(address).map_err(|error| self.failed(event, error))?;
         }
-        for (_, (stream, hold)) in self.holding.drain() {
-            self.sim.finish_hold(hold);
-            self.idle_holding.push(stream);
+        for (_, (stream, hold)) in std::mem::take(&mut self.holding) {
+            self.finish_hold(stream, hold);
         }
-        Ok(())
+        self.stage.settle().map_err(|error| self.failed(event, error.into()))
     }
 
     fn report(&self, pass: u32, before: &crate::Stats, calls: &CallStats) -> PassReport {
         let stats = self.allocator.stats();
-        let driver = self.sim.call_stats().since(calls);
+        let driver = self.stage.driver().call_stats().since(calls);
         let syncs = [Call::EventSynchronize, Call::StreamSynchronize, Call::Free];
         PassReport {
             trace: self.trace.name.clone(),
             strategy: self.allocator.config().strategy.name(),
-            device: self.sim.properties().name.clone(),
+            device: self.stage.driver().properties().name.clone(),
             pass,
             ops: 0,
             allocations: 0,
@@ -350,14 +395,20 @@ impl<'t> Replayer<'t> {
             peak_active: stats.requested_bytes.all.peak,
             peak_reserved: stats.reserved_bytes.all.peak,
             ns_per_op: 0.0,
-            stalls: stats.stalls.count - before.stalls.count,
-            worst_stall_ns: stats.stalls.worst_ns,
+            stalls: stats.stalls.since(&before.stalls),
             views_built: stats.views_built - before.views_built,
             views_reused: stats.views_reused - before.views_reused,
+            views_dropped: stats.views_dropped - before.views_dropped,
             mappings: stats.mappings,
+            view_mappings: stats.view_mappings,
+            host_bytes: stats.host_bytes,
             stream_waits: stats.stream_waits - before.stream_waits,
+            idle_waits: self.stage.idle_waits(),
+            waits: stats.waits.since(&before.waits),
             cpu_syncs: syncs.iter().map(|call| driver.get(*call).count).sum(),
             driver,
+            fragmentation: Fragmentation::default(),
+            peak_event: 0,
             oom: None,
         }
     }

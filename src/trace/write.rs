@@ -2,7 +2,8 @@
 //!
 //! Owns: the choice of the format, and that a file is either written whole or not at all.
 
-use super::{Place, Trace, TraceError, write_compact, write_csv};
+use super::{Place, TimedEvent, Trace, TraceError, write_compact, write_csv, write_snapshot_pickle};
+use crate::snapshot::Snapshot;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -42,6 +43,17 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
         ));
     }
     put(path, &bytes).map_err(|error| TraceError::io(&file, error))
+}
+
+/// Writes a snapshot, and a history where there is one, as a pickle that PyTorch's viewer reads. The file appears only
+/// when it is complete.
+///
+/// # Errors
+/// As [`write_snapshot_pickle`], or the file cannot be written.
+pub fn write_snapshot_path(snapshot: &Snapshot, history: &[TimedEvent], path: &Path) -> Result<(), TraceError> {
+    let mut bytes = Vec::new();
+    write_snapshot_pickle(snapshot, history, &mut bytes)?;
+    put(path, &bytes).map_err(|error| TraceError::io(&path.display().to_string(), error))
 }
 
 /// Writes beside the file and renames, so that a full disk or a signal leaves what was there.

@@ -258,6 +258,7 @@ impl Model {
                     stream: segment.stream,
                     small: segment.small,
                     expandable: segment.unit.is_some(),
+                    pool: memquilt::PoolId::NONE,
                     blocks: range
                         .iter()
                         .map(|block| BlockInfo {

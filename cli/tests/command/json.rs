@@ -1,34 +1,50 @@
 //! `--json`: one line a result, with the documented keys, the same in every run.
 
-use super::{STRATEGIES, lines, run};
+use super::{STRATEGIES, lines, run, stdout};
 use serde_json::Value;
 
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 35] = [
     "allocations",
     "cpu_syncs",
     "device",
     "driver_calls",
     "driver_time_us",
+    "driver_us_by_call",
+    "fragmentation",
+    "host_bytes",
+    "idle_waits",
     "mappings",
     "ns_per_op",
     "oom",
+    "oom_report",
     "ops",
     "pass",
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "stall_histogram",
+    "stall_p50_us",
+    "stall_p99_us",
     "stalls",
     "strategy",
     "stream_waits",
     "trace",
     "utilization",
+    "view_mappings",
     "views_built",
+    "views_dropped",
     "views_reused",
+    "wait_age_ops_max",
+    "wait_age_ops_mean",
+    "wait_age_ops_min",
+    "wait_bytes",
     "worst_stall_us",
 ];
-const WHOLE: [&str; 12] = [
+const WHOLE: [&str; 17] = [
     "allocations",
     "cpu_syncs",
+    "host_bytes",
+    "idle_waits",
     "mappings",
     "ops",
     "pass",
@@ -37,8 +53,36 @@ const WHOLE: [&str; 12] = [
     "peak_reserved",
     "stalls",
     "stream_waits",
+    "view_mappings",
     "views_built",
+    "views_dropped",
     "views_reused",
+    "wait_bytes",
+];
+const DIVIDED: [&str; 23] = [
+    "allocated",
+    "chunks",
+    "event",
+    "external",
+    "external_after_stitching",
+    "free",
+    "home_mappings",
+    "landlocked_bytes",
+    "largest_free",
+    "largest_reachable",
+    "partly_free_bytes",
+    "partly_free_chunks",
+    "pending",
+    "pools",
+    "requested",
+    "reserved",
+    "rounding_loss",
+    "stranded",
+    "streams",
+    "unsettled",
+    "utilization",
+    "view_mappings",
+    "views",
 ];
 const CALLS: [&str; 7] = ["create", "map", "set_access", "unmap", "release", "malloc", "free"];
 
@@ -55,7 +99,12 @@ fn every_line_has_the_documented_keys_and_types() {
         assert_eq!(keys(line), KEYS);
         assert!(WHOLE.iter().all(|key| line[key].is_u64()), "{line}");
         assert!(CALLS.iter().all(|call| line["driver_calls"][call].is_u64()), "{line}");
-        assert!(["driver_time_us", "ns_per_op", "utilization", "worst_stall_us"].iter().all(|key| line[key].is_f64()));
+        let times = ["driver_time_us", "ns_per_op", "stall_p50_us", "stall_p99_us", "utilization", "worst_stall_us"];
+        assert!(times.iter().all(|key| line[key].is_f64()), "{line}");
+        assert!(CALLS.iter().all(|call| line["driver_us_by_call"][call].is_f64()), "{line}");
+        let histogram = line["stall_histogram"].as_array().unwrap();
+        assert_eq!(histogram.iter().filter_map(Value::as_u64).sum::<u64>(), line["stalls"].as_u64().unwrap(), "{line}");
+        assert!(line["oom_report"].is_null());
         assert_eq!(line["device"], "sim:h200");
         assert_eq!(line["oom"], false);
         let [live, active, reserved] =
@@ -70,6 +119,49 @@ fn every_line_has_the_documented_keys_and_types() {
         }
     }
     assert_eq!(told, expected);
+}
+
+#[test]
+fn the_memory_at_the_peak_is_divided_up_to_the_byte() {
+    for line in lines(&["stress", "comb", "prefetch", "--steps", "2", "--json", "--passes", "2"], 0) {
+        let memory = &line["fragmentation"];
+        assert_eq!(keys(memory), DIVIDED);
+        let of = |key: &str| memory[key].as_u64().unwrap();
+        assert_eq!(of("reserved"), line["peak_reserved"].as_u64().unwrap(), "{line}");
+        assert_eq!(of("reserved"), ["allocated", "pending", "free", "unsettled"].map(of).iter().sum::<u64>());
+        let pools = memory["pools"].as_array().unwrap();
+        assert_eq!(of("free"), pools.iter().map(|pool| pool["free"].as_u64().unwrap()).sum::<u64>());
+        assert!(of("requested") <= line["peak_active"].as_u64().unwrap());
+        let [before, after] = ["external", "external_after_stitching"].map(|key| memory[key].as_f64().unwrap());
+        assert!((0.0..=1.0).contains(&after) && after <= before && before <= 1.0, "{line}");
+        let joins = ["stitch", "gmlake"].iter().any(|strategy| line["strategy"] == *strategy);
+        assert_eq!(joins, of("chunks") > 0, "{line}");
+        assert!(line["view_mappings"].as_u64() <= line["mappings"].as_u64(), "{line}");
+    }
+}
+
+#[test]
+fn waits_are_counted_with_their_ages() {
+    let waits = |lag: &str| {
+        let args = ["stress", "prefetch", "--steps", "2", "--json", "--strategy", "stitch", "--lag", lag];
+        let line = lines(&args, 0).remove(0);
+        assert_eq!(line["stream_waits"] == 0, line["wait_age_ops_mean"].is_null(), "{line}");
+        line
+    };
+    let line = waits("100000");
+    assert!(line["stream_waits"].as_u64().unwrap() > 0 && line["wait_bytes"].as_u64().unwrap() > 0, "{line}");
+    assert_eq!(line["idle_waits"], 0, "nothing completes so early: {line}");
+    let [least, most] = ["wait_age_ops_min", "wait_age_ops_max"].map(|key| line[key].as_u64().unwrap());
+    let mean = line["wait_age_ops_mean"].as_f64().unwrap();
+    assert!(least as f64 <= mean && mean <= most as f64 && most <= line["ops"].as_u64().unwrap(), "{line}");
+}
+
+#[test]
+fn every_key_is_explained() {
+    let help = stdout(&["replay", "--help"], 0);
+    for key in KEYS.iter().chain(&DIVIDED) {
+        assert!(help.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == *key), "{key}");
+    }
 }
 
 #[test]

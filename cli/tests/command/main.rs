@@ -10,6 +10,7 @@ mod look;
 mod memory;
 mod options;
 mod stress;
+mod study;
 
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;
@@ -17,7 +18,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Every strategy, in the order of the output.
-const STRATEGIES: [&str; 3] = ["caching", "expandable", "stitch"];
+const STRATEGIES: [&str; 4] = ["caching", "expandable", "gmlake", "stitch"];
 
 /// The command in an empty environment of its own.
 fn memquilt(args: &[&str]) -> Command {

@@ -18,17 +18,20 @@ fn a_shortage_is_shown_in_the_table_and_in_words() {
         &[
             "opt1.3b-R, caching: out of memory at event",
             "opt1.3b-R, expandable: out of memory at event",
+            "opt1.3b-R, gmlake: out of memory at event",
             "opt1.3b-R, stitch: out of memory at event",
             "Asked for ",
             "of the device's 20.00 GiB",
             "in one piece",
+            "What would have helped: ",
+            "less that is live at this point",
             "live bytes alone reach 27.58 GiB",
             "1 of 2 ran out of memory",
         ],
     );
     let ended = run(&["replay", "opt1.3b-R", "--device", SMALL], 3);
     let error = String::from_utf8_lossy(&ended.get_output().stderr).into_owned();
-    assert_eq!(error, "memquilt: 3 of 3 runs did not have enough memory\n");
+    assert_eq!(error, format!("memquilt: {0} of {0} runs did not have enough memory\n", STRATEGIES.len()));
 }
 
 #[test]
@@ -46,6 +49,10 @@ fn a_shortage_is_in_the_json_with_figures_up_to_it() {
         let [live, reserved] = ["peak_live", "peak_reserved"].map(|key| line[key].as_u64().unwrap());
         assert!(live <= reserved && reserved <= 20 << 30, "{line}");
         assert!(line["utilization"].as_f64().unwrap() <= 1.0, "{line}");
+        has(
+            line["oom_report"].as_str().unwrap(),
+            &["out of memory: tried to allocate", "on stream 0x0", "would have helped"],
+        );
     }
 }
 

@@ -16,7 +16,7 @@ fn wrong_options_say_what_is_expected() {
         ("--device sim:h200,capcity=1GiB", &["`capcity`", "did you mean `capacity`?"]),
         ("--device sim:h201", &["`h201`", "did you mean `h200`?", "h100"]),
         ("--device gpu", &["`gpu`", "sim:h200"]),
-        ("--device cuda:0", &["`cuda:0`", "simulated", "sim:h200"]),
+        ("--device cuda:x", &["cuda:x", "write cuda:0"]),
         ("--strategy cachng", &["`cachng`", "`expandable`", "did you mean `caching`?"]),
         ("--strategy caching,zzz", &["`zzz`", "`caching`", "`expandable`"]),
         ("--conf strategy:expandible", &["`expandible`", "did you mean `expandable`?"]),
@@ -67,6 +67,15 @@ fn more_than_can_be_generated_is_refused_before_anything_is_printed() {
 fn fit_finds_the_capacity_and_takes_none() {
     let error = complaint(&["fit", "comb", "--device", "sim:h100,capacity=1GiB"], 2);
     has(&error, &["looks for the capacity itself", "sim:h100"]);
+}
+
+#[test]
+fn a_real_device_is_for_replays_and_keeps_its_own_time() {
+    has(&complaint(&["replay", "comb", "--device", "cuda:0", "--lag", "5"], 2), &["--lag", "simulated"]);
+    has(&complaint(&["fit", "comb", "--device", "cuda:0"], 2), &["fit", "sim:h200"]);
+    // No machine has it, whether there is a driver or not.
+    let error = complaint(&["replay", "comb", "--device", "cuda:4294967295"], 1);
+    assert!(error.contains("no NVIDIA driver found") || error.contains("cuda:4294967295"), "{error}");
 }
 
 #[test]

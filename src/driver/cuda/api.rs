@@ -104,8 +104,12 @@ entry_points! {
     event_query = "cuEventQuery", "2.0", (event: CUevent);
     event_synchronize = "cuEventSynchronize", "2.0", (event: CUevent);
     stream_wait_event = "cuStreamWaitEvent", "3.2", (stream: CUstream, event: CUevent, flags: c_uint);
+    stream_create = "cuStreamCreate", "2.0", (stream: *mut CUstream, flags: c_uint);
+    stream_destroy = "cuStreamDestroy_v2", "4.0", (stream: CUstream);
     stream_synchronize = "cuStreamSynchronize", "2.0", (stream: CUstream);
     stream_is_capturing = "cuStreamIsCapturing", "10.0", (stream: CUstream, status: *mut u32);
+    thread_exchange_stream_capture_mode = "cuThreadExchangeStreamCaptureMode", "10.1", (mode: *mut u32);
+    ctx_synchronize = "cuCtxSynchronize", "2.0", ();
 }
 
 /// The version of CUDA that a driver is made for.

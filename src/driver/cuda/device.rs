@@ -17,7 +17,7 @@ use super::calls::CallCounters;
 use super::context::{ContextError, PrimaryContext};
 use super::error::{CudaOpenError, MissingEntryPoint};
 use super::ffi::{self, CUdevice, CUevent, MemAllocationProp};
-use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status};
+use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status, StreamId};
 
 /// Used where the driver cannot be asked: 2 MiB on every NVIDIA GPU so far (measured on an H200).
 const USUAL_GRANULARITY: u64 = 2 << 20;
@@ -34,11 +34,12 @@ const USUAL_GRANULARITY: u64 = 2 << 20;
 pub struct CudaDriver {
     api: CudaApi,
     pub(super) device: CUdevice,
-    context: PrimaryContext,
+    pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
     pub(super) direct_rdma: bool,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     pub(super) handles: Mutex<FxHashSet<Handle>>,
+    pub(super) streams: Mutex<FxHashSet<StreamId>>,
     pub(super) calls: CallCounters,
 }
 
@@ -106,6 +107,7 @@ impl CudaDriver {
             direct_rdma,
             events: Mutex::default(),
             handles: Mutex::default(),
+            streams: Mutex::default(),
             calls: CallCounters::default(),
         })
     }
@@ -229,11 +231,11 @@ impl Drop for CudaDriver {
     }
 }
 
-fn succeeded(api: &CudaApi, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
+pub(super) fn succeeded(api: &CudaApi, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
     if status == Status::SUCCESS { Ok(()) } else { Err(failed(api, call, status)) }
 }
 
-fn failed(api: &CudaApi, call: &'static str, status: Status) -> CudaOpenError {
+pub(super) fn failed(api: &CudaApi, call: &'static str, status: Status) -> CudaOpenError {
     CudaOpenError::Call { call, status, name: api.error_name(status) }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::device::{CudaDriver, LiveEvent, event_text, unknown_event};
 use super::ffi::{self, CUstream, MemAccessDesc, MemAllocationProp};
 use crate::driver::{
-    Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo, Status, StreamId,
+    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo,
+    Status, StreamId,
 };
 
 impl Driver for CudaDriver {
@@ -173,6 +174,22 @@ impl Driver for CudaDriver {
         })?;
         // An invalidated capture goes on until it is ended.
         Ok(capture != ffi::CAPTURE_STATUS_NONE)
+    }
+
+    fn synchronize(&self) -> DriverResult<()> {
+        // SAFETY: the call takes nothing.
+        self.demand(Call::Synchronize, String::new, |api| unsafe { api.ctx_synchronize() })
+    }
+
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
+        let mut raw = ffi::capture_mode(mode);
+        let arguments = || format!("{mode:?}");
+        // SAFETY: the pointer is to a live integer.
+        self.demand(Call::ExchangeCaptureMode, arguments, |api| unsafe {
+            api.thread_exchange_stream_capture_mode(&mut raw)
+        })?;
+        // A mode that no thread can be in yet is taken for the strictest.
+        Ok(ffi::CAPTURE_MODES.into_iter().find(|mode| ffi::capture_mode(*mode) == raw).unwrap_or_default())
     }
 
     fn call_stats(&self) -> CallStats {

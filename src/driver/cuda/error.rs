@@ -29,7 +29,7 @@ pub struct MissingEntryPoint {
     pub since: &'static str,
 }
 
-/// A device could not be opened.
+/// A device could not be opened, or a stream not be made on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaOpenError {

@@ -7,6 +7,8 @@
 
 use std::ffi::{c_int, c_uchar, c_ushort, c_void};
 
+use crate::driver::CaptureMode;
+
 #[cfg(target_os = "linux")]
 pub(super) use cuda_driver_sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream};
 
@@ -44,8 +46,23 @@ pub(super) const ATTRIBUTE_VIRTUAL_MEMORY: u32 = 102;
 pub(super) const ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY: u32 = 110;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(super) const EVENT_DISABLE_TIMING: u32 = 2;
+/// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream.
+pub(super) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.
 pub(super) const CAPTURE_STATUS_NONE: u32 = 0;
+
+/// Every mode that a thread can be in.
+pub(super) const CAPTURE_MODES: [CaptureMode; 3] =
+    [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];
+
+/// `CU_STREAM_CAPTURE_MODE_*`.
+pub(super) const fn capture_mode(mode: CaptureMode) -> u32 {
+    match mode {
+        CaptureMode::Global => 0,
+        CaptureMode::ThreadLocal => 1,
+        CaptureMode::Relaxed => 2,
+    }
+}
 
 /// `CUmemLocation`.
 #[repr(C)]
@@ -162,6 +179,13 @@ mod tests {
         );
         assert_eq!(EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32);
         assert_eq!(CAPTURE_STATUS_NONE, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32);
+        use sys::CUstreamCaptureMode as Mode;
+        let modes = [
+            Mode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+            Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            Mode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        ];
+        assert_eq!(CAPTURE_MODES.map(capture_mode), modes.map(|mode| mode as u32));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! ```text
 //! driver.rs    the Driver trait: which entry point serves which call
 //! device.rs    CudaDriver: one open GPU, its live events and handles
+//! streams.rs   streams made for programs that have none
 //! context.rs   its context, current during a call       calls.rs   counts and times
 //! api.rs       CudaApi: libcuda's entry points, each one optional
 //! ffi.rs       CUDA's types and constants as plain integers
@@ -21,6 +22,7 @@ mod error;
 mod ffi;
 #[cfg(test)]
 mod stand_in;
+mod streams;
 
 pub use api::{CudaApi, CudaVersion};
 pub use device::CudaDriver;

@@ -10,7 +10,7 @@ use std::ptr;
 use super::api::{CudaApi, EntryPoints};
 use super::ffi::*;
 use super::{CudaDriver, CudaOpenError};
-use crate::driver::{Call, Driver, EventId, Handle, MemoryInfo, Status, StreamId};
+use crate::driver::{Call, CaptureMode, Driver, EventId, Handle, MemoryInfo, Status, StreamId};
 
 const GRANULARITY: usize = 2 << 20;
 const MEMORY: usize = 1 << 30;
@@ -25,9 +25,13 @@ struct State {
     /// Calls that were made with another context than device 1's.
     misplaced: u32,
     events: Vec<usize>,
+    streams: Vec<usize>,
     created: usize,
     query: RawStatus,
     capture: u32,
+    /// The thread's capture mode.
+    mode: u32,
+    synchronized: u32,
     properties: Option<MemAllocationProp>,
     access: Option<MemAccessDesc>,
 }
@@ -143,6 +147,20 @@ unsafe extern "C" fn mem_set_access(_: CUdeviceptr, _: usize, access: *const Mem
 unsafe extern "C" fn mem_get_info(free: *mut usize, total: *mut usize) -> RawStatus {
     in_context(|_| put(free, MEMORY / 2) | put(total, MEMORY))
 }
+unsafe extern "C" fn stream_create(stream: *mut CUstream, flags: c_uint) -> RawStatus {
+    assert_eq!(flags, STREAM_NON_BLOCKING);
+    in_context(|state| {
+        state.created += 1;
+        state.streams.push(state.created);
+        put(stream, ptr::without_provenance_mut(state.created))
+    })
+}
+unsafe extern "C" fn stream_destroy(stream: CUstream) -> RawStatus {
+    in_context(|state| {
+        state.streams.retain(|&live| live != stream.addr());
+        Status::SUCCESS.0
+    })
+}
 unsafe extern "C" fn event_create(event: *mut CUevent, flags: c_uint) -> RawStatus {
     assert_eq!(flags, EVENT_DISABLE_TIMING);
     in_context(|state| {
@@ -162,6 +180,19 @@ unsafe extern "C" fn event_query(event: CUevent) -> RawStatus {
 }
 unsafe extern "C" fn stream_is_capturing(_: CUstream, capture: *mut u32) -> RawStatus {
     in_context(|state| put(capture, state.capture))
+}
+unsafe extern "C" fn thread_exchange_stream_capture_mode(mode: *mut u32) -> RawStatus {
+    in_context(|state| {
+        // SAFETY: the driver under test passes a pointer to its own live value.
+        let wanted = unsafe { mode.read() };
+        put(mode, std::mem::replace(&mut state.mode, wanted))
+    })
+}
+unsafe extern "C" fn ctx_synchronize() -> RawStatus {
+    in_context(|state| {
+        state.synchronized += 1;
+        Status::SUCCESS.0
+    })
 }
 
 fn entry_points() -> EntryPoints {
@@ -184,9 +215,13 @@ fn entry_points() -> EntryPoints {
         mem_set_access: Some(mem_set_access),
         mem_get_info: Some(mem_get_info),
         event_create: Some(event_create),
+        stream_create: Some(stream_create),
+        stream_destroy: Some(stream_destroy),
         event_destroy: Some(event_destroy),
         event_query: Some(event_query),
         stream_is_capturing: Some(stream_is_capturing),
+        thread_exchange_stream_capture_mode: Some(thread_exchange_stream_capture_mode),
+        ctx_synchronize: Some(ctx_synchronize),
         ..EntryPoints::default()
     }
 }
@@ -303,6 +338,21 @@ fn what_is_gone_or_foreign_never_reaches_libcuda() {
 }
 
 #[test]
+fn only_streams_made_here_are_destroyed_and_once() {
+    let driver = open();
+    let (a, b) = (driver.create_stream().unwrap(), driver.create_stream().unwrap());
+    assert_ne!(a, b);
+    driver.destroy_stream(a).unwrap();
+    for other in [a, StreamId::DEFAULT, StreamId(77)] {
+        let error = driver.destroy_stream(other).unwrap_err();
+        assert!(matches!(error, CudaOpenError::Call { status: Status::INVALID_HANDLE, .. }), "{error}");
+    }
+    assert_eq!(with(|state| state.streams.clone()), [b.0 as usize]);
+    assert_eq!(driver.busy_ns(), 0, "no calls of an allocator");
+    assert_eq!(with(|state| state.misplaced), 0);
+}
+
+#[test]
 fn a_query_tells_not_ready_from_failed() {
     let driver = open();
     let event = driver.event_create().unwrap();
@@ -322,4 +372,20 @@ fn an_invalidated_capture_still_goes_on() {
         with(|state| state.capture = capture);
         assert_eq!(driver.is_capturing(StreamId::DEFAULT), Ok(expected));
     }
+}
+
+#[test]
+fn a_threads_capture_mode_is_exchanged() {
+    let driver = open();
+    assert_eq!(driver.exchange_capture_mode(CaptureMode::Relaxed), Ok(CaptureMode::Global));
+    assert_eq!(with(|state| state.mode), 2);
+    assert_eq!(driver.exchange_capture_mode(CaptureMode::ThreadLocal), Ok(CaptureMode::Relaxed));
+    assert_eq!(driver.exchange_capture_mode(CaptureMode::Global), Ok(CaptureMode::ThreadLocal));
+}
+
+#[test]
+fn the_device_is_waited_for_in_its_context() {
+    let driver = open();
+    driver.synchronize().unwrap();
+    assert_eq!(with(|state| (state.synchronized, state.misplaced)), (1, 0));
 }

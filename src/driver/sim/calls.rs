@@ -5,7 +5,9 @@
 use std::sync::atomic::Ordering;
 
 use super::{Fault, Range, SimGpu};
-use crate::driver::{Call, CallStats, DeviceProperties, Driver, DriverResult, EventId, Handle, MemoryInfo, StreamId};
+use crate::driver::{
+    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Handle, MemoryInfo, StreamId,
+};
 
 impl Driver for SimGpu {
     fn properties(&self) -> &DeviceProperties {
@@ -131,6 +133,18 @@ impl Driver for SimGpu {
 
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
         self.call(Call::IsCapturing, 0, |state| Ok(state.captures.is_capturing(stream)))
+    }
+
+    fn synchronize(&self) -> DriverResult<()> {
+        self.call(Call::Synchronize, 0, |state| {
+            state.captures.refuse_synchronize_all()?;
+            state.timeline.wait_for_device();
+            Ok(())
+        })
+    }
+
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
+        self.call(Call::ExchangeCaptureMode, 0, |state| Ok(state.captures.exchange_mode(mode)))
     }
 
     fn call_stats(&self) -> CallStats {

@@ -6,17 +6,21 @@
 //! | call | global | thread-local | relaxed |
 //! |---|---|---|---|
 //! | virtual-memory calls, memory info, event create and destroy | yes | yes | yes |
-//! | malloc, free, event query and synchronize, synchronizing any stream | no | not in the thread that began it | yes |
+//! | malloc, free, event query and synchronize, synchronizing a stream | no | not in the thread that began it | yes |
 //! | synchronizing the captured stream | no | no | no |
 //! | in the captured stream, waiting for an event recorded outside | no | no | no |
 //! | query or synchronize an event recorded in the captured stream | no | no | no |
+//! | synchronizing the device | no | no | no |
 //!
-//! A call that is refused invalidates the capture.
+//! A call that is refused invalidates the capture. A thread may bind itself less than that (`exchange_mode`): in
+//! thread-local mode by captures that it began itself, in relaxed mode by none. The last four rows stay.
 
 use std::thread::{self, ThreadId};
 
+use rustc_hash::FxHashMap;
+
 use super::{Answer, refuse};
-use crate::driver::{Status, StreamId};
+use crate::driver::{CaptureMode, Status, StreamId};
 
 /// Beginning a capture of a stream that is captured, or ending one that was not begun.
 const ILLEGAL_STATE: Status = Status(401);
@@ -26,17 +30,6 @@ const STREAM_CAPTURE_ISOLATION: Status = Status(905);
 const CAPTURED_EVENT: Status = Status(907);
 /// Ending a capture that is not relaxed from a thread that did not begin it.
 const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
-
-/// Which calls of which threads a capture forbids (`CUstreamCaptureMode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CaptureMode {
-    /// Unsafe calls of any thread.
-    Global,
-    /// Unsafe calls of the thread that began the capture.
-    ThreadLocal,
-    /// None.
-    Relaxed,
-}
 
 #[derive(Debug)]
 struct Capture {
@@ -48,17 +41,23 @@ struct Capture {
 }
 
 impl Capture {
-    fn forbids_unsafe(&self, thread: ThreadId) -> bool {
-        match self.mode {
-            CaptureMode::Global => true,
-            CaptureMode::ThreadLocal => self.thread == thread,
-            CaptureMode::Relaxed => false,
+    /// Whether a thread in this mode may make no unsafe call.
+    fn forbids_unsafe(&self, thread: ThreadId, mode: CaptureMode) -> bool {
+        let own = self.thread == thread;
+        match (mode, self.mode) {
+            (CaptureMode::Relaxed, _) | (_, CaptureMode::Relaxed) => false,
+            (CaptureMode::Global, CaptureMode::Global) => true,
+            _ => own,
         }
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Captures(Vec<Capture>);
+pub(super) struct Captures {
+    on: Vec<Capture>,
+    /// Threads in another mode than the one that they begin with.
+    modes: FxHashMap<ThreadId, CaptureMode>,
+}
 
 impl Captures {
     pub(super) fn begin(&mut self, stream: StreamId, mode: CaptureMode) -> Answer<()> {
@@ -69,15 +68,15 @@ impl Captures {
         if self.is_capturing(stream) {
             return Err(refuse(ILLEGAL_STATE, format!("stream {stream} is being captured already")));
         }
-        self.0.push(Capture { streams: vec![stream], mode, thread: thread::current().id(), invalid: false });
+        self.on.push(Capture { streams: vec![stream], mode, thread: thread::current().id(), invalid: false });
         Ok(())
     }
 
     pub(super) fn end(&mut self, stream: StreamId) -> Answer<()> {
-        let Some(at) = self.0.iter().position(|capture| capture.streams.first() == Some(&stream)) else {
+        let Some(at) = self.on.iter().position(|capture| capture.streams.first() == Some(&stream)) else {
             return Err(refuse(ILLEGAL_STATE, format!("no capture of stream {stream} was begun")));
         };
-        let capture = self.0.swap_remove(at);
+        let capture = self.on.swap_remove(at);
         if capture.mode != CaptureMode::Relaxed && capture.thread != thread::current().id() {
             let detail = format!("the capture of stream {stream} was begun by another thread");
             return Err(refuse(STREAM_CAPTURE_WRONG_THREAD, detail));
@@ -95,25 +94,45 @@ impl Captures {
 
     /// Refuses a call that the driver holds to be unsafe in a capture.
     pub(super) fn refuse_unsafe(&mut self) -> Answer<()> {
-        if self.0.is_empty() {
+        if self.on.is_empty() {
             return Ok(());
         }
-        let thread = thread::current().id();
-        self.invalidate(|capture| capture.forbids_unsafe(thread))
+        let (thread, mode) = self.caller();
+        self.invalidate(|capture| capture.forbids_unsafe(thread, mode))
     }
 
     /// Refuses to let the CPU wait for a stream: unsafe as such, and without end where the stream is being captured.
     pub(super) fn refuse_synchronize(&mut self, stream: StreamId) -> Answer<()> {
-        if self.0.is_empty() {
+        if self.on.is_empty() {
             return Ok(());
         }
+        let (thread, mode) = self.caller();
+        self.invalidate(|capture| capture.forbids_unsafe(thread, mode) || capture.streams.contains(&stream))
+    }
+
+    /// Refuses to let the CPU wait for the device: that would be for captured streams too.
+    pub(super) fn refuse_synchronize_all(&mut self) -> Answer<()> {
+        self.invalidate(|_| true)
+    }
+
+    /// The calling thread is in this mode from now on; the one before.
+    pub(super) fn exchange_mode(&mut self, mode: CaptureMode) -> CaptureMode {
         let thread = thread::current().id();
-        self.invalidate(|capture| capture.forbids_unsafe(thread) || capture.streams.contains(&stream))
+        let before = match mode {
+            CaptureMode::Global => self.modes.remove(&thread),
+            other => self.modes.insert(thread, other),
+        };
+        before.unwrap_or_default()
+    }
+
+    fn caller(&self) -> (ThreadId, CaptureMode) {
+        let thread = thread::current().id();
+        (thread, self.modes.get(&thread).copied().unwrap_or_default())
     }
 
     /// Whether work given to `stream` runs: in a capture it does not.
     pub(super) fn check_work(&self, stream: StreamId) -> Answer<bool> {
-        match self.position(stream).and_then(|at| self.0.get(at)) {
+        match self.position(stream).and_then(|at| self.on.get(at)) {
             None => Ok(true),
             Some(capture) if capture.invalid => Err(invalidated(stream)),
             Some(_) => Ok(false),
@@ -124,7 +143,7 @@ impl Captures {
     pub(super) fn check_event(&mut self, captured: Option<StreamId>) -> Answer<()> {
         let Some(stream) = captured else { return Ok(()) };
         let at = self.position(stream);
-        if let Some(capture) = at.and_then(|at| self.0.get_mut(at)) {
+        if let Some(capture) = at.and_then(|at| self.on.get_mut(at)) {
             capture.invalid = true;
         }
         Err(refuse(CAPTURED_EVENT, format!("the event was recorded in a capture of stream {stream}")))
@@ -136,7 +155,7 @@ impl Captures {
         let (own, other) = (self.position(stream), captured.and_then(|stream| self.position(stream)));
         match (own, captured) {
             (None, None) => Ok(true),
-            (None, Some(origin)) => match other.and_then(|at| self.0.get_mut(at)) {
+            (None, Some(origin)) => match other.and_then(|at| self.on.get_mut(at)) {
                 Some(capture) => {
                     capture.streams.push(stream);
                     Ok(false)
@@ -146,7 +165,7 @@ impl Captures {
             (Some(_), Some(_)) if own == other => self.check_work(stream),
             (Some(at), _) => {
                 self.check_work(stream)?;
-                if let Some(capture) = self.0.get_mut(at) {
+                if let Some(capture) = self.on.get_mut(at) {
                     capture.invalid = true;
                 }
                 let detail = format!("the capture of stream {stream} cannot wait for what is outside of it");
@@ -156,12 +175,12 @@ impl Captures {
     }
 
     fn position(&self, stream: StreamId) -> Option<usize> {
-        self.0.iter().position(|capture| capture.streams.contains(&stream))
+        self.on.iter().position(|capture| capture.streams.contains(&stream))
     }
 
     fn invalidate(&mut self, forbids: impl Fn(&Capture) -> bool) -> Answer<()> {
         let mut refused = false;
-        for capture in self.0.iter_mut().filter(|capture| forbids(capture)) {
+        for capture in self.on.iter_mut().filter(|capture| forbids(capture)) {
             capture.invalid = true;
             refused = true;
         }
@@ -297,6 +316,40 @@ mod tests {
                 })
             });
             assert_eq!(answers, expected, "{mode:?}");
+        }
+    }
+
+    /// All 18 answers to each call are those of an H200.
+    #[test]
+    fn a_thread_in_another_mode_is_bound_as_it_wants() {
+        for (mode, of_thread, other) in MODES
+            .into_iter()
+            .flat_map(|mode| MODES.map(|of_thread| (mode, of_thread)))
+            .flat_map(|(mode, of_thread)| [(mode, of_thread, false), (mode, of_thread, true)])
+        {
+            let bound = match of_thread {
+                CaptureMode::Global => mode == CaptureMode::Global || (!other && mode == CaptureMode::ThreadLocal),
+                CaptureMode::ThreadLocal => !other && mode != CaptureMode::Relaxed,
+                CaptureMode::Relaxed => false,
+            };
+            let asked = |call: &(dyn Fn(&SimGpu, EventId) -> Status + Sync)| {
+                captured(mode, |gpu, event, _| {
+                    let calls = || {
+                        assert_eq!(gpu.exchange_capture_mode(of_thread), Ok(CaptureMode::Global));
+                        let answer = call(gpu, event);
+                        assert_eq!(gpu.exchange_capture_mode(CaptureMode::Global), Ok(of_thread));
+                        answer
+                    };
+                    if other { std::thread::scope(|scope| scope.spawn(calls).join().unwrap()) } else { calls() }
+                })
+            };
+            let expected = if bound { REFUSED } else { LEGAL };
+            let case = format!("{mode:?}, {of_thread:?}, another thread: {other}");
+            assert_eq!(asked(&|gpu, event| status(&gpu.event_query(event))), expected, "query: {case}");
+            assert_eq!(asked(&|gpu, _| status(&gpu.malloc(CHUNK))), expected, "malloc: {case}");
+            assert_eq!(asked(&|gpu, _| status(&gpu.stream_synchronize(T))), expected, "other stream: {case}");
+            assert_eq!(asked(&|gpu, _| status(&gpu.stream_synchronize(S))), REFUSED, "its stream: {case}");
+            assert_eq!(asked(&|gpu, _| status(&gpu.synchronize())), REFUSED, "device: {case}");
         }
     }
 

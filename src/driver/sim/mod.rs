@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-pub use capture::CaptureMode;
+pub use super::CaptureMode;
 pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
 pub use cost::Profile;
 pub use faults::{Fault, Leaks, Range};
@@ -257,6 +257,12 @@ impl SimGpu {
     #[must_use]
     pub fn done_at(&self, stream: StreamId) -> Option<u64> {
         self.state.lock().timeline.done_at(stream)
+    }
+
+    /// How many GPU-side waits so far were for an event that was complete already: they held no stream up.
+    #[must_use]
+    pub fn idle_waits(&self) -> u64 {
+        self.state.lock().timeline.idle_waits()
     }
 
     /// What was reported so far, oldest first; no more than the first 10,000.

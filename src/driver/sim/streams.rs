@@ -86,6 +86,8 @@ pub(super) struct Timeline {
     streams: FxHashMap<StreamId, Stream>,
     events: FxHashMap<u64, Event>,
     next_event: u64,
+    /// Waits of a stream for an event that was complete already.
+    idle_waits: u64,
 }
 
 impl Timeline {
@@ -103,6 +105,10 @@ impl Timeline {
 
     pub(super) fn events(&self) -> usize {
         self.events.len()
+    }
+
+    pub(super) fn idle_waits(&self) -> u64 {
+        self.idle_waits
     }
 
     pub(super) fn launch(&mut self, stream: StreamId, ranges: &[Range], duration: u64) {
@@ -192,7 +198,9 @@ impl Timeline {
     }
 
     pub(super) fn stream_wait(&mut self, stream: StreamId, event: EventId) -> Answer<()> {
-        let event = self.events.get(&event.0).ok_or_else(|| unknown(event))?;
+        let now = self.now;
+        let event = self.events.get_mut(&event.0).ok_or_else(|| unknown(event))?;
+        self.idle_waits += u64::from(event.done.is_done(now));
         self.streams.entry(stream).or_default().done.after(&event.done);
         Ok(())
     }

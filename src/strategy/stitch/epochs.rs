@@ -6,27 +6,50 @@
 
 use crate::blocks::BlockId;
 use crate::config::Sharing;
-use crate::driver::{DriverResult, EventId};
-use crate::strategy::Ground;
-use std::collections::VecDeque;
+use crate::driver::{DriverResult, EventId, in_relaxed_mode};
+use crate::heap::Request;
+use crate::home::GRANULE;
+use crate::strategy::{Ground, Miss};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// An epoch that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    epoch: u64,
+    event: EventId,
+    /// The allocator's operations when the event was recorded.
+    at: u64,
+}
+
+/// How many times the request a stream gets at most of a range that it waits for. With less it waits again and again for
+/// the same range; with all of it the other stream soon waits for its own memory.
+const MOST_PASSED_ON: u64 = 16;
+
+/// How many epochs of a stream are told apart while the GPU has not passed them, each with an event. A stream that is
+/// further behind has its last epoch prolonged.
+const MOST_CLOSED: usize = 1024;
 
 /// The closed epochs of every stream whose events have not completed.
 #[derive(Debug, Default)]
-pub(super) struct Epochs {
-    /// By stream (its large pool): epoch and event, oldest first.
-    closed: Vec<(u32, VecDeque<(u64, EventId)>)>,
+pub(in crate::strategy) struct Epochs {
+    /// By stream (half the number of its large pool), oldest first.
+    closed: Vec<VecDeque<Closed>>,
     /// Events to use again.
     idle_events: Vec<EventId>,
 }
 
 impl Epochs {
     /// Makes idle what the GPU has passed, of all streams. Does nothing as long as one stream alone has memory.
-    /// Whether any became idle.
+    /// Whether any became idle. In a capture no epoch ends: its event might be the graph's.
     pub(super) fn gather(&mut self, ground: &mut Ground<'_>, own: u32) -> DriverResult<bool> {
-        let pools: Vec<u32> = with_memory(ground).collect();
-        if pools.iter().all(|pool| *pool == own) || ground.config.sharing == Sharing::Never {
+        if ground.capturing() {
             return Ok(false);
         }
+        if ground.config.sharing == Sharing::Never || with_memory(ground).all(|pool| pool == own) {
+            return Ok(false);
+        }
+        let pools: Vec<u32> = with_memory(ground).collect();
         for &pool in &pools {
             self.close(ground, pool)?;
             self.poll(ground, pool)?;
@@ -39,9 +62,46 @@ impl Epochs {
         Ok(any)
     }
 
-    /// Ends every open epoch and notes what the GPU has passed.
-    pub(super) fn advance(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
-        for pool in ground.heap.stream_pools() {
+    /// Ends an epoch that has become long, where another stream may come to ask for what was freed in it: then it has not
+    /// to wait for all that this one was given since.
+    pub(super) fn end(&mut self, ground: &mut Ground<'_>, pool: u32) -> DriverResult<()> {
+        let alone = ground.heap.stream_pools().nth(1).is_none();
+        if alone || ground.config.sharing == Sharing::Never || ground.capturing() || ground.heap.is_private(pool) {
+            return Ok(());
+        }
+        // Only to make room: who needs to know how far the GPU is asks for itself.
+        if self.closed.get(pool as usize / 2).is_some_and(|closed| closed.len() >= MOST_CLOSED / 2) {
+            self.poll(ground, pool)?;
+        }
+        self.close(ground, pool)
+    }
+
+    /// In a capture: frees and makes idle what events that were recorded before it tell to be passed.
+    pub(super) fn ask(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
+        let sharing = ground.config.sharing != Sharing::Never;
+        let pools: Vec<u32> = ground.heap.stream_pools().filter(|_| sharing).collect();
+        in_relaxed_mode(ground.driver, || {
+            ground.deferred.ask(ground.heap, ground.driver)?;
+            pools.iter().try_for_each(|pool| self.poll(ground, *pool))
+        })?;
+        for pool in pools {
+            let passed = ground.heap.pools[pool as usize].passed;
+            ground.heap.make_passed_idle(pool, passed);
+        }
+        Ok(())
+    }
+
+    /// The large pool of some stream that has anything free.
+    pub(super) fn first_with_memory(&self, ground: &Ground<'_>) -> Option<u32> {
+        with_memory(ground).next()
+    }
+
+    /// Ends every open epoch and notes what the GPU has passed. In a capture it does neither.
+    pub(in crate::strategy) fn advance(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
+        if ground.capturing() {
+            return Ok(());
+        }
+        for pool in ground.heap.stream_pools().collect::<Vec<_>>() {
             self.close(ground, pool)?;
             self.poll(ground, pool)?;
         }
@@ -50,46 +110,62 @@ impl Epochs {
 
     /// Hands memory of other streams to the pool, behind GPU-side waits, until about `missing` bytes have come together:
     /// what was freed longest ago first, so that the wait is over soonest. Whether any came.
-    pub(super) fn wait_for(&mut self, ground: &mut Ground<'_>, pool: u32, missing: u64) -> DriverResult<bool> {
-        if ground.config.sharing != Sharing::Wait {
+    pub(super) fn wait_for(&mut self, ground: &mut Ground<'_>, request: &Request, missing: u64) -> Result<bool, Miss> {
+        let pool = request.pool;
+        // A captured stream cannot wait for what is outside of its graph, and a graph may be replayed on another stream.
+        if ground.config.sharing != Sharing::Wait || ground.capturing() || ground.heap.is_private(pool) {
             return Ok(false);
         }
-        let mut free: Vec<(u64, std::cmp::Reverse<u64>, BlockId)> = Vec::new();
-        let others: Vec<u32> = with_memory(ground).filter(|other| *other != pool).collect();
-        for other in others {
-            let blocks = ground.heap.pools[other as usize].free.in_order(&ground.heap.blocks);
-            let age =
-                |id: BlockId| (ground.heap.blocks[id].freed_at, std::cmp::Reverse(ground.heap.blocks[id].size), id);
-            free.extend(blocks.into_iter().map(age));
+        let mut free: Vec<Reverse<(u64, Reverse<u64>, BlockId)>> = Vec::new();
+        for other in with_memory(ground).filter(|other| *other != pool) {
+            let blocks = &ground.heap.blocks;
+            let push = |id| free.push(Reverse((blocks[id].freed_at, Reverse(blocks[id].size), id)));
+            ground.heap.pools[other as usize].free.visit_from(blocks, 0, push);
         }
-        free.sort();
+        // Few of them are taken, so they are not sorted.
+        let mut oldest = BinaryHeap::from(free);
         let stream = ground.heap.pools[pool as usize].stream;
-        let mut waited: Vec<(u32, u64)> = Vec::new();
         let mut found = 0;
-        for (epoch, std::cmp::Reverse(size), id) in free {
-            if found >= missing {
-                break;
-            }
+        let mut taken: Vec<(u32, u64, BlockId)> = Vec::new();
+        while found < missing {
+            let Some(Reverse((epoch, Reverse(size), id))) = oldest.pop() else { break };
             let other = ground.heap.blocks[id].pool;
-            if !waited.iter().any(|(of, up_to)| *of == other && *up_to >= epoch) {
-                let Some((up_to, event)) = self.event_for(other, epoch) else { continue };
-                ground.driver.stream_wait(stream, event)?;
-                ground.heap.counters.stream_waits += 1;
-                waited.push((other, up_to));
+            if self.closed_for(other, epoch).is_some() {
+                taken.push((other, epoch, id));
+                found += size;
             }
+        }
+        // The latest epoch of a stream covers those before it: one wait for each stream.
+        let mut last: Vec<(u32, u64)> = Vec::new();
+        for (other, epoch, _) in &taken {
+            match last.iter_mut().find(|(of, _)| of == other) {
+                Some((_, last)) => *last = (*last).max(*epoch),
+                None => last.push((*other, *epoch)),
+            }
+        }
+        for closed in last.into_iter().filter_map(|(other, epoch)| self.closed_for(other, epoch)) {
+            ground.driver.stream_wait(stream, closed.event)?;
+            let counters = &mut ground.heap.counters;
+            counters.stream_waits += 1;
+            counters.waits.add(counters.operations().wrapping_sub(closed.at));
+        }
+        let most = request.size.saturating_mul(MOST_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
+        for (_, _, id) in taken {
             // From here on the waiting stream is the one that must pass before anyone else may have it.
-            ground.heap.blocks[id].freed_at = ground.heap.pools[pool as usize].epoch;
+            let epoch = ground.heap.pools[pool as usize].epoch;
             ground.heap.pools[pool as usize].freed_in_epoch = true;
-            ground.heap.hand_over(id, pool);
-            found += size;
+            let part = ground.heap.part_of(id, most)?;
+            ground.heap.blocks[part].freed_at = epoch;
+            ground.heap.counters.waits.bytes += ground.heap.blocks[part].size;
+            ground.heap.hand_over(part, pool);
         }
         Ok(found > 0)
     }
 
-    /// The event of the first epoch that covers `epoch`.
-    fn event_for(&self, pool: u32, epoch: u64) -> Option<(u64, EventId)> {
-        let (_, closed) = self.closed.iter().find(|(of, _)| *of == pool)?;
-        closed.iter().find(|(closed, _)| *closed >= epoch).copied()
+    /// The first epoch with an event that covers `epoch`.
+    fn closed_for(&self, pool: u32, epoch: u64) -> Option<Closed> {
+        let closed = self.closed.get(pool as usize / 2)?;
+        closed.get(closed.partition_point(|closed| closed.epoch < epoch)).copied()
     }
 
     /// Ends the open epoch of a stream, if anything was freed in it.
@@ -97,29 +173,38 @@ impl Epochs {
         if !ground.heap.pools[pool as usize].freed_in_epoch {
             return Ok(());
         }
+        let number = pool as usize / 2;
+        self.closed.resize_with(self.closed.len().max(number + 1), VecDeque::new);
+        let queue = &mut self.closed[number];
+        let at = ground.heap.counters.operations();
+        let of = &mut ground.heap.pools[pool as usize];
+        let full = queue.len() >= MOST_CLOSED;
+        if let Some(last) = queue.back_mut().filter(|_| full) {
+            // Its event, recorded anew, stands for both.
+            ground.driver.event_record(last.event, of.stream)?;
+            (last.epoch, last.at) = (of.epoch, at);
+            of.epoch += 1;
+            of.freed_in_epoch = false;
+            return Ok(());
+        }
         let event = match self.idle_events.pop() {
             Some(event) => event,
             None => ground.driver.event_create()?,
         };
-        let of = &mut ground.heap.pools[pool as usize];
         if let Err(error) = ground.driver.event_record(event, of.stream) {
             self.idle_events.push(event);
             return Err(error);
         }
-        let closed = (of.epoch, event);
+        queue.push_back(Closed { epoch: of.epoch, event, at });
         of.epoch += 1;
         of.freed_in_epoch = false;
-        match self.closed.iter_mut().find(|(of, _)| *of == pool) {
-            Some((_, queue)) => queue.push_back(closed),
-            None => self.closed.push((pool, VecDeque::from([closed]))),
-        }
         Ok(())
     }
 
     /// Notes which epochs of a stream the GPU has passed.
     fn poll(&mut self, ground: &mut Ground<'_>, pool: u32) -> DriverResult<()> {
-        let Some((_, queue)) = self.closed.iter_mut().find(|(of, _)| *of == pool) else { return Ok(()) };
-        while let Some(&(epoch, event)) = queue.front() {
+        let Some(queue) = self.closed.get_mut(pool as usize / 2) else { return Ok(()) };
+        while let Some(&Closed { epoch, event, .. }) = queue.front() {
             if !ground.driver.event_query(event)? {
                 break;
             }
@@ -130,19 +215,22 @@ impl Epochs {
         Ok(())
     }
 
-    /// The CPU has waited for every stream: all epochs are passed.
-    pub(super) fn all_passed(&mut self, ground: &mut Ground<'_>) {
-        for (pool, queue) in &mut self.closed {
-            if let Some((last, _)) = queue.back() {
-                ground.heap.pools[*pool as usize].passed = last + 1;
-            }
-            self.idle_events.extend(queue.drain(..).map(|(_, event)| event));
+    /// The CPU has waited for every stream: all epochs are passed, those that are open too.
+    pub(in crate::strategy) fn all_passed(&mut self, ground: &mut Ground<'_>) {
+        for queue in &mut self.closed {
+            self.idle_events.extend(queue.drain(..).map(|closed| closed.event));
+        }
+        for pool in ground.heap.stream_pools().collect::<Vec<_>>() {
+            let of = &mut ground.heap.pools[pool as usize];
+            of.epoch += 1;
+            of.freed_in_epoch = false;
+            of.passed = of.epoch;
         }
     }
 
     /// Gives every event back. For the end of an allocator.
-    pub(super) fn destroy_events(&mut self, ground: &mut Ground<'_>) {
-        let queued = self.closed.drain(..).flat_map(|(_, queue)| queue).map(|(_, event)| event);
+    pub(in crate::strategy) fn destroy_events(&mut self, ground: &mut Ground<'_>) {
+        let queued = self.closed.drain(..).flatten().map(|closed| closed.event);
         for event in self.idle_events.drain(..).chain(queued) {
             if let Err(error) = ground.driver.event_destroy(event) {
                 tracing::warn!(%error, "an event could not be destroyed");

@@ -69,6 +69,16 @@ fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSe
             state: at("state").state()?,
         })
     });
+    let number = |item: &Item| match *item {
+        Item::Int(number) => u64::try_from(number).ok(),
+        Item::Large(number) => Some(number),
+        _ => None,
+    };
+    let pool = pickle.get(dict, "segment_pool_id").map(|item| match pickle.list(item).unwrap_or_default() {
+        [a, b] => number(a).zip(number(b)).ok_or(item),
+        _ => Err(item),
+    });
+    let pool = pool.transpose().map_err(|item| at("segment_pool_id").wrong(pickle.describe(item), "two numbers"))?;
     let device = at("device").optional_number()?.unwrap_or_default();
     Ok(RawSegment {
         device: u32::try_from(device).map_err(|_| at("device").wrong(device.to_string(), "a device's ordinal"))?,
@@ -77,6 +87,7 @@ fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSe
         stream: at("stream").optional_number()?.unwrap_or_default(),
         small: pickle.get(dict, "segment_type").and_then(|item| pickle.word(item)) == Some(SMALL),
         is_expandable: pickle.get(dict, "is_expandable") == Some(Item::Bool(true)),
+        segment_pool_id: pool.unwrap_or_default(),
         blocks: blocks.collect::<Result<_, TraceError>>()?,
     })
 }

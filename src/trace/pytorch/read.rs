@@ -13,6 +13,7 @@ use super::super::history::trace_of_history;
 use super::{PyTorchSnapshot, json, reserved};
 use crate::driver::StreamId;
 use crate::observer::{Action, Event};
+use crate::pools::PoolId;
 use crate::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 
 /// Most values of `allocator_settings` that are kept, and the depth of dicts in it; PyTorch 2.11 has 50, keys counted,
@@ -50,6 +51,9 @@ pub(super) struct RawSegment {
     pub(super) small: bool,
     #[serde(default)]
     pub(super) is_expandable: bool,
+    /// Absent before PyTorch 2.0.
+    #[serde(default)]
+    pub(super) segment_pool_id: (u64, u64),
     pub(super) blocks: Vec<RawBlock>,
 }
 
@@ -180,6 +184,7 @@ fn checked_segment(file: &str, index: usize, raw: RawSegment) -> Result<SegmentI
         stream: StreamId(raw.stream),
         small: raw.small,
         expandable: raw.is_expandable,
+        pool: PoolId(raw.segment_pool_id.0, raw.segment_pool_id.1),
         blocks,
     })
 }

@@ -51,7 +51,7 @@ struct SegmentOut<'a> {
     requested_size: Number,
     stream: Number,
     segment_type: &'static str,
-    segment_pool_id: (i64, i64),
+    segment_pool_id: (Number, Number),
     is_expandable: bool,
     frames: &'a [()],
     blocks: Vec<BlockOut<'a>>,
@@ -169,7 +169,7 @@ fn segment_out(device: u32, index: usize, segment: &SegmentInfo) -> Result<Segme
         requested_size: Number(segment.requested_size()),
         stream: Number(segment.stream.0),
         segment_type: if segment.small { "small" } else { "large" },
-        segment_pool_id: (0, 0),
+        segment_pool_id: (Number(segment.pool.0), Number(segment.pool.1)),
         is_expandable: segment.expandable,
         frames: &[],
         blocks,
@@ -216,6 +216,7 @@ fn settings_out(conf: &str) -> SettingsOut<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::pools::PoolId;
     use proptest::prelude::*;
 
     use super::super::super::builder::tests::valid_trace;
@@ -263,6 +264,7 @@ mod tests {
                 stream,
                 small: size <= 1 << 20,
                 expandable: index % 2 == 0,
+                pool: PoolId(0, index as u64),
                 blocks: vec![BlockInfo { address, size, requested_size, state }, rest],
             }
         });
@@ -352,6 +354,7 @@ mod tests {
             stream: StreamId(0),
             small: true,
             expandable: false,
+            pool: PoolId::NONE,
             blocks: Vec::new(),
         };
         let snapshot = Snapshot { device: 1, segments: vec![segment], settings: String::new() };
@@ -398,6 +401,7 @@ mod tests {
                 stream: StreamId(0),
                 small: true,
                 expandable: false,
+                pool: PoolId::NONE,
                 blocks: vec![block],
             }],
             ..Snapshot::default()

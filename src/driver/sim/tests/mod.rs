@@ -393,6 +393,8 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::StreamWait => gpu.stream_wait(S, event),
         Call::StreamSynchronize => gpu.stream_synchronize(S),
         Call::IsCapturing => gpu.is_capturing(S).map(drop),
+        Call::Synchronize => gpu.synchronize(),
+        Call::ExchangeCaptureMode => gpu.exchange_capture_mode(CaptureMode::Relaxed).map(drop),
         Call::Launch | Call::BeginCapture | Call::EndCapture => return None,
     };
     assert_eq!((gpu.leaks(), gpu.memory_info().unwrap()), before, "{call} changed something");

@@ -1,0 +1,193 @@
+//! Axes of plots: what is drawn where, and which places have a name.
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use std::ops::Range;
+
+/// Places of an axis are named at these parts of each power of ten.
+const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
+/// What is less stands at this place of a logarithmic axis, which has no zero.
+const LEAST: f64 = 0.01;
+/// What is unused of memory is drawn from this part on: more than 99.99% used stands where that does.
+const LEAST_UNUSED: f64 = 1e-4;
+/// About how many places of an axis of counts have a name.
+const COUNTS: f64 = 5.0;
+
+#[derive(Clone, Copy)]
+enum Scale {
+    /// By the value itself.
+    Linear,
+    /// By its magnitude.
+    Log,
+    /// By the magnitude of what is missing to 1, so that 99.9% is as far from 99% as 99% from 90%.
+    Used,
+}
+
+/// An axis: where a value stands, and the values that have a name.
+#[derive(Clone)]
+pub(super) struct Axis {
+    /// What it shows, and the unit.
+    pub(super) name: String,
+    range: Range<f64>,
+    /// Values with a name, in order.
+    ticks: Vec<(f64, String)>,
+    scale: Scale,
+}
+
+impl Axis {
+    /// A logarithmic axis over these values.
+    pub(super) fn log(name: &str, values: impl Iterator<Item = f64>) -> Self {
+        let ticks = around(values.map(|value| value.max(LEAST)));
+        Self::over(name, Scale::Log, ticks, |value| format!("{value}"))
+    }
+
+    /// An axis of utilizations: by what is unused.
+    pub(super) fn used(name: &str, values: impl Iterator<Item = f64>) -> Self {
+        let mut ticks = around(values.map(|value| (1.0 - value).max(LEAST_UNUSED)));
+        ticks.reverse();
+        // As many digits as the unused part needs: 99.98%, 99.5%, 98%.
+        let name_of = |used: f64| {
+            let digits = (-((1.0 - used) * 100.0 * (1.0 + 1e-9)).log10().floor()).max(0.0);
+            format!("{:.*}%", digits as usize, used * 100.0)
+        };
+        Self::over(name, Scale::Used, ticks.into_iter().map(|unused| 1.0 - unused).collect(), name_of)
+    }
+
+    /// An axis of counts from 0 on.
+    pub(super) fn counts(name: &str, most: u64) -> Self {
+        let step = around([most as f64 / COUNTS].into_iter()).last().copied().unwrap_or(1.0).max(1.0);
+        let last = (most as f64 / step).ceil().max(1.0);
+        let ticks = (0..=last as u32).map(|index| f64::from(index) * step).collect();
+        let mut axis = Self::over(name, Scale::Linear, ticks, |count| format!("{count}"));
+        // Room for what is written above the highest bar.
+        axis.range.end += step / 2.0;
+        axis
+    }
+
+    /// An axis with a place for each of these numbers, evenly spaced: 0, 1, 2 ...
+    pub(super) fn categories(name: &str, numbers: &[u64]) -> Self {
+        let ticks: Vec<_> =
+            numbers.iter().enumerate().map(|(index, number)| (index as f64, grouped(*number))).collect();
+        Self { name: name.to_owned(), range: -0.5..numbers.len() as f64 - 0.5, ticks, scale: Scale::Linear }
+    }
+
+    fn over(name: &str, scale: Scale, values: Vec<f64>, name_of: impl Fn(f64) -> String) -> Self {
+        let range = values.first().copied().unwrap_or(0.0)..values.last().copied().unwrap_or(1.0);
+        let ticks = values.into_iter().map(|value| (value, name_of(value))).collect();
+        Self { name: name.to_owned(), range, ticks, scale }
+    }
+
+    /// How many values have a name.
+    pub(super) fn names(&self) -> usize {
+        self.ticks.len()
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        match self.scale {
+            Scale::Linear => value,
+            Scale::Log => value.max(LEAST).log10(),
+            Scale::Used => -(1.0 - value).max(LEAST_UNUSED).log10(),
+        }
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let (first, last) = (self.place(self.range.start), self.place(self.range.end));
+        let part = (self.place(*value) - first) / (last - first);
+        limit.0 + (part * f64::from(limit.1 - limit.0)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() {
+            return Vec::new();
+        }
+        self.ticks.iter().map(|(value, _)| *value).collect()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.clone()
+    }
+}
+
+impl ValueFormatter<f64> for Axis {
+    fn format_ext(&self, value: &f64) -> String {
+        self.ticks.iter().find(|(named, _)| named == value).map(|(_, name)| name.clone()).unwrap_or_default()
+    }
+}
+
+/// The round numbers around these values, from the last that is below all to the first that is above: at least two.
+fn around(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let (mut least, mut most) = (f64::INFINITY, 0.0f64);
+    for value in values.filter(|value| *value > 0.0) {
+        (least, most) = (least.min(value), most.max(value));
+    }
+    if most == 0.0 {
+        return vec![LEAST, 1.0];
+    }
+    let round = |index: i32| {
+        let (power, step) = (index.div_euclid(3), index.rem_euclid(3));
+        // By division, since 0.1 times 5 is not 0.5 in binary.
+        if power < 0 { STEPS[step as usize] / 10f64.powi(-power) } else { STEPS[step as usize] * 10f64.powi(power) }
+    };
+    let mut first = 3 * least.log10().floor() as i32;
+    while round(first + 1) <= least {
+        first += 1;
+    }
+    let mut last = first + 1;
+    while round(last) < most {
+        last += 1;
+    }
+    (first..=last).map(round).collect()
+}
+
+/// 12,000 for 12000.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(axis: &Axis) -> Vec<&str> {
+        axis.ticks.iter().map(|(_, name)| name.as_str()).collect()
+    }
+
+    #[test]
+    fn round_numbers_stand_around_the_values() {
+        assert_eq!(names(&Axis::log("", [0.9, 17.0].into_iter())), ["0.5", "1", "2", "5", "10", "20"]);
+        assert_eq!(names(&Axis::log("", [2.0].into_iter())), ["2", "5"]);
+        assert_eq!(names(&Axis::log("", [0.0, 0.03].into_iter())), ["0.01", "0.02", "0.05"]);
+        assert_eq!(
+            names(&Axis::used("", [0.9996, 0.982].into_iter())),
+            ["98%", "99%", "99.5%", "99.8%", "99.9%", "99.95%", "99.98%"]
+        );
+        assert_eq!(names(&Axis::used("", [0.4, 0.7].into_iter())), ["0%", "50%", "80%"]);
+        assert_eq!(names(&Axis::counts("", 197)), ["0", "50", "100", "150", "200"]);
+        assert_eq!(names(&Axis::counts("", 0)), ["0", "1"]);
+        assert_eq!(names(&Axis::categories("", &[0, 999, 1_234_567])), ["0", "999", "1,234,567"]);
+    }
+
+    #[test]
+    fn every_value_lies_in_the_range_and_better_is_higher() {
+        let values = [1.0, 0.999_99, 0.97, 0.25, 0.0];
+        let axis = Axis::used("", values.into_iter());
+        // Pixels count from the top.
+        let places = values.map(|value| axis.map(&value, (400, 0)));
+        assert!(places.is_sorted() && places.iter().all(|place| (0..=400).contains(place)), "{places:?}");
+        for axis in [Axis::log("", std::iter::empty()), Axis::used("", std::iter::empty()), Axis::counts("", 0)] {
+            assert_eq!([axis.range.start, axis.range.end].map(|end| axis.map(&end, (0, 400))), [0, 400]);
+        }
+    }
+}

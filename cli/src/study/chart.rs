@@ -1,0 +1,274 @@
+//! Plots as SVG: panels with lines, marks, bars and labels, one below the other.
+//!
+//! Owns: the look. The ground is drawn too, so that a plot reads the same on light and dark pages.
+
+use super::axis::Axis;
+use super::labels::{Labels, Pixel, spread};
+use plotters::chart::ChartBuilder;
+use plotters::coord::Shift;
+use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
+use plotters::element::{Circle, DashedPathElement, PathElement, Polygon, Rectangle, Text};
+use plotters::prelude::SVGBackend;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, IntoFont, RGBAColor, RGBColor, TextStyle};
+use std::ops::Range;
+
+/// Why a plot could not be drawn.
+pub(super) type DrawError = DrawingAreaErrorKind<std::io::Error>;
+
+/// The ground and the text: those of the pictures of tables.
+const GROUND: RGBColor = RGBColor(0x0d, 0x11, 0x17);
+const TEXT: RGBColor = RGBColor(0xd0, 0xd7, 0xde);
+const QUIET: RGBColor = RGBColor(0x9a, 0xa4, 0xae);
+const GRID: RGBColor = RGBColor(0x26, 0x2d, 0x36);
+/// Colours that differ in brightness too, on this ground.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0x58, 0xa6, 0xff),
+    RGBColor(0xf0, 0x88, 0x3e),
+    RGBColor(0x56, 0xd3, 0x64),
+    RGBColor(0xd2, 0xa8, 0xff),
+    RGBColor(0xe3, 0xb3, 0x41),
+    RGBColor(0xff, 0x7b, 0x72),
+    RGBColor(0x39, 0xc5, 0xcf),
+    RGBColor(0xf7, 0x78, 0xba),
+];
+
+// Pixels.
+const WIDTH: u32 = 1000;
+const HEAD: u32 = 66;
+const PANEL: u32 = 500;
+/// What a panel takes above and below its axes, a little more than it needs.
+const AROUND: u32 = 120;
+const MARGIN: i32 = 14;
+const NAMES: i32 = 150;
+const DOT: i32 = 4;
+const DIAMOND: i32 = 7;
+/// Font sizes, and what they take in height.
+const HEADING: i32 = 21;
+const TITLE: i32 = 18;
+const PLAIN: i32 = 16;
+const SMALL: i32 = 14;
+/// What a name at the right edge takes in height.
+const NAME: i32 = SMALL + 2;
+/// The width of a digit, as a part of the font size as drawn.
+const DIGIT: f64 = 0.5;
+/// Characters of a name at the right edge.
+const MOST_OF_A_NAME: usize = 18;
+
+/// The colour of the line of this index.
+pub(super) const fn colour(index: usize) -> RGBColor {
+    COLOURS[index % COLOURS.len()]
+}
+
+/// What a point looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    None,
+    Dot,
+    Diamond,
+}
+
+/// A point, in values of the axes.
+pub(super) struct Point {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) label: Option<String>,
+    pub(super) mark: Mark,
+}
+
+/// Points with a line through them.
+pub(super) struct Line {
+    /// Written at the right edge; empty: nowhere.
+    pub(super) name: String,
+    pub(super) colour: RGBColor,
+    pub(super) dashed: bool,
+    pub(super) points: Vec<Point>,
+    /// Points of the same colour beside the line.
+    pub(super) apart: Vec<Point>,
+}
+
+/// A bar from 0 on, in values of the axes.
+pub(super) struct Bar {
+    pub(super) x: Range<f64>,
+    pub(super) height: f64,
+    pub(super) label: String,
+    pub(super) colour: RGBAColor,
+}
+
+/// One system of axes and what it shows.
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) x: Axis,
+    pub(super) y: Axis,
+    pub(super) lines: Vec<Line>,
+    pub(super) bars: Vec<Bar>,
+}
+
+impl Panel {
+    /// In pixels; more than usual where many lines have names.
+    fn height(&self) -> u32 {
+        PANEL.max(AROUND + NAME as u32 * self.lines.iter().filter(|line| !line.name.is_empty()).count() as u32)
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The picture of some panels.
+///
+/// # Errors
+/// Those of the library that draws.
+pub(super) fn draw(heading: &str, legend: &str, panels: &[Panel]) -> Result<String, DrawError> {
+    let mut svg = String::new();
+    let height = HEAD + panels.iter().map(Panel::height).sum::<u32>();
+    let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+    root.fill(&GROUND)?;
+    root.draw(&Text::new(heading.to_owned(), (MARGIN, MARGIN), style(HEADING, TEXT)))?;
+    root.draw(&Text::new(legend.to_owned(), (MARGIN, MARGIN + HEADING + 5), style(SMALL, QUIET)))?;
+    let (_, mut below) = root.split_vertically(HEAD);
+    for panel in panels {
+        let (area, rest) = below.split_vertically(panel.height());
+        draw_panel(&root, &area, panel)?;
+        below = rest;
+    }
+    root.present()?;
+    drop(below);
+    drop(root);
+    Ok(svg)
+}
+
+fn style(size: i32, colour: RGBColor) -> TextStyle<'static> {
+    TextStyle { color: colour.to_backend_color(), ..("sans-serif", size).into_font().into() }
+}
+
+fn draw_panel(root: &Area<'_>, area: &Area<'_>, panel: &Panel) -> Result<(), DrawError> {
+    let (left, top) = area.get_base_pixel();
+    root.draw(&Text::new(panel.title.clone(), (left + MARGIN, top + MARGIN), style(TITLE, TEXT)))?;
+    let mut chart = ChartBuilder::on(area)
+        .margin(MARGIN)
+        .margin_top(MARGIN + TITLE + 8)
+        .margin_right(NAMES)
+        .x_label_area_size(50)
+        .y_label_area_size(74)
+        .build_cartesian_2d(panel.x.clone(), panel.y.clone())?;
+    chart
+        .configure_mesh()
+        .bold_line_style(GRID)
+        .max_light_lines(0)
+        .axis_style(QUIET)
+        .label_style(style(SMALL, QUIET))
+        .axis_desc_style(style(PLAIN, TEXT))
+        .x_labels(panel.x.names())
+        .y_labels(panel.y.names())
+        .x_desc(&panel.x.name)
+        .y_desc(&panel.y.name)
+        .draw()?;
+    let within = chart.plotting_area().get_pixel_range();
+    let inside = Inside { root, labels: Labels::new(within.clone()), within };
+    inside.draw(panel, |x, y| chart.backend_coord(&(x, y)))
+}
+
+/// The inside of the axes of a panel. All is drawn in pixels, so that it is known what is where.
+struct Inside<'a, 'b> {
+    root: &'a Area<'b>,
+    within: (Range<i32>, Range<i32>),
+    labels: Labels,
+}
+
+impl Inside<'_, '_> {
+    fn draw(mut self, panel: &Panel, at: impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
+        for bar in &panel.bars {
+            let (from, to) = (at(bar.x.start, bar.height), at(bar.x.end, 0.0));
+            self.root.draw(&Rectangle::new([from, to], bar.colour.filled()))?;
+            self.text(&bar.label, ((from.0 + to.0) / 2, from.1 - SMALL / 2), TEXT, HPos::Center)?;
+        }
+        let pixels = |points: &[Point]| points.iter().map(|point| at(point.x, point.y)).collect::<Vec<_>>();
+        for line in &panel.lines {
+            let places = pixels(&line.points);
+            places.windows(2).for_each(|pair| self.labels.add_line(pair[0], pair[1]));
+            let points = line.points.iter().zip(&places);
+            points.for_each(|(point, place)| self.labels.add_mark(*place, point.mark.radius()));
+            line.apart.iter().zip(pixels(&line.apart)).for_each(|(point, place)| {
+                self.labels.add_mark(place, point.mark.radius());
+            });
+            self.line(places, line)?;
+        }
+        self.names(&panel.lines, &at)?;
+        for line in &panel.lines {
+            for point in line.points.iter().chain(&line.apart) {
+                self.mark(at(point.x, point.y), point.mark, line.colour)?;
+            }
+        }
+        for line in &panel.lines {
+            for point in line.points.iter().chain(&line.apart) {
+                let Some(label) = &point.label else { continue };
+                let size = ((label.len() as f64 * f64::from(SMALL) * DIGIT) as i32 + 2, SMALL);
+                if let Some(middle) = self.labels.place(at(point.x, point.y), size) {
+                    self.text(label, middle, line.colour, HPos::Center)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&self, places: Vec<Pixel>, line: &Line) -> Result<(), DrawError> {
+        if line.dashed {
+            self.root.draw(&DashedPathElement::new(places, 5, 5, line.colour.stroke_width(2)))
+        } else {
+            self.root.draw(&PathElement::new(places, line.colour.stroke_width(2)))
+        }
+    }
+
+    fn mark(&self, (x, y): Pixel, mark: Mark, colour: RGBColor) -> Result<(), DrawError> {
+        // An edge in the colour of the ground sets marks apart that touch.
+        match mark {
+            Mark::None => Ok(()),
+            Mark::Dot => {
+                self.root.draw(&Circle::new((x, y), DOT + 1, GROUND.filled()))?;
+                self.root.draw(&Circle::new((x, y), DOT, colour.filled()))
+            }
+            Mark::Diamond => {
+                let corners = |radius: i32| [(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)];
+                self.root.draw(&Polygon::new(corners(DIAMOND + 2), GROUND.filled()))?;
+                self.root.draw(&Polygon::new(corners(DIAMOND), colour.filled()))
+            }
+        }
+    }
+
+    /// The names of lines at the right edge, each as near as there is room to where its last point stands.
+    fn names(&mut self, lines: &[Line], at: &impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
+        let named: Vec<_> = lines.iter().filter(|line| !line.name.is_empty()).collect();
+        let named: Vec<_> = named.into_iter().filter_map(|line| Some((line, line.points.last()?))).collect();
+        let ends: Vec<Pixel> = named.iter().map(|(_, point)| at(point.x, point.y)).collect();
+        let (across, down) = self.within.clone();
+        let heights: Vec<i32> = ends.iter().map(|(_, y)| *y).collect();
+        for (((line, _), end), y) in named.iter().zip(&ends).zip(spread(&heights, NAME, down)) {
+            let lead = vec![*end, (across.end + 5, y)];
+            self.root.draw(&DashedPathElement::new(lead, 1, 4, line.colour.mix(0.6).stroke_width(1)))?;
+            self.text(&short(&line.name), (across.end + 8, y), line.colour, HPos::Left)?;
+        }
+        Ok(())
+    }
+
+    fn text(&self, text: &str, at: Pixel, colour: RGBColor, across: HPos) -> Result<(), DrawError> {
+        let style = style(SMALL, colour).pos(Pos::new(across, VPos::Center));
+        self.root.draw(&Text::new(text.to_owned(), at, style))
+    }
+}
+
+impl Mark {
+    fn radius(self) -> i32 {
+        match self {
+            Self::None => 0,
+            Self::Dot => DOT,
+            Self::Diamond => DIAMOND,
+        }
+    }
+}
+
+/// A name with no more characters than there is room for.
+fn short(name: &str) -> String {
+    if name.chars().count() <= MOST_OF_A_NAME {
+        return name.to_owned();
+    }
+    name.chars().take(MOST_OF_A_NAME - 1).chain(['…']).collect()
+}

@@ -1,0 +1,122 @@
+//! How the memory is divided up: a walk over what is free, for [`Fragmentation`]. Changes nothing.
+
+use super::{Heap, Pool};
+use crate::config::Sharing;
+use crate::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemory};
+use crate::home::GRANULE;
+use crate::stats::Class;
+
+impl Heap {
+    /// The longest free range of a pool.
+    pub(crate) fn largest_in(&self, pool: u32) -> u64 {
+        self.pools.get(pool as usize).map_or(0, |pool| self.blocks[pool.free.largest(&self.blocks)].size)
+    }
+
+    /// The division of the memory. `reach` says what a large pool's stream could be given for one request. O(free ranges).
+    pub(crate) fn measure(&self, sharing: Sharing, reach: impl Fn(u32) -> u64) -> Fragmentation {
+        let allocated = self.counters.allocated_bytes.current();
+        let pools: Vec<PoolMemory> =
+            (0..self.pools.len() as u32).filter_map(|pool| self.pool_memory(pool, sharing)).collect();
+        let streams = self.stream_pools().map(|pool| StreamMemory {
+            stream: self.pools[pool as usize].stream,
+            largest: self.largest_in(pool).max(self.largest_in(self.idle)),
+            reachable: reach(pool),
+        });
+        let view_mappings = self.views.mappings() as u64;
+        let mut out = Fragmentation {
+            reserved: self.reserved(),
+            allocated,
+            pending: self.counters.active_bytes.current().saturating_sub(allocated),
+            requested: self.counters.requested_bytes.current(),
+            free: pools.iter().map(|pool| pool.free).sum(),
+            unsettled: self.unsettled.iter().sum(),
+            streams: streams.collect(),
+            pools,
+            views: self.views.iter().count() as u64,
+            view_mappings,
+            home_mappings: self.counters.mappings.saturating_sub(view_mappings),
+            ..Fragmentation::default()
+        };
+        self.measure_chunks(&mut out);
+        out
+    }
+
+    fn pool_memory(&self, index: u32, sharing: Sharing) -> Option<PoolMemory> {
+        let pool = &self.pools[index as usize];
+        if pool.free.len() == 0 {
+            return None;
+        }
+        let everyones = index & !1 == self.idle;
+        let small = pool.class == Class::Small;
+        let mut memory = PoolMemory {
+            owner: self.memory_owner(index),
+            small,
+            free: 0,
+            ranges: pool.free.len() as u64,
+            largest: self.largest_in(index),
+            stranded: 0,
+        };
+        for size in self.sizes(pool) {
+            memory.free += size;
+            let shared = match sharing {
+                _ if self.is_private(index) => false,
+                Sharing::Never | Sharing::Completed => false,
+                // A slab serves others only whole.
+                Sharing::Wait => !small || size == GRANULE,
+            };
+            memory.stranded += if everyones || shared { 0 } else { size };
+        }
+        Some(memory)
+    }
+
+    /// Who may take what is free in a pool.
+    pub(crate) fn memory_owner(&self, pool: u32) -> Owner {
+        if pool & !1 == self.idle {
+            Owner::Everyone
+        } else if self.is_private(pool) {
+            Owner::Pool(self.owner_of(pool))
+        } else {
+            Owner::Stream(self.pools[pool as usize].stream)
+        }
+    }
+
+    fn sizes(&self, pool: &Pool) -> impl Iterator<Item = u64> {
+        pool.free.in_order(&self.blocks).into_iter().map(|id| self.blocks[id].size)
+    }
+
+    /// Chunks of which a part is free, whoever may have it.
+    fn measure_chunks(&self, out: &mut Fragmentation) {
+        let Some(home) = &self.home else { return };
+        out.chunks = home.chunks().count() as u64;
+        let free = self.pools.iter().flat_map(|pool| pool.free.in_order(&self.blocks));
+        let mut free: Vec<(u64, u64)> = free.map(|id| (self.blocks[id].address, self.blocks[id].end())).collect();
+        free.sort_unstable();
+        // Neighbours of two pools are one stretch here.
+        free.dedup_by(|next, last| {
+            let joins = last.1 == next.0;
+            if joins {
+                last.1 = next.1;
+            }
+            joins
+        });
+        let mut counted = None;
+        for (start, end) in free {
+            // Chunks between the first and the last that a stretch touches are wholly free.
+            let first = home.chunk_at(start);
+            let last = home.chunk_at(end - 1).filter(|(id, _)| first.is_none_or(|(first, _)| first != *id));
+            for (id, chunk) in first.into_iter().chain(last) {
+                let bytes = end.min(chunk.end()) - start.max(chunk.address);
+                if bytes == chunk.size {
+                    continue;
+                }
+                out.partly_free_bytes += bytes;
+                if start > chunk.address && end < chunk.end() {
+                    out.landlocked_bytes += bytes;
+                }
+                if counted.replace(id) != Some(id) {
+                    out.partly_free_chunks += 1;
+                }
+            }
+        }
+    }
+}

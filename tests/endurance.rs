@@ -1,0 +1,56 @@
+//! What the allocator's tables take does not grow, however long a program runs: the program of the example `endurance`, in
+//! small.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic fails the test")]
+
+mod around;
+#[path = "../examples/endurance/heap.rs"]
+mod heap;
+#[path = "../examples/endurance/program.rs"]
+mod program;
+mod random;
+
+use program::{Program, Scale, State};
+
+#[global_allocator]
+static HEAP: heap::Counting = heap::Counting;
+
+const GIB: u64 = 1 << 30;
+const SLICES: usize = 24;
+
+#[test]
+fn tables_stop_growing() {
+    let scale = Scale { live: 5 * GIB, blocks: 1500, phase: 700, stream: 40, ahead: 200 };
+    let mut program = Program::new("sim:h200,capacity=5300MiB", "max_view_mappings:3000", scale);
+    let states: Vec<State> = (0..SLICES)
+        .map(|_| {
+            program.run(1_200);
+            program.check().unwrap();
+            program.state()
+        })
+        .collect();
+    let most = |of: fn(&State) -> u64, states: &[State]| states.iter().map(of).max().unwrap();
+    let (warm, late) = states.split_at(SLICES / 2);
+    for (name, of) in [
+        ("bytes held", (|state| state.held as u64) as fn(&State) -> u64),
+        ("bytes of tables", |state| state.host_bytes),
+        ("events", |state| state.events as u64),
+    ] {
+        let (before, after) = (most(of, warm), most(of, late));
+        assert!(after * 2 <= before * 3, "{name}: {before} at most in the first half, {after} later");
+    }
+    for state in &states {
+        let (told, held) = (state.host_bytes, state.held as u64);
+        assert!(told * 5 >= held * 4 && told * 4 <= held * 5, "{told} bytes told, {held} held, after {}", state.ops);
+        assert!(state.reserved < GIB || told * 1000 <= state.reserved, "{told} bytes for {}", state.reserved);
+    }
+    // Else the program was too tame to show anything.
+    let last = states.last().unwrap();
+    let State { streams, stalls, shortages, driver_ms, .. } = *last;
+    assert!(
+        streams > 600 && stalls > 4_000 && shortages > 2,
+        "{streams} streams, {stalls} misses, {shortages} shortages"
+    );
+    assert!(most(|state| state.views, &states) > 100 && most(|state| state.mappings, &states) > 3_000);
+    assert!(most(|state| state.live, &states) > 4 * GIB && driver_ms > 0);
+}

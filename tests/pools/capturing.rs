@@ -1,0 +1,252 @@
+//! What is legal while a stream is being captured, and what a captured request may get.
+
+use crate::{GRAPH, MAIN, MIB, MODES, SIDE, calls, capture, graph_of, on, reserved, with};
+use memquilt::driver::sim::{CaptureMode, Range};
+use memquilt::driver::{Call, Driver, Status, StreamId};
+use memquilt::{Allocator, Config, Error, Route, StrategyKind};
+
+#[test]
+fn no_call_of_ours_invalidates_a_capture() {
+    for kind in StrategyKind::ALL {
+        for mode in MODES {
+            let (gpu, allocator) = on(kind, "sim:h200");
+            // A free that waits for another stream is asked for at allocations, but not now.
+            let waiting = allocator.allocate(20 * MIB, MAIN).unwrap();
+            gpu.hold(SIDE);
+            allocator.record_stream(waiting, SIDE).unwrap();
+            allocator.free(waiting).unwrap();
+            let before = allocator.allocate(30 * MIB, MAIN).unwrap();
+            let passed = allocator.allocate(30 * MIB, SIDE).unwrap();
+            allocator.free(passed).unwrap();
+
+            let pool = allocator.create_pool();
+            allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+            gpu.begin_capture(GRAPH, mode).unwrap();
+            let counted = gpu.call_stats();
+            let inside = allocator.allocate(40 * MIB, GRAPH).unwrap();
+            let ordinary = |stream| {
+                let address = allocator.allocate(50 * MIB, stream).unwrap();
+                allocator.record_stream(address, SIDE).unwrap();
+                allocator.free(address).unwrap();
+                allocator.allocate(900, stream).unwrap()
+            };
+            let other = std::thread::scope(|scope| scope.spawn(|| ordinary(StreamId(9))).join().unwrap());
+            ordinary(MAIN);
+            allocator.record_stream(inside, SIDE).unwrap();
+            allocator.free(inside).unwrap();
+            allocator.free(before).unwrap();
+            allocator.free(other).unwrap();
+            allocator.allocate(40 * MIB, GRAPH).unwrap();
+            assert_eq!(allocator.empty_cache(), Ok(0), "nothing can be given back now");
+            allocator.check().unwrap();
+            let made = gpu.call_stats().since(&counted);
+            for call in
+                [Call::EventQuery, Call::EventRecord, Call::EventSynchronize, Call::StreamSynchronize, Call::Free]
+            {
+                assert_eq!(made.get(call).count, 0, "{kind}, {mode:?}: {call}");
+            }
+            gpu.end_capture(GRAPH).unwrap();
+            allocator.end_allocate_to_pool(pool).unwrap();
+
+            // What waited is asked for from now on, and what was freed in the capture with it.
+            let pending = |allocator: &Allocator| {
+                let stats = allocator.stats();
+                stats.active_bytes.all.current - stats.allocated_bytes.all.current
+            };
+            assert_eq!(pending(&allocator), (20 + 50 + 50 + 40) * MIB);
+            allocator.allocate(1, MAIN).unwrap();
+            assert_eq!(pending(&allocator), (20 + 50 + 50 + 40) * MIB, "{kind}: the other stream is busy");
+            gpu.finish(SIDE);
+            allocator.allocate(500 * MIB, MAIN).unwrap();
+            assert_eq!(pending(&allocator), 0, "{kind}");
+            assert!(gpu.faults().is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_capture_gets_nothing_that_its_stream_may_still_use() {
+    for kind in StrategyKind::ALL {
+        let (gpu, allocator) = on(kind, "sim:h200");
+        let pool = allocator.create_pool();
+        let eager = allocator.allocate_in(pool, 30 * MIB, GRAPH).unwrap();
+        let range = Range { address: eager, size: 30 * MIB };
+        gpu.launch(GRAPH, &[range], 1_000_000).unwrap();
+        allocator.free(eager).unwrap();
+        let done = gpu.done_at(GRAPH).unwrap();
+        assert!(gpu.now_ns() < done);
+        // Begun before the capture, the CPU waits, and the memory serves the graph.
+        let graph = graph_of(&gpu, &allocator, pool, &[30 * MIB]);
+        assert!(gpu.now_ns() >= done, "{kind}");
+        assert_eq!(graph.0[0].0, range, "{kind}");
+
+        // Freed after the begin, nobody can wait any more: the graph gets other memory.
+        let counted = calls(&gpu, Call::StreamSynchronize);
+        allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+        let eager = allocator.allocate(30 * MIB, GRAPH).unwrap();
+        assert_eq!(eager, range.address);
+        gpu.launch(GRAPH, &[range], 1_000_000).unwrap();
+        allocator.free(eager).unwrap();
+        gpu.begin_capture(GRAPH, CaptureMode::Global).unwrap();
+        let captured = allocator.allocate(30 * MIB, GRAPH).unwrap();
+        assert!(captured != eager, "{kind}");
+        allocator.free(captured).unwrap();
+        assert_eq!(allocator.allocate(30 * MIB, GRAPH).unwrap(), captured, "{kind}: freed in this capture");
+        allocator.free(captured).unwrap();
+        gpu.end_capture(GRAPH).unwrap();
+        allocator.end_allocate_to_pool(pool).unwrap();
+        allocator.check().unwrap();
+        assert_eq!(calls(&gpu, Call::StreamSynchronize), counted);
+        // The next one may have both.
+        let both = graph_of(&gpu, &allocator, pool, &[30 * MIB, 30 * MIB]);
+        let mut addresses: Vec<u64> = both.0.iter().map(|(range, _)| range.address).collect();
+        addresses.sort_unstable();
+        let mut expected = vec![eager, captured];
+        expected.sort_unstable();
+        assert_eq!(addresses, expected, "{kind}");
+        allocator.check().unwrap();
+    }
+}
+
+#[test]
+fn what_was_captured_before_is_free_to_a_new_capture_only_once_its_stream_has_passed() {
+    for kind in StrategyKind::ALL {
+        let (gpu, allocator) = on(kind, "sim:h200");
+        let pool = allocator.create_pool();
+        let output = capture(&gpu, &allocator, pool, || allocator.allocate(30 * MIB, GRAPH).unwrap());
+        // The program reads what the graph wrote.
+        gpu.launch(GRAPH, &[Range { address: output, size: 30 * MIB }], 1_000_000).unwrap();
+        capture(&gpu, &allocator, pool, || {
+            allocator.free(output).unwrap();
+            assert_ne!(allocator.allocate(30 * MIB, GRAPH).unwrap(), output, "{kind}");
+        });
+    }
+}
+
+#[test]
+fn a_shortage_in_a_capture_leaves_it_valid() {
+    for kind in StrategyKind::ALL {
+        let (gpu, allocator) = on(kind, "sim:h200,capacity=100MiB");
+        let cached = allocator.allocate(60 * MIB, MAIN).unwrap();
+        allocator.free(cached).unwrap();
+        let pool = allocator.create_pool();
+        capture(&gpu, &allocator, pool, || {
+            let error = allocator.allocate(70 * MIB, GRAPH).unwrap_err();
+            let Error::OutOfMemory(report) = &error else { panic!("{error}") };
+            assert_eq!(report.reserved, 60 * MIB, "{kind}: nothing was given back");
+            allocator.check().unwrap();
+            allocator.allocate(30 * MIB, GRAPH).unwrap();
+            let other = allocator.allocate(70 * MIB, SIDE).unwrap_err();
+            assert!(other.is_out_of_memory());
+        });
+        // Once it is over, all that is cached can be given back for a request.
+        allocator.allocate(55 * MIB, SIDE).unwrap();
+        allocator.check().unwrap();
+    }
+}
+
+#[test]
+fn in_a_capture_stitching_still_finds_what_the_gpu_has_passed() {
+    let config = Config::parse("strategy:stitch,sharing:completed").unwrap();
+    let (gpu, allocator) = with("sim:h200,capacity=100MiB", config);
+    let [first, second] = [(); 2].map(|()| allocator.allocate(40 * MIB, MAIN).unwrap());
+    allocator.free(first).unwrap();
+    gpu.hold(MAIN);
+    // Ends the epoch: its event completes in the capture.
+    let side = allocator.allocate(20 * MIB, SIDE).unwrap();
+    gpu.finish(MAIN);
+    let pool = allocator.create_pool();
+    capture(&gpu, &allocator, pool, || {
+        let found = allocator.allocate(40 * MIB, SIDE).unwrap();
+        assert_eq!(found, first);
+    });
+    [second, side].iter().for_each(|address| allocator.free(*address).unwrap());
+    allocator.check().unwrap();
+}
+
+#[test]
+fn a_failed_call_changes_nothing() {
+    for kind in StrategyKind::ALL {
+        let (gpu, allocator) = on(kind, "sim:h200");
+        let pool = allocator.create_pool();
+        let eager = allocator.allocate_in(pool, 30 * MIB, GRAPH).unwrap();
+        allocator.free(eager).unwrap();
+        let begin = || allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing());
+        gpu.fail_nth(Call::StreamSynchronize, 1, Status::UNKNOWN);
+        assert!(matches!(begin(), Err(Error::Driver(_))), "{kind}");
+        assert!(!allocator.pool_stats(pool).unwrap().routed);
+        begin().unwrap();
+        gpu.begin_capture(GRAPH, CaptureMode::Global).unwrap();
+        for call in [Call::IsCapturing, Call::ExchangeCaptureMode, Call::Malloc, Call::Create] {
+            let [made, before] = [gpu.call_stats().get(call).count, reserved(&allocator)];
+            gpu.fail_nth(call, 1, Status::UNKNOWN);
+            let result = allocator.allocate(50 * MIB, GRAPH);
+            if gpu.call_stats().get(call).count > made {
+                assert!(matches!(result, Err(Error::Driver(_))), "{kind}: {call}");
+                assert_eq!(reserved(&allocator), before, "{kind}: {call}");
+            } else {
+                result.unwrap();
+            }
+            gpu.fail_no_more();
+            allocator.check().unwrap();
+        }
+        // The thread's mode given back fails: the memory is there all the same.
+        gpu.fail_nth(Call::ExchangeCaptureMode, 2, Status::UNKNOWN);
+        allocator.allocate(100 * MIB, GRAPH).unwrap();
+        gpu.fail_no_more();
+        gpu.exchange_capture_mode(CaptureMode::Global).unwrap();
+        gpu.end_capture(GRAPH).unwrap();
+        allocator.end_allocate_to_pool(pool).unwrap();
+        allocator.release_pool(pool).unwrap();
+        let held = reserved(&allocator);
+        gpu.fail_nth(Call::Synchronize, 1, Status::UNKNOWN);
+        assert!(matches!(allocator.empty_cache(), Err(Error::Driver(_))), "{kind}");
+        assert_eq!((reserved(&allocator), allocator.private_pools()), (held, vec![pool]));
+        allocator.check().unwrap();
+        allocator.empty_cache().unwrap();
+        assert!(allocator.private_pools().is_empty());
+        allocator.check().unwrap();
+    }
+}
+
+#[test]
+fn threads_capture_and_allocate_side_by_side() {
+    for kind in StrategyKind::ALL {
+        let (gpu, allocator) = on(kind, "sim:h200");
+        std::thread::scope(|scope| {
+            for thread in 0..3u64 {
+                let (gpu, allocator) = (&gpu, &allocator);
+                scope.spawn(move || {
+                    for round in 0..60 {
+                        let stream = StreamId(100 + thread);
+                        let address = allocator.allocate((1 + round % 7) * 3 * MIB, stream).unwrap();
+                        gpu.launch(stream, &[Range { address, size: MIB }], 5000).unwrap();
+                        allocator.record_stream(address, MAIN).unwrap();
+                        allocator.free(address).unwrap();
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let mut graphs = Vec::new();
+                for round in 0..20 {
+                    let pool = allocator.create_pool();
+                    let sizes = [MIB * (1 + round % 5) * 4, 3000, 9 * MIB];
+                    graphs.push((graph_of(&gpu, &allocator, pool, &sizes), pool));
+                    if round % 3 == 0 {
+                        let (graph, pool) = graphs.swap_remove(0);
+                        graph.replay(&gpu, SIDE);
+                        allocator.release_pool(pool).unwrap();
+                    }
+                    graphs.iter().for_each(|(graph, _)| graph.replay(&gpu, GRAPH));
+                }
+                graphs.into_iter().for_each(|(_, pool)| allocator.release_pool(pool).unwrap());
+            });
+        });
+        allocator.check().unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(reserved(&allocator), 0, "{kind}");
+        drop(allocator);
+        assert!(gpu.leaks().is_empty(), "{kind}: {}", gpu.leaks());
+        assert!(gpu.faults().is_empty(), "{kind}: {:?}", gpu.faults());
+    }
+}
