@@ -1,0 +1,19 @@
+//! Gives the shared library its soname.
+//!
+//! The number is that of the binary interface (`ABI_VERSION` in src/lib.rs): a program linked against one finds no other
+//! at run time. Symbols carry no versions of their own (a linker's version script): rustc passes an anonymous script,
+//! which hides Rust's symbols, and beside that one GNU ld refuses a script with versions, and LLD leaves them out.
+
+#![allow(clippy::print_stdout, reason = "cargo reads a build script's standard output")]
+
+use std::env;
+
+/// Equal to `ABI_VERSION`; tests/symbols.rs compares them.
+const ABI_VERSION: u32 = 1;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libmemquilt.so.{ABI_VERSION}");
+    }
+}

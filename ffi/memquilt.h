@@ -1,0 +1,428 @@
+// memquilt: a GPU memory allocator that stitches physical CUDA memory into contiguous addresses.
+//
+// Generated from ffi/src: change it there. docs/c-api.md is a page about it.
+//
+// What all functions have in common:
+// - They return MQ_STATUS_OK or an error; mq_last_error_text says what it was, in words. None aborts, throws or exits.
+// - Addresses are those of the device; the library never follows one. NULL is no memory, and is freed by doing nothing.
+// - A pointer to a result must be valid, or NULL, which is refused where the result is needed. Results are zero where a
+//   function fails. Texts end in a NUL and are UTF-8; names of files need not be.
+// - Any thread may call any function at any time, also those that destroy what others use; but a filter of a private
+//   pool may call none.
+// - In a process that was forked from one with allocators every function answers MQ_STATUS_FORKED and touches nothing.
+//   Only fork() is noticed, not a bare clone().
+
+
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// The version of the binary interface that this header describes; `mq_abi_version` answers that of the library. The
+// number is in the library's soname too. It grows with every change that would break a compiled program; what is
+// added (a function, a field at the end of a struct that begins with its size, a status) leaves it as it is.
+#define MQ_ABI_VERSION 1
+
+// As a limit: none.
+#define MQ_NO_LIMIT UINT64_MAX
+
+// For `flags` of `mq_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
+// that a capture forbids, in any thread. Begin before the capture does, end after its end.
+#define MQ_POOL_CAPTURING 1
+
+// What a function returns. After anything but `MQ_STATUS_OK` nothing has changed for live allocations, and
+// `mq_last_error_text` says more.
+typedef enum {
+    // It did what was asked.
+    MQ_STATUS_OK = 0,
+    // An argument is NULL that may not be, a text is not UTF-8, a struct says a size that it cannot have.
+    MQ_STATUS_INVALID_ARGUMENT = 1,
+    // No allocator has this handle: it was destroyed, or never created.
+    MQ_STATUS_INVALID_HANDLE = 2,
+    // Too little memory. Free some and try again; the text is a report.
+    MQ_STATUS_OUT_OF_MEMORY = 3,
+    // No device has as much memory as was asked for.
+    MQ_STATUS_REQUEST_TOO_LARGE = 4,
+    // No live allocation of this allocator starts at the address: freed twice, or of another allocator.
+    MQ_STATUS_INVALID_ADDRESS = 5,
+    // The stream is one that memory cannot be ordered by (`cudaStreamPerThread`).
+    MQ_STATUS_INVALID_STREAM = 6,
+    // There is no such private pool, or nobody uses it any more.
+    MQ_STATUS_UNKNOWN_POOL = 7,
+    // Requests are routed to the private pool already.
+    MQ_STATUS_POOL_ROUTED = 8,
+    // No requests are routed to the private pool.
+    MQ_STATUS_POOL_NOT_ROUTED = 9,
+    // An option is unknown, or has a value that it cannot take.
+    MQ_STATUS_OPTIONS = 10,
+    // The device's name is none, there is no such device, or it cannot be opened.
+    MQ_STATUS_DEVICE = 11,
+    // The strategy needs virtual memory management, which the device does not have; `strategy:caching` does not.
+    MQ_STATUS_NO_VIRTUAL_MEMORY = 12,
+    // A driver call failed otherwise than for want of memory. `mq_last_driver_status` has its `CUresult`.
+    MQ_STATUS_DRIVER = 13,
+    // A file could not be written, or the recorded history does not make a trace.
+    MQ_STATUS_FILE = 14,
+    // The buffer is too small; the length that is needed was stored.
+    MQ_STATUS_BUFFER_TOO_SMALL = 15,
+    // The process is a fork of the one that used the library: it can use none of the parent's memory.
+    MQ_STATUS_FORKED = 16,
+    // A filter of a private pool called the library.
+    MQ_STATUS_REENTRANT = 17,
+    // As many allocators exist as can (1,024).
+    MQ_STATUS_TOO_MANY_ALLOCATORS = 18,
+    // A rule that always holds inside the library did not. Please report it.
+    MQ_STATUS_INTERNAL = 19,
+} mq_status;
+
+// An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
+// (`MQ_STATUS_INVALID_HANDLE`). 0 is none.
+typedef uint64_t mq_allocator;
+
+// A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
+// `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
+// Any other must be a live stream of the allocator's device, which nobody can check. On a simulated device every value
+// is a stream.
+typedef void *mq_stream;
+
+// A request for which there is too little memory, as a callback is told of it. Bytes.
+typedef struct {
+    // Of this struct, in the library: fields beyond it are not there.
+    size_t size;
+    // What the program asked for.
+    uint64_t requested;
+    // The stream it is for.
+    mq_stream stream;
+    // What the allocator holds of the device.
+    uint64_t reserved;
+    // Of `reserved`, in blocks that the program has not freed.
+    uint64_t allocated;
+    // What the allocator may hold at most, or `MQ_NO_LIMIT`.
+    uint64_t limit;
+} mq_memory_pressure;
+
+// Frees what the program can do without, and answers whether it did. Called by the thread whose request it is, without
+// a lock of the library: it may call every function. It may be called by several threads at once. It must return (no
+// exception, no longjmp).
+typedef bool (*mq_pressure_callback)(const mq_memory_pressure *pressure, void *user);
+
+// One figure over time.
+typedef struct {
+    // Now.
+    uint64_t current;
+    // The most at any time since `mq_reset_peak_stats`.
+    uint64_t peak;
+    // All that was ever added, since `mq_reset_accumulated_stats`.
+    uint64_t allocated;
+    // All that was ever taken away, since then.
+    uint64_t freed;
+} mq_stat;
+
+// One figure for all memory, for requests of up to 1 MiB, and for larger ones.
+typedef struct {
+    // Both together.
+    mq_stat all;
+    // Small requests.
+    mq_stat small_pool;
+    // Large requests.
+    mq_stat large_pool;
+} mq_stat_by_pool;
+
+// What an allocator has done and holds. Fields that end in `_bytes` are bytes, in `_ns` nanoseconds, others count. As
+// far as PyTorch has them (`torch.cuda.memory_stats`), names and meanings are its.
+typedef struct {
+    // Of this struct: set it to `sizeof(mq_stats)` before the call. It comes back as what was filled in.
+    size_t size;
+    // Blocks handed out and not freed by the program.
+    mq_stat_by_pool allocation;
+    // Segments taken whole from the device (strategy `caching`).
+    mq_stat_by_pool segment;
+    // Blocks handed out, or freed and waiting for other streams.
+    mq_stat_by_pool active;
+    // Free blocks of a segment that has others in it (strategy `caching`).
+    mq_stat_by_pool inactive_split;
+    // Bytes of the blocks in `allocation`.
+    mq_stat_by_pool allocated_bytes;
+    // Bytes held of the device.
+    mq_stat_by_pool reserved_bytes;
+    // Bytes of the blocks in `active`.
+    mq_stat_by_pool active_bytes;
+    // Bytes of the blocks in `inactive_split`.
+    mq_stat_by_pool inactive_split_bytes;
+    // Bytes as requested, before rounding, of the blocks in `active`.
+    mq_stat_by_pool requested_bytes;
+    // Blocks of at least `max_split_size`.
+    mq_stat oversize_allocations;
+    // Segments of at least `max_split_size`.
+    mq_stat oversize_segments;
+    // Requests for which all cached memory was given back before they were tried once more.
+    uint64_t num_alloc_retries;
+    // Requests that could not be met.
+    uint64_t num_ooms;
+    // How often the CPU waited for all streams.
+    uint64_t num_sync_all_streams;
+    // How often memory was taken from the device.
+    uint64_t num_device_alloc;
+    // How often memory was given back to the device.
+    uint64_t num_device_free;
+    // Mappings of physical chunks that exist now.
+    uint64_t mappings;
+    // Of these, the ones in views.
+    uint64_t view_mappings;
+    // Views that exist now.
+    uint64_t views;
+    // Bytes of address space that they take.
+    uint64_t view_address_space_bytes;
+    // Views built by stitching.
+    uint64_t views_built;
+    // Requests served by a view that was there already.
+    uint64_t views_reused;
+    // Views unmapped again.
+    uint64_t views_dropped;
+    // GPU-side waits of a stream for another's freed memory.
+    uint64_t stream_waits;
+    // Bytes of free memory handed from one stream to another behind such waits.
+    uint64_t stream_wait_bytes;
+    // Bytes of host memory that the allocator's tables take, about.
+    uint64_t host_bytes;
+    // Operations that made a driver call.
+    uint64_t stalls;
+    // Time of them in the driver, all together.
+    uint64_t stall_total_ns;
+    // The longest, since `mq_reset_peak_stats`.
+    uint64_t stall_worst_ns;
+} mq_stats;
+
+// Is told what `memquilt_malloc` and `memquilt_free` could not do. The text is valid during the call only. Called by the
+// thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
+typedef void (*mq_message_handler)(mq_status status, const char *text, void *user);
+
+// A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
+typedef struct {
+    // PyTorch numbers the pools of graphs here.
+    uint64_t first;
+    // And those of users here, as `mq_pool_create` does.
+    uint64_t second;
+} mq_pool;
+
+// Says whether requests of the calling thread on `stream` go to the pool. Called for every request while it is routed,
+// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`MQ_STATUS_REENTRANT`), and
+// return (no exception, no longjmp).
+typedef bool (*mq_pool_filter)(mq_stream stream, void *user);
+
+// What a private pool holds.
+typedef struct {
+    // Of this struct: set it to `sizeof(mq_pool_stats)` before the call. It comes back as what was filled in.
+    size_t size;
+    // Uses that were not released; 0 while its memory waits for the device.
+    uint64_t uses;
+    // 1 while requests are routed to it.
+    uint64_t routed;
+    // 1 if a block of it was handed out in a stream capture, so that a graph may use its memory.
+    uint64_t captured;
+    // Blocks handed out and not freed by the program.
+    uint64_t allocations;
+    // Bytes of these blocks, rounding included.
+    uint64_t allocated_bytes;
+    // Bytes of blocks that are handed out, or freed and waiting for other streams.
+    uint64_t active_bytes;
+    // Bytes held for the pool: active ones, and free ones that serve only it.
+    uint64_t reserved_bytes;
+} mq_pool_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// `MQ_ABI_VERSION` of the library that is loaded.
+uint32_t mq_abi_version(void);
+
+// The version of the library that is loaded, such as "0.1.0".
+const char *mq_version(void);
+
+// A new allocator, which holds nothing yet.
+//
+// `device` is "cuda:0", or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
+// `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
+// the defaults. `*allocator` is set to 0 where this fails.
+mq_status mq_create(const char *device, const char *options, mq_allocator *allocator);
+
+// Ends an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
+// streams that still use some; blocks that are live stay valid, and are lost to the device until the process ends.
+// Where other threads are in a call with the allocator, or this is called from a callback of it, the last such call does
+// the work.
+mq_status mq_destroy(mq_allocator allocator);
+
+// `size` bytes for work on `stream`, at a multiple of 512. 0 bytes are NULL, which is no error. `*address` is set to
+// NULL where this fails.
+mq_status mq_malloc(mq_allocator allocator, size_t size, mq_stream stream, void **address);
+
+// Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
+// memory at once. NULL is ignored.
+mq_status mq_free(mq_allocator allocator, void *address);
+
+// As `mq_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
+// allocated for, it waits for both.
+mq_status mq_free_on(mq_allocator allocator, void *address, mq_stream stream);
+
+// Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
+mq_status mq_record_stream(mq_allocator allocator, void *address, mq_stream stream);
+
+// The size in bytes of the allocation that starts at `address`, rounding included.
+mq_status mq_size_of(mq_allocator allocator, void *address, size_t *size);
+
+// Gives all free memory back to the device that can be, after a wait for the streams that still use some. `given` gets
+// the bytes given back; it may be NULL.
+mq_status mq_empty_cache(mq_allocator allocator, uint64_t *given);
+
+// Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
+// only where that is needed. `given` gets the bytes given back, fewer only where not as much is free; it may be NULL.
+mq_status mq_trim(mq_allocator allocator, uint64_t bytes, uint64_t *given);
+
+// Limits the physical bytes that the allocator may hold at any moment; `MQ_NO_LIMIT` lifts the limit. Free memory
+// beyond it is given back at once.
+mq_status mq_set_memory_limit(mq_allocator allocator, uint64_t bytes);
+
+// Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
+// the limit.
+mq_status mq_set_memory_fraction(mq_allocator allocator, double fraction);
+
+// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `MQ_STATUS_INTERNAL` where
+// one is broken.
+mq_status mq_check(mq_allocator allocator);
+
+// From now on `callback` is called when a request finds too little memory, before cached memory is given back for it;
+// where it answers true, the request is tried again. Callbacks are called in the order in which they were added. `id`
+// gets a number to remove it by; it may be NULL.
+mq_status mq_on_memory_pressure(mq_allocator allocator, mq_pressure_callback callback, void *user, uint64_t *id);
+
+// Removes a callback. Another thread may still be in it. `MQ_STATUS_INVALID_ARGUMENT` if there is none of that number.
+mq_status mq_remove_memory_callback(mq_allocator allocator, uint64_t id);
+
+// What an allocator has done so far and holds now.
+mq_status mq_get_stats(mq_allocator allocator, mq_stats *stats);
+
+// Sets every peak to the present value.
+mq_status mq_reset_peak_stats(mq_allocator allocator);
+
+// Sets every accumulated figure to 0.
+mq_status mq_reset_accumulated_stats(mq_allocator allocator);
+
+// The statistics as JSON: the fields of `mq_stats` by their names, the device, the options in force, the driver calls by
+// name with their number and time, and a histogram of the stalls (below 1 us, 2 us, 4 us, ...).
+//
+// At most `capacity` bytes are written to `buffer`, the NUL at the end included, or nothing where they do not suffice
+// (`MQ_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
+// of 0, `buffer` may be NULL too. The length may differ from call to call.
+mq_status mq_stats_json(mq_allocator allocator,
+                        char *buffer,
+                        size_t capacity,
+                        size_t *length);
+
+// How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
+// could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `mq_stats_json`.
+mq_status mq_fragmentation_json(mq_allocator allocator, char *buffer, size_t capacity, size_t *length);
+
+// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
+//
+// Each device has an allocator of its own, made on first use with the options in the environment variable MEMQUILT_CONF,
+// and kept until the process ends; `mq_plugged` answers its handle. With MEMQUILT_DEVICE=sim:h200 (or another simulated
+// device) every device is a simulated one.
+//
+// NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
+// (`mq_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
+// call fails, and one message says so. In a forked child every call fails, and no message says so.
+void *memquilt_malloc(size_t size,
+                      int device,
+                      mq_stream stream);
+
+// Frees what `memquilt_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
+// not looked at. Where `stream` is not the one that the memory was allocated for, it waits for both. NULL is ignored.
+//
+// What fails (freed twice, of another device or allocator) changes nothing, becomes the last error of the thread, and a
+// message. In a forked child, which holds copies of its parent's pointers, it does nothing.
+void memquilt_free(void *address, size_t size, int device, mq_stream stream);
+
+// The allocator behind `memquilt_malloc` for a device, made now if it is not there yet: for statistics, limits, pools.
+// It cannot be destroyed.
+mq_status mq_plugged(int device, mq_allocator *allocator);
+
+// From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
+// still be in the handler before.
+mq_status mq_set_message_handler(mq_message_handler handler, void *user);
+
+// A new private pool, used once: `mq_pool_release` ends that use. Its memory serves only requests made for it, and the
+// addresses that it handed out stay mapped until nobody uses it any more.
+mq_status mq_pool_create(mq_allocator allocator, mq_pool *pool);
+
+// Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
+mq_status mq_pool_open(mq_allocator allocator, mq_pool pool);
+
+// Uses a private pool once more.
+mq_status mq_pool_retain(mq_allocator allocator, mq_pool pool);
+
+// Ends one use of a private pool. With the last one its memory goes back to all; what a graph may use, once the device
+// has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
+// afterwards.
+mq_status mq_pool_release(mq_allocator allocator, mq_pool pool);
+
+// As `mq_malloc`, from a private pool, whatever is routed where. `mq_free` takes it back.
+mq_status mq_pool_malloc(mq_allocator allocator, mq_pool pool, size_t size, mq_stream stream, void **address);
+
+// Routes requests on these streams to a private pool from now on, until `mq_pool_end`. Of several routes that cover a
+// request, the one begun last takes it. `flags` is 0 or `MQ_POOL_CAPTURING`.
+mq_status mq_pool_begin_streams(mq_allocator allocator,
+                                mq_pool pool,
+                                const mq_stream *streams,
+                                size_t count,
+                                uint32_t flags);
+
+// As `mq_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
+mq_status mq_pool_begin_thread(mq_allocator allocator, mq_pool pool, uint32_t flags);
+
+// As `mq_pool_begin_streams`, for the requests that `filter` says.
+mq_status mq_pool_begin_filter(mq_allocator allocator, mq_pool pool, mq_pool_filter filter, void *user, uint32_t flags);
+
+// Ends what `mq_pool_begin_*` began.
+mq_status mq_pool_end(mq_allocator allocator, mq_pool pool);
+
+// What a private pool holds. Walks all blocks.
+mq_status mq_pool_get_stats(mq_allocator allocator, mq_pool pool, mq_pool_stats *stats);
+
+// Writes what the allocator holds, and the recorded history if there is one, as a memory snapshot that PyTorch's viewer
+// reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
+mq_status mq_snapshot(mq_allocator allocator, const char *path);
+
+// Records what happens from now on, of which it keeps the last `max_entries` events (56 bytes of memory each, every
+// allocation and every free being one or two). What was recorded before is forgotten.
+mq_status mq_record_start(mq_allocator allocator, size_t max_entries);
+
+// Stops recording, and forgets what was recorded.
+mq_status mq_record_stop(mq_allocator allocator);
+
+// Writes what was recorded as a trace that `memquilt replay` reads; the name of the file tells the format: .mqt, .csv or
+// .csv.gz. Recording goes on. `MQ_STATUS_INVALID_ARGUMENT` if nothing is recorded.
+mq_status mq_record_write(mq_allocator allocator,
+                          const char *path);
+
+// The status of the last call of this thread that failed, `MQ_STATUS_OK` if none did since `mq_clear_last_error`. A call that
+// succeeds leaves it as it is.
+mq_status mq_last_error(void);
+
+// What the last call of this thread that failed has to say, in words; empty if none did. Never NULL. The text is the
+// library's, and valid until the next call of this thread that fails.
+const char *mq_last_error_text(void);
+
+// The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.
+uint32_t mq_last_driver_status(void);
+
+// Forgets the last error of this thread.
+void mq_clear_last_error(void);
+
+// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
+const char *mq_status_name(int32_t status);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus

@@ -1,0 +1,223 @@
+//! An allocator: its beginning and end, memory, what is given back, limits, and callbacks.
+
+use crate::boundary::{self, call, give, offer, text};
+use crate::instance::Instance;
+use crate::registry::{self, enter};
+use crate::status::{Failure, Outcome, Status};
+use crate::{AllocatorId, Stream};
+use memquilt::{CallbackId, MemoryPressure as Pressure};
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+/// As a limit: none.
+pub const NO_LIMIT: u64 = u64::MAX;
+
+/// A new allocator, which holds nothing yet.
+///
+/// `device` is "cuda:0", or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
+/// `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
+/// the defaults. `*allocator` is set to 0 where this fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_create(
+    device: *const c_char,
+    options: *const c_char,
+    allocator: *mut AllocatorId,
+) -> Status {
+    let create = || {
+        // SAFETY: as for every function (see the header).
+        let device = unsafe { text(device, "device") }?;
+        // SAFETY: as above.
+        let options = if options.is_null() { "" } else { unsafe { text(options, "options") }? };
+        registry::add(Instance::open(device, options)?)
+    };
+    // SAFETY: as above.
+    unsafe { give(allocator, 0, "allocator", create) }
+}
+
+/// Ends an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
+/// streams that still use some; blocks that are live stay valid, and are lost to the device until the process ends.
+/// Where other threads are in a call with the allocator, or this is called from a callback of it, the last such call does
+/// the work.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_destroy(allocator: AllocatorId) -> Status {
+    call(|| registry::remove(allocator))
+}
+
+/// `size` bytes for work on `stream`, at a multiple of 512. 0 bytes are NULL, which is no error. `*address` is set to
+/// NULL where this fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_malloc(
+    allocator: AllocatorId,
+    size: usize,
+    stream: Stream,
+    address: *mut *mut c_void,
+) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { give(address, ptr::null_mut(), "address", || allocate(&*enter(allocator)?, size, stream)) }
+}
+
+#[inline]
+pub(crate) fn allocate(instance: &Instance, size: usize, handle: Stream) -> Outcome<*mut c_void> {
+    let address = instance.allocator.allocate(size as u64, boundary::stream(handle)?)?;
+    Ok(pointer(address))
+}
+
+/// An address of the device's as C knows it.
+#[inline]
+pub(crate) fn pointer(address: u64) -> *mut c_void {
+    ptr::without_provenance_mut(address as usize)
+}
+
+/// Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
+/// memory at once. NULL is ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_free(allocator: AllocatorId, address: *mut c_void) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.free(address.addr() as u64)?))
+}
+
+/// As `mq_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
+/// allocated for, it waits for both.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_free_on(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
+    call(|| free_on(&*enter(allocator)?, address, stream))
+}
+
+#[inline]
+pub(crate) fn free_on(instance: &Instance, address: *mut c_void, handle: Stream) -> Outcome<()> {
+    Ok(instance.allocator.free_on(address.addr() as u64, boundary::stream(handle)?)?)
+}
+
+/// Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_record_stream(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
+    call(|| {
+        let instance = enter(allocator)?;
+        Ok(instance.allocator.record_stream(address.addr() as u64, boundary::stream(stream)?)?)
+    })
+}
+
+/// The size in bytes of the allocation that starts at `address`, rounding included.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
+    let look = || Ok(enter(allocator)?.allocator.size_of(address.addr() as u64)? as usize);
+    // SAFETY: as for every function (see the header).
+    unsafe { give(size, 0, "size", look) }
+}
+
+/// Gives all free memory back to the device that can be, after a wait for the streams that still use some. `given` gets
+/// the bytes given back; it may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.empty_cache()?)) }
+}
+
+/// Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
+/// only where that is needed. `given` gets the bytes given back, fewer only where not as much is free; it may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_trim(allocator: AllocatorId, bytes: u64, given: *mut u64) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.trim(bytes)?)) }
+}
+
+/// Limits the physical bytes that the allocator may hold at any moment; `MQ_NO_LIMIT` lifts the limit. Free memory
+/// beyond it is given back at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_set_memory_limit(allocator: AllocatorId, bytes: u64) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.set_memory_limit((bytes != NO_LIMIT).then_some(bytes))?))
+}
+
+/// Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
+/// the limit.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_set_memory_fraction(allocator: AllocatorId, fraction: f64) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.set_memory_fraction(fraction)?))
+}
+
+/// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `MQ_STATUS_INTERNAL` where
+/// one is broken.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_check(allocator: AllocatorId) -> Status {
+    call(|| enter(allocator)?.allocator.check().map_err(|broken| Failure::new(Status::Internal, broken)))
+}
+
+/// A request for which there is too little memory, as a callback is told of it. Bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryPressure {
+    /// Of this struct, in the library: fields beyond it are not there.
+    pub size: usize,
+    /// What the program asked for.
+    pub requested: u64,
+    /// The stream it is for.
+    pub stream: Stream,
+    /// What the allocator holds of the device.
+    pub reserved: u64,
+    /// Of `reserved`, in blocks that the program has not freed.
+    pub allocated: u64,
+    /// What the allocator may hold at most, or `MQ_NO_LIMIT`.
+    pub limit: u64,
+}
+
+/// Frees what the program can do without, and answers whether it did. Called by the thread whose request it is, without
+/// a lock of the library: it may call every function. It may be called by several threads at once. It must return (no
+/// exception, no longjmp).
+pub type PressureCallback = Option<unsafe extern "C" fn(pressure: *const MemoryPressure, user: *mut c_void) -> bool>;
+
+/// From now on `callback` is called when a request finds too little memory, before cached memory is given back for it;
+/// where it answers true, the request is tried again. Callbacks are called in the order in which they were added. `id`
+/// gets a number to remove it by; it may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_on_memory_pressure(
+    allocator: AllocatorId,
+    callback: PressureCallback,
+    user: *mut c_void,
+    id: *mut u64,
+) -> Status {
+    let add = || {
+        let callback = callback.ok_or_else(|| Failure::argument("callback is NULL"))?;
+        let user = User::new(user);
+        let callback = move |pressure: &Pressure| {
+            let pressure = MemoryPressure {
+                size: size_of::<MemoryPressure>(),
+                requested: pressure.requested,
+                stream: ptr::with_exposed_provenance_mut(pressure.stream.0 as usize),
+                reserved: pressure.reserved,
+                allocated: pressure.allocated,
+                limit: pressure.limit.unwrap_or(NO_LIMIT),
+            };
+            // SAFETY: the caller promised that it may be called like this until it is removed.
+            unsafe { callback(&raw const pressure, user.get()) }
+        };
+        Ok(enter(allocator)?.allocator.on_memory_pressure(callback).number())
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { offer(id, 0, add) }
+}
+
+/// Removes a callback. Another thread may still be in it. `MQ_STATUS_INVALID_ARGUMENT` if there is none of that number.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
+    call(|| match enter(allocator)?.allocator.remove_memory_callback(CallbackId::from_number(id)) {
+        true => Ok(()),
+        false => Err(Failure::argument(format!("there is no callback {id}"))),
+    })
+}
+
+/// What C wants its callbacks to be called with.
+pub(crate) struct User(*mut c_void);
+
+// SAFETY: the library does not follow it; the header says that callbacks are called by any thread.
+unsafe impl Send for User {}
+// SAFETY: as above.
+unsafe impl Sync for User {}
+
+impl User {
+    pub(crate) const fn new(user: *mut c_void) -> Self {
+        Self(user)
+    }
+
+    pub(crate) fn get(&self) -> *mut c_void {
+        self.0
+    }
+}

@@ -1,0 +1,151 @@
+//! The boundary to C: what every function does first and last.
+//!
+//! Owns: that no panic leaves the library, that no call is let in where none may be, and that what C hands over is looked
+//! at before it is used.
+
+use crate::Stream;
+use crate::fork;
+use crate::status::{Failure, Outcome, Status, remember};
+use memquilt::driver::StreamId;
+use std::any::Any;
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `cudaStreamLegacy`: the default stream by another name.
+const STREAM_LEGACY: usize = 1;
+/// `cudaStreamPerThread`: a different stream in each thread.
+const STREAM_PER_THREAD: usize = 2;
+
+/// The body of a function. What it returns as an error becomes the thread's last one.
+#[inline]
+pub(crate) fn call(body: impl FnOnce() -> Outcome<()>) -> Status {
+    match catch_unwind(AssertUnwindSafe(|| fork::admit().and_then(|()| body()))) {
+        Ok(Ok(())) => Status::Ok,
+        Ok(Err(failure)) => remember(failure),
+        Err(panic) => remember(panicked(panic)),
+    }
+}
+
+/// A panic as an error. Its payload may panic when dropped.
+#[cold]
+pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
+    let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
+    Failure::new(Status::Internal, format!("internal error in memquilt: a panic: {said}"))
+}
+
+/// A text of C's. `what` names it in errors.
+///
+/// # Safety
+/// `text` is NULL or ends in a NUL, and stays as it is for `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a str> {
+    if text.is_null() {
+        return Err(Failure::argument(format!("{what} is NULL")));
+    }
+    // SAFETY: it is not NULL; the rest is the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8: {}", text.to_string_lossy())))
+}
+
+/// The body of a function with a result, which is `none` wherever it fails.
+///
+/// # Safety
+/// `place` is NULL, or may be written to, and by nobody else during the call.
+#[inline]
+pub(crate) unsafe fn give<T: Copy>(place: *mut T, none: T, what: &str, body: impl FnOnce() -> Outcome<T>) -> Status {
+    // SAFETY: the caller's promise.
+    let place = unsafe { place.as_mut() };
+    let Some(place) = place else {
+        return call(|| Err(Failure::argument(format!("{what} is NULL"))));
+    };
+    *place = none;
+    call(|| {
+        *place = body()?;
+        Ok(())
+    })
+}
+
+/// As [`give`], of a result that C may not be interested in: `place` may be NULL.
+///
+/// # Safety
+/// As [`give`].
+pub(crate) unsafe fn offer<T: Copy>(place: *mut T, none: T, body: impl FnOnce() -> Outcome<T>) -> Status {
+    let mut unwanted = none;
+    // SAFETY: the caller's promise.
+    let place = unsafe { place.as_mut() }.unwrap_or(&mut unwanted);
+    // SAFETY: it is a reference.
+    unsafe { give(place, none, "", body) }
+}
+
+/// A stream as the allocator knows it.
+#[inline]
+pub(crate) fn stream(handle: Stream) -> Outcome<StreamId> {
+    match handle.addr() {
+        STREAM_LEGACY => Ok(StreamId::DEFAULT),
+        STREAM_PER_THREAD => Err(per_thread()),
+        // Its provenance is exposed: the driver makes a pointer of the number again.
+        _ => Ok(StreamId(handle.expose_provenance() as u64)),
+    }
+}
+
+#[cold]
+fn per_thread() -> Failure {
+    let text = "cudaStreamPerThread is a different stream in each thread: memory cannot be reused in its order; name a \
+                stream that was created";
+    Failure::new(Status::InvalidStream, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{mq_clear_last_error, mq_last_error, mq_last_error_text};
+    use std::ptr;
+
+    fn last_text() -> String {
+        // SAFETY: it is never NULL and ends in a NUL.
+        unsafe { CStr::from_ptr(mq_last_error_text()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("and again");
+            }
+        }
+        assert_eq!(call(|| panic!("something {}", "broke")), Status::Internal);
+        assert_eq!(mq_last_error(), Status::Internal);
+        assert!(last_text().contains("something broke"), "{}", last_text());
+        assert_eq!(call(|| std::panic::panic_any(Bomb)), Status::Internal);
+        assert_eq!(call(|| Ok(())), Status::Ok);
+        assert_eq!(mq_last_error(), Status::Internal, "success leaves the last error");
+        mq_clear_last_error();
+        assert_eq!((mq_last_error(), last_text()), (Status::Ok, String::new()));
+    }
+
+    #[test]
+    fn a_text_with_a_nul_is_kept_without_it() {
+        assert_eq!(call(|| Err(Failure::argument("a\0b"))), Status::InvalidArgument);
+        assert_eq!(last_text(), "ab");
+    }
+
+    #[test]
+    fn results_are_none_where_a_call_fails() {
+        let mut place = 5;
+        // SAFETY: the place is a live integer, or NULL.
+        unsafe {
+            assert_eq!(give(&raw mut place, 0, "place", || Ok(7)), Status::Ok);
+            assert_eq!(place, 7);
+            assert_eq!(give(&raw mut place, 0, "place", || Err(Failure::argument("no"))), Status::InvalidArgument);
+            assert_eq!(place, 0);
+            assert_eq!(
+                give(ptr::null_mut(), 0, "place", || -> Outcome<i32> { panic!("not called") }),
+                Status::InvalidArgument
+            );
+            assert!(last_text().contains("place is NULL"));
+            assert_eq!(offer(ptr::null_mut(), 0, || Ok(7)), Status::Ok);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Statistics and fragmentation: as structs that may grow, and as JSON.
+
+use crate::AllocatorId;
+use crate::boundary::call;
+use crate::registry::enter;
+use crate::status::{Failure, Outcome, Status};
+use memquilt::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
+use serde_json::{Map, Value, json};
+use std::ffi::c_char;
+use std::ptr;
+
+/// No struct of this library will ever be as large: a size beyond is one that was not set.
+const MAX_STRUCT: usize = 64 << 10;
+
+/// One figure over time.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stat {
+    /// Now.
+    pub current: u64,
+    /// The most at any time since `mq_reset_peak_stats`.
+    pub peak: u64,
+    /// All that was ever added, since `mq_reset_accumulated_stats`.
+    pub allocated: u64,
+    /// All that was ever taken away, since then.
+    pub freed: u64,
+}
+
+/// One figure for all memory, for requests of up to 1 MiB, and for larger ones.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatByPool {
+    /// Both together.
+    pub all: Stat,
+    /// Small requests.
+    pub small_pool: Stat,
+    /// Large requests.
+    pub large_pool: Stat,
+}
+
+/// What an allocator has done and holds. Fields that end in `_bytes` are bytes, in `_ns` nanoseconds, others count. As
+/// far as PyTorch has them (`torch.cuda.memory_stats`), names and meanings are its.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Of this struct: set it to `sizeof(mq_stats)` before the call. It comes back as what was filled in.
+    pub size: usize,
+    /// Blocks handed out and not freed by the program.
+    pub allocation: StatByPool,
+    /// Segments taken whole from the device (strategy `caching`).
+    pub segment: StatByPool,
+    /// Blocks handed out, or freed and waiting for other streams.
+    pub active: StatByPool,
+    /// Free blocks of a segment that has others in it (strategy `caching`).
+    pub inactive_split: StatByPool,
+    /// Bytes of the blocks in `allocation`.
+    pub allocated_bytes: StatByPool,
+    /// Bytes held of the device.
+    pub reserved_bytes: StatByPool,
+    /// Bytes of the blocks in `active`.
+    pub active_bytes: StatByPool,
+    /// Bytes of the blocks in `inactive_split`.
+    pub inactive_split_bytes: StatByPool,
+    /// Bytes as requested, before rounding, of the blocks in `active`.
+    pub requested_bytes: StatByPool,
+    /// Blocks of at least `max_split_size`.
+    pub oversize_allocations: Stat,
+    /// Segments of at least `max_split_size`.
+    pub oversize_segments: Stat,
+    /// Requests for which all cached memory was given back before they were tried once more.
+    pub num_alloc_retries: u64,
+    /// Requests that could not be met.
+    pub num_ooms: u64,
+    /// How often the CPU waited for all streams.
+    pub num_sync_all_streams: u64,
+    /// How often memory was taken from the device.
+    pub num_device_alloc: u64,
+    /// How often memory was given back to the device.
+    pub num_device_free: u64,
+    /// Mappings of physical chunks that exist now.
+    pub mappings: u64,
+    /// Of these, the ones in views.
+    pub view_mappings: u64,
+    /// Views that exist now.
+    pub views: u64,
+    /// Bytes of address space that they take.
+    pub view_address_space_bytes: u64,
+    /// Views built by stitching.
+    pub views_built: u64,
+    /// Requests served by a view that was there already.
+    pub views_reused: u64,
+    /// Views unmapped again.
+    pub views_dropped: u64,
+    /// GPU-side waits of a stream for another's freed memory.
+    pub stream_waits: u64,
+    /// Bytes of free memory handed from one stream to another behind such waits.
+    pub stream_wait_bytes: u64,
+    /// Bytes of host memory that the allocator's tables take, about.
+    pub host_bytes: u64,
+    /// Operations that made a driver call.
+    pub stalls: u64,
+    /// Time of them in the driver, all together.
+    pub stall_total_ns: u64,
+    /// The longest, since `mq_reset_peak_stats`.
+    pub stall_worst_ns: u64,
+}
+
+impl From<Figure> for Stat {
+    fn from(Figure { current, peak, allocated, freed }: Figure) -> Self {
+        Self { current, peak, allocated, freed }
+    }
+}
+
+impl From<FigureByPool> for StatByPool {
+    fn from(figure: FigureByPool) -> Self {
+        Self { all: figure.all.into(), small_pool: figure.small_pool.into(), large_pool: figure.large_pool.into() }
+    }
+}
+
+impl From<Figures> for Stats {
+    fn from(figures: Figures) -> Self {
+        Self {
+            size: size_of::<Self>(),
+            allocation: figures.allocation.into(),
+            segment: figures.segment.into(),
+            active: figures.active.into(),
+            inactive_split: figures.inactive_split.into(),
+            allocated_bytes: figures.allocated_bytes.into(),
+            reserved_bytes: figures.reserved_bytes.into(),
+            active_bytes: figures.active_bytes.into(),
+            inactive_split_bytes: figures.inactive_split_bytes.into(),
+            requested_bytes: figures.requested_bytes.into(),
+            oversize_allocations: figures.oversize_allocations.into(),
+            oversize_segments: figures.oversize_segments.into(),
+            num_alloc_retries: figures.num_alloc_retries,
+            num_ooms: figures.num_ooms,
+            num_sync_all_streams: figures.num_sync_all_streams,
+            num_device_alloc: figures.num_device_alloc,
+            num_device_free: figures.num_device_free,
+            mappings: figures.mappings,
+            view_mappings: figures.view_mappings,
+            views: figures.views,
+            view_address_space_bytes: figures.view_address_space_bytes,
+            views_built: figures.views_built,
+            views_reused: figures.views_reused,
+            views_dropped: figures.views_dropped,
+            stream_waits: figures.stream_waits,
+            stream_wait_bytes: figures.waits.bytes,
+            host_bytes: figures.host_bytes,
+            stalls: figures.stalls.count,
+            stall_total_ns: figures.stalls.total_ns,
+            stall_worst_ns: figures.stalls.worst_ns,
+        }
+    }
+}
+
+/// What an allocator has done so far and holds now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_get_stats(allocator: AllocatorId, stats: *mut Stats) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { fill(stats, || Ok(enter(allocator)?.allocator.stats().into())) }
+}
+
+/// Fills in as much of a struct as its caller knows of it.
+///
+/// # Safety
+/// `to` is NULL, or a struct of C's begins there with its size in bytes, all of which may be written to. `T` is `repr(C)`,
+/// begins with that size too, and has no padding.
+pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> Status {
+    call(|| {
+        if to.is_null() {
+            return Err(Failure::argument("stats is NULL"));
+        }
+        let known = size_of::<T>();
+        // SAFETY: the caller's promise.
+        let size = unsafe { *to.cast::<usize>() };
+        // The first version of every struct is as large as it is now.
+        if !(known..=MAX_STRUCT).contains(&size) {
+            let text = format!("the struct's size is {size}; set it to its sizeof ({known} in this library)");
+            return Err(Failure::argument(text));
+        }
+        let full = look()?;
+        // SAFETY: `known` bytes are in both, and `size` bytes are the caller's.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), to.cast(), known);
+            ptr::write_bytes(to.cast::<u8>().add(known), 0, size - known);
+        }
+        Ok(())
+    })
+}
+
+/// Sets every peak to the present value.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_reset_peak_stats(allocator: AllocatorId) -> Status {
+    call(|| {
+        enter(allocator)?.allocator.reset_peak_stats();
+        Ok(())
+    })
+}
+
+/// Sets every accumulated figure to 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_reset_accumulated_stats(allocator: AllocatorId) -> Status {
+    call(|| {
+        enter(allocator)?.allocator.reset_accumulated_stats();
+        Ok(())
+    })
+}
+
+/// The statistics as JSON: the fields of `mq_stats` by their names, the device, the options in force, the driver calls by
+/// name with their number and time, and a histogram of the stalls (below 1 us, 2 us, 4 us, ...).
+///
+/// At most `capacity` bytes are written to `buffer`, the NUL at the end included, or nothing where they do not suffice
+/// (`MQ_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
+/// of 0, `buffer` may be NULL too. The length may differ from call to call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_stats_json(
+    allocator: AllocatorId,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { write_text(buffer, capacity, length, || Ok(stats_json(allocator)?.to_string())) }
+}
+
+/// How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
+/// could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `mq_stats_json`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_fragmentation_json(
+    allocator: AllocatorId,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Status {
+    let look = || Ok(enter(allocator)?.allocator.fragmentation().to_json().to_string());
+    // SAFETY: as for every function (see the header).
+    unsafe { write_text(buffer, capacity, length, look) }
+}
+
+fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
+    let instance = enter(allocator)?;
+    let driver = instance.allocator.driver();
+    let figures = instance.allocator.stats();
+    let histogram = figures.stalls.by_us;
+    let stats = Stats::from(figures);
+    let calls = driver.call_stats();
+    let calls: Map<_, _> = calls
+        .iter()
+        .map(|(call, made)| (call.name().to_owned(), json!({"count": made.count, "total_ns": made.total_ns})))
+        .collect();
+    Ok(json!({
+        "device": driver.properties().name,
+        "options": instance.allocator.config().to_string(),
+        "allocation": by_pool(stats.allocation),
+        "segment": by_pool(stats.segment),
+        "active": by_pool(stats.active),
+        "inactive_split": by_pool(stats.inactive_split),
+        "allocated_bytes": by_pool(stats.allocated_bytes),
+        "reserved_bytes": by_pool(stats.reserved_bytes),
+        "active_bytes": by_pool(stats.active_bytes),
+        "inactive_split_bytes": by_pool(stats.inactive_split_bytes),
+        "requested_bytes": by_pool(stats.requested_bytes),
+        "oversize_allocations": figure(stats.oversize_allocations),
+        "oversize_segments": figure(stats.oversize_segments),
+        "num_alloc_retries": stats.num_alloc_retries,
+        "num_ooms": stats.num_ooms,
+        "num_sync_all_streams": stats.num_sync_all_streams,
+        "num_device_alloc": stats.num_device_alloc,
+        "num_device_free": stats.num_device_free,
+        "mappings": stats.mappings,
+        "view_mappings": stats.view_mappings,
+        "views": stats.views,
+        "view_address_space_bytes": stats.view_address_space_bytes,
+        "views_built": stats.views_built,
+        "views_reused": stats.views_reused,
+        "views_dropped": stats.views_dropped,
+        "stream_waits": stats.stream_waits,
+        "stream_wait_bytes": stats.stream_wait_bytes,
+        "host_bytes": stats.host_bytes,
+        "stalls": stats.stalls,
+        "stall_total_ns": stats.stall_total_ns,
+        "stall_worst_ns": stats.stall_worst_ns,
+        "stall_histogram": histogram,
+        "driver_calls": calls,
+    }))
+}
+
+fn by_pool(StatByPool { all, small_pool, large_pool }: StatByPool) -> Value {
+    json!({"all": figure(all), "small_pool": figure(small_pool), "large_pool": figure(large_pool)})
+}
+
+fn figure(Stat { current, peak, allocated, freed }: Stat) -> Value {
+    json!({"current": current, "peak": peak, "allocated": allocated, "freed": freed})
+}
+
+/// Writes a text to a buffer of C's.
+///
+/// # Safety
+/// `buffer` is NULL or may be written to for `capacity` bytes, `length` is NULL or may be written to.
+unsafe fn write_text(
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+    text: impl FnOnce() -> Outcome<String>,
+) -> Status {
+    call(|| {
+        let text = text()?;
+        // SAFETY: the caller's promise.
+        if let Some(length) = unsafe { length.as_mut() } {
+            *length = text.len();
+        }
+        if capacity <= text.len() {
+            let text =
+                format!("{} bytes are needed, with the NUL at the end; the buffer has {capacity}", text.len() + 1);
+            return Err(Failure::new(Status::BufferTooSmall, text));
+        }
+        if buffer.is_null() {
+            return Err(Failure::argument("buffer is NULL"));
+        }
+        // SAFETY: the buffer is larger than the text.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len());
+            *buffer.add(text.len()) = 0;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,86 @@
+//! A child process that was forked from one with allocators: it gets errors and touches nothing.
+//!
+//! Owns: one word that every call looks at first. It is 0 but in a forked child, where the GPU's state belongs to the
+//! parent and locks may be held by threads that do not exist, and while the filter of a private pool runs, under the lock
+//! of an allocator.
+
+use crate::status::{Failure, Outcome, Status};
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The bit that says that this process is a forked child.
+const FORKED: usize = 1;
+/// What a running filter adds.
+const FILTER: usize = 2;
+
+static ATTENTION: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static IN_FILTER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets a call in. No lock is taken, and no system call made.
+#[inline]
+pub(crate) fn admit() -> Outcome<()> {
+    if ATTENTION.load(Ordering::Relaxed) == 0 { Ok(()) } else { admit_with_care() }
+}
+
+#[cold]
+fn admit_with_care() -> Outcome<()> {
+    if is_child() {
+        let text = "this process was forked from one that uses memquilt: the memory, and the CUDA context, are the \
+                    parent's; start processes that use the GPU with exec (PyTorch: start method `spawn`)";
+        return Err(Failure::new(Status::Forked, text));
+    }
+    if IN_FILTER.try_with(Cell::get).unwrap_or(false) {
+        let text = "the filter of a private pool runs under the allocator's lock, and may call nothing of memquilt";
+        return Err(Failure::new(Status::Reentrant, text));
+    }
+    Ok(())
+}
+
+/// Whether this process was forked from one that had called [`watch`].
+pub(crate) fn is_child() -> bool {
+    ATTENTION.load(Ordering::Relaxed) & FORKED != 0
+}
+
+/// From now on a forked child knows that it is one. Before the first allocator there is nothing to protect, so that a
+/// child forked until then may use the library itself.
+pub(crate) fn watch() -> Outcome<()> {
+    static WATCHED: OnceLock<i32> = OnceLock::new();
+    match WATCHED.get_or_init(watch_once) {
+        0 => Ok(()),
+        code => Err(Failure::new(Status::Internal, format!("pthread_atfork failed with {code}"))),
+    }
+}
+
+#[cfg(unix)]
+fn watch_once() -> i32 {
+    extern "C" fn in_child() {
+        ATTENTION.fetch_or(FORKED, Ordering::Relaxed);
+    }
+    // SAFETY: the function lives as long as the library, which libc knows to be the one that registers it; it changes one
+    // word, as a handler in a child may.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) }
+}
+
+#[cfg(not(unix))]
+fn watch_once() -> i32 {
+    0
+}
+
+/// Runs the filter of a private pool. Calls of the library from it, on this thread, are refused.
+pub(crate) fn in_filter<T>(filter: impl FnOnce() -> T) -> T {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            let _ = IN_FILTER.try_with(|inside| inside.set(false));
+            ATTENTION.fetch_sub(FILTER, Ordering::Relaxed);
+        }
+    }
+    ATTENTION.fetch_add(FILTER, Ordering::Relaxed);
+    let _ = IN_FILTER.try_with(|inside| inside.set(true));
+    let _leave = Leave;
+    filter()
+}

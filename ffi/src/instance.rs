@@ -1,0 +1,40 @@
+//! What is behind a handle: an allocator, the device that it is on, and its recorder.
+
+use crate::status::{Failure, Outcome, Status};
+use memquilt::driver::Driver;
+use memquilt::driver::cuda::CudaDriver;
+use memquilt::driver::sim::{SimConfig, SimGpu};
+use memquilt::trace::Recorder;
+use memquilt::{Allocator, Config};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// An allocator and what belongs to it.
+pub(crate) struct Instance {
+    pub(crate) allocator: Allocator,
+    /// The device's number in snapshots: that of `cuda:1` is 1, that of a simulated one 0.
+    pub(crate) ordinal: u32,
+    /// Records what happens, where that was asked for.
+    pub(crate) recorder: Mutex<Option<Recorder>>,
+    /// Whether it cannot be destroyed.
+    pub(crate) is_permanent: bool,
+}
+
+impl Instance {
+    /// An allocator on a device: `sim:h200,capacity=80GiB`, `cuda:0`.
+    pub(crate) fn open(device: &str, options: &str) -> Outcome<Box<Self>> {
+        // First, so that a misspelt option opens no device.
+        let config = Config::parse(options)?;
+        let (driver, ordinal): (Arc<dyn Driver>, u32) = if device.starts_with("sim") {
+            (Arc::new(SimGpu::new(SimConfig::parse(device)?)?), 0)
+        } else if device.starts_with("cuda") {
+            let ordinal = CudaDriver::parse_ordinal(device)?;
+            (Arc::new(CudaDriver::open(ordinal)?), ordinal)
+        } else {
+            let text = format!("`{device}` is no device; expected cuda:0, or a simulated one such as sim:h200");
+            return Err(Failure::new(Status::Device, text));
+        };
+        let allocator = Allocator::new(driver, config)?;
+        Ok(Box::new(Self { allocator, ordinal, recorder: Mutex::new(None), is_permanent: false }))
+    }
+}

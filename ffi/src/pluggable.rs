@@ -1,0 +1,191 @@
+//! The pair of functions that PyTorch and others load: `torch.cuda.memory.CUDAPluggableAllocator("libmemquilt.so",
+//! "memquilt_malloc", "memquilt_free")`.
+//!
+//! Owns: one allocator for each device, made from the environment on the first use, and the words for those who cannot
+//! be answered with a status.
+
+use crate::allocator::{User, allocate, free_on};
+use crate::boundary::{call, give};
+use crate::instance::Instance;
+use crate::registry::{self, enter_permanent};
+use crate::status::{Failure, Outcome, Status, mq_last_error_text};
+use crate::{AllocatorId, Stream, fork};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::env;
+use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::io::{self, Write};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// More than any machine has.
+const MAX_DEVICES: usize = 64;
+/// The allocators' options.
+const OPTIONS_VARIABLE: &str = "MEMQUILT_CONF";
+/// A simulated device instead of CUDA's.
+const DEVICE_VARIABLE: &str = "MEMQUILT_DEVICE";
+
+/// The allocator of one device.
+type Plugged = (AllocatorId, &'static Instance);
+
+/// A device's allocator once it was asked for, or why there is none.
+struct Device {
+    opened: OnceLock<Result<Plugged, (Status, String)>>,
+    told: AtomicBool,
+}
+
+static DEVICES: [Device; MAX_DEVICES] =
+    [const { Device { opened: OnceLock::new(), told: AtomicBool::new(false) } }; MAX_DEVICES];
+
+/// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
+///
+/// Each device has an allocator of its own, made on first use with the options in the environment variable MEMQUILT_CONF,
+/// and kept until the process ends; `mq_plugged` answers its handle. With MEMQUILT_DEVICE=sim:h200 (or another simulated
+/// device) every device is a simulated one.
+///
+/// NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
+/// (`mq_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
+/// call fails, and one message says so. In a forked child every call fails, and no message says so.
+#[unsafe(no_mangle)]
+pub extern "C" fn memquilt_malloc(size: usize, device: c_int, stream: Stream) -> *mut c_void {
+    let mut address = ptr::null_mut();
+    let status = call(|| {
+        address = allocate(plugged(device)?.1, size, stream)?;
+        Ok(())
+    });
+    if status != Status::Ok {
+        tell(status, device);
+    }
+    address
+}
+
+/// Frees what `memquilt_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
+/// not looked at. Where `stream` is not the one that the memory was allocated for, it waits for both. NULL is ignored.
+///
+/// What fails (freed twice, of another device or allocator) changes nothing, becomes the last error of the thread, and a
+/// message. In a forked child, which holds copies of its parent's pointers, it does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn memquilt_free(address: *mut c_void, size: usize, device: c_int, stream: Stream) {
+    let _ = size;
+    if address.is_null() {
+        return;
+    }
+    let status = call(|| free_on(plugged(device)?.1, address, stream));
+    if status != Status::Ok {
+        tell(status, device);
+    }
+}
+
+/// The allocator behind `memquilt_malloc` for a device, made now if it is not there yet: for statistics, limits, pools.
+/// It cannot be destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_plugged(device: c_int, allocator: *mut AllocatorId) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { give(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
+}
+
+#[inline]
+fn plugged(device: c_int) -> Outcome<Plugged> {
+    let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index)).ok_or_else(|| no_device(device))?;
+    match slot.opened.get_or_init(|| open(device).map_err(|failure| (failure.status, failure.text))) {
+        Ok(opened) => Ok(*opened),
+        Err((status, text)) => Err(Failure::new(*status, text.as_str())),
+    }
+}
+
+#[cold]
+fn no_device(device: c_int) -> Failure {
+    Failure::argument(format!("{device} is no device; expected 0 to {}", MAX_DEVICES - 1))
+}
+
+#[cold]
+fn open(device: c_int) -> Outcome<Plugged> {
+    let options = variable(OPTIONS_VARIABLE)?.unwrap_or_default();
+    let name = match variable(DEVICE_VARIABLE)? {
+        None => format!("cuda:{device}"),
+        Some(name) if name.starts_with("sim") => name,
+        Some(name) => {
+            let text =
+                format!("{DEVICE_VARIABLE} is `{name}`; expected a simulated device such as sim:h200, or nothing");
+            return Err(Failure::new(Status::Device, text));
+        }
+    };
+    let mut instance = Instance::open(&name, &options).map_err(|mut failure| {
+        if failure.status == Status::Options {
+            failure.text.insert_str(0, &format!("{OPTIONS_VARIABLE}: "));
+        }
+        failure
+    })?;
+    instance.is_permanent = true;
+    if name.starts_with("sim") {
+        instance.ordinal = u32::try_from(device).unwrap_or_default();
+    }
+    enter_permanent(registry::add(instance)?)
+}
+
+/// An environment variable; one that is empty is as good as none.
+fn variable(name: &str) -> Outcome<Option<String>> {
+    let text = env::var_os(name).map(OsString::into_string).transpose();
+    let text = text.map_err(|_| Failure::new(Status::Options, format!("{name} is not UTF-8")))?;
+    Ok(text.filter(|text| !text.is_empty()))
+}
+
+/// Is told what `memquilt_malloc` and `memquilt_free` could not do. The text is valid during the call only. Called by the
+/// thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
+pub type MessageHandler = Option<unsafe extern "C" fn(status: Status, text: *const c_char, user: *mut c_void)>;
+
+static HANDLER: Mutex<(MessageHandler, User)> = Mutex::new((None, User::new(ptr::null_mut())));
+
+/// From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
+/// still be in the handler before.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_set_message_handler(handler: MessageHandler, user: *mut c_void) -> Status {
+    call(|| {
+        *HANDLER.lock() = (handler, User::new(user));
+        Ok(())
+    })
+}
+
+/// Says what the last error of the thread is, and once only that a device has no allocator.
+#[cold]
+fn tell(status: Status, device: c_int) {
+    thread_local! {
+        static TELLING: Cell<bool> = const { Cell::new(false) };
+    }
+    // A thread that does not exist here may have held what is needed to say anything.
+    if fork::is_child() {
+        return;
+    }
+    let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index));
+    if let Some(slot) = slot
+        && slot.opened.get().is_some_and(Result::is_err)
+        && slot.told.swap(true, Ordering::Relaxed)
+    {
+        return;
+    }
+    // A handler that fails with the same functions would be told of that for ever.
+    if TELLING.try_with(|telling| telling.replace(true)).unwrap_or(true) {
+        return;
+    }
+    let handler = {
+        let held = HANDLER.lock();
+        held.0.map(|handler| (handler, held.1.get()))
+    };
+    match handler {
+        Some((handler, user)) => {
+            // The handler's own calls may replace the last error.
+            let text: CString = last_text();
+            // SAFETY: the caller of `mq_set_message_handler` promised that it may be called like this.
+            unsafe { handler(status, text.as_ptr(), user) };
+        }
+        // Where standard error is closed there is nobody to tell.
+        None => drop(writeln!(io::stderr(), "memquilt, device {device}: {}", last_text().to_string_lossy())),
+    }
+    let _ = TELLING.try_with(|telling| telling.set(false));
+}
+
+fn last_text() -> CString {
+    // SAFETY: it is never NULL, ends in a NUL, and this thread has not failed since.
+    unsafe { CStr::from_ptr(mq_last_error_text()) }.to_owned()
+}

@@ -1,0 +1,184 @@
+//! Private pools, as CUDA graphs need them, and which requests are routed to one.
+
+use crate::allocator::{User, pointer};
+use crate::boundary::{call, give, stream};
+use crate::fork::in_filter;
+use crate::registry::enter;
+use crate::status::{Failure, Outcome, Status};
+use crate::{AllocatorId, Stream};
+use memquilt::{PoolId, PoolStats as Figures, Route};
+use std::ffi::c_void;
+use std::ptr;
+
+/// For `flags` of `mq_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
+/// that a capture forbids, in any thread. Begin before the capture does, end after its end.
+pub const POOL_CAPTURING: u32 = 1;
+
+/// A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Pool {
+    /// PyTorch numbers the pools of graphs here.
+    pub first: u64,
+    /// And those of users here, as `mq_pool_create` does.
+    pub second: u64,
+}
+
+impl Pool {
+    fn id(self) -> PoolId {
+        PoolId(self.first, self.second)
+    }
+}
+
+/// Says whether requests of the calling thread on `stream` go to the pool. Called for every request while it is routed,
+/// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`MQ_STATUS_REENTRANT`), and
+/// return (no exception, no longjmp).
+pub type PoolFilter = Option<unsafe extern "C" fn(stream: Stream, user: *mut c_void) -> bool>;
+
+/// A new private pool, used once: `mq_pool_release` ends that use. Its memory serves only requests made for it, and the
+/// addresses that it handed out stay mapped until nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_create(allocator: AllocatorId, pool: *mut Pool) -> Status {
+    let create = || {
+        let PoolId(first, second) = enter(allocator)?.allocator.create_pool();
+        Ok(Pool { first, second })
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { give(pool, Pool { first: 0, second: 0 }, "pool", create) }
+}
+
+/// Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_open(allocator: AllocatorId, pool: Pool) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.open_pool(pool.id())?))
+}
+
+/// Uses a private pool once more.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_retain(allocator: AllocatorId, pool: Pool) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.retain_pool(pool.id())?))
+}
+
+/// Ends one use of a private pool. With the last one its memory goes back to all; what a graph may use, once the device
+/// has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
+/// afterwards.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.release_pool(pool.id())?))
+}
+
+/// As `mq_malloc`, from a private pool, whatever is routed where. `mq_free` takes it back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_malloc(
+    allocator: AllocatorId,
+    pool: Pool,
+    size: usize,
+    stream: Stream,
+    address: *mut *mut c_void,
+) -> Status {
+    let allocate = || {
+        let stream = crate::boundary::stream(stream)?;
+        Ok(pointer(enter(allocator)?.allocator.allocate_in(pool.id(), size as u64, stream)?))
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { give(address, ptr::null_mut(), "address", allocate) }
+}
+
+/// Routes requests on these streams to a private pool from now on, until `mq_pool_end`. Of several routes that cover a
+/// request, the one begun last takes it. `flags` is 0 or `MQ_POOL_CAPTURING`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_begin_streams(
+    allocator: AllocatorId,
+    pool: Pool,
+    streams: *const Stream,
+    count: usize,
+    flags: u32,
+) -> Status {
+    call(|| {
+        if streams.is_null() && count > 0 {
+            return Err(Failure::argument("streams is NULL"));
+        }
+        // SAFETY: as for every function (see the header): as many handles lie there.
+        let handles = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(streams, count) } };
+        let streams = handles.iter().map(|handle| stream(*handle)).collect::<Outcome<Vec<_>>>()?;
+        begin(allocator, pool, Route::when(move |stream| streams.contains(&stream)), flags)
+    })
+}
+
+/// As `mq_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_begin_thread(allocator: AllocatorId, pool: Pool, flags: u32) -> Status {
+    call(|| begin(allocator, pool, Route::this_thread(), flags))
+}
+
+/// As `mq_pool_begin_streams`, for the requests that `filter` says.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_begin_filter(
+    allocator: AllocatorId,
+    pool: Pool,
+    filter: PoolFilter,
+    user: *mut c_void,
+    flags: u32,
+) -> Status {
+    call(|| {
+        let filter = filter.ok_or_else(|| Failure::argument("filter is NULL"))?;
+        let user = User::new(user);
+        let covers = move |stream: memquilt::driver::StreamId| {
+            let handle = ptr::with_exposed_provenance_mut(stream.0 as usize);
+            // SAFETY: the caller promised that it may be called like this until the route's end.
+            in_filter(|| unsafe { filter(handle, user.get()) })
+        };
+        begin(allocator, pool, Route::when(covers), flags)
+    })
+}
+
+fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcome<()> {
+    let route = match flags {
+        0 => route,
+        POOL_CAPTURING => route.capturing(),
+        _ => return Err(Failure::argument(format!("flags is {flags:#x}; expected 0 or MQ_POOL_CAPTURING"))),
+    };
+    Ok(enter(allocator)?.allocator.begin_allocate_to_pool(pool.id(), route)?)
+}
+
+/// Ends what `mq_pool_begin_*` began.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.end_allocate_to_pool(pool.id())?))
+}
+
+/// What a private pool holds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PoolStats {
+    /// Of this struct: set it to `sizeof(mq_pool_stats)` before the call. It comes back as what was filled in.
+    pub size: usize,
+    /// Uses that were not released; 0 while its memory waits for the device.
+    pub uses: u64,
+    /// 1 while requests are routed to it.
+    pub routed: u64,
+    /// 1 if a block of it was handed out in a stream capture, so that a graph may use its memory.
+    pub captured: u64,
+    /// Blocks handed out and not freed by the program.
+    pub allocations: u64,
+    /// Bytes of these blocks, rounding included.
+    pub allocated_bytes: u64,
+    /// Bytes of blocks that are handed out, or freed and waiting for other streams.
+    pub active_bytes: u64,
+    /// Bytes held for the pool: active ones, and free ones that serve only it.
+    pub reserved_bytes: u64,
+}
+
+/// What a private pool holds. Walks all blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
+    let look = || {
+        let Figures { uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes } =
+            enter(allocator)?.allocator.pool_stats(pool.id())?;
+        let size = size_of::<PoolStats>();
+        let (routed, captured) = (routed.into(), captured.into());
+        Ok(PoolStats { size, uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes })
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { crate::figures::fill(stats, look) }
+}

@@ -1,0 +1,87 @@
+//! Snapshots and traces, to files.
+
+use crate::AllocatorId;
+use crate::boundary::{call, text};
+use crate::registry::enter;
+use crate::status::{Failure, Outcome, Status};
+use memquilt::snapshot::Snapshot;
+use memquilt::trace::{Recorder, write_path, write_snapshot_path};
+use std::ffi::c_char;
+use std::path::Path;
+
+/// Writes what the allocator holds, and the recorded history if there is one, as a memory snapshot that PyTorch's viewer
+/// reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_snapshot(allocator: AllocatorId, path: *const c_char) -> Status {
+    call(|| {
+        // SAFETY: as for every function (see the header).
+        let path = unsafe { file(path) }?;
+        let instance = enter(allocator)?;
+        let recorder = instance.recorder.lock().clone();
+        let snapshot = Snapshot { device: instance.ordinal, ..instance.allocator.snapshot() };
+        let history = recorder.map(|recorder| recorder.history()).unwrap_or_default();
+        Ok(write_snapshot_path(&snapshot, &history, path)?)
+    })
+}
+
+/// Records what happens from now on, of which it keeps the last `max_entries` events (56 bytes of memory each, every
+/// allocation and every free being one or two). What was recorded before is forgotten.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
+    call(|| {
+        let instance = enter(allocator)?;
+        // Both change together, whoever else starts or stops at this moment.
+        let mut recorder = instance.recorder.lock();
+        let (reader, observer) = Recorder::new(max_entries);
+        *recorder = Some(reader);
+        drop(instance.allocator.observe(Some(observer)));
+        Ok(())
+    })
+}
+
+/// Stops recording, and forgets what was recorded.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_record_stop(allocator: AllocatorId) -> Status {
+    call(|| {
+        let instance = enter(allocator)?;
+        let mut recorder = instance.recorder.lock();
+        *recorder = None;
+        drop(instance.allocator.observe(None));
+        Ok(())
+    })
+}
+
+/// Writes what was recorded as a trace that `memquilt replay` reads; the name of the file tells the format: .mqt, .csv or
+/// .csv.gz. Recording goes on. `MQ_STATUS_INVALID_ARGUMENT` if nothing is recorded.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_record_write(allocator: AllocatorId, path: *const c_char) -> Status {
+    call(|| {
+        // SAFETY: as for every function (see the header).
+        let path = unsafe { file(path) }?;
+        let instance = enter(allocator)?;
+        let recorder = instance.recorder.lock().clone();
+        let recorder = recorder.ok_or_else(|| Failure::argument("nothing is recorded: call mq_record_start first"))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        // Before the history, which then knows of every block that the snapshot has and that was freed since.
+        let held = instance.allocator.snapshot();
+        Ok(write_path(&recorder.to_trace(&name, Some(&held))?, path)?)
+    })
+}
+
+/// A file's name, which need not be UTF-8.
+///
+/// # Safety
+/// As [`text`].
+unsafe fn file<'a>(path: *const c_char) -> Outcome<&'a Path> {
+    #[cfg(unix)]
+    {
+        use std::ffi::{CStr, OsStr};
+        use std::os::unix::ffi::OsStrExt;
+        if !path.is_null() {
+            // SAFETY: it is not NULL; the rest is the caller's promise.
+            return Ok(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes())));
+        }
+    }
+    // SAFETY: the caller's promise.
+    Ok(Path::new(unsafe { text(path, "path") }?))
+}

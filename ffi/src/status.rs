@@ -1,0 +1,213 @@
+//! What functions return, and the last error of each thread.
+//!
+//! Owns: the numbers of [`Status`], which are never given another meaning, and how an error of the library becomes one.
+
+use memquilt::driver::cuda::CudaOpenError;
+use memquilt::driver::sim::SimConfigError;
+use memquilt::trace::TraceError;
+use memquilt::{ConfigError, Error};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+
+/// What a function returns. After anything but `MQ_STATUS_OK` nothing has changed for live allocations, and
+/// `mq_last_error_text` says more.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It did what was asked.
+    Ok = 0,
+    /// An argument is NULL that may not be, a text is not UTF-8, a struct says a size that it cannot have.
+    InvalidArgument = 1,
+    /// No allocator has this handle: it was destroyed, or never created.
+    InvalidHandle = 2,
+    /// Too little memory. Free some and try again; the text is a report.
+    OutOfMemory = 3,
+    /// No device has as much memory as was asked for.
+    RequestTooLarge = 4,
+    /// No live allocation of this allocator starts at the address: freed twice, or of another allocator.
+    InvalidAddress = 5,
+    /// The stream is one that memory cannot be ordered by (`cudaStreamPerThread`).
+    InvalidStream = 6,
+    /// There is no such private pool, or nobody uses it any more.
+    UnknownPool = 7,
+    /// Requests are routed to the private pool already.
+    PoolRouted = 8,
+    /// No requests are routed to the private pool.
+    PoolNotRouted = 9,
+    /// An option is unknown, or has a value that it cannot take.
+    Options = 10,
+    /// The device's name is none, there is no such device, or it cannot be opened.
+    Device = 11,
+    /// The strategy needs virtual memory management, which the device does not have; `strategy:caching` does not.
+    NoVirtualMemory = 12,
+    /// A driver call failed otherwise than for want of memory. `mq_last_driver_status` has its `CUresult`.
+    Driver = 13,
+    /// A file could not be written, or the recorded history does not make a trace.
+    File = 14,
+    /// The buffer is too small; the length that is needed was stored.
+    BufferTooSmall = 15,
+    /// The process is a fork of the one that used the library: it can use none of the parent's memory.
+    Forked = 16,
+    /// A filter of a private pool called the library.
+    Reentrant = 17,
+    /// As many allocators exist as can (1,024).
+    TooManyAllocators = 18,
+    /// A rule that always holds inside the library did not. Please report it.
+    Internal = 19,
+}
+
+/// Why a call did not do what was asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    pub(crate) text: String,
+    /// The driver's own status, 0 where no driver call failed.
+    driver_status: u32,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, text: impl Into<String>) -> Self {
+        Self { status, text: text.into(), driver_status: 0 }
+    }
+
+    pub(crate) fn argument(text: impl Into<String>) -> Self {
+        Self::new(Status::InvalidArgument, text)
+    }
+}
+
+/// The result of what happens inside of a call.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+impl From<Error> for Failure {
+    #[cold]
+    fn from(error: Error) -> Self {
+        let status = match &error {
+            Error::OutOfMemory(_) => Status::OutOfMemory,
+            Error::RequestTooLarge { .. } => Status::RequestTooLarge,
+            Error::InvalidAddress { .. } => Status::InvalidAddress,
+            Error::UnknownPool { .. } => Status::UnknownPool,
+            Error::PoolRouted { .. } => Status::PoolRouted,
+            Error::PoolNotRouted { .. } => Status::PoolNotRouted,
+            Error::Config(_) => Status::Options,
+            Error::NoVirtualMemory { .. } => Status::NoVirtualMemory,
+            Error::Driver(_) => Status::Driver,
+            Error::Internal(_) => Status::Internal,
+        };
+        let driver_status = if let Error::Driver(error) = &error { error.status.0 } else { 0 };
+        Self { status, text: error.to_string(), driver_status }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Status::Options, error.to_string())
+    }
+}
+
+impl From<SimConfigError> for Failure {
+    fn from(error: SimConfigError) -> Self {
+        Self::new(Status::Device, error.to_string())
+    }
+}
+
+impl From<CudaOpenError> for Failure {
+    fn from(error: CudaOpenError) -> Self {
+        let driver_status = if let CudaOpenError::Call { status, .. } = &error { status.0 } else { 0 };
+        Self { status: Status::Device, text: error.to_string(), driver_status }
+    }
+}
+
+impl From<TraceError> for Failure {
+    fn from(error: TraceError) -> Self {
+        Self::new(Status::File, error.to_string())
+    }
+}
+
+struct LastError {
+    status: Status,
+    driver_status: u32,
+    text: CString,
+}
+
+thread_local! {
+    static LAST: RefCell<LastError> =
+        RefCell::new(LastError { status: Status::Ok, driver_status: 0, text: CString::default() });
+}
+
+/// Keeps the failure as the thread's last one, and answers its status. On a thread that is ending it is not kept.
+#[cold]
+pub(crate) fn remember(failure: Failure) -> Status {
+    let status = failure.status;
+    // A NUL would end the text for C.
+    let bytes: Vec<u8> = failure.text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
+    let text = CString::new(bytes).unwrap_or_default();
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = LastError { status, driver_status: failure.driver_status, text };
+        }
+    });
+    status
+}
+
+fn last<T>(read: impl FnOnce(&LastError) -> T) -> Option<T> {
+    LAST.try_with(|last| last.try_borrow().ok().map(|last| read(&last))).ok().flatten()
+}
+
+/// The status of the last call of this thread that failed, `MQ_STATUS_OK` if none did since `mq_clear_last_error`. A call that
+/// succeeds leaves it as it is.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_last_error() -> Status {
+    last(|last| last.status).unwrap_or(Status::Ok)
+}
+
+/// What the last call of this thread that failed has to say, in words; empty if none did. Never NULL. The text is the
+/// library's, and valid until the next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_last_error_text() -> *const c_char {
+    last(|last| last.text.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_last_driver_status() -> u32 {
+    last(|last| last.driver_status).unwrap_or(0)
+}
+
+/// Forgets the last error of this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_clear_last_error() {
+    let _ = LAST.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = LastError { status: Status::Ok, driver_status: 0, text: CString::default() };
+        }
+    });
+}
+
+/// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
+    let names: [&CStr; 20] = [
+        c"MQ_STATUS_OK",
+        c"MQ_STATUS_INVALID_ARGUMENT",
+        c"MQ_STATUS_INVALID_HANDLE",
+        c"MQ_STATUS_OUT_OF_MEMORY",
+        c"MQ_STATUS_REQUEST_TOO_LARGE",
+        c"MQ_STATUS_INVALID_ADDRESS",
+        c"MQ_STATUS_INVALID_STREAM",
+        c"MQ_STATUS_UNKNOWN_POOL",
+        c"MQ_STATUS_POOL_ROUTED",
+        c"MQ_STATUS_POOL_NOT_ROUTED",
+        c"MQ_STATUS_OPTIONS",
+        c"MQ_STATUS_DEVICE",
+        c"MQ_STATUS_NO_VIRTUAL_MEMORY",
+        c"MQ_STATUS_DRIVER",
+        c"MQ_STATUS_FILE",
+        c"MQ_STATUS_BUFFER_TOO_SMALL",
+        c"MQ_STATUS_FORKED",
+        c"MQ_STATUS_REENTRANT",
+        c"MQ_STATUS_TOO_MANY_ALLOCATORS",
+        c"MQ_STATUS_INTERNAL",
+    ];
+    let name = usize::try_from(status).ok().and_then(|index| names.get(index));
+    name.copied().unwrap_or(c"MQ_STATUS_UNKNOWN").as_ptr()
+}

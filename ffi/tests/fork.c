@@ -1,0 +1,85 @@
+// A forked child: it is told that it is one, and the parent's memory stays as it was.
+
+#include "check.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static mq_allocator shared;
+static volatile int stop;
+
+// Holds the allocator's lock much of the time, so that a child is forked while it is held.
+static void *busy(void *user) {
+    (void)user;
+    while (!stop) {
+        OK(mq_free(shared, get(shared, 3 * MIB, NULL)));
+    }
+    return NULL;
+}
+
+// The child's exit status, or 128 and more.
+static int status_of(pid_t child) {
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void in_child(void *plugged) {
+    void *address = &shared;
+    FAILS(mq_malloc(shared, 512, NULL, &address), MQ_STATUS_FORKED, "spawn");
+    CHECK(address == NULL);
+    mq_allocator other = 5;
+    FAILS(mq_create("sim:h200", NULL, &other), MQ_STATUS_FORKED, "exec");
+    CHECK(other == 0);
+    FAILS(mq_free(shared, plugged), MQ_STATUS_FORKED, "parent");
+    FAILS(mq_destroy(shared), MQ_STATUS_FORKED, "parent");
+    FAILS(mq_empty_cache(shared, NULL), MQ_STATUS_FORKED, "parent");
+    CHECK(memquilt_malloc(512, 0, NULL) == NULL && mq_last_error() == MQ_STATUS_FORKED);
+    mq_clear_last_error();
+    memquilt_free(plugged, 512, 0, NULL);
+    CHECK(mq_last_error() == MQ_STATUS_FORKED);
+    // Neither are a child's children.
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(mq_check(shared) == MQ_STATUS_FORKED ? 0 : 9);
+    }
+    CHECK(status_of(child) == 0);
+    exit(0);
+}
+
+int main(void) {
+    // Before the first allocator there is nothing to protect: a child may have its own.
+    pid_t child = fork();
+    if (child == 0) {
+        mq_allocator own = create("sim:h200", NULL);
+        void *address = get(own, 512, NULL);
+        CHECK(address != NULL);
+        OK(mq_destroy(own));
+        exit(0);
+    }
+    CHECK(status_of(child) == 0);
+
+    CHECK(setenv("MEMQUILT_DEVICE", "sim:h200", 1) == 0);
+    shared = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    void *plugged = memquilt_malloc(512, 0, NULL);
+    CHECK(plugged != NULL);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, busy, NULL) == 0);
+    for (int i = 0; i < 20; i++) {
+        child = fork();
+        if (child == 0) {
+            alarm(20); // One that waits for a lock ends.
+            in_child(plugged);
+        }
+        CHECK(status_of(child) == 0);
+    }
+    stop = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    OK(mq_check(shared));
+    mq_clear_last_error();
+    memquilt_free(plugged, 512, 0, NULL);
+    CHECK(mq_last_error() == MQ_STATUS_OK);
+    OK(mq_destroy(shared));
+    return 0;
+}

@@ -1,0 +1,122 @@
+//! C programs against the library, as its users build them, on the simulated device.
+//!
+//! Each `.c` file beside this one is a program that checks something and fails with a sentence.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod tools;
+
+use memquilt::trace::{TraceEvent, read_path};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+use tools::{FFI, compiler, library, run};
+
+/// What a static library of Rust's needs, as `rustc --print native-static-libs` says for Linux.
+const STATIC_NEEDS: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
+
+/// A program of this folder, built with the shared library; `None` without a compiler.
+struct Program {
+    path: PathBuf,
+    folder: TempDir,
+}
+
+impl Program {
+    fn build(source: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        // The name in a program is the soname, as where the library is installed.
+        std::os::unix::fs::symlink(library().join("libmemquilt.so"), folder.path().join("libmemquilt.so.1")).unwrap();
+        let mut command = compiler("CC", "cc")?.command();
+        command.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-pthread", "-o"]);
+        command.arg(&path).arg(Path::new(FFI).join(source)).arg("-L").arg(library()).arg("-lmemquilt");
+        run(command.arg(format!("-Wl,-rpath,{}", folder.path().display())));
+        Some(Self { path, folder })
+    }
+
+    /// It, without the environment that the pluggable functions read.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
+        command.current_dir(self.folder.path()).env_remove("MEMQUILT_CONF").env_remove("MEMQUILT_DEVICE");
+        command
+    }
+}
+
+#[test]
+fn memory_and_files() {
+    let Some(program) = Program::build("tests/memory.c") else { return };
+    run(program.command().arg(program.folder.path()));
+    for name in ["trace.csv", "trace.mqt", "snapshot.pickle"] {
+        let traces = read_path(&program.folder.path().join(name)).unwrap();
+        let [trace] = traces.as_slice() else { panic!("{name}: {traces:?}") };
+        let sizes = trace.events.iter().filter_map(|event| match event {
+            TraceEvent::Alloc { size, .. } => Some(*size >> 20),
+            _ => None,
+        });
+        assert_eq!(sizes.collect::<Vec<_>>(), [3, 5], "{name}");
+        assert!(trace.events.contains(&TraceEvent::FreeCompleted { block: 0 }), "{name}: {:?}", trace.events);
+    }
+    let left = std::fs::read_dir(program.folder.path()).unwrap().count();
+    assert_eq!(left, 5, "nothing half done is left beside three files, the program and the library");
+}
+
+#[test]
+fn misuse() {
+    if let Some(program) = Program::build("tests/misuse.c") {
+        run(&mut program.command());
+    }
+}
+
+#[test]
+fn pools() {
+    if let Some(program) = Program::build("tests/pools.c") {
+        run(&mut program.command());
+    }
+}
+
+#[test]
+fn threads() {
+    if let Some(program) = Program::build("tests/threads.c") {
+        run(&mut program.command());
+    }
+}
+
+#[test]
+fn fork() {
+    if let Some(program) = Program::build("tests/fork.c") {
+        run(&mut program.command());
+    }
+}
+
+#[test]
+fn the_pluggable_pair() {
+    let Some(program) = Program::build("tests/pluggable.c") else { return };
+    let said = |what: &str, device: &str, options: &str| {
+        let mut command = program.command();
+        let output = run(command.arg(what).env("MEMQUILT_DEVICE", device).env("MEMQUILT_CONF", options));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let good = said("good", "sim:h200,capacity=1GiB", "strategy:stitch,max_views:7");
+    assert!(good.starts_with("memquilt, device 1: ") && good.contains("3.00 GiB"), "{good}");
+    // Once for each of two devices.
+    let options = said("options", "sim:h200", "strateg:stitch");
+    assert_eq!(options.matches("unknown option `strateg`; did you mean `strategy`?").count(), 2, "{options}");
+    let device = said("device", "cuda:1", "");
+    assert_eq!(device.matches("expected a simulated device").count(), 2, "{device}");
+    assert_eq!((options.lines().count(), device.lines().count()), (2, 2));
+}
+
+#[test]
+fn the_example_runs_also_with_the_static_library() {
+    let Some(program) = Program::build("examples/training_step.c") else { return };
+    let shared = run(&mut program.command()).stdout;
+    let path = program.folder.path().join("static");
+    let mut command = compiler("CC", "cc").unwrap().command();
+    command.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&path);
+    command.arg(Path::new(FFI).join("examples/training_step.c")).arg(library().join("libmemquilt.a"));
+    run(command.args(STATIC_NEEDS));
+    let alone = run(&mut Command::new(&path)).stdout;
+    assert_eq!(String::from_utf8_lossy(&shared), String::from_utf8_lossy(&alone));
+    assert!(String::from_utf8_lossy(&shared).contains("stitched"), "{}", String::from_utf8_lossy(&shared));
+}

@@ -1,0 +1,85 @@
+//! What the shared library exports is what the header declares, and it needs nothing that a machine may not have.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod tools;
+
+use object::read::elf::{Dyn, ElfFile64, FileHeader};
+use object::{Object, ObjectSymbol};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_char};
+use std::fs;
+use tools::{FFI, library};
+
+fn header() -> String {
+    fs::read_to_string(format!("{FFI}/memquilt.h")).unwrap()
+}
+
+/// The numbers and names of `enum mq_status`.
+fn statuses() -> Vec<(i32, String)> {
+    let parse = |line: &str| {
+        let (name, number) = line.trim().strip_suffix(',')?.split_once(" = ")?;
+        name.starts_with("MQ_STATUS_").then(|| (number.parse().unwrap(), name.to_owned()))
+    };
+    header().lines().filter_map(parse).collect()
+}
+
+#[test]
+fn exports_are_the_declarations() {
+    let bytes = fs::read(library().join("libmemquilt.so")).unwrap();
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
+    let exported: BTreeSet<String> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .filter_map(|symbol| symbol.name().ok().map(str::to_owned))
+        .collect();
+    // A declaration begins a line; the name stands before its first parenthesis.
+    let header = header();
+    let begins = |line: &&str| line.contains('(') && !line.starts_with([' ', '/', '#']) && !line.starts_with("typedef");
+    let declared: BTreeSet<String> = header
+        .lines()
+        .filter(begins)
+        .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next().map(str::to_owned))
+        .collect();
+    assert!(declared.len() > 30 && declared.contains("memquilt_malloc"), "{declared:?}");
+    assert_eq!(exported, declared);
+}
+
+#[test]
+fn the_soname_has_the_version_of_the_interface_and_no_cuda_is_needed() {
+    let define = "#define MQ_ABI_VERSION ";
+    let header = header();
+    let version = header.lines().find_map(|line| line.strip_prefix(define)).unwrap();
+    let bytes = fs::read(library().join("libmemquilt.so")).unwrap();
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
+    let endian = file.elf_header().endian().unwrap();
+    let sections = file.elf_section_table();
+    let (entries, strings) = sections.dynamic(endian, &*bytes).unwrap().unwrap();
+    let strings = sections.strings(endian, &*bytes, strings).unwrap();
+    let of = |tag: u32| -> Vec<String> {
+        let entries = entries.iter().filter(|entry| entry.d_tag(endian) == u64::from(tag));
+        entries.map(|entry| String::from_utf8_lossy(entry.string(endian, strings).unwrap()).into_owned()).collect()
+    };
+    assert_eq!(of(object::elf::DT_SONAME), [format!("libmemquilt.so.{version}")]);
+    let needed = of(object::elf::DT_NEEDED);
+    assert!(needed.iter().any(|name| name.starts_with("libc.so")), "{needed:?}");
+    assert!(!needed.iter().any(|name| name.contains("cuda")), "{needed:?}");
+}
+
+#[test]
+fn every_status_has_its_name() {
+    // SAFETY: the library was just built from this package; loading it runs nothing but Rust's own initialisers.
+    let library = unsafe { libloading::Library::new(library().join("libmemquilt.so")) }.unwrap();
+    // SAFETY: the type is that of the function's definition.
+    let name: libloading::Symbol<'_, extern "C" fn(i32) -> *const c_char> =
+        unsafe { library.get(b"mq_status_name") }.unwrap();
+    // SAFETY: what it returns ends in a NUL and lives as long as the library.
+    let name_of = |number| unsafe { CStr::from_ptr(name(number)) }.to_str().unwrap().to_owned();
+    let statuses = statuses();
+    assert!(statuses.len() >= 20, "{statuses:?}");
+    for (index, (number, declared)) in statuses.iter().enumerate() {
+        assert_eq!((*number as usize, &name_of(*number)), (index, declared));
+    }
+    assert_eq!(name_of(statuses.len() as i32), "MQ_STATUS_UNKNOWN");
+}
