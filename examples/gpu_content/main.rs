@@ -167,6 +167,8 @@ fn line(gpu: &Arc<dyn Gpu>, plan: &Plan, options: &str, report: &Report, elapsed
         "views_reused": stats.views_reused,
         "views_dropped": stats.views_dropped,
         "stream_waits": stats.stream_waits,
+        "bytes_taken_across": stats.waits.bytes,
+        "wait_age_mean": stats.waits.age_total as f64 / stats.stream_waits.max(1) as f64,
         "cpu_syncs": stats.num_sync_all_streams,
         "peak_reserved": stats.reserved_bytes.all.peak,
         "bytes_left": left,
