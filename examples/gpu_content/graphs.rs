@@ -210,8 +210,12 @@ impl Program {
         let Graph { id, checks, is_whole, ref kept } = pool.graphs[graph];
         let input = kept.last().copied().filter(|_| !is_whole);
         self.driver.stream_wait(stream, pool.last)?;
+        let pauses = self.random.below(2) == 0;
         pool.graphs.iter_mut().skip(graph).for_each(|later| later.is_whole = false);
         pool.graphs[graph].is_whole = true;
+        if pauses {
+            self.pause(stream)?;
+        }
         if let Some(Kept { words, tag }) = input {
             self.launch(stream, Kernel::Fill { to: words, tag })?;
         }
@@ -246,7 +250,11 @@ impl Program {
         if self.graphs.is_capturing() {
             return Ok(());
         }
-        self.inspect(at, graph)?;
+        // Its blocks in between are no one's any more, while it may still run.
+        match self.random.below(2) {
+            0 => self.replay(at, graph)?,
+            _ => self.inspect(at, graph)?,
+        }
         let dropped = self.graphs.pools[at].graphs.remove(graph);
         let released = self.graphs.pools[at].graphs.is_empty().then(|| self.graphs.pools.swap_remove(at));
         // In either order: what a graph may still use waits for the device, and live blocks go on as any other.

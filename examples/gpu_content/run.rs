@@ -71,16 +71,18 @@ impl Report {
 
 /// Runs a program on a device that nothing ran on before, to its end or until a word is wrong.
 pub(crate) fn run(gpu: &Arc<dyn Gpu>, plan: &Plan) -> Outcome<Report> {
+    gpu.enter()?;
     let driver = sabotage::driver(plan.sabotage, gpu.driver());
     let shared = Arc::new(Shared::new(Arc::clone(gpu), Allocator::new(driver, plan.config.clone())?, plan.sabotage));
-    let start = Instant::now();
-    let ends = AtomicBool::new(false);
+    // Before any thread runs: none makes streams while another one captures.
+    let programs = (0..plan.threads).map(|number| program(&shared, plan, number)).collect::<Outcome<Vec<_>>>()?;
+    let (start, ends) = (Instant::now(), AtomicBool::new(false));
     let tally = thread::scope(|scope| {
-        let threads: Vec<_> = (0..plan.threads)
-            .map(|number| {
-                let (shared, ends) = (Arc::clone(&shared), &ends);
-                scope.spawn(move || {
-                    let result = one_thread(shared, plan, number, start, ends);
+        let threads: Vec<_> = programs
+            .into_iter()
+            .map(|program| {
+                scope.spawn(|| {
+                    let result = one_thread(program, plan, start, &ends);
                     if result.is_err() {
                         ends.store(true, Ordering::Relaxed);
                     }
@@ -94,7 +96,6 @@ pub(crate) fn run(gpu: &Arc<dyn Gpu>, plan: &Plan) -> Outcome<Report> {
         }
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(sum)
     })?;
-    gpu.enter()?;
     let findings = gpu.findings()?;
     let stats = shared.allocator.stats();
     shared.allocator.empty_cache()?;
@@ -102,14 +103,18 @@ pub(crate) fn run(gpu: &Arc<dyn Gpu>, plan: &Plan) -> Outcome<Report> {
     Ok(Report { tally, findings, stats, left: shared.allocator.reserved() })
 }
 
-fn one_thread(shared: Arc<Shared>, plan: &Plan, number: u64, start: Instant, ends: &AtomicBool) -> Outcome<Tally> {
-    shared.gpu.enter()?;
+fn program(shared: &Arc<Shared>, plan: &Plan, number: u64) -> Outcome<Program> {
     let mut streams = vec![StreamId::DEFAULT; usize::from(number == 0)];
     for _ in 0..plan.streams {
         streams.push(shared.gpu.create_stream()?);
     }
     let seed = plan.seed * plan.threads + number;
-    let mut program = Program::new(Arc::clone(&shared), streams, plan.live / plan.threads, seed)?;
+    Program::new(Arc::clone(shared), streams, plan.live / plan.threads, seed)
+}
+
+fn one_thread(mut program: Program, plan: &Plan, start: Instant, ends: &AtomicBool) -> Outcome<Tally> {
+    let shared = Arc::clone(&program.shared);
+    shared.gpu.enter()?;
     for operation in 1.. {
         program.step()?;
         let done = match plan.until {
