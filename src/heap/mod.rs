@@ -262,12 +262,12 @@ impl Heap {
 
     /// The live allocation that starts at `address`.
     pub(crate) fn live(&self, address: u64) -> Result<BlockId> {
-        self.addresses.get(&address).copied().ok_or(Error::InvalidAddress { address })
+        self.addresses.get(&address).copied().ok_or_else(|| Error::InvalidAddress { address })
     }
 
     /// Takes a live allocation out of the address table, on the way to freeing it.
     pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
-        self.addresses.remove(&address).ok_or(Error::InvalidAddress { address })
+        self.addresses.remove(&address).ok_or_else(|| Error::InvalidAddress { address })
     }
 
     /// Undoes [`Self::take_live`]: the allocation stays live.
