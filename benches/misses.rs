@@ -8,15 +8,21 @@
 mod stage;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use memquilt::Allocator;
-use memquilt::driver::StreamId;
+use memquilt::driver::{Driver, StreamId};
+use memquilt::{Allocator, Config};
 use stage::Device;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Of a chunk in these benchmarks: the smallest there are, so that any device has enough for many.
 const CHUNK: u64 = 2 << 20;
 const OPTIONS: &str = "strategy:stitch,chunk_size_mb:2";
 const CHUNKS: [u64; 5] = [1, 4, 16, 64, 256];
+
+fn allocator_on(driver: &Arc<dyn Driver>) -> Allocator {
+    let options = Config::parse(OPTIONS).expect("valid options");
+    Allocator::new(Arc::clone(driver), options).expect("a device with virtual memory")
+}
 
 fn allocate(allocator: &Allocator, chunks: u64) -> u64 {
     allocator.allocate(chunks * CHUNK, StreamId::DEFAULT).expect("plenty of memory")
@@ -26,8 +32,9 @@ fn allocate(allocator: &Allocator, chunks: u64) -> u64 {
 /// the end, all outside of the measurement.
 fn time(device: &Device, rounds: u64, chunks: u64, prepare: impl Fn(&Allocator) -> Vec<u64>) -> Duration {
     let mut taken = Duration::ZERO;
+    let driver = device.driver();
     for _ in 0..rounds {
-        let allocator = device.allocator(OPTIONS);
+        let allocator = allocator_on(&driver);
         let live = prepare(&allocator);
         let start = Instant::now();
         let address = allocate(&allocator, chunks);
@@ -51,7 +58,7 @@ fn stitched(c: &mut Criterion) {
     let mut group = c.benchmark_group("miss_stitched");
     group.sample_size(10);
     for chunks in CHUNKS.into_iter().filter(|chunks| *chunks > 1) {
-        let allocator = device.allocator(OPTIONS);
+        let allocator = allocator_on(&device.driver());
         let live = comb(&allocator, chunks);
         let before = allocator.reserved();
         let address = allocate(&allocator, chunks);
@@ -79,8 +86,9 @@ fn grown(c: &mut Criterion) {
     group.finish();
 }
 
+/// Of what is measured: to prepare it takes many times as long.
 fn short() -> Criterion {
-    Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1))
+    Criterion::default().warm_up_time(Duration::from_millis(10)).measurement_time(Duration::from_millis(50))
 }
 
 criterion_group!(name = benches; config = short(); targets = stitched, grown);

@@ -6,7 +6,7 @@ import sys
 GIB = 1 << 30
 # Driver calls that move memory; the others are events and questions.
 MEMORY_CALLS = ("create", "map", "set_access", "unmap", "release", "reserve", "address_free", "malloc", "free")
-COLUMNS = ("job", "allocator", "held, GiB", "utilization, %", "ns/op, pass 1", "{later}", "{steady}",
+COLUMNS = ("job", "allocator", "held, GiB", "utilization, %", "ns/op, pass 1", "pass 2", "{later}", "{steady}",
            "allocation p50", "p99", "p99.9", "max, us", "free p50", "p99", "p99.9", "max, us",
            "driver calls, pass 1", "later")
 
@@ -73,9 +73,12 @@ class Run:
     def first(self):
         return self.passes[0]["all"]["mean"] if self.passes else None
 
+    def second(self):
+        return self.timed[1]["all"]["mean"] if self.timed[1:] else None
+
     def later(self):
-        """The mean over the later passes in which each operation was timed, a read of the clock included."""
-        return statistics.mean(line["all"]["mean"] for line in self.timed[1:]) if self.timed[1:] else None
+        """The mean over the passes after the second in which each operation was timed, a read of the clock included."""
+        return statistics.mean(line["all"]["mean"] for line in self.timed[2:]) if self.timed[2:] else None
 
     def steady(self):
         return statistics.mean(line["ns_per_op"] for line in self.plain) if self.plain else None
@@ -107,7 +110,7 @@ def row(run):
     utilization = run.utilization()
     cells = [run.trace, run.candidate, number(run.held() / GIB or None, ".2f")]
     cells.append(number(utilization and 100 * utilization, ".2f"))
-    cells += [number(value) for value in (run.first(), run.later(), run.steady())]
+    cells += [number(value) for value in (run.first(), run.second(), run.later(), run.steady())]
     for of in ("allocations", "frees"):
         cells += [number(run.figure(of, name)) for name in ("p50", "p99", "p99.9")]
         largest = run.figure(of, "max")
@@ -135,7 +138,8 @@ def against_torch(runs):
             if not native or not expandable or name.startswith("torch-"):
                 continue
             yield [run.trace, name, ratio(run.first(), native.first()), ratio(run.first(), expandable.first()),
-                   ratio(run.later(), native.later()), ratio(run.steady(), native.steady()),
+                   ratio(run.second(), native.second()), ratio(run.later(), native.later()),
+                   ratio(run.steady(), native.steady()),
                    ratio(run.figure("allocations", "p99.9"), native.figure("allocations", "p99.9")),
                    ratio(run.figure("frees", "p99.9"), native.figure("frees", "p99.9")),
                    ratio(run.held(), native.held()), ratio(run.held(), expandable.held())]
@@ -152,7 +156,7 @@ def render(rows):
     device = heads[0]["device"] if heads else "-"
     clock = statistics.median(row["clock_ns"] for row in heads) if heads else 0
     machine = "{cores} cores, {machine}; {date}".format(**rows[0])
-    later, steady = f"passes 2-{timed}", f"passes {timed + 1}-{timed + plain}"
+    later, steady = f"passes 3-{timed}", f"passes {timed + 1}-{timed + plain}"
     columns = [column.format(later=later, steady=steady) for column in COLUMNS]
     text = [f"Device: {device}; PyTorch {rows[0]['torch'] or '-'}; {machine}.",
             f"Two reads of the clock in a row: {clock:.0f} ns, in all figures but those of {steady}.",
@@ -163,8 +167,8 @@ def render(rows):
     text += [*remarks, ""] if remarks else []
     compared = list(against_torch(runs))
     if compared:
-        columns = ["pass 1 / native", "pass 1 / expandable", f"{later} / native", f"{steady} / native",
-                   "allocation p99.9 / native", "free p99.9 / native", "held / native", "held / expandable"]
+        columns = ["pass 1 / native", "pass 1 / expandable", "pass 2 / native", f"{later} / native",
+                   f"{steady} / native", "allocation p99.9 / native", "free p99.9 / native", "held / native", "held / expandable"]
         text += ["As a part of PyTorch's (1 is as much, less is better):", ""]
         text += lines_of(["job", "allocator", *columns], compared)
     return "\n".join(text)
