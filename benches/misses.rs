@@ -73,6 +73,7 @@ fn stitched(c: &mut Criterion) {
     group.finish();
 }
 
+/// After the first growth, which reserves addresses.
 fn grown(c: &mut Criterion) {
     let device = Device::open();
     let mut group = c.benchmark_group("miss_grown");
@@ -80,7 +81,7 @@ fn grown(c: &mut Criterion) {
     for chunks in CHUNKS {
         group.throughput(Throughput::Elements(chunks));
         group.bench_with_input(BenchmarkId::from_parameter(chunks), &chunks, |b, &chunks| {
-            b.iter_custom(|rounds| time(&device, rounds, chunks, |_| Vec::new()));
+            b.iter_custom(|rounds| time(&device, rounds, chunks, |allocator| vec![allocate(allocator, 1)]));
         });
     }
     group.finish();
