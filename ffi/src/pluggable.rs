@@ -88,7 +88,7 @@ pub unsafe extern "C" fn mq_plugged(device: c_int, allocator: *mut AllocatorId) 
 #[inline]
 fn plugged(device: c_int) -> Outcome<Plugged> {
     let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index)).ok_or_else(|| no_device(device))?;
-    match slot.opened.get_or_init(|| open(device).map_err(|failure| (failure.status, failure.text))) {
+    match slot.opened.get_or_init(|| open(device).map_err(|failure| (failure.status, failure.text.clone()))) {
         Ok(opened) => Ok(*opened),
         Err((status, text)) => Err(Failure::new(*status, text.as_str())),
     }
