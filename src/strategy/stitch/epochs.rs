@@ -173,6 +173,10 @@ impl Epochs {
         if !ground.heap.pools[pool as usize].freed_in_epoch {
             return Ok(());
         }
+        if ground.heap.pools[pool as usize].ended || ground.was_replaced(pool)? {
+            self.passed(ground, pool);
+            return Ok(());
+        }
         let number = pool as usize / 2;
         self.closed.resize_with(self.closed.len().max(number + 1), VecDeque::new);
         let queue = &mut self.closed[number];
@@ -217,15 +221,18 @@ impl Epochs {
 
     /// The CPU has waited for every stream: all epochs are passed, those that are open too.
     pub(in crate::strategy) fn all_passed(&mut self, ground: &mut Ground<'_>) {
-        for queue in &mut self.closed {
+        ground.heap.stream_pools().collect::<Vec<_>>().into_iter().for_each(|pool| self.passed(ground, pool));
+    }
+
+    /// All that a stream was given is done: its epochs are passed, the one that is open too.
+    pub(in crate::strategy) fn passed(&mut self, ground: &mut Ground<'_>, pool: u32) {
+        if let Some(queue) = self.closed.get_mut(pool as usize / 2) {
             self.idle_events.extend(queue.drain(..).map(|closed| closed.event));
         }
-        for pool in ground.heap.stream_pools().collect::<Vec<_>>() {
-            let of = &mut ground.heap.pools[pool as usize];
-            of.epoch += 1;
-            of.freed_in_epoch = false;
-            of.passed = of.epoch;
-        }
+        let of = &mut ground.heap.pools[pool as usize];
+        of.epoch += 1;
+        of.freed_in_epoch = false;
+        of.passed = of.epoch;
     }
 
     /// Gives every event back. For the end of an allocator.
