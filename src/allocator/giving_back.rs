@@ -127,7 +127,6 @@ impl Core {
     /// memory.
     pub(super) fn miss(&mut self, request: &Request, by_all_means: bool) -> Result<Option<BlockId>> {
         self.heap.counters.views_refused = None;
-        self.look_at_stream(request.pool)?;
         let found = self.timed(|strategy, ground| match strategy.miss(ground, request) {
             Err(Miss::OutOfMemory) if by_all_means => {
                 ground.reclaim()?;

@@ -15,8 +15,8 @@ use crate::stats::Class;
 /// recorded on it also after its memory was freed.
 ///
 /// Drivers give the handle of a destroyed stream to a new one. Where the driver numbers streams (CUDA 12.0), that is noticed
-/// when the handle's next request finds no free block, and before another stream gets memory that was freed on it; the CPU
-/// waits for the device then. It is not noticed by a request that finds a free block, which the old stream may still use, nor
+/// before another stream gets memory that was freed on it, and before such memory goes back to the driver; the CPU waits for
+/// the device then. It is not noticed by the new stream's own requests, which may get memory that the old one still uses, nor
 /// for a stream named with [`record_stream`](Self::record_stream), nor in private pools. So forget a stream before it is
 /// destroyed.
 impl Allocator {
@@ -95,19 +95,5 @@ impl Core {
         }
         self.heap.end_stream(stream);
         Ok(())
-    }
-
-    /// Before memory of a stream that was not yet passed is relied on: whether its handle still means the same stream.
-    pub(super) fn look_at_stream(&mut self, pool: u32) -> Result<()> {
-        let large = pool & !1;
-        if self.heap.pools[large as usize].number.is_none() || self.heap.private.capturing() {
-            return Ok(());
-        }
-        Ok(self.timed(|strategy, ground| {
-            if ground.was_replaced(large)? {
-                strategy.stream_passed(ground, large);
-            }
-            Ok::<_, DriverError>(())
-        })?)
     }
 }

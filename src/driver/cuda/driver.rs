@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, unknown_event};
 use super::ffi::{self, MemAllocationProp};
 use super::open::has_attribute;
@@ -187,10 +188,11 @@ impl Driver for CudaDriver {
     }
 
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
-        if stream == StreamId::DEFAULT || !self.tells_streams_apart() {
+        // First, so that a stream nobody vouches for is refused with old drivers too.
+        let raw = self.raw_stream(Call::StreamNumber, stream)?;
+        if raw.is_null() || !self.tells_streams_apart() {
             return Ok(None);
         }
-        let raw = self.raw_stream(Call::StreamNumber, stream)?;
         let mut number = 0;
         // SAFETY: the pointer is to a live integer, and the stream is alive (`raw_stream`).
         self.demand(Call::StreamNumber, || stream_text(stream), |api| unsafe { api.stream_get_id(raw, &mut number) })?;
@@ -201,11 +203,8 @@ impl Driver for CudaDriver {
         let mut capture = ffi::CAPTURE_STATUS_NONE;
         let raw = self.raw_stream(Call::IsCapturing, stream)?;
         // SAFETY: the pointer is to a live integer, and the stream is alive (`raw_stream`).
-        self.demand(
-            Call::IsCapturing,
-            || stream_text(stream),
-            |api| unsafe { api.stream_is_capturing(raw, &mut capture) },
-        )?;
+        let issue = |api: &CudaApi| unsafe { api.stream_is_capturing(raw, &mut capture) };
+        self.demand(Call::IsCapturing, || stream_text(stream), issue)?;
         // An invalidated capture goes on until it is ended.
         Ok(capture != ffi::CAPTURE_STATUS_NONE)
     }
