@@ -190,11 +190,15 @@ impl Deferred {
     /// Gives every event back to the driver. For the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, _)| event);
-        for event in self.idle_events.drain(..).chain(queued) {
-            if let Err(error) = driver.event_destroy(event) {
-                tracing::warn!(%error, "an event could not be destroyed");
-            }
-        }
+        destroy_events(driver, self.idle_events.drain(..).chain(queued));
+    }
+}
+
+/// Gives events back to the driver. With a lost context none can be: that is said once, not a thousand times.
+pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = EventId>) {
+    let failed: Vec<_> = events.filter_map(|event| driver.event_destroy(event).err()).collect();
+    if let Some(error) = failed.first() {
+        tracing::warn!(%error, count = failed.len(), "events could not be destroyed");
     }
 }
 

@@ -85,6 +85,13 @@ fn memory_is_exportable_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_device_that_is_not_there_is_a_typed_error() {
+    // SAFETY: there is no such device, so no stream is ever named.
+    let error = unsafe { Allocator::cuda(u32::MAX, Config::default()) }.err().unwrap();
+    assert!(matches!(error, Error::Device(_)), "{error}");
+}
+
+#[test]
 fn a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean() {
     for strategy in StrategyKind::ALL {
         let gpu = device();

@@ -6,6 +6,7 @@
 
 use crate::blocks::BlockId;
 use crate::config::Sharing;
+use crate::deferred::destroy_events;
 use crate::driver::{DriverResult, EventId, in_relaxed_mode};
 use crate::heap::Request;
 use crate::home::GRANULE;
@@ -238,11 +239,7 @@ impl Epochs {
     /// Gives every event back. For the end of an allocator.
     pub(in crate::strategy) fn destroy_events(&mut self, ground: &mut Ground<'_>) {
         let queued = self.closed.drain(..).flatten().map(|closed| closed.event);
-        for event in self.idle_events.drain(..).chain(queued) {
-            if let Err(error) = ground.driver.event_destroy(event) {
-                tracing::warn!(%error, "an event could not be destroyed");
-            }
-        }
+        destroy_events(ground.driver, self.idle_events.drain(..).chain(queued));
     }
 }
 

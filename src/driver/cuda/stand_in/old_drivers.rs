@@ -102,6 +102,14 @@ fn a_driver_without_numbers_of_streams_says_so_once() {
 }
 
 #[test]
+fn memory_in_unknown_pieces_is_refused_where_it_matters() {
+    let coarse = || EntryPoints { mem_get_allocation_granularity: Some(coarse_granularity), ..entry_points() };
+    let error = allocator(coarse(), StrategyKind::Stitch).err().unwrap();
+    assert_eq!(error, Error::Granularity { device: "cuda:1".into(), granularity: 32 << 20 });
+    assert!(allocator(coarse(), StrategyKind::Caching).is_ok());
+}
+
+#[test]
 fn what_nothing_can_replace_is_an_error_that_names_it() {
     let old = EntryPoints { event_query: None, ..entry_points() };
     let driver = CudaDriver::open_with(CudaApi::of(old), 1).unwrap();
