@@ -48,6 +48,7 @@ fn main() -> ExitCode {
 /// A `cudarc` slice whose memory is memquilt's: freed to its allocator, in the order of its stream.
 struct Buffer<'a> {
     slice: ManuallyDrop<CudaSlice<u32>>,
+    address: u64,
     allocator: &'a Allocator,
 }
 
@@ -56,15 +57,15 @@ impl<'a> Buffer<'a> {
         let address = allocator.allocate(4 * u64::from(words), id(stream))?;
         // SAFETY: the address has memory for that many words, and any bits are a word.
         let slice = unsafe { stream.upgrade_device_ptr(address, words as usize) };
-        Ok(Self { slice: ManuallyDrop::new(slice), allocator })
+        Ok(Self { slice: ManuallyDrop::new(slice), address, allocator })
     }
 }
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
         // SAFETY: nobody takes the slice twice: this is the end of the buffer.
-        let address = unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
-        if let Err(error) = self.allocator.free(address) {
+        unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
+        if let Err(error) = self.allocator.free(self.address) {
             eprintln!("{error}");
         }
     }
@@ -116,7 +117,7 @@ fn run(allocator: &Allocator) -> Result<(), Box<dyn Error>> {
 
     // The other stream reads it, and is waited for once it is freed.
     second.join(&first)?;
-    allocator.record_stream(address_of(&stitched, &second), id(&second))?;
+    allocator.record_stream(stitched.address, id(&second))?;
     let mut result = Buffer::new(allocator, &second, WORDS)?;
     let shape = LaunchConfig::for_num_elems(WORDS);
     let mut launch = second.launch_builder(&rewrite);
@@ -143,12 +144,6 @@ fn launch_fill(stream: &Arc<CudaStream>, fill: &CudaFunction, buffer: &mut Buffe
     // SAFETY: the kernel takes an address of that many words, their number and a word.
     unsafe { launch.arg(&mut **buffer).arg(&words).arg(&SEED).launch(LaunchConfig::for_num_elems(words)) }?;
     Ok(())
-}
-
-/// The address of a buffer. cudarc gives it to whoever names the stream that uses it.
-fn address_of(buffer: &Buffer<'_>, stream: &CudaStream) -> u64 {
-    use cudarc::driver::DevicePtr;
-    buffer.device_ptr(stream).0
 }
 
 /// Compares on the host, word by word.
