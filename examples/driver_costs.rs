@@ -7,20 +7,25 @@
 //!
 //! For each size of a handle one line of JSON, times in microseconds, medians: `create`, `map` and `set_access` of a new
 //! handle behind the last one; `view_map` (each) and `view_access` (all in one call, by handle) of the same handles mapped
-//! once more, one behind the other; `unmap` of that view (by handle); `unmap_one` and `release` of each. The first time
-//! that a process touches so much memory (`fresh`) and the second are told apart. Exit code 2: no such device.
+//! once more, one behind the other; `unmap` of that view (by handle); `unmap` and `release` of each; `reserve` and
+//! `address_free` of ranges that each had one handle mapped; `malloc` and `free` of as many pieces as there were handles.
+//! The first time that a process touches so much memory (`fresh`) and the second are told apart. Exit code 2: no such
+//! device.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
 
 use memquilt::driver::cuda::CudaDriver;
 use memquilt::driver::sim::{SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, DriverResult};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 const MIB: u64 = 1 << 20;
 const SIZES_MIB: [u64; 16] = [2, 4, 8, 12, 14, 16, 18, 20, 22, 24, 28, 32, 48, 64, 128, 512];
 /// How much memory is made of handles of each size.
 const TOTAL: u64 = 4 << 30;
+/// How many ranges of addresses are reserved and freed again.
+const RANGES: usize = 32;
 
 fn main() -> ExitCode {
     let device = std::env::args().nth(1).unwrap_or_else(|| "cuda:0".to_owned());
@@ -53,13 +58,8 @@ fn measure(driver: &dyn Driver, round: &str, size: u64) -> DriverResult<()> {
     let count = (TOTAL / size).clamp(8, 512);
     let [home, view] = [driver.reserve(count * size, 0)?, driver.reserve(count * size, 0)?];
     let spent = |call: Call| driver.call_stats().get(call).total_ns;
-    let mut times: Vec<(Call, Vec<u64>)> =
-        [Call::Create, Call::Map, Call::SetAccess, Call::Unmap, Call::Release].map(|call| (call, Vec::new())).into();
-    let mut note = |call: Call, before: u64| {
-        if let Some((_, all)) = times.iter_mut().find(|(of, _)| *of == call) {
-            all.push(spent(call) - before);
-        }
-    };
+    let mut times: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    let mut note = |call: Call, before: u64| times.entry(call.name()).or_default().push(spent(call) - before);
     let mut handles = Vec::new();
     for index in 0..count {
         let before = [Call::Create, Call::Map, Call::SetAccess].map(|call| (call, spent(call)));
@@ -80,6 +80,15 @@ fn measure(driver: &dyn Driver, round: &str, size: u64) -> DriverResult<()> {
         .zip(before)
         .map(|(call, before)| micros(spent(call) - before) / count as f64)
         .collect();
+    for handle in handles.iter().take(RANGES) {
+        let before = [Call::Reserve, Call::AddressFree].map(|call| (call, spent(call)));
+        let range = driver.reserve(size, 0)?;
+        driver.map(range, size, 0, *handle)?;
+        driver.set_access(range, size)?;
+        driver.unmap(range, size)?;
+        driver.address_free(range, size)?;
+        before.into_iter().for_each(|(call, before)| note(call, before));
+    }
     for (index, handle) in (0..).zip(&handles) {
         let before = [Call::Unmap, Call::Release].map(|call| (call, spent(call)));
         driver.unmap(home + index * size, size)?;
@@ -88,8 +97,19 @@ fn measure(driver: &dyn Driver, round: &str, size: u64) -> DriverResult<()> {
     }
     driver.address_free(view, count * size)?;
     driver.address_free(home, count * size)?;
+    let mut blocks = Vec::new();
+    for _ in 0..count {
+        let before = spent(Call::Malloc);
+        blocks.push(driver.malloc(size)?);
+        note(Call::Malloc, before);
+    }
+    for block in blocks {
+        let before = spent(Call::Free);
+        driver.free(block)?;
+        note(Call::Free, before);
+    }
     let medians: serde_json::Map<_, _> =
-        times.iter_mut().map(|(call, all)| (call.name().to_owned(), median(all).into())).collect();
+        times.iter_mut().map(|(call, all)| ((*call).to_owned(), median(all).into())).collect();
     println!(
         "{}",
         serde_json::json!({
