@@ -114,7 +114,8 @@ impl From<Error> for Failure {
             Error::PoolRouted { .. } => Status::PoolRouted,
             Error::PoolNotRouted { .. } => Status::PoolNotRouted,
             Error::Config(_) => Status::Options,
-            Error::NoVirtualMemory { .. } => Status::NoVirtualMemory,
+            Error::NoVirtualMemory { .. } | Error::Granularity { .. } => Status::NoVirtualMemory,
+            Error::Device(_) => Status::Device,
             Error::Driver(_) => Status::Driver,
             Error::Internal(_) => Status::Internal,
         };
