@@ -125,7 +125,7 @@ pub struct Config {
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: Sharing,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
-    /// Smaller chunks take more time in the driver (about 24 us each) and leave less memory unusable. `None`: 20 MiB,
+    /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
     pub chunk_size: Option<u64>,
     /// The most chunks that all views together may map, with the strategies `stitch` and `gmlake`. Each costs the host
