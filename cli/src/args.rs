@@ -107,6 +107,23 @@ What the columns say:
                 the most bytes held where memory is plenty
   tries         replays that the search took";
 
+const WHATIF_COLUMNS: &str = "\
+What the columns say:
+  live          the most bytes requested and not freed: no strategy can do with less
+  reserved      the most bytes that the strategy would have held of the device
+  utilization   live / reserved: 100% is perfect
+  largest step  how many times as large all that the job frees again (activations, temporary
+                buffers) can be on the device; what it never frees (weights, optimizer state) stays
+  tries         replays that the search took
+
+A snapshot is made in the job, a few steps after it began:
+  torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\", context=None)
+  ...
+  torch.cuda.memory._dump_snapshot(\"job.pickle\")
+Where its history does not reach back to the job's beginning, what PyTorch held includes what it had
+cached before. Memory that is not the allocator's (the CUDA context, libraries: about 1 GiB) is not
+counted: give the device as much less (--device sim:h200,capacity=138GiB).";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     Auto,
@@ -126,6 +143,10 @@ pub(crate) enum Command {
     /// Find the smallest GPU memory on which each strategy still runs a trace.
     #[command(after_help = FIT_COLUMNS, override_usage = "memquilt fit [OPTIONS] <TRACE>...")]
     Fit(TraceArgs),
+    /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
+    /// could be.
+    #[command(after_help = WHATIF_COLUMNS, override_usage = "memquilt whatif [OPTIONS] <TRACE>...")]
+    Whatif(TraceArgs),
     /// Replay traces with every value of an option of `stitch`, to see what it costs and gains.
     #[command(subcommand)]
     Study(Study),

@@ -11,6 +11,7 @@ mod replay;
 mod source;
 mod stress;
 mod study;
+mod whatif;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Stress(args) => stress::run(args, cli.color),
         Command::Replay(args) => replay::run(args, cli.color),
         Command::Fit(args) => fit::run(args, cli.color),
+        Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
         Command::Convert(args) => convert::run(args),
         Command::Completions { shell } => {

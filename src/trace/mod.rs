@@ -15,6 +15,7 @@ pub mod recorded;
 mod recorder;
 pub mod replay;
 mod summary;
+pub mod whatif;
 pub mod workload;
 mod write;
 

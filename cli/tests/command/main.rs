@@ -11,6 +11,7 @@ mod memory;
 mod options;
 mod stress;
 mod study;
+mod whatif;
 
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;

@@ -34,7 +34,10 @@ impl Driver for SimGpu {
     }
 
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
-        self.call(Call::Map, size, |state| state.memory.map(address, size, offset, handle))
+        self.charged(Call::Map, size, |state| {
+            let first = state.memory.map(address, size, offset, handle)?;
+            Ok(((), self.config.profile.map(size, first)))
+        })
     }
 
     fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {

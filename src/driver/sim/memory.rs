@@ -36,6 +36,8 @@ pub struct Piece {
 struct Physical {
     size: u64,
     mappings: usize,
+    /// Whether it was ever mapped: the first time costs more.
+    was_mapped: bool,
     released: bool,
 }
 
@@ -125,7 +127,7 @@ impl Memory {
         check_size(size)?;
         self.take(size)?;
         let handle = Handle(self.next_number());
-        self.handles.insert(handle, Physical { size, mappings: 0, released: false });
+        self.handles.insert(handle, Physical { size, mappings: 0, was_mapped: false, released: false });
         Ok(handle)
     }
 
@@ -147,7 +149,8 @@ impl Memory {
         Ok(size)
     }
 
-    pub(super) fn map(&mut self, address: u64, size: u64, offset: u64, handle: Handle) -> Answer<()> {
+    /// Whether it was the handle's first mapping.
+    pub(super) fn map(&mut self, address: u64, size: u64, offset: u64, handle: Handle) -> Answer<bool> {
         let whole = self.size_of(handle)?;
         check_address(address)?;
         if size == 0 {
@@ -169,10 +172,9 @@ impl Memory {
             ));
         }
         self.mappings.insert(address, Mapping { size, handle, access: false });
-        if let Some(physical) = self.handles.get_mut(&handle) {
-            physical.mappings += 1;
-        }
-        Ok(())
+        let Some(physical) = self.handles.get_mut(&handle) else { return Ok(false) };
+        physical.mappings += 1;
+        Ok(!std::mem::replace(&mut physical.was_mapped, true))
     }
 
     /// Refuses a range that is not whole mappings without a gap, within one reservation; else gives their sizes in order.

@@ -143,6 +143,7 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
         meta.insert("source".to_owned(), "pytorch snapshot".into());
         meta.insert("device".to_owned(), ordinal.into());
         meta.insert("reserved".to_owned(), held.map_or(0, reserved).into());
+        meta.insert("peak_reserved".to_owned(), peak_reserved(held.map_or(0, reserved), history).into());
         meta.insert("allocator_settings".to_owned(), raw.settings.clone());
         let name = if used.len() > 1 { format!("{name}.dev{ordinal}") } else { name.to_owned() };
         let trace = trace_of_history(&name, meta, history.iter().copied(), held);
@@ -151,6 +152,20 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
     let mut snapshots: Vec<Snapshot> = devices.into_values().collect();
     snapshots.iter_mut().for_each(|snapshot| snapshot.segments.sort_by_key(|segment| segment.address));
     Ok(PyTorchSnapshot { snapshots, traces })
+}
+
+/// The most bytes that were held in the course of a history at whose end `held` are.
+fn peak_reserved(held: u64, history: &[Option<Event>]) -> u64 {
+    let (mut now, mut peak) = (held, held);
+    for event in history.iter().rev().flatten() {
+        match event.action {
+            Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
+            Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
+            _ => {}
+        }
+        peak = peak.max(now);
+    }
+    peak
 }
 
 fn history_error(file: &str, device: usize, index: usize, length: usize, rule: RuleError) -> TraceError {

@@ -1,0 +1,95 @@
+//! `memquilt whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be.
+
+use crate::args::{Color, Device, TraceArgs};
+use crate::failure::Failure;
+use crate::output::{self, Column, Output, bytes, gib, utilization};
+use crate::progress::Progress;
+use crate::source;
+use comfy_table::Cell;
+use memquilt::trace::whatif::{LARGEST_FACTOR, WhatIf, whatif};
+
+const COLUMNS: [Column; 7] = [
+    Column::text("trace"),
+    Column::text("strategy"),
+    Column::figure("live\nGiB").spare(2),
+    Column::figure("reserved\nGiB"),
+    Column::figure("utilization"),
+    Column::figure("largest\nstep"),
+    Column::figure("tries").spare(1),
+];
+
+pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
+    if matches!(args.run.device, Device::Cuda(_)) {
+        let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let traces = source::load_all(&args.traces, args.generate)?;
+    let mut output = Output::new(color, args.run.svg.as_deref())?;
+    let mut table = output::table(&COLUMNS);
+    let mut sentences = Vec::new();
+    let (mut runs, mut failed) = (0, 0);
+    for trace in &traces {
+        let mut found = Vec::new();
+        for options in args.run.runs() {
+            let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
+            let report = whatif(trace, &options, &mut |done, total| progress.set(done.into(), total.into()))?;
+            drop(progress);
+            runs += 1;
+            failed += usize::from(report.peak_reserved.is_none());
+            if args.run.json {
+                output::print(&report.to_json().to_string())?;
+            } else {
+                table.add_row(row(&report, found.is_empty()));
+            }
+            found.push(report);
+        }
+        sentences.extend(sentence(&found));
+    }
+    if !args.run.json {
+        output.table(&table, &COLUMNS)?;
+        output.text("")?;
+        sentences.iter().try_for_each(|text| output.text(text))?;
+    }
+    output.finish()?;
+    if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+}
+
+fn row(report: &WhatIf, first: bool) -> [Cell; 7] {
+    [
+        Cell::new(if first { report.trace.as_str() } else { "" }),
+        Cell::new(report.strategy),
+        Cell::new(gib(report.peak_live)),
+        report.peak_reserved.map_or_else(|| output::failed("too much"), |held| Cell::new(gib(held))),
+        report.utilization().map_or_else(|| Cell::new(""), utilization),
+        Cell::new(report.largest_step.map_or_else(|| "none".to_owned(), |factor| format!("x {}", times(factor)))),
+        Cell::new(report.tries),
+    ]
+}
+
+/// What a job would have gained by the strategy that needs least.
+fn sentence(found: &[WhatIf]) -> Option<String> {
+    let best =
+        found.iter().filter(|report| report.peak_reserved.is_some()).min_by_key(|report| report.peak_reserved)?;
+    let held = best.peak_reserved?;
+    let recorded = match best.recorded_reserved {
+        None => format!("{}: {} would hold {}.", best.trace, best.strategy, bytes(held)),
+        Some(before) if before > held => format!(
+            "{}: PyTorch held {}; {} would hold {}, {} less.",
+            best.trace,
+            bytes(before),
+            best.strategy,
+            bytes(held),
+            bytes(before - held)
+        ),
+        Some(before) => {
+            format!("{}: PyTorch held {}; no strategy would hold less.", best.trace, bytes(before))
+        }
+    };
+    let factor = best.largest_step?;
+    Some(format!("{recorded} On {} its steps could be {} times as large.", best.device, times(factor)))
+}
+
+/// A factor; at the search's limit it may be more.
+fn times(factor: f64) -> String {
+    format!("{factor:.2}{}", if factor >= LARGEST_FACTOR { " or more" } else { "" })
+}
