@@ -57,6 +57,8 @@ class BuildWithLibrary(build_py):
             sys.exit("memquilt is built inside of its repository: pip install ./ffi/python")
         shutil.copy2(build_library(), PACKAGE / "libmemquilt.so")
         shutil.copy2(WORKSPACE / "ffi" / "memquilt.h", PACKAGE / "memquilt.h")
+        # A library of another profile that is left from before may be the newer file.
+        self.force = True
         super().run()
 
 

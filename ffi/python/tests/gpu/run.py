@@ -21,8 +21,9 @@ TOGETHER = {
     "out_of_memory": ("native", "memquilt"),
     "statistics": ("native", "memquilt"),
     "pools": ("native", "memquilt"),
-    "small_train": ("native", "memquilt", "pluggable"),
+    "small_train": ("native", "memquilt", "command", "pluggable"),
 }
+OURS = ("memquilt", "command", "pluggable")
 LIMIT_S = {"compiled": 150}
 DEFAULT_LIMIT_S = 70
 AT_ONCE = 5
@@ -34,6 +35,9 @@ def run(case, allocator):
     if allocator == "expandable":
         environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     command = [sys.executable, "-W", "ignore", str(HERE / "cases.py"), case, allocator]
+    if allocator == "command":
+        # The program switches nothing on itself.
+        command = [sys.executable, "-m", "memquilt", "run", str(HERE / "cases.py"), case, "native"]
     start = time.monotonic()
     result = {"case": case, "allocator": allocator, "ok": False}
     try:
@@ -56,8 +60,8 @@ def compare(results):
     fine = True
     for case in dict.fromkeys(result["case"] for result in results):
         of = lambda allocator: [result for result in results if result["case"] == case and result["allocator"] == allocator and result["ok"]]
-        native, ours = of("native"), of("memquilt") + of("pluggable")
-        wanted = [result for result in results if result["case"] == case and result["allocator"] in ("memquilt", "pluggable")]
+        native, ours = of("native"), [result for allocator in OURS for result in of(allocator)]
+        wanted = [result for result in results if result["case"] == case and result["allocator"] in OURS]
         line = {"compare": case, "ran": len(ours) == len(wanted)}
         reproducible = len({json.dumps(result["values"]) for result in native}) == 1
         if native and ours:
