@@ -114,8 +114,8 @@ typedef uint64_t mq_allocator;
 
 // A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
 // `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
-// Any other must be a live stream of the allocator's device, which nobody can check. On a simulated device every value
-// is a stream.
+// Any other must be a live stream of the allocator's device, which nobody can check: alive until `mq_forget_stream`, or
+// until the allocator is destroyed. On a simulated device every value is a stream.
 typedef void *mq_stream;
 
 // A request for which there is too little memory, as a callback is told of it. Bytes.
@@ -363,6 +363,16 @@ mq_status mq_free_on(mq_allocator allocator, void *address, mq_stream stream);
 
 // Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
 mq_status mq_record_stream(mq_allocator allocator, void *address, mq_stream stream);
+
+// The program is about to destroy `stream`: it is waited for, and never named to the device again. Its free memory serves
+// others. Blocks that were allocated for it stay valid and are of no stream: where other streams use them on, say so with
+// `mq_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
+mq_status mq_forget_stream(mq_allocator allocator,
+                           mq_stream stream);
+
+// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get. The
+// option exportable_handles:True is for other processes; this is for other devices of this one.
+mq_status mq_enable_peer_access(mq_allocator allocator, uint32_t ordinal);
 
 // The size in bytes of the allocation that starts at `address`, rounding included.
 mq_status mq_size_of(mq_allocator allocator, void *address, size_t *size);

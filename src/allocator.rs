@@ -4,8 +4,10 @@
 //! heap alone; a miss goes to the strategy.
 
 mod checkpoint;
+mod devices;
 mod giving_back;
 mod private;
+mod streams;
 
 use crate::blocks::{Block, BlockId};
 use crate::config::{Config, Sharing};
@@ -14,6 +16,7 @@ use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fragmentation::Fragmentation;
 use crate::heap::{FitRules, Heap, Request};
+use crate::home::GRANULE;
 use crate::observer::{Action, Observer};
 use crate::pressure::Callbacks;
 use crate::rounding::{MAX_REQUEST, round_size};
@@ -75,14 +78,21 @@ impl Allocator {
     /// An allocator that holds nothing yet. Makes no driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range, [`Error::NoVirtualMemory`] where the device cannot do what
-    /// the strategy needs.
+    /// [`Error::Config`] for options outside of their range, [`Error::NoVirtualMemory`] and [`Error::Granularity`] where the
+    /// device cannot do what the strategy needs, [`Error::Driver`] where it cannot export memory that is to be exported.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let config = without_full_fraction(config.validated()?);
         let kind = config.strategy;
         let properties = driver.properties();
         if kind.needs_virtual_memory() && !properties.virtual_memory {
             return Err(Error::NoVirtualMemory { strategy: kind.name(), device: properties.name.clone() });
+        }
+        if kind.needs_virtual_memory() && !GRANULE.is_multiple_of(properties.granularity) {
+            let (device, granularity) = (properties.name.clone(), properties.granularity);
+            return Err(Error::Granularity { device, granularity });
+        }
+        if config.exportable_handles {
+            driver.make_exportable()?;
         }
         let limits = limits_of(&config, &*driver);
         let strategy = strategy::new(kind);
@@ -138,7 +148,10 @@ impl Allocator {
             return self.allocate_privately(guard, pool, size, stream);
         }
         let rounded = round_size(size, &core.config.roundup_power2_divisions);
-        let (pool, class) = core.heap.pool_for(stream, rounded);
+        let (pool, class) = match core.heap.pool_for(stream, rounded) {
+            Some(known) => known,
+            None => core.meet(stream, rounded)?,
+        };
         let request = Request { size: rounded, requested: size, pool, class };
         let mut id = core.heap.fit(&request, &core.rules);
         if id.is_none() {
@@ -175,6 +188,7 @@ impl Allocator {
             return Ok(());
         }
         let core = &mut *self.core.lock();
+        let stream = core.driver.canonical_stream(stream)?;
         let id = core.heap.take_live(address)?;
         core.deferred.record_use(&mut core.heap, id, stream);
         core.free_taken(id)
@@ -190,6 +204,7 @@ impl Allocator {
             return Ok(());
         }
         let core = &mut *self.core.lock();
+        let stream = core.driver.canonical_stream(stream)?;
         let id = core.heap.live(address)?;
         core.deferred.record_use(&mut core.heap, id, stream);
         core.checked()
@@ -284,7 +299,8 @@ impl Allocator {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let core = self.core.lock();
-        Snapshot { device: 0, segments: core.heap.segment_infos(), settings: core.config.to_string() }
+        let device = self.driver.properties().ordinal;
+        Snapshot { device, segments: core.heap.segment_infos(), settings: core.config.to_string() }
     }
 
     /// From now on `observer` is told of everything that changes; the one before is returned.

@@ -60,8 +60,9 @@ impl Deferred {
 
     /// A stream other than the block's own uses it from now on. Naming it twice is the same as once.
     pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
-        let own = heap.pools[heap.blocks[id].pool as usize].stream;
-        if stream == own {
+        let pool = &heap.pools[(heap.blocks[id].pool & !1) as usize];
+        // A handle that has ended is another stream's now.
+        if stream == pool.stream && !pool.ended {
             return;
         }
         let uses = self.uses.entry(id).or_default();
@@ -115,6 +116,11 @@ impl Deferred {
     /// No stream is being captured any more: held blocks wait for their streams.
     fn record_held(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         while let Some(&id) = self.held.front() {
+            if !self.has_uses(id) {
+                self.held.pop_front();
+                heap.free_completed(id);
+                continue;
+            }
             let pending = self.record_events(driver, id)?;
             self.held.pop_front();
             self.defer(heap, pending);
@@ -130,20 +136,33 @@ impl Deferred {
 
     /// As [`Self::poll`], for what has its events already.
     pub(crate) fn ask(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
-        self.drain(heap, |event| driver.event_query(event))
+        self.drain(heap, |_, event| driver.event_query(event))
+    }
+
+    /// A stream is no more, and all that it was given is done: nothing waits for it any longer.
+    pub(crate) fn end_stream(&mut self, heap: &mut Heap, stream: StreamId) -> DriverResult<()> {
+        self.uses.retain(|_, streams| {
+            streams.retain(|of| *of != stream);
+            !streams.is_empty()
+        });
+        self.drain(heap, |of, _| Ok(of == stream))
     }
 
     /// Waits for every event, and frees all that waited.
     pub(crate) fn synchronize(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.record_held(heap, driver)?;
-        self.drain(heap, |event| driver.event_synchronize(event).map(|()| true))
+        self.drain(heap, |_, event| driver.event_synchronize(event).map(|()| true))
     }
 
-    fn drain(&mut self, heap: &mut Heap, complete: impl Fn(EventId) -> DriverResult<bool>) -> DriverResult<()> {
+    fn drain(
+        &mut self,
+        heap: &mut Heap,
+        complete: impl Fn(StreamId, EventId) -> DriverResult<bool>,
+    ) -> DriverResult<()> {
         let mut result = Ok(());
-        for (_, queue) in &mut self.queues {
+        for (stream, queue) in &mut self.queues {
             while let Some(&(event, id)) = queue.front() {
-                match complete(event) {
+                match complete(*stream, event) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
@@ -171,11 +190,15 @@ impl Deferred {
     /// Gives every event back to the driver. For the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, _)| event);
-        for event in self.idle_events.drain(..).chain(queued) {
-            if let Err(error) = driver.event_destroy(event) {
-                tracing::warn!(%error, "an event could not be destroyed");
-            }
-        }
+        destroy_events(driver, self.idle_events.drain(..).chain(queued));
+    }
+}
+
+/// Gives events back to the driver. With a lost context none can be: that is said once, not a thousand times.
+pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = EventId>) {
+    let failed: Vec<_> = events.filter_map(|event| driver.event_destroy(event).err()).collect();
+    if let Some(error) = failed.first() {
+        tracing::warn!(%error, count = failed.len(), "events could not be destroyed");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong in an allocator, typed by what the caller can do about it.
 
 use crate::driver::DriverError;
+use crate::driver::cuda::CudaOpenError;
 use crate::pools::PoolId;
 use crate::shortage::OutOfMemory;
 
@@ -67,6 +68,17 @@ pub enum Error {
         /// The device's name.
         device: String,
     },
+    /// The device divides memory up in a way that no device was known to.
+    #[error("memory of {device} comes in multiples of {granularity} bytes, which do not divide 2 MiB; `caching` works")]
+    Granularity {
+        /// The device's name.
+        device: String,
+        /// What sizes and addresses must be multiples of, in bytes.
+        granularity: u64,
+    },
+    /// The device could not be opened.
+    #[error(transparent)]
+    Device(#[from] CudaOpenError),
     /// The driver failed in another way than for want of memory.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -80,5 +92,12 @@ impl Error {
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory(_))
+    }
+
+    /// Whether the device's context is lost: nothing but a new process helps
+    /// ([`DriverError::is_context_lost`]).
+    #[must_use]
+    pub fn is_context_lost(&self) -> bool {
+        matches!(self, Self::Driver(error) if error.is_context_lost())
     }
 }

@@ -3,7 +3,7 @@
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the other two are PyTorch's, to compare with.
 //! - [`driver`]: what an allocator asks of a GPU. [`driver::sim::SimGpu`] simulates one, [`driver::cuda::CudaDriver`]
-//!   is a real one.
+//!   is a real one, which [`Allocator::cuda`] opens.
 //! - [`trace`] (feature `trace`, on by default): allocation traces of real programs, read, written, recorded, generated
 //!   and replayed.
 //!

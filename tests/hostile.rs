@@ -43,6 +43,8 @@ impl Liar {
                 name: "liar".into(),
                 total_memory: 1 << 30,
                 granularity: 2 * MIB,
+                recommended_granularity: 2 * MIB,
+                ordinal: 0,
                 virtual_memory: true,
             },
             addresses: Mutex::new(Box::new(addresses)),

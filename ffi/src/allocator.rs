@@ -96,6 +96,21 @@ pub extern "C" fn mq_record_stream(allocator: AllocatorId, address: *mut c_void,
     })
 }
 
+/// The program is about to destroy `stream`: it is waited for, and never named to the device again. Its free memory serves
+/// others. Blocks that were allocated for it stay valid and are of no stream: where other streams use them on, say so with
+/// `mq_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_forget_stream(allocator: AllocatorId, stream: Stream) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.forget_stream(boundary::stream(stream)?)?))
+}
+
+/// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get. The
+/// option exportable_handles:True is for other processes; this is for other devices of this one.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.enable_peer_access(ordinal)?))
+}
+
 /// The size in bytes of the allocation that starts at `address`, rounding included.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mq_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {

@@ -54,8 +54,8 @@ pub type AllocatorId = u64;
 
 /// A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
 /// `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
-/// Any other must be a live stream of the allocator's device, which nobody can check. On a simulated device every value
-/// is a stream.
+/// Any other must be a live stream of the allocator's device, which nobody can check: alive until `mq_forget_stream`, or
+/// until the allocator is destroyed. On a simulated device every value is a stream.
 pub type Stream = *mut c_void;
 
 /// `MQ_ABI_VERSION` of the library that is loaded.

@@ -51,6 +51,20 @@ static void memory_waits_for_the_streams_that_used_it(void) {
     }
 }
 
+static void a_forgotten_stream_leaves_its_memory_to_others(void) {
+    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    mq_stream gone = stream_of(0x100), other = stream_of(0x200);
+    void *address = get(a, 600 * MIB, gone);
+    OK(mq_free(a, address));
+    OK(mq_forget_stream(a, gone));
+    CHECK(get(a, 600 * MIB, other) == address);
+    OK(mq_free(a, address));
+    // A simulated device is alone.
+    FAILS(mq_enable_peer_access(a, 1), MQ_STATUS_DRIVER, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED");
+    OK(mq_check(a));
+    OK(mq_destroy(a));
+}
+
 static void memory_goes_back(void) {
     mq_allocator a = create("sim:h200,capacity=8GiB", "strategy:stitch");
     void *address = get(a, 256 * MIB, NULL);
@@ -188,6 +202,7 @@ int main(int count, char **arguments) {
     CHECK(strlen(mq_version()) >= 5);
     memory_is_reused();
     memory_waits_for_the_streams_that_used_it();
+    a_forgotten_stream_leaves_its_memory_to_others();
     memory_goes_back();
     programs_are_asked_before_a_request_fails();
     an_allocator_may_be_destroyed_from_its_own_callback();

@@ -85,6 +85,7 @@ static void the_default_stream_of_each_thread_is_refused(void) {
     address = get(a, 4 * MIB, NULL);
     FAILS(mq_free_on(a, address, per_thread), MQ_STATUS_INVALID_STREAM, "cudaStreamPerThread");
     FAILS(mq_record_stream(a, address, per_thread), MQ_STATUS_INVALID_STREAM, "cudaStreamPerThread");
+    FAILS(mq_forget_stream(a, per_thread), MQ_STATUS_INVALID_STREAM, "cudaStreamPerThread");
     mq_pool pool;
     OK(mq_pool_create(a, &pool));
     FAILS(mq_pool_begin_streams(a, pool, &per_thread, 1, 0), MQ_STATUS_INVALID_STREAM, "cudaStreamPerThread");
@@ -107,6 +108,8 @@ static void handles_are_checked(void) {
     FAILS(mq_free(a, &stats), MQ_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(mq_free_on(a, &stats, NULL), MQ_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(mq_record_stream(a, &stats, NULL), MQ_STATUS_INVALID_HANDLE, "destroyed");
+    FAILS(mq_forget_stream(a, NULL), MQ_STATUS_INVALID_HANDLE, "destroyed");
+    FAILS(mq_enable_peer_access(a, 1), MQ_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(mq_size_of(a, &stats, &size), MQ_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(mq_empty_cache(a, &bytes), MQ_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(mq_trim(a, 1, &bytes), MQ_STATUS_INVALID_HANDLE, "destroyed");

@@ -145,6 +145,7 @@ impl Allocator {
         size: u64,
         stream: StreamId,
     ) -> Result<u64> {
+        let stream = core.driver.canonical_stream(stream)?;
         let calls = self.callbacks.begin();
         let mut tried = core.try_privately(pool, size, stream, calls.is_none())?;
         if let (Some(mut calls), Err(request)) = (calls, &tried) {

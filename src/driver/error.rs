@@ -29,6 +29,13 @@ impl DriverError {
     pub fn is_out_of_memory(&self) -> bool {
         self.status == Status::OUT_OF_MEMORY
     }
+
+    /// Whether the device's context is lost, as after a kernel that used an address it may not use: every later call
+    /// fails as well, and only a new process gets the device back.
+    #[must_use]
+    pub fn is_context_lost(&self) -> bool {
+        self.status.is_context_lost()
+    }
 }
 
 macro_rules! calls {
@@ -94,10 +101,14 @@ calls! {
     StreamWait = "stream_wait", "cuStreamWaitEvent";
     /// `cuStreamSynchronize`
     StreamSynchronize = "stream_synchronize", "cuStreamSynchronize";
+    /// `cuStreamGetId`
+    StreamNumber = "stream_number", "cuStreamGetId";
     /// `cuStreamIsCapturing`
     IsCapturing = "is_capturing", "cuStreamIsCapturing";
     /// `cuCtxSynchronize`
     Synchronize = "synchronize", "cuCtxSynchronize";
+    /// `cuCtxEnablePeerAccess`
+    EnablePeer = "enable_peer", "cuCtxEnablePeerAccess";
     /// `cuThreadExchangeStreamCaptureMode`
     ExchangeCaptureMode = "exchange_capture_mode", "cuThreadExchangeStreamCaptureMode";
     /// `cuLaunchKernel`: a program's call, never an allocator's; only errors of the simulated GPU name it
@@ -158,6 +169,10 @@ statuses! {
     INVALID_DEVICE = 101, "CUDA_ERROR_INVALID_DEVICE";
     /// No context is current on this thread, or it is gone.
     INVALID_CONTEXT = 201, "CUDA_ERROR_INVALID_CONTEXT";
+    /// The device's memory has an error that could not be corrected; the context is lost.
+    ECC_UNCORRECTABLE = 214, "CUDA_ERROR_ECC_UNCORRECTABLE";
+    /// No path between the two devices lets one use the other's memory.
+    PEER_ACCESS_UNSUPPORTED = 217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED";
     /// The handle, event or stream is not (or no longer) valid.
     INVALID_HANDLE = 400, "CUDA_ERROR_INVALID_HANDLE";
     /// The driver has no such entry point.
@@ -166,6 +181,26 @@ statuses! {
     NOT_READY = 600, "CUDA_ERROR_NOT_READY";
     /// The GPU used an address it may not use; the context is lost.
     ILLEGAL_ADDRESS = 700, "CUDA_ERROR_ILLEGAL_ADDRESS";
+    /// A kernel ran for longer than the system allows; the context is lost.
+    LAUNCH_TIMEOUT = 702, "CUDA_ERROR_LAUNCH_TIMEOUT";
+    /// The other device may use plain memory of this one already.
+    PEER_ACCESS_ALREADY_ENABLED = 704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED";
+    /// Someone has destroyed the context (`cudaDeviceReset`).
+    CONTEXT_IS_DESTROYED = 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED";
+    /// An assertion of a kernel failed; the context is lost.
+    ASSERT = 710, "CUDA_ERROR_ASSERT";
+    /// A kernel's stack is broken; the context is lost.
+    HARDWARE_STACK_ERROR = 714, "CUDA_ERROR_HARDWARE_STACK_ERROR";
+    /// A kernel ran into what is no instruction, or trapped; the context is lost.
+    ILLEGAL_INSTRUCTION = 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION";
+    /// A kernel used an address that is not aligned; the context is lost.
+    MISALIGNED_ADDRESS = 716, "CUDA_ERROR_MISALIGNED_ADDRESS";
+    /// A kernel used an address of another space; the context is lost.
+    INVALID_ADDRESS_SPACE = 717, "CUDA_ERROR_INVALID_ADDRESS_SPACE";
+    /// A kernel's program counter is broken; the context is lost.
+    INVALID_PC = 718, "CUDA_ERROR_INVALID_PC";
+    /// A kernel failed in another way; the context is lost.
+    LAUNCH_FAILED = 719, "CUDA_ERROR_LAUNCH_FAILED";
     /// The driver or the device cannot do this.
     NOT_SUPPORTED = 801, "CUDA_ERROR_NOT_SUPPORTED";
     /// The call is not allowed while a stream is being captured; the capture is invalid now.
@@ -174,6 +209,27 @@ statuses! {
     STREAM_CAPTURE_INVALIDATED = 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED";
     /// The driver knows no more.
     UNKNOWN = 999, "CUDA_ERROR_UNKNOWN";
+}
+
+impl Status {
+    /// Whether it says that the context is lost: CUDA's "sticky" errors, and a context that someone has destroyed.
+    #[must_use]
+    pub const fn is_context_lost(self) -> bool {
+        matches!(
+            self,
+            Self::ECC_UNCORRECTABLE
+                | Self::ILLEGAL_ADDRESS
+                | Self::LAUNCH_TIMEOUT
+                | Self::CONTEXT_IS_DESTROYED
+                | Self::ASSERT
+                | Self::HARDWARE_STACK_ERROR
+                | Self::ILLEGAL_INSTRUCTION
+                | Self::MISALIGNED_ADDRESS
+                | Self::INVALID_ADDRESS_SPACE
+                | Self::INVALID_PC
+                | Self::LAUNCH_FAILED
+        )
+    }
 }
 
 impl fmt::Display for Status {

@@ -14,13 +14,28 @@ pub use error::{Call, DriverError, DriverResult, Status};
 
 use std::fmt;
 
-/// A stream as the driver knows it: the raw handle (`CUstream`) as an integer. Zero is the default stream.
+/// A stream as the driver knows it: the raw handle (`CUstream`, `cudaStream_t`) as an integer. Zero is the default stream.
+///
+/// It says nothing of whether there is such a stream. On a real GPU a handle is a pointer, which libcuda follows:
+/// [`cuda::CudaDriver`] says which ones it takes, and on whose word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
 impl StreamId {
     /// The default (legacy) stream.
     pub const DEFAULT: Self = Self(0);
+
+    /// The stream with this handle, as other bindings of CUDA have it: `stream.cu_stream()` of cudarc, `as_inner()` of
+    /// cust, a `cudaStream_t` of C.
+    ///
+    /// ```
+    /// use memquilt::driver::StreamId;
+    /// assert_eq!(StreamId::from_raw(std::ptr::null_mut::<u8>()), StreamId::DEFAULT);
+    /// ```
+    #[must_use]
+    pub fn from_raw<T>(handle: *mut T) -> Self {
+        Self(handle.expose_provenance() as u64)
+    }
 }
 
 impl fmt::Display for StreamId {
@@ -51,10 +66,14 @@ pub struct MemoryInfo {
 pub struct DeviceProperties {
     /// Short name for output: `sim:h200`, `cuda:0`.
     pub name: String,
+    /// The device's number among those that the process sees, 0 on a simulated one.
+    pub ordinal: u32,
     /// Physical memory of the device in bytes.
     pub total_memory: u64,
     /// Every size and address of a virtual-memory call is a multiple of this, in bytes (2 MiB on all NVIDIA GPUs so far).
     pub granularity: u64,
+    /// The granularity that the driver recommends for speed, in bytes: a multiple of the other.
+    pub recommended_granularity: u64,
     /// Whether the virtual-memory calls work at all.
     pub virtual_memory: bool,
 }
@@ -202,6 +221,32 @@ pub trait Driver: Send + Sync {
 
     /// `cuStreamSynchronize`: the CPU waits for all work given to `stream`.
     fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()>;
+
+    /// The handle under which the driver knows `stream`, where it has several. Makes no driver call. Refuses handles that
+    /// name no stream of their own: [`Status::INVALID_HANDLE`].
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId> {
+        Ok(stream)
+    }
+
+    /// `cuStreamGetId`: a number that no other stream of the process ever has, where handles of destroyed streams come
+    /// again. `None` where the driver does not tell, and for the default stream, which is never destroyed.
+    fn stream_number(&self, _stream: StreamId) -> DriverResult<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Lets the device with this ordinal use this one's memory too: what is mapped, and what will be. With `plain` also
+    /// what `malloc` has given and will give, of whoever in the process. Enabling it twice is the same as once.
+    /// [`Status::PEER_ACCESS_UNSUPPORTED`] where no path between the two allows it. A call that fails has changed nothing.
+    fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
+        let detail = format!("device {peer} (plain memory too: {plain}): this driver knows no other devices");
+        Err(DriverError::new(Call::EnablePeer, Status::PEER_ACCESS_UNSUPPORTED, detail))
+    }
+
+    /// From now on memory of `create` can be exported to other processes as a POSIX file descriptor
+    /// (`cuMemExportToShareableHandle`). [`Status::NOT_SUPPORTED`] where the device cannot, and nothing has changed.
+    fn make_exportable(&self) -> DriverResult<()> {
+        Err(DriverError::new(Call::Create, Status::NOT_SUPPORTED, "this driver exports no memory"))
+    }
 
     /// `cuStreamIsCapturing`.
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;

@@ -45,7 +45,11 @@ impl Heap {
         let found = self.private_pairs.iter().rev().find(|(of, on, _)| *of == owner && *on == stream);
         let usable = found.filter(|(.., large)| !(captured && self.pools[*large as usize].in_stream_order));
         let large = match usable {
-            Some((.., large)) => *large,
+            Some((.., large)) => {
+                let large = *large;
+                self.pools[large as usize].ended = false;
+                large
+            }
             None => {
                 let large = self.add_pair(stream, true);
                 self.private_pairs.push((owner, stream, large));
@@ -75,8 +79,10 @@ impl Heap {
     pub(crate) fn freed_privately(&mut self, id: BlockId) {
         let block = self.blocks[id];
         let capture = self.private.get(self.owner_of(block.pool)).map_or(0, |pool| pool.capture);
-        if self.is_private(block.pool) && (block.capture == 0 || block.capture != capture) {
-            self.pools[(block.pool & !1) as usize].in_stream_order = true;
+        let pool = &mut self.pools[(block.pool & !1) as usize];
+        // A stream that has ended gives its memory no order.
+        if pool.private && !pool.ended && (block.capture == 0 || block.capture != capture) {
+            pool.in_stream_order = true;
         }
     }
 
@@ -106,8 +112,13 @@ impl Heap {
     /// any other: at once if the device has `passed`. Live blocks go on as any other.
     pub(crate) fn dissolve_private(&mut self, owner: PoolId, passed: bool) {
         for (_, stream, large) in self.private_pairs.extract_if(.., |(of, ..)| *of == owner).collect::<Vec<_>>() {
+            let ended = self.pools[large as usize].ended;
+            let known = self.pool_of.contains_key(&stream);
             let to = self.stream_pool(stream);
-            self.move_pair(large, to, passed);
+            let pool = &mut self.pools[to as usize];
+            // What is left of an ended stream does not bring it back.
+            pool.ended = ended && (pool.ended || !known);
+            self.move_pair(large, to, passed || ended);
         }
         self.views.unpin(owner);
         self.private.remove(owner);

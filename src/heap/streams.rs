@@ -1,7 +1,8 @@
 //! The pools of streams: which stream has which.
 //!
 //! Owns: how a stream comes by its pools, and that streams which have nothing any more leave theirs to others: a program
-//! may create streams for ever.
+//! may create streams for ever. Pools of a stream that has ended stay, until the program names its handle again; the handle
+//! is never given to the driver meanwhile.
 
 use super::Heap;
 use crate::blocks::BlockId;
@@ -37,6 +38,10 @@ pub(crate) struct Pool {
     /// Of a private pool: whether memory that lies free was used outside of the capture that is under way, so that only
     /// this stream may take it.
     pub(crate) in_stream_order: bool,
+    /// Whether its stream is no more, and all that it was given is done.
+    pub(crate) ended: bool,
+    /// What tells its stream from others that get the same handle, where the driver tells.
+    pub(crate) number: Option<u64>,
 }
 
 impl Pool {
@@ -52,6 +57,8 @@ impl Pool {
             freed_bytes: 0,
             passed: 0,
             in_stream_order: false,
+            ended: false,
+            number: None,
         }
     }
 }
@@ -62,13 +69,47 @@ impl Heap {
         (0..self.pools.len() as u32).step_by(2).filter(|pool| *pool != self.idle && !self.is_private(*pool))
     }
 
-    /// The pool that serves rounded `size` bytes on `stream`.
-    pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> (u32, Class) {
+    /// The pool that serves rounded `size` bytes on `stream`; `None` for a stream that is yet to be met.
+    pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> Option<(u32, Class)> {
         let class = Class::of(size <= SMALL_LIMIT);
         if self.last_pool.0 != stream {
-            self.last_pool = (stream, self.stream_pool(stream));
+            self.last_pool = (stream, self.known_pool(stream)?);
         }
-        (self.last_pool.1 + class as u32, class)
+        Some((self.last_pool.1 + class as u32, class))
+    }
+
+    /// The large pool of a stream that was met and has not ended.
+    fn known_pool(&self, stream: StreamId) -> Option<u32> {
+        self.pool_of.get(&stream).copied().filter(|pool| !self.pools[*pool as usize].ended)
+    }
+
+    /// A stream is met, whose handle another may have had that has ended.
+    pub(crate) fn meet(&mut self, stream: StreamId, number: Option<u64>) {
+        let large = self.stream_pool(stream);
+        let pool = &mut self.pools[large as usize];
+        (pool.ended, pool.number) = (false, number);
+    }
+
+    /// Another handle of the default stream, whose pools are never anyone else's.
+    pub(crate) fn alias_default(&mut self, alias: StreamId) {
+        self.pool_of.insert(alias, 0);
+    }
+
+    /// The large pools of that handle, those of private pools too.
+    pub(crate) fn pools_of(&self, stream: StreamId) -> Vec<u32> {
+        let private = self.private_pairs.iter().filter(|(_, on, _)| *on == stream).map(|(.., large)| *large);
+        self.pool_of.get(&stream).copied().into_iter().chain(private).collect()
+    }
+
+    /// The stream is no more, and all that it was given is done.
+    pub(crate) fn end_stream(&mut self, stream: StreamId) {
+        for large in self.pools_of(stream) {
+            let pool = &mut self.pools[large as usize];
+            (pool.ended, pool.number, pool.in_stream_order) = (true, None, false);
+        }
+        if self.last_pool.0 == stream {
+            self.last_pool = (StreamId::DEFAULT, 0);
+        }
     }
 
     /// The large pool of a stream.

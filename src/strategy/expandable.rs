@@ -27,7 +27,6 @@ pub(super) struct Expandable {
 /// Units of a segment that lie wholly inside a free block.
 struct Units {
     block: BlockId,
-    stream: StreamId,
     /// Whether the GPU has passed all that used them.
     passed: bool,
     /// Bytes of one.
@@ -97,11 +96,11 @@ impl Strategy for Expandable {
         for index in just_enough(&sizes, missing) {
             counts[of[index]] += 1;
         }
-        for (Units { block, stream, passed, end, .. }, count) in found.into_iter().zip(counts) {
+        for (Units { block, passed, end, .. }, count) in found.into_iter().zip(counts) {
             if count > 0 {
                 let pool = ground.heap.blocks[block].pool as usize;
                 if !passed {
-                    ground.driver.stream_synchronize(stream)?;
+                    ground.wait_for_stream(pool as u32)?;
                 }
                 unmap_units(ground, block, end - count, end)?;
                 release_empty_segments(ground, pool)?;
@@ -126,31 +125,37 @@ impl Strategy for Expandable {
 
 impl Expandable {
     /// What could be given back, of every pool.
-    fn free_units(&mut self, ground: &Ground<'_>) -> DriverResult<Vec<Units>> {
+    fn free_units(&mut self, ground: &mut Ground<'_>) -> DriverResult<Vec<Units>> {
         let mut found = Vec::new();
         let mut asked: Vec<(StreamId, bool)> = Vec::new();
-        for pool in [Class::Large, Class::Small].into_iter().flat_map(|class| ground.heap.shared_pools(class)) {
-            let pool = &ground.heap.pools[pool];
-            let stream = pool.stream;
-            for block in pool.free.in_order(&ground.heap.blocks) {
+        let [large, small] = [Class::Large, Class::Small].map(|class| ground.heap.shared_pools(class));
+        for pool in large.into_iter().chain(small) {
+            let stream = ground.heap.pools[pool].stream;
+            for block in ground.heap.pools[pool].free.in_order(&ground.heap.blocks) {
                 let Some((unit, first, end)) = whole_units(ground, block) else { continue };
                 let known = asked.iter().find(|(of, _)| *of == stream).map(|(_, passed)| *passed);
                 let passed = match known {
                     Some(passed) => passed,
                     None => {
-                        let passed = self.has_passed(ground.driver, stream)?;
+                        let passed = self.has_passed(ground, pool as u32 & !1)?;
                         asked.push((stream, passed));
                         passed
                     }
                 };
-                found.push(Units { block, stream, passed, unit, first, end });
+                found.push(Units { block, passed, unit, first, end });
             }
         }
         Ok(found)
     }
 
     /// Whether the GPU has done all that the stream was given so far.
-    fn has_passed(&mut self, driver: &dyn Driver, stream: StreamId) -> DriverResult<bool> {
+    fn has_passed(&mut self, ground: &mut Ground<'_>, large: u32) -> DriverResult<bool> {
+        let pool = &ground.heap.pools[large as usize];
+        let (stream, ended) = (pool.stream, pool.ended);
+        if ended || ground.was_replaced(large)? {
+            return Ok(true);
+        }
+        let driver = ground.driver;
         let event = match self.probe {
             Some(event) => event,
             None => *self.probe.insert(driver.event_create()?),
@@ -162,11 +167,10 @@ impl Expandable {
 
 /// Unmaps what lies free in a pool, and gives segments back of which nothing is mapped any more.
 fn release_pool(ground: &mut Ground<'_>, pool: usize) -> DriverResult<()> {
-    let stream = ground.heap.pools[pool].stream;
     for id in ground.heap.pools[pool].free.in_order(&ground.heap.blocks) {
         if let Some((_, first, end)) = whole_units(ground, id) {
             // Neither unmap nor release waits for the GPU, and work on the stream may still use the memory.
-            ground.driver.stream_synchronize(stream)?;
+            ground.wait_for_stream(pool as u32)?;
             unmap_units(ground, id, first, end)?;
         }
     }

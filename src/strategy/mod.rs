@@ -68,6 +68,32 @@ impl Ground<'_> {
         Ok(())
     }
 
+    /// Whether the handle of a pool's stream is another stream's now, which the program did not say. The CPU has waited for
+    /// the device then, since no event can be recorded on a stream that is no more.
+    pub(crate) fn was_replaced(&mut self, pool: u32) -> DriverResult<bool> {
+        let of = &self.heap.pools[pool as usize];
+        let (stream, Some(known)) = (of.stream, of.number) else { return Ok(false) };
+        let number = self.driver.stream_number(stream)?;
+        if number == Some(known) {
+            return Ok(false);
+        }
+        tracing::warn!(%stream, "a stream was destroyed that an allocator knew; forget_stream spares the wait for the GPU");
+        self.driver.synchronize()?;
+        self.heap.pools[pool as usize].number = number;
+        Ok(true)
+    }
+
+    /// The CPU waits for what the stream of a pool was given.
+    pub(crate) fn wait_for_stream(&mut self, pool: u32) -> DriverResult<()> {
+        let large = pool & !1;
+        let of = &self.heap.pools[large as usize];
+        let (stream, ended) = (of.stream, of.ended);
+        if ended || self.was_replaced(large)? {
+            return Ok(());
+        }
+        self.driver.stream_synchronize(stream)
+    }
+
     /// Plain memory of the device, in a capture too.
     pub(crate) fn malloc(&self, size: u64) -> DriverResult<u64> {
         self.unforbidden(|| self.driver.malloc(size))
@@ -136,6 +162,9 @@ pub(crate) trait Strategy: Send {
     /// what the GPU has passed, and nothing at all where that is too little: whether it sufficed. If it may, all there is
     /// where all is too little.
     fn trim(&mut self, ground: &mut Ground<'_>, down_to: u64, may_wait: bool) -> DriverResult<bool>;
+
+    /// All that the stream of a large pool was given is done.
+    fn stream_passed(&mut self, _ground: &mut Ground<'_>, _large: u32) {}
 
     /// When memory freed on one stream may serve another.
     fn sharing(&self, _config: &Config) -> Sharing {

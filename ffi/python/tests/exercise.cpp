@@ -91,6 +91,8 @@ void the_rest_is_answered() {
   allocator::cacheInfo(0, &largest);
   CHECK(largest >= 1);
   CHECK(allocator::getBaseAllocation(block, &size) == block && size == 3 << 20);
+  // From here on there are two devices, and a pointer tells which it is of.
+  allocator::enablePeerAccess(0, 1);
   bool refused = false;
   try {
     allocator::shareIpcHandle(block);

@@ -55,6 +55,16 @@ macro_rules! entry_points {
                 }
             )*
 
+            /// Refuses if the driver lacks this entry point. Those that are never called here it does not know, and passes.
+            pub(super) fn need(&self, entry_point: &'static str) -> Result<(), MissingEntryPoint> {
+                match entry_point {
+                    $($symbol if self.entry_points.$method.is_none() => {
+                        Err(MissingEntryPoint { name: $symbol, since: $since })
+                    })*
+                    _ => Ok(()),
+                }
+            }
+
             /// Whether the loaded driver has this entry point: `cuMemCreate`. False for those that are never called here.
             #[must_use]
             pub fn has(&self, entry_point: &str) -> bool {
@@ -79,6 +89,9 @@ entry_points! {
     device_primary_ctx_retain = "cuDevicePrimaryCtxRetain", "7.0", (context: *mut CUcontext, device: CUdevice);
     device_primary_ctx_release = "cuDevicePrimaryCtxRelease", "7.0", (device: CUdevice);
     device_primary_ctx_release_v2 = "cuDevicePrimaryCtxRelease_v2", "11.0", (device: CUdevice);
+    device_can_access_peer = "cuDeviceCanAccessPeer", "4.0", (can: *mut c_int, device: CUdevice, peer: CUdevice);
+    ctx_enable_peer_access = "cuCtxEnablePeerAccess", "4.0", (peer: CUcontext, flags: c_uint);
+    ctx_disable_peer_access = "cuCtxDisablePeerAccess", "4.0", (peer: CUcontext);
     ctx_get_current = "cuCtxGetCurrent", "4.0", (context: *mut CUcontext);
     ctx_push_current = "cuCtxPushCurrent_v2", "4.0", (context: CUcontext);
     ctx_pop_current = "cuCtxPopCurrent_v2", "4.0", (context: *mut CUcontext);
@@ -107,6 +120,7 @@ entry_points! {
     stream_create = "cuStreamCreate", "2.0", (stream: *mut CUstream, flags: c_uint);
     stream_destroy = "cuStreamDestroy_v2", "4.0", (stream: CUstream);
     stream_synchronize = "cuStreamSynchronize", "2.0", (stream: CUstream);
+    stream_get_id = "cuStreamGetId", "12.0", (stream: CUstream, id: *mut c_ulonglong);
     stream_is_capturing = "cuStreamIsCapturing", "10.0", (stream: CUstream, status: *mut u32);
     thread_exchange_stream_capture_mode = "cuThreadExchangeStreamCaptureMode", "10.1", (mode: *mut u32);
     ctx_synchronize = "cuCtxSynchronize", "2.0", ();

@@ -30,6 +30,11 @@ impl PrimaryContext {
         Ok(if status == Status::SUCCESS { Ok(Self { context, device }) } else { Err(status) })
     }
 
+    /// The context itself, live until [`Self::release`].
+    pub(super) fn raw(&self) -> CUcontext {
+        self.context
+    }
+
     /// Makes `calls` with this context current on the calling thread.
     pub(super) fn while_current<T>(
         &self,

@@ -1,26 +1,25 @@
 //! One GPU, opened: what the calls of driver.rs stand on.
 //!
-//! Owns: opening a device, its context, which events and handles are alive, errors and statistics of its calls. It adds
-//! no rule to the driver's own, but one: an event or a handle that this device did not give out, or that is gone, never
-//! reaches libcuda, which would follow it as a pointer.
+//! Owns: which events and handles are alive, errors and statistics of its calls. It adds no rule to the driver's own, but
+//! one: an event, a handle or a stream that this device did not give out, or that is gone, never reaches libcuda, which
+//! would follow it as a pointer. For streams of others somebody must vouch (streams.rs).
 
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::access::Access;
 use super::api::CudaApi;
 use super::calls::CallCounters;
 use super::context::{ContextError, PrimaryContext};
 use super::error::{CudaOpenError, MissingEntryPoint};
-use super::ffi::{self, CUdevice, CUevent, MemAllocationProp};
+use super::ffi::{CUdevice, CUevent};
 use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status, StreamId};
-
-/// Used where the driver cannot be asked: 2 MiB on every NVIDIA GPU so far (measured on an H200).
-const USUAL_GRANULARITY: u64 = 2 << 20;
 
 /// An NVIDIA GPU.
 ///
@@ -28,18 +27,27 @@ const USUAL_GRANULARITY: u64 = 2 << 20;
 /// current context and keeps the one it has. Dropping it releases the context, and leaves alone what was not destroyed,
 /// released or freed before.
 ///
-/// A [`StreamId`](crate::driver::StreamId) must be a live stream of that context: libcuda takes a stream as a pointer,
-/// and nobody can check it.
+/// Of streams it takes the default stream and those of [`Self::create_stream`], until they are destroyed: libcuda follows
+/// a stream's handle as a pointer, which nobody can check. Handles of other libraries it takes once the program vouches
+/// for them, with [`Self::trust_streams`]; until then they are refused with [`Status::INVALID_HANDLE`].
 #[derive(Debug)]
 pub struct CudaDriver {
-    api: CudaApi,
+    pub(super) api: CudaApi,
     pub(super) device: CUdevice,
     pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
     pub(super) direct_rdma: bool,
+    /// Whether new memory can be exported to other processes.
+    pub(super) exportable: AtomicBool,
+    pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     pub(super) handles: Mutex<FxHashSet<Handle>>,
+    /// Those made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
+    /// Whether the program vouches for every other.
+    pub(super) trusts_streams: AtomicBool,
+    /// Cleared where the driver turns out to give streams no numbers.
+    pub(super) tells_streams_apart: AtomicBool,
     pub(super) calls: CallCounters,
 }
 
@@ -48,87 +56,6 @@ pub struct CudaDriver {
 pub(super) struct LiveEvent(pub(super) EventId);
 
 impl CudaDriver {
-    /// Opens the device with this ordinal, in the order of `CUDA_VISIBLE_DEVICES`.
-    ///
-    /// A device without virtual memory opens too; [`DeviceProperties::virtual_memory`] says so.
-    ///
-    /// # Errors
-    /// [`CudaOpenError`]: no driver, a driver that is too old, no such device, or a call that failed.
-    pub fn open(ordinal: u32) -> Result<Self, CudaOpenError> {
-        Self::open_with(CudaApi::load()?, ordinal)
-    }
-
-    pub(super) fn open_with(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
-        // SAFETY: the only flags that exist are 0.
-        match unsafe { api.init(0) }? {
-            Status::NO_DEVICE => return Err(CudaOpenError::NoSuchDevice { ordinal, devices: 0 }),
-            status => succeeded(&api, "cuInit", status)?,
-        }
-        let mut devices: c_int = 0;
-        // SAFETY: the pointer is to a live integer.
-        succeeded(&api, "cuDeviceGetCount", unsafe { api.device_get_count(&mut devices) }?)?;
-        let devices = u32::try_from(devices).unwrap_or(0);
-        let Some(index) = c_int::try_from(ordinal).ok().filter(|_| ordinal < devices) else {
-            return Err(CudaOpenError::NoSuchDevice { ordinal, devices });
-        };
-        let mut device: CUdevice = 0;
-        // SAFETY: the pointer is to a live integer.
-        succeeded(&api, "cuDeviceGet", unsafe { api.device_get(&mut device, index) }?)?;
-
-        let virtual_memory = has_attribute(&api, ffi::ATTRIBUTE_VIRTUAL_MEMORY, device)?;
-        let direct_rdma = has_attribute(&api, ffi::ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY, device).unwrap_or(false);
-        let mut granularity = USUAL_GRANULARITY;
-        if virtual_memory {
-            let prop = MemAllocationProp::on_device(device, direct_rdma);
-            let mut bytes = 0;
-            let option = ffi::MEM_GRANULARITY_MINIMUM;
-            // SAFETY: both pointers are to live values.
-            let status = unsafe { api.mem_get_allocation_granularity(&mut bytes, &prop, option) }?;
-            succeeded(&api, "cuMemGetAllocationGranularity", status)?;
-            granularity = bytes as u64;
-        }
-        let mut total = 0;
-        // SAFETY: the pointer is to a live integer.
-        succeeded(&api, "cuDeviceTotalMem", unsafe { api.device_total_mem(&mut total, device) }?)?;
-        let properties = DeviceProperties {
-            name: format!("cuda:{ordinal}"),
-            total_memory: total as u64,
-            granularity,
-            virtual_memory,
-        };
-        // Last, so that nothing above has to give it back.
-        let context =
-            PrimaryContext::retain(&api, device)?.map_err(|status| failed(&api, "cuDevicePrimaryCtxRetain", status))?;
-        Ok(Self {
-            api,
-            device,
-            context,
-            properties,
-            direct_rdma,
-            events: Mutex::default(),
-            handles: Mutex::default(),
-            streams: Mutex::default(),
-            calls: CallCounters::default(),
-        })
-    }
-
-    /// The ordinal in a device's name: `cuda:1` is 1, `cuda` alone is 0.
-    ///
-    /// # Errors
-    /// [`CudaOpenError::BadName`] for anything else.
-    pub fn parse_ordinal(name: &str) -> Result<u32, CudaOpenError> {
-        let bad = || CudaOpenError::BadName { name: name.to_owned() };
-        match name.strip_prefix("cuda").ok_or_else(bad)? {
-            "" => Ok(0),
-            // `parse` alone would take a sign.
-            rest => rest
-                .strip_prefix(':')
-                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
-                .and_then(|digits| digits.parse().ok())
-                .ok_or_else(bad),
-        }
-    }
-
     /// libcuda, for what it is: its version and its names of errors.
     #[must_use]
     pub fn api(&self) -> &CudaApi {
@@ -227,6 +154,7 @@ impl CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
+        self.access.release(&self.api);
         self.context.release(&self.api);
     }
 }
@@ -237,16 +165,6 @@ pub(super) fn succeeded(api: &CudaApi, call: &'static str, status: Status) -> Re
 
 pub(super) fn failed(api: &CudaApi, call: &'static str, status: Status) -> CudaOpenError {
     CudaOpenError::Call { call, status, name: api.error_name(status) }
-}
-
-fn has_attribute(api: &CudaApi, attribute: u32, device: CUdevice) -> Result<bool, CudaOpenError> {
-    let mut value = 0;
-    // SAFETY: the pointer is to a live integer.
-    match unsafe { api.device_get_attribute(&mut value, attribute, device) }? {
-        // A driver older than the attribute does not know its number.
-        Status::INVALID_VALUE => Ok(false),
-        status => succeeded(api, "cuDeviceGetAttribute", status).map(|()| value != 0),
-    }
 }
 
 fn raw_event(event: EventId) -> CUevent {

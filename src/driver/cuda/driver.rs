@@ -4,9 +4,12 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, unknown_event};
-use super::ffi::{self, CUstream, MemAccessDesc, MemAllocationProp};
+use super::ffi::{self, MemAllocationProp};
+use super::open::has_attribute;
 use crate::driver::{
     Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo,
     Status, StreamId,
@@ -40,8 +43,9 @@ impl Driver for CudaDriver {
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
         let bytes = host_size(Call::Create, size)?;
-        let prop = MemAllocationProp::on_device(self.device, self.direct_rdma);
-        let arguments = || format!("{size} bytes");
+        let exportable = self.exportable.load(Ordering::Relaxed);
+        let prop = MemAllocationProp::on_device(self.device, self.direct_rdma, exportable);
+        let arguments = || format!("{size} bytes{}", if exportable { ", exportable" } else { "" });
         let mut handle = 0;
         // SAFETY: both pointers are to live values.
         self.demand(Call::Create, arguments, |api| unsafe { api.mem_create(&mut handle, bytes, &prop, 0) })?;
@@ -76,20 +80,29 @@ impl Driver for CudaDriver {
     }
 
     fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
-        let bytes = host_size(Call::Unmap, size)?;
-        // SAFETY: addresses are checked by the driver; host memory is not touched.
-        self.demand(Call::Unmap, || range_text(address, size), |api| unsafe { api.mem_unmap(address, bytes) })
+        self.unmap_range(address, host_size(Call::Unmap, size)?, || range_text(address, size))
     }
 
     fn set_access(&self, address: u64, size: u64) -> DriverResult<()> {
-        let bytes = host_size(Call::SetAccess, size)?;
-        let access = [MemAccessDesc::read_write(self.device)];
-        // SAFETY: the descriptions live during the call and their number is right.
-        self.demand(
-            Call::SetAccess,
-            || range_text(address, size),
-            |api| unsafe { api.mem_set_access(address, bytes, access.as_ptr(), access.len()) },
-        )
+        self.access_range(address, host_size(Call::SetAccess, size)?, || range_text(address, size))
+    }
+
+    fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
+        self.enable_peer(peer, plain)
+    }
+
+    fn make_exportable(&self) -> DriverResult<()> {
+        match has_attribute(&self.api, ffi::ATTRIBUTE_POSIX_FD, self.device) {
+            Ok(true) => {
+                self.exportable.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(false) => {
+                let detail = format!("{} exports no memory as POSIX file descriptors", self.properties.name);
+                Err(DriverError::new(Call::Create, Status::NOT_SUPPORTED, detail))
+            }
+            Err(error) => Err(DriverError::new(Call::Create, Status::NOT_SUPPORTED, error.to_string())),
+        }
     }
 
     fn malloc(&self, size: u64) -> DriverResult<u64> {
@@ -131,8 +144,9 @@ impl Driver for CudaDriver {
     }
 
     fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()> {
-        // SAFETY: the event is alive, the stream is by the contract of `CudaDriver`.
-        self.demand_event(Call::EventRecord, event, |api, event| unsafe { api.event_record(event, raw_stream(stream)) })
+        let raw = self.raw_stream(Call::EventRecord, stream)?;
+        // SAFETY: the event is alive, and so is the stream (`raw_stream`).
+        self.demand_event(Call::EventRecord, event, |api, event| unsafe { api.event_record(event, raw) })
     }
 
     fn event_query(&self, event: EventId) -> DriverResult<bool> {
@@ -150,28 +164,47 @@ impl Driver for CudaDriver {
     }
 
     fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()> {
-        // SAFETY: the event is alive, the stream is by the contract of `CudaDriver`.
-        self.demand_event(Call::StreamWait, event, |api, event| unsafe {
-            api.stream_wait_event(raw_stream(stream), event, 0)
-        })
+        let raw = self.raw_stream(Call::StreamWait, stream)?;
+        // SAFETY: the event is alive, and so is the stream (`raw_stream`).
+        self.demand_event(Call::StreamWait, event, |api, event| unsafe { api.stream_wait_event(raw, event, 0) })
     }
 
     fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
-        // SAFETY: the stream is alive by the contract of `CudaDriver`.
-        self.demand(
-            Call::StreamSynchronize,
-            || format!("stream {stream}"),
-            |api| unsafe { api.stream_synchronize(raw_stream(stream)) },
-        )
+        let raw = self.raw_stream(Call::StreamSynchronize, stream)?;
+        // SAFETY: the stream is alive (`raw_stream`).
+        self.demand(Call::StreamSynchronize, || stream_text(stream), |api| unsafe { api.stream_synchronize(raw) })
+    }
+
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId> {
+        match stream.0 {
+            ffi::STREAM_LEGACY => Ok(StreamId::DEFAULT),
+            ffi::STREAM_PER_THREAD => {
+                let detail = "the per-thread default stream is a different one in each thread: memory cannot be reused \
+                              in its order; name a stream that was created";
+                Err(DriverError::new(Call::StreamNumber, Status::INVALID_HANDLE, detail))
+            }
+            _ => Ok(stream),
+        }
+    }
+
+    fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
+        // First, so that a stream nobody vouches for is refused with old drivers too.
+        let raw = self.raw_stream(Call::StreamNumber, stream)?;
+        if raw.is_null() || !self.tells_streams_apart() {
+            return Ok(None);
+        }
+        let mut number = 0;
+        // SAFETY: the pointer is to a live integer, and the stream is alive (`raw_stream`).
+        self.demand(Call::StreamNumber, || stream_text(stream), |api| unsafe { api.stream_get_id(raw, &mut number) })?;
+        Ok(Some(number))
     }
 
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
         let mut capture = ffi::CAPTURE_STATUS_NONE;
-        let arguments = || format!("stream {stream}");
-        // SAFETY: the pointer is to a live integer, the stream is alive by the contract of `CudaDriver`.
-        self.demand(Call::IsCapturing, arguments, |api| unsafe {
-            api.stream_is_capturing(raw_stream(stream), &mut capture)
-        })?;
+        let raw = self.raw_stream(Call::IsCapturing, stream)?;
+        // SAFETY: the pointer is to a live integer, and the stream is alive (`raw_stream`).
+        let issue = |api: &CudaApi| unsafe { api.stream_is_capturing(raw, &mut capture) };
+        self.demand(Call::IsCapturing, || stream_text(stream), issue)?;
         // An invalidated capture goes on until it is ended.
         Ok(capture != ffi::CAPTURE_STATUS_NONE)
     }
@@ -207,8 +240,8 @@ fn host_size(call: Call, bytes: u64) -> DriverResult<usize> {
     })
 }
 
-fn raw_stream(stream: StreamId) -> CUstream {
-    ptr::with_exposed_provenance_mut(stream.0 as usize)
+fn stream_text(stream: StreamId) -> String {
+    format!("stream {stream}")
 }
 
 fn unknown_handle(call: Call, handle: Handle) -> DriverError {

@@ -34,12 +34,24 @@ pub(super) type RawStatus = u32;
 pub(super) const MEM_ALLOCATION_TYPE_PINNED: u32 = 1;
 /// `CU_MEM_HANDLE_TYPE_NONE` (CUDA 11.0): cannot be exported to another process.
 pub(super) const MEM_HANDLE_TYPE_NONE: u32 = 0;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: can be exported as one.
+pub(super) const MEM_HANDLE_TYPE_POSIX_FD: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(super) const MEM_LOCATION_TYPE_DEVICE: u32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
+pub(super) const MEM_ACCESS_NONE: u32 = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 pub(super) const MEM_ACCESS_READ_WRITE: u32 = 3;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 pub(super) const MEM_GRANULARITY_MINIMUM: u32 = 0;
+/// `CU_MEM_ALLOC_GRANULARITY_RECOMMENDED`.
+pub(super) const MEM_GRANULARITY_RECOMMENDED: u32 = 1;
+/// `CU_STREAM_LEGACY`, `cudaStreamLegacy`: the default stream by another name.
+pub(super) const STREAM_LEGACY: u64 = 1;
+/// `CU_STREAM_PER_THREAD`, `cudaStreamPerThread`: a different stream in each thread.
+pub(super) const STREAM_PER_THREAD: u64 = 2;
+/// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
+pub(super) const ATTRIBUTE_POSIX_FD: u32 = 103;
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
 pub(super) const ATTRIBUTE_VIRTUAL_MEMORY: u32 = 102;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED` (CUDA 11.0).
@@ -110,10 +122,10 @@ pub(super) struct MemAccessDesc {
 
 impl MemAllocationProp {
     /// Plain memory of one device, which no other process can import.
-    pub(super) fn on_device(device: CUdevice, direct_rdma: bool) -> Self {
+    pub(super) fn on_device(device: CUdevice, direct_rdma: bool, exportable: bool) -> Self {
         Self {
             kind: MEM_ALLOCATION_TYPE_PINNED,
-            requested_handle_types: MEM_HANDLE_TYPE_NONE,
+            requested_handle_types: if exportable { MEM_HANDLE_TYPE_POSIX_FD } else { MEM_HANDLE_TYPE_NONE },
             location: MemLocation { kind: MEM_LOCATION_TYPE_DEVICE, id: device },
             win32_handle_meta_data: std::ptr::null_mut(),
             alloc_flags: MemAllocFlags { gpu_direct_rdma_capable: u8::from(direct_rdma), ..MemAllocFlags::default() },
@@ -177,6 +189,15 @@ mod tests {
             ATTRIBUTE_VIRTUAL_MEMORY,
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32
         );
+        assert_eq!(MEM_ACCESS_NONE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE as u32);
+        assert_eq!(
+            MEM_GRANULARITY_RECOMMENDED,
+            sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED as u32
+        );
+        assert_eq!(
+            ATTRIBUTE_POSIX_FD,
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as u32
+        );
         assert_eq!(EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32);
         assert_eq!(CAPTURE_STATUS_NONE, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32);
         use sys::CUstreamCaptureMode as Mode;
@@ -202,6 +223,18 @@ mod tests {
             (Status::NO_DEVICE, R::CUDA_ERROR_NO_DEVICE),
             (Status::INVALID_DEVICE, R::CUDA_ERROR_INVALID_DEVICE),
             (Status::INVALID_CONTEXT, R::CUDA_ERROR_INVALID_CONTEXT),
+            (Status::ECC_UNCORRECTABLE, R::CUDA_ERROR_ECC_UNCORRECTABLE),
+            (Status::PEER_ACCESS_UNSUPPORTED, R::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED),
+            (Status::LAUNCH_TIMEOUT, R::CUDA_ERROR_LAUNCH_TIMEOUT),
+            (Status::PEER_ACCESS_ALREADY_ENABLED, R::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED),
+            (Status::CONTEXT_IS_DESTROYED, R::CUDA_ERROR_CONTEXT_IS_DESTROYED),
+            (Status::ASSERT, R::CUDA_ERROR_ASSERT),
+            (Status::HARDWARE_STACK_ERROR, R::CUDA_ERROR_HARDWARE_STACK_ERROR),
+            (Status::ILLEGAL_INSTRUCTION, R::CUDA_ERROR_ILLEGAL_INSTRUCTION),
+            (Status::MISALIGNED_ADDRESS, R::CUDA_ERROR_MISALIGNED_ADDRESS),
+            (Status::INVALID_ADDRESS_SPACE, R::CUDA_ERROR_INVALID_ADDRESS_SPACE),
+            (Status::INVALID_PC, R::CUDA_ERROR_INVALID_PC),
+            (Status::LAUNCH_FAILED, R::CUDA_ERROR_LAUNCH_FAILED),
             (Status::INVALID_HANDLE, R::CUDA_ERROR_INVALID_HANDLE),
             (Status::NOT_FOUND, R::CUDA_ERROR_NOT_FOUND),
             (Status::NOT_READY, R::CUDA_ERROR_NOT_READY),
@@ -219,10 +252,12 @@ mod tests {
 
     #[test]
     fn plain_memory_is_not_exportable() {
-        let prop = MemAllocationProp::on_device(3, true);
+        let prop = MemAllocationProp::on_device(3, true, false);
         assert_eq!(prop.requested_handle_types, 0);
         assert_eq!(prop.location.id, 3);
         assert_eq!(prop.alloc_flags.gpu_direct_rdma_capable, 1);
-        assert_eq!(MemAllocationProp::on_device(0, false).alloc_flags.gpu_direct_rdma_capable, 0);
+        assert_eq!(MemAllocationProp::on_device(0, false, false).alloc_flags.gpu_direct_rdma_capable, 0);
+        let exportable = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as u32;
+        assert_eq!(MemAllocationProp::on_device(0, false, true).requested_handle_types, exportable);
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! driver.rs    the Driver trait: which entry point serves which call
+//! open.rs      opening a GPU: what it and its driver can do
 //! device.rs    CudaDriver: one open GPU, its live events and handles
-//! streams.rs   streams made for programs that have none
+//! access.rs    which devices may use its memory
+//! streams.rs   which streams it takes, and streams made for programs that have none
 //! context.rs   its context, current during a call       calls.rs   counts and times
 //! api.rs       CudaApi: libcuda's entry points, each one optional
 //! ffi.rs       CUDA's types and constants as plain integers
@@ -13,6 +15,7 @@
 
 #![allow(unsafe_code)]
 
+mod access;
 mod api;
 mod calls;
 mod context;
@@ -20,6 +23,7 @@ mod device;
 mod driver;
 mod error;
 mod ffi;
+mod open;
 #[cfg(test)]
 mod stand_in;
 mod streams;

@@ -1,17 +1,18 @@
-//! Streams of a program's own, for programs that have none: a replay.
+//! Which streams libcuda is ever handed, and streams made for programs that have none: a replay.
 //!
-//! Owns: which streams were made here; none else is ever destroyed. These are no calls of an allocator, and are not
-//! counted.
+//! Owns: which streams were made here; none else is ever destroyed. Making and destroying them are no calls of an
+//! allocator, and are not counted.
 
 use std::ptr;
+use std::sync::atomic::Ordering;
 
 use super::CudaOpenError;
 use super::api::CudaApi;
 use super::context::ContextError;
 use super::device::{CudaDriver, failed, succeeded};
 use super::error::MissingEntryPoint;
-use super::ffi;
-use crate::driver::{Status, StreamId};
+use super::ffi::{self, CUstream};
+use crate::driver::{Call, Driver, DriverError, DriverResult, Status, StreamId};
 
 impl CudaDriver {
     /// `cuStreamCreate`: a stream that does not wait for the default stream.
@@ -27,7 +28,45 @@ impl CudaDriver {
         Ok(stream)
     }
 
-    /// `cuStreamDestroy`, for a stream of [`Self::create_stream`]. No allocator may still know it.
+    /// Takes every stream's handle from now on, whoever made the stream.
+    ///
+    /// # Safety
+    /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or directly,
+    /// and that is neither the default stream nor one of [`Self::create_stream`]: it is the handle of a stream of this
+    /// device's primary context, and the stream lives until the last call that names it has returned. An allocator names a
+    /// stream that it was told of until [`Allocator::forget_stream`](crate::Allocator::forget_stream), or until it is
+    /// dropped.
+    pub unsafe fn trust_streams(&self) {
+        self.trusts_streams.store(true, Ordering::Relaxed);
+    }
+
+    /// The handle for libcuda: of the default stream, of a live stream made here, or of one that the program vouches for.
+    pub(super) fn raw_stream(&self, call: Call, stream: StreamId) -> DriverResult<CUstream> {
+        let canonical = self.canonical_stream(stream)?;
+        let known = canonical == StreamId::DEFAULT
+            || self.trusts_streams.load(Ordering::Relaxed)
+            || self.streams.lock().contains(&canonical);
+        if !known {
+            let detail = format!("nobody vouches for stream {stream}, which was not made here, or was destroyed");
+            return Err(DriverError::new(call, Status::INVALID_HANDLE, detail));
+        }
+        Ok(ptr::with_exposed_provenance_mut(canonical.0 as usize))
+    }
+
+    /// Whether the driver gives streams numbers. Where it does not, that is said once.
+    pub(super) fn tells_streams_apart(&self) -> bool {
+        let Err(missing) = self.api.need("cuStreamGetId") else { return true };
+        if self.tells_streams_apart.swap(false, Ordering::Relaxed) {
+            tracing::warn!(
+                %missing,
+                "a stream at the address of a destroyed one will be taken for it, unless that one was forgotten"
+            );
+        }
+        false
+    }
+
+    /// `cuStreamDestroy`, for a stream of [`Self::create_stream`]. An allocator that knows it must
+    /// [forget](crate::Allocator::forget_stream) it before.
     ///
     /// # Errors
     /// [`Status::INVALID_HANDLE`] for any other stream; the driver's.

@@ -23,7 +23,10 @@ impl Driver for SimGpu {
     }
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
-        self.call(Call::Create, size, |state| state.memory.create(size))
+        self.charged(Call::Create, size, |state| {
+            let handle = state.memory.create(size)?;
+            Ok((handle, self.config.profile.create(size, state.exportable)))
+        })
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
@@ -53,7 +56,8 @@ impl Driver for SimGpu {
 
     fn set_access(&self, address: u64, size: u64) -> DriverResult<()> {
         self.charged(Call::SetAccess, size, |state| {
-            let cost = self.config.profile.set_access(state.memory.whole_mappings(address, size)?);
+            let handles = state.memory.whole_mappings(address, size)?;
+            let cost = self.config.profile.set_access_for(handles, state.peers.count());
             state.memory.set_access(address, size)?;
             Ok(((), cost))
         })
@@ -92,6 +96,7 @@ impl Driver for SimGpu {
 
     fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()> {
         self.call(Call::EventRecord, 0, |state| {
+            state.timeline.check_stream(stream)?;
             let runs = state.captures.check_work(stream)?;
             state.timeline.event_record(event, stream, runs)
         })
@@ -118,6 +123,7 @@ impl Driver for SimGpu {
 
     fn stream_wait(&self, stream: StreamId, event: EventId) -> DriverResult<()> {
         self.call(Call::StreamWait, 0, |state| {
+            state.timeline.check_stream(stream)?;
             let waited_for = state.timeline.event(event)?;
             if waited_for.is_recorded() && state.captures.check_wait(stream, waited_for.captured())? {
                 state.timeline.stream_wait(stream, event)?;
@@ -128,10 +134,34 @@ impl Driver for SimGpu {
 
     fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
         self.call(Call::StreamSynchronize, 0, |state| {
+            state.timeline.check_stream(stream)?;
             state.captures.refuse_synchronize(stream)?;
             state.timeline.wait_for_stream(stream);
             Ok(())
         })
+    }
+
+    fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
+        if stream == StreamId::DEFAULT {
+            return Ok(None);
+        }
+        self.call(Call::StreamNumber, 0, |state| {
+            state.timeline.check_stream(stream)?;
+            Ok(Some(state.timeline.number_of(stream)))
+        })
+    }
+
+    fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
+        self.charged(Call::EnablePeer, 0, |state| {
+            let new = state.peers.enable(peer, plain)?;
+            let handles = state.memory.accessible().filter(|_| new);
+            Ok(((), self.config.profile.set_access_for(handles, state.peers.count())))
+        })
+    }
+
+    fn make_exportable(&self) -> DriverResult<()> {
+        self.state.lock().exportable = true;
+        Ok(())
     }
 
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {

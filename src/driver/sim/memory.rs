@@ -227,6 +227,19 @@ impl Memory {
         Ok(())
     }
 
+    /// The sizes of all mappings with access.
+    pub(super) fn accessible(&self) -> impl Iterator<Item = u64> + '_ {
+        self.mappings.values().filter(|mapping| mapping.access).map(|mapping| mapping.size)
+    }
+
+    /// Whether some of `range` is mapped, and whether some of it is of `malloc`.
+    pub(super) fn kinds_in(&self, range: Range) -> (bool, bool) {
+        let end = range.address.saturating_add(range.size);
+        let mapped = self.mappings.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
+        let plain = self.mallocs.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
+        (mapped, plain)
+    }
+
     pub(super) fn malloc(&mut self, size: u64) -> Answer<u64> {
         if size == 0 {
             return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));

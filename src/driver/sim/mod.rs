@@ -18,6 +18,7 @@ mod config;
 mod cost;
 mod faults;
 mod memory;
+mod peers;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use streams::Hold;
 use super::{Call, CallStats, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 use capture::Captures;
 use memory::Memory;
+use peers::Peers;
 use streams::Timeline;
 
 /// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
@@ -70,7 +72,12 @@ struct State {
     memory: Memory,
     timeline: Timeline,
     captures: Captures,
+    peers: Peers,
+    /// Whether memory is created so that it can be exported.
+    exportable: bool,
     failures: Vec<Failure>,
+    /// What every call answers once the context is lost.
+    lost: Option<Status>,
     stats: CallStats,
     faults: Vec<Fault>,
 }
@@ -83,6 +90,9 @@ impl State {
     }
 
     fn failure(&mut self, call: Call) -> Answer<()> {
+        if let Some(status) = self.lost {
+            return Err(refuse(status, "the context is lost".to_owned()));
+        }
         if self.failures.is_empty() {
             return Ok(());
         }
@@ -137,13 +147,18 @@ impl SimGpu {
             name: config.to_string(),
             total_memory: config.capacity,
             granularity: GRANULARITY,
+            recommended_granularity: GRANULARITY,
+            ordinal: 0,
             virtual_memory: true,
         };
         let state = State {
             memory: Memory::new(config.capacity),
             timeline: Timeline::default(),
             captures: Captures::default(),
+            peers: Peers::default(),
+            exportable: false,
             failures: Vec::new(),
+            lost: None,
             stats: CallStats::default(),
             faults: Vec::new(),
         };
@@ -244,6 +259,35 @@ impl SimGpu {
     /// Forgets what [`fail_nth`](Self::fail_nth) was asked for and has not come.
     pub fn fail_no_more(&self) {
         self.state.lock().failures.clear();
+    }
+
+    /// Every call from now on fails with `status`, one of those for which [`Status::is_context_lost`] holds: a kernel has
+    /// gone wrong.
+    pub fn lose_context(&self, status: Status) {
+        self.state.lock().lost = Some(status);
+    }
+
+    /// `cuStreamDestroy`: what the stream was given goes on. Calls that name it are refused from now on, with
+    /// [`Status::INVALID_HANDLE`]; a real driver would follow the handle anywhere.
+    pub fn destroy_stream(&self, stream: StreamId) {
+        self.state.lock().timeline.destroy(stream);
+    }
+
+    /// `cuStreamCreate`, where the new stream gets the handle of one that was destroyed, or is destroyed now.
+    pub fn replace_stream(&self, stream: StreamId) {
+        self.state.lock().timeline.replace(stream);
+    }
+
+    /// From now on there is a device with this ordinal beside this one, which can use its memory once it is given access.
+    pub fn connect_peer(&self, ordinal: u32) {
+        self.state.lock().peers.connect(ordinal);
+    }
+
+    /// Whether a kernel of the device with this ordinal may use `range` of this one's memory.
+    #[must_use]
+    pub fn can_peer_use(&self, ordinal: u32, range: Range) -> bool {
+        let state = self.state.lock();
+        state.peers.can_use(ordinal, range, &state.memory)
     }
 
     /// The physical memory behind `range`, in the order of addresses: two addresses that lead to the same memory show

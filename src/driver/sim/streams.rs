@@ -36,9 +36,23 @@ struct Stream {
     /// Held work that has not ended, oldest first.
     held: VecDeque<Arc<Gate>>,
     next_hold: u64,
+    /// How many streams have had the handle before.
+    number: u64,
+    /// Whether the last of them was destroyed, and none has the handle now.
+    destroyed: bool,
+    /// Kernels of those streams, until they have ended, and when all that they were given is done.
+    left: VecDeque<Work>,
+    left_done: Completion,
 }
 
 impl Stream {
+    /// Is no more; what it was given goes on.
+    fn destroy(&mut self) {
+        self.destroyed = true;
+        self.left.append(&mut self.work);
+        self.left_done.after(&std::mem::take(&mut self.done));
+    }
+
     /// Ends held work up to and with `number`: a stream runs in order.
     fn open(&mut self, number: u64, now: u64) -> bool {
         let ended = self.held.partition_point(|gate| gate.number <= number);
@@ -53,6 +67,8 @@ impl Stream {
         while self.work.front_mut().is_some_and(|work| work.done.is_done(now)) {
             self.work.pop_front();
         }
+        // Of several streams, so in no order.
+        self.left.retain_mut(|work| !work.done.is_done(now));
     }
 }
 
@@ -133,12 +149,39 @@ impl Timeline {
         let mut found = Vec::new();
         for (&id, stream) in &mut self.streams {
             stream.drop_ended(now);
-            for work in &stream.work {
+            for work in stream.work.iter().chain(&stream.left) {
                 found.extend(work.ranges.iter().find_map(|used| used.overlap(range)).map(|used| (used, id)));
             }
         }
         found.sort_unstable_by_key(|(used, id)| (*id, used.address, used.size));
         found
+    }
+
+    /// What tells the stream from others of the same handle.
+    pub(super) fn number_of(&self, stream: StreamId) -> u64 {
+        self.streams.get(&stream).map_or(0, |stream| stream.number)
+    }
+
+    pub(super) fn destroy(&mut self, stream: StreamId) {
+        self.streams.entry(stream).or_default().destroy();
+    }
+
+    /// Another stream gets the handle.
+    pub(super) fn replace(&mut self, stream: StreamId) {
+        let stream = self.streams.entry(stream).or_default();
+        stream.destroy();
+        stream.destroyed = false;
+        stream.number += 1;
+    }
+
+    /// Refuses the handle of a stream that was destroyed. To a real driver it is a pointer to anything.
+    pub(super) fn check_stream(&self, stream: StreamId) -> Answer<()> {
+        match self.streams.get(&stream) {
+            Some(known) if known.destroyed => {
+                Err(refuse(Status::INVALID_HANDLE, format!("stream {stream} was destroyed")))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn hold(&mut self, stream: StreamId) -> Hold {
@@ -218,6 +261,7 @@ impl Timeline {
         let mut all = Completion::default();
         for stream in self.streams.values() {
             all.after(&stream.done);
+            all.after(&stream.left_done);
         }
         self.wait_for(all);
     }

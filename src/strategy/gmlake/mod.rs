@@ -138,6 +138,10 @@ impl Strategy for GmLake {
         segments.into_iter().try_for_each(|index| caching::release(ground, found[index])).map(|()| true)
     }
 
+    fn stream_passed(&mut self, ground: &mut Ground<'_>, large: u32) {
+        self.epochs.passed(ground, large);
+    }
+
     fn reach(&self, heap: &Heap, config: &Config, pool: u32, _across: bool) -> u64 {
         let free = free_bytes(heap, pool);
         let stitches = pool & 1 == 0 && free >= config.frag_limit && config.defrag_level <= Attempt::LastResort as u32;

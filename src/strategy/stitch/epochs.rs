@@ -6,6 +6,7 @@
 
 use crate::blocks::BlockId;
 use crate::config::Sharing;
+use crate::deferred::destroy_events;
 use crate::driver::{DriverResult, EventId, in_relaxed_mode};
 use crate::heap::Request;
 use crate::home::GRANULE;
@@ -173,6 +174,10 @@ impl Epochs {
         if !ground.heap.pools[pool as usize].freed_in_epoch {
             return Ok(());
         }
+        if ground.heap.pools[pool as usize].ended || ground.was_replaced(pool)? {
+            self.passed(ground, pool);
+            return Ok(());
+        }
         let number = pool as usize / 2;
         self.closed.resize_with(self.closed.len().max(number + 1), VecDeque::new);
         let queue = &mut self.closed[number];
@@ -217,25 +222,24 @@ impl Epochs {
 
     /// The CPU has waited for every stream: all epochs are passed, those that are open too.
     pub(in crate::strategy) fn all_passed(&mut self, ground: &mut Ground<'_>) {
-        for queue in &mut self.closed {
+        ground.heap.stream_pools().collect::<Vec<_>>().into_iter().for_each(|pool| self.passed(ground, pool));
+    }
+
+    /// All that a stream was given is done: its epochs are passed, the one that is open too.
+    pub(in crate::strategy) fn passed(&mut self, ground: &mut Ground<'_>, pool: u32) {
+        if let Some(queue) = self.closed.get_mut(pool as usize / 2) {
             self.idle_events.extend(queue.drain(..).map(|closed| closed.event));
         }
-        for pool in ground.heap.stream_pools().collect::<Vec<_>>() {
-            let of = &mut ground.heap.pools[pool as usize];
-            of.epoch += 1;
-            of.freed_in_epoch = false;
-            of.passed = of.epoch;
-        }
+        let of = &mut ground.heap.pools[pool as usize];
+        of.epoch += 1;
+        of.freed_in_epoch = false;
+        of.passed = of.epoch;
     }
 
     /// Gives every event back. For the end of an allocator.
     pub(in crate::strategy) fn destroy_events(&mut self, ground: &mut Ground<'_>) {
         let queued = self.closed.drain(..).flatten().map(|closed| closed.event);
-        for event in self.idle_events.drain(..).chain(queued) {
-            if let Err(error) = ground.driver.event_destroy(event) {
-                tracing::warn!(%error, "an event could not be destroyed");
-            }
-        }
+        destroy_events(ground.driver, self.idle_events.drain(..).chain(queued));
     }
 }
 

@@ -177,8 +177,8 @@ pub(super) fn map_home(
 
 /// The CPU waits for every stream: neither unmap nor release waits for the GPU.
 pub(in crate::strategy) fn wait_for_all(ground: &mut Ground<'_>) -> DriverResult<()> {
-    let streams: Vec<_> = ground.heap.stream_pools().map(|pool| ground.heap.pools[pool as usize].stream).collect();
-    streams.into_iter().try_for_each(|stream| ground.driver.stream_synchronize(stream))
+    let pools: Vec<_> = ground.heap.stream_pools().collect();
+    pools.into_iter().try_for_each(|pool| ground.wait_for_stream(pool))
 }
 
 /// Gives back home itself, if there is nothing in it.

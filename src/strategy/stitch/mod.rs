@@ -119,6 +119,13 @@ impl Strategy for Stitch {
         Ok(true)
     }
 
+    fn stream_passed(&mut self, ground: &mut Ground<'_>, large: u32) {
+        self.epochs.passed(ground, large);
+        if !ground.heap.is_private(large) {
+            ground.heap.make_passed_idle(large, u64::MAX);
+        }
+    }
+
     fn sharing(&self, config: &Config) -> Sharing {
         config.sharing
     }

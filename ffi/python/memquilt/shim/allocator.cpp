@@ -392,8 +392,8 @@ void Allocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
 }
 
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "memquilt: device ", int(device), " cannot use memory of device ", int(peer), " in place");
+  // The first is to use the memory of the second.
+  check(mq_enable_peer_access(of(peer), uint32_t(device)), "enabling peer access");
 }
 
 cudaError_t Allocator::memcpyAsync(

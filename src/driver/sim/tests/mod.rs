@@ -394,6 +394,13 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::EventSynchronize => gpu.event_synchronize(event),
         Call::StreamWait => gpu.stream_wait(S, event),
         Call::StreamSynchronize => gpu.stream_synchronize(S),
+        Call::StreamNumber => gpu.stream_number(S).map(drop),
+        Call::EnablePeer => {
+            gpu.connect_peer(1);
+            let answer = gpu.enable_peer_access(1, true);
+            assert!(!gpu.can_peer_use(1, Range { address, size: G }));
+            answer
+        }
         Call::IsCapturing => gpu.is_capturing(S).map(drop),
         Call::Synchronize => gpu.synchronize(),
         Call::ExchangeCaptureMode => gpu.exchange_capture_mode(CaptureMode::Relaxed).map(drop),
@@ -416,6 +423,68 @@ fn every_call_can_be_made_to_fail_and_then_changes_nothing() {
         }
     }
     assert_eq!(failed, Call::COUNT - 3, "all but those that are not the driver's");
+}
+
+#[test]
+fn a_peer_uses_what_it_was_given_access_to() {
+    let gpu = gpu();
+    let (mapped, _) = mapped(&gpu, &[G, G]);
+    let plain = gpu.malloc(G).unwrap();
+    let [mapped, plain] = [mapped, plain].map(|address| Range { address, size: G });
+    assert_eq!(status(gpu.enable_peer_access(1, false)), Status::PEER_ACCESS_UNSUPPORTED);
+    gpu.connect_peer(1);
+    assert!(!gpu.can_peer_use(1, mapped));
+    gpu.enable_peer_access(1, false).unwrap();
+    assert!(gpu.can_peer_use(1, mapped) && !gpu.can_peer_use(1, plain) && !gpu.can_peer_use(2, mapped));
+    gpu.enable_peer_access(1, true).unwrap();
+    assert!(gpu.can_peer_use(1, plain));
+    let later = gpu.reserve(G, 0).unwrap();
+    gpu.map(later, G, 0, gpu.create(G).unwrap()).unwrap();
+    assert!(!gpu.can_peer_use(1, Range { address: later, size: G }), "no access yet");
+    let before = gpu.busy_ns();
+    gpu.set_access(later, G).unwrap();
+    assert!(gpu.can_peer_use(1, Range { address: later, size: G }));
+    let alone = Profile::H200.set_access([G]);
+    assert_eq!(gpu.busy_ns() - before, alone + alone / 5 * 4, "a list of two takes longer");
+}
+
+#[test]
+fn exportable_memory_takes_longer_to_create() {
+    let gpu = gpu();
+    gpu.make_exportable().unwrap();
+    gpu.create(G).unwrap();
+    assert_eq!(gpu.busy_ns(), 42_000);
+}
+
+#[test]
+fn with_a_lost_context_every_call_fails() {
+    let gpu = gpu();
+    let handle = gpu.create(G).unwrap();
+    gpu.lose_context(Status::ILLEGAL_ADDRESS);
+    let error = gpu.release(handle).unwrap_err();
+    assert!(error.is_context_lost(), "{error}");
+    assert!(gpu.memory_info().unwrap_err().is_context_lost());
+}
+
+#[test]
+fn a_replaced_stream_knows_nothing_of_the_work_before() {
+    let gpu = gpu();
+    let (address, _) = mapped(&gpu, &[G]);
+    let range = Range { address, size: G };
+    let number = gpu.stream_number(S).unwrap();
+    gpu.launch(S, &[range], 1_000_000).unwrap();
+    gpu.destroy_stream(S);
+    assert_eq!(status(gpu.stream_synchronize(S)), Status::INVALID_HANDLE);
+    gpu.replace_stream(S);
+    assert_ne!(gpu.stream_number(S).unwrap(), number);
+    gpu.stream_synchronize(S).unwrap();
+    let event = gpu.event_create().unwrap();
+    gpu.event_record(event, S).unwrap();
+    assert!(gpu.event_query(event).unwrap() && gpu.now_ns() < 1_000_000);
+    gpu.unmap(address, G).unwrap();
+    assert_eq!(gpu.faults(), [Fault::UnmapInUse { range, stream: S }], "the kernel of the old stream runs still");
+    gpu.synchronize().unwrap();
+    assert!(gpu.now_ns() >= 1_000_000);
 }
 
 #[test]
