@@ -91,8 +91,6 @@ void the_rest_is_answered() {
   allocator::cacheInfo(0, &largest);
   CHECK(largest >= 1);
   CHECK(allocator::getBaseAllocation(block, &size) == block && size == 3 << 20);
-  // From here on there are two devices, and a pointer tells which it is of.
-  allocator::enablePeerAccess(0, 1);
   bool refused = false;
   try {
     allocator::shareIpcHandle(block);
@@ -111,6 +109,18 @@ void the_rest_is_answered() {
   allocator::raw_delete(nullptr);
 }
 
+// Simulated devices are no peers: the refusal comes from the device whose memory it is about. Last, since their addresses
+// do not differ.
+void peers_are_asked_for() {
+  std::string why;
+  try {
+    allocator::enablePeerAccess(0, 1);
+  } catch (const c10::Error& error) {
+    why = error.what_without_backtrace();
+  }
+  CHECK(why.find("enabling peer access") != std::string::npos && why.find("no device 0") != std::string::npos);
+}
+
 }  // namespace
 
 // NULL, or what does not hold.
@@ -121,6 +131,7 @@ extern "C" const char* exercise() {
     history_is_kept();
     observers_are_told();
     the_rest_is_answered();
+    peers_are_asked_for();
     return nullptr;
   } catch (const std::exception& error) {
     why = error.what();
