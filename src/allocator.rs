@@ -8,7 +8,9 @@ mod devices;
 mod giving_back;
 mod private;
 mod streams;
+mod tide;
 
+use self::tide::Tide;
 use crate::blocks::{Block, BlockId};
 use crate::config::{Config, Sharing};
 use crate::deferred::Deferred;
@@ -429,55 +431,8 @@ impl Core {
 
 /// An epoch of a stream ends once this part of what is reserved was freed in it, and never before this many bytes were.
 /// An event costs a quarter of a microsecond.
-const EPOCHS: u64 = 64;
+const EPOCHS: u64 = 16;
 const LONG_EPOCH: u64 = 32 << 20;
-
-/// The rise and fall of live memory. A step of training begins and ends low; what is gathered there gives every step the
-/// same start, and so the same choices and views.
-#[derive(Debug, Default)]
-struct Tide {
-    /// Live memory rises again once it has been above this.
-    high: u64,
-    /// It ebbs once it is below this: by a quarter of what is reserved, and where it came to lie the last time.
-    low: u64,
-    /// Whether it has ebbed and not risen since.
-    ebbed: bool,
-    /// The fewest live bytes since it rose last, and in the fall before.
-    trough: u64,
-    last_trough: u64,
-}
-
-impl Tide {
-    /// Whether live memory has just fallen below the mark, `freed` bytes having been freed.
-    #[inline]
-    fn has_ebbed(&mut self, freed: u64, heap: &Heap) -> bool {
-        let live = heap.counters.allocated_bytes.current();
-        if live + freed > self.high {
-            self.rise(live + freed, heap.reserved() / 4);
-        }
-        self.trough = self.trough.min(live);
-        live < self.low && self.ebb(live, heap.reserved())
-    }
-
-    fn rise(&mut self, live: u64, quarter: u64) {
-        if std::mem::take(&mut self.ebbed) {
-            self.last_trough = self.trough;
-            self.trough = u64::MAX;
-        }
-        self.high = live;
-        self.low = live.saturating_sub(quarter);
-    }
-
-    #[cold]
-    fn ebb(&mut self, live: u64, reserved: u64) -> bool {
-        self.ebbed = true;
-        self.high = live + reserved / 4;
-        // Near the last trough, and exactly there: steps are alike, if not equal.
-        let marks = [live.saturating_sub(reserved / 4), self.last_trough + reserved / 128, self.last_trough + 1];
-        self.low = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
-        true
-    }
-}
 
 /// Gives every event and every free segment back. Blocks that are still live stay with the driver: freeing memory that
 /// a program may still use is worse than a leak.

@@ -9,14 +9,17 @@
 
 #[path = "../../tests/around/mod.rs"]
 mod around;
+#[path = "../stage/mod.rs"]
+mod stage;
 
 use around::Around;
 use memquilt::driver::Driver;
 use memquilt::driver::StreamId;
 use memquilt::driver::sim::{SimConfig, SimGpu};
+use memquilt::trace::recorded;
 use memquilt::trace::workload::{self, Scale};
-use memquilt::trace::{Trace, TraceEvent, recorded};
 use memquilt::{Allocator, Config, StrategyKind};
+use stage::{ops_of, pass};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -50,53 +53,6 @@ fn device() -> Arc<SimGpu> {
     Arc::new(SimGpu::new(config).expect("a valid device"))
 }
 
-/// An operation of a trace; a free names its allocation by its number in the pass.
-#[derive(Clone, Copy)]
-enum Op {
-    Allocate(u64, StreamId),
-    Free(u32),
-}
-
-/// The operations of a trace, what is left live at its end freed. A free that completes later is made where it is
-/// requested.
-fn ops_of(trace: &Trace) -> Vec<Op> {
-    let mut live = Vec::new();
-    let mut ops = Vec::new();
-    for event in &trace.events {
-        match *event {
-            TraceEvent::Alloc { size, stream } => {
-                ops.push(Op::Allocate(size, trace.streams[stream as usize]));
-                live.push(true);
-            }
-            TraceEvent::FreeRequested { block } => {
-                live[block as usize] = false;
-                ops.push(Op::Free(block));
-            }
-            TraceEvent::FreeCompleted { .. } => {}
-        }
-    }
-    ops.extend((0..).zip(&live).filter(|(_, live)| **live).map(|(block, _)| Op::Free(block)));
-    ops
-}
-
-/// Carries out a pass; `time` gets each operation to run.
-fn pass(allocator: &Allocator, ops: &[Op], addresses: &mut Vec<u64>, mut time: impl FnMut(&mut dyn FnMut())) {
-    addresses.clear();
-    for op in ops {
-        match *op {
-            Op::Allocate(size, stream) => {
-                let mut address = 0;
-                time(&mut || address = allocator.allocate(size, stream).expect("plenty of memory"));
-                addresses.push(address);
-            }
-            Op::Free(block) => {
-                let address = addresses[block as usize];
-                time(&mut || allocator.free(address).expect("it is live"));
-            }
-        }
-    }
-}
-
 /// What reading the clock twice in a row takes, in nanoseconds.
 fn clock_overhead() -> u64 {
     let mut taken: Vec<u64> = (0..100_000).map(|_| since(Instant::now())).collect();
@@ -117,18 +73,19 @@ fn hits(names: &[String]) {
     println!("hits: strategy stitch, passes 2 to {}, ns an operation; {overhead} ns of clock taken off", PASSES + 1);
     println!("{:<16}{:>10}{:>8}{:>8}{:>8}{:>8}{:>10}", "trace", "ops", "mean", "p50", "p99", "p99.9", "max");
     for job in recorded::JOBS.iter().filter(|job| names.is_empty() || names.iter().any(|name| name == job.name)) {
-        let ops = ops_of(&job.load().expect("it is part of the crate"));
+        let trace = job.load().expect("it is part of the crate");
+        let (ops, streams) = (ops_of(&trace), &trace.streams);
         let allocator = Allocator::new(device(), Config::with_strategy(StrategyKind::Stitch)).expect("valid options");
         let mut addresses = Vec::with_capacity(ops.len());
-        pass(&allocator, &ops, &mut addresses, |op| op());
+        pass(&allocator, &ops, streams, &mut addresses, |op| op());
         let mut figures: [Vec<u64>; 5] = Default::default();
         let mut taken = Vec::with_capacity(ops.len());
         for _ in 0..PASSES {
             let start = Instant::now();
-            pass(&allocator, &ops, &mut addresses, |op| op());
+            pass(&allocator, &ops, streams, &mut addresses, |op| op());
             figures[0].push(since(start) * 10 / ops.len() as u64);
             taken.clear();
-            pass(&allocator, &ops, &mut addresses, |op| {
+            pass(&allocator, &ops, streams, &mut addresses, |op| {
                 let start = Instant::now();
                 op();
                 taken.push(since(start).saturating_sub(overhead));
@@ -238,7 +195,7 @@ fn misses(names: &[String]) {
         let allocator = Allocator::new(driver, Config::with_strategy(StrategyKind::Stitch)).expect("valid options");
         let mut taken = Vec::new();
         let mut simulated = 0;
-        pass(&allocator, &ops, &mut Vec::new(), |op| {
+        pass(&allocator, &ops, &trace.streams, &mut Vec::new(), |op| {
             let (calls, driver, busy) = (clock.calls(), clock.ns(), gpu.busy_ns());
             let start = Instant::now();
             op();

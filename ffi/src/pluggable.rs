@@ -93,7 +93,7 @@ pub(crate) fn opened() -> impl Iterator<Item = &'static Instance> {
 #[inline]
 pub(crate) fn plugged(device: c_int) -> Outcome<Plugged> {
     let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index)).ok_or_else(|| no_device(device))?;
-    match slot.opened.get_or_init(|| open(device).map_err(|failure| (failure.status, failure.text))) {
+    match slot.opened.get_or_init(|| open(device).map_err(|failure| (failure.status, failure.text.clone()))) {
         Ok(opened) => Ok(*opened),
         Err((status, text)) => Err(Failure::new(*status, text.as_str())),
     }

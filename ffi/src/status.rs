@@ -8,6 +8,7 @@ use memquilt::trace::TraceError;
 use memquilt::{ConfigError, Error};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
+use std::ops::{Deref, DerefMut};
 
 /// What a function returns. After anything but `MQ_STATUS_OK` nothing has changed for live allocations, and
 /// `mq_last_error_text` says more.
@@ -58,9 +59,13 @@ pub enum Status {
     NotRestorable = 20,
 }
 
-/// Why a call did not do what was asked.
+/// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
+/// registers.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct Failure(Box<Reason>);
+
+#[derive(Debug)]
+pub(crate) struct Reason {
     pub(crate) status: Status,
     pub(crate) text: String,
     /// The driver's own status, 0 where no driver call failed.
@@ -68,12 +73,32 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    #[cold]
     pub(crate) fn new(status: Status, text: impl Into<String>) -> Self {
-        Self { status, text: text.into(), driver_status: 0 }
+        Self::of_driver(status, text.into(), 0)
+    }
+
+    #[cold]
+    fn of_driver(status: Status, text: String, driver_status: u32) -> Self {
+        Self(Box::new(Reason { status, text, driver_status }))
     }
 
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::new(Status::InvalidArgument, text)
+    }
+}
+
+impl Deref for Failure {
+    type Target = Reason;
+
+    fn deref(&self) -> &Reason {
+        &self.0
+    }
+}
+
+impl DerefMut for Failure {
+    fn deref_mut(&mut self) -> &mut Reason {
+        &mut self.0
     }
 }
 
@@ -98,7 +123,7 @@ impl From<Error> for Failure {
             Error::Internal(_) => Status::Internal,
         };
         let driver_status = if let Error::Driver(error) = &error { error.status.0 } else { 0 };
-        Self { status, text: error.to_string(), driver_status }
+        Self::of_driver(status, error.to_string(), driver_status)
     }
 }
 
@@ -117,7 +142,7 @@ impl From<SimConfigError> for Failure {
 impl From<CudaOpenError> for Failure {
     fn from(error: CudaOpenError) -> Self {
         let driver_status = if let CudaOpenError::Call { status, .. } = &error { status.0 } else { 0 };
-        Self { status: Status::Device, text: error.to_string(), driver_status }
+        Self::of_driver(Status::Device, error.to_string(), driver_status)
     }
 }
 
@@ -141,13 +166,13 @@ thread_local! {
 /// Keeps the failure as the thread's last one, and answers its status. On a thread that is ending it is not kept.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> Status {
-    let status = failure.status;
+    let Reason { status, text, driver_status } = *failure.0;
     // A NUL would end the text for C.
-    let bytes: Vec<u8> = failure.text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
+    let bytes: Vec<u8> = text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
     let text = CString::new(bytes).unwrap_or_default();
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
-            *last = LastError { status, driver_status: failure.driver_status, text };
+            *last = LastError { status, driver_status, text };
         }
     });
     status

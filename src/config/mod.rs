@@ -125,7 +125,7 @@ pub struct Config {
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: Sharing,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
-    /// Smaller chunks take more time in the driver (about 24 us each) and leave less memory unusable. `None`: 20 MiB,
+    /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
     pub chunk_size: Option<u64>,
     /// The most chunks that all views together may map, with the strategies `stitch` and `gmlake`. Each costs the host
@@ -141,7 +141,8 @@ pub struct Config {
     /// Whether physical memory is created so that it can be exported to other processes, as POSIX file descriptors: from a
     /// live address `cuMemRetainAllocationHandle` gives the handle of the chunk that is mapped there, and
     /// `cuMemExportToShareableHandle` its descriptor. A stitched range is one descriptor for each chunk. Creating a chunk
-    /// took 42 us instead of 6 on an H200.
+    /// took 42 us instead of 6 on an H200. Plain memory, that of `caching` and of small blocks with `gmlake`, is not exported
+    /// so.
     pub exportable_handles: bool,
     /// `fragLimit`, with the strategy `gmlake`: requests of fewer bytes are not stitched. Lower saves memory and costs
     /// driver calls.

@@ -9,19 +9,26 @@ use std::sync::OnceLock;
 
 pub(crate) const FFI: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A C or C++ compiler that works.
+/// A C or C++ compiler, or another program, that works.
 pub(crate) struct Compiler(Vec<String>);
 
 impl Compiler {
     /// It, finding the header.
     pub(crate) fn command(&self) -> Command {
+        let mut command = self.bare();
+        command.arg("-I").arg(FFI);
+        command
+    }
+
+    /// It, with nothing but what the variable says.
+    pub(crate) fn bare(&self) -> Command {
         let mut command = Command::new(&self.0[0]);
-        command.args(&self.0[1..]).arg("-I").arg(FFI);
+        command.args(&self.0[1..]);
         command
     }
 }
 
-/// The compiler that an environment variable names, or the usual one. Without one, what needs it is left out.
+/// The compiler (or Python) that an environment variable names, or the usual one. Without one, what needs it is left out.
 pub(crate) fn compiler(variable: &str, usual: &str) -> Option<Compiler> {
     let named = std::env::var(variable).ok().filter(|name| !name.trim().is_empty());
     let words: Vec<String> = named.unwrap_or_else(|| usual.to_owned()).split_whitespace().map(str::to_owned).collect();

@@ -1,0 +1,85 @@
+//! The program that checks every word of a real GPU's memory (the example `gpu_content`), on the simulated one: it finds
+//! nothing where nothing is wrong, and every mistake that is made on purpose.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+#[path = "../examples/gpu_content/gpu.rs"]
+mod gpu;
+#[path = "../examples/gpu_content/graphs.rs"]
+mod graphs;
+#[path = "../examples/gpu_content/program.rs"]
+mod program;
+mod random;
+#[path = "../examples/gpu_content/run.rs"]
+mod run;
+#[path = "../examples/gpu_content/sabotage.rs"]
+mod sabotage;
+#[path = "../examples/gpu_content/sim.rs"]
+mod sim;
+
+use gpu::Gpu;
+use memquilt::{Config, StrategyKind};
+use run::{Plan, Report, Until};
+use sabotage::Sabotage;
+use std::sync::Arc;
+use std::time::Duration;
+
+const OPERATIONS: u64 = 5_000;
+/// A mistake shows within a second, in most runs; without it the test fails in the end.
+const LONG: Duration = Duration::from_secs(100);
+
+fn plan(options: &str, seed: u64) -> Plan {
+    Plan {
+        config: Config::parse(options).unwrap(),
+        seed,
+        threads: 1,
+        streams: 3,
+        live: 4 << 30,
+        until: Until::Operations(OPERATIONS),
+        sabotage: None,
+    }
+}
+
+fn run(plan: &Plan) -> Report {
+    let gpu: Arc<dyn Gpu> = Arc::new(sim::SimWords::open("sim:h200").unwrap());
+    run::run(&gpu, plan).unwrap()
+}
+
+#[test]
+fn every_word_is_right_with_every_strategy() {
+    for strategy in StrategyKind::ALL {
+        for (seed, limit) in [(1, "6GiB"), (2, "9GiB")] {
+            let Report { tally, findings, stats, left } = {
+                let report = run(&plan(&format!("strategy:{strategy},memory_limit:{limit}"), seed));
+                report.verdict().unwrap_or_else(|error| panic!("{strategy}, {limit}: {error}"));
+                report
+            };
+            assert_eq!((findings.wrong, left), (0, 0));
+            // Else the program was too tame to show anything.
+            assert!(tally.operations == OPERATIONS && tally.allocations > 1_000, "{strategy}: {tally:?}");
+            assert!(tally.used_elsewhere > 300 && tally.freed_in_use > 100 && tally.rewrites > 50, "{tally:?}");
+            assert!(tally.captures > 5 && tally.replays > 50 && tally.words > 1 << 30, "{strategy}: {tally:?}");
+            let stitches = strategy == StrategyKind::Stitch;
+            assert!(!stitches || (stats.views_built > 50 && stats.stream_waits > 50), "{stats:?}");
+        }
+    }
+}
+
+#[test]
+fn two_threads_share_an_allocator() {
+    for seed in 1..3 {
+        let report = run(&Plan { threads: 2, ..plan("memory_limit:6GiB,chunk_size_mb:4", seed) });
+        report.verdict().unwrap();
+    }
+}
+
+#[test]
+fn mistakes_are_found() {
+    for sabotage in [Sabotage::Untold, Sabotage::Unwaited, Sabotage::FreedOutputs] {
+        let sabotaged = Plan { sabotage: Some(sabotage), until: Until::Passed(LONG), ..plan("memory_limit:8GiB", 1) };
+        let report = run(&sabotaged);
+        let Err(verdict) = report.verdict() else { panic!("{sabotage:?} was not found: {:?}", report.tally) };
+        assert!(report.findings.wrong > 0, "{sabotage:?}: {verdict}");
+        assert!(verdict.contains(" held word "), "{verdict}");
+    }
+}
