@@ -1,7 +1,7 @@
 """Builds the wheel: the C library by cargo, beside Python files that load it with ctypes.
 
-No extension module is built, so the wheel is for every Python 3 of a platform. maturin and setuptools-rust make extension
-modules, named and tagged for one Python; this is one command line instead.
+No extension module is built, so the wheel is for every Python 3 of a platform. maturin and setuptools-rust make
+extension modules, named and tagged for one Python; this is one command line instead.
 
 MEMQUILT_CARGO_PROFILE names a profile of cargo other than `release`.
 """

@@ -12,11 +12,9 @@ Sizes are bytes. `device` is a CUDA device's number; without it, that of PyTorch
 
 import atexit
 import os
-import sys
 from ctypes import byref, c_uint64
 
 from ._library import Error, OptionError, OutOfMemory, check, library, path_of, plugged, read_json, version
-from ._options import join
 from ._report import text_of
 from ._switch import current_device, enable, enabled
 
@@ -38,8 +36,8 @@ __version__ = version()
 
 
 def stats(device=None):
-    """What the device's allocator has done and holds: a dict, with the names of `torch.cuda.memory_stats` nested, and of
-    `mq_stats`."""
+    """What the device's allocator has done and holds: a dict, with the names of `torch.cuda.memory_stats` nested, and
+    those of `mq_stats`."""
     return read_json(library.mq_stats_json, plugged(current_device(device)))
 
 

@@ -9,6 +9,11 @@ def in_units(size):
     return f"{size} B"
 
 
+def milliseconds(nanoseconds):
+    """A time, to be read by people."""
+    return f"{nanoseconds / 1e6:.2f} ms"
+
+
 def text_of(device, stats, fragmentation):
     """The report of one device."""
     live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
@@ -24,8 +29,12 @@ def text_of(device, stats, fragmentation):
         ("mappings", f"{stats['mappings']}, of them {stats['view_mappings']} in views"),
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
         ("requests that failed", str(stats["num_ooms"])),
-        ("time in the driver", f"{stats['stall_total_ns'] / 1e6:.1f} ms, at most {stats['stall_worst_ns'] / 1e6:.2f} ms at once"),
+        (
+            "time in the driver",
+            f"{milliseconds(stats['stall_total_ns'])}, at most {milliseconds(stats['stall_worst_ns'])} at once",
+        ),
         ("options", stats["options"]),
     ]
     width = max(len(name) for name, _ in rows)
-    return "\n".join([f"memquilt, device {device} ({stats['device']})", *(f"  {name:<{width}}  {value}" for name, value in rows)])
+    head = f"memquilt, device {device} ({stats['device']})"
+    return "\n".join([head, *(f"  {name:<{width}}  {value}" for name, value in rows)])

@@ -11,7 +11,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def cache_folder():
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memquilt"
 
 
-def cuda_includes():
+def cuda_includes(torch):
     """The folders of CUDA's headers: those of a toolkit, or of the packages that PyTorch brings."""
     folders = []
     toolkit = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
@@ -52,7 +51,8 @@ def cuda_includes():
         toolkit = Path(nvcc).resolve().parent.parent
     for root in filter(None, (toolkit, "/usr/local/cuda")):
         folders.append(Path(root) / "include")
-    packages = Path(sysconfig.get_paths()["purelib"])
+    # PyTorch's packages lie beside it.
+    packages = Path(torch.__file__).resolve().parent.parent
     folders += sorted(packages.glob("nvidia/cu[0-9]*/include"), reverse=True)
     folders += [packages / "nvidia" / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_crt")]
     # Triton carries all headers that c10 asks for.
@@ -64,7 +64,7 @@ def command(torch, output):
     """The command line that compiles the shim to `output`."""
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "g++"]
     root = Path(torch.__file__).resolve().parent
-    includes = [str(root / "include"), str(root / "include/torch/csrc/api/include"), *cuda_includes()]
+    includes = [str(root / "include"), str(root / "include/torch/csrc/api/include"), *cuda_includes(torch)]
     major, minor = torch_version(torch)
     return [
         *compiler,

@@ -19,20 +19,27 @@ def enabled():
 
 
 def current_device(device):
-    """The device's number; PyTorch's current device for None."""
+    """The number of a device, which is one, a name (`cuda:1`), or a `torch.device`. PyTorch's current device for None,
+    and where the number is left out."""
+    if isinstance(device, int):
+        return device
     if device is not None:
-        return int(getattr(device, "index", device) or 0)
+        kind, _, number = str(device).partition(":")
+        if kind != "cuda" or not (number.isdigit() or not number):
+            raise ValueError(f"{device!r} is no CUDA device; expected a number, or cuda:0")
+        if number:
+            return int(number)
     torch = sys.modules.get("torch")
     return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
 
 
 def enable(*, shim=None, **options):
-    """Makes memquilt PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the library
-    (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable MEMQUILT_CONF.
+    """Makes memquilt PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
+    library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable MEMQUILT_CONF.
 
     Nothing may have used CUDA before: an allocator cannot be changed later. `shim` False uses PyTorch's pluggable
-    interface, which needs no compiler and loses much (a warning says what), True raises where the shim cannot be had; by
-    default the one stands in for the other.
+    interface, which needs no compiler and loses much (a warning says what), True raises where the shim cannot be had;
+    by default the one stands in for the other.
 
     Raises `OptionError` for options that cannot be read, `RuntimeError` where it is too late, there is no PyTorch with
     CUDA, or memquilt is enabled already.
@@ -45,8 +52,8 @@ def enable(*, shim=None, **options):
     torch = _torch()
     if torch.cuda.is_initialized():
         raise RuntimeError(
-            "too late: CUDA was used before memquilt.enable(), and PyTorch's allocator cannot be changed any more. Call it "
-            "before the first tensor on a GPU, or start the program with python -m memquilt run"
+            "too late: CUDA was used before memquilt.enable(), and PyTorch's allocator cannot be changed any more. "
+            "Call it before the first tensor on a GPU, or start the program with python -m memquilt run"
         )
     before = os.environ.get(VARIABLE)
     # Read by the library when a device is used first, and by child processes.
@@ -85,10 +92,10 @@ def _install(torch, shim):
     _plug(torch)
     warnings.warn(
         f"memquilt is PyTorch's pluggable allocator ({reason}). Missing there: torch.OutOfMemoryError (a request that "
-        "fails ends in an illegal address), torch.cuda.memory_stats, memory_allocated, max_memory_allocated and snapshots "
-        "(memquilt.stats() and memquilt.snapshot() have them), memory history, MemPool, "
-        'torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs. Install a C++ compiler for '
-        "all of it.",
+        "fails ends in an illegal address), torch.cuda.memory_stats, memory_allocated, max_memory_allocated and "
+        "snapshots (memquilt.stats() and memquilt.snapshot() have them), memory history, MemPool, "
+        'torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs. Install a C++ '
+        "compiler for all of it.",
         RuntimeWarning,
         stacklevel=3,
     )

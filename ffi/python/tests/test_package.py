@@ -48,7 +48,9 @@ class Options(unittest.TestCase):
         options = {"strategy": "stitch", "memory_limit": "80GiB", "expandable_segments": False}
         text = _options.join("max_views:7", options)
         self.assertEqual(text, "max_views:7,strategy:stitch,memory_limit:80GiB,expandable_segments:False")
-        self.assertEqual(_options.join(None, {"roundup_power2_divisions": {256: 1, ">": 4}}), "roundup_power2_divisions:[256:1,>:4]")
+        self.assertEqual(
+            _options.join(None, {"roundup_power2_divisions": {256: 1, ">": 4}}), "roundup_power2_divisions:[256:1,>:4]"
+        )
         self.assertEqual(_options.join("", {}), "")
         _library.check_options("strategy:stitch,roundup_power2_divisions:[256:1,>:4]")
 
@@ -65,7 +67,9 @@ class Options(unittest.TestCase):
 
 class Plugged(unittest.TestCase):
     def test_says_what_it_holds(self):
-        out = run_code(ALLOCATE + """
+        out = run_code(
+            ALLOCATE
+            + """
 kept = get(10 * MIB), get(700)
 other = get(3 * MIB, device=1)
 stats = memquilt.stats()
@@ -78,31 +82,49 @@ assert memquilt.trim(1) >= 1
 assert memquilt.trim() + memquilt.trim() >= 0
 assert memquilt.stats()["reserved_bytes"]["all"]["current"] == 2 * MIB
 print(memquilt.report())
-""", conf="max_views:7")
+""",
+            conf="max_views:7",
+        )
         self.assertIn("memquilt, device 0 (sim:h200)", out)
         self.assertRegex(out, r"in use +1\.00 KiB, at most 10\.00 MiB")
 
     def test_writes_snapshots_and_traces(self):
         with tempfile.TemporaryDirectory() as folder:
-            run_code(ALLOCATE + f"""
+            run_code(
+                ALLOCATE
+                + f"""
 with memquilt.record({folder!r} + "/one.csv"):
     put(get(5 * MIB))
     memquilt.snapshot({folder!r} + "/shot.pickle")
 left = memquilt.record({folder!r} + "/two.mqt")
 get(7 * MIB)
-""")
+"""
+            )
             trace = (Path(folder) / "one.csv").read_text()
             self.assertIn(str(5 << 20), trace)
             self.assertGreater((Path(folder) / "two.mqt").stat().st_size, 0, "written at the end of the process")
             shot = pickle.loads((Path(folder) / "shot.pickle").read_bytes())
-            self.assertEqual([event["action"] for event in shot["device_traces"][0]], ["segment_map", "alloc", "free_requested", "free_completed"])
+            self.assertEqual(
+                [event["action"] for event in shot["device_traces"][0]],
+                ["segment_map", "alloc", "free_requested", "free_completed"],
+            )
+
+    def test_devices_are_numbers_or_names(self):
+        from memquilt._switch import current_device
+
+        self.assertEqual([current_device(name) for name in (2, "cuda:3", "cuda", None)], [2, 3, 0, 0])
+        for wrong in ("cpu", "cuda:x", 1.5):
+            with self.assertRaisesRegex(ValueError, "is no CUDA device"):
+                current_device(wrong)
 
     def test_a_trace_has_a_known_name(self):
         with self.assertRaisesRegex(ValueError, "named .mqt, .csv"):
             memquilt.record("trace.json")
 
     def test_the_hooks_do_what_they_say(self):
-        run_code(ALLOCATE + """
+        run_code(
+            ALLOCATE
+            + """
 library.memquilt_record_stream.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
 library.memquilt_set_memory_fraction.argtypes = (ctypes.c_double, ctypes.c_int)
 library.memquilt_begin_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
@@ -130,15 +152,19 @@ library.memquilt_set_memory_fraction(0.0001, 0)
 assert library.memquilt_malloc(1 << 30, 0, None) is None
 library.mq_last_error_text.restype = ctypes.c_char_p
 assert b"1.00 GiB" in library.mq_last_error_text()
-""")
+"""
+        )
 
     def test_errors_have_their_status(self):
-        code = ALLOCATE + """
+        code = (
+            ALLOCATE
+            + """
 try:
     memquilt.snapshot("/nowhere/shot.pickle")
 except memquilt.Error as error:
     print(error.name, error)
 """
+        )
         self.assertIn("MQ_STATUS_FILE", run_code(code))
 
 

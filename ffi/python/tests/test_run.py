@@ -1,5 +1,6 @@
 """The command `python -m memquilt`."""
 
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -58,7 +59,8 @@ class Programs(unittest.TestCase):
 
     def test_modules_run_too_and_are_recorded(self):
         trace = self.folder / "t{rank}.csv"
-        done = run("-m", "memquilt", "run", "--record", trace, "-m", "program", PYTHONPATH=str(self.folder), RANK="5")
+        path = os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")])
+        done = run("-m", "memquilt", "run", "--record", trace, "-m", "program", PYTHONPATH=path, RANK="5")
         self.assertIn("beside it", done.stdout, done.stderr)
         self.assertTrue((self.folder / "t5.csv").is_file())
 

@@ -1,8 +1,6 @@
-// Memory, limits and statistics, and how this becomes PyTorch's current allocator.
+// Memory, limits and statistics.
 
 #include "allocator.h"
-
-#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -377,8 +375,8 @@ std::vector<StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex)
 
 ShareableHandle Allocator::shareIpcHandle(void*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "memquilt cannot share GPU memory with other processes: stitched memory has no cudaIpc handle. Send a copy "
-             "in host memory instead (tensor.cpu()), or use collectives.");
+      false, "memquilt cannot share GPU memory with other processes: stitched memory has no cudaIpc handle. Send a "
+             "copy in host memory instead (tensor.cpu()), or use collectives.");
 }
 
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string) {
@@ -410,25 +408,3 @@ std::string Allocator::name() {
 }
 
 }  // namespace memquilt
-
-// Makes memquilt PyTorch's allocator. NULL, or why not; the text stays valid until the next call.
-extern "C" const char* memquilt_install() {
-  static std::string why;
-  try {
-    TORCH_CHECK(
-        mq_abi_version() == MQ_ABI_VERSION, "libmemquilt has binary interface ", mq_abi_version(), "; expected ",
-        MQ_ABI_VERSION);
-    memquilt::Allocator& allocator = memquilt::the();
-    // It owns nothing: the allocator outlives all.
-    std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> shared(&allocator, [](auto*) {});
-    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
-    // torch.accelerator asks for the allocator of the device type.
-    c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
-    return nullptr;
-  } catch (const c10::Error& error) {
-    why = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    why = error.what();
-  }
-  return why.c_str();
-}

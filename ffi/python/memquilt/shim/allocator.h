@@ -1,6 +1,7 @@
 // memquilt as PyTorch's CUDA allocator: c10's allocator interface over the C library.
 //
-// allocator.cpp   memory, limits, statistics, how it becomes the current allocator
+// install.cpp     how it becomes the current allocator
+// allocator.cpp   memory, limits, statistics
 // graphs.cpp      private pools: CUDA graphs, MemPool, checkpoints
 // history.cpp     events with stack traces, snapshots
 //
@@ -39,7 +40,7 @@ using Context = std::shared_ptr<c10::GatheredContext>;
 // As many as the C library has plugged allocators.
 constexpr size_t MAX_DEVICES = 64;
 
-// One thing that happened, as PyTorch keeps it. TraceEntry itself cannot be moved about in some versions.
+// One thing that happened. PyTorch's own entry, which versions construct differently, is made of it where it is shown.
 struct Entry {
   TraceEntry::Action action;
   uint64_t address;
@@ -107,7 +108,8 @@ class Allocator final : public CUDAAllocator {
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
   cudaError_t memcpyAsync(
-      void* to, int to_device, const void* from, int from_device, size_t count, cudaStream_t stream, bool peers) override;
+      void* to, int to_device, const void* from, int from_device, size_t count, cudaStream_t stream,
+      bool peers) override;
   std::string name() override;
 
   // graphs.cpp

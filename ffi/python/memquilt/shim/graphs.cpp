@@ -101,7 +101,8 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool) {
 
 #if MEMQUILT_TORCH >= 210
 void Allocator::setNoSplit(DeviceIndex, MempoolId) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "memquilt has no segments that could stay whole: MemPool(no_split=True) is not to be had");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "memquilt has no segments that could stay whole: MemPool(no_split=True) is not to be had");
 }
 #endif
 

@@ -15,41 +15,10 @@ import tempfile
 import time
 
 import torch
+from models import Transformer, mlp
 from torch import nn
 
 MIB = 1 << 20
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x):
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
-        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-        return x + self.mlp(self.norm2(x))
-
-
-class Transformer(nn.Module):
-    def __init__(self, width=1024, layers=12, vocabulary=32000, recompute=True):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
-        self.layers = nn.ModuleList(Block(width, width // 64) for _ in range(layers))
-        self.recompute = recompute
-
-    def forward(self, ids):
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
-        return self.head(x)
-
-
-def mlp(width=512):
-    return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)).cuda()
 
 
 def peaks():
@@ -59,7 +28,10 @@ def peaks():
     except RuntimeError:
         import memquilt
 
-        stats = {f"{name}.all.peak": memquilt.stats()[name]["all"]["peak"] for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")}
+        stats = {
+            f"{name}.all.peak": memquilt.stats()[name]["all"]["peak"]
+            for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")
+        }
     live, allocated, reserved = (stats[f"{name}_bytes.all.peak"] for name in ("requested", "allocated", "reserved"))
     return {"live": live, "allocated": allocated, "reserved": reserved, "utilization": round(live / reserved, 5)}
 
@@ -73,8 +45,12 @@ def timed(steps, step):
         values.append(step(index))
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    late = sorted(seconds[len(seconds) // 2:])
-    return values, {"first_s": round(seconds[0], 4), "worst_late_s": round(late[-1], 4), "median_s": round(late[len(late) // 2], 5)}
+    late = sorted(seconds[len(seconds) // 2 :])
+    return values, {
+        "first_s": round(seconds[0], 4),
+        "worst_late_s": round(late[-1], 4),
+        "median_s": round(late[len(late) // 2], 5),
+    }
 
 
 def train_lengths(allocator):
@@ -102,7 +78,13 @@ def train_images(allocator):
     rng = random.Random(0)
     layers, channels = [], 3
     for width in (64, 128, 256, 512, 512):
-        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, stride=2, padding=1), nn.ReLU()]
+        layers += [
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride=2, padding=1),
+            nn.ReLU(),
+        ]
         channels = width
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 100)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -110,7 +92,9 @@ def train_images(allocator):
 
     def step(index):
         batch, side = sizes[index % len(sizes)]
-        loss = nn.functional.cross_entropy(model(torch.randn(batch, 3, side, side, device="cuda")), torch.zeros(batch, dtype=torch.long, device="cuda"))
+        loss = nn.functional.cross_entropy(
+            model(torch.randn(batch, 3, side, side, device="cuda")), torch.zeros(batch, dtype=torch.long, device="cuda")
+        )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -143,7 +127,9 @@ def out_of_memory(allocator):
     """A batch that cannot fit raises, and training goes on with a smaller one."""
     torch.cuda.set_per_process_memory_fraction(0.1)
     model, seen, losses = Transformer(layers=4).cuda(), [], []
-    torch._C._cuda_attach_out_of_memory_observer(lambda device, size, total, free: seen.append((device, size > 0, total > 0 and free > 0)))
+    torch._C._cuda_attach_out_of_memory_observer(
+        lambda device, size, total, free: seen.append((device, size > 0, total > 0 and free > 0))
+    )
     batch, text = 1 << 12, ""
     while len(losses) < 3:
         try:
@@ -158,7 +144,11 @@ def out_of_memory(allocator):
     ours = allocator != "memquilt" or "What would have helped" in text
     known = seen and all(entry == (0, True, True) for entry in seen)
     ooms = torch.cuda.memory_stats()["num_ooms"]
-    return {"went_on": losses, "told": bool(known), "report": ours, "counted": ooms >= 1}, {"text": text[:600], "batch": batch, "num_ooms": ooms}
+    return {"went_on": losses, "told": bool(known), "report": ours, "counted": ooms >= 1}, {
+        "text": text[:600],
+        "batch": batch,
+        "num_ooms": ooms,
+    }
 
 
 def churn(rounds=200, seed=0):
@@ -198,7 +188,14 @@ def graphs(allocator):
         x.copy_(torch.randn(64, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)))
         graph.replay()
         second.replay()
-        sums.append([out.double().sum().item(), loss.item(), model[0].weight.grad.double().sum().item(), twice.double().sum().item()])
+        sums.append(
+            [
+                out.double().sum().item(),
+                loss.item(),
+                model[0].weight.grad.double().sum().item(),
+                twice.double().sum().item(),
+            ]
+        )
         eager = model(x)
         assert torch.allclose(eager, out, atol=1e-5) and torch.allclose(model(out) * 2, twice, atol=1e-4)
         del held, eager
@@ -246,7 +243,10 @@ def compiled(allocator):
     from torch._inductor import cudagraph_trees
 
     nodes = cudagraph_trees.get_container(0).tree_manager
-    return {"sums": sums, "graphed": nodes is not None}, {"graphs": nodes.debug_checkpointing_counter if nodes else 0, **peaks()}
+    return {"sums": sums, "graphed": nodes is not None}, {
+        "graphs": nodes.debug_checkpointing_counter if nodes else 0,
+        **peaks(),
+    }
 
 
 def statistics(allocator):
@@ -262,7 +262,9 @@ def statistics(allocator):
     assert torch.cuda.max_memory_allocated() == 3 * MIB
     assert "Allocated memory" in torch.cuda.memory_summary()
     snapshot = torch.cuda.memory._snapshot()
-    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"]
+    blocks = [
+        block for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"
+    ]
     assert sum(block["size"] for block in blocks) == 3 * MIB
     actions = [event["action"] for event in snapshot["device_traces"][0]]
     names = {frame["name"] for block in blocks for frame in block["frames"]}
@@ -273,7 +275,9 @@ def statistics(allocator):
         torch.cuda.memory._dump_snapshot(path)
         for what in ("stats", "trace", "trace_plot", "segment_plot"):
             out = [] if what in ("stats", "trace") else ["-o", f"{folder}/{what}.html"]
-            subprocess.run([sys.executable, "-m", "torch.cuda._memory_viz", what, path, *out], check=True, capture_output=True)
+            subprocess.run(
+                [sys.executable, "-m", "torch.cuda._memory_viz", what, path, *out], check=True, capture_output=True
+            )
         sizes = os.path.getsize(f"{folder}/trace_plot.html") > 1000
     torch.cuda.memory._record_memory_history(enabled=None)
     with torch.profiler.profile(profile_memory=True) as profile:
@@ -281,7 +285,9 @@ def statistics(allocator):
         torch.ones(MIB, device="cuda")
     moved = sum(abs(event.self_device_memory_usage) for event in profile.key_averages())
     kinds = [actions.count(kind) for kind in ("alloc", "free_requested", "free_completed")]
-    return {"kinds": kinds, "viewed": sizes, "keys": len(stats), "profiled": moved >= 4 * MIB}, {"actions": actions[:20]}
+    return {"kinds": kinds, "viewed": sizes, "keys": len(stats), "profiled": moved >= 4 * MIB}, {
+        "actions": actions[:20]
+    }
 
 
 def pools(allocator):
@@ -302,7 +308,13 @@ def pools(allocator):
     del pool, other
     torch.cuda.empty_cache()
     rest = torch.cuda.memory_reserved() < 60 * MIB
-    return {"counts": counts, "sizes": sizes, "kept": kept, "rest": rest, "sums": [outside.sum().item(), nested.sum().item()]}, {}
+    return {
+        "counts": counts,
+        "sizes": sizes,
+        "kept": kept,
+        "rest": rest,
+        "sums": [outside.sum().item(), nested.sum().item()],
+    }, {}
 
 
 def limits(allocator):
@@ -348,7 +360,13 @@ def contents(allocator):
         stream = rng.choice(streams)
         with torch.cuda.stream(stream):
             most = rng.choice((4096, MIB, 20 * MIB, 150 * MIB))
-            live.append((torch.full((rng.randrange(1, most),), index % 251, dtype=torch.uint8, device="cuda"), index % 251, stream))
+            live.append(
+                (
+                    torch.full((rng.randrange(1, most),), index % 251, dtype=torch.uint8, device="cuda"),
+                    index % 251,
+                    stream,
+                )
+            )
         while len(live) > 60 or (live and rng.random() < 0.45):
             drop()
         if index % 1000 == 999:
@@ -377,7 +395,17 @@ def main():
         import memquilt
 
         stats = memquilt.stats()
-        figures["memquilt"] = {key: stats[key] for key in ("views_built", "views_reused", "stream_waits", "num_sync_all_streams", "stall_total_ns", "stall_worst_ns")}
+        figures["memquilt"] = {
+            key: stats[key]
+            for key in (
+                "views_built",
+                "views_reused",
+                "stream_waits",
+                "num_sync_all_streams",
+                "stall_total_ns",
+                "stall_worst_ns",
+            )
+        }
     print(json.dumps({"values": values, "figures": figures}))
 
 

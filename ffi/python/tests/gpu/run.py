@@ -1,4 +1,4 @@
-"""Runs cases.py under native and memquilt, and compares: python run.py [CASE ...]. Needs one GPU, PyTorch, and memquilt.
+"""Runs cases.py under native and memquilt, and compares: python run.py [CASE ...]. Needs a GPU, PyTorch, and memquilt.
 
 One line of JSON for each run, one for each comparison; exits with 1 where one fails. About four minutes.
 """
@@ -13,7 +13,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # Alone on the GPU, because they measure; the rest runs side by side.
-ALONE = {"train_lengths": ("native", "native", "expandable", "memquilt"), "train_images": ("native", "memquilt"), "limits": ("native", "memquilt")}
+ALONE = {
+    "train_lengths": ("native", "native", "expandable", "memquilt"),
+    "train_images": ("native", "memquilt"),
+    "limits": ("native", "memquilt"),
+}
 TOGETHER = {
     "compiled": ("native", "memquilt"),
     "graphs": ("native", "memquilt"),
@@ -41,7 +45,9 @@ def run(case, allocator):
     start = time.monotonic()
     result = {"case": case, "allocator": allocator, "ok": False}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S.get(case, DEFAULT_LIMIT_S))
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LIMIT_S.get(case, DEFAULT_LIMIT_S)
+        )
         if done.returncode == 0:
             result.update(json.loads(done.stdout.splitlines()[-1]), ok=True)
         else:
@@ -59,7 +65,9 @@ def compare(results):
     """What memquilt makes of each case, beside native."""
     fine = True
     for case in dict.fromkeys(result["case"] for result in results):
-        of = lambda allocator: [result for result in results if result["case"] == case and result["allocator"] == allocator and result["ok"]]
+        of = lambda allocator: [
+            result for result in results if result["case"] == case and result["allocator"] == allocator and result["ok"]
+        ]
         native, ours = of("native"), [result for allocator in OURS for result in of(allocator)]
         wanted = [result for result in results if result["case"] == case and result["allocator"] in OURS]
         line = {"compare": case, "ran": len(ours) == len(wanted)}
@@ -71,7 +79,11 @@ def compare(results):
             line["equal"] = ours[0]["values"]["wrong"] == 0
         line["ok"] = line["ran"] and (line.get("equal", False) or (len(native) > 1 and not reproducible))
         for name in ("median_s", "first_s", "reserved", "live", "utilization"):
-            figures = {result["allocator"]: result["figures"].get(name) for result in results if result["case"] == case and result["ok"]}
+            figures = {
+                result["allocator"]: result["figures"].get(name)
+                for result in results
+                if result["case"] == case and result["ok"]
+            }
             if any(figures.values()):
                 line[name] = figures
         fine &= line["ok"]
