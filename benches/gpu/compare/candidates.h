@@ -24,6 +24,11 @@ using Stream = void *;
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 using Stream = cudaStream_t;
+
+// Exported by libc10_cuda for libtorch_cuda; no header declares it.
+namespace c10::cuda::_internal {
+void setHasPrimaryContext(bool (*)(c10::DeviceIndex));
+}
 #endif
 
 struct Candidate {
@@ -98,7 +103,11 @@ class Cuda : public Candidate {
 // PyTorch's allocator without PyTorch above it: what c10 does for a tensor, less the tensor.
 class Torch : public Candidate {
   public:
-    Torch() { c10::cuda::CUDACachingAllocator::init(1); }
+    Torch() {
+        // libtorch_cuda, which is not loaded, would have said where contexts are; the cudaMallocAsync backend asks.
+        c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex device) { return device == 0; });
+        c10::cuda::CUDACachingAllocator::init(1);
+    }
 
     void *allocate(size_t size, Stream stream) override {
         try {

@@ -134,7 +134,7 @@ def replay(command, environment, longest):
     """The lines that it printed, and what it said beside them."""
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=longest)
-        text, said = done.stdout, {"stderr": done.stderr.strip()[-2000:]} if done.stderr.strip() else {}
+        text, said = done.stdout, {"stderr": done.stderr.strip()[:2000]} if done.stderr.strip() else {}
         if done.returncode != 0:
             said["error"] = f"exit code {done.returncode}"
     except subprocess.TimeoutExpired as expired:

@@ -93,7 +93,7 @@ class Run:
 
     def remark(self):
         if self.error:
-            return ": ".join([self.error, *self.stderr.splitlines()[-1:]])
+            return ": ".join([self.error, *self.stderr.splitlines()[:1]])
         for line in self.passes:
             if line["failed"]:
                 return f"{line['failed']:,} requests failed in pass {line['pass']}"
@@ -146,7 +146,7 @@ def against_torch(runs):
 
 
 def render(rows):
-    runs, heads = {}, [row for row in rows if "clock_ns" in row]
+    runs, heads = {}, [line for line in rows if "clock_ns" in line]
     for line in rows:
         if "candidate" in line:
             runs.setdefault(line["trace"], {}).setdefault(line["candidate"], []).append(line)
@@ -154,7 +154,7 @@ def render(rows):
     timed = max((len(run.timed) for of in runs.values() for run in of.values()), default=1)
     plain = max((len(run.plain) for of in runs.values() for run in of.values()), default=0)
     device = heads[0]["device"] if heads else "-"
-    clock = statistics.median(row["clock_ns"] for row in heads) if heads else 0
+    clock = statistics.median(head["clock_ns"] for head in heads) if heads else 0
     machine = "{cores} cores, {machine}; {date}".format(**rows[0])
     later, steady = f"passes 3-{timed}", f"passes {timed + 1}-{timed + plain}"
     columns = [column.format(later=later, steady=steady) for column in COLUMNS]
