@@ -172,9 +172,9 @@ void History::event(const mq_event* event, void* user) {
     if (most > 0) {
       history->entries.push_back(std::move(entry));
     }
-  } catch (const std::exception& error) {
-    // The C library may not be thrown through: the event is lost.
-    TORCH_WARN_ONCE("memquilt: an event could not be recorded: ", error.what());
+  } catch (const std::exception&) {
+    // Too little host memory: the event is lost. The C library may not be thrown through, and a warning could wait for
+    // Python's lock, whose holder may wait for the allocator's.
   }
 }
 
