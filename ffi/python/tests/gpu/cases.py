@@ -377,7 +377,40 @@ def contents(allocator):
     return {"wrong": wrong.item()}, {}
 
 
-CASES = [train_lengths, train_images, small_train, out_of_memory, graphs, compiled, statistics, pools, limits, contents]
+def peers(allocator):
+    """Copies and kernels between two GPUs, and frees on both."""
+    if torch.cuda.device_count() < 2:
+        return {"sums": "one GPU"}, {}
+    sums = []
+    for round in range(20):
+        here = torch.arange(round, round + 4 * MIB, device="cuda:0", dtype=torch.int32).view(2048, 2048)
+        there = here.to("cuda:1", non_blocking=True)
+        # What is not contiguous is read in place by a kernel of the other device.
+        turned = torch.empty(2048, 2048, dtype=torch.int32, device="cuda:1").t()
+        turned.copy_(here)
+        back = (there * 2).to("cuda:0")
+        sums.append(
+            [there.sum().item(), turned.sum().item(), bool((back == here * 2).all()), bool((turned == there).all())]
+        )
+        held = churn(20, round)
+    del held
+    torch.cuda.empty_cache()
+    return {"sums": sums}, {"second": torch.cuda.memory_stats(1)["allocated_bytes.all.current"]}
+
+
+CASES = [
+    train_lengths,
+    train_images,
+    small_train,
+    out_of_memory,
+    graphs,
+    compiled,
+    statistics,
+    pools,
+    limits,
+    contents,
+    peers,
+]
 
 
 def main():

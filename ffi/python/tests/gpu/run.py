@@ -25,6 +25,7 @@ TOGETHER = {
     "out_of_memory": ("native", "memquilt"),
     "statistics": ("native", "memquilt"),
     "pools": ("native", "memquilt"),
+    "peers": ("native", "memquilt"),
     "small_train": ("native", "memquilt", "command", "pluggable"),
 }
 OURS = ("memquilt", "command", "pluggable")
