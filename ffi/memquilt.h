@@ -74,7 +74,39 @@ typedef enum {
     MQ_STATUS_TOO_MANY_ALLOCATORS = 18,
     // A rule that always holds inside the library did not. Please report it.
     MQ_STATUS_INTERNAL = 19,
+    // A block of a private pool cannot be handed out again where it was.
+    MQ_STATUS_NOT_RESTORABLE = 20,
 } mq_status;
+
+// What a block is doing.
+typedef enum {
+    // Free.
+    MQ_BLOCK_STATE_INACTIVE = 0,
+    // Handed out.
+    MQ_BLOCK_STATE_ACTIVE_ALLOCATED = 1,
+    // Freed by the program, still used by other streams.
+    MQ_BLOCK_STATE_ACTIVE_PENDING_FREE = 2,
+} mq_block_state;
+
+// What happened. Names and meanings are those of PyTorch's memory snapshots.
+typedef enum {
+    // A block was handed out; bytes as requested.
+    MQ_ACTION_ALLOC = 0,
+    // The program freed a block; bytes as requested.
+    MQ_ACTION_FREE_REQUESTED = 1,
+    // Every stream has finished with a freed block; bytes as requested.
+    MQ_ACTION_FREE_COMPLETED = 2,
+    // A segment was taken from the driver.
+    MQ_ACTION_SEGMENT_ALLOC = 3,
+    // A segment was given back to the driver.
+    MQ_ACTION_SEGMENT_FREE = 4,
+    // Physical memory was mapped into a segment.
+    MQ_ACTION_SEGMENT_MAP = 5,
+    // Physical memory was unmapped from a segment and given back.
+    MQ_ACTION_SEGMENT_UNMAP = 6,
+    // A request could not be met. The address holds the device's free bytes.
+    MQ_ACTION_OOM = 7,
+} mq_action;
 
 // An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
 // (`MQ_STATUS_INVALID_HANDLE`). 0 is none.
@@ -194,10 +226,6 @@ typedef struct {
     uint64_t stall_worst_ns;
 } mq_stats;
 
-// Is told what `memquilt_malloc` and `memquilt_free` could not do. The text is valid during the call only. Called by the
-// thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
-typedef void (*mq_message_handler)(mq_status status, const char *text, void *user);
-
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
 typedef struct {
     // PyTorch numbers the pools of graphs here.
@@ -206,10 +234,59 @@ typedef struct {
     uint64_t second;
 } mq_pool;
 
+// A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
+// of no other.
+typedef struct {
+    // Of this struct, in the library: fields beyond it are not there.
+    size_t size;
+    // First byte.
+    uint64_t address;
+    // Bytes.
+    uint64_t total_size;
+    // The stream whose requests it serves.
+    mq_stream stream;
+    // The private pool that it serves; both 0 if it serves all.
+    mq_pool pool;
+    // Whether it serves requests of up to 1 MiB.
+    bool is_small;
+    // Whether it is mapped memory, not one `cudaMalloc`.
+    bool is_expandable;
+} mq_segment;
+
+// A block of a segment. Sizes are bytes.
+typedef struct {
+    // First byte.
+    uint64_t address;
+    // With rounding.
+    uint64_t size;
+    // As requested; of a free block those of its last use, or 0.
+    uint64_t requested;
+    // What it is doing.
+    mq_block_state state;
+} mq_block;
+
+// Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
+// It must return (no exception, no longjmp).
+typedef void (*mq_segment_visitor)(const mq_segment *segment, const mq_block *blocks, size_t count, void *user);
+
+// Is told what `memquilt_malloc` and `memquilt_free` could not do. The text is valid during the call only. Called by the
+// thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
+typedef void (*mq_message_handler)(mq_status status, const char *text, void *user);
+
 // Says whether requests of the calling thread on `stream` go to the pool. Called for every request while it is routed,
 // by any thread, under the allocator's lock: it must be quick, call nothing of this library (`MQ_STATUS_REENTRANT`), and
 // return (no exception, no longjmp).
 typedef bool (*mq_pool_filter)(mq_stream stream, void *user);
+
+// A live block of a private pool. Sizes are bytes.
+typedef struct {
+    // First byte.
+    uint64_t address;
+    // With rounding.
+    uint64_t size;
+    // As asked for.
+    uint64_t requested;
+} mq_pool_block;
 
 // What a private pool holds.
 typedef struct {
@@ -230,6 +307,24 @@ typedef struct {
     // Bytes held for the pool: active ones, and free ones that serve only it.
     uint64_t reserved_bytes;
 } mq_pool_stats;
+
+// One thing that happened in an allocator.
+typedef struct {
+    // Of this struct, in the library: fields beyond it are not there.
+    size_t size;
+    // What.
+    mq_action action;
+    // Where.
+    uint64_t address;
+    // How many bytes.
+    uint64_t bytes;
+    // On which stream.
+    mq_stream stream;
+} mq_event;
+
+// Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
+// of this library (`MQ_STATUS_REENTRANT`), and return (no exception, no longjmp).
+typedef void (*mq_observer)(const mq_event *event, void *user);
 
 #ifdef __cplusplus
 extern "C" {
@@ -330,9 +425,41 @@ mq_status mq_stats_json(mq_allocator allocator,
                         size_t capacity,
                         size_t *length);
 
+// The largest request, in bytes, that some stream could be given of what is held free, stitched where that is allowed.
+// Walks over all free ranges.
+mq_status mq_largest_free(mq_allocator allocator, uint64_t *bytes);
+
 // How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
 // could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `mq_stats_json`.
 mq_status mq_fragmentation_json(mq_allocator allocator, char *buffer, size_t capacity, size_t *length);
+
+// For `set_record_stream_fn`: work on `stream` uses an allocation of `memquilt_malloc`, of whichever device.
+void memquilt_record_stream(void *address, mq_stream stream);
+
+// For `set_reset_fn`, which `torch.cuda.empty_cache` calls: gives back all free memory of every device, as
+// `mq_empty_cache`.
+void memquilt_empty_cache(void);
+
+// For `set_memory_fraction_fn`: as `mq_set_memory_fraction`.
+void memquilt_set_memory_fraction(double fraction, int device);
+
+// For `set_begin_allocate_to_pool`: all requests for the device go to the private pool, in every thread, as if a stream
+// were captured, until `memquilt_end_pool`. PyTorch passes the pool as a pair, which comes as two numbers, and behind it
+// a `std::function`, which is not looked at.
+void memquilt_begin_pool(int device,
+                         uint64_t first,
+                         uint64_t second,
+                         const void *filter);
+
+// For `set_end_allocate_to_pool_fn`: ends what `memquilt_begin_pool` began.
+void memquilt_end_pool(int device, uint64_t first, uint64_t second);
+
+// For `set_release_pool`: ends one use of the private pool, as `mq_pool_release`.
+void memquilt_release_pool(int device, uint64_t first, uint64_t second);
+
+// Shows what the allocator holds at this moment, the segments by address. The visitor is called without a lock of the
+// library.
+mq_status mq_visit_segments(mq_allocator allocator, mq_segment_visitor visitor, void *user);
 
 // `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 //
@@ -397,6 +524,22 @@ mq_status mq_pool_begin_filter(mq_allocator allocator, mq_pool pool, mq_pool_fil
 // Ends what `mq_pool_begin_*` began.
 mq_status mq_pool_end(mq_allocator allocator, mq_pool pool);
 
+// The live blocks of a private pool, by address: a checkpoint of it. At most `capacity` are written to `blocks`, or none
+// where they do not suffice (`MQ_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
+// capacity of 0, `blocks` may be NULL too. Walks all blocks.
+mq_status mq_pool_blocks(mq_allocator allocator,
+                         mq_pool pool,
+                         mq_pool_block *blocks,
+                         size_t capacity,
+                         size_t *count);
+
+// Frees every live block of a private pool, then hands out those of a checkpoint (`mq_pool_blocks`) again, at the same
+// addresses and over the same memory: for what a graph's launch has filled, though it was freed when the graph was
+// captured. `MQ_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
+// blocks before it in the list may be live then, large ones first. May wait for the streams on which the pool's memory
+// was freed.
+mq_status mq_pool_restore(mq_allocator allocator, mq_pool pool, const mq_pool_block *blocks, size_t count);
+
 // What a private pool holds. Walks all blocks.
 mq_status mq_pool_get_stats(mq_allocator allocator, mq_pool pool, mq_pool_stats *stats);
 
@@ -432,6 +575,12 @@ void mq_clear_last_error(void);
 
 // A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
 const char *mq_status_name(int32_t status);
+
+// From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
+// observer before is called no more.
+mq_status mq_observe(mq_allocator allocator,
+                     mq_observer observer,
+                     void *user);
 
 #ifdef __cplusplus
 }  // extern "C"

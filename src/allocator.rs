@@ -3,6 +3,7 @@
 //! Owns: the order of things in an operation, the lock, the limit, and the errors users see. A hit is here and in the
 //! heap alone; a miss goes to the strategy.
 
+mod checkpoint;
 mod devices;
 mod giving_back;
 mod private;

@@ -8,8 +8,8 @@ use crate::shortage::OutOfMemory;
 /// The result of an allocator's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation did not happen. Live allocations are as they were before the call; free memory may have gone back to
-/// the driver.
+/// Why an operation did not happen. Live allocations are as they were before the call (but for
+/// [`Error::NotRestorable`]); free memory may have gone back to the driver.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// There is not enough memory. Free some and try again; the report says what is held where.
@@ -44,6 +44,16 @@ pub enum Error {
     PoolNotRouted {
         /// The pool.
         pool: PoolId,
+    },
+    /// A block cannot be handed out again where it was: its private pool does not hold that memory free. What came before
+    /// it in the list was handed out.
+    #[error(
+        "the block at {address:#x} cannot be restored: it is not free memory of its private pool (of another pool, \
+         released since, or waiting for other streams), or the strategy is not `stitch`"
+    )]
+    NotRestorable {
+        /// The block's address.
+        address: u64,
     },
     /// An option is outside of what it takes.
     #[error(transparent)]

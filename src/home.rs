@@ -92,6 +92,11 @@ impl Home {
         (address.wrapping_sub(self.address) / GRANULE) as usize
     }
 
+    /// Whether the address is one of home.
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        address.checked_sub(self.address).is_some_and(|offset| offset < self.size)
+    }
+
     /// A block begins at `address` now; the block before it begins at `before_address`.
     pub(crate) fn begins(&mut self, id: BlockId, address: u64, before: BlockId, before_address: u64) {
         let granule = self.granule(address);

@@ -41,7 +41,7 @@ pub use allocator::Allocator;
 pub use config::{Config, ConfigError, Sharing, StrategyKind};
 pub use error::{Error, Result};
 pub use fragmentation::Fragmentation;
-pub use pools::{PoolId, PoolStats, Route};
+pub use pools::{PoolBlock, PoolId, PoolStats, Route};
 pub use pressure::{CallbackId, MemoryPressure};
 pub use shortage::OutOfMemory;
 pub use stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};

@@ -105,6 +105,17 @@ pub struct PoolStats {
     pub reserved_bytes: u64,
 }
 
+/// A live block of a private pool. All sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolBlock {
+    /// First byte.
+    pub address: u64,
+    /// With rounding.
+    pub size: u64,
+    /// As asked for.
+    pub requested: u64,
+}
+
 /// A private pool that is used, or whose memory waits for the device.
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePool {

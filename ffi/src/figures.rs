@@ -1,7 +1,7 @@
 //! Statistics and fragmentation: as structs that may grow, and as JSON.
 
 use crate::AllocatorId;
-use crate::boundary::call;
+use crate::boundary::{call, give};
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use memquilt::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
@@ -222,6 +222,15 @@ pub unsafe extern "C" fn mq_stats_json(
 ) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { write_text(buffer, capacity, length, || Ok(stats_json(allocator)?.to_string())) }
+}
+
+/// The largest request, in bytes, that some stream could be given of what is held free, stitched where that is allowed.
+/// Walks over all free ranges.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_largest_free(allocator: AllocatorId, bytes: *mut u64) -> Status {
+    let look = || Ok(enter(allocator)?.allocator.fragmentation().largest_reachable());
+    // SAFETY: as for every function (see the header).
+    unsafe { give(bytes, 0, "bytes", look) }
 }
 
 /// How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request

@@ -1,6 +1,7 @@
 //! What is behind a handle: an allocator, the device that it is on, and its recorder.
 
 use crate::status::{Failure, Outcome, Status};
+use crate::watching::Watchers;
 use memquilt::driver::Driver;
 use memquilt::driver::cuda::CudaDriver;
 use memquilt::driver::sim::{SimConfig, SimGpu};
@@ -16,6 +17,8 @@ pub(crate) struct Instance {
     pub(crate) ordinal: u32,
     /// Records what happens, where that was asked for.
     pub(crate) recorder: Mutex<Option<Recorder>>,
+    /// Who is told of it.
+    pub(crate) watchers: Arc<Watchers>,
     /// Whether it cannot be destroyed.
     pub(crate) is_permanent: bool,
 }
@@ -38,6 +41,12 @@ impl Instance {
             return Err(Failure::new(Status::Device, text));
         };
         let allocator = Allocator::new(driver, config)?;
-        Ok(Box::new(Self { allocator, ordinal, recorder: Mutex::new(None), is_permanent: false }))
+        Ok(Box::new(Self {
+            allocator,
+            ordinal,
+            recorder: Mutex::new(None),
+            watchers: Arc::default(),
+            is_permanent: false,
+        }))
     }
 }

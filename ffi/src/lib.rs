@@ -5,7 +5,10 @@
 //! pools.rs       private pools and their routes
 //! figures.rs     statistics and fragmentation, as structs and as JSON
 //! recording.rs   snapshots and traces, to files
+//! picture.rs     what an allocator holds, segment by segment
+//! watching.rs    who is told of what happens: the recorder, a callback
 //! pluggable.rs   memquilt_malloc and memquilt_free: PyTorch's pluggable signature
+//! hooks.rs       its other hooks: streams, the cache, limits, pools
 //! status.rs      what functions return, and a thread's last error
 //! boundary.rs    what every function does first and last; what C hands over
 //! registry.rs    handles: numbers that are checked, so that a stale one is an error
@@ -22,12 +25,15 @@ pub mod allocator;
 mod boundary;
 pub mod figures;
 mod fork;
+pub mod hooks;
 mod instance;
+pub mod picture;
 pub mod pluggable;
 pub mod pools;
 pub mod recording;
 mod registry;
 pub mod status;
+pub mod watching;
 
 use std::ffi::{CStr, c_char, c_void};
 

@@ -85,8 +85,13 @@ pub unsafe extern "C" fn mq_plugged(device: c_int, allocator: *mut AllocatorId) 
     unsafe { give(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
 }
 
+/// The allocators that were made so far.
+pub(crate) fn opened() -> impl Iterator<Item = &'static Instance> {
+    DEVICES.iter().filter_map(|device| device.opened.get()?.as_ref().ok()).map(|plugged| plugged.1)
+}
+
 #[inline]
-fn plugged(device: c_int) -> Outcome<Plugged> {
+pub(crate) fn plugged(device: c_int) -> Outcome<Plugged> {
     let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index)).ok_or_else(|| no_device(device))?;
     match slot.opened.get_or_init(|| open(device).map_err(|failure| (failure.status, failure.text.clone()))) {
         Ok(opened) => Ok(*opened),
@@ -149,7 +154,7 @@ pub extern "C" fn mq_set_message_handler(handler: MessageHandler, user: *mut c_v
 
 /// Says what the last error of the thread is, and once only that a device has no allocator.
 #[cold]
-fn tell(status: Status, device: c_int) {
+pub(crate) fn tell(status: Status, device: c_int) {
     thread_local! {
         static TELLING: Cell<bool> = const { Cell::new(false) };
     }

@@ -6,7 +6,7 @@ use crate::fork::in_filter;
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use crate::{AllocatorId, Stream};
-use memquilt::{PoolId, PoolStats as Figures, Route};
+use memquilt::{PoolBlock as Live, PoolId, PoolStats as Figures, Route};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -167,6 +167,77 @@ pub struct PoolStats {
     pub active_bytes: u64,
     /// Bytes held for the pool: active ones, and free ones that serve only it.
     pub reserved_bytes: u64,
+}
+
+/// A live block of a private pool. Sizes are bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PoolBlock {
+    /// First byte.
+    pub address: u64,
+    /// With rounding.
+    pub size: u64,
+    /// As asked for.
+    pub requested: u64,
+}
+
+/// The live blocks of a private pool, by address: a checkpoint of it. At most `capacity` are written to `blocks`, or none
+/// where they do not suffice (`MQ_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
+/// capacity of 0, `blocks` may be NULL too. Walks all blocks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_blocks(
+    allocator: AllocatorId,
+    pool: Pool,
+    blocks: *mut PoolBlock,
+    capacity: usize,
+    count: *mut usize,
+) -> Status {
+    call(|| {
+        let live = enter(allocator)?.allocator.pool_blocks(pool.id())?;
+        // SAFETY: as for every function (see the header).
+        if let Some(count) = unsafe { count.as_mut() } {
+            *count = live.len();
+        }
+        if live.len() > capacity {
+            let text = format!("the pool has {} live blocks; the buffer is for {capacity}", live.len());
+            return Err(Failure::new(Status::BufferTooSmall, text));
+        }
+        if live.is_empty() {
+            return Ok(());
+        }
+        if blocks.is_null() {
+            return Err(Failure::argument("blocks is NULL"));
+        }
+        for (index, Live { address, size, requested }) in live.into_iter().enumerate() {
+            // SAFETY: as above: the buffer is for as many.
+            unsafe { blocks.add(index).write(PoolBlock { address, size, requested }) };
+        }
+        Ok(())
+    })
+}
+
+/// Frees every live block of a private pool, then hands out those of a checkpoint (`mq_pool_blocks`) again, at the same
+/// addresses and over the same memory: for what a graph's launch has filled, though it was freed when the graph was
+/// captured. `MQ_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
+/// blocks before it in the list may be live then, large ones first. May wait for the streams on which the pool's memory
+/// was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_restore(
+    allocator: AllocatorId,
+    pool: Pool,
+    blocks: *const PoolBlock,
+    count: usize,
+) -> Status {
+    call(|| {
+        if blocks.is_null() && count > 0 {
+            return Err(Failure::argument("blocks is NULL"));
+        }
+        // SAFETY: as for every function (see the header): as many blocks lie there.
+        let blocks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(blocks, count) } };
+        let live = |block: &PoolBlock| Live { address: block.address, size: block.size, requested: block.requested };
+        let blocks: Vec<_> = blocks.iter().map(live).collect();
+        Ok(enter(allocator)?.allocator.restore_pool(pool.id(), &blocks)?)
+    })
 }
 
 /// What a private pool holds. Walks all blocks.

@@ -4,6 +4,7 @@ use crate::AllocatorId;
 use crate::boundary::{call, text};
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
+use crate::watching::watch;
 use memquilt::snapshot::Snapshot;
 use memquilt::trace::{Recorder, write_path, write_snapshot_path};
 use std::ffi::c_char;
@@ -34,7 +35,7 @@ pub extern "C" fn mq_record_start(allocator: AllocatorId, max_entries: usize) ->
         let mut recorder = instance.recorder.lock();
         let (reader, observer) = Recorder::new(max_entries);
         *recorder = Some(reader);
-        drop(instance.allocator.observe(Some(observer)));
+        watch(&instance, |watchers| watchers.recorder = Some(observer));
         Ok(())
     })
 }
@@ -46,7 +47,7 @@ pub extern "C" fn mq_record_stop(allocator: AllocatorId) -> Status {
         let instance = enter(allocator)?;
         let mut recorder = instance.recorder.lock();
         *recorder = None;
-        drop(instance.allocator.observe(None));
+        watch(&instance, |watchers| watchers.recorder = None);
         Ok(())
     })
 }

@@ -55,6 +55,8 @@ pub enum Status {
     TooManyAllocators = 18,
     /// A rule that always holds inside the library did not. Please report it.
     Internal = 19,
+    /// A block of a private pool cannot be handed out again where it was.
+    NotRestorable = 20,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
@@ -117,6 +119,7 @@ impl From<Error> for Failure {
             Error::NoVirtualMemory { .. } | Error::Granularity { .. } => Status::NoVirtualMemory,
             Error::Device(_) => Status::Device,
             Error::Driver(_) => Status::Driver,
+            Error::NotRestorable { .. } => Status::NotRestorable,
             Error::Internal(_) => Status::Internal,
         };
         let driver_status = if let Error::Driver(error) = &error { error.status.0 } else { 0 };
@@ -212,7 +215,7 @@ pub extern "C" fn mq_clear_last_error() {
 /// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 20] = [
+    let names: [&CStr; 21] = [
         c"MQ_STATUS_OK",
         c"MQ_STATUS_INVALID_ARGUMENT",
         c"MQ_STATUS_INVALID_HANDLE",
@@ -233,6 +236,7 @@ pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
         c"MQ_STATUS_REENTRANT",
         c"MQ_STATUS_TOO_MANY_ALLOCATORS",
         c"MQ_STATUS_INTERNAL",
+        c"MQ_STATUS_NOT_RESTORABLE",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"MQ_STATUS_UNKNOWN").as_ptr()

@@ -120,3 +120,9 @@ fn the_example_runs_also_with_the_static_library() {
     assert_eq!(String::from_utf8_lossy(&shared), String::from_utf8_lossy(&alone));
     assert!(String::from_utf8_lossy(&shared).contains("stitched"), "{}", String::from_utf8_lossy(&shared));
 }
+
+#[test]
+fn what_is_seen_from_outside() {
+    let Some(program) = Program::build("tests/watching.c") else { return };
+    run(&mut program.command());
+}

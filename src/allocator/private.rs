@@ -23,6 +23,7 @@ use parking_lot::MutexGuard;
 /// | `beginAllocateToPool` | `open_pool`, then [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) |
 /// | `endAllocateToPool` | [`end_allocate_to_pool`](Self::end_allocate_to_pool) |
 /// | `releasePool` | [`release_pool`](Self::release_pool) |
+/// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks), [`restore_pool`](Self::restore_pool) |
 ///
 /// ```
 /// use memquilt::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
@@ -267,7 +268,7 @@ impl Core {
 
     /// Waits until the GPU has passed all uses of a private pool's free memory, but on streams that are being captured:
     /// those cannot be waited for, and their captures get other memory.
-    fn let_pass(&mut self, owner: PoolId) -> Result<()> {
+    pub(super) fn let_pass(&mut self, owner: PoolId) -> Result<()> {
         let capturing = self.heap.private.capturing();
         for stream in self.heap.streams_to_pass(owner) {
             // Waiting for the default stream may be waiting for a captured one.

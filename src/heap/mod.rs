@@ -7,6 +7,7 @@ mod check;
 mod measure;
 mod picture;
 mod private;
+mod restored;
 mod segments;
 mod stitched;
 mod streams;

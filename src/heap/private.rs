@@ -152,7 +152,11 @@ impl Heap {
             if block.kind == Kind::Home {
                 self.blocks[id].freed_at = if passed { 0 } else { epoch };
             }
-            self.hand_over(id, to + (block.pool & 1));
+            let id = self.hand_over(id, to + (block.pool & 1));
+            if block.pool & 1 == 1 && block.kind == Kind::Home {
+                // Its other parts may have been in the pair that it came to.
+                self.return_slab(id);
+            }
         }
         if passed {
             self.views.move_uses(from, None);

@@ -7,6 +7,7 @@ mod apart;
 mod capturing;
 mod pinned;
 mod released;
+mod restored;
 
 use memquilt::driver::sim::{CaptureMode, Piece, Range, SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, StreamId};

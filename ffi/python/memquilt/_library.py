@@ -1,0 +1,120 @@
+"""The C library, through ctypes: what it answers, as Python values and exceptions.
+
+docs/c-api.md and memquilt.h say what the functions do.
+"""
+
+import ctypes
+import json
+import os
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+PATH = Path(__file__).resolve().parent / "libmemquilt.so"
+
+# `MQ_ABI_VERSION` of the header that these declarations follow.
+ABI_VERSION = 1
+
+# Of `mq_status`.
+OUT_OF_MEMORY = 3
+OPTIONS = 10
+BUFFER_TOO_SMALL = 15
+
+
+class Error(RuntimeError):
+    """What the library refused or could not do. `status` is its number in `mq_status`, `name` its name there."""
+
+    def __init__(self, status, name, text):
+        super().__init__(text)
+        self.status = status
+        self.name = name
+
+
+class OutOfMemory(Error):
+    """Too little memory; the text is a report of what is free where, and what would help."""
+
+
+class OptionError(Error, ValueError):
+    """An option is unknown, or has a value that it cannot take."""
+
+
+def _load():
+    if not PATH.is_file():
+        raise ImportError(f"{PATH} is missing: memquilt was not installed by pip (pip install ./ffi/python)")
+    library = ctypes.CDLL(str(PATH))
+    library.mq_abi_version.restype = c_uint32
+    found = library.mq_abi_version()
+    if found != ABI_VERSION:
+        raise ImportError(f"{PATH} has binary interface {found}; expected {ABI_VERSION}")
+    text = (c_char_p, c_size_t, POINTER(c_size_t))
+    signatures = {
+        "mq_create": (c_char_p, c_char_p, POINTER(c_uint64)),
+        "mq_destroy": (c_uint64,),
+        "mq_malloc": (c_uint64, c_size_t, c_void_p, POINTER(c_void_p)),
+        "mq_free": (c_uint64, c_void_p),
+        "mq_plugged": (c_int, POINTER(c_uint64)),
+        "mq_stats_json": (c_uint64, *text),
+        "mq_fragmentation_json": (c_uint64, *text),
+        "mq_snapshot": (c_uint64, c_char_p),
+        "mq_record_start": (c_uint64, c_size_t),
+        "mq_record_stop": (c_uint64,),
+        "mq_record_write": (c_uint64, c_char_p),
+        "mq_trim": (c_uint64, c_uint64, POINTER(c_uint64)),
+        "mq_empty_cache": (c_uint64, POINTER(c_uint64)),
+    }
+    for name, arguments in signatures.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = c_int
+    for name in ("mq_version", "mq_last_error_text", "mq_status_name"):
+        getattr(library, name).restype = c_char_p
+    library.mq_status_name.argtypes = (c_int,)
+    return library
+
+
+library = _load()
+
+
+def version():
+    """The library's version."""
+    return library.mq_version().decode()
+
+
+def check(status):
+    """Raises what a function failed with."""
+    if status == 0:
+        return
+    text = library.mq_last_error_text().decode(errors="replace")
+    name = library.mq_status_name(status).decode()
+    kind = {OUT_OF_MEMORY: OutOfMemory, OPTIONS: OptionError}.get(status, Error)
+    raise kind(status, name, text)
+
+
+def plugged(device):
+    """The handle of a CUDA device's allocator, which is made if it is not there yet."""
+    handle = c_uint64()
+    check(library.mq_plugged(device, byref(handle)))
+    return handle.value
+
+
+def read_json(function, handle):
+    """The JSON that a function writes to a buffer, as Python values."""
+    needed = c_size_t(1 << 14)
+    while True:
+        buffer = ctypes.create_string_buffer(needed.value + 1)
+        status = function(handle, buffer, len(buffer), byref(needed))
+        # The text may grow from call to call.
+        if status != BUFFER_TOO_SMALL:
+            check(status)
+            return json.loads(buffer.value)
+
+
+def check_options(options):
+    """Raises `OptionError` for options that cannot be read. Touches no GPU."""
+    handle = c_uint64()
+    check(library.mq_create(b"sim:h200", options.encode(), byref(handle)))
+    check(library.mq_destroy(handle))
+
+
+def path_of(path):
+    """A file's name as the library takes it."""
+    return os.fsencode(path)

@@ -1,0 +1,15 @@
+"""Options as Python writes them, as the library's list: `memory_limit="80GiB"` is `memory_limit:80GiB`."""
+
+
+def _value(value):
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(_value, value)) + "]"
+    if isinstance(value, dict):
+        return "[" + ",".join(f"{key}:{_value(item)}" for key, item in value.items()) + "]"
+    return str(value)
+
+
+def join(environment, options):
+    """The list of the environment variable, then the options; of two for the same, the last counts."""
+    parts = [f"{key}:{_value(value)}" for key, value in options.items()]
+    return ",".join(part for part in [environment or "", *parts] if part)

@@ -1,0 +1,40 @@
+"""The figures of an allocator as text."""
+
+
+def in_units(size):
+    """Bytes, to be read by people."""
+    for unit, bytes_of_it in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= bytes_of_it:
+            return f"{size / bytes_of_it:,.2f} {unit}"
+    return f"{size} B"
+
+
+def milliseconds(nanoseconds):
+    """A time, to be read by people."""
+    return f"{nanoseconds / 1e6:.2f} ms"
+
+
+def text_of(device, stats, fragmentation):
+    """The report of one device."""
+    live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    active = stats["active_bytes"]["all"]
+    used = 100 * live["peak"] / reserved["peak"] if reserved["peak"] else 100.0
+    rows = [
+        ("in use", f"{in_units(live['current'])}, at most {in_units(live['peak'])}"),
+        ("waiting for streams", in_units(active["current"] - live["current"])),
+        ("held of the device", f"{in_units(reserved['current'])}, at most {in_units(reserved['peak'])}"),
+        ("peak in use / peak held", f"{used:.2f}%"),
+        ("largest request that fits in what is held", in_units(fragmentation["largest_reachable"])),
+        ("views", f"{stats['views']} now, {stats['views_built']} built, {stats['views_reused']} requests met by one"),
+        ("mappings", f"{stats['mappings']}, of them {stats['view_mappings']} in views"),
+        ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
+        ("requests that failed", str(stats["num_ooms"])),
+        (
+            "time in the driver",
+            f"{milliseconds(stats['stall_total_ns'])}, at most {milliseconds(stats['stall_worst_ns'])} at once",
+        ),
+        ("options", stats["options"]),
+    ]
+    width = max(len(name) for name, _ in rows)
+    head = f"memquilt, device {device} ({stats['device']})"
+    return "\n".join([head, *(f"  {name:<{width}}  {value}" for name, value in rows)])

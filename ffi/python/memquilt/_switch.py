@@ -1,0 +1,119 @@
+"""How memquilt becomes PyTorch's allocator: by the shim, or without a compiler as a pluggable allocator."""
+
+import ctypes
+import os
+import sys
+import warnings
+
+from . import _shim
+from ._library import PATH, check_options, library
+from ._options import join
+
+VARIABLE = "MEMQUILT_CONF"
+_enabled = None
+
+
+def enabled():
+    """How memquilt is PyTorch's allocator: "full", "pluggable", or None if it is not."""
+    return _enabled
+
+
+def current_device(device):
+    """The number of a device, which is one, a name (`cuda:1`), or a `torch.device`. PyTorch's current device for None,
+    and where the number is left out."""
+    if isinstance(device, int):
+        return device
+    if device is not None:
+        kind, _, number = str(device).partition(":")
+        if kind != "cuda" or not (number.isdigit() or not number):
+            raise ValueError(f"{device!r} is no CUDA device; expected a number, or cuda:0")
+        if number:
+            return int(number)
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
+
+
+def enable(*, shim=None, **options):
+    """Makes memquilt PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
+    library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable MEMQUILT_CONF.
+
+    Nothing may have used CUDA before: an allocator cannot be changed later. `shim` False uses PyTorch's pluggable
+    interface, which needs no compiler and loses much (a warning says what), True raises where the shim cannot be had;
+    by default the one stands in for the other.
+
+    Raises `OptionError` for options that cannot be read, `RuntimeError` where it is too late, there is no PyTorch with
+    CUDA, or memquilt is enabled already.
+    """
+    global _enabled
+    if _enabled is not None:
+        raise RuntimeError("memquilt is PyTorch's allocator already: enable() is called once")
+    text = join(os.environ.get(VARIABLE), options)
+    check_options(text)
+    torch = _torch()
+    if torch.cuda.is_initialized():
+        raise RuntimeError(
+            "too late: CUDA was used before memquilt.enable(), and PyTorch's allocator cannot be changed any more. "
+            "Call it before the first tensor on a GPU, or start the program with python -m memquilt run"
+        )
+    before = os.environ.get(VARIABLE)
+    # Read by the library when a device is used first, and by child processes.
+    os.environ[VARIABLE] = text
+    try:
+        _enabled = _install(torch, shim)
+    except BaseException:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+        raise
+
+
+def _torch():
+    try:
+        import torch
+    except ImportError as error:
+        raise RuntimeError(f"memquilt.enable() needs PyTorch, which cannot be imported: {error}") from error
+    if torch.version.cuda is None:
+        raise RuntimeError(f"memquilt.enable() needs PyTorch with CUDA; {torch.__version__} is built without")
+    return torch
+
+
+def _install(torch, shim):
+    if shim is not False:
+        try:
+            _shim.install(torch)
+            return "full"
+        except _shim.ShimError as error:
+            if shim:
+                raise RuntimeError(f"memquilt's shim for PyTorch cannot be had: {error}") from error
+            reason = str(error)
+    else:
+        reason = "shim=False"
+    _plug(torch)
+    warnings.warn(
+        f"memquilt is PyTorch's pluggable allocator ({reason}). Missing there: torch.OutOfMemoryError (a request that "
+        "fails ends in an illegal address), torch.cuda.memory_stats, memory_allocated, max_memory_allocated and "
+        "snapshots (memquilt.stats() and memquilt.snapshot() have them), memory history, MemPool, "
+        'torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs. Install a C++ '
+        "compiler for all of it.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return "pluggable"
+
+
+def _plug(torch):
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(str(PATH), "memquilt_malloc", "memquilt_free")
+    hooks = {
+        "set_reset_fn": "memquilt_empty_cache",
+        "set_memory_fraction_fn": "memquilt_set_memory_fraction",
+        "set_record_stream_fn": "memquilt_record_stream",
+        "set_begin_allocate_to_pool": "memquilt_begin_pool",
+        "set_end_allocate_to_pool_fn": "memquilt_end_pool",
+        "set_release_pool": "memquilt_release_pool",
+    }
+    inner = allocator.allocator()
+    for setter, name in hooks.items():
+        function = getattr(library, name)
+        getattr(inner, setter)(ctypes.cast(function, ctypes.c_void_p).value)
+    torch.cuda.memory.change_current_allocator(allocator)

@@ -1,0 +1,410 @@
+// Memory, limits and statistics.
+
+#include "allocator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+namespace memquilt {
+
+namespace {
+
+bool is_simulated() {
+  const char* device = std::getenv("MEMQUILT_DEVICE");
+  return device != nullptr && *device != '\0';
+}
+
+std::string in_units(size_t bytes) {
+  std::ostringstream text;
+  text.precision(2);
+  text.setf(std::ios::fixed);
+  if (bytes < (size_t(1) << 20)) {
+    text << double(bytes) / 1024 << " KiB";
+  } else if (bytes < (size_t(1) << 30)) {
+    text << double(bytes) / (1 << 20) << " MiB";
+  } else {
+    text << double(bytes) / (1 << 30) << " GiB";
+  }
+  return text.str();
+}
+
+// What PyTorch's users have registered to free memory in need, CUDA IPC among them.
+bool free_memory(const mq_memory_pressure*, void*) {
+  bool freed = false;
+  try {
+    for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    }
+  } catch (const std::exception& error) {
+    TORCH_WARN("memquilt: a callback that frees memory failed: ", error.what());
+  }
+  return freed;
+}
+
+// The deleter of every DataPtr. It may run in a destructor, so it throws nothing.
+void delete_pointer(void* pointer) {
+  try {
+    the().raw_delete(pointer);
+  } catch (const std::exception& error) {
+    TORCH_WARN("memquilt: ", error.what());
+  }
+}
+
+template <class To, class From>
+void copy_stat(To& to, const From& from) {
+  to.current = int64_t(from.current);
+  to.peak = int64_t(from.peak);
+  to.allocated = int64_t(from.allocated);
+  to.freed = int64_t(from.freed);
+}
+
+template <class To>
+void copy_stats(To& to, const mq_stat_by_pool& from) {
+  copy_stat(to[0], from.all);
+  copy_stat(to[1], from.small_pool);
+  copy_stat(to[2], from.large_pool);
+}
+
+mq_stats stats_of(mq_allocator handle) {
+  mq_stats stats;
+  stats.size = sizeof stats;
+  check(mq_get_stats(handle, &stats), "statistics");
+  return stats;
+}
+
+}  // namespace
+
+Allocator& the() {
+  // Tensors are freed until the process ends: it is never destroyed.
+  static Allocator* allocator = new Allocator;
+  return *allocator;
+}
+
+void check(mq_status status, const char* doing) {
+  TORCH_CHECK(status == MQ_STATUS_OK, "memquilt, ", doing, ": ", mq_last_error_text());
+}
+
+Allocator::Allocator() : simulated_(is_simulated()) {
+  for (size_t index = 0; index < MAX_DEVICES; index++) {
+    devices_[index].history.device = DeviceIndex(index);
+  }
+}
+
+mq_allocator Allocator::of(DeviceIndex device) {
+  TORCH_CHECK(device >= 0 && size_t(device) < MAX_DEVICES, "memquilt: ", int(device), " is no device");
+  mq_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
+  return C10_LIKELY(handle != 0) ? handle : open(device);
+}
+
+mq_allocator Allocator::open(DeviceIndex device) {
+  std::lock_guard<std::mutex> guard(opening_);
+  mq_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
+  if (handle == 0) {
+    check(mq_plugged(device, &handle), "opening the device");
+    check(mq_on_memory_pressure(handle, free_memory, nullptr, nullptr), "opening the device");
+    only_.store(opened().empty() ? handle : 0, std::memory_order_release);
+    devices_[device].handle.store(handle, std::memory_order_release);
+    watch(device);
+  }
+  return handle;
+}
+
+std::vector<DeviceIndex> Allocator::opened() {
+  std::vector<DeviceIndex> found;
+  for (size_t index = 0; index < MAX_DEVICES; index++) {
+    if (devices_[index].handle.load(std::memory_order_acquire) != 0) {
+      found.push_back(DeviceIndex(index));
+    }
+  }
+  return found;
+}
+
+DeviceIndex Allocator::current_device() const {
+  return simulated_ ? 0 : c10::cuda::current_device();
+}
+
+cudaStream_t Allocator::current_stream(DeviceIndex device) const {
+  return simulated_ ? nullptr : c10::cuda::getCurrentCUDAStream(device).stream();
+}
+
+void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
+  mq_allocator handle = of(device);
+  void* pointer = nullptr;
+  mq_status status;
+  if (C10_LIKELY(!recording_.load(std::memory_order_relaxed))) {
+    status = mq_malloc(handle, size, stream, &pointer);
+  } else {
+    At at(gather(RecordContext::STATE));
+    status = mq_malloc(handle, size, stream, &pointer);
+  }
+  if (C10_UNLIKELY(status != MQ_STATUS_OK)) {
+    if (status == MQ_STATUS_OUT_OF_MEMORY || status == MQ_STATUS_REQUEST_TOO_LARGE) {
+      pointer = from_pools_used_on_oom(size, device, stream);
+      if (pointer == nullptr) {
+        out_of_memory(size, device);
+      }
+    } else {
+      check(status, "allocating");
+    }
+  }
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    size_t rounded = 0;
+    check(mq_size_of(handle, pointer, &rounded), "allocating");
+    report_to_profiler(handle, pointer, int64_t(rounded), device);
+  }
+  const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace();
+  if (C10_UNLIKELY(trace != nullptr)) {
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  }
+  return pointer;
+}
+
+void Allocator::report_to_profiler(mq_allocator handle, void* pointer, int64_t bytes, DeviceIndex device) {
+  const mq_stats stats = stats_of(handle);
+  c10::reportMemoryUsageToProfiler(
+      pointer, bytes, stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
+      c10::Device(c10::DeviceType::CUDA, device));
+}
+
+void Allocator::out_of_memory(size_t size, DeviceIndex device) {
+  // What the observers do may fail too.
+  const std::string report = mq_last_error_text();
+  size_t free = 0, total = 0;
+  if (!simulated_) {
+    c10::cuda::CUDAGuard guard(device);
+    C10_CUDA_IGNORE_ERROR(cudaMemGetInfo(&free, &total));
+  }
+  std::vector<OutOfMemoryObserver> observers;
+  {
+    std::lock_guard<std::mutex> guard(registering_);
+    observers = oom_observers_;
+  }
+  for (const auto& observer : observers) {
+    observer(device, size, total, free);
+  }
+  const mq_stats stats = stats_of(of(device));
+  c10::reportOutOfMemoryToProfiler(
+      int64_t(size), stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
+      c10::Device(c10::DeviceType::CUDA, device));
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_units(size), ". GPU ", int(device), ": ",
+      report);
+}
+
+DataPtr Allocator::allocate(size_t size) {
+  const DeviceIndex device = current_device();
+  void* pointer = size == 0 ? nullptr : malloc(size, device, current_stream(device));
+  return {pointer, pointer, &delete_pointer, c10::Device(c10::DeviceType::CUDA, device)};
+}
+
+c10::DeleterFnPtr Allocator::raw_deleter() const {
+  return &delete_pointer;
+}
+
+void Allocator::copy_data(void* to, const void* from, size_t count) const {
+  C10_CUDA_CHECK(cudaMemcpy(to, from, count, cudaMemcpyKind::cudaMemcpyDeviceToDevice));
+}
+
+void* Allocator::raw_alloc(size_t size) {
+  return size == 0 ? nullptr : raw_alloc_with_stream(size, current_stream(current_device()));
+}
+
+void* Allocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
+  return size == 0 ? nullptr : malloc(size, current_device(), stream);
+}
+
+mq_status Allocator::free(void* pointer) {
+  const mq_allocator owner = owner_of(pointer);
+  if (recording_.load(std::memory_order_relaxed)) {
+    At at(gather(RecordContext::ALL));
+    return mq_free(owner, pointer);
+  }
+  return mq_free(owner, pointer);
+}
+
+// Most programs use one device, which is not asked.
+mq_allocator Allocator::owner_of(void* pointer) {
+  const mq_allocator only = only_.load(std::memory_order_acquire);
+  if (C10_LIKELY(only != 0)) {
+    return only;
+  }
+  mq_allocator last = 0;
+  for (DeviceIndex device : opened()) {
+    last = of(device);
+    size_t size = 0;
+    if (mq_size_of(last, pointer, &size) == MQ_STATUS_OK) {
+      break;
+    }
+  }
+  return last;
+}
+
+void Allocator::raw_delete(void* pointer) {
+  if (pointer == nullptr) {
+    return;
+  }
+  const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace();
+  if (C10_UNLIKELY(trace != nullptr)) {
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  }
+  size_t size = 0;
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    check(mq_size_of(owner_of(pointer), pointer, &size), "freeing");
+  }
+  const mq_status status = free(pointer);
+  // A forked child drops its copies of the parent's tensors, which are no memory of its own.
+  if (status == MQ_STATUS_FORKED) {
+    return;
+  }
+  check(status, "freeing");
+  if (C10_UNLIKELY(size != 0)) {
+    const DeviceIndex device = current_device();
+    report_to_profiler(of(device), pointer, -int64_t(size), device);
+  }
+}
+
+void Allocator::init(int) {
+  initialized_.store(true);
+}
+
+bool Allocator::initialized() {
+  return initialized_.load();
+}
+
+double Allocator::getMemoryFraction(DeviceIndex device) {
+  of(device);
+  return devices_[device].fraction;
+}
+
+void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
+  check(mq_set_memory_fraction(of(device), fraction), "setting the memory fraction");
+  devices_[device].fraction = fraction;
+}
+
+#if MEMQUILT_TORCH >= 208
+void Allocator::emptyCache(MempoolId pool) {
+  // The memory of a pool that is used stays with it, and that of a released one is everyone's.
+  if (pool != MempoolId{0, 0}) {
+    return;
+  }
+#else
+void Allocator::emptyCache() {
+#endif
+  for (DeviceIndex device : opened()) {
+    check(mq_empty_cache(of(device), nullptr), "emptying the cache");
+  }
+}
+
+void Allocator::enable(bool value) {
+  TORCH_CHECK_NOT_IMPLEMENTED(value, "memquilt cannot be switched off once it is PyTorch's allocator");
+}
+
+bool Allocator::isEnabled() const {
+  return true;
+}
+
+void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
+  uint64_t cached = 0;
+  check(mq_largest_free(of(device), &cached), "looking for the largest block");
+  size_t free = 0, total = 0;
+  // As in PyTorch, 0 asks for the device's own memory too; here one request can have both, stitched.
+  if (*largest == 0 && !simulated_) {
+    c10::cuda::CUDAGuard guard(device);
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  }
+  *largest = std::max(*largest, size_t(cached) + free);
+}
+
+void* Allocator::getBaseAllocation(void* pointer, size_t* size) {
+  size_t rounded = 0;
+  check(mq_size_of(owner_of(pointer), pointer, &rounded), "looking for an allocation");
+  if (size != nullptr) {
+    *size = rounded;
+  }
+  return pointer;
+}
+
+void Allocator::recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) {
+  // Memory that came from elsewhere is not ordered by streams here, as in PyTorch.
+  if (data.get() == nullptr || data.get_deleter() != &delete_pointer) {
+    return;
+  }
+  check(mq_record_stream(of(data.device().index()), data.get(), stream.stream()), "recording a stream");
+}
+
+c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
+  const mq_stats from = stats_of(of(device));
+  c10::CachingDeviceAllocator::DeviceStats to;
+  copy_stats(to.allocation, from.allocation);
+  copy_stats(to.segment, from.segment);
+  copy_stats(to.active, from.active);
+  copy_stats(to.inactive_split, from.inactive_split);
+  copy_stats(to.allocated_bytes, from.allocated_bytes);
+  copy_stats(to.reserved_bytes, from.reserved_bytes);
+  copy_stats(to.active_bytes, from.active_bytes);
+  copy_stats(to.inactive_split_bytes, from.inactive_split_bytes);
+  copy_stats(to.requested_bytes, from.requested_bytes);
+  copy_stat(to.oversize_allocations, from.oversize_allocations);
+  copy_stat(to.oversize_segments, from.oversize_segments);
+  to.num_alloc_retries = int64_t(from.num_alloc_retries);
+  to.num_ooms = int64_t(from.num_ooms);
+  to.num_sync_all_streams = int64_t(from.num_sync_all_streams);
+  to.num_device_alloc = int64_t(from.num_device_alloc);
+  to.num_device_free = int64_t(from.num_device_free);
+  // PyTorch's value for no limit.
+  to.max_split_size = -1;
+  return to;
+}
+
+void Allocator::resetAccumulatedStats(DeviceIndex device) {
+  check(mq_reset_accumulated_stats(of(device)), "resetting statistics");
+}
+
+void Allocator::resetPeakStats(DeviceIndex device) {
+  check(mq_reset_peak_stats(of(device)), "resetting statistics");
+}
+
+#if MEMQUILT_TORCH >= 210
+std::vector<StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex) {
+  // Segments belong to no stream here.
+  return {};
+}
+#endif
+
+ShareableHandle Allocator::shareIpcHandle(void*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "memquilt cannot share GPU memory with other processes: stitched memory has no cudaIpc handle. Send a "
+             "copy in host memory instead (tensor.cpu()), or use collectives.");
+}
+
+std::shared_ptr<void> Allocator::getIpcDevPtr(std::string) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "memquilt cannot open GPU memory that another process shares. Receive a copy in host memory instead.");
+}
+
+void Allocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
+  std::lock_guard<std::mutex> guard(registering_);
+  oom_observers_.push_back(std::move(observer));
+}
+
+void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
+  // The first is to use the memory of the second.
+  check(mq_enable_peer_access(of(peer), uint32_t(device)), "enabling peer access");
+}
+
+cudaError_t Allocator::memcpyAsync(
+    void* to, int to_device, const void* from, int from_device, size_t count, cudaStream_t stream, bool peers) {
+  if (peers || to_device == from_device) {
+    return cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream);
+  }
+  // The plain call refuses mapped memory of a device that is no peer.
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, count, stream);
+}
+
+std::string Allocator::name() {
+  return "memquilt";
+}
+
+}  // namespace memquilt

@@ -1,0 +1,182 @@
+// Private pools: CUDA graphs, MemPool, and the checkpoints that trees of graphs need.
+
+#include "allocator.h"
+
+namespace memquilt {
+
+namespace {
+
+mq_pool pool_of(MempoolId id) {
+  return {id.first, id.second};
+}
+
+// The filter of a route. It may throw (it asks CUDA), and the C library may not be thrown through.
+bool covers(mq_stream stream, void* user) {
+  try {
+    return (*static_cast<std::function<bool(cudaStream_t)>*>(user))(static_cast<cudaStream_t>(stream));
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+struct Checkpoint : AllocatorState {
+  MempoolId pool;
+  std::vector<mq_pool_block> blocks;
+};
+
+void* pointer_of(const mq_pool_block& block) {
+  return reinterpret_cast<void*>(block.address);
+}
+
+}  // namespace
+
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::function<bool(cudaStream_t)> filter) {
+  const mq_allocator handle = of(device);
+  auto kept = std::make_unique<std::function<bool(cudaStream_t)>>(std::move(filter));
+  // PyTorch begins here before it begins the capture, whose filter then covers nothing yet; those of MemPool and of the
+  // runs that warm a graph up cover the caller's own stream at once. Only a capture forbids driver calls.
+  const bool captures = !covers(current_stream(device), kept.get());
+  check(mq_pool_open(handle, pool_of(pool)), "using a private pool");
+  const mq_status status =
+      mq_pool_begin_filter(handle, pool_of(pool), covers, kept.get(), captures ? MQ_POOL_CAPTURING : 0);
+  if (status != MQ_STATUS_OK) {
+    const std::string why = mq_last_error_text();
+    mq_pool_release(handle, pool_of(pool));
+    TORCH_CHECK(false, "memquilt, beginning a private pool: ", why);
+  }
+  std::lock_guard<std::mutex> guard(registering_);
+  filters_[{device, pool}] = std::move(kept);
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId pool) {
+  check(mq_pool_end(of(device), pool_of(pool)), "ending a private pool");
+  // It is called no more.
+  std::lock_guard<std::mutex> guard(registering_);
+  filters_.erase({device, pool});
+}
+
+void Allocator::releasePool(DeviceIndex device, MempoolId pool) {
+  // Called by destructors: it throws nothing.
+  if (mq_pool_release(of(device), pool_of(pool)) != MQ_STATUS_OK) {
+    TORCH_WARN("memquilt, releasing a private pool: ", mq_last_error_text());
+  }
+}
+
+int Allocator::getPoolUseCount(DeviceIndex device, MempoolId pool) {
+  mq_pool_stats stats;
+  stats.size = sizeof stats;
+  const mq_status status = mq_pool_get_stats(of(device), pool_of(pool), &stats);
+  if (status == MQ_STATUS_UNKNOWN_POOL) {
+    return 0;
+  }
+  check(status, "counting uses of a private pool");
+  return int(stats.uses);
+}
+
+#if MEMQUILT_TORCH >= 208
+#if MEMQUILT_TORCH >= 211
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own) {
+#else
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, CUDAAllocator* own) {
+#endif
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      own == nullptr, "memquilt: a MemPool has its memory from memquilt, and cannot have an allocator of its own");
+  check(mq_pool_open(of(device), pool_of(pool)), "using a private pool");
+}
+#else
+void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId pool) {
+  check(mq_pool_open(of(device), pool_of(pool)), "using a private pool");
+}
+#endif
+
+#if MEMQUILT_TORCH >= 211
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool, bool use) {
+  use_pool_on_oom(device, pool, use);
+}
+#elif MEMQUILT_TORCH >= 208
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool) {
+  use_pool_on_oom(device, pool, true);
+}
+#endif
+
+#if MEMQUILT_TORCH >= 210
+void Allocator::setNoSplit(DeviceIndex, MempoolId) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "memquilt has no segments that could stay whole: MemPool(no_split=True) is not to be had");
+}
+#endif
+
+void Allocator::use_pool_on_oom(DeviceIndex device, MempoolId pool, bool use) {
+  std::lock_guard<std::mutex> guard(registering_);
+  if (use) {
+    used_on_oom_.insert({device, pool});
+  } else {
+    used_on_oom_.erase({device, pool});
+  }
+}
+
+void* Allocator::from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStream_t stream) {
+  std::set<std::pair<DeviceIndex, MempoolId>> pools;
+  {
+    std::lock_guard<std::mutex> guard(registering_);
+    pools = used_on_oom_;
+  }
+  void* pointer = nullptr;
+  for (const auto& [of_device, pool] : pools) {
+    if (of_device == device && mq_pool_malloc(of(device), pool_of(pool), size, stream, &pointer) == MQ_STATUS_OK) {
+      break;
+    }
+  }
+  return pointer;
+}
+
+std::vector<mq_pool_block> Allocator::live_blocks(DeviceIndex device, MempoolId pool) {
+  std::vector<mq_pool_block> blocks(64);
+  size_t count = 0;
+  // Other threads may allocate from the pool meanwhile.
+  mq_status status;
+  while ((status = mq_pool_blocks(of(device), pool_of(pool), blocks.data(), blocks.size(), &count)) ==
+         MQ_STATUS_BUFFER_TOO_SMALL) {
+    blocks.resize(2 * count);
+  }
+  check(status, "looking at a private pool");
+  blocks.resize(count);
+  return blocks;
+}
+
+bool Allocator::checkPoolLiveAllocations(
+    DeviceIndex device, MempoolId pool, const std::unordered_set<void*>& expected) {
+  const auto live = live_blocks(device, pool);
+  size_t found = 0;
+  for (const auto& block : live) {
+    found += expected.count(pointer_of(block));
+  }
+  return found == live.size() && found == expected.size();
+}
+
+std::shared_ptr<AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId pool) {
+  auto state = std::make_shared<Checkpoint>();
+  state->pool = pool;
+  state->blocks = live_blocks(device, pool);
+  return state;
+}
+
+CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> state) {
+  const auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
+  TORCH_CHECK(checkpoint, "memquilt: the checkpoint is another allocator's");
+  const auto live = live_blocks(device, checkpoint->pool);
+  CheckpointDelta delta;
+  check(
+      mq_pool_restore(of(device), pool_of(checkpoint->pool), checkpoint->blocks.data(), checkpoint->blocks.size()),
+      "restoring a private pool");
+  for (const auto& block : live) {
+    delta.ptrs_freed.push_back(pointer_of(block));
+  }
+  for (const auto& block : checkpoint->blocks) {
+    void* pointer = pointer_of(block);
+    delta.dataptrs_allocd.emplace_back(pointer, pointer, raw_deleter(), c10::Device(c10::DeviceType::CUDA, device));
+  }
+  return delta;
+}
+
+}  // namespace memquilt

@@ -1,0 +1,334 @@
+// Events with stack traces, as PyTorch's memory history keeps them, and snapshots.
+//
+// Stack traces are taken before the C library is called: they may need Python's lock, and events come under the
+// allocator's.
+
+#include "allocator.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+
+namespace memquilt {
+
+namespace {
+
+// Where the program is, for the events of the call that this thread is making.
+thread_local Context here;
+thread_local std::vector<std::string> compile_contexts;
+thread_local std::string user_metadata;
+
+std::optional<TraceEntry::Action> action_of(mq_action action) {
+  switch (action) {
+    case MQ_ACTION_ALLOC: return TraceEntry::ALLOC;
+    case MQ_ACTION_FREE_REQUESTED: return TraceEntry::FREE_REQUESTED;
+    case MQ_ACTION_FREE_COMPLETED: return TraceEntry::FREE_COMPLETED;
+    case MQ_ACTION_SEGMENT_ALLOC: return TraceEntry::SEGMENT_ALLOC;
+    case MQ_ACTION_SEGMENT_FREE: return TraceEntry::SEGMENT_FREE;
+    case MQ_ACTION_SEGMENT_MAP: return TraceEntry::SEGMENT_MAP;
+    case MQ_ACTION_SEGMENT_UNMAP: return TraceEntry::SEGMENT_UNMAP;
+    case MQ_ACTION_OOM: return TraceEntry::OOM;
+  }
+  // Of a newer library.
+  return std::nullopt;
+}
+
+uint32_t bit_of(TraceEntry::Action action) {
+  return uint32_t(1) << int(action);
+}
+
+// What a visit of segments is for.
+struct Picture {
+  DeviceIndex device;
+  MempoolId pool;
+  History* history;
+  std::vector<SegmentInfo>* segments;
+  uint64_t active = 0;
+  // A visitor may not throw.
+  bool failed = false;
+
+  void add(const mq_segment& from, const mq_block* blocks, size_t count);
+};
+
+void visit(const mq_segment* segment, const mq_block* blocks, size_t count, void* user) {
+  auto* picture = static_cast<Picture*>(user);
+  try {
+    picture->add(*segment, blocks, count);
+  } catch (const std::exception&) {
+    picture->failed = true;
+  }
+}
+
+void Picture::add(const mq_segment& from, const mq_block* blocks, size_t count) {
+  const MempoolId owner{from.pool.first, from.pool.second};
+  if (pool != MempoolId{0, 0} && pool != owner) {
+    return;
+  }
+  SegmentInfo segment;
+  segment.device = device;
+  segment.address = from.address;
+  segment.total_size = from.total_size;
+  segment.stream = static_cast<decltype(segment.stream)>(from.stream);
+  segment.is_large = !from.is_small;
+  segment.is_expandable = from.is_expandable;
+  segment.owner_private_pool_id = owner;
+  std::lock_guard<std::mutex> guard(history->lock);
+  for (const mq_block* block = blocks; block != blocks + count; block++) {
+    BlockInfo info;
+    info.size = block->size;
+    info.requested_size = block->requested;
+    info.allocated = block->state == MQ_BLOCK_STATE_ACTIVE_ALLOCATED;
+    info.active = block->state != MQ_BLOCK_STATE_INACTIVE;
+    if (info.active) {
+      segment.active_size += block->size;
+      segment.requested_size += block->requested;
+      const auto found = history->allocated_at.find(block->address);
+      if (found != history->allocated_at.end()) {
+        info.context_when_allocated = found->second;
+      }
+    }
+    if (info.allocated) {
+      segment.allocated_size += block->size;
+    }
+    segment.blocks.push_back(std::move(info));
+  }
+  active += segment.active_size;
+  segments->push_back(std::move(segment));
+}
+
+}  // namespace
+
+At::At(Context context) {
+  here = std::move(context);
+}
+
+At::~At() {
+  here.reset();
+}
+
+Context Allocator::gather(RecordContext level) const {
+  const CreateContextFn recorder = recorder_.load();
+  return recorder != nullptr && when_.load() >= level ? recorder() : nullptr;
+}
+
+TraceEntry Entry::shown(DeviceIndex device) const {
+  return TraceEntry(
+      action, device, address, bytes, static_cast<cudaStream_t>(stream),
+#if MEMQUILT_TORCH >= 208
+      MempoolId{0, 0},
+#endif
+      time, context
+#if MEMQUILT_TORCH >= 208
+      ,
+      compile_context
+#endif
+#if MEMQUILT_TORCH >= 210
+      ,
+      user_metadata
+#endif
+  );
+}
+
+void History::event(const mq_event* event, void* user) {
+  auto* history = static_cast<History*>(user);
+  const auto action = action_of(event->action);
+  if (!action) {
+    return;
+  }
+  try {
+    Allocator& allocator = the();
+    Entry entry{*action, event->address, event->bytes, event->stream, c10::getApproximateTime(), here, {}, {}};
+    if (!compile_contexts.empty()) {
+      entry.compile_context = compile_contexts.back();
+    }
+    entry.user_metadata = user_metadata;
+    if (allocator.tracked_.load()) {
+      std::lock_guard<std::mutex> guard(allocator.tracking_);
+      const TraceEntry shown = entry.shown(history->device);
+      for (const auto& tracker : allocator.trackers_) {
+        tracker(shown);
+      }
+    }
+    if (!allocator.recording_.load()) {
+      return;
+    }
+    std::lock_guard<std::mutex> guard(history->lock);
+    if (*action == TraceEntry::ALLOC && here) {
+      history->allocated_at[event->address] = here;
+    } else if (*action == TraceEntry::FREE_COMPLETED) {
+      history->allocated_at.erase(event->address);
+    }
+    if ((allocator.skipped_.load() & bit_of(*action)) != 0) {
+      return;
+    }
+    if (allocator.when_.load() < RecordContext::ALLOC) {
+      entry.context.reset();
+    }
+    const size_t most = allocator.most_entries_.load();
+    while (!history->entries.empty() && history->entries.size() >= most) {
+      history->entries.pop_front();
+    }
+    if (most > 0) {
+      history->entries.push_back(std::move(entry));
+    }
+  } catch (const std::exception&) {
+    // Too little host memory: the event is lost. The C library may not be thrown through, and a warning could wait for
+    // Python's lock, whose holder may wait for the allocator's.
+  }
+}
+
+void Allocator::watch(DeviceIndex device) {
+  const mq_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
+  const bool wanted = recording_.load() || tracked_.load();
+  check(mq_observe(handle, wanted ? &History::event : nullptr, &devices_[device].history), "watching");
+}
+
+void Allocator::record(
+    bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
+    const std::vector<std::string>& skipped) {
+  TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr, "memquilt: stack traces need a recorder of them");
+  uint32_t bits = 0;
+#if MEMQUILT_TORCH >= 211
+  for (const auto& name : skipped) {
+    bits |= bit_of(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
+  }
+#endif
+  skipped_ = bits;
+  most_entries_ = std::max<size_t>(1, most);
+  when_ = enabled ? when : RecordContext::NEVER;
+  recorder_ = enabled ? recorder : nullptr;
+  recording_ = enabled;
+  for (Device& device : devices_) {
+    std::lock_guard<std::mutex> guard(device.history.lock);
+    if (!enabled || clear) {
+      device.history.entries.clear();
+    }
+    if (!enabled) {
+      device.history.allocated_at.clear();
+    }
+  }
+  for (DeviceIndex device : opened()) {
+    watch(device);
+  }
+}
+
+#if MEMQUILT_TORCH >= 211
+void Allocator::recordHistory(
+    bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
+    const std::vector<std::string>& skipped) {
+  record(enabled, recorder, most, when, clear, skipped);
+}
+
+SnapshotInfo Allocator::snapshot(MempoolId pool, bool with_traces) {
+  return picture(pool, with_traces);
+}
+#elif MEMQUILT_TORCH >= 208
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) {
+  record(enabled, recorder, most, when, clear, {});
+}
+
+SnapshotInfo Allocator::snapshot(MempoolId pool) {
+  return picture(pool, true);
+}
+#else
+void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when) {
+  record(enabled, recorder, most, when, false, {});
+}
+
+SnapshotInfo Allocator::snapshot() {
+  return picture({0, 0}, true);
+}
+#endif
+
+SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
+  SnapshotInfo result;
+  const auto to_ns = clock_.makeConverter();
+  for (DeviceIndex device : opened()) {
+    History& history = devices_[device].history;
+    Picture picture{device, pool, &history, &result.segments};
+    check(mq_visit_segments(of(device), visit, &picture), "making a snapshot");
+    TORCH_CHECK(!picture.failed, "memquilt: too little host memory for a snapshot");
+    // A list for each device, those that are not used too.
+    result.device_traces.resize(size_t(device) + 1);
+    std::lock_guard<std::mutex> guard(history.lock);
+    if (recording_.load()) {
+      history.entries.push_back(
+          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, c10::getApproximateTime(), nullptr, {}, {}});
+    }
+    if (!with_traces) {
+      continue;
+    }
+    for (const Entry& entry : history.entries) {
+      TraceEntry shown = entry.shown(device);
+      shown.time_.t_ = to_ns(shown.time_.approx_t_) / 1000;
+      result.device_traces.back().push_back(std::move(shown));
+    }
+  }
+  std::lock_guard<std::mutex> guard(registering_);
+  for (const auto& [time, metadata] : annotations_) {
+    decltype(result.external_annotations)::value_type annotation(current_device(), time);
+    annotation.time_.t_ = to_ns(time) / 1000;
+    for (const auto& [key, value] : metadata) {
+      annotation.recordUserMetadata(key, value);
+    }
+    result.external_annotations.push_back(std::move(annotation));
+  }
+  auto& settings = result.config_metadata;
+  settings = {};
+  settings.max_split_size = std::numeric_limits<size_t>::max();
+  settings.expandable_segments = true;
+  const char* options = std::getenv("MEMQUILT_CONF");
+  settings.last_allocator_settings = options == nullptr ? "" : options;
+  return result;
+}
+
+bool Allocator::isHistoryEnabled() {
+  return recording_.load();
+}
+
+void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
+  std::lock_guard<std::mutex> guard(registering_);
+  if (!recording_.load()) {
+    return;
+  }
+  while (!annotations_.empty() && annotations_.size() >= most_entries_.load()) {
+    annotations_.pop_front();
+  }
+  annotations_.emplace_back(c10::getApproximateTime(), metadata);
+}
+
+#if MEMQUILT_TORCH >= 208
+void Allocator::pushCompileContext(std::string& context) {
+  compile_contexts.push_back(context);
+}
+
+void Allocator::popCompileContext() {
+  if (!compile_contexts.empty()) {
+    compile_contexts.pop_back();
+  }
+}
+#endif
+
+#if MEMQUILT_TORCH >= 210
+void Allocator::setUserMetadata(const std::string& metadata) {
+  user_metadata = metadata;
+}
+
+std::string Allocator::getUserMetadata() {
+  return user_metadata;
+}
+#endif
+
+void Allocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
+  {
+    std::lock_guard<std::mutex> guard(tracking_);
+    trackers_.push_back(std::move(tracker));
+  }
+  tracked_ = true;
+  for (DeviceIndex device : opened()) {
+    watch(device);
+  }
+}
+
+}  // namespace memquilt

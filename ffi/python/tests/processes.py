@@ -1,0 +1,31 @@
+"""Programs of tests: what is about a whole process runs in one of its own, on a simulated device."""
+
+import os
+import subprocess
+import sys
+
+
+def run(*arguments, conf="", device="sim:h200", **environment):
+    """Runs this Python with arguments. The environment has no options but these."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MEMQUILT_", "PYTORCH_"))}
+    for name in ("MEMQUILT_CACHE",):
+        if name in os.environ:
+            env[name] = os.environ[name]
+    env.update(MEMQUILT_CONF=conf, MEMQUILT_DEVICE=device, **environment)
+    return subprocess.run([sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=900)
+
+
+def run_code(code, **environment):
+    """Runs a program; what it prints."""
+    done = run("-c", code, **environment)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def has_torch():
+    """Whether PyTorch with CUDA can be imported."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.version.cuda is not None

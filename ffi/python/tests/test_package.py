@@ -1,0 +1,172 @@
+"""The package by itself: no PyTorch, no GPU."""
+
+import importlib.metadata
+import pickle
+import tempfile
+import unittest
+from pathlib import Path
+
+import memquilt
+from memquilt import _library, _options
+
+from processes import run_code
+
+# A few allocations of a simulated device, by the functions that PyTorch loads.
+ALLOCATE = """
+import ctypes, memquilt
+from memquilt._library import library
+library.memquilt_malloc.restype = ctypes.c_void_p
+library.memquilt_malloc.argtypes = (ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+library.memquilt_free.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+MIB = 1 << 20
+def get(size, device=0, stream=0):
+    address = library.memquilt_malloc(size, device, stream)
+    assert address and address % 512 == 0
+    return address
+def put(address, device=0, stream=0):
+    library.memquilt_free(address, 0, device, stream)
+"""
+
+
+class Wheel(unittest.TestCase):
+    def test_is_for_every_python_of_the_platform(self):
+        try:
+            distribution = importlib.metadata.distribution("memquilt")
+        except importlib.metadata.PackageNotFoundError:
+            self.skipTest("memquilt was not installed from a wheel")
+        self.assertRegex(distribution.read_text("WHEEL"), r"(?m)^Tag: py3-none-linux_\w+$")
+        self.assertEqual(distribution.version, memquilt.__version__)
+        for part in ("libmemquilt.so", "memquilt.h", "shim/allocator.cpp", "shim/allocator.h"):
+            self.assertTrue((_library.PATH.parent / part).is_file(), part)
+
+    def test_imports_nothing_of_pytorch(self):
+        run_code("import sys, memquilt; assert 'torch' not in sys.modules and memquilt.enabled() is None")
+
+
+class Options(unittest.TestCase):
+    def test_are_a_list_as_the_library_reads_it(self):
+        options = {"strategy": "stitch", "memory_limit": "80GiB", "expandable_segments": False}
+        text = _options.join("max_views:7", options)
+        self.assertEqual(text, "max_views:7,strategy:stitch,memory_limit:80GiB,expandable_segments:False")
+        self.assertEqual(
+            _options.join(None, {"roundup_power2_divisions": {256: 1, ">": 4}}), "roundup_power2_divisions:[256:1,>:4]"
+        )
+        self.assertEqual(_options.join("", {}), "")
+        _library.check_options("strategy:stitch,roundup_power2_divisions:[256:1,>:4]")
+
+    def test_that_cannot_be_read_are_errors_with_a_hint(self):
+        with self.assertRaises(memquilt.OptionError) as raised:
+            memquilt.enable(strateg="stitch")
+        self.assertIn("did you mean `strategy`?", str(raised.exception))
+        self.assertEqual(raised.exception.name, "MQ_STATUS_OPTIONS")
+        self.assertIsInstance(raised.exception, ValueError)
+        with self.assertRaises(memquilt.OptionError):
+            memquilt.enable(memory_limit="a lot")
+        self.assertIsNone(memquilt.enabled())
+
+
+class Plugged(unittest.TestCase):
+    def test_says_what_it_holds(self):
+        out = run_code(
+            ALLOCATE
+            + """
+kept = get(10 * MIB), get(700)
+other = get(3 * MIB, device=1)
+stats = memquilt.stats()
+assert stats["allocated_bytes"]["all"]["current"] == 10 * MIB + 1024, stats
+assert stats["options"] == "max_views:7" and stats["device"] == "sim:h200", stats
+assert memquilt.stats(device=1)["allocated_bytes"]["all"]["current"] == 3 * MIB
+put(kept[0])
+assert memquilt.fragmentation()["largest_reachable"] == 10 * MIB
+assert memquilt.trim(1) >= 1
+assert memquilt.trim() + memquilt.trim() >= 0
+assert memquilt.stats()["reserved_bytes"]["all"]["current"] == 2 * MIB
+print(memquilt.report())
+""",
+            conf="max_views:7",
+        )
+        self.assertIn("memquilt, device 0 (sim:h200)", out)
+        self.assertRegex(out, r"in use +1\.00 KiB, at most 10\.00 MiB")
+
+    def test_writes_snapshots_and_traces(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run_code(
+                ALLOCATE
+                + f"""
+with memquilt.record({folder!r} + "/one.csv"):
+    put(get(5 * MIB))
+    memquilt.snapshot({folder!r} + "/shot.pickle")
+left = memquilt.record({folder!r} + "/two.mqt")
+get(7 * MIB)
+"""
+            )
+            trace = (Path(folder) / "one.csv").read_text()
+            self.assertIn(str(5 << 20), trace)
+            self.assertGreater((Path(folder) / "two.mqt").stat().st_size, 0, "written at the end of the process")
+            shot = pickle.loads((Path(folder) / "shot.pickle").read_bytes())
+            self.assertEqual(
+                [event["action"] for event in shot["device_traces"][0]],
+                ["segment_map", "alloc", "free_requested", "free_completed"],
+            )
+
+    def test_devices_are_numbers_or_names(self):
+        from memquilt._switch import current_device
+
+        self.assertEqual([current_device(name) for name in (2, "cuda:3", "cuda", None)], [2, 3, 0, 0])
+        for wrong in ("cpu", "cuda:x", 1.5):
+            with self.assertRaisesRegex(ValueError, "is no CUDA device"):
+                current_device(wrong)
+
+    def test_a_trace_has_a_known_name(self):
+        with self.assertRaisesRegex(ValueError, "named .mqt, .csv"):
+            memquilt.record("trace.json")
+
+    def test_the_hooks_do_what_they_say(self):
+        run_code(
+            ALLOCATE
+            + """
+library.memquilt_record_stream.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+library.memquilt_set_memory_fraction.argtypes = (ctypes.c_double, ctypes.c_int)
+library.memquilt_begin_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+pool = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
+library.memquilt_end_pool.argtypes = library.memquilt_release_pool.argtypes = pool
+active = lambda device=0: memquilt.stats(device)["active_bytes"]["all"]["current"]
+reserved = lambda: memquilt.stats()["reserved_bytes"]["all"]["current"]
+one = get(4 * MIB, device=1)
+library.memquilt_record_stream(one, 0x77)
+put(one, device=1)
+assert active(1) == 4 * MIB
+library.memquilt_empty_cache()
+assert active(1) == 0
+kept = get(6 * MIB)
+library.memquilt_begin_pool(0, 3, 0, None)
+private = get(6 * MIB)
+put(private)
+library.memquilt_end_pool(0, 3, 0)
+put(kept)
+assert get(6 * MIB) == kept and get(6 * MIB) not in (kept, private), "the pool's memory is its own"
+library.memquilt_release_pool(0, 3, 0)
+library.memquilt_empty_cache()
+assert reserved() == 12 * MIB, reserved()
+library.memquilt_set_memory_fraction(0.0001, 0)
+assert library.memquilt_malloc(1 << 30, 0, None) is None
+library.mq_last_error_text.restype = ctypes.c_char_p
+assert b"1.00 GiB" in library.mq_last_error_text()
+"""
+        )
+
+    def test_errors_have_their_status(self):
+        code = (
+            ALLOCATE
+            + """
+try:
+    memquilt.snapshot("/nowhere/shot.pickle")
+except memquilt.Error as error:
+    print(error.name, error)
+"""
+        )
+        self.assertIn("MQ_STATUS_FILE", run_code(code))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,221 @@
+"""Inside of PyTorch, on a simulated device: addresses are never used."""
+
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from processes import has_torch, run, run_code
+
+HERE = Path(__file__).resolve().parent
+
+ENABLE = """
+import memquilt, torch
+memquilt.enable(shim=True)
+C, MIB = torch._C, 1 << 20
+get = lambda size, stream=0: C._cuda_cudaCachingAllocator_raw_alloc(size, stream)
+put = C._cuda_cudaCachingAllocator_raw_delete
+"""
+
+
+@unittest.skipUnless(has_torch(), "PyTorch with CUDA is not installed")
+class Shim(unittest.TestCase):
+    def test_is_the_allocator_and_counts(self):
+        run_code(
+            ENABLE
+            + """
+assert memquilt.enabled() == "full" and torch.cuda.get_allocator_backend() == "memquilt"
+address = get(10 * MIB)
+stats = C._cuda_memoryStats(0)
+assert stats["allocated_bytes"]["all"] == {"current": 10 * MIB, "peak": 10 * MIB, "allocated": 10 * MIB, "freed": 0}
+assert stats["reserved_bytes"]["large_pool"]["current"] == 10 * MIB and stats["max_split_size"] == -1
+put(address)
+C._cuda_resetPeakMemoryStats(0)
+assert C._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 0
+C._cuda_emptyCache()
+assert C._cuda_memoryStats(0)["reserved_bytes"]["all"]["current"] == 0
+assert memquilt.stats()["allocated_bytes"]["all"]["freed"] == 10 * MIB
+"""
+        )
+
+    def test_raises_out_of_memory_with_the_report_and_goes_on(self):
+        run_code(
+            ENABLE
+            + """
+C._cuda_setMemoryFraction(0.5, 0)
+assert C._cuda_getMemoryFraction(0) == 0.5
+try:
+    get(100 << 30)
+except torch.OutOfMemoryError as error:
+    assert "Tried to allocate 100.00 GiB. GPU 0: " in str(error) and "69.90 GiB" in str(error), error
+else:
+    raise AssertionError("it should not fit")
+put(get(50 << 30))
+assert C._cuda_memoryStats(0)["num_ooms"] == 1
+"""
+        )
+
+    def test_wrong_frees_are_errors(self):
+        run_code(
+            ENABLE
+            + """
+address = get(5000)
+put(address)
+try:
+    put(address)
+except RuntimeError as error:
+    assert "freed twice" in str(error)
+else:
+    raise AssertionError("freed twice")
+"""
+        )
+
+    def test_pools_keep_their_memory_and_are_restored(self):
+        run_code(
+            ENABLE
+            + """
+pool = (0, 1)
+C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+inside = [get(size) for size in (3 * MIB, 700, 40 * MIB)]
+C._cuda_endAllocateToPool(0, pool)
+outside = get(5 * MIB)
+live = lambda *pointers: C._cuda_checkPoolLiveAllocations(0, pool, set(pointers))
+assert live(*inside) and not live(*inside[:2]) and not live(outside, *inside)
+state = C._cuda_getCheckpointState(0, pool)
+for address in inside:
+    put(address)
+assert live()
+C._cuda_setCheckpointPoolState(0, state, [], [])
+assert live(*inside)
+put(inside[1])
+C._cuda_setCheckpointPoolState(0, state, [], [])
+assert live(*inside)
+owners = {segment["segment_pool_id"] for segment in C._cuda_memorySnapshot((0, 0))["segments"]}
+assert owners == {(0, 0), pool}, owners
+assert {segment["segment_pool_id"] for segment in C._cuda_memorySnapshot(pool)["segments"]} == {pool}
+C._cuda_releasePool(0, pool)
+"""
+        )
+
+    def test_snapshots_are_what_pytorchs_viewer_reads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shot = Path(folder) / "shot.pickle"
+            run_code(
+                ENABLE
+                + f"""
+import pickle
+get(700), put(get(10 * MIB)), get(3 * MIB)
+pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
+"""
+            )
+            for what in ("stats", "trace", "trace_plot", "segment_plot"):
+                out = () if what in ("stats", "trace") else ("-o", Path(folder) / "plot.html")
+                done = run("-m", "torch.cuda._memory_viz", what, shot, *out)
+                self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_answers_what_only_a_gpu_asks_for(self):
+        import torch
+        from memquilt import _shim
+
+        with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder) / "exercise.so"
+            command = _shim.command(torch, library)
+            first = next(at for at, part in enumerate(command) if part.endswith(".cpp"))
+            rest = [part for part in command[first:] if not part.endswith(".cpp")]
+            subprocess.run([*command[:first], str(HERE / "exercise.cpp"), *rest], check=True)
+            run_code(
+                ENABLE
+                + f"""
+import ctypes
+exercise = ctypes.CDLL({str(library)!r}).exercise
+exercise.restype = ctypes.c_char_p
+why = exercise()
+assert why is None, why.decode()
+"""
+            )
+
+
+@unittest.skipUnless(has_torch(), "PyTorch with CUDA is not installed")
+class Enabling(unittest.TestCase):
+    def test_once_only(self):
+        run_code(
+            ENABLE
+            + """
+try:
+    memquilt.enable()
+except RuntimeError as error:
+    assert "already" in str(error)
+else:
+    raise AssertionError("twice")
+"""
+        )
+
+    def test_too_late_is_an_error(self):
+        run_code("""
+import memquilt, os, torch
+torch.cuda.is_initialized = lambda: True
+before = os.environ["MEMQUILT_CONF"]
+try:
+    memquilt.enable(max_views=3)
+except RuntimeError as error:
+    assert "too late" in str(error) and "python -m memquilt run" in str(error)
+else:
+    raise AssertionError("it was in time")
+assert os.environ["MEMQUILT_CONF"] == before and memquilt.enabled() is None
+""")
+
+    def test_without_a_compiler_it_is_pluggable_and_says_what_is_missing(self):
+        out = run_code(
+            """
+import memquilt, torch, warnings
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    memquilt.enable(max_views=5)
+text = str(warned[0].message)
+assert "there is no C++ compiler (no-such-compiler)" in text and "memory_stats" in text, text
+assert memquilt.enabled() == "pluggable" and torch.cuda.get_allocator_backend() == "pluggable"
+print(memquilt.stats()["options"])
+""",
+            CXX="no-such-compiler",
+            MEMQUILT_CACHE=self.empty_cache(),
+        )
+        self.assertEqual(out.strip(), "max_views:5")
+
+    def test_without_a_compiler_it_can_be_an_error(self):
+        run_code(
+            """
+import memquilt
+try:
+    memquilt.enable(shim=True)
+except RuntimeError as error:
+    assert "install g++" in str(error)
+else:
+    raise AssertionError("compiled by nobody")
+""",
+            CXX="no-such-compiler",
+            MEMQUILT_CACHE=self.empty_cache(),
+        )
+
+    def test_a_compiler_that_fails_is_quoted(self):
+        run_code(
+            """
+import memquilt
+try:
+    memquilt.enable(shim=True)
+except RuntimeError as error:
+    assert "failed:" in str(error)
+else:
+    raise AssertionError("compiled by nobody")
+""",
+            CXX="false",
+            MEMQUILT_CACHE=self.empty_cache(),
+        )
+
+    def empty_cache(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return folder.name
+
+
+if __name__ == "__main__":
+    unittest.main()

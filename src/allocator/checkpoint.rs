@@ -1,0 +1,57 @@
+//! Checkpoints of private pools: which blocks of one are live, and a pool in which just these are live again.
+//!
+//! Owns: the order of things in a restore. A graph that is launched fills blocks that were freed when it was captured; a
+//! program that goes on from its results, to capture the next graph in the same pool, needs these blocks to be live again
+//! where they were. PyTorch's trees of graphs do (`torch.compile(mode="reduce-overhead")`).
+
+use super::{Allocator, Core};
+use crate::config::StrategyKind;
+use crate::error::{Error, Result};
+use crate::pools::{PoolBlock, PoolId};
+use crate::rounding::SMALL_LIMIT;
+
+impl Allocator {
+    /// The live blocks of a private pool, by address: a checkpoint of it. Walks all blocks.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] where there is none.
+    pub fn pool_blocks(&self, pool: PoolId) -> Result<Vec<PoolBlock>> {
+        let core = self.core.lock();
+        core.heap.private_stats(pool)?;
+        Ok(core.heap.live_of(pool))
+    }
+
+    /// Frees every live block of a private pool, then hands out those of a checkpoint again, at the same addresses and
+    /// over the same memory. Blocks that are live before and after count as freed and allocated. Where the pool's memory
+    /// was freed in the order of a stream, the CPU waits for that stream.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] where nobody uses the pool, and nothing has changed; [`Error::NotRestorable`] where a block
+    /// cannot be had, any block at all with another strategy than `stitch`; [`Error::Driver`] where a wait failed.
+    pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
+        let core = &mut *self.core.lock();
+        core.heap.private.exists(pool)?;
+        if let (Some(first), true) = (blocks.first(), core.config.strategy != StrategyKind::Stitch) {
+            return Err(Error::NotRestorable { address: first.address });
+        }
+        for live in core.heap.live_of(pool) {
+            core.free(live.address)?;
+        }
+        core.poll()?;
+        // Memory of one stream may lie in two parts until the stream has passed.
+        core.let_pass(pool)?;
+        // Large ones first: a stitched block takes of a slab for small blocks only while that is wholly free.
+        let (large, small): (Vec<_>, Vec<_>) = blocks.iter().partition(|block| block.size > SMALL_LIMIT);
+        large.into_iter().chain(small).try_for_each(|block| core.restore(pool, block))?;
+        core.checked()
+    }
+}
+
+impl Core {
+    fn restore(&mut self, owner: PoolId, block: &PoolBlock) -> Result<()> {
+        let (id, request) = self.heap.retake(owner, block)?;
+        self.heap.hand_out(id, &request, &self.rules)?;
+        self.heap.handed_out_privately(id, owner, false);
+        Ok(())
+    }
+}
