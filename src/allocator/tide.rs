@@ -4,9 +4,9 @@
 
 use crate::heap::Heap;
 
-/// A step has at least so many allocations and frees. Where a program allocates a block and frees it, over and over, nothing is to
-/// be gathered, and doing so each time would take longer than all else.
-const SHORT_STEP: u64 = 32;
+/// Memory does not ebb twice within so many allocations and frees. Where a program allocates a block and frees it, over
+/// and over, nothing is to be gathered, and doing so each time would take longer than all else.
+const SHORT_STEP: u64 = 8;
 
 /// The rise and fall of live memory. A step of training begins and ends low; what is gathered there gives every step the
 /// same start, and so the same choices and views.

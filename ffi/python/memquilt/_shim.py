@@ -86,7 +86,17 @@ def command(torch, output):
         "-lc10_cuda",
         "-lc10",
         str(LIBRARY),
+        # Where a toolchain has libstdc++ as an archive only, a copy of it in the shim would meet the one that PyTorch
+        # has loaded, and crash in its streams.
+        *loaded_libraries("/libstdc++.so"),
     ]
+
+
+def loaded_libraries(name):
+    """Paths of the libraries of this process that have `name` in them."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if name in line}
+    return sorted(path for path in paths if os.path.isfile(path))
 
 
 def key(torch):
@@ -94,7 +104,7 @@ def key(torch):
     digest = hashlib.sha256()
     for part in (torch.__version__, str(torch.version.cuda), str(torch._C._GLIBCXX_USE_CXX11_ABI)):
         digest.update(part.encode() + b"\0")
-    for path in (PACKAGE / "memquilt.h", *sorted(SOURCES.iterdir())):
+    for path in (Path(__file__), PACKAGE / "memquilt.h", *sorted(SOURCES.iterdir())):
         digest.update(path.read_bytes())
     return f"shim-torch{torch.__version__}-{digest.hexdigest()[:16]}.so"
 

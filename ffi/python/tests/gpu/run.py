@@ -19,7 +19,7 @@ ALONE = {
     "limits": ("native", "memquilt"),
 }
 TOGETHER = {
-    "compiled": ("native", "memquilt"),
+    "compiled": ("native", "native", "memquilt"),
     "graphs": ("native", "memquilt"),
     "contents": ("memquilt",),
     "out_of_memory": ("native", "memquilt"),
