@@ -16,7 +16,8 @@ use program::{Program, Scale, State};
 static HEAP: heap::Counting = heap::Counting;
 
 const GIB: u64 = 1 << 30;
-const SLICES: usize = 24;
+/// Tables reach their size in the first half.
+const SLICES: usize = 60;
 
 #[test]
 fn tables_stop_growing() {
