@@ -62,7 +62,7 @@ typedef enum {
     MQ_STATUS_NO_VIRTUAL_MEMORY = 12,
     // A driver call failed otherwise than for want of memory. `mq_last_driver_status` has its `CUresult`.
     MQ_STATUS_DRIVER = 13,
-    // A file could not be written, or the recorded history does not make a trace.
+    // A file could not be read or written, or the recorded history does not make a trace.
     MQ_STATUS_FILE = 14,
     // The buffer is too small; the length that is needed was stored.
     MQ_STATUS_BUFFER_TOO_SMALL = 15,
@@ -558,6 +558,18 @@ mq_status mq_record_stop(mq_allocator allocator);
 // .csv.gz. Recording goes on. `MQ_STATUS_INVALID_ARGUMENT` if nothing is recorded.
 mq_status mq_record_write(mq_allocator allocator,
                           const char *path);
+
+// What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
+// list, of each job what the strategy would have held (`peak_reserved`, null where the device is too small), what PyTorch
+// held (`recorded_reserved`, null where that is not known), and how many times as large all that the job frees again could
+// be (`largest_step`). The device is a simulated one, `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays
+// the job several times: seconds for each million of operations. The buffer is as in `mq_stats_json`.
+mq_status mq_whatif_json(const char *path,
+                         const char *device,
+                         const char *options,
+                         char *buffer,
+                         size_t capacity,
+                         size_t *length);
 
 // The status of the last call of this thread that failed, `MQ_STATUS_OK` if none did since `mq_clear_last_error`. A call that
 // succeeds leaves it as it is.

@@ -307,7 +307,7 @@ fn figure(Stat { current, peak, allocated, freed }: Stat) -> Value {
 ///
 /// # Safety
 /// `buffer` is NULL or may be written to for `capacity` bytes, `length` is NULL or may be written to.
-unsafe fn write_text(
+pub(crate) unsafe fn write_text(
     buffer: *mut c_char,
     capacity: usize,
     length: *mut usize,

@@ -1,12 +1,18 @@
-//! Snapshots and traces, to files.
+//! Snapshots and traces, to files, and what could have been made of those that are there.
 
 use crate::AllocatorId;
 use crate::boundary::{call, text};
+use crate::figures::write_text;
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use crate::watching::watch;
+use memquilt::Config;
+use memquilt::driver::sim::SimConfig;
 use memquilt::snapshot::Snapshot;
-use memquilt::trace::{Recorder, write_path, write_snapshot_path};
+use memquilt::trace::replay::ReplayOptions;
+use memquilt::trace::whatif::{WhatIf, whatif};
+use memquilt::trace::{Recorder, read_path, write_path, write_snapshot_path};
+use serde_json::Value;
 use std::ffi::c_char;
 use std::path::Path;
 
@@ -67,6 +73,32 @@ pub unsafe extern "C" fn mq_record_write(allocator: AllocatorId, path: *const c_
         let held = instance.allocator.snapshot();
         Ok(write_path(&recorder.to_trace(&name, Some(&held))?, path)?)
     })
+}
+
+/// What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
+/// list, of each job what the strategy would have held (`peak_reserved`, null where the device is too small), what PyTorch
+/// held (`recorded_reserved`, null where that is not known), and how many times as large all that the job frees again could
+/// be (`largest_step`). The device is a simulated one, `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays
+/// the job several times: seconds for each million of operations. The buffer is as in `mq_stats_json`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_whatif_json(
+    path: *const c_char,
+    device: *const c_char,
+    options: *const c_char,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Status {
+    let look = || {
+        // SAFETY: as for every function (see the header).
+        let (path, device, options) = unsafe { (file(path)?, text(device, "device")?, text(options, "options")?) };
+        let options = ReplayOptions::new(Config::parse(options)?, SimConfig::parse(device)?);
+        let found =
+            read_path(path)?.iter().map(|job| whatif(job, &options, &mut |_, _| {})).collect::<Result<Vec<_>, _>>()?;
+        Ok(Value::Array(found.iter().map(WhatIf::to_json).collect()).to_string())
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { write_text(buffer, capacity, length, look) }
 }
 
 /// A file's name, which need not be UTF-8.

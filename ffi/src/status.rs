@@ -5,6 +5,7 @@
 use memquilt::driver::cuda::CudaOpenError;
 use memquilt::driver::sim::SimConfigError;
 use memquilt::trace::TraceError;
+use memquilt::trace::replay::ReplayError;
 use memquilt::{ConfigError, Error};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -43,7 +44,7 @@ pub enum Status {
     NoVirtualMemory = 12,
     /// A driver call failed otherwise than for want of memory. `mq_last_driver_status` has its `CUresult`.
     Driver = 13,
-    /// A file could not be written, or the recorded history does not make a trace.
+    /// A file could not be read or written, or the recorded history does not make a trace.
     File = 14,
     /// The buffer is too small; the length that is needed was stored.
     BufferTooSmall = 15,
@@ -149,6 +150,17 @@ impl From<CudaOpenError> for Failure {
 impl From<TraceError> for Failure {
     fn from(error: TraceError) -> Self {
         Self::new(Status::File, error.to_string())
+    }
+}
+
+impl From<ReplayError> for Failure {
+    fn from(error: ReplayError) -> Self {
+        let status = match &error {
+            ReplayError::Device(_) | ReplayError::Cuda(_) => Status::Device,
+            ReplayError::BadTrace { .. } => Status::File,
+            ReplayError::Allocator { .. } => Status::Internal,
+        };
+        Self::new(status, error.to_string())
     }
 }
 

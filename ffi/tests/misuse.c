@@ -14,6 +14,11 @@ static void null_is_refused_where_something_is_needed(void) {
     FAILS(mq_stats_json(a, NULL, 1 << 20, NULL), MQ_STATUS_INVALID_ARGUMENT, "buffer is NULL");
     FAILS(mq_snapshot(a, NULL), MQ_STATUS_INVALID_ARGUMENT, "path is NULL");
     FAILS(mq_record_write(a, NULL), MQ_STATUS_INVALID_ARGUMENT, "path is NULL");
+    FAILS(mq_whatif_json(NULL, "sim:h200", "", NULL, 0, NULL), MQ_STATUS_INVALID_ARGUMENT, "path is NULL");
+    FAILS(mq_whatif_json("x", NULL, "", NULL, 0, NULL), MQ_STATUS_INVALID_ARGUMENT, "device is NULL");
+    FAILS(mq_whatif_json("x", "cuda:0", "", NULL, 0, NULL), MQ_STATUS_DEVICE, "cuda:0");
+    FAILS(mq_whatif_json("x", "sim:h200", "stitch", NULL, 0, NULL), MQ_STATUS_OPTIONS, "stitch");
+    FAILS(mq_whatif_json("/nowhere/x", "sim:h200", "", NULL, 0, NULL), MQ_STATUS_FILE, "/nowhere/x");
     FAILS(mq_on_memory_pressure(a, NULL, NULL, NULL), MQ_STATUS_INVALID_ARGUMENT, "callback is NULL");
     FAILS(mq_pool_create(a, NULL), MQ_STATUS_INVALID_ARGUMENT, "pool is NULL");
     mq_pool pool;

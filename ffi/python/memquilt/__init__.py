@@ -15,6 +15,7 @@ import os
 from ctypes import byref, c_uint64
 
 from ._library import Error, OptionError, OutOfMemory, check, library, path_of, plugged, read_json, version
+from ._options import join
 from ._report import text_of
 from ._switch import current_device, enable, enabled
 
@@ -31,7 +32,10 @@ __all__ = [
     "snapshot",
     "stats",
     "trim",
+    "whatif",
 ]
+# Those of the library, as `strategy` takes them.
+STRATEGIES = ("caching", "expandable", "gmlake", "stitch")
 __version__ = version()
 
 
@@ -67,6 +71,20 @@ def trim(size=None, device=None):
     else:
         check(library.mq_trim(handle, size, byref(given)))
     return given.value
+
+
+def whatif(path, device="sim:h200", **options):
+    """What each strategy would have made of a job: of a snapshot that `torch.cuda.memory._dump_snapshot` wrote with its
+    history, or of a trace. A list of dicts, one for each job of the file and each strategy, or for the one of
+    `strategy=...`: `peak_reserved` is what it would have held, `recorded_reserved` what PyTorch held, `largest_step` how
+    many times as large all that the job frees again could be on the simulated device, `sim:h200,capacity=80GiB` for
+    another. Touches no GPU; takes some seconds."""
+    kinds = [options.pop("strategy")] if "strategy" in options else STRATEGIES
+    found = []
+    for kind in kinds:
+        text = join("", {"strategy": kind, **options})
+        found += read_json(library.mq_whatif_json, path_of(path), device.encode(), text.encode())
+    return found
 
 
 class Recording:

@@ -54,6 +54,7 @@ def _load():
         "mq_plugged": (c_int, POINTER(c_uint64)),
         "mq_stats_json": (c_uint64, *text),
         "mq_fragmentation_json": (c_uint64, *text),
+        "mq_whatif_json": (c_char_p, c_char_p, c_char_p, *text),
         "mq_snapshot": (c_uint64, c_char_p),
         "mq_record_start": (c_uint64, c_size_t),
         "mq_record_stop": (c_uint64,),
@@ -96,12 +97,12 @@ def plugged(device):
     return handle.value
 
 
-def read_json(function, handle):
+def read_json(function, *arguments):
     """The JSON that a function writes to a buffer, as Python values."""
     needed = c_size_t(1 << 14)
     while True:
         buffer = ctypes.create_string_buffer(needed.value + 1)
-        status = function(handle, buffer, len(buffer), byref(needed))
+        status = function(*arguments, buffer, len(buffer), byref(needed))
         # The text may grow from call to call.
         if status != BUFFER_TOO_SMALL:
             check(status)

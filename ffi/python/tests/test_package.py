@@ -109,6 +109,22 @@ get(7 * MIB)
                 ["segment_map", "alloc", "free_requested", "free_completed"],
             )
 
+    def test_tells_what_a_strategy_would_have_made_of_a_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            job = Path(folder) / "job.csv"
+            job.write_text("a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\n")
+            found = memquilt.whatif(job, "sim:h200,capacity=200MiB")
+            self.assertEqual([line["strategy"] for line in found], list(memquilt.STRATEGIES))
+            for line in found:
+                self.assertEqual((line["trace"], line["peak_live"]), ("job", 150 << 20))
+                self.assertTrue(1.9 <= line["largest_step"] <= 2.0, line)
+            (one,) = memquilt.whatif(job, strategy="stitch", chunk_size_mb=2)
+            self.assertEqual((one["strategy"], one["recorded_reserved"]), ("stitch", None))
+            with self.assertRaises(memquilt.OptionError):
+                memquilt.whatif(job, strategy="stich")
+        with self.assertRaisesRegex(memquilt.Error, "/nowhere/job.pickle"):
+            memquilt.whatif("/nowhere/job.pickle")
+
     def test_devices_are_numbers_or_names(self):
         from memquilt._switch import current_device
 
