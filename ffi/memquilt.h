@@ -561,9 +561,10 @@ mq_status mq_record_write(mq_allocator allocator,
 
 // What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
 // list, of each job what the strategy would have held (`peak_reserved`, null where the device is too small), what PyTorch
-// held (`recorded_reserved`, null where that is not known), and how many times as large all that the job frees again could
-// be (`largest_step`). The device is a simulated one, `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays
-// the job several times: seconds for each million of operations. The buffer is as in `mq_stats_json`.
+// held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording), and how many
+// times as large all that the job frees again could be (`largest_step`). The device is a simulated one,
+// `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays the job several times: seconds for each million of
+// operations. The buffer is as in `mq_stats_json`.
 mq_status mq_whatif_json(const char *path,
                          const char *device,
                          const char *options,

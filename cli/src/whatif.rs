@@ -6,6 +6,7 @@ use crate::output::{self, Column, Output, bytes, gib, utilization};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::Cell;
+use memquilt::StrategyKind;
 use memquilt::trace::whatif::{LARGEST_FACTOR, WhatIf, whatif};
 
 const COLUMNS: [Column; 7] = [
@@ -66,27 +67,28 @@ fn row(report: &WhatIf, first: bool) -> [Cell; 7] {
     ]
 }
 
-/// What a job would have gained by the strategy that needs least.
+/// What a job would have gained: by `stitch`, or by the strategy that needs least of those that were asked for.
 fn sentence(found: &[WhatIf]) -> Option<String> {
-    let best =
-        found.iter().filter(|report| report.peak_reserved.is_some()).min_by_key(|report| report.peak_reserved)?;
+    let runs = || found.iter().filter(|report| report.peak_reserved.is_some());
+    let ours = runs().find(|report| report.strategy == StrategyKind::Stitch.name());
+    let best = ours.or_else(|| runs().min_by_key(|report| report.peak_reserved))?;
     let held = best.peak_reserved?;
-    let recorded = match best.recorded_reserved {
-        None => format!("{}: {} would hold {}.", best.trace, best.strategy, bytes(held)),
-        Some(before) if before > held => format!(
-            "{}: PyTorch held {}; {} would hold {}, {} less.",
-            best.trace,
-            bytes(before),
-            best.strategy,
-            bytes(held),
-            bytes(before - held)
+    let ours = format!("{} would hold {}", best.strategy, bytes(held));
+    let compared = match best.recorded_reserved {
+        None => format!("{ours}."),
+        Some(recorded) if best.reserved_before > 0 => format!(
+            "{ours} for what was recorded. PyTorch held {}, but {} of it from before the recording, which do not compare: \
+             record from the beginning.",
+            bytes(recorded),
+            bytes(best.reserved_before)
         ),
-        Some(before) => {
-            format!("{}: PyTorch held {}; no strategy would hold less.", best.trace, bytes(before))
+        Some(recorded) if recorded > held => {
+            format!("PyTorch held {}; {ours}, {} less.", bytes(recorded), bytes(recorded - held))
         }
+        Some(recorded) => format!("PyTorch held {}; {ours}.", bytes(recorded)),
     };
-    let factor = best.largest_step?;
-    Some(format!("{recorded} On {} its steps could be {} times as large.", best.device, times(factor)))
+    let factor = times(best.largest_step?);
+    Some(format!("{}: {compared} On {} its steps could be {factor} times as large.", best.trace, best.device))
 }
 
 /// A factor; at the search's limit it may be more.

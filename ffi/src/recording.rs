@@ -77,9 +77,10 @@ pub unsafe extern "C" fn mq_record_write(allocator: AllocatorId, path: *const c_
 
 /// What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
 /// list, of each job what the strategy would have held (`peak_reserved`, null where the device is too small), what PyTorch
-/// held (`recorded_reserved`, null where that is not known), and how many times as large all that the job frees again could
-/// be (`largest_step`). The device is a simulated one, `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays
-/// the job several times: seconds for each million of operations. The buffer is as in `mq_stats_json`.
+/// held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording), and how many
+/// times as large all that the job frees again could be (`largest_step`). The device is a simulated one,
+/// `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays the job several times: seconds for each million of
+/// operations. The buffer is as in `mq_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mq_whatif_json(
     path: *const c_char,

@@ -27,6 +27,9 @@ pub struct WhatIf {
     pub peak_reserved: Option<u64>,
     /// The most bytes that PyTorch held while the job was recorded, where the trace knows it.
     pub recorded_reserved: Option<u64>,
+    /// What it held before the recording began: memory of earlier blocks too, of which the recording knows nothing. Where
+    /// this is not 0, `recorded_reserved` does not compare with `peak_reserved`.
+    pub reserved_before: u64,
     /// The largest factor by which everything that the job frees again can be larger on the device; `None` where not
     /// even a hundredth of it fits.
     pub largest_step: Option<f64>,
@@ -52,6 +55,7 @@ impl WhatIf {
             "peak_reserved": self.peak_reserved,
             "utilization": self.utilization().map(|part| (part * 1e6).round() / 1e6),
             "recorded_reserved": self.recorded_reserved,
+            "reserved_before": self.reserved_before,
             "largest_step": self.largest_step,
             "tries": self.tries,
         })
@@ -104,6 +108,7 @@ pub fn whatif(
         peak_live: trace.summary().peak_live,
         peak_reserved,
         recorded_reserved: recorded_reserved(trace),
+        reserved_before: trace.meta.get("reserved_before").and_then(Value::as_u64).unwrap_or(0),
         largest_step: (low > 0).then_some(low as f64 / WHOLE as f64),
         tries,
     })

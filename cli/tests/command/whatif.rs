@@ -2,12 +2,13 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "device",
     "largest_step",
     "peak_live",
     "peak_reserved",
     "recorded_reserved",
+    "reserved_before",
     "strategy",
     "trace",
     "tries",
@@ -34,7 +35,7 @@ fn a_snapshot_tells_what_every_strategy_would_have_held() {
         assert!((1.0..1.5).contains(&line["largest_step"].as_f64().unwrap()), "{line}");
     }
     let out = stdout(&["whatif", &file, "--device", device, "--strategy", "stitch"], 0);
-    has(&out, &["largest", "stitch", "PyTorch held 21.57 GiB", "times as large"]);
+    has(&out, &["largest", "stitch", "21.57 GiB", "from the beginning", "times as large"]);
 }
 
 #[test]

@@ -78,7 +78,9 @@ def whatif(path, device="sim:h200", **options):
     history, or of a trace. A list of dicts, one for each job of the file and each strategy, or for the one of
     `strategy=...`: `peak_reserved` is what it would have held, `recorded_reserved` what PyTorch held, `largest_step` how
     many times as large all that the job frees again could be on the simulated device, `sim:h200,capacity=80GiB` for
-    another. Touches no GPU; takes some seconds."""
+    another. Touches no GPU; takes seconds, of a long job a minute."""
+    if not isinstance(device, str):
+        raise TypeError(f"device is {device!r}; expected a simulated one, such as \"sim:h200\"")
     kinds = [options.pop("strategy")] if "strategy" in options else STRATEGIES
     found = []
     for kind in kinds:

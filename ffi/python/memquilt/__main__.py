@@ -74,11 +74,11 @@ def run(arguments):
 def main():
     """The command."""
     arguments = sys.argv[1:]
-    if arguments[:1] == ["run"]:
+    if arguments[:1] == ["run"] and arguments[1:2] not in (["--help"], ["-h"]):
         run(arguments[1:])
     elif arguments == ["--version"]:
         print(__version__)
-    elif arguments in (["--help"], ["-h"]):
+    elif arguments[-1:] in (["--help"], ["-h"]):
         print(USAGE)
     else:
         fail(f"expected `run`\n{USAGE}")

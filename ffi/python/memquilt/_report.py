@@ -33,7 +33,7 @@ def text_of(device, stats, fragmentation):
             "time in the driver",
             f"{milliseconds(stats['stall_total_ns'])}, at most {milliseconds(stats['stall_worst_ns'])} at once",
         ),
-        ("options", stats["options"]),
+        ("options", stats["options"] or "defaults"),
     ]
     width = max(len(name) for name, _ in rows)
     head = f"memquilt, device {device} ({stats['device']})"

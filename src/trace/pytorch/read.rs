@@ -143,7 +143,9 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
         meta.insert("source".to_owned(), "pytorch snapshot".into());
         meta.insert("device".to_owned(), ordinal.into());
         meta.insert("reserved".to_owned(), held.map_or(0, reserved).into());
-        meta.insert("peak_reserved".to_owned(), peak_reserved(held.map_or(0, reserved), history).into());
+        let (before, peak) = reserved_before(held.map_or(0, reserved), history);
+        meta.insert("reserved_before".to_owned(), before.into());
+        meta.insert("peak_reserved".to_owned(), peak.into());
         meta.insert("allocator_settings".to_owned(), raw.settings.clone());
         let name = if used.len() > 1 { format!("{name}.dev{ordinal}") } else { name.to_owned() };
         let trace = trace_of_history(&name, meta, history.iter().copied(), held);
@@ -154,8 +156,8 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
     Ok(PyTorchSnapshot { snapshots, traces })
 }
 
-/// The most bytes that were held in the course of a history at whose end `held` are.
-fn peak_reserved(held: u64, history: &[Option<Event>]) -> u64 {
+/// The bytes that were held before a history at whose end `held` are, and the most in its course.
+fn reserved_before(held: u64, history: &[Option<Event>]) -> (u64, u64) {
     let (mut now, mut peak) = (held, held);
     for event in history.iter().rev().flatten() {
         match event.action {
@@ -165,7 +167,7 @@ fn peak_reserved(held: u64, history: &[Option<Event>]) -> u64 {
         }
         peak = peak.max(now);
     }
-    peak
+    (now, peak)
 }
 
 fn history_error(file: &str, device: usize, index: usize, length: usize, rule: RuleError) -> TraceError {
