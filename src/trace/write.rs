@@ -56,8 +56,12 @@ pub fn write_snapshot_path(snapshot: &Snapshot, history: &[TimedEvent], path: &P
     put(path, &bytes).map_err(|error| TraceError::io(&path.display().to_string(), error))
 }
 
-/// Writes beside the file and renames, so that a full disk or a signal leaves what was there.
+/// Writes beside the file and renames, so that a full disk or a signal leaves what was there. What is no file, such as a
+/// pipe or a device, is written to: a renamed file would take its place.
 fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return fs::write(path, bytes);
+    }
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);
@@ -92,5 +96,16 @@ mod tests {
         assert!(error.contains(".mqt, .csv or .csv.gz"), "{error}");
         assert!(write_path(&trace, &folder.path().join("missing/job.mqt")).is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing half done is left");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("null.pickle");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        write_snapshot_path(&Snapshot::default(), &[], &path).unwrap();
+        assert!(path.is_symlink(), "a file took its place");
+        assert!(put(folder.path(), b"").is_err(), "a folder is neither");
     }
 }
