@@ -7,6 +7,7 @@ mod caching;
 mod enough;
 mod expandable;
 mod gmlake;
+mod home;
 mod ladder;
 mod mapping;
 mod stitch;
@@ -92,6 +93,12 @@ impl Ground<'_> {
             return Ok(());
         }
         self.driver.stream_synchronize(stream)
+    }
+
+    /// The CPU waits for every stream: neither unmap nor release waits for the GPU.
+    pub(crate) fn wait_for_all(&mut self) -> DriverResult<()> {
+        let pools: Vec<_> = self.heap.stream_pools().collect();
+        pools.into_iter().try_for_each(|pool| self.wait_for_stream(pool))
     }
 
     /// Plain memory of the device, in a capture too.

@@ -32,10 +32,11 @@ mod sblock;
 use self::sblock::Pieces;
 use super::caching::{self, Caching};
 use super::enough::just_enough;
+use super::home;
 use super::ladder::{Grow, climb, climb_to_the_end};
 use super::mapping::Unsettled;
 use super::stitch::epochs::Epochs;
-use super::stitch::{grow::wait_for_all, view};
+use super::stitch::view;
 use super::{Ground, Miss, Premise, Strategy};
 use crate::blocks::BlockId;
 use crate::config::Config;
@@ -101,14 +102,14 @@ impl Strategy for GmLake {
 
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
         self.unsettled.settle(ground)?;
-        wait_for_all(ground)?;
+        ground.wait_for_all()?;
         self.epochs.all_passed(ground);
         // Segments for small blocks. A pBlock is none: addresses without memory lie beside it.
         Caching.release_cached(ground)?;
         view::finish_drops(ground)?;
         let whole = pblock::releasable(ground.heap);
         pblock::give_back(ground, &mut self.unsettled, &whole)?;
-        pblock::release_home(ground)
+        home::release(ground)
     }
 
     /// Whole pBlocks, and segments for small blocks, whose `cudaFree` waits by itself.
@@ -116,7 +117,7 @@ impl Strategy for GmLake {
         self.unsettled.settle(ground)?;
         view::finish_drops(ground)?;
         if may_wait {
-            wait_for_all(ground)?;
+            ground.wait_for_all()?;
             self.epochs.all_passed(ground);
         } else {
             self.epochs.advance(ground)?;

@@ -5,21 +5,19 @@
 
 use super::CHUNK;
 use crate::blocks::{Block, BlockId, State};
-use crate::driver::{Call, DriverResult};
+use crate::driver::DriverResult;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::home::{Chunk, ChunkId};
 use crate::strategy::mapping::{Mapping, Unsettled};
 use crate::strategy::stitch::view;
-use crate::strategy::{Ground, Miss};
+use crate::strategy::{Ground, Miss, home};
 use crate::views::ViewId;
 use std::cmp::Reverse;
 
 /// Addresses for pBlocks, by the size of the device: at worst every chunk is one, with a gap as large beside it, and what
 /// was given back leaves holes.
 const HOMES: u64 = 4;
-/// The most addresses, in bytes (64 TiB): no driver reserves more at once.
-const MOST_ADDRESSES: u64 = 64 << 40;
 
 const NO_CHUNK: Error = Error::Internal("free memory without a chunk");
 
@@ -37,7 +35,7 @@ pub(super) fn create(
         return Err(Miss::OutOfMemory);
     }
     if ground.heap.home.is_none() {
-        reserve(ground)?;
+        home::reserve(ground, HOMES)?;
     }
     let (room, address) = place(ground.heap, size).ok_or(Miss::OutOfMemory)?;
     let mut mapping = Mapping::of_new_memory(address, ground.heap.pools[pool as usize].class);
@@ -60,18 +58,6 @@ pub(super) fn create(
     Ok(ground.heap.mapped(room, address, size, pool)?)
 }
 
-fn reserve(ground: &mut Ground<'_>) -> Result<(), Miss> {
-    let total = ground.driver.properties().total_memory;
-    let size = total.saturating_mul(HOMES).clamp(HOMES * CHUNK, MOST_ADDRESSES).next_multiple_of(64 * CHUNK);
-    let address = ground.driver.reserve(size, 0)?;
-    ground.heap.check_answer(Call::Reserve, address, size, CHUNK)?;
-    if let Err(error) = ground.heap.add_home(address, size) {
-        ground.driver.address_free(address, size)?;
-        return Err(error.into());
-    }
-    Ok(())
-}
-
 /// The lowest place for `size` bytes with a chunk's space on either side.
 fn place(heap: &Heap, size: u64) -> Option<(BlockId, u64)> {
     let fits = |(_, id): &&(u64, BlockId)| heap.blocks[*id].size >= size.saturating_add(2 * CHUNK);
@@ -88,18 +74,6 @@ pub(super) fn give_back(ground: &mut Ground<'_>, unsettled: &mut Unsettled, ids:
     let going = marked(ids.iter().flat_map(|id| chunks(ground.heap, *id)).map(|(id, _)| id));
     views_over(ground.heap, &going).into_iter().try_for_each(|view| view::drop_view(ground, view))?;
     ids.iter().try_for_each(|id| release(ground, unsettled, *id))
-}
-
-/// Gives back home itself, if there is nothing in it.
-pub(super) fn release_home(ground: &mut Ground<'_>) -> DriverResult<()> {
-    let Some(home) = &ground.heap.home else { return Ok(()) };
-    let (address, size, head) = (home.address, home.size, ground.heap.head_of(home.segment));
-    if ground.heap.blocks[head].state == State::Unmapped && !ground.heap.blocks[head].is_split() {
-        ground.driver.address_free(address, size)?;
-        ground.heap.remove_expandable_segment(head);
-        ground.heap.home = None;
-    }
-    Ok(())
 }
 
 /// The pBlocks that can be given back: free, whole, and passed by every stream, as are the sBlocks over them. Those freed

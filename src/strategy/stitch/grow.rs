@@ -6,7 +6,7 @@
 //! from its end, so that they do not stand between.
 
 use crate::blocks::{BlockId, State};
-use crate::driver::{Call, DriverResult};
+use crate::driver::DriverResult;
 use crate::error::Error;
 use crate::heap::{Heap, Request};
 use crate::home::{Chunk, ChunkId, GRANULE};
@@ -26,21 +26,8 @@ const MOST_CHUNKS: u64 = 130;
 /// in a row would otherwise leave many small chunks. It costs 0.05% of memory at most.
 const AHEAD: u64 = 2048;
 
-/// The most addresses of home, in bytes (64 TiB): no driver reserves more at once.
-const MOST_HOME: u64 = 64 << 40;
-
-/// Reserves home: twice the device, so that there is room for chunks of any size beside holes.
-pub(super) fn reserve_home(ground: &mut Ground<'_>) -> Result<(), Miss> {
-    let total = ground.driver.properties().total_memory;
-    let size = total.saturating_mul(2).clamp(GRANULE, MOST_HOME).next_multiple_of(64 * GRANULE);
-    let address = ground.driver.reserve(size, 0)?;
-    ground.heap.check_answer(Call::Reserve, address, size, GRANULE)?;
-    if let Err(error) = ground.heap.add_home(address, size) {
-        ground.driver.address_free(address, size)?;
-        return Err(error.into());
-    }
-    Ok(())
-}
+/// Addresses of home, by the size of the device: room for chunks of any size beside holes.
+pub(super) const HOMES: u64 = 2;
 
 /// Grows by `missing` bytes for a request.
 pub(super) fn grow(
@@ -171,24 +158,6 @@ pub(super) fn map_home(
     for chunk in done.iter().flat_map(|(_, run)| run) {
         home.mapped(*chunk);
         ground.heap.counters.mappings += 1;
-    }
-    Ok(())
-}
-
-/// The CPU waits for every stream: neither unmap nor release waits for the GPU.
-pub(in crate::strategy) fn wait_for_all(ground: &mut Ground<'_>) -> DriverResult<()> {
-    let pools: Vec<_> = ground.heap.stream_pools().collect();
-    pools.into_iter().try_for_each(|pool| ground.wait_for_stream(pool))
-}
-
-/// Gives back home itself, if there is nothing in it.
-pub(super) fn release_home(ground: &mut Ground<'_>) -> DriverResult<()> {
-    let Some(home) = &ground.heap.home else { return Ok(()) };
-    let (address, size, head) = (home.address, home.size, ground.heap.head_of(home.segment));
-    if ground.heap.blocks[head].state == State::Unmapped && !ground.heap.blocks[head].is_split() {
-        ground.driver.address_free(address, size)?;
-        ground.heap.remove_expandable_segment(head);
-        ground.heap.home = None;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! the driver, and home grows by it: free chunks of streams that share nothing, or free chunks that no view may join
 //! because views are at one of their bounds.
 
-use super::{Spare, Stitch, grow};
+use super::{Spare, Stitch};
 use crate::blocks::BlockId;
 use crate::config::Sharing;
 use crate::heap::Request;
@@ -18,7 +18,7 @@ impl Stitch {
     pub(super) fn wait_and_replace(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
         ground.heap.counters.num_sync_all_streams += 1;
         ground.deferred.synchronize(ground.heap, ground.driver)?;
-        grow::wait_for_all(ground)?;
+        ground.wait_for_all()?;
         self.epochs.all_passed(ground);
         if ground.config.sharing != Sharing::Never {
             ground.heap.make_all_idle();

@@ -18,6 +18,7 @@ pub(super) mod view;
 
 use self::epochs::Epochs;
 use self::give_back::Spare;
+use super::home;
 use super::mapping::Unsettled;
 use super::{Ground, Miss, Premise, Strategy};
 use crate::blocks::BlockId;
@@ -61,7 +62,7 @@ impl Strategy for Stitch {
 
     fn miss(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
         if ground.heap.home.is_none() {
-            grow::reserve_home(ground)?;
+            home::reserve(ground, grow::HOMES)?;
         }
         self.attempt(ground, request, |stitch, ground| match request.class {
             Class::Small => stitch.slab(ground, request),
@@ -93,19 +94,19 @@ impl Strategy for Stitch {
 
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
         self.unsettled.settle(ground)?;
-        grow::wait_for_all(ground)?;
+        ground.wait_for_all()?;
         self.epochs.all_passed(ground);
         ground.heap.make_all_idle();
         view::finish_drops(ground)?;
         Spare::of(ground.heap).give_back(ground, &mut self.unsettled, u64::MAX)?;
-        grow::release_home(ground)
+        home::release(ground)
     }
 
     fn trim(&mut self, ground: &mut Ground<'_>, down_to: u64, may_wait: bool) -> DriverResult<bool> {
         self.unsettled.settle(ground)?;
         view::finish_drops(ground)?;
         if may_wait {
-            grow::wait_for_all(ground)?;
+            ground.wait_for_all()?;
             self.epochs.all_passed(ground);
         } else {
             self.epochs.advance(ground)?;
