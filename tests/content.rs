@@ -8,13 +8,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod physical;
 mod random;
 
 use memquilt::driver::sim::{Piece, Range, SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
 use memquilt::{Allocator, Config, Error, Sharing, StrategyKind};
+use physical::Taken;
 use random::Random;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -92,8 +94,7 @@ struct Program {
     allocator: Allocator,
     random: Random,
     live: Vec<Live>,
-    /// Where live blocks lie: memory and offset to the end there.
-    taken: BTreeMap<(u64, u64), u64>,
+    taken: Taken,
     /// What kernels that have not ended use, by memory.
     uses: HashMap<u64, Vec<Use>>,
     event: EventId,
@@ -134,6 +135,10 @@ impl Program {
         };
         let most = sizes[self.random.below(5) as usize];
         1 + self.random.below(most)
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.live.iter().map(|block| block.range.size).sum()
     }
 
     fn step(&mut self) {
@@ -184,7 +189,7 @@ impl Program {
         let (size, stream) = (self.size(), self.stream());
         // Where memory is always short, the CPU waits so often that hardly anything is in use any more.
         let most = self.gpu.config().capacity * 4 / 5;
-        if self.habit == Habit::Views && self.taken.iter().map(|((_, from), to)| to - from).sum::<u64>() + size > most {
+        if self.habit == Habit::Views && self.live_bytes() + size > most {
             return self.free();
         }
         let allocated = self.allocator.allocate(size, stream);
@@ -193,11 +198,9 @@ impl Program {
         assert!(range.size >= size && address.is_multiple_of(512) && range.size.is_multiple_of(512));
         let pieces = self.gpu.physical(range);
         assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
-        let shares = |piece: &Piece| self.taken.range((piece.memory, 0)..(piece.memory, u64::MAX)).next().is_some();
+        let shares = |piece: &Piece| self.taken.last_below(piece.memory, u64::MAX).is_some();
         self.tally.shared_chunks += u64::from(pieces.iter().any(shares));
-        for piece in &pieces {
-            self.take(piece);
-        }
+        self.taken.take(&pieces);
         // The first kernel of the new owner starts no earlier than this.
         let starts = self.gpu.now_ns().max(self.gpu.done_at(stream).unwrap());
         let mut running = false;
@@ -221,14 +224,6 @@ impl Program {
         if self.random.below(2) == 0 {
             self.launch_on(self.live.len() - 1, stream);
         }
-    }
-
-    fn take(&mut self, piece: &Piece) {
-        let (memory, from, to) = (piece.memory, piece.offset, piece.offset + piece.size);
-        let before = self.taken.range(..(memory, to)).next_back();
-        let clash = before.is_some_and(|(&(other, _), &end)| other == memory && end > from);
-        assert!(!clash, "{piece:?} is part of a live block already: {before:?}");
-        self.taken.insert((memory, from), to);
     }
 
     fn launch(&mut self) {
@@ -274,9 +269,7 @@ impl Program {
         }
         let block = self.live.swap_remove(at);
         assert_eq!(self.gpu.physical(block.range), block.pieces, "a live block's memory stays where it is");
-        for piece in &block.pieces {
-            assert_eq!(self.taken.remove(&(piece.memory, piece.offset)), Some(piece.offset + piece.size));
-        }
+        self.taken.give_back(&block.pieces);
     }
 
     fn check(&mut self) {
@@ -286,7 +279,7 @@ impl Program {
         let stats = self.allocator.stats();
         assert_eq!(self.gpu.leaks().bytes, stats.reserved_bytes.all.current);
         assert_eq!(stats.allocation.all.current, self.live.len() as u64);
-        assert_eq!(stats.allocated_bytes.all.current, self.live.iter().map(|block| block.range.size).sum::<u64>());
+        assert_eq!(stats.allocated_bytes.all.current, self.live_bytes());
         let now = self.gpu.now_ns();
         self.uses.retain(|_, uses| {
             uses.retain(|used| used.ends > now);

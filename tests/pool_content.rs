@@ -8,13 +8,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+mod physical;
 mod random;
 
 use memquilt::driver::sim::{CaptureMode, Piece, Range, SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
 use memquilt::{Allocator, Config, Error, PoolId, Route, StrategyKind};
+use physical::Taken;
 use random::Random;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -78,8 +79,7 @@ struct Program {
     live: Vec<Live>,
     pools: Vec<Pool>,
     routes: Vec<Routed>,
-    /// Where live blocks lie: memory and offset to the end there.
-    taken: BTreeMap<(u64, u64), u64>,
+    taken: Taken,
     uses: Vec<Use>,
     event: EventId,
     storm: bool,
@@ -190,12 +190,8 @@ impl Program {
         assert!(range.size >= size && address.is_multiple_of(512));
         let pieces = self.gpu.physical(range);
         assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "memory behind every byte");
+        self.taken.take(&pieces);
         for piece in &pieces {
-            let (memory, from, to) = (piece.memory, piece.offset, piece.offset + piece.size);
-            let before = self.taken.range(..(memory, to)).next_back();
-            let clash = before.is_some_and(|(&(other, _), &end)| other == memory && end > from);
-            assert!(!clash, "{piece:?} is part of a live block already: {before:?}");
-            self.taken.insert((memory, from), to);
             for other in self.pools.iter().filter(|other| Some(other.id) != pool) {
                 let recorded = self.routes.iter().filter(|route| route.pool == other.id);
                 let graphs = other.graphs.iter().chain(recorded.filter_map(|route| route.capture.as_ref()));
@@ -279,9 +275,7 @@ impl Program {
         }
         let block = self.live.swap_remove(at);
         assert_eq!(self.gpu.physical(block.range), block.pieces, "a live block's memory stays where it is");
-        for piece in &block.pieces {
-            assert_eq!(self.taken.remove(&(piece.memory, piece.offset)), Some(piece.offset + piece.size));
-        }
+        self.taken.give_back(&block.pieces);
     }
 
     /// A pool to use: a new one, or one more use of an old one.

@@ -1,0 +1,33 @@
+//! A test's own book of physical memory, not of addresses, so that it holds for views too: no two live blocks share a byte.
+
+use memquilt::driver::sim::Piece;
+use std::collections::BTreeMap;
+
+/// Where live blocks lie: memory and offset to the end there.
+#[derive(Default)]
+pub(crate) struct Taken(BTreeMap<(u64, u64), u64>);
+
+impl Taken {
+    /// A block has these pieces from now on. None of their bytes may be another's.
+    pub(crate) fn take(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            let end = piece.offset + piece.size;
+            let before = self.last_below(piece.memory, end);
+            let clash = before.is_some_and(|(_, other_end)| other_end > piece.offset);
+            assert!(!clash, "{piece:?} is part of a live block already: {before:?}");
+            self.0.insert((piece.memory, piece.offset), end);
+        }
+    }
+
+    /// The block that took them is freed.
+    pub(crate) fn give_back(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            assert_eq!(self.0.remove(&(piece.memory, piece.offset)), Some(piece.offset + piece.size), "{piece:?}");
+        }
+    }
+
+    /// The last part taken of a memory that begins below an offset: its own offset and end.
+    pub(crate) fn last_below(&self, memory: u64, offset: u64) -> Option<(u64, u64)> {
+        self.0.range((memory, 0)..(memory, offset)).next_back().map(|(&(_, from), &to)| (from, to))
+    }
+}
