@@ -10,8 +10,9 @@
 
 mod physical;
 mod random;
+mod simulated;
 
-use memquilt::driver::sim::{Piece, Range, SimConfig, SimGpu};
+use memquilt::driver::sim::{Piece, Range, SimGpu};
 use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
 use memquilt::{Allocator, Config, Error, Sharing, StrategyKind};
 use physical::Taken;
@@ -105,8 +106,7 @@ struct Program {
 
 impl Program {
     fn new(device: &str, config: Config, seed: u64, habit: Habit) -> Self {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+        let (gpu, allocator) = simulated::on(device, config);
         let event = gpu.event_create().unwrap();
         let (live, taken, uses) = Default::default();
         Self {

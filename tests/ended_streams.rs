@@ -4,24 +4,22 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod random;
+mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
+use memquilt::driver::sim::{CaptureMode, Range, SimGpu};
 use memquilt::driver::{Call, Driver, Status, StreamId};
 use memquilt::{Allocator, Config, Error, Route, Sharing, StrategyKind};
 use std::sync::Arc;
 
+const DEVICE: &str = "sim:h200,capacity=1GiB";
 const MIB: u64 = 1 << 20;
 const A: StreamId = StreamId(0xa0);
 const B: StreamId = StreamId(0xb0);
 /// How long a kernel runs, in nanoseconds: longer than all driver calls of a test.
 const LONG: u64 = 1 << 40;
 
-fn device() -> Arc<SimGpu> {
-    Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap())
-}
-
-fn on(gpu: &Arc<SimGpu>, strategy: StrategyKind) -> Allocator {
-    Allocator::new(Arc::clone(gpu) as Arc<dyn Driver>, Config::with_strategy(strategy)).unwrap()
+fn on(strategy: StrategyKind) -> (Arc<SimGpu>, Allocator) {
+    simulated::on(DEVICE, Config::with_strategy(strategy))
 }
 
 /// Allocates on a stream, and gives it a kernel that uses the memory for a long time.
@@ -41,8 +39,7 @@ fn clean(gpu: &Arc<SimGpu>, allocator: Allocator) {
 #[test]
 fn memory_of_a_forgotten_stream_serves_others_once_it_has_passed() {
     for strategy in StrategyKind::ALL {
-        let gpu = device();
-        let allocator = on(&gpu, strategy);
+        let (gpu, allocator) = on(strategy);
         let old = use_long(&gpu, &allocator, 600 * MIB, A);
         allocator.free(old).unwrap();
         allocator.forget_stream(A).unwrap();
@@ -63,8 +60,7 @@ fn memory_of_a_forgotten_stream_serves_others_once_it_has_passed() {
 #[test]
 fn what_is_live_outlives_its_stream() {
     for strategy in StrategyKind::ALL {
-        let gpu = device();
-        let allocator = on(&gpu, strategy);
+        let (gpu, allocator) = on(strategy);
         let live = use_long(&gpu, &allocator, 300 * MIB, A);
         let small = use_long(&gpu, &allocator, 1000, A);
         // One that B uses on, and one of B that A has used.
@@ -89,8 +85,7 @@ fn what_is_live_outlives_its_stream() {
 #[test]
 fn a_handle_that_comes_again_is_another_stream() {
     for strategy in StrategyKind::ALL {
-        let gpu = device();
-        let allocator = on(&gpu, strategy);
+        let (gpu, allocator) = on(strategy);
         let live = use_long(&gpu, &allocator, 200 * MIB, A);
         let freed = use_long(&gpu, &allocator, 200 * MIB, A);
         allocator.free(freed).unwrap();
@@ -111,8 +106,7 @@ fn a_handle_that_comes_again_is_another_stream() {
 #[test]
 fn a_stream_that_was_replaced_unnoticed_is_waited_for() {
     for strategy in StrategyKind::ALL {
-        let gpu = device();
-        let allocator = on(&gpu, strategy);
+        let (gpu, allocator) = on(strategy);
         let old = use_long(&gpu, &allocator, 200 * MIB, A);
         allocator.free(old).unwrap();
         gpu.replace_stream(A);
@@ -122,9 +116,8 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for() {
     }
     // Another stream asks for its memory: no event of the new one says that the old one has passed.
     for sharing in [Sharing::Completed, Sharing::Wait] {
-        let gpu = device();
         let config = Config { sharing, memory_limit: Some(600 * MIB), ..Config::default() };
-        let allocator = Allocator::new(Arc::clone(&gpu) as Arc<dyn Driver>, config).unwrap();
+        let (gpu, allocator) = simulated::on(DEVICE, config);
         let rest = allocator.allocate(580 * MIB, B).unwrap();
         let old = use_long(&gpu, &allocator, 20 * MIB, A);
         allocator.free(old).unwrap();
@@ -138,8 +131,7 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for() {
 
 #[test]
 fn no_stream_is_forgotten_in_a_capture() {
-    let gpu = device();
-    let allocator = on(&gpu, StrategyKind::Stitch);
+    let (gpu, allocator) = on(StrategyKind::Stitch);
     let address = allocator.allocate(10 * MIB, A).unwrap();
     let pool = allocator.create_pool();
     allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
@@ -159,8 +151,7 @@ fn no_stream_is_forgotten_in_a_capture() {
 #[test]
 fn a_stream_of_a_private_pool_ends_too() {
     for strategy in StrategyKind::ALL {
-        let gpu = device();
-        let allocator = on(&gpu, strategy);
+        let (gpu, allocator) = on(strategy);
         let pool = allocator.create_pool();
         let [freed, live] = [100 * MIB, 50 * MIB].map(|size| allocator.allocate_in(pool, size, A).unwrap());
         gpu.launch(A, &[Range { address: freed, size: 100 * MIB }], LONG).unwrap();
@@ -181,8 +172,7 @@ fn a_stream_of_a_private_pool_ends_too() {
 /// A stream that was destroyed and not forgotten: an error that names it, and forgetting it helps still.
 #[test]
 fn a_stream_that_is_gone_can_be_forgotten_late() {
-    let gpu = device();
-    let allocator = on(&gpu, StrategyKind::Stitch);
+    let (gpu, allocator) = on(StrategyKind::Stitch);
     let rest = allocator.allocate(1004 * MIB, B).unwrap();
     let old = use_long(&gpu, &allocator, 20 * MIB, A);
     allocator.free(old).unwrap();
@@ -202,8 +192,7 @@ fn random_programs_never_name_a_stream_that_is_gone() {
     for strategy in StrategyKind::ALL {
         for seed in 0..6 {
             let mut rng = random::Random(seed);
-            let gpu = device();
-            let allocator = on(&gpu, strategy);
+            let (gpu, allocator) = on(strategy);
             let mut exists = [true; 6];
             let mut live: Vec<(u64, u64)> = Vec::new();
             for _ in 0..600 {

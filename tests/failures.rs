@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-use memquilt::driver::sim::{SimConfig, SimGpu};
+mod simulated;
+
+use memquilt::driver::sim::SimGpu;
 use memquilt::driver::{Call, Driver, Status, StreamId};
 use memquilt::{Allocator, Config, Error, Stats, StrategyKind};
 use std::sync::Arc;
@@ -38,8 +40,7 @@ struct Script {
 
 impl Script {
     fn new(kind: StrategyKind, device: &str) -> Self {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap();
+        let (gpu, allocator) = simulated::on(device, Config::with_strategy(kind));
         Self { gpu, allocator, live: Vec::new() }
     }
 
@@ -148,9 +149,7 @@ fn any_call_may_be_out_of_memory_at_any_time() {
 #[test]
 fn a_growth_that_fails_halfway_leaves_nothing_mapped() {
     for call in [Call::Create, Call::Map, Call::SetAccess] {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
-        let config = Config::with_strategy(StrategyKind::Expandable);
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+        let (gpu, allocator) = simulated::on("sim:h200", Config::with_strategy(StrategyKind::Expandable));
         let nth = if call == Call::SetAccess { 1 } else { 3 };
         gpu.fail_nth(call, nth, Status::UNKNOWN);
         let error = allocator.allocate(100 * MIB, StreamId::DEFAULT).unwrap_err();

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-use memquilt::driver::sim::{Range, SimConfig, SimGpu};
+mod simulated;
+
+use memquilt::driver::sim::{Range, SimGpu};
 use memquilt::driver::{Call, CallStats, Driver, Status, StreamId};
 use memquilt::{Allocator, Config, Error};
 use std::sync::Arc;
@@ -13,10 +15,7 @@ const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(7);
 
 fn on(device: &str, options: &str) -> (Arc<SimGpu>, Allocator) {
-    let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-    let config = Config::parse(&format!("strategy:gmlake,{options}")).unwrap();
-    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
-    (gpu, allocator)
+    simulated::on(device, Config::parse(&format!("strategy:gmlake,{options}")).unwrap())
 }
 
 fn counts<const N: usize>(made: &CallStats, calls: [Call; N]) -> [u64; N] {

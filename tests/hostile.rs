@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod random;
+mod simulated;
 
 use memquilt::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use memquilt::driver::{
@@ -245,14 +246,13 @@ fn sizes_at_the_ends_are_errors() {
     let sizes = [u64::MAX, u64::MAX - 511, (1 << 63) + 1, (1 << 60) + 1, 1 << 60, (1 << 60) - 1, 1 << 47];
     for kind in StrategyKind::ALL {
         for divisions in [0, 1, 2, 1 << 31] {
-            let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=16TiB").unwrap()).unwrap());
             let config = Config {
                 roundup_power2_divisions: [divisions; ROUNDUP_INTERVALS],
                 max_split_size: Some(u64::MAX),
                 max_non_split_rounding: u64::MAX,
                 ..Config::with_strategy(kind)
             };
-            let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+            let (gpu, allocator) = simulated::on("sim:h200,capacity=16TiB", config);
             for size in sizes {
                 let error = allocator.allocate(size, MAIN).unwrap_err();
                 assert!(matches!(error, Error::OutOfMemory(_) | Error::RequestTooLarge { .. }), "{size}: {error}");
@@ -370,8 +370,7 @@ fn a_driver_that_answers_at_random_breaks_nothing() {
 #[test]
 fn thousands_of_streams_are_served() {
     for kind in StrategyKind::ALL {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=4GiB").unwrap()).unwrap());
-        let allocator = allocator(kind, Arc::<SimGpu>::clone(&gpu));
+        let (_, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::with_strategy(kind));
         let shared = allocator.allocate(MIB, MAIN).unwrap();
         let streams = (0..3000u64).map(|n| StreamId(u64::MAX - n * n));
         for stream in streams {
@@ -402,8 +401,7 @@ impl Observer for Panics {
 fn an_observer_that_panics_is_dropped_and_harms_nothing() {
     for kind in StrategyKind::ALL {
         for at in 1..40 {
-            let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=100MiB").unwrap()).unwrap());
-            let allocator = allocator(kind, Arc::<SimGpu>::clone(&gpu));
+            let (gpu, allocator) = simulated::on("sim:h200,capacity=100MiB", Config::with_strategy(kind));
             allocator.observe(Some(Box::new(Panics { at, seen: 0 })));
             let mut live = Vec::new();
             let run = catch_unwind(AssertUnwindSafe(|| {
@@ -432,8 +430,7 @@ fn an_observer_that_panics_is_dropped_and_harms_nothing() {
 #[test]
 fn a_wait_that_fails_at_the_end_leaks_what_it_must_and_no_more() {
     for kind in StrategyKind::ALL {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
-        let allocator = allocator(kind, Arc::<SimGpu>::clone(&gpu));
+        let (gpu, allocator) = simulated::on("sim:h200,capacity=1GiB", Config::with_strategy(kind));
         let used = allocator.allocate(20 * MIB, MAIN).unwrap();
         let unused = allocator.allocate(200 * MIB, StreamId(1)).unwrap();
         allocator.record_stream(used, StreamId(7)).unwrap();
@@ -497,8 +494,8 @@ fn the_simulated_gpu_takes_any_arguments() {
 
 #[test]
 fn an_allocator_lives_as_long_as_a_thread_that_holds_it() {
-    let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
-    let shared = Arc::new(allocator(StrategyKind::Caching, Arc::<SimGpu>::clone(&gpu)));
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=1GiB", Config::with_strategy(StrategyKind::Caching));
+    let shared = Arc::new(allocator);
     let thread = std::thread::spawn({
         let shared = Arc::clone(&shared);
         move || {

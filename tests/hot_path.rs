@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use memquilt::driver::sim::{Profile, SimConfig, SimGpu};
+mod simulated;
+
 use memquilt::driver::{Driver, StreamId};
 use memquilt::{Allocator, Config, StrategyKind};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::Arc;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -50,8 +50,7 @@ fn step(allocator: &Allocator, live: &mut Vec<u64>, streams: u64) {
 #[test]
 fn a_hit_allocates_nothing_and_calls_nobody() {
     for kind in StrategyKind::ALL {
-        let gpu = Arc::new(SimGpu::new(SimConfig::new(Profile::H200)).unwrap());
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap();
+        let (gpu, allocator) = simulated::on("sim:h200", Config::with_strategy(kind));
         // Between streams, stitched memory flows by events; on one, a stitched block is found again without any call.
         let streams = if kind == StrategyKind::Stitch { 1 } else { 2 };
         let mut live = Vec::with_capacity(4000);

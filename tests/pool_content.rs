@@ -10,8 +10,9 @@
 
 mod physical;
 mod random;
+mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, Piece, Range, SimConfig, SimGpu};
+use memquilt::driver::sim::{CaptureMode, Piece, Range, SimGpu};
 use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
 use memquilt::{Allocator, Config, Error, PoolId, Route, StrategyKind};
 use physical::Taken;
@@ -92,8 +93,7 @@ fn meet(a: &Piece, b: &Piece) -> bool {
 
 impl Program {
     fn new(device: &str, config: Config, seed: u64, storm: bool) -> Self {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+        let (gpu, allocator) = simulated::on(device, config);
         let event = gpu.event_create().unwrap();
         let (live, pools, routes, taken, uses, tally) = Default::default();
         Self { gpu, allocator, random: Random(seed), live, pools, routes, taken, uses, event, storm, tally }

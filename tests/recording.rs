@@ -3,8 +3,10 @@
 #![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod simulated;
+
 use memquilt::driver::StreamId;
-use memquilt::driver::sim::{Profile, SimConfig, SimGpu};
+use memquilt::driver::sim::SimGpu;
 use memquilt::trace::replay::Replayer;
 use memquilt::trace::workload::{self, Scale};
 use memquilt::trace::{Recorder, read_bytes, read_snapshot, write_snapshot_json, write_snapshot_pickle};
@@ -12,9 +14,7 @@ use memquilt::{Allocator, Config, StrategyKind};
 use std::sync::Arc;
 
 fn allocator(kind: StrategyKind) -> (Arc<SimGpu>, Allocator) {
-    let gpu = Arc::new(SimGpu::new(SimConfig::new(Profile::H200)).unwrap());
-    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap();
-    (gpu, allocator)
+    simulated::on("sim:h200", Config::with_strategy(kind))
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod random;
+mod simulated;
 
 use memquilt::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use memquilt::driver::{Call, Status, StreamId};
@@ -40,8 +41,7 @@ struct Run {
 
 impl Run {
     fn on(device: &str, options: &str) -> Self {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse(options).unwrap()).unwrap();
+        let (gpu, allocator) = simulated::on(device, Config::parse(options).unwrap());
         Self { gpu, allocator, addresses: Vec::new() }
     }
 

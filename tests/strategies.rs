@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-use memquilt::driver::sim::{SimConfig, SimGpu};
+mod simulated;
+
+use memquilt::driver::sim::SimGpu;
 use memquilt::driver::{Call, Driver, Status, StreamId};
 use memquilt::{Allocator, Config, Error, StrategyKind};
 use std::sync::Arc;
@@ -12,10 +14,7 @@ const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(7);
 
 fn on(device: &str, options: &str) -> (Arc<SimGpu>, Allocator) {
-    let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-    let config = Config::with_strategy(StrategyKind::Caching).overlaid(options).unwrap();
-    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
-    (gpu, allocator)
+    simulated::on(device, Config::with_strategy(StrategyKind::Caching).overlaid(options).unwrap())
 }
 
 fn calls(gpu: &SimGpu, call: Call) -> u64 {
@@ -373,8 +372,7 @@ fn whole_units_of_expandable_segments_are_given_back() {
 #[test]
 fn dropping_an_allocator_gives_everything_back_but_live_blocks() {
     for kind in StrategyKind::ALL {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap();
+        let (gpu, allocator) = simulated::on("sim:h200", Config::with_strategy(kind));
         let a = allocator.allocate(100 * MIB, MAIN).unwrap();
         let b = allocator.allocate(100, SIDE).unwrap();
         allocator.record_stream(a, SIDE).unwrap();

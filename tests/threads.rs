@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod random;
+mod simulated;
 
 use memquilt::driver::StreamId;
-use memquilt::driver::sim::{Range, SimConfig, SimGpu};
+use memquilt::driver::sim::{Range, SimGpu};
 use memquilt::{Allocator, Config, Error, StrategyKind};
 use random::Random;
 use std::collections::BTreeMap;
@@ -99,8 +100,7 @@ fn work(shared: &Shared, number: u64, out: &Sender<u64>, inbox: &Receiver<u64>) 
 #[test]
 fn eight_threads_share_an_allocator() {
     for kind in StrategyKind::ALL {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=700MiB").unwrap()).unwrap());
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap();
+        let (gpu, allocator) = simulated::on("sim:h200,capacity=700MiB", Config::with_strategy(kind));
         let shared = Shared { gpu, allocator, taken: Mutex::default() };
         let (senders, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
         let left = std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! What is legal while a stream is being captured, and what a captured request may get.
 
-use crate::{GRAPH, MAIN, MIB, MODES, SIDE, calls, capture, graph_of, on, reserved, with};
+use crate::{GRAPH, MAIN, MIB, MODES, SIDE, calls, capture, graph_of, on, reserved, simulated};
 use memquilt::driver::sim::{CaptureMode, Range};
 use memquilt::driver::{Call, Driver, Status, StreamId};
 use memquilt::{Allocator, Config, Error, Route, StrategyKind};
@@ -148,7 +148,7 @@ fn a_shortage_in_a_capture_leaves_it_valid() {
 #[test]
 fn in_a_capture_stitching_still_finds_what_the_gpu_has_passed() {
     let config = Config::parse("strategy:stitch,sharing:completed").unwrap();
-    let (gpu, allocator) = with("sim:h200,capacity=100MiB", config);
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=100MiB", config);
     let [first, second] = [(); 2].map(|()| allocator.allocate(40 * MIB, MAIN).unwrap());
     allocator.free(first).unwrap();
     gpu.hold(MAIN);

@@ -8,8 +8,10 @@ mod capturing;
 mod pinned;
 mod released;
 mod restored;
+#[path = "../simulated/mod.rs"]
+mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, Piece, Range, SimConfig, SimGpu};
+use memquilt::driver::sim::{CaptureMode, Piece, Range, SimGpu};
 use memquilt::driver::{Call, Driver, StreamId};
 use memquilt::{Allocator, Config, PoolId, Route, StrategyKind};
 use std::sync::Arc;
@@ -22,13 +24,7 @@ const SIDE: StreamId = StreamId(8);
 const MODES: [CaptureMode; 3] = [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];
 
 fn on(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator) {
-    with(device, Config::with_strategy(kind))
-}
-
-fn with(device: &str, config: Config) -> (Arc<SimGpu>, Allocator) {
-    let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
-    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
-    (gpu, allocator)
+    simulated::on(device, Config::with_strategy(kind))
 }
 
 fn reserved(allocator: &Allocator) -> u64 {

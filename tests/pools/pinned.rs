@@ -1,6 +1,6 @@
 //! What a graph may use stays where it is, whatever others want.
 
-use crate::{GRAPH, MAIN, MIB, SIDE, capture, graph_of, on, reserved, with};
+use crate::{GRAPH, MAIN, MIB, SIDE, capture, graph_of, on, reserved, simulated};
 use memquilt::driver::sim::CaptureMode;
 use memquilt::{Config, PoolId, Route, StrategyKind};
 
@@ -57,7 +57,7 @@ fn a_graphs_memory_stays_where_it_is() {
 #[test]
 fn views_that_a_graph_may_use_outlive_every_bound() {
     let config = Config::parse("strategy:stitch,max_view_mappings:4").unwrap();
-    let (gpu, allocator) = with("sim:h200", config);
+    let (gpu, allocator) = simulated::on("sim:h200", config);
     let pool = allocator.create_pool();
     let blocks: Vec<u64> = (0..5).map(|_| allocator.allocate_in(pool, 16 * MIB, GRAPH).unwrap()).collect();
     for at in [0, 2] {

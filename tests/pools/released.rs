@@ -1,6 +1,6 @@
 //! What becomes of a pool's memory, and of its live blocks, once nobody uses the pool.
 
-use crate::{GRAPH, Graph, MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved, with};
+use crate::{GRAPH, Graph, MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved, simulated};
 use memquilt::driver::sim::Range;
 use memquilt::driver::{Call, StreamId};
 use memquilt::{Config, Error, Route, StrategyKind};
@@ -64,7 +64,7 @@ fn what_no_capture_used_goes_back_in_stream_order() {
 #[test]
 fn released_memory_is_no_more_passed_than_its_stream() {
     let config = Config::parse("strategy:stitch,sharing:completed,max_view_mappings:4").unwrap();
-    let (gpu, allocator) = with("sim:h200", config);
+    let (gpu, allocator) = simulated::on("sim:h200", config);
     // Epochs of the stream that are passed already.
     let early = allocator.allocate(16 * MIB, GRAPH).unwrap();
     allocator.free(early).unwrap();
@@ -100,7 +100,7 @@ fn released_memory_is_no_more_passed_than_its_stream() {
 #[test]
 fn released_memory_serves_other_streams_once_its_own_has_passed() {
     let config = Config::parse("strategy:stitch,sharing:completed").unwrap();
-    let (gpu, allocator) = with("sim:h200", config);
+    let (gpu, allocator) = simulated::on("sim:h200", config);
     let pool = allocator.create_pool();
     let address = allocator.allocate_in(pool, 40 * MIB, GRAPH).unwrap();
     gpu.launch(GRAPH, &[Range { address, size: 40 * MIB }], 1_000_000).unwrap();

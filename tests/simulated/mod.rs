@@ -1,0 +1,12 @@
+//! An allocator on a simulated GPU of its own.
+
+use memquilt::driver::sim::{SimConfig, SimGpu};
+use memquilt::{Allocator, Config};
+use std::sync::Arc;
+
+/// The GPU as [`SimConfig::parse`] reads it, and an allocator on it.
+pub(crate) fn on(device: &str, config: Config) -> (Arc<SimGpu>, Allocator) {
+    let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+    (gpu, allocator)
+}
