@@ -1,25 +1,16 @@
 #!/usr/bin/env python3
 """The tables of this folder's README, in Markdown, from the raw files: tables.py [FOLDER of the raw files]."""
 
-import json
 import pathlib
 import sys
 
-FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from tabulation import JOBS, percent, rows, table
+
 GIB = 1 << 30
-JOBS = ["gpt2xl-N", "resnet-multi", "moe-R", "opt1.3b-R", "opt13b-LR", "llama1b-ppo", "llama8b-fsdp2"]
 FRAG_LIMITS = {2: "2 MiB (default)", 20: "20 MiB", 64: "64 MiB", 128: "128 MiB", 256: "256 MiB (tutorial)",
                512: "512 MiB (release)", 1024: "1 GiB (its README)"}
-
-
-def rows(name, *keys):
-    """The lines of a raw file, by the values of these keys."""
-    lines = (json.loads(line) for line in (FOLDER / f"{name}.jsonl").open())
-    return {tuple(line[key] for key in keys): line for line in lines}
-
-
-def percent(part):
-    return f"{100 * part:.2f}%"
 
 
 def ms(us):
@@ -30,14 +21,6 @@ def ms(us):
 
 def whole_ms(us):
     return f"{us / 1e3:.0f}"
-
-
-def table(head, alignment, lines):
-    print("|" + "|".join(f" {name} " for name in head) + "|")
-    print("|" + "|".join("---:" if side == "r" else "---" for side in alignment) + "|")
-    for line in lines:
-        print("|" + "|".join(f" {cell} " for cell in line) + "|")
-    print()
 
 
 def recorded_jobs():

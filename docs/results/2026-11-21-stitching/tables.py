@@ -4,11 +4,13 @@
 The first table also stands in docs/design.md ("What it reaches"), and parts of it in the project's README.
 """
 
-import json
 import pathlib
 import sys
 
-FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from tabulation import percent, rows, table
+
 GIB = 1 << 30
 # Peak reserved bytes that PyTorch 2.11 was seen to need on an H200, native and with expandable segments.
 MEASURED = {
@@ -22,26 +24,8 @@ MEASURED = {
 }
 
 
-def rows(name, *keys):
-    """The lines of a raw file, by the values of these keys."""
-    lines = (json.loads(line) for line in (FOLDER / f"{name}.jsonl").open())
-    return {tuple(line[key] for key in keys): line for line in lines}
-
-
-def percent(part):
-    return f"{100 * part:.2f}%"
-
-
 def ms(us):
     return f"{us / 1e3:.1f}"
-
-
-def table(head, alignment, lines):
-    print("|" + "|".join(f" {name} " for name in head) + "|")
-    print("|" + "|".join("---:" if side == "r" else "---" for side in alignment) + "|")
-    for line in lines:
-        print("|" + "|".join(f" {cell} " for cell in line) + "|")
-    print()
 
 
 def recorded_jobs():

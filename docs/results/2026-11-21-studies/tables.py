@@ -4,20 +4,15 @@
 Those of "Chunk sizes" and "Run-ahead" stand in docs/design.md, the others in this folder's README.
 """
 
-import json
 import pathlib
 import sys
 
-FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
-JOBS = ["gpt2xl-N", "resnet-multi", "moe-R", "opt1.3b-R", "opt13b-LR", "llama1b-ppo", "llama8b-fsdp2"]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from tabulation import JOBS, rows, table
+
 # They lie far below the others of the default set at each size, and would hide what the sizes do in a mean.
 OUTSIDE = ["dtr-tree", "prefetch", "comb"]
-
-
-def rows(name, *keys):
-    """The lines of a raw file, by the values of these keys."""
-    lines = (json.loads(line) for line in (FOLDER / f"{name}.jsonl").open())
-    return {tuple(line[key] for key in keys): line for line in lines}
 
 
 def mean(values):
@@ -42,13 +37,9 @@ def named(size):
     return "default" if size is None else f"{size} MiB"
 
 
-def table(title, head, alignment, lines):
+def titled(title, *of_table):
     print(f"## {title}\n")
-    print("|" + "|".join(f" {name} " for name in head) + "|")
-    print("|" + "|".join("---:" if side == "r" else "---" for side in alignment) + "|")
-    for line in lines:
-        print("|" + "|".join(f" {cell} " for cell in line) + "|")
-    print()
+    table(*of_table)
 
 
 def sizes_of(runs):
@@ -64,7 +55,7 @@ def chunks(title, name, default):
 
     sizes = [size for size in sizes_of(runs) if default or size is not None]
     lines = [[named(size) if size else "**default**", *(cell(size, job) for job in JOBS)] for size in sizes]
-    table(title, ["at most", *JOBS], "l" * 8, lines)
+    titled(title, ["at most", *JOBS], "l" * 8, lines)
 
 
 def rule():
@@ -82,7 +73,7 @@ def rule():
         bounded = (cell([runs[size, most, job] for job in JOBS]) for most in mosts)
         lines.append([f"{size} MiB", cell([unbounded[size, job] for job in JOBS]), *bounded])
     head = ["at most", "no bound", *(f"{most} chunks" for most in mosts)]
-    table("Chunk sizes: the default", head, "l" * len(head), lines)
+    titled("Chunk sizes: the default", head, "l" * len(head), lines)
 
 
 def default_set():
@@ -101,8 +92,8 @@ def default_set():
             f"{mean(run['driver_us_per_gib'] for run in inside.values()) / 1e3:.1f}",
             f"{worst['worst_stall_us'] / 1e3:.1f} ({worst['trace']})",
         ])
-    table("The default set", ["at most", f"utilization, mean of {len(inside)}", "least", "driver ms per GiB, mean",
-                              "worst stall, ms"], "lrlrr", lines)
+    titled("The default set", ["at most", f"utilization, mean of {len(inside)}", "least", "driver ms per GiB, mean",
+                               "worst stall, ms"], "lrlrr", lines)
     print("Left out:", "; ".join(
         f"{trace} {percents(*(runs[size, trace]['utilization_third'] for size in sizes_of(runs)))}" for trace in OUTSIDE))
     dear = sorted((runs[None, trace]["driver_us_per_gib"] / 1e3, trace) for _, trace in runs if (None, trace) in runs)
@@ -118,7 +109,7 @@ def chunks_ahead():
         f"{run['driver_time_us_third'] / 1e3:.0f}",
         f"{run['worst_stall_us'] / 1e3:.1f}",
     ] for size in sizes_of(runs) for run in [runs[size, JOBS[-1]]]]
-    table("Chunk sizes while the program runs ahead", [
+    titled("Chunk sizes while the program runs ahead", [
         "at most", "utilization, pass 1, pass 3", "driver ms per GiB, pass 1", "driver ms, pass 3", "worst stall, ms",
     ], "lrrrr", lines)
 
@@ -141,8 +132,8 @@ def run_ahead():
             ", ".join(f"{us / 1e3:.1f}" if us < 1e4 else f"{us / 1e3:.0f}"
                       for us in (wait["driver_time_us_first"], wait["driver_time_us_third"])),
         ])
-    table("Run-ahead", ["lag", "never", "completed", "wait", "waits, pass 1, pass 3",
-                        "age of the event, pass 1, pass 3", "driver ms, pass 1, pass 3"], "r" * 7, lines)
+    titled("Run-ahead", ["lag", "never", "completed", "wait", "waits, pass 1, pass 3",
+                         "age of the event, pass 1, pass 3", "driver ms, pass 1, pass 3"], "r" * 7, lines)
 
 
 def forty_passes():
@@ -162,7 +153,7 @@ def forty_passes():
             f"{max(one['worst_stall_us'] for one in run) / 1e3:.1f}",
             dropped[0] if dropped else "none",
         ])
-    table("Forty passes", [
+    titled("Forty passes", [
         "sharing", "lag", "utilization, passes 1, 3, 20, 40", "reserved above pass 1, pass 20", "views built, passes 3, 40",
         "driver ms, passes 1, 3, 20, 40", "worst stall, ms", "views dropped from pass"], "lrlrrlrl", lines)
 
