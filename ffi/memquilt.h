@@ -370,8 +370,7 @@ mq_status mq_record_stream(mq_allocator allocator, void *address, mq_stream stre
 mq_status mq_forget_stream(mq_allocator allocator,
                            mq_stream stream);
 
-// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get. The
-// option exportable_handles:True is for other processes; this is for other devices of this one.
+// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 mq_status mq_enable_peer_access(mq_allocator allocator, uint32_t ordinal);
 
 // The size in bytes of the allocation that starts at `address`, rounding included.

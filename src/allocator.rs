@@ -81,7 +81,7 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Config`] for options outside of their range, [`Error::NoVirtualMemory`] and [`Error::Granularity`] where the
-    /// device cannot do what the strategy needs, [`Error::Driver`] where it cannot export memory that is to be exported.
+    /// device cannot do what the strategy needs.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let config = without_full_fraction(config.validated()?);
         let kind = config.strategy;
@@ -92,9 +92,6 @@ impl Allocator {
         if kind.needs_virtual_memory() && !GRANULE.is_multiple_of(properties.granularity) {
             let (device, granularity) = (properties.name.clone(), properties.granularity);
             return Err(Error::Granularity { device, granularity });
-        }
-        if config.exportable_handles {
-            driver.make_exportable()?;
         }
         let limits = limits_of(&config, &*driver);
         let strategy = strategy::new(kind);

@@ -68,23 +68,6 @@ fn a_peer_that_is_refused_has_nothing_then_or_later() {
 }
 
 #[test]
-fn memory_is_exportable_where_that_is_asked_for() {
-    let created = |options: &str| {
-        let gpu = device();
-        let allocator = Allocator::new(Arc::clone(&gpu) as Arc<dyn Driver>, Config::parse(options).unwrap()).unwrap();
-        allocator.allocate(20 * MIB, A).unwrap();
-        gpu.call_stats().get(Call::Create)
-    };
-    let (plain, exportable) = (created(""), created("exportable_handles:True"));
-    assert_eq!(plain.count, exportable.count);
-    assert_eq!(exportable.total_ns, 42_000 * exportable.count, "what an H200 takes for one");
-    assert!(plain.total_ns < exportable.total_ns);
-    let config = Config::parse("exportable_handles:True").unwrap();
-    assert_eq!(config.to_string(), "exportable_handles:True");
-    assert!(Config::parse("exportable_handles:yes").is_err());
-}
-
-#[test]
 fn a_device_that_is_not_there_is_a_typed_error() {
     // SAFETY: there is no such device, so no stream is ever named.
     let error = unsafe { Allocator::cuda(u32::MAX, Config::default()) }.err().unwrap();

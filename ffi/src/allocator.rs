@@ -104,8 +104,7 @@ pub extern "C" fn mq_forget_stream(allocator: AllocatorId, stream: Stream) -> St
     call(|| Ok(enter(allocator)?.allocator.forget_stream(boundary::stream(stream)?)?))
 }
 
-/// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get. The
-/// option exportable_handles:True is for other processes; this is for other devices of this one.
+/// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 #[unsafe(no_mangle)]
 pub extern "C" fn mq_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {
     call(|| Ok(enter(allocator)?.allocator.enable_peer_access(ordinal)?))

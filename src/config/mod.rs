@@ -138,12 +138,6 @@ pub struct Config {
     /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home takes as much
     /// as twice the device besides. All devices of a process share one address space.
     pub max_view_address_space: u64,
-    /// Whether physical memory is created so that it can be exported to other processes, as POSIX file descriptors: from a
-    /// live address `cuMemRetainAllocationHandle` gives the handle of the chunk that is mapped there, and
-    /// `cuMemExportToShareableHandle` its descriptor. A stitched range is one descriptor for each chunk. Creating a chunk
-    /// took 42 us instead of 6 on an H200. Plain memory, that of `caching` and of small blocks with `gmlake`, is not exported
-    /// so.
-    pub exportable_handles: bool,
     /// `fragLimit`, with the strategy `gmlake`: requests of fewer bytes are not stitched. Lower saves memory and costs
     /// driver calls.
     pub frag_limit: u64,
@@ -191,7 +185,6 @@ impl Default for Config {
             max_view_mappings: MAX_VIEW_MAPPINGS,
             max_views: MAX_VIEWS,
             max_view_address_space: MAX_VIEW_ADDRESS_SPACE,
-            exportable_handles: false,
             frag_limit: FRAG_LIMIT,
             reuse_limit: REUSE_LIMIT,
             defrag_level: 0,
@@ -263,8 +256,8 @@ impl Config {
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
     /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
-    /// `memory_limit:80GiB`, and those of stitching: `sharing`, `max_view_mappings`, `max_views`,
-    /// `max_view_address_space`; and `exportable_handles`.
+    /// `memory_limit:80GiB`, and those of stitching: `sharing`, `max_view_mappings`, `max_views`
+    /// and `max_view_address_space`.
     ///
     /// ```
     /// use memquilt::{Config, StrategyKind};

@@ -20,14 +20,13 @@ const WITHOUT_EFFECT: [&str; 6] = [
     "pinned_reserve_segment_size_mb",
 ];
 
-pub(super) const OPTIONS: [&str; 21] = [
+pub(super) const OPTIONS: [&str; 20] = [
     "strategy",
     "sharing",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",
     "max_view_address_space",
-    "exportable_handles",
     "fragLimit",
     "reuseLimit",
     "defragLevel",
@@ -60,10 +59,6 @@ impl Config {
             }
             "max_views" => self.max_views = whole(key, value, "views")?,
             "max_view_address_space" => self.max_view_address_space = bytes(key, value, "4TiB")?,
-            "exportable_handles" => {
-                let given = ["False", "True"].into_iter().position(|name| name == value);
-                self.exportable_handles = given.ok_or_else(|| bad_value(key, value, "`True` or `False`"))? == 1;
-            }
             "memory_limit" => self.memory_limit = Some(bytes(key, value, "80GiB")?),
             "defragLevel" => self.defrag_level = whole(key, value, "attempts to skip")?,
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
@@ -143,9 +138,6 @@ impl fmt::Display for Config {
         }
         if self.max_view_address_space != default.max_view_address_space {
             parts.push(format!("max_view_address_space:{}", format_bytes_exactly(self.max_view_address_space)));
-        }
-        if self.exportable_handles {
-            parts.push("exportable_handles:True".to_owned());
         }
         if let Some(size) = self.chunk_size {
             parts.push(format!("chunk_size_mb:{}", size / MIB));

@@ -242,12 +242,6 @@ pub trait Driver: Send + Sync {
         Err(DriverError::new(Call::EnablePeer, Status::PEER_ACCESS_UNSUPPORTED, detail))
     }
 
-    /// From now on memory of `create` can be exported to other processes as a POSIX file descriptor
-    /// (`cuMemExportToShareableHandle`). [`Status::NOT_SUPPORTED`] where the device cannot, and nothing has changed.
-    fn make_exportable(&self) -> DriverResult<()> {
-        Err(DriverError::new(Call::Create, Status::NOT_SUPPORTED, "this driver exports no memory"))
-    }
-
     /// `cuStreamIsCapturing`.
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;
 

@@ -80,9 +80,6 @@ impl<T, F: Fn() -> T + Send + Sync> Driver for Around<F> {
     fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
         self.call(|gpu| gpu.enable_peer_access(peer, plain))
     }
-    fn make_exportable(&self) -> DriverResult<()> {
-        self.call(|gpu| gpu.make_exportable())
-    }
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
         self.call(|gpu| gpu.is_capturing(stream))
     }

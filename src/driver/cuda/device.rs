@@ -37,8 +37,9 @@ pub struct CudaDriver {
     pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
     pub(super) direct_rdma: bool,
-    /// Whether new memory can be exported to other processes.
-    pub(super) exportable: AtomicBool,
+    /// Whether memory can be exported to other processes. It is created so wherever that can be: on an H200 it took no
+    /// longer.
+    pub(super) exportable: bool,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     pub(super) handles: Mutex<FxHashSet<Handle>>,

@@ -4,12 +4,10 @@
 
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, unknown_event};
 use super::ffi::{self, MemAllocationProp};
-use super::open::has_attribute;
 use crate::driver::{
     Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo,
     Status, StreamId,
@@ -43,9 +41,8 @@ impl Driver for CudaDriver {
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
         let bytes = host_size(Call::Create, size)?;
-        let exportable = self.exportable.load(Ordering::Relaxed);
-        let prop = MemAllocationProp::on_device(self.device, self.direct_rdma, exportable);
-        let arguments = || format!("{size} bytes{}", if exportable { ", exportable" } else { "" });
+        let prop = MemAllocationProp::on_device(self.device, self.direct_rdma, self.exportable);
+        let arguments = || format!("{size} bytes");
         let mut handle = 0;
         // SAFETY: both pointers are to live values.
         self.demand(Call::Create, arguments, |api| unsafe { api.mem_create(&mut handle, bytes, &prop, 0) })?;
@@ -89,20 +86,6 @@ impl Driver for CudaDriver {
 
     fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
         self.enable_peer(peer, plain)
-    }
-
-    fn make_exportable(&self) -> DriverResult<()> {
-        match has_attribute(&self.api, ffi::ATTRIBUTE_POSIX_FD, self.device) {
-            Ok(true) => {
-                self.exportable.store(true, Ordering::Relaxed);
-                Ok(())
-            }
-            Ok(false) => {
-                let detail = format!("{} exports no memory as POSIX file descriptors", self.properties.name);
-                Err(DriverError::new(Call::Create, Status::NOT_SUPPORTED, detail))
-            }
-            Err(error) => Err(DriverError::new(Call::Create, Status::NOT_SUPPORTED, error.to_string())),
-        }
     }
 
     fn malloc(&self, size: u64) -> DriverResult<u64> {

@@ -52,6 +52,7 @@ impl CudaDriver {
         }
         let device = find(&api, ordinal)?;
         let direct_rdma = has_attribute(&api, ffi::ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY, device).unwrap_or(false);
+        let exportable = has_attribute(&api, ffi::ATTRIBUTE_POSIX_FD, device).unwrap_or(false);
         let mut properties = DeviceProperties {
             name: format!("cuda:{ordinal}"),
             ordinal,
@@ -78,7 +79,7 @@ impl CudaDriver {
             context,
             properties,
             direct_rdma,
-            exportable: AtomicBool::new(false),
+            exportable,
             access: Access::of(device),
             events: Mutex::default(),
             handles: Mutex::default(),

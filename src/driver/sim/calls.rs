@@ -23,10 +23,7 @@ impl Driver for SimGpu {
     }
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
-        self.charged(Call::Create, size, |state| {
-            let handle = state.memory.create(size)?;
-            Ok((handle, self.config.profile.create(size, state.exportable)))
-        })
+        self.call(Call::Create, size, |state| state.memory.create(size))
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
@@ -157,11 +154,6 @@ impl Driver for SimGpu {
             let handles = state.memory.accessible().filter(|_| new);
             Ok(((), self.config.profile.set_access_for(handles, state.peers.count())))
         })
-    }
-
-    fn make_exportable(&self) -> DriverResult<()> {
-        self.state.lock().exportable = true;
-        Ok(())
     }
 
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {

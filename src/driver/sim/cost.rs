@@ -66,9 +66,6 @@ const H200_FURTHER_ACCESS: [(u64, u64); 2] = [(64 * MIB, 22_500), (128 * MIB, 25
 /// Unmap for each further handle of a call over several, up to [`FURTHER_LIMIT`]: 13 to 16 us.
 const H200_FURTHER_UNMAP_NS: u64 = 15_000;
 
-/// Measured on an H200 for a handle that can be exported as a POSIX file descriptor.
-const EXPORTABLE_CREATE_NS: u64 = 42_000;
-
 /// The largest handle for which calls over several handles were measured; larger ones cost what they do alone.
 const FURTHER_LIMIT: u64 = 128 * MIB;
 
@@ -213,12 +210,6 @@ impl Profile {
     pub fn set_access_for(self, handles: impl IntoIterator<Item = u64>, peers: u64) -> u64 {
         let alone = self.set_access(handles);
         alone.saturating_add(alone.saturating_mul(peers) / 5 * 4)
-    }
-
-    /// Time to create `size` bytes; if they can be exported, at least the 42 us measured for one such handle on an H200.
-    #[must_use]
-    pub fn create(self, size: u64, exportable: bool) -> u64 {
-        self.cost(Call::Create, size).max(if exportable { EXPORTABLE_CREATE_NS } else { 0 })
     }
 
     /// Time of one `unmap` over handles of these sizes.

@@ -73,8 +73,6 @@ struct State {
     timeline: Timeline,
     captures: Captures,
     peers: Peers,
-    /// Whether memory is created so that it can be exported.
-    exportable: bool,
     failures: Vec<Failure>,
     /// What every call answers once the context is lost.
     lost: Option<Status>,
@@ -156,7 +154,6 @@ impl SimGpu {
             timeline: Timeline::default(),
             captures: Captures::default(),
             peers: Peers::default(),
-            exportable: false,
             failures: Vec::new(),
             lost: None,
             stats: CallStats::default(),

@@ -449,14 +449,6 @@ fn a_peer_uses_what_it_was_given_access_to() {
 }
 
 #[test]
-fn exportable_memory_takes_longer_to_create() {
-    let gpu = gpu();
-    gpu.make_exportable().unwrap();
-    gpu.create(G).unwrap();
-    assert_eq!(gpu.busy_ns(), 42_000);
-}
-
-#[test]
 fn with_a_lost_context_every_call_fails() {
     let gpu = gpu();
     let handle = gpu.create(G).unwrap();
