@@ -76,6 +76,9 @@ typedef enum {
     MQ_STATUS_INTERNAL = 19,
     // A block of a private pool cannot be handed out again where it was.
     MQ_STATUS_NOT_RESTORABLE = 20,
+    // Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
+    // gone, memory that it has freed.
+    MQ_STATUS_IPC = 21,
 } mq_status;
 
 // What a block is doing.
@@ -570,6 +573,33 @@ mq_status mq_whatif_json(const char *path,
                          char *buffer,
                          size_t capacity,
                          size_t *length);
+
+// Names a live allocation so that another process can open it with `mq_open_shared`. The handle is bytes, to be sent as
+// they are: some dozens, and 16 for each chunk of the memory; at most `capacity` are written to `handle`, or none where
+// they do not suffice (`MQ_STATUS_BUFFER_TOO_SMALL`). `*length` gets how many there are. `*offset` gets where in the
+// opened memory the allocation begins, in bytes. With a capacity of 0, `handle` may be NULL.
+//
+// The allocation must stay live until everyone who got the handle has closed it. The first time, a thread is started that
+// gives the memory away, to processes of the same user (and root) which have the handle.
+mq_status mq_share(mq_allocator allocator,
+                   void *address,
+                   void *handle,
+                   size_t capacity,
+                   size_t *length,
+                   uint64_t *offset);
+
+// Opens memory that a process shares, by the handle of `mq_share`: the address at which it begins here. The device may
+// read and write it, on any stream; the order of that with the other process is the program's to see to. Opening it twice
+// gives two addresses. `MQ_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or
+// memory that it has freed.
+mq_status mq_open_shared(mq_allocator allocator,
+                         const void *handle,
+                         size_t length,
+                         void **address);
+
+// Closes what `mq_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
+// While a stream is being captured, it is closed later.
+mq_status mq_close_shared(mq_allocator allocator, void *address);
 
 // The status of the last call of this thread that failed, `MQ_STATUS_OK` if none did since `mq_clear_last_error`. A call that
 // succeeds leaves it as it is.

@@ -7,6 +7,7 @@ mod checkpoint;
 mod devices;
 mod giving_back;
 mod private;
+mod sharing;
 mod streams;
 mod tide;
 
@@ -66,6 +67,7 @@ struct Core {
     /// pools. One flag, for the hot path; it may stay set for one request too many.
     attends: bool,
     strategy: Box<dyn Strategy>,
+    opened: sharing::Opened,
 }
 
 /// The most bytes that may be held, where that is limited.
@@ -107,6 +109,7 @@ impl Allocator {
             tide: Tide::default(),
             attends: false,
             strategy,
+            opened: sharing::Opened::default(),
         };
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
     }
@@ -228,6 +231,7 @@ impl Allocator {
             strategy.release_cached(ground)?;
             Ok::<_, Error>(())
         })?;
+        core.close_shared()?;
         core.checked()?;
         Ok(before.saturating_sub(core.heap.reserved()))
     }
@@ -441,6 +445,7 @@ impl Drop for Allocator {
             let bytes = core.heap.counters.allocated_bytes.current();
             tracing::warn!(live, bytes, "an allocator is dropped while allocations of it are live; their memory leaks");
         }
+        core.leave_shared();
         if core.heap.private.capturing() {
             tracing::warn!("an allocator is dropped while a stream is being captured; all its memory leaks");
             core.timed(|strategy, ground| strategy.close(ground));

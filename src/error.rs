@@ -82,6 +82,9 @@ pub enum Error {
     /// The driver failed in another way than for want of memory.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// Memory could not be shared with another process, or what another one shared could not be opened.
+    #[error(transparent)]
+    Ipc(#[from] crate::ipc::IpcError),
     /// A rule that always holds inside the allocator did not. Please report it.
     #[error("internal error in memquilt: {0}")]
     Internal(&'static str),

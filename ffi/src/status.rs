@@ -58,6 +58,9 @@ pub enum Status {
     Internal = 19,
     /// A block of a private pool cannot be handed out again where it was.
     NotRestorable = 20,
+    /// Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
+    /// gone, memory that it has freed.
+    Ipc = 21,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
@@ -121,6 +124,7 @@ impl From<Error> for Failure {
             Error::Device(_) => Status::Device,
             Error::Driver(_) => Status::Driver,
             Error::NotRestorable { .. } => Status::NotRestorable,
+            Error::Ipc(_) => Status::Ipc,
             Error::Internal(_) => Status::Internal,
         };
         let driver_status = if let Error::Driver(error) = &error { error.status.0 } else { 0 };
@@ -249,6 +253,7 @@ pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
         c"MQ_STATUS_TOO_MANY_ALLOCATORS",
         c"MQ_STATUS_INTERNAL",
         c"MQ_STATUS_NOT_RESTORABLE",
+        c"MQ_STATUS_IPC",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"MQ_STATUS_UNKNOWN").as_ptr()

@@ -109,6 +109,16 @@ calls! {
     Synchronize = "synchronize", "cuCtxSynchronize";
     /// `cuCtxEnablePeerAccess`
     EnablePeer = "enable_peer", "cuCtxEnablePeerAccess";
+    /// `cuMemExportToShareableHandle`
+    Export = "export", "cuMemExportToShareableHandle";
+    /// `cuMemImportFromShareableHandle`
+    Import = "import", "cuMemImportFromShareableHandle";
+    /// `cuIpcGetMemHandle`
+    IpcGet = "ipc_get", "cuIpcGetMemHandle";
+    /// `cuIpcOpenMemHandle`
+    IpcOpen = "ipc_open", "cuIpcOpenMemHandle";
+    /// `cuIpcCloseMemHandle`
+    IpcClose = "ipc_close", "cuIpcCloseMemHandle";
     /// `cuThreadExchangeStreamCaptureMode`
     ExchangeCaptureMode = "exchange_capture_mode", "cuThreadExchangeStreamCaptureMode";
     /// `cuLaunchKernel`: a program's call, never an allocator's; only errors of the simulated GPU name it

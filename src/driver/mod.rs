@@ -13,6 +13,13 @@ pub mod sim;
 pub use error::{Call, DriverError, DriverResult, Status};
 
 use std::fmt;
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
+#[cfg(unix)]
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 /// A stream as the driver knows it: the raw handle (`CUstream`, `cudaStream_t`) as an integer. Zero is the default stream.
 ///
@@ -152,6 +159,45 @@ pub(crate) fn in_relaxed_mode<T>(driver: &dyn Driver, calls: impl FnOnce() -> Dr
     result
 }
 
+/// What `malloc` gave, as another process can open it: a `CUipcMemHandle`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpcMemory(pub [u8; 64]);
+
+/// Memory of `create` as other processes can import it: a file descriptor, which is closed with the last copy of this.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    #[cfg(unix)]
+    descriptor: Arc<OwnedFd>,
+    number: u64,
+}
+
+impl Exported {
+    /// Memory behind a descriptor that a driver gave, or that came from another process.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn new(descriptor: OwnedFd) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        Self { descriptor: Arc::new(descriptor), number: NUMBERS.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// The descriptor.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.descriptor
+    }
+
+    /// A number that no other descriptor of the process has or will have: descriptors come again, this does not.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+fn not_shared(call: Call, detail: String) -> DriverError {
+    DriverError::new(call, Status::NOT_SUPPORTED, format!("{detail}: this driver shares no memory between processes"))
+}
+
 /// A GPU driver, real or simulated.
 ///
 /// The contract of each call is CUDA's (CUDA driver API, "Virtual Memory Management", and what was measured of it);
@@ -240,6 +286,35 @@ pub trait Driver: Send + Sync {
     fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
         let detail = format!("device {peer} (plain memory too: {plain}): this driver knows no other devices");
         Err(DriverError::new(Call::EnablePeer, Status::PEER_ACCESS_UNSUPPORTED, detail))
+    }
+
+    /// `cuMemExportToShareableHandle`: memory of `create` as a file descriptor, which other processes can import. Asked
+    /// again, it is the same one; it is closed once the handle is released and nobody holds it any more.
+    /// [`Status::NOT_SUPPORTED`] where the device exports nothing.
+    fn export(&self, handle: Handle) -> DriverResult<Exported> {
+        Err(not_shared(Call::Export, format!("handle {:#x}", handle.0)))
+    }
+
+    /// `cuMemImportFromShareableHandle`: a handle for memory of `size` bytes that another process exported, or this one.
+    /// It is mapped and released as one of `create`; the memory lives until everyone has released and unmapped it.
+    fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
+        Err(not_shared(Call::Import, format!("{size} bytes of {memory:?}")))
+    }
+
+    /// `cuIpcGetMemHandle`: what `malloc` gave at `address`, for other processes.
+    fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory> {
+        Err(not_shared(Call::IpcGet, format!("{address:#x}")))
+    }
+
+    /// `cuIpcOpenMemHandle`: the address in this process of what another one's `malloc` gave. A process cannot open its
+    /// own.
+    fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
+        Err(not_shared(Call::IpcOpen, format!("{memory:?}")))
+    }
+
+    /// `cuIpcCloseMemHandle`: gives back an address of `ipc_open`. Does not wait for the GPU.
+    fn ipc_close(&self, address: u64) -> DriverResult<()> {
+        Err(not_shared(Call::IpcClose, format!("{address:#x}")))
     }
 
     /// `cuStreamIsCapturing`.

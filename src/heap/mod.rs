@@ -3,6 +3,7 @@
 //! Owns: split, merge, address lookup, pools, and the statistics of them. It never calls the driver: strategies do, and
 //! tell the heap what they got.
 
+mod behind;
 mod check;
 mod measure;
 mod picture;
@@ -12,6 +13,7 @@ mod segments;
 mod stitched;
 mod streams;
 
+pub(crate) use behind::{Behind, Memory};
 pub(crate) use stitched::Window;
 pub(crate) use streams::Pool;
 

@@ -2,7 +2,8 @@
 
 use memquilt::driver::sim::SimGpu;
 use memquilt::driver::{
-    CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Handle, MemoryInfo, StreamId,
+    CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Exported, Handle, IpcMemory, MemoryInfo,
+    StreamId,
 };
 use std::sync::Arc;
 
@@ -79,6 +80,21 @@ impl<T, F: Fn() -> T + Send + Sync> Driver for Around<F> {
     }
     fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
         self.call(|gpu| gpu.enable_peer_access(peer, plain))
+    }
+    fn export(&self, handle: Handle) -> DriverResult<Exported> {
+        self.call(|gpu| gpu.export(handle))
+    }
+    fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
+        self.call(|gpu| gpu.import(memory, size))
+    }
+    fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory> {
+        self.call(|gpu| gpu.ipc_get(address))
+    }
+    fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
+        self.call(|gpu| gpu.ipc_open(memory))
+    }
+    fn ipc_close(&self, address: u64) -> DriverResult<()> {
+        self.call(|gpu| gpu.ipc_close(address))
     }
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
         self.call(|gpu| gpu.is_capturing(stream))

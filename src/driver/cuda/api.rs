@@ -3,14 +3,14 @@
 //! Owns: the loaded library and its function pointers. Knows no device: which context a call needs is the caller's
 //! matter. An old driver lacks newer entry points, so each is optional and its absence an error where it is used.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
 
 use libloading::Library;
 
 use super::error::{CudaLoadError, MissingEntryPoint};
 use super::ffi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream, MemAccessDesc,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream, IpcMemHandle, MemAccessDesc,
     MemAllocationProp, RawStatus,
 };
 use crate::driver::Status;
@@ -108,6 +108,14 @@ entry_points! {
     mem_unmap = "cuMemUnmap", "10.2", (address: CUdeviceptr, size: usize);
     mem_set_access = "cuMemSetAccess", "10.2",
         (address: CUdeviceptr, size: usize, access: *const MemAccessDesc, count: usize);
+    mem_export_to_shareable_handle = "cuMemExportToShareableHandle", "10.2",
+        (shareable: *mut c_void, handle: CUmemGenericAllocationHandle, kind: u32, flags: c_ulonglong);
+    mem_import_from_shareable_handle = "cuMemImportFromShareableHandle", "10.2",
+        (handle: *mut CUmemGenericAllocationHandle, shareable: *mut c_void, kind: u32);
+    ipc_get_mem_handle = "cuIpcGetMemHandle", "4.1", (memory: *mut IpcMemHandle, address: CUdeviceptr);
+    ipc_open_mem_handle = "cuIpcOpenMemHandle_v2", "11.0",
+        (address: *mut CUdeviceptr, memory: IpcMemHandle, flags: c_uint);
+    ipc_close_mem_handle = "cuIpcCloseMemHandle", "4.1", (address: CUdeviceptr);
     mem_alloc = "cuMemAlloc_v2", "3.2", (address: *mut CUdeviceptr, size: usize);
     mem_free = "cuMemFree_v2", "3.2", (address: CUdeviceptr);
     mem_get_info = "cuMemGetInfo_v2", "3.2", (free: *mut usize, total: *mut usize);

@@ -19,7 +19,7 @@ use super::calls::CallCounters;
 use super::context::{ContextError, PrimaryContext};
 use super::error::{CudaOpenError, MissingEntryPoint};
 use super::ffi::{CUdevice, CUevent};
-use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status, StreamId};
+use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Exported, Handle, Status, StreamId};
 
 /// An NVIDIA GPU.
 ///
@@ -42,7 +42,8 @@ pub struct CudaDriver {
     pub(super) exportable: bool,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
-    pub(super) handles: Mutex<FxHashSet<Handle>>,
+    /// Those that are alive, and what was exported of them.
+    pub(super) handles: Mutex<FxHashMap<Handle, Option<Exported>>>,
     /// Those made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
     /// Whether the program vouches for every other.

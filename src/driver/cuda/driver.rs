@@ -9,8 +9,8 @@ use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, unknown_event};
 use super::ffi::{self, MemAllocationProp};
 use crate::driver::{
-    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo,
-    Status, StreamId,
+    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverError, DriverResult, EventId, Exported, Handle,
+    IpcMemory, MemoryInfo, Status, StreamId,
 };
 
 impl Driver for CudaDriver {
@@ -47,19 +47,19 @@ impl Driver for CudaDriver {
         // SAFETY: both pointers are to live values.
         self.demand(Call::Create, arguments, |api| unsafe { api.mem_create(&mut handle, bytes, &prop, 0) })?;
         let handle = Handle(handle);
-        self.handles.lock().insert(handle);
+        self.handles.lock().insert(handle, None);
         Ok(handle)
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
         // Out of the table first: no `map` can take it from now on.
-        if !self.handles.lock().remove(&handle) {
+        let Some(exported) = self.handles.lock().remove(&handle) else {
             return Err(unknown_handle(Call::Release, handle));
-        }
+        };
         // SAFETY: the handle came from cuMemCreate and is released for the first time.
         let result = self.demand(Call::Release, || handle_text(handle), |api| unsafe { api.mem_release(handle.0) });
         if result.is_err() {
-            self.handles.lock().insert(handle);
+            self.handles.lock().insert(handle, exported);
         }
         result
     }
@@ -69,7 +69,7 @@ impl Driver for CudaDriver {
         let arguments = || format!("{}, offset {offset}, {}", range_text(address, size), handle_text(handle));
         // Held during the call, so that the handle is not released meanwhile.
         let handles = self.handles.lock();
-        if !handles.contains(&handle) {
+        if !handles.contains_key(&handle) {
             return Err(unknown_handle(Call::Map, handle));
         }
         // SAFETY: the handle is alive; addresses are checked by the driver.
@@ -86,6 +86,27 @@ impl Driver for CudaDriver {
 
     fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
         self.enable_peer(peer, plain)
+    }
+
+    fn export(&self, handle: Handle) -> DriverResult<Exported> {
+        self.export_handle(handle)
+    }
+
+    fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
+        self.import_handle(memory, size)
+    }
+
+    fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory> {
+        self.get_ipc_memory(address)
+    }
+
+    fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
+        self.open_ipc_memory(memory)
+    }
+
+    fn ipc_close(&self, address: u64) -> DriverResult<()> {
+        // SAFETY: an address is an integer to the driver, which checks it against what was opened.
+        self.demand(Call::IpcClose, || format!("{address:#x}"), |api| unsafe { api.ipc_close_mem_handle(address) })
     }
 
     fn malloc(&self, size: u64) -> DriverResult<u64> {
@@ -227,12 +248,12 @@ fn stream_text(stream: StreamId) -> String {
     format!("stream {stream}")
 }
 
-fn unknown_handle(call: Call, handle: Handle) -> DriverError {
+pub(super) fn unknown_handle(call: Call, handle: Handle) -> DriverError {
     let detail = format!("{} is not one of this device, or was released", handle_text(handle));
     DriverError::new(call, Status::INVALID_VALUE, detail)
 }
 
-fn handle_text(handle: Handle) -> String {
+pub(super) fn handle_text(handle: Handle) -> String {
     format!("handle {:#x}", handle.0)
 }
 

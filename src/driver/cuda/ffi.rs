@@ -58,6 +58,8 @@ pub(super) const ATTRIBUTE_VIRTUAL_MEMORY: u32 = 102;
 pub(super) const ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY: u32 = 110;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(super) const EVENT_DISABLE_TIMING: u32 = 2;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the only flags that cuIpcOpenMemHandle takes.
+pub(super) const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream.
 pub(super) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.
@@ -109,6 +111,13 @@ pub(super) struct MemAllocFlags {
     pub(super) gpu_direct_rdma_capable: c_uchar,
     pub(super) usage: c_ushort,
     pub(super) reserved: [c_uchar; 4],
+}
+
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IpcMemHandle {
+    pub(super) reserved: [c_uchar; 64],
 }
 
 /// `CUmemAccessDesc`.
@@ -170,6 +179,9 @@ mod tests {
         assert_eq!(size_of::<MemAllocFlags>(), size_of::<u64>());
         assert_eq!(offset_of!(MemAllocFlags, gpu_direct_rdma_capable), 1);
 
+        assert_eq!(size_of::<IpcMemHandle>(), size_of::<sys::CUipcMemHandle>());
+        assert_eq!(align_of::<IpcMemHandle>(), align_of::<sys::CUipcMemHandle>());
+
         assert_eq!(size_of::<MemAccessDesc>(), size_of::<sys::CUmemAccessDesc>());
         assert_eq!(align_of::<MemAccessDesc>(), align_of::<sys::CUmemAccessDesc>());
         assert_eq!(offset_of!(MemAccessDesc, location), offset_of!(sys::CUmemAccessDesc, location));
@@ -198,6 +210,7 @@ mod tests {
             ATTRIBUTE_POSIX_FD,
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as u32
         );
+        assert_eq!(IPC_LAZY_ENABLE_PEER_ACCESS, sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32);
         assert_eq!(EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32);
         assert_eq!(CAPTURE_STATUS_NONE, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32);
         use sys::CUstreamCaptureMode as Mode;

@@ -24,6 +24,7 @@ mod driver;
 mod error;
 mod ffi;
 mod open;
+mod share;
 #[cfg(test)]
 mod stand_in;
 mod streams;

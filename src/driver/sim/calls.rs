@@ -4,9 +4,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Fault, Range, SimGpu};
+use super::share::Shared;
+use super::{Fault, Range, SimGpu, refuse};
 use crate::driver::{
-    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Handle, MemoryInfo, StreamId,
+    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Exported, Handle, IpcMemory,
+    MemoryInfo, Status, StreamId,
 };
 
 impl Driver for SimGpu {
@@ -29,6 +31,7 @@ impl Driver for SimGpu {
     fn release(&self, handle: Handle) -> DriverResult<()> {
         self.charged(Call::Release, 0, |state| {
             let size = state.memory.release(handle)?;
+            state.exported.remove(&handle);
             Ok(((), self.config.profile.cost(Call::Release, size)))
         })
     }
@@ -154,6 +157,34 @@ impl Driver for SimGpu {
             let handles = state.memory.accessible().filter(|_| new);
             Ok(((), self.config.profile.set_access_for(handles, state.peers.count())))
         })
+    }
+
+    fn export(&self, handle: Handle) -> DriverResult<Exported> {
+        self.call(Call::Export, 0, |state| self.export_handle(state, handle))
+    }
+
+    fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
+        self.call(Call::Import, size, |state| self.import_handle(state, memory, size))
+    }
+
+    fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory> {
+        self.call(Call::IpcGet, 0, |state| {
+            let (number, size) = state.memory.of_malloc(address)?;
+            Ok(IpcMemory(Shared { identity: self.identity, number, size }.to_bytes()))
+        })
+    }
+
+    fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
+        self.call(Call::IpcOpen, 0, |state| {
+            let Some(shared) = Shared::from_bytes(&memory.0).filter(|shared| shared.identity != self.identity) else {
+                return Err(refuse(Status::INVALID_VALUE, "the memory of this GPU, or of none".to_owned()));
+            };
+            state.memory.open(shared.size)
+        })
+    }
+
+    fn ipc_close(&self, address: u64) -> DriverResult<()> {
+        self.call(Call::IpcClose, 0, |state| state.memory.close(address))
     }
 
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {

@@ -36,15 +36,18 @@ pub struct Piece {
 struct Physical {
     size: u64,
     mappings: usize,
+    /// Those of it that were not released: one, and one more for each time that it was imported.
+    handles: usize,
     /// Whether it was ever mapped: the first time costs more.
     was_mapped: bool,
-    released: bool,
+    /// Another simulated GPU's, which it counts for.
+    foreign: bool,
 }
 
 #[derive(Debug)]
 struct Mapping {
     size: u64,
-    handle: Handle,
+    physical: u64,
     access: bool,
 }
 
@@ -53,6 +56,8 @@ struct Malloc {
     size: u64,
     physical: u64,
     number: u64,
+    /// Another simulated GPU's, which it counts for; opened here.
+    foreign: bool,
 }
 
 #[derive(Debug)]
@@ -65,7 +70,9 @@ pub(super) struct Memory {
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
     mallocs: BTreeMap<u64, Malloc>,
-    handles: FxHashMap<Handle, Physical>,
+    /// The physical memory of each handle that was not released.
+    handles: FxHashMap<Handle, u64>,
+    physical: FxHashMap<u64, Physical>,
     /// The next number of a handle or an allocation.
     numbers: u64,
 }
@@ -81,6 +88,7 @@ impl Memory {
             mappings: BTreeMap::new(),
             mallocs: BTreeMap::new(),
             handles: FxHashMap::default(),
+            physical: FxHashMap::default(),
             numbers: 1,
         }
     }
@@ -126,32 +134,55 @@ impl Memory {
     pub(super) fn create(&mut self, size: u64) -> Answer<Handle> {
         check_size(size)?;
         self.take(size)?;
+        let number = self.next_number();
+        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: false }))
+    }
+
+    fn add(&mut self, number: u64, physical: Physical) -> Handle {
+        self.physical.insert(number, physical);
+        self.handles.insert(Handle(number), number);
+        Handle(number)
+    }
+
+    /// The physical memory of a handle that was not released: its number and size.
+    pub(super) fn of_handle(&self, handle: Handle) -> Answer<(u64, u64)> {
+        let found = self.handles.get(&handle).and_then(|number| Some((*number, self.physical.get(number)?.size)));
+        let unknown = || format!("handle {:#x} does not exist or was released", handle.0);
+        found.ok_or_else(|| refuse(Status::INVALID_VALUE, unknown()))
+    }
+
+    /// One more handle for memory that has one.
+    pub(super) fn import(&mut self, number: u64) -> Answer<Handle> {
+        let Some(physical) = self.physical.get_mut(&number) else {
+            return Err(refuse(Status::INVALID_VALUE, format!("memory {number} is gone")));
+        };
+        physical.handles += 1;
         let handle = Handle(self.next_number());
-        self.handles.insert(handle, Physical { size, mappings: 0, was_mapped: false, released: false });
+        self.handles.insert(handle, number);
         Ok(handle)
     }
 
-    /// The size of a handle that was not released.
-    fn size_of(&self, handle: Handle) -> Answer<u64> {
-        match self.handles.get(&handle) {
-            Some(physical) if !physical.released => Ok(physical.size),
-            _ => Err(refuse(Status::INVALID_VALUE, format!("handle {:#x} does not exist or was released", handle.0))),
-        }
+    /// A handle for memory of another GPU's, which is not held here.
+    pub(super) fn import_foreign(&mut self, size: u64) -> Answer<Handle> {
+        check_size(size)?;
+        let number = self.next_number();
+        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: true }))
     }
 
     /// Drops the handle and says its size.
     pub(super) fn release(&mut self, handle: Handle) -> Answer<u64> {
-        let size = self.size_of(handle)?;
-        if let Some(physical) = self.handles.get_mut(&handle) {
-            physical.released = true;
+        let (number, size) = self.of_handle(handle)?;
+        self.handles.remove(&handle);
+        if let Some(physical) = self.physical.get_mut(&number) {
+            physical.handles -= 1;
         }
-        self.drop_if_unused(handle);
+        self.drop_if_unused(number);
         Ok(size)
     }
 
     /// Whether it was the handle's first mapping.
     pub(super) fn map(&mut self, address: u64, size: u64, offset: u64, handle: Handle) -> Answer<bool> {
-        let whole = self.size_of(handle)?;
+        let (number, whole) = self.of_handle(handle)?;
         check_address(address)?;
         if size == 0 {
             check_size(size)?;
@@ -171,8 +202,8 @@ impl Memory {
                 format!("{size} bytes at {address:#x} meet the mapping at {mapped:#x}"),
             ));
         }
-        self.mappings.insert(address, Mapping { size, handle, access: false });
-        let Some(physical) = self.handles.get_mut(&handle) else { return Ok(false) };
+        self.mappings.insert(address, Mapping { size, physical: number, access: false });
+        let Some(physical) = self.physical.get_mut(&number) else { return Ok(false) };
         physical.mappings += 1;
         Ok(!std::mem::replace(&mut physical.was_mapped, true))
     }
@@ -211,10 +242,10 @@ impl Memory {
         while at < end {
             let Some(mapping) = self.mappings.remove(&at) else { break };
             at += mapping.size;
-            if let Some(physical) = self.handles.get_mut(&mapping.handle) {
+            if let Some(physical) = self.physical.get_mut(&mapping.physical) {
                 physical.mappings -= 1;
             }
-            self.drop_if_unused(mapping.handle);
+            self.drop_if_unused(mapping.physical);
         }
         Ok(())
     }
@@ -252,8 +283,36 @@ impl Memory {
             return Err(too_large());
         };
         let number = self.next_number();
-        self.mallocs.insert(address, Malloc { size, physical, number });
+        self.mallocs.insert(address, Malloc { size, physical, number, foreign: false });
         Ok(address)
+    }
+
+    /// The number and size of what `malloc` gave here at `address`.
+    pub(super) fn of_malloc(&self, address: u64) -> Answer<(u64, u64)> {
+        let own = self.mallocs.get(&address).filter(|malloc| !malloc.foreign);
+        let unknown = || refuse(Status::INVALID_VALUE, format!("nothing was allocated at {address:#x}"));
+        own.map(|malloc| (malloc.number, malloc.size)).ok_or_else(unknown)
+    }
+
+    /// An address for what another GPU's `malloc` gave.
+    pub(super) fn open(&mut self, size: u64) -> Answer<u64> {
+        let physical = size.next_multiple_of(GRANULARITY);
+        let address = self.malloc_space.allocate(physical, GRANULARITY);
+        let address = address.ok_or_else(|| refuse(Status::OUT_OF_MEMORY, format!("no addresses for {size} bytes")))?;
+        let number = self.next_number();
+        self.mallocs.insert(address, Malloc { size, physical, number, foreign: true });
+        Ok(address)
+    }
+
+    /// Gives an address of `open` back.
+    pub(super) fn close(&mut self, address: u64) -> Answer<()> {
+        if !self.mallocs.get(&address).is_some_and(|malloc| malloc.foreign) {
+            return Err(refuse(Status::INVALID_VALUE, format!("nothing was opened at {address:#x}")));
+        }
+        if let Some(malloc) = self.mallocs.remove(&address) {
+            self.malloc_space.give_back(address, malloc.physical);
+        }
+        Ok(())
     }
 
     /// The size that `malloc` was asked for at `address`. Address 0 is nothing, which may be freed.
@@ -266,7 +325,9 @@ impl Memory {
     }
 
     pub(super) fn free(&mut self, address: u64) -> Answer<()> {
-        self.malloc_size(address)?;
+        if address != 0 {
+            self.of_malloc(address)?;
+        }
         if let Some(malloc) = self.mallocs.remove(&address) {
             self.held -= malloc.physical;
             self.malloc_space.give_back(address, malloc.physical);
@@ -300,7 +361,7 @@ impl Memory {
     pub(super) fn behind(&self, range: Range) -> Vec<Piece> {
         let end = range.address.saturating_add(range.size);
         let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
-        let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.handle.0));
+        let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.physical));
         let first = self.mallocs.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
         let malloced = self.mallocs.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.number));
         let mut found: Vec<_> = mapped.chain(malloced).collect();
@@ -321,7 +382,7 @@ impl Memory {
     pub(super) fn leaks(&self) -> Leaks {
         Leaks {
             reservations: self.reservations.len(),
-            handles: self.handles.values().filter(|physical| !physical.released).count(),
+            handles: self.handles.len(),
             mappings: self.mappings.len(),
             mallocs: self.mallocs.len(),
             events: 0,
@@ -341,13 +402,15 @@ impl Memory {
         Ok(())
     }
 
-    fn drop_if_unused(&mut self, handle: Handle) {
-        if let Some(physical) = self.handles.get(&handle)
-            && physical.released
+    fn drop_if_unused(&mut self, number: u64) {
+        if let Some(physical) = self.physical.get(&number)
+            && physical.handles == 0
             && physical.mappings == 0
         {
-            self.held -= physical.size;
-            self.handles.remove(&handle);
+            if !physical.foreign {
+                self.held -= physical.size;
+            }
+            self.physical.remove(&number);
         }
     }
 

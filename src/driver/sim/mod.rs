@@ -19,6 +19,7 @@ mod cost;
 mod faults;
 mod memory;
 mod peers;
+mod share;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 pub use super::CaptureMode;
 pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
@@ -35,7 +37,7 @@ pub use faults::{Fault, Leaks, Range};
 pub use memory::Piece;
 pub use streams::Hold;
 
-use super::{Call, CallStats, DeviceProperties, DriverError, DriverResult, Status, StreamId};
+use super::{Call, CallStats, DeviceProperties, DriverError, DriverResult, Exported, Handle, Status, StreamId};
 use capture::Captures;
 use memory::Memory;
 use peers::Peers;
@@ -73,6 +75,8 @@ struct State {
     timeline: Timeline,
     captures: Captures,
     peers: Peers,
+    /// Of handles that were not released.
+    exported: FxHashMap<Handle, Exported>,
     failures: Vec<Failure>,
     /// What every call answers once the context is lost.
     lost: Option<Status>,
@@ -128,6 +132,8 @@ impl State {
 /// ```
 pub struct SimGpu {
     config: SimConfig,
+    /// Tells its memory from that of other simulated GPUs, of other processes too.
+    identity: u64,
     properties: DeviceProperties,
     state: Mutex<State>,
     /// Written under the lock, read without it.
@@ -154,12 +160,14 @@ impl SimGpu {
             timeline: Timeline::default(),
             captures: Captures::default(),
             peers: Peers::default(),
+            exported: FxHashMap::default(),
             failures: Vec::new(),
             lost: None,
             stats: CallStats::default(),
             faults: Vec::new(),
         };
-        Ok(Self { config, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
+        let identity = share::new_identity();
+        Ok(Self { config, identity, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
     }
 
     /// What it was made from.

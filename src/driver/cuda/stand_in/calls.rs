@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::driver::cuda::CudaOpenError;
-use crate::driver::{Call, CaptureMode, Driver, EventId, Handle, MemoryInfo, StreamId};
+use crate::driver::{Call, CaptureMode, Driver, EventId, Handle, IpcMemory, MemoryInfo, StreamId};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 #[test]
 fn opening_asks_the_device_and_dropping_releases_it_once() {
@@ -78,12 +80,12 @@ fn every_call_is_counted_failed_ones_too() {
 }
 
 #[test]
-fn memory_is_plain_and_of_this_device() {
+fn memory_is_pinned_and_of_this_device() {
     let driver = open();
     driver.create(GRANULARITY as u64).unwrap();
     driver.set_access(0x20_0000, GRANULARITY as u64).unwrap();
     let (prop, access) = with(|state| (state.properties.unwrap(), state.access.clone()));
-    assert_eq!((prop.kind, prop.requested_handle_types), (MEM_ALLOCATION_TYPE_PINNED, MEM_HANDLE_TYPE_NONE));
+    assert_eq!(prop.kind, MEM_ALLOCATION_TYPE_PINNED);
     assert_eq!((prop.location.kind, prop.location.id), (MEM_LOCATION_TYPE_DEVICE, 1));
     assert_eq!(prop.alloc_flags.gpu_direct_rdma_capable, 0);
     assert_eq!(access, [(0x20_0000, vec![(1, MEM_ACCESS_READ_WRITE)])]);
@@ -154,6 +156,41 @@ fn memory_is_exportable_wherever_it_can_be() {
         open().create(GRANULARITY as u64).unwrap();
         assert_eq!(with(|state| state.properties.unwrap().requested_handle_types), types);
     }
+}
+
+#[test]
+fn a_handle_is_exported_once_and_its_descriptor_closed_with_it() {
+    let driver = open();
+    let handle = driver.create(GRANULARITY as u64).unwrap();
+    let exported = driver.export(handle).unwrap();
+    let created = with(|state| state.created);
+    assert_eq!(driver.export(handle).unwrap().number(), exported.number());
+    assert_eq!(with(|state| state.created), created);
+    let imported = driver.import(&exported, GRANULARITY as u64).unwrap();
+    assert_eq!(with(|state| state.imported.clone()), [exported.descriptor().as_raw_fd() as usize]);
+    driver.map(RESERVED, GRANULARITY as u64, 0, imported).unwrap();
+    driver.release(imported).unwrap();
+    assert_eq!(Arc::strong_count(exported.descriptor()), 2, "this copy, and the driver's");
+    driver.release(handle).unwrap();
+    assert_eq!(Arc::strong_count(exported.descriptor()), 1);
+    assert_eq!(driver.export(handle).unwrap_err().status, Status::INVALID_VALUE);
+    with(|state| state.lacks.push(ATTRIBUTE_POSIX_FD));
+    let driver = open();
+    let handle = driver.create(GRANULARITY as u64).unwrap();
+    let error = driver.export(handle).unwrap_err();
+    assert_eq!(error.status, Status::NOT_SUPPORTED);
+    assert!(error.to_string().contains("cuda:1 exports no memory"), "{error}");
+}
+
+#[test]
+fn plain_memory_has_cudas_own_handles() {
+    let driver = open();
+    let memory = driver.ipc_get(0x17).unwrap();
+    assert_eq!(memory, IpcMemory([0x17; 64]));
+    assert_eq!(driver.ipc_open(&memory), Ok(0x17 << 32));
+    driver.ipc_close(0x17 << 32).unwrap();
+    let error = driver.ipc_close(UNMAPPABLE).unwrap_err();
+    assert_eq!(error.call, Call::IpcClose);
 }
 
 #[test]

@@ -9,7 +9,8 @@ mod peers;
 mod streams;
 
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
 
 use super::CudaDriver;
@@ -42,6 +43,8 @@ struct State {
     /// The thread's capture mode.
     mode: u32,
     synchronized: u32,
+    /// Descriptors that were imported.
+    imported: Vec<usize>,
     properties: Option<MemAllocationProp>,
     /// What set-access was called with: the address, and who has which access.
     access: Vec<(CUdeviceptr, Vec<(CUdevice, u32)>)>,
@@ -160,6 +163,41 @@ unsafe extern "C" fn mem_create(
         state.created += 1;
         put(handle, state.created as CUmemGenericAllocationHandle)
     })
+}
+unsafe extern "C" fn mem_export_to_shareable_handle(
+    shareable: *mut c_void,
+    _: CUmemGenericAllocationHandle,
+    kind: u32,
+    _: c_ulonglong,
+) -> RawStatus {
+    assert_eq!(kind, MEM_HANDLE_TYPE_POSIX_FD);
+    in_context(|state| {
+        state.created += 1;
+        let (reader, _) = std::io::pipe().unwrap();
+        put(shareable.cast(), OwnedFd::from(reader).into_raw_fd())
+    })
+}
+unsafe extern "C" fn mem_import_from_shareable_handle(
+    handle: *mut CUmemGenericAllocationHandle,
+    shareable: *mut c_void,
+    kind: u32,
+) -> RawStatus {
+    assert_eq!(kind, MEM_HANDLE_TYPE_POSIX_FD);
+    in_context(|state| {
+        state.created += 1;
+        state.imported.push(shareable.addr());
+        put(handle, state.created as CUmemGenericAllocationHandle)
+    })
+}
+unsafe extern "C" fn ipc_get_mem_handle(memory: *mut IpcMemHandle, address: CUdeviceptr) -> RawStatus {
+    in_context(|_| put(memory, IpcMemHandle { reserved: [address as u8; 64] }))
+}
+unsafe extern "C" fn ipc_open_mem_handle(address: *mut CUdeviceptr, memory: IpcMemHandle, flags: c_uint) -> RawStatus {
+    assert_eq!(flags, 1, "the only flag that there is");
+    in_context(|_| put(address, CUdeviceptr::from(memory.reserved[63]) << 32))
+}
+unsafe extern "C" fn ipc_close_mem_handle(address: CUdeviceptr) -> RawStatus {
+    in_context(|_| if address == UNMAPPABLE { NEWER_STATUS } else { Status::SUCCESS.0 })
 }
 unsafe extern "C" fn mem_release(_: CUmemGenericAllocationHandle) -> RawStatus {
     in_context(|_| Status::SUCCESS.0)
@@ -315,6 +353,11 @@ fn entry_points() -> EntryPoints {
         ctx_push_current: Some(ctx_push_current),
         ctx_pop_current: Some(ctx_pop_current),
         mem_create: Some(mem_create),
+        mem_export_to_shareable_handle: Some(mem_export_to_shareable_handle),
+        mem_import_from_shareable_handle: Some(mem_import_from_shareable_handle),
+        ipc_get_mem_handle: Some(ipc_get_mem_handle),
+        ipc_open_mem_handle: Some(ipc_open_mem_handle),
+        ipc_close_mem_handle: Some(ipc_close_mem_handle),
         mem_release: Some(mem_release),
         mem_address_reserve: Some(mem_address_reserve),
         mem_address_free: Some(mem_address_free),

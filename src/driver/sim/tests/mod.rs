@@ -1,6 +1,7 @@
 //! The simulated GPU as an allocator sees it: the rules of memory, faults, leaks, failures and costs.
 
 mod bytes;
+mod share;
 mod time;
 
 use super::*;
@@ -372,6 +373,9 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
     let (address, handles) = mapped(gpu, &[G]);
     let empty = gpu.reserve(G, 0).unwrap();
     let memory = gpu.malloc(1).unwrap();
+    // Its first allocation has the same address.
+    let other = self::gpu();
+    other.malloc(1).unwrap();
     let event = gpu.event_create().unwrap();
     gpu.launch(S, &[], 1_000_000).unwrap();
     let before = (gpu.leaks(), gpu.memory_info().unwrap());
@@ -399,6 +403,18 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
             gpu.connect_peer(1);
             let answer = gpu.enable_peer_access(1, true);
             assert!(!gpu.can_peer_use(1, Range { address, size: G }));
+            answer
+        }
+        Call::Export => gpu.export(handles[0]).map(drop),
+        Call::Import => gpu.import(&gpu.export(handles[0]).unwrap(), G).map(drop),
+        Call::IpcGet => gpu.ipc_get(memory).map(drop),
+        Call::IpcOpen => gpu.ipc_open(&other.ipc_get(memory).unwrap()).map(drop),
+        Call::IpcClose => {
+            gpu.fail_no_more();
+            let opened = gpu.ipc_open(&other.ipc_get(memory).unwrap()).unwrap();
+            gpu.fail_nth(call, 1, Status::UNKNOWN);
+            let answer = gpu.ipc_close(opened);
+            gpu.ipc_close(opened).unwrap();
             answer
         }
         Call::IsCapturing => gpu.is_capturing(S).map(drop),
