@@ -231,7 +231,7 @@ pub extern "C" fn mq_clear_last_error() {
 /// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 21] = [
+    let names: [&CStr; 22] = [
         c"MQ_STATUS_OK",
         c"MQ_STATUS_INVALID_ARGUMENT",
         c"MQ_STATUS_INVALID_HANDLE",

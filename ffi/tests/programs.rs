@@ -75,6 +75,14 @@ fn pools() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn sharing() {
+    if let Some(program) = Program::build("tests/sharing.c") {
+        run(&mut program.command());
+    }
+}
+
 #[test]
 fn threads() {
     if let Some(program) = Program::build("tests/threads.c") {

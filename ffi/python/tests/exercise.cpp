@@ -35,8 +35,9 @@ void history_is_kept() {
   void* before = allocator::raw_alloc_with_stream(1000, nullptr);
   record(true);
   CHECK(allocator::get()->isHistoryEnabled());
-  int tracked = 0;
-  allocator::attachAllocatorTraceTracker([&tracked](const allocator::TraceEntry&) { tracked++; });
+  // The tracker stays for as long as the process lives.
+  static int tracked = 0;
+  allocator::attachAllocatorTraceTracker([](const allocator::TraceEntry&) { tracked++; });
   void* kept = allocator::raw_alloc_with_stream(5000, nullptr);
   void* freed = allocator::raw_alloc_with_stream(30 << 20, nullptr);
   allocator::raw_delete(freed);
@@ -91,13 +92,6 @@ void the_rest_is_answered() {
   allocator::cacheInfo(0, &largest);
   CHECK(largest >= 1);
   CHECK(allocator::getBaseAllocation(block, &size) == block && size == 3 << 20);
-  bool refused = false;
-  try {
-    allocator::shareIpcHandle(block);
-  } catch (const c10::NotImplementedError& error) {
-    refused = std::string(error.what()).find("other processes") != std::string::npos;
-  }
-  CHECK(refused);
   auto data = allocator::get()->allocate(0);
   CHECK(data.get() == nullptr && data.get_deleter() != nullptr);
   {
@@ -107,6 +101,36 @@ void the_rest_is_answered() {
   CHECK(allocator::getDeviceStats(0).allocated_bytes[0].current == 3 << 20);
   allocator::raw_delete(block);
   allocator::raw_delete(nullptr);
+}
+
+std::string refusal(const std::string& handle) {
+  try {
+    allocator::getIpcDevPtr(handle);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+void memory_is_shared() {
+  // Many chunks: a handle longer than the first buffer.
+  void* block = allocator::raw_alloc_with_stream(size_t(3) << 30, nullptr);
+  const auto shared = allocator::shareIpcHandle(block);
+  CHECK(shared.offset >= 0 && allocator::shareIpcHandle(block).handle == shared.handle);
+  auto open = allocator::getIpcDevPtr(shared.handle);
+  CHECK(open != nullptr && open.get() != block);
+  // Tensors of one storage share one mapping.
+  CHECK(allocator::getIpcDevPtr(shared.handle) == open);
+  void* first = open.get();
+  open.reset();
+  open = allocator::getIpcDevPtr(shared.handle);
+  CHECK(open.get() == first);
+  CHECK(refusal("cudaIpcMemHandle").find("must use memquilt too") != std::string::npos);
+  CHECK(refusal("cudaIpcMemHandle").find("name no shared memory") != std::string::npos);
+  open.reset();
+  allocator::raw_delete(block);
+  allocator::emptyCache();
+  CHECK(refusal(shared.handle).find("has freed the memory") != std::string::npos);
 }
 
 // Simulated devices are no peers: the refusal comes from the device whose memory it is about. Last, since their addresses
@@ -131,6 +155,7 @@ extern "C" const char* exercise() {
     history_is_kept();
     observers_are_told();
     the_rest_is_answered();
+    memory_is_shared();
     peers_are_asked_for();
     return nullptr;
   } catch (const std::exception& error) {

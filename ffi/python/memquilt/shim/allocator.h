@@ -175,6 +175,7 @@ class Allocator final : public CUDAAllocator {
   // Frees on whatever device it is.
   mq_status free(void* pointer);
   mq_allocator owner_of(void* pointer);
+  void close_shared(DeviceIndex device, const std::string& handle, mq_allocator allocator, void* pointer);
   void report_to_profiler(mq_allocator handle, void* pointer, int64_t bytes, DeviceIndex device);
   std::vector<mq_pool_block> live_blocks(DeviceIndex device, MempoolId pool);
   void use_pool_on_oom(DeviceIndex device, MempoolId pool, bool use);
@@ -199,6 +200,10 @@ class Allocator final : public CUDAAllocator {
 
   // It compares clocks over its lifetime: the longer, the better.
   c10::ApproximateClockToUnixTimeConverter clock_;
+
+  std::mutex opening_shared_;
+  // Memory of other processes that is open, by its handle: tensors that share a storage share this.
+  std::map<std::pair<DeviceIndex, std::string>, std::weak_ptr<void>> shared_;
 
   // Read without a lock by whoever allocates.
   std::atomic<CreateContextFn> recorder_{nullptr};
