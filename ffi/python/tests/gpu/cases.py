@@ -16,6 +16,7 @@ import time
 
 import torch
 from models import Transformer, mlp
+from sharing import processes
 from torch import nn
 
 MIB = 1 << 20
@@ -410,6 +411,7 @@ CASES = [
     limits,
     contents,
     peers,
+    processes,
 ]
 
 

@@ -26,6 +26,7 @@ TOGETHER = {
     "statistics": ("native", "memquilt"),
     "pools": ("native", "memquilt"),
     "peers": ("native", "memquilt"),
+    "processes": ("native", "expandable", "memquilt", "command"),
     "small_train": ("native", "memquilt", "command", "pluggable"),
 }
 OURS = ("memquilt", "command", "pluggable")
