@@ -1,4 +1,4 @@
-"""The largest batch that fits, by bisection: python largest.py [--fraction PART] [JOB ...]. Needs a GPU, PyTorch, memquilt.
+"""The largest batch that fits, by bisection: python largest.py [--fraction PART] [--start BATCH] [JOB ...]. Needs a GPU, PyTorch, memquilt.
 
 A process for each job and allocator (native, expandable, memquilt). A batch fits if a few steps of different lengths run,
 the cache emptied before the first; what the card may give is limited to a part of it, so that a step is short. One line of
@@ -62,8 +62,8 @@ def fits(model, optimizer, batch, make):
     return True
 
 
-def search(job, allocator, fraction):
-    """The largest batch, as one line."""
+def search(job, allocator, fraction, start_at):
+    """The largest batch, as one line. The search begins at one of this size."""
     if allocator == "memquilt":
         import memquilt
 
@@ -75,20 +75,26 @@ def search(job, allocator, fraction):
     make_model, make = jobs()[job]
     model = make_model().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
-    start, tries, low, high = time.monotonic(), 0, 0, 2
-    if not fits(model, optimizer, 1, make):
+    start = time.monotonic()
+    fitting = {}
+
+    def does_fit(batch):
+        if batch not in fitting:
+            fitting[batch] = fits(model, optimizer, batch, make)
+        return fitting[batch]
+
+    # The optimizer's state is there from the first step on.
+    if not does_fit(1):
         return {"batch": 0}
-    low = 1
-    while True:
-        tries += 1
-        if not fits(model, optimizer, high, make):
-            break
-        low, high = high, 2 * high
+    low = high = start_at
+    while not does_fit(low):
+        low, high = low * 3 // 4, low
+    while does_fit(high):
+        low, high = high, high * 5 // 4 + 1
     while high - low > 1:
-        tries += 1
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(model, optimizer, middle, make) else (low, middle)
-    return {"batch": low, "tries": tries, "seconds": round(time.monotonic() - start, 1)}
+        low, high = (middle, high) if does_fit(middle) else (low, middle)
+    return {"batch": low, "tries": len(fitting), "seconds": round(time.monotonic() - start, 1)}
 
 
 def main():
@@ -96,9 +102,10 @@ def main():
     parser.add_argument("jobs", nargs="*", default=["recompute", "plain", "long"])
     parser.add_argument("--fraction", type=float, default=0.3)
     parser.add_argument("--allocator", choices=ALLOCATORS, help="search in this process, with one")
+    parser.add_argument("--start", type=int, default=16, help="a batch near the largest that fits: the search is shorter")
     args = parser.parse_args()
     if args.allocator:
-        print(json.dumps(search(args.jobs[0], args.allocator, args.fraction)))
+        print(json.dumps(search(args.jobs[0], args.allocator, args.fraction, args.start)))
         return
     for job in args.jobs:
         for allocator in ALLOCATORS:
@@ -109,7 +116,7 @@ def main():
             result = {"job": job, "allocator": allocator, "fraction": args.fraction}
             try:
                 done = subprocess.run(
-                    [*command, "--fraction", str(args.fraction)],
+                    [*command, "--fraction", str(args.fraction), "--start", str(args.start)],
                     env=environment, capture_output=True, text=True, timeout=LIMIT_S,
                 )
                 if done.returncode == 0:
