@@ -1,4 +1,6 @@
-"""The largest batch that fits, by bisection: python largest.py [--fraction PART] [--start BATCH] [JOB ...]. Needs a GPU, PyTorch, memquilt.
+"""The largest batch that fits, by bisection: python largest.py [--fraction PART] [--start BATCH] [JOB ...].
+
+Needs a GPU, PyTorch and memquilt.
 
 A process for each job and allocator (native, expandable, memquilt). A batch fits if a few steps of different lengths run,
 the cache emptied before the first; what the card may give is limited to a part of it, so that a step is short. One line of
