@@ -104,7 +104,9 @@ def main():
     parser.add_argument("jobs", nargs="*", default=["recompute", "plain", "long"])
     parser.add_argument("--fraction", type=float, default=0.3)
     parser.add_argument("--allocator", choices=ALLOCATORS, help="search in this process, with one")
-    parser.add_argument("--start", type=int, default=16, help="a batch near the largest that fits: the search is shorter")
+    parser.add_argument(
+        "--start", type=int, default=16, help="a batch near the largest that fits: the search is shorter"
+    )
     args = parser.parse_args()
     if args.allocator:
         print(json.dumps(search(args.jobs[0], args.allocator, args.fraction, args.start)))
@@ -119,7 +121,10 @@ def main():
             try:
                 done = subprocess.run(
                     [*command, "--fraction", str(args.fraction), "--start", str(args.start)],
-                    env=environment, capture_output=True, text=True, timeout=LIMIT_S,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=LIMIT_S,
                 )
                 if done.returncode == 0:
                     result.update(json.loads(done.stdout.splitlines()[-1]))
