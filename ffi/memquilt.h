@@ -346,6 +346,11 @@ const char *mq_version(void);
 // the defaults. `*allocator` is set to 0 where this fails.
 mq_status mq_create(const char *device, const char *options, mq_allocator *allocator);
 
+// Options, as `mq_create` takes them, in the library's own words: each that differs from its default, once. "" if none
+// does. `MQ_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
+// fork then. The buffer is as in `mq_stats_json`.
+mq_status mq_read_options(const char *options, char *buffer, size_t capacity, size_t *length);
+
 // Ends an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
 // streams that still use some; blocks that are live stay valid, and are lost to the device until the process ends.
 // Where other threads are in a call with the allocator, or this is called from a callback of it, the last such call does

@@ -1,11 +1,12 @@
 //! An allocator: its beginning and end, memory, what is given back, limits, and callbacks.
 
 use crate::boundary::{self, call, give, offer, text};
+use crate::figures::write_text;
 use crate::instance::Instance;
 use crate::registry::{self, enter};
 use crate::status::{Failure, Outcome, Status};
 use crate::{AllocatorId, Stream};
-use memquilt::{CallbackId, MemoryPressure as Pressure};
+use memquilt::{CallbackId, Config, MemoryPressure as Pressure};
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
@@ -32,6 +33,22 @@ pub unsafe extern "C" fn mq_create(
     };
     // SAFETY: as above.
     unsafe { give(allocator, 0, "allocator", create) }
+}
+
+/// Options, as `mq_create` takes them, in the library's own words: each that differs from its default, once. "" if none
+/// does. `MQ_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
+/// fork then. The buffer is as in `mq_stats_json`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_read_options(
+    options: *const c_char,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Status {
+    // SAFETY: as for every function (see the header).
+    let read = || Ok(Config::parse(unsafe { text(options, "options") }?)?.to_string());
+    // SAFETY: as above.
+    unsafe { write_text(buffer, capacity, length, read) }
 }
 
 /// Ends an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the

@@ -50,6 +50,9 @@ static void in_child(void *plugged) {
 
 int main(void) {
     // Before the first allocator there is nothing to protect: a child may have its own.
+    char options[80];
+    OK(mq_read_options("max_views:8,memory_limit:1024MiB,max_views:7", options, sizeof options, NULL));
+    CHECK(strcmp(options, "memory_limit:1GiB,max_views:7") == 0);
     pid_t child = fork();
     if (child == 0) {
         mq_allocator own = create("sim:h200", NULL);

@@ -18,6 +18,9 @@ static void null_is_refused_where_something_is_needed(void) {
     FAILS(mq_whatif_json("x", NULL, "", NULL, 0, NULL), MQ_STATUS_INVALID_ARGUMENT, "device is NULL");
     FAILS(mq_whatif_json("x", "cuda:0", "", NULL, 0, NULL), MQ_STATUS_DEVICE, "cuda:0");
     FAILS(mq_whatif_json("x", "sim:h200", "stitch", NULL, 0, NULL), MQ_STATUS_OPTIONS, "stitch");
+    FAILS(mq_read_options(NULL, NULL, 0, NULL), MQ_STATUS_INVALID_ARGUMENT, "options is NULL");
+    FAILS(mq_read_options("strateg:stitch", NULL, 0, NULL), MQ_STATUS_OPTIONS, "did you mean `strategy`");
+    FAILS(mq_read_options("max_views:7", NULL, 0, NULL), MQ_STATUS_BUFFER_TOO_SMALL, "12 bytes");
     FAILS(mq_whatif_json("/nowhere/x", "sim:h200", "", NULL, 0, NULL), MQ_STATUS_FILE, "/nowhere/x");
     FAILS(mq_on_memory_pressure(a, NULL, NULL, NULL), MQ_STATUS_INVALID_ARGUMENT, "callback is NULL");
     FAILS(mq_pool_create(a, NULL), MQ_STATUS_INVALID_ARGUMENT, "pool is NULL");

@@ -47,10 +47,9 @@ def _load():
         raise ImportError(f"{PATH} has binary interface {found}; expected {ABI_VERSION}")
     text = (c_char_p, c_size_t, POINTER(c_size_t))
     signatures = {
-        "mq_create": (c_char_p, c_char_p, POINTER(c_uint64)),
-        "mq_destroy": (c_uint64,),
         "mq_malloc": (c_uint64, c_size_t, c_void_p, POINTER(c_void_p)),
         "mq_free": (c_uint64, c_void_p),
+        "mq_read_options": (c_char_p, *text),
         "mq_plugged": (c_int, POINTER(c_uint64)),
         "mq_stats_json": (c_uint64, *text),
         "mq_fragmentation_json": (c_uint64, *text),
@@ -97,8 +96,8 @@ def plugged(device):
     return handle.value
 
 
-def read_json(function, *arguments):
-    """The JSON that a function writes to a buffer, as Python values."""
+def read_text(function, *arguments):
+    """The text that a function writes to a buffer."""
     needed = c_size_t(1 << 14)
     while True:
         buffer = ctypes.create_string_buffer(needed.value + 1)
@@ -106,14 +105,18 @@ def read_json(function, *arguments):
         # The text may grow from call to call.
         if status != BUFFER_TOO_SMALL:
             check(status)
-            return json.loads(buffer.value)
+            return buffer.value.decode()
 
 
-def check_options(options):
-    """Raises `OptionError` for options that cannot be read. Touches no GPU."""
-    handle = c_uint64()
-    check(library.mq_create(b"sim:h200", options.encode(), byref(handle)))
-    check(library.mq_destroy(handle))
+def read_json(function, *arguments):
+    """The JSON that a function writes to a buffer, as Python values."""
+    return json.loads(read_text(function, *arguments))
+
+
+def read_options(options):
+    """Options in the library's own words: each that is not the default, once. Raises `OptionError` for those that cannot
+    be read. Makes no allocator: of a process that has one, forked children could use none."""
+    return read_text(library.mq_read_options, options.encode())
 
 
 def path_of(path):

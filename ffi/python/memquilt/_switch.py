@@ -4,13 +4,18 @@ import ctypes
 import os
 import sys
 import warnings
+from functools import partial
 
-from . import _shim
-from ._library import PATH, check_options, library
+from . import _children, _shim
+from ._library import PATH, library, read_options
 from ._options import join
 
 VARIABLE = "MEMQUILT_CONF"
 _enabled = None
+# The options, if it was enabled because it is in the process that started this one.
+_inherited = None
+# What enables it as soon as PyTorch is imported, for the same reason.
+_waiting = None
 
 
 def enabled():
@@ -36,20 +41,77 @@ def current_device(device):
 def enable(*, shim=None, **options):
     """Makes memquilt PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
     library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable MEMQUILT_CONF.
+    Processes that multiprocessing starts from now on, by `spawn` or `forkserver`, have it too, with the same options.
 
     Nothing may have used CUDA before: an allocator cannot be changed later. `shim` False uses PyTorch's pluggable
     interface, which needs no compiler and loses much (a warning says what), True raises where the shim cannot be had;
     by default the one stands in for the other.
 
+    In a process that has it from its parent a call that asks for the same does nothing; before PyTorch is imported
+    there, it may still ask for something else.
+
     Raises `OptionError` for options that cannot be read, `RuntimeError` where it is too late, there is no PyTorch with
     CUDA, or memquilt is enabled already.
     """
-    global _enabled
-    if _enabled is not None:
-        raise RuntimeError("memquilt is PyTorch's allocator already: enable() is called once")
     text = join(os.environ.get(VARIABLE), options)
-    check_options(text)
+    found = read_options(text)
+    if _waiting is not None:
+        _waiting.cancel()
+    # Another thread that enables it does so within this import.
     torch = _torch()
+    if _enabled is not None:
+        if _inherited is None:
+            raise RuntimeError("memquilt is PyTorch's allocator already: enable() is called once")
+        if found != read_options(_inherited) or shim not in (None, _enabled == "full"):
+            raise RuntimeError(
+                f"memquilt is PyTorch's allocator already, {_enabled}, with the options of the process that started "
+                f'this one ("{_inherited}"). Ask for the same, or call enable() before torch is imported'
+            )
+        return
+    reason = _become(torch, text, shim)
+    if reason is not None:
+        warnings.warn(
+            f"memquilt is PyTorch's pluggable allocator ({reason}). Missing there: torch.OutOfMemoryError (a request "
+            "that fails ends in an illegal address), torch.cuda.memory_stats, memory_allocated, max_memory_allocated "
+            "and snapshots (memquilt.stats() and memquilt.snapshot() have them), memory history, MemPool, "
+            'torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs. Install a C++ '
+            "compiler for all of it.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def inherit(conf, shim):
+    """In a process that multiprocessing started: enables memquilt as in the one that started it, now or when PyTorch is
+    imported. A failure is a warning."""
+    global _inherited, _waiting
+    if _enabled is not None:
+        # By a module that the fork server imported, before it forked this process.
+        _inherited = os.environ[VARIABLE]
+        return
+    # A fork server's environment may be older than the parent's.
+    os.environ[VARIABLE] = conf
+    _children.hand_down(conf, shim)
+    _waiting = _children.AfterImport("torch", partial(_follow, conf, shim))
+
+
+def _follow(conf, shim):
+    global _inherited
+    try:
+        # Of what a pluggable allocator lacks, the parent has been warned.
+        _become(_torch(), conf, shim)
+        _inherited = conf
+    except Exception as error:  # noqa: BLE001 - whatever it is, the process can do without
+        warnings.warn(
+            f"memquilt is not PyTorch's allocator in this process, though it is in its parent: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _become(torch, conf, shim):
+    """Installs it. Returns why it is not by the shim, or None."""
+    global _enabled
     if torch.cuda.is_initialized():
         raise RuntimeError(
             "too late: CUDA was used before memquilt.enable(), and PyTorch's allocator cannot be changed any more. "
@@ -57,15 +119,18 @@ def enable(*, shim=None, **options):
         )
     before = os.environ.get(VARIABLE)
     # Read by the library when a device is used first, and by child processes.
-    os.environ[VARIABLE] = text
+    os.environ[VARIABLE] = conf
     try:
-        _enabled = _install(torch, shim)
+        reason = _install(torch, shim)
     except BaseException:
         if before is None:
             del os.environ[VARIABLE]
         else:
             os.environ[VARIABLE] = before
         raise
+    _enabled = "full" if reason is None else "pluggable"
+    _children.hand_down(conf, _enabled == "full")
+    return reason
 
 
 def _torch():
@@ -79,27 +144,18 @@ def _torch():
 
 
 def _install(torch, shim):
-    if shim is not False:
+    if shim is False:
+        reason = "shim=False"
+    else:
         try:
             _shim.install(torch)
-            return "full"
+            return None
         except _shim.ShimError as error:
             if shim:
                 raise RuntimeError(f"memquilt's shim for PyTorch cannot be had: {error}") from error
             reason = str(error)
-    else:
-        reason = "shim=False"
     _plug(torch)
-    warnings.warn(
-        f"memquilt is PyTorch's pluggable allocator ({reason}). Missing there: torch.OutOfMemoryError (a request that "
-        "fails ends in an illegal address), torch.cuda.memory_stats, memory_allocated, max_memory_allocated and "
-        "snapshots (memquilt.stats() and memquilt.snapshot() have them), memory history, MemPool, "
-        'torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs. Install a C++ '
-        "compiler for all of it.",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-    return "pluggable"
+    return reason
 
 
 def _plug(torch):

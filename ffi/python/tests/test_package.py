@@ -52,7 +52,7 @@ class Options(unittest.TestCase):
             _options.join(None, {"roundup_power2_divisions": {256: 1, ">": 4}}), "roundup_power2_divisions:[256:1,>:4]"
         )
         self.assertEqual(_options.join("", {}), "")
-        _library.check_options("strategy:stitch,roundup_power2_divisions:[256:1,>:4]")
+        _library.read_options("strategy:stitch,roundup_power2_divisions:[256:1,>:4]")
 
     def test_that_cannot_be_read_are_errors_with_a_hint(self):
         with self.assertRaises(memquilt.OptionError) as raised:

@@ -1,0 +1,121 @@
+"""How processes that Python's multiprocessing starts (`spawn`, `forkserver`) get memquilt as the one that starts them.
+
+multiprocessing sends a new process a dict before it imports the program's main module there. One value more in it, of no
+use in itself, runs a few lines when it is unpickled. Those call `_switch.inherit`, which waits for PyTorch by
+`AfterImport`: a process that never imports it pays for the import of memquilt alone. coverage.py follows processes by the
+same way.
+"""
+
+import sys
+from functools import wraps
+
+KEY = "memquilt"
+
+# What the new process runs. It is sent as text, for memquilt may be missing there, and that must not end the process.
+# `path` is put in place for good a moment later, by multiprocessing.
+_INHERIT = """
+import sys, warnings
+before, sys.path = sys.path, path
+try:
+    from memquilt._switch import inherit
+except Exception as error:
+    inherit = None
+    warnings.warn(
+        f"memquilt is not PyTorch's allocator in this process, though it is in its parent: {error}", RuntimeWarning
+    )
+finally:
+    sys.path = before
+if inherit is not None:
+    inherit(conf, shim)
+"""
+_handed_down = None
+
+
+def hand_down(conf, shim):
+    """Every process that this one starts from now on gets memquilt with these options, by the shim or without."""
+    global _handed_down
+    # Not above: PyTorch has it already, and what needs no PyTorch does without.
+    from multiprocessing import spawn
+
+    if _handed_down is None:
+        spawn.get_preparation_data = _with_inheritance(spawn.get_preparation_data)
+    _handed_down = conf, shim
+
+
+def _with_inheritance(get_preparation_data):
+    @wraps(get_preparation_data)
+    def with_inheritance(*arguments, **keywords):
+        data = get_preparation_data(*arguments, **keywords)
+        data[KEY] = _Inheritance(data.get("sys_path", sys.path), *_handed_down)
+        return data
+
+    return with_inheritance
+
+
+class _Inheritance:
+    """Pickled, it is a call of `exec`, which needs nothing of memquilt where it is unpickled."""
+
+    def __init__(self, path, conf, shim):
+        self._names = {"path": path, "conf": conf, "shim": shim}
+
+    def __reduce__(self):
+        return exec, (_INHERIT, self._names)
+
+
+class AfterImport:
+    """Calls a function after a module was imported for the first time; at once if it was already.
+
+    It is a finder at the head of `sys.meta_path`, which leaves it when the module is there. Until then it stays: a
+    program may ask for a module's spec, to know whether it is installed, and an import may fail and be tried again.
+    """
+
+    def __init__(self, name, function):
+        self._name = name
+        self._function = function
+        if sys.modules.get(name) is not None:
+            function()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def cancel(self):
+        """Leaves. Whether it was still waiting."""
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:
+            return False
+        return True
+
+    def find_spec(self, name, path=None, target=None):
+        """For the one module, the spec that the other finders have, with a loader that says when it is imported."""
+        if name != self._name:
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                # A folder without __init__.py has a spec too, and nothing to execute.
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self)
+                return spec
+        return None
+
+    def imported(self):
+        """Called by the loader, with the module's import lock held."""
+        if self.cancel():
+            self._function()
+
+
+class _Loader:
+    """A module's own loader, and a call after it. The module never sees it."""
+
+    def __init__(self, loader, waiting):
+        self._loader = loader
+        self._waiting = waiting
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._waiting.imported()

@@ -1,0 +1,282 @@
+"""Processes that multiprocessing starts. Most of it with a stand-in for PyTorch, which takes a pluggable allocator."""
+
+import os
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+from processes import has_torch, run
+
+# Of a version that the shim does not know.
+TORCH = """
+import os, types
+__version__ = "0.1"
+version = types.SimpleNamespace(cuda="13.0")
+
+class Pluggable:
+    def __init__(self, library, malloc, free):
+        assert os.path.isfile(library)
+    def allocator(self):
+        return self
+    def __getattr__(self, name):
+        return lambda function: None
+
+cuda = types.SimpleNamespace(
+    is_initialized=lambda: "CUDA_IS_USED" in os.environ,
+    memory=types.SimpleNamespace(CUDAPluggableAllocator=Pluggable, change_current_allocator=lambda allocator: None),
+)
+"""
+
+PROGRAM = """
+import multiprocessing, os, sys
+{top}
+
+def start(function, *arguments):
+    process = multiprocessing.Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == 0, process.exitcode
+
+def say():
+    import memquilt
+    print(memquilt.enabled(), os.environ["MEMQUILT_CONF"], flush=True)
+
+def child():
+{child}
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+{main}
+    start(child)
+"""
+
+
+METHODS = ("spawn", "forkserver")
+ENABLE = "import memquilt; memquilt.enable(max_views=7)"
+
+
+class Programs(unittest.TestCase):
+    """A program in a folder of its own, run once for each way to start a process."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def run_program(self, *, child, main=ENABLE, top="", before=(), methods=METHODS, **keywords):
+        parts = {"child": textwrap.indent(textwrap.dedent(child), "    "), "main": textwrap.indent(main, "    ")}
+        (self.folder / "program.py").write_text(PROGRAM.format(top=top, **parts))
+        for method in methods:
+            with self.subTest(method=method):
+                # A fork server does not take its path from the program, nor does the command.
+                path = os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")])
+                done = run(*before, self.folder / "program.py", method, PYTHONPATH=path, **keywords)
+                self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+                yield done
+
+
+class Children(Programs):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "torch").mkdir()
+        (self.folder / "torch" / "__init__.py").write_text(TORCH)
+
+    def test_have_it_when_pytorch_is_imported(self):
+        child = """
+        import importlib.util, memquilt
+        assert importlib.util.find_spec("torch") is not None and "torch" not in sys.modules
+        assert memquilt.enabled() is None and type(sys.meta_path[0]).__name__ == "AfterImport"
+        import torch
+        assert type(sys.meta_path[0]).__name__ != "AfterImport"
+        assert "memquilt" not in type(torch.__loader__).__module__ and torch.__loader__ is torch.__spec__.loader
+        say()
+        """
+        for done in self.run_program(child=child):
+            self.assertEqual(done.stdout, "pluggable max_views:7\n")
+            self.assertEqual(done.stderr.count("RuntimeWarning"), 1, "it is the parent's")
+
+    def test_have_it_at_once_in_a_main_module_that_imports_pytorch(self):
+        top = """\
+import memquilt, torch
+# A fork server may have imported it before it forked.
+if __name__ == "__mp_main__" and sys.argv[1] == "spawn":
+    assert memquilt.enabled() == "pluggable"
+"""
+        for done in self.run_program(top=top, child="say()"):
+            self.assertEqual(done.stdout, "pluggable max_views:7\n")
+
+    def test_of_a_fork_server_that_imported_pytorch_before(self):
+        main = """\
+import memquilt
+multiprocessing.set_forkserver_preload(["torch"])
+start(print, "before")
+memquilt.enable(max_views=7)
+"""
+        child = "assert 'torch' in sys.modules or sys.argv[1] == 'spawn'\nimport torch\nsay()"
+        for done in self.run_program(main=main, child=child):
+            self.assertEqual(done.stdout, "before\npluggable max_views:7\n")
+
+    def test_of_a_fork_server_that_has_it_keep_it(self):
+        (self.folder / "early.py").write_text("import memquilt\nmemquilt.enable(max_views=9, shim=False)")
+        main = "multiprocessing.set_forkserver_preload(['early'])\n" + ENABLE
+        child = """
+        import memquilt
+        if sys.argv[1] == "forkserver":
+            assert memquilt.enabled() == "pluggable"
+            memquilt.enable(max_views=9)
+            print(memquilt.stats()["options"])
+        """
+        for done in self.run_program(main=main, child=child):
+            self.assertIn(done.stdout, ("", "max_views:9\n"))
+
+    def test_of_a_fork_server_that_imported_the_main_module_keep_it(self):
+        # As that of Python 3.14 and later does: earlier ones look for the module under another key.
+        main = """\
+from multiprocessing import spawn
+of_python = spawn.get_preparation_data
+def with_main(name):
+    data = of_python(name)
+    return {**data, "main_path": data["init_main_from_path"]}
+spawn.get_preparation_data = with_main
+"""
+        top = "import memquilt, torch\nmemquilt.enable(max_views=7)\nprint('once', flush=True)"
+        child = "memquilt.enable(max_views=7)\nassert memquilt.stats()['options'] == 'max_views:7'"
+        for done in self.run_program(top=top, main=main, child=child, methods=["forkserver"]):
+            self.assertEqual(done.stdout, "once\nonce\n", done.stderr)
+
+    def test_forked_before_the_first_allocation_have_an_allocator_of_their_own(self):
+        child = """
+        import ctypes, memquilt
+        say()
+        assert memquilt._library.library.memquilt_malloc(ctypes.c_size_t(512), 0, None) != 0
+        assert memquilt.stats()["allocated_bytes"]["all"]["current"] == 512
+        """
+        for done in self.run_program(child=child, methods=["fork"]):
+            self.assertEqual(done.stdout, "pluggable max_views:7\n")
+
+    def test_hand_it_down(self):
+        top = "def grandchild():\n    import torch\n    say()"
+        for done in self.run_program(top=top, child="assert 'torch' not in sys.modules\nstart(grandchild)"):
+            self.assertEqual(done.stdout, "pluggable max_views:7\n")
+
+    def test_never_import_pytorch_for_it(self):
+        child = "import memquilt\nassert memquilt.enabled() is None and 'torch' not in sys.modules"
+        for done in self.run_program(child=child):
+            self.assertEqual(done.stderr.count("RuntimeWarning"), 1)
+
+    def test_may_call_enable_for_the_same(self):
+        top = "import memquilt, torch\nmemquilt.enable(max_views=7, memory_limit='1GiB')"
+        child = "memquilt.enable(memory_limit='1024MiB')\nsay()"
+        for done in self.run_program(top="import memquilt, torch", main=top.splitlines()[1], child=child):
+            self.assertEqual(done.stdout, "pluggable max_views:7,memory_limit:1GiB\n")
+        for done in self.run_program(top=top, main="", child="say()"):
+            self.assertEqual(done.stdout.split()[0], "pluggable")
+
+    def test_may_not_ask_for_something_else_when_it_is_there(self):
+        child = """
+        import memquilt, torch
+        for wrong in ({"max_views": 8}, {"shim": True}):
+            try:
+                memquilt.enable(**wrong)
+            except RuntimeError as error:
+                assert "of the process that started this one" in str(error), error
+            else:
+                raise AssertionError(wrong)
+        memquilt.enable(max_views=7, shim=False)
+        say()
+        """
+        for done in self.run_program(child=child):
+            self.assertEqual(done.stdout, "pluggable max_views:7\n")
+
+    def test_may_ask_for_something_else_before(self):
+        child = """
+        import memquilt
+        memquilt.enable(max_views=8, shim=False)
+        import torch
+        say()
+        print(memquilt.stats()["options"])
+        try:
+            memquilt.enable()
+        except RuntimeError as error:
+            assert "called once" in str(error), error
+        else:
+            raise AssertionError("called twice")
+        """
+        for done in self.run_program(child=child):
+            self.assertEqual(done.stdout, "pluggable max_views:7,max_views:8\nmax_views:8\n")
+
+    def test_go_on_without_it_with_a_warning(self):
+        main = "import memquilt\nmemquilt.enable()\nos.environ['CUDA_IS_USED'] = ''"
+        child = "import torch\nsay()"
+        for done in self.run_program(main=main, child=child):
+            self.assertEqual(done.stdout, "None \n")
+            self.assertIn("RuntimeWarning: memquilt is not PyTorch's allocator in this process", done.stderr)
+            self.assertIn("too late: CUDA was used", done.stderr)
+
+    def test_that_cannot_import_memquilt_go_on_too(self):
+        main = "import memquilt\nmemquilt.enable()\n"
+        main += "sys.path = [path for path in sys.path if not os.path.isdir(path + '/memquilt')]"
+        for done in self.run_program(main=main, child="import torch\nprint('memquilt' in sys.modules)"):
+            self.assertEqual(done.stdout, "False\n")
+            self.assertIn("though it is in its parent: No module named 'memquilt'", done.stderr)
+
+    def test_find_it_where_the_parent_did(self):
+        # In place of a path that every Python here has: that of the parent alone.
+        import memquilt
+
+        (self.folder / "other").mkdir()
+        (self.folder / "other" / "memquilt").symlink_to(Path(memquilt.__file__).resolve().parent)
+        main = "sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + '/other')\nimport memquilt\n"
+        main += "memquilt.enable()"
+        child = "import memquilt, torch\nassert '/other/' in memquilt.__file__\nsay()"
+        for done in self.run_program(main=main, child=child):
+            self.assertEqual(done.stdout, "pluggable \n")
+
+    def test_try_again_after_an_import_that_failed(self):
+        torch = self.folder / "torch" / "__init__.py"
+        torch.write_text("import os\nif 'BROKEN' in os.environ: raise ImportError('a library is missing')\n" + TORCH)
+        child = """
+        os.environ["BROKEN"] = ""
+        try:
+            import torch
+        except ImportError:
+            del os.environ["BROKEN"]
+        import torch
+        say()
+        """
+        for done in self.run_program(child=child):
+            self.assertEqual(done.stdout, "pluggable max_views:7\n")
+
+    def test_of_the_command_have_it(self):
+        main = "import memquilt"
+        before = ("-m", "memquilt", "run")
+        for done in self.run_program(main=main, child="import torch\nsay()", before=before, conf="max_views:9"):
+            self.assertEqual(done.stdout, "pluggable max_views:9\n")
+
+
+@unittest.skipUnless(has_torch(), "PyTorch with CUDA is not installed")
+class OfPyTorch(Programs):
+    USE = """
+    import memquilt, torch
+    assert memquilt.enabled() == "full" and torch.cuda.get_allocator_backend() == "memquilt"
+    address = torch._C._cuda_cudaCachingAllocator_raw_alloc(10 << 20, 0)
+    assert memquilt.stats()["allocated_bytes"]["all"]["current"] == 10 << 20
+    print(memquilt.stats()["options"])
+    """
+
+    def test_of_the_shim_have_the_shim(self):
+        for done in self.run_program(child=self.USE):
+            self.assertEqual((done.stdout, done.stderr), ("max_views:7\n", ""))
+
+    def test_of_torch_multiprocessing_and_the_command_have_it(self):
+        main = "import torch.multiprocessing\n"
+        main += "torch.multiprocessing.start_processes(rank, nprocs=2, start_method=sys.argv[1])"
+        top = "import torch\ndef rank(number):\n    child()"
+        before = ("-m", "memquilt", "run")
+        for done in self.run_program(top=top, main=main, child=self.USE, before=before, conf="max_views:9"):
+            self.assertEqual(done.stdout, "max_views:9\n" * 3, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
