@@ -8,6 +8,7 @@ mod capturing;
 mod pinned;
 mod released;
 mod restored;
+mod segmented;
 
 use memquilt::driver::sim::{CaptureMode, Piece, Range, SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, StreamId};
