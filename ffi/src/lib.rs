@@ -3,6 +3,7 @@
 //! ```text
 //! allocator.rs   create and destroy; allocate, free, give back, limits; memory callbacks
 //! pools.rs       private pools and their routes
+//! sources.rs     private pools with segments of their own
 //! figures.rs     statistics and fragmentation, as structs and as JSON
 //! recording.rs   snapshots and traces, to files
 //! picture.rs     what an allocator holds, segment by segment
@@ -32,6 +33,7 @@ pub mod pluggable;
 pub mod pools;
 pub mod recording;
 mod registry;
+pub mod sources;
 pub mod status;
 pub mod watching;
 

@@ -50,7 +50,8 @@ pub enum Status {
     BufferTooSmall = 15,
     /// The process is a fork of the one that used the library: it can use none of the parent's memory.
     Forked = 16,
-    /// A filter of a private pool called the library.
+    /// A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
+    /// library.
     Reentrant = 17,
     /// As many allocators exist as can (1,024).
     TooManyAllocators = 18,
@@ -58,6 +59,10 @@ pub enum Status {
     Internal = 19,
     /// A block of a private pool cannot be handed out again where it was.
     NotRestorable = 20,
+    /// There is a private pool of that name already, or it has memory already.
+    PoolInUse = 21,
+    /// The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
+    Source = 22,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
@@ -121,6 +126,8 @@ impl From<Error> for Failure {
             Error::Device(_) => Status::Device,
             Error::Driver(_) => Status::Driver,
             Error::NotRestorable { .. } => Status::NotRestorable,
+            Error::PoolInUse { .. } => Status::PoolInUse,
+            Error::Source { .. } => Status::Source,
             Error::Internal(_) => Status::Internal,
         };
         let driver_status = if let Error::Driver(error) = &error { error.status.0 } else { 0 };
@@ -227,7 +234,7 @@ pub extern "C" fn mq_clear_last_error() {
 /// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 21] = [
+    let names: [&CStr; 23] = [
         c"MQ_STATUS_OK",
         c"MQ_STATUS_INVALID_ARGUMENT",
         c"MQ_STATUS_INVALID_HANDLE",
@@ -249,6 +256,8 @@ pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
         c"MQ_STATUS_TOO_MANY_ALLOCATORS",
         c"MQ_STATUS_INTERNAL",
         c"MQ_STATUS_NOT_RESTORABLE",
+        c"MQ_STATUS_POOL_IN_USE",
+        c"MQ_STATUS_SOURCE",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"MQ_STATUS_UNKNOWN").as_ptr()

@@ -76,6 +76,13 @@ fn pools() {
 }
 
 #[test]
+fn sources() {
+    if let Some(program) = Program::build("tests/sources.c") {
+        run(&mut program.command());
+    }
+}
+
+#[test]
 fn threads() {
     if let Some(program) = Program::build("tests/threads.c") {
         run(&mut program.command());
