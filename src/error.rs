@@ -45,8 +45,8 @@ pub enum Error {
         /// The pool.
         pool: PoolId,
     },
-    /// Where a private pool's segments come from, and whether they are split, is said before it has memory.
-    #[error("private pool {pool} is there already: its segments are chosen when it is opened, before it has memory")]
+    /// Where a private pool's segments come from is said once, before it has memory.
+    #[error("private pool {pool} has memory already, or segments of its own: they are chosen once, before it has any")]
     PoolInUse {
         /// The pool.
         pool: PoolId,

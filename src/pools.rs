@@ -187,19 +187,11 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Refuses a pool that cannot be opened with segments of its own.
-    pub(crate) fn may_open_with(&self, id: PoolId) -> Result<()> {
-        match id {
-            PoolId::NONE => Err(Error::UnknownPool { pool: id }),
-            _ if self.pools.contains_key(&id) => Err(Error::PoolInUse { pool: id }),
-            _ => Ok(()),
-        }
-    }
-
-    /// A new pool of that name, or one that has nothing yet, has segments of its own.
+    /// A pool that has nothing yet has segments of its own from now on.
     pub(crate) fn set_segments(&mut self, id: PoolId, segments: Segments) {
-        self.pools.entry(id).or_insert_with(|| PrivatePool { uses: 1, ..PrivatePool::default() }).segments =
-            Some(segments);
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.segments = Some(segments);
+        }
     }
 
     /// The segments of a pool that has its own.

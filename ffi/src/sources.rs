@@ -78,14 +78,14 @@ impl SegmentSource for Functions {
     }
 }
 
-/// A new private pool of that name, used once, whose segments come from `alloc` and go back by `free`; with NULL for both,
-/// from the device and to it. They are cached and split as the strategy `caching` does, whatever the allocator's. `flags` is
+/// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`; with
+/// NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever the allocator's. `flags` is
 /// 0 or `MQ_POOL_UNSPLIT`.
 ///
 /// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`, before
 /// a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed. `end`, which may be
-/// NULL, is called exactly once: with the last of the memory, or by this call where it fails (`MQ_STATUS_POOL_IN_USE`: there
-/// is a pool of that name) or has no functions. Where an allocator is destroyed while blocks of the pool are live, it is
+/// NULL, is called exactly once: with the last of the memory, or by this call where it fails (`MQ_STATUS_POOL_IN_USE`: the
+/// pool has memory already, or segments of its own) or has no functions. Where an allocator is destroyed while blocks of the pool are live, it is
 /// never called.
 #[unsafe(no_mangle)]
 pub extern "C" fn mq_pool_open_with(

@@ -59,7 +59,7 @@ pub enum Status {
     Internal = 19,
     /// A block of a private pool cannot be handed out again where it was.
     NotRestorable = 20,
-    /// There is a private pool of that name already, or it has memory already.
+    /// The private pool has memory already, or segments of its own: they are chosen once, before it has any.
     PoolInUse = 21,
     /// The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
     Source = 22,

@@ -131,14 +131,18 @@ static void answers_mean_what_they_say(mq_allocator a) {
 static void wrong_pools_end_their_source(mq_allocator a) {
     source s = of(a);
     mq_pool pool, none = {0, 0}, named = {0, 77};
+    void *address;
     OK(mq_pool_create(a, &pool));
+    OK(mq_pool_malloc(a, pool, MIB, NULL, &address));
     FAILS(mq_pool_open_with(a, pool, alloc, give_back, end, &s, 0), MQ_STATUS_POOL_IN_USE, "already");
+    OK(mq_free(a, address));
+    OK(mq_pool_release(a, pool));
+    OK(mq_pool_create(a, &pool));
     FAILS(mq_pool_open_with(a, none, alloc, give_back, end, &s, 0), MQ_STATUS_UNKNOWN_POOL, "(0, 0)");
     FAILS(mq_pool_open_with(a, named, alloc, NULL, end, &s, 0), MQ_STATUS_INVALID_ARGUMENT, "NULL");
     FAILS(mq_pool_open_with(a, named, alloc, give_back, end, &s, 1), MQ_STATUS_INVALID_ARGUMENT, "MQ_POOL_UNSPLIT");
     FAILS(mq_pool_open_with(0, named, alloc, give_back, end, &s, 0), MQ_STATUS_INVALID_HANDLE, "");
     CHECK(s.ends == 5 && s.allocs == 0);
-    void *address;
     OK(mq_pool_set_unsplit(a, pool));
     OK(mq_pool_malloc(a, pool, 3 * MIB, NULL, &address));
     size_t size;

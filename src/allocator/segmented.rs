@@ -45,7 +45,7 @@ use crate::strategy::segmented;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Allocator {
-    /// A new private pool of that name, used once, with segments of its own.
+    /// Uses the private pool of that name once more, or makes it; it has segments of its own from now on.
     ///
     /// When its last use was released, its memory serves nobody any more. What lies free goes back by
     /// [`Self::empty_pool`], [`Self::empty_cache`] and [`Self::trim`], before a request would fail, and at the allocator's
@@ -53,12 +53,15 @@ impl Allocator {
     /// source is dropped with the last of it. As any pool it can be opened anew until then.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] where there is one of that name. `segments` are
-    /// dropped then.
+    /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] where the pool has memory, or segments of its own,
+    /// already. `segments` are dropped then.
     pub fn open_pool_with(&self, pool: PoolId, segments: Segments) -> Result<()> {
-        let private = &mut self.core.lock().heap.private;
-        private.may_open_with(pool)?;
-        private.set_segments(pool, segments);
+        let heap = &mut self.core.lock().heap;
+        if heap.private.segments(pool).is_some() || !heap.holds_nothing(pool) {
+            return Err(Error::PoolInUse { pool });
+        }
+        heap.private.open(pool)?;
+        heap.private.set_segments(pool, segments);
         Ok(())
     }
 

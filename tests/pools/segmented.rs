@@ -427,11 +427,17 @@ fn unsplit_segments_are_one_block_each() {
 
 #[test]
 fn segments_are_chosen_before_there_is_memory() {
-    let (_, allocator) = on(StrategyKind::Stitch, "sim:h200");
+    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
+    let pool = allocator.create_pool();
+    let source = Source::of(&gpu);
+    allocator.open_pool_with(pool, source.segments()).unwrap();
+    assert_eq!((allocator.pool_stats(pool).unwrap().uses, source.book().dropped), (2, false), "used before");
     let pool = allocator.create_pool();
     assert_eq!(allocator.set_pool_unsplit(POOL), Err(Error::UnknownPool { pool: POOL }));
     allocator.allocate_in(pool, MIB, MAIN).unwrap();
     assert_eq!(allocator.set_pool_unsplit(pool), Err(Error::PoolInUse { pool }));
+    assert_eq!(allocator.open_pool_with(pool, source.segments()), Err(Error::PoolInUse { pool }));
+    assert!(source.book().dropped, "the second one");
     let plain = PoolId(0, 9);
     allocator.open_pool_with(plain, Segments::by_malloc()).unwrap();
     let [a, b] = [(); 2].map(|()| allocator.allocate_in(plain, 3 * MIB, MAIN).unwrap());
