@@ -7,8 +7,8 @@
 // - Addresses are those of the device; the library never follows one. NULL is no memory, and is freed by doing nothing.
 // - A pointer to a result must be valid, or NULL, which is refused where the result is needed. Results are zero where a
 //   function fails. Texts end in a NUL and are UTF-8; names of files need not be.
-// - Any thread may call any function at any time, also those that destroy what others use; but a filter of a private
-//   pool may call none.
+// - Any thread may call any function at any time, also those that destroy what others use; but filters and sources of
+//   private pools, and observers, may call none.
 // - In a process that was forked from one with allocators every function answers MQ_STATUS_FORKED and touches nothing.
 //   Only fork() is noticed, not a bare clone().
 
@@ -30,6 +30,10 @@
 // For `flags` of `mq_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
 // that a capture forbids, in any thread. Begin before the capture does, end after its end.
 #define MQ_POOL_CAPTURING 1
+
+// For `flags` of `mq_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
+// `no_split`.
+#define MQ_POOL_UNSPLIT 2
 
 // What a function returns. After anything but `MQ_STATUS_OK` nothing has changed for live allocations, and
 // `mq_last_error_text` says more.
@@ -68,7 +72,8 @@ typedef enum {
     MQ_STATUS_BUFFER_TOO_SMALL = 15,
     // The process is a fork of the one that used the library: it can use none of the parent's memory.
     MQ_STATUS_FORKED = 16,
-    // A filter of a private pool called the library.
+    // A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
+    // library.
     MQ_STATUS_REENTRANT = 17,
     // As many allocators exist as can (1,024).
     MQ_STATUS_TOO_MANY_ALLOCATORS = 18,
@@ -76,9 +81,13 @@ typedef enum {
     MQ_STATUS_INTERNAL = 19,
     // A block of a private pool cannot be handed out again where it was.
     MQ_STATUS_NOT_RESTORABLE = 20,
+    // The private pool has memory already, or segments of its own: they are chosen once, before it has any.
+    MQ_STATUS_POOL_IN_USE = 21,
+    // The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
+    MQ_STATUS_SOURCE = 22,
     // Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
     // gone, memory that it has freed.
-    MQ_STATUS_IPC = 21,
+    MQ_STATUS_IPC = 23,
 } mq_status;
 
 // What a block is doing.
@@ -311,6 +320,23 @@ typedef struct {
     uint64_t reserved_bytes;
 } mq_pool_stats;
 
+// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
+// `*address` gets its first byte, a multiple of 512, where no memory lies that the allocator has already. Answers 0; where
+// it has too little memory `MQ_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
+// asks again; any other number where it failed.
+//
+// Called by the thread whose request it is, under the allocator's lock, during a stream capture in relaxed mode: it may
+// call CUDA, but nothing of this library (`MQ_STATUS_REENTRANT`), and must not wait for a thread that may. It must return
+// (no exception, no longjmp).
+typedef int32_t (*mq_segment_alloc)(size_t bytes, void **address, void *user);
+
+// Takes back a whole segment that it gave, and that nothing uses any more. Answers 0, or any other number where it failed:
+// the segment is kept then, and offered again when memory is next given back. Called as `mq_segment_alloc` is.
+typedef int32_t (*mq_segment_free)(void *address, size_t bytes, void *user);
+
+// The source is called no more. Called as `mq_segment_alloc` is.
+typedef void (*mq_source_end)(void *user);
+
 // One thing that happened in an allocator.
 typedef struct {
     // Of this struct, in the library: fields beyond it are not there.
@@ -323,6 +349,8 @@ typedef struct {
     uint64_t bytes;
     // On which stream.
     mq_stream stream;
+    // Of which private pool; both 0 of none.
+    mq_pool pool;
 } mq_event;
 
 // Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
@@ -399,6 +427,11 @@ mq_status mq_set_memory_limit(mq_allocator allocator, uint64_t bytes);
 // Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
 // the limit.
 mq_status mq_set_memory_fraction(mq_allocator allocator, double fraction);
+
+// The part of the device's memory that the allocator may hold at most, as `mq_set_memory_fraction` or the options have set
+// it; 1 is no limit.
+mq_status mq_get_memory_fraction(mq_allocator allocator,
+                                 double *fraction);
 
 // Walks every table of the allocator and checks every rule that always holds: for tests, slow. `MQ_STATUS_INTERNAL` where
 // one is broken.
@@ -605,6 +638,42 @@ mq_status mq_open_shared(mq_allocator allocator,
 // Closes what `mq_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
 // While a stream is being captured, it is closed later.
 mq_status mq_close_shared(mq_allocator allocator, void *address);
+
+// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`; with
+// NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever the allocator's. `flags` is
+// 0 or `MQ_POOL_UNSPLIT`.
+//
+// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`, before
+// a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed. `end`, which may be
+// NULL, is called exactly once: with the last of the memory, or by this call where it fails (`MQ_STATUS_POOL_IN_USE`: the
+// pool has memory already, or segments of its own) or has no functions. Where an allocator is destroyed while blocks of the pool are live, it is
+// never called.
+mq_status mq_pool_open_with(mq_allocator allocator,
+                            mq_pool pool,
+                            mq_segment_alloc alloc,
+                            mq_segment_free free,
+                            mq_source_end end,
+                            void *user,
+                            uint32_t flags);
+
+// From now on a private pool's segments are one block each, as `MQ_POOL_UNSPLIT` says; it gets segments of the device's if
+// it has none of its own. `MQ_STATUS_POOL_IN_USE` where it has other memory already.
+mq_status mq_pool_set_unsplit(mq_allocator allocator,
+                              mq_pool pool);
+
+// Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
+// given back; it may be NULL. Nothing where the pool is used or gone, or a stream is being captured.
+mq_status mq_pool_empty(mq_allocator allocator,
+                        mq_pool pool,
+                        uint64_t *given);
+
+// As `mq_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
+// no error. No new memory is taken, and nothing waited for.
+mq_status mq_pool_malloc_held(mq_allocator allocator,
+                              mq_pool pool,
+                              size_t size,
+                              mq_stream stream,
+                              void **address);
 
 // The status of the last call of this thread that failed, `MQ_STATUS_OK` if none did since `mq_clear_last_error`. A call that
 // succeeds leaves it as it is.

@@ -7,6 +7,7 @@ mod checkpoint;
 mod devices;
 mod giving_back;
 mod private;
+mod segmented;
 mod sharing;
 mod streams;
 mod tide;
@@ -131,7 +132,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with a report after everything that could be given back was; [`Error::RequestTooLarge`];
-    /// [`Error::Driver`] where a driver call failed otherwise. Nothing has changed for live allocations.
+    /// [`Error::Driver`] where a driver call failed otherwise; [`Error::Source`] where the source of a private pool did, to
+    /// which the request was routed. Nothing has changed for live allocations.
     pub fn allocate(&self, size: u64, stream: StreamId) -> Result<u64> {
         if size == 0 {
             return Ok(0);
@@ -218,6 +220,7 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Driver`]; what was given back before the call that failed stays given back, and is accounted.
+    /// [`Error::Source`] where a source did not take its own back; all else was given back.
     pub fn empty_cache(&self) -> Result<u64> {
         let core = &mut *self.core.lock();
         if core.heap.private.capturing() {
@@ -227,9 +230,9 @@ impl Allocator {
         core.timed(|strategy, ground| {
             ground.heap.counters.num_sync_all_streams += 1;
             ground.deferred.synchronize(ground.heap, ground.driver)?;
-            ground.reclaim()?;
+            let failed = ground.reclaim()?;
             strategy.release_cached(ground)?;
-            Ok::<_, Error>(())
+            failed.map_or(Ok(()), Err)
         })?;
         core.close_shared()?;
         core.checked()?;
@@ -449,17 +452,20 @@ impl Drop for Allocator {
         if core.heap.private.capturing() {
             tracing::warn!("an allocator is dropped while a stream is being captured; all its memory leaks");
             core.timed(|strategy, ground| strategy.close(ground));
+            core.heap.private.leak_sources();
             core.deferred.destroy_events(&*core.driver);
             return;
         }
         core.close_private();
         let released = core.timed(|strategy, ground| {
             // Where the wait fails, what waits stays; all else can be given back.
-            let waited = ground.deferred.synchronize(ground.heap, ground.driver).and_then(|()| ground.reclaim());
+            let waited = ground.deferred.synchronize(ground.heap, ground.driver).map_err(Error::from);
+            let reclaimed = waited.and_then(|()| ground.reclaim()?.map_or(Ok(()), Err));
             let released = strategy.release_cached(ground);
             strategy.close(ground);
-            released.and(waited)
+            reclaimed.and(Ok(released?))
         });
+        core.heap.private.leak_sources();
         if let Err(error) = released {
             tracing::warn!(%error, "memory could not be given back");
         }

@@ -45,11 +45,27 @@ pub enum Error {
         /// The pool.
         pool: PoolId,
     },
+    /// Where a private pool's segments come from is said once, before it has memory.
+    #[error("private pool {pool} has memory already, or segments of its own: they are chosen once, before it has any")]
+    PoolInUse {
+        /// The pool.
+        pool: PoolId,
+    },
+    /// The segment source of a private pool failed in another way than for want of memory, or gave an address that cannot
+    /// be. What it gave then is not given back.
+    #[error("the segment source of private pool {pool} failed: {detail}")]
+    Source {
+        /// The pool.
+        pool: PoolId,
+        /// What was wrong, in words.
+        detail: String,
+    },
     /// A block cannot be handed out again where it was: its private pool does not hold that memory free. What came before
     /// it in the list was handed out.
     #[error(
         "the block at {address:#x} cannot be restored: it is not free memory of its private pool (of another pool, \
-         released since, or waiting for other streams), or the strategy is not `stitch`"
+         released since, or waiting for other streams), or the strategy is not `stitch`, or the pool has segments of \
+         its own"
     )]
     NotRestorable {
         /// The block's address.

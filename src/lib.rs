@@ -31,6 +31,7 @@ mod pressure;
 pub mod rounding;
 pub mod shortage;
 pub mod snapshot;
+mod source;
 mod stats;
 mod strategy;
 #[cfg(feature = "trace")]
@@ -46,6 +47,7 @@ pub use ipc::{IpcError, Shared};
 pub use pools::{PoolBlock, PoolId, PoolStats, Route};
 pub use pressure::{CallbackId, MemoryPressure};
 pub use shortage::OutOfMemory;
+pub use source::{SegmentSource, Segments, SourceError};
 pub use stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
 
 /// The README's examples are tests.

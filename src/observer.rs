@@ -4,6 +4,7 @@
 //! memory snapshot), so that its tools read what is recorded here.
 
 use crate::driver::StreamId;
+use crate::pools::PoolId;
 
 /// What happened. The names in a snapshot are PyTorch's `TraceEntry` actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +55,8 @@ pub struct Event {
     pub size: u64,
     /// On which stream.
     pub stream: StreamId,
+    /// Of which private pool; [`PoolId::NONE`] of none.
+    pub pool: PoolId,
 }
 
 /// Watches an allocator. Called under the allocator's lock: be quick, and do not call the allocator.

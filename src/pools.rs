@@ -6,6 +6,7 @@
 
 use crate::driver::StreamId;
 use crate::error::{Error, Result};
+use crate::source::Segments;
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,6 +125,8 @@ pub(crate) struct PrivatePool {
     pub(crate) captured: bool,
     /// The number of the capture that is under way for it; 0 is none.
     pub(crate) capture: u32,
+    /// Its own segments, where its memory does not come from the strategy.
+    segments: Option<Segments>,
 }
 
 /// Every private pool, and what is routed where.
@@ -182,6 +185,27 @@ impl PrivatePools {
         }
         self.pools.entry(id).or_default().uses += 1;
         Ok(())
+    }
+
+    /// A pool that has nothing yet has segments of its own from now on.
+    pub(crate) fn set_segments(&mut self, id: PoolId, segments: Segments) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.segments = Some(segments);
+        }
+    }
+
+    /// The segments of a pool that has its own.
+    pub(crate) fn segments(&self, id: PoolId) -> Option<&Segments> {
+        self.pools.get(&id)?.segments.as_ref()
+    }
+
+    pub(crate) fn segments_mut(&mut self, id: PoolId) -> Option<&mut Segments> {
+        self.pools.get_mut(&id)?.segments.as_mut()
+    }
+
+    /// The allocator is at its end: sources whose memory may be in use are never dropped.
+    pub(crate) fn leak_sources(&mut self) {
+        self.pools.values_mut().filter_map(|pool| pool.segments.as_mut()).for_each(Segments::leak);
     }
 
     /// A pool that is used.

@@ -12,7 +12,7 @@ use memquilt::driver::{
 };
 use memquilt::observer::{Action, Event, Observer};
 use memquilt::rounding::{ROUNDUP_INTERVALS, round_size, segment_size};
-use memquilt::{Allocator, Config, Error, OutOfMemory, StrategyKind};
+use memquilt::{Allocator, Config, Error, OutOfMemory, PoolId, StrategyKind};
 use random::Random;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -520,6 +520,12 @@ fn reports_of_any_figures_can_be_printed() {
     };
     assert_eq!(all.unallocated(), 0);
     assert!(!all.to_string().is_empty());
-    let event = Event { action: Action::Oom, address: u64::MAX, size: u64::MAX, stream: StreamId(u64::MAX) };
+    let event = Event {
+        action: Action::Oom,
+        address: u64::MAX,
+        size: u64::MAX,
+        stream: StreamId(u64::MAX),
+        pool: PoolId::NONE,
+    };
     assert!(!format!("{event:?}").is_empty());
 }

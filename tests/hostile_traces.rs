@@ -162,6 +162,7 @@ fn snapshot_of(random: &mut Random) -> (Snapshot, Vec<TimedEvent>) {
                 address: random.below(4) * 512,
                 size: number(random),
                 stream: StreamId(number(random)),
+                pool: memquilt::PoolId::NONE,
             },
             time_us: number(random),
         })

@@ -165,6 +165,15 @@ pub extern "C" fn mq_set_memory_fraction(allocator: AllocatorId, fraction: f64) 
     call(|| Ok(enter(allocator)?.allocator.set_memory_fraction(fraction)?))
 }
 
+/// The part of the device's memory that the allocator may hold at most, as `mq_set_memory_fraction` or the options have set
+/// it; 1 is no limit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_get_memory_fraction(allocator: AllocatorId, fraction: *mut f64) -> Status {
+    let look = || Ok(enter(allocator)?.allocator.config().memory_fraction.unwrap_or(1.0));
+    // SAFETY: as for every function (see the header).
+    unsafe { give(fraction, 0.0, "fraction", look) }
+}
+
 /// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `MQ_STATUS_INTERNAL` where
 /// one is broken.
 #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
 //! A child process that was forked from one with allocators: it gets errors and touches nothing.
 //!
 //! Owns: one word that every call looks at first. It is 0 but in a forked child, where the GPU's state belongs to the
-//! parent and locks may be held by threads that do not exist, and while the filter of a private pool runs, under the lock
-//! of an allocator.
+//! parent and locks may be held by threads that do not exist, and while a callback runs under the lock of an allocator: the
+//! filter or the source of a private pool, an observer.
 
 use crate::status::{Failure, Outcome, Status};
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The bit that says that this process is a forked child.
 const FORKED: usize = 1;
-/// What a running filter adds.
+/// What a running callback adds.
 const FILTER: usize = 2;
 
 static ATTENTION: AtomicUsize = AtomicUsize::new(0);
@@ -34,7 +34,8 @@ fn admit_with_care() -> Outcome<()> {
         return Err(Failure::new(Status::Forked, text));
     }
     if IN_FILTER.try_with(Cell::get).unwrap_or(false) {
-        let text = "the filter of a private pool runs under the allocator's lock, and may call nothing of memquilt";
+        let text = "filters and sources of private pools, and observers, run under the allocator's lock, and may call \
+                    nothing of memquilt";
         return Err(Failure::new(Status::Reentrant, text));
     }
     Ok(())
@@ -70,17 +71,18 @@ fn watch_once() -> i32 {
     0
 }
 
-/// Runs the filter of a private pool. Calls of the library from it, on this thread, are refused.
+/// Runs the filter or the source of a private pool, or an observer. Calls of the library from it, on this thread, are
+/// refused.
 pub(crate) fn in_filter<T>(filter: impl FnOnce() -> T) -> T {
-    struct Leave;
+    /// And whether another is running on this thread.
+    struct Leave(bool);
     impl Drop for Leave {
         fn drop(&mut self) {
-            let _ = IN_FILTER.try_with(|inside| inside.set(false));
+            let _ = IN_FILTER.try_with(|inside| inside.set(self.0));
             ATTENTION.fetch_sub(FILTER, Ordering::Relaxed);
         }
     }
     ATTENTION.fetch_add(FILTER, Ordering::Relaxed);
-    let _ = IN_FILTER.try_with(|inside| inside.set(true));
-    let _leave = Leave;
+    let _leave = Leave(IN_FILTER.try_with(|inside| inside.replace(true)).unwrap_or(false));
     filter()
 }

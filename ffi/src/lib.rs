@@ -4,6 +4,7 @@
 //! allocator.rs   create and destroy; allocate, free, give back, limits; memory callbacks
 //! pools.rs       private pools and their routes
 //! sharing.rs     memory of one process in another
+//! sources.rs     private pools with segments of their own
 //! figures.rs     statistics and fragmentation, as structs and as JSON
 //! recording.rs   snapshots and traces, to files
 //! picture.rs     what an allocator holds, segment by segment
@@ -34,6 +35,7 @@ pub mod pools;
 pub mod recording;
 mod registry;
 pub mod sharing;
+pub mod sources;
 pub mod status;
 pub mod watching;
 

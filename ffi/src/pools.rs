@@ -25,7 +25,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    fn id(self) -> PoolId {
+    pub(crate) fn id(self) -> PoolId {
         PoolId(self.first, self.second)
     }
 }

@@ -50,7 +50,8 @@ pub enum Status {
     BufferTooSmall = 15,
     /// The process is a fork of the one that used the library: it can use none of the parent's memory.
     Forked = 16,
-    /// A filter of a private pool called the library.
+    /// A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
+    /// library.
     Reentrant = 17,
     /// As many allocators exist as can (1,024).
     TooManyAllocators = 18,
@@ -58,9 +59,13 @@ pub enum Status {
     Internal = 19,
     /// A block of a private pool cannot be handed out again where it was.
     NotRestorable = 20,
+    /// The private pool has memory already, or segments of its own: they are chosen once, before it has any.
+    PoolInUse = 21,
+    /// The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
+    Source = 22,
     /// Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
     /// gone, memory that it has freed.
-    Ipc = 21,
+    Ipc = 23,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
@@ -124,6 +129,8 @@ impl From<Error> for Failure {
             Error::Device(_) => Status::Device,
             Error::Driver(_) => Status::Driver,
             Error::NotRestorable { .. } => Status::NotRestorable,
+            Error::PoolInUse { .. } => Status::PoolInUse,
+            Error::Source { .. } => Status::Source,
             Error::Ipc(_) => Status::Ipc,
             Error::Internal(_) => Status::Internal,
         };
@@ -231,7 +238,7 @@ pub extern "C" fn mq_clear_last_error() {
 /// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 22] = [
+    let names: [&CStr; 24] = [
         c"MQ_STATUS_OK",
         c"MQ_STATUS_INVALID_ARGUMENT",
         c"MQ_STATUS_INVALID_HANDLE",
@@ -253,6 +260,8 @@ pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
         c"MQ_STATUS_TOO_MANY_ALLOCATORS",
         c"MQ_STATUS_INTERNAL",
         c"MQ_STATUS_NOT_RESTORABLE",
+        c"MQ_STATUS_POOL_IN_USE",
+        c"MQ_STATUS_SOURCE",
         c"MQ_STATUS_IPC",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));

@@ -6,6 +6,7 @@ use crate::allocator::User;
 use crate::boundary::call;
 use crate::fork::in_filter;
 use crate::instance::Instance;
+use crate::pools::Pool;
 use crate::registry::enter;
 use crate::status::Status;
 use crate::{AllocatorId, Stream};
@@ -66,6 +67,8 @@ pub struct Event {
     pub bytes: u64,
     /// On which stream.
     pub stream: Stream,
+    /// Of which private pool; both 0 of none.
+    pub pool: Pool,
 }
 
 /// Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
@@ -117,6 +120,7 @@ impl Observer for Fan {
                 address: event.address,
                 bytes: event.size,
                 stream: ptr::with_exposed_provenance_mut(event.stream.0 as usize),
+                pool: Pool { first: event.pool.0, second: event.pool.1 },
             };
             // SAFETY: the caller of `mq_observe` promised that it may be called like this until it is replaced.
             in_filter(|| unsafe { callback(&raw const event, user.get()) });

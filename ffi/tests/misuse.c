@@ -204,6 +204,7 @@ static void pools_are_checked(void) {
 static void statuses_have_names(void) {
     CHECK(strcmp(mq_status_name(MQ_STATUS_OK), "MQ_STATUS_OK") == 0);
     CHECK(strcmp(mq_status_name(MQ_STATUS_INTERNAL), "MQ_STATUS_INTERNAL") == 0);
+    CHECK(strcmp(mq_status_name(MQ_STATUS_SOURCE), "MQ_STATUS_SOURCE") == 0);
     CHECK(strcmp(mq_status_name(MQ_STATUS_IPC + 1), "MQ_STATUS_UNKNOWN") == 0);
     CHECK(strcmp(mq_status_name(-1), "MQ_STATUS_UNKNOWN") == 0);
 }

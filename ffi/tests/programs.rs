@@ -84,6 +84,13 @@ fn sharing() {
 }
 
 #[test]
+fn sources() {
+    if let Some(program) = Program::build("tests/sources.c") {
+        run(&mut program.command());
+    }
+}
+
+#[test]
 fn threads() {
     if let Some(program) = Program::build("tests/threads.c") {
         run(&mut program.command());

@@ -5,6 +5,7 @@
 typedef struct {
     size_t counts[8];
     uint64_t address, bytes;
+    mq_pool pool;
     mq_allocator allocator;
     mq_status answer;
 } seen;
@@ -16,6 +17,7 @@ static void note(const mq_event *event, void *user) {
     if (event->action == MQ_ACTION_ALLOC) {
         all->address = event->address;
         all->bytes = event->bytes;
+        all->pool = event->pool;
         all->answer = mq_free(all->allocator, NULL);
     }
 }
@@ -28,16 +30,23 @@ static void events_are_told(mq_allocator a) {
     CHECK(all.counts[MQ_ACTION_ALLOC] == 1 && all.counts[MQ_ACTION_SEGMENT_MAP] == 1);
     CHECK(all.address == (uintptr_t)address && all.bytes == 3 * MIB - 7);
     CHECK(all.answer == MQ_STATUS_REENTRANT);
+    CHECK(all.pool.first == 0 && all.pool.second == 0);
     OK(mq_record_stop(a));
     OK(mq_free(a, address));
     CHECK(all.counts[MQ_ACTION_FREE_REQUESTED] == 1 && all.counts[MQ_ACTION_FREE_COMPLETED] == 1);
     void *none;
     CHECK(mq_malloc(a, 2000 * GIB, NULL, &none) == MQ_STATUS_OUT_OF_MEMORY && all.counts[MQ_ACTION_OOM] == 1);
+    mq_pool pool = {4, 5};
+    OK(mq_pool_open(a, pool));
+    OK(mq_pool_malloc(a, pool, MIB, NULL, &address));
+    CHECK(all.pool.first == 4 && all.pool.second == 5 && all.counts[MQ_ACTION_ALLOC] == 2);
+    OK(mq_free(a, address));
+    OK(mq_pool_release(a, pool));
     // The recorder starts anew, and the observer goes, without the other noticing.
     OK(mq_record_start(a, 100));
     OK(mq_observe(a, NULL, NULL));
     OK(mq_free(a, get(a, MIB, NULL)));
-    CHECK(all.counts[MQ_ACTION_ALLOC] == 1);
+    CHECK(all.counts[MQ_ACTION_ALLOC] == 2);
     OK(mq_snapshot(a, "/dev/null"));
     OK(mq_record_stop(a));
     OK(mq_empty_cache(a, NULL));

@@ -27,11 +27,13 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::UnknownPool`] where nobody uses the pool, and nothing has changed; [`Error::NotRestorable`] where a block
-    /// cannot be had, any block at all with another strategy than `stitch`; [`Error::Driver`] where a wait failed.
+    /// cannot be had, any block at all with another strategy than `stitch` and of a pool with segments of its own;
+    /// [`Error::Driver`] where a wait failed.
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private.exists(pool)?;
-        if let (Some(first), true) = (blocks.first(), core.config.strategy != StrategyKind::Stitch) {
+        let stitched = core.config.strategy == StrategyKind::Stitch && core.heap.private.segments(pool).is_none();
+        if let (Some(first), false) = (blocks.first(), stitched) {
             return Err(Error::NotRestorable { address: first.address });
         }
         for live in core.heap.live_of(pool) {

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::heap::Request;
 use crate::pressure::{CallbackId, MemoryPressure};
-use crate::strategy::Miss;
+use crate::strategy::{Miss, segmented};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Driver`]; what was given back before the call that failed stays given back, and is accounted.
+    /// [`Error::Source`] where the source of a private pool that has ended did not take its own back; all else was given back.
     ///
     /// ```
     /// # use memquilt::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -51,7 +52,7 @@ impl Allocator {
     /// [`Allocator::trim`]; what is in use beyond it stays, and nothing is taken until enough was freed.
     ///
     /// # Errors
-    /// [`Error::Driver`] where memory could not be given back; the limit is in force all the same.
+    /// [`Error::Driver`], [`Error::Source`] where memory could not be given back; the limit is in force all the same.
     pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<()> {
         let core = &mut *self.core.lock();
         core.config = Config { memory_limit: bytes, ..core.config.clone() };
@@ -127,12 +128,17 @@ impl Core {
     /// memory.
     pub(super) fn miss(&mut self, request: &Request, by_all_means: bool) -> Result<Option<BlockId>> {
         self.heap.counters.views_refused = None;
-        let found = self.timed(|strategy, ground| match strategy.miss(ground, request) {
-            Err(Miss::OutOfMemory) if by_all_means => {
-                ground.reclaim()?;
-                strategy.last_resort(ground, request)
+        let found = self.timed(|strategy, ground| {
+            if ground.heap.is_segmented(request.pool) {
+                return segmented::miss(strategy, ground, request, by_all_means);
             }
-            found => found,
+            match strategy.miss(ground, request) {
+                Err(Miss::OutOfMemory) if by_all_means => {
+                    ground.reclaim()?;
+                    strategy.last_resort(ground, request)
+                }
+                found => found,
+            }
         });
         match found {
             Ok(id) => Ok(Some(id)),
@@ -180,8 +186,9 @@ impl Core {
             if !strategy.trim(ground, down_to, false)? {
                 ground.heap.counters.num_sync_all_streams += 1;
                 ground.deferred.synchronize(ground.heap, ground.driver)?;
-                ground.reclaim()?;
+                let failed = ground.reclaim()?;
                 strategy.trim(ground, down_to, true)?;
+                return failed.map_or(Ok(()), Err);
             }
             Ok::<_, Error>(())
         })?;

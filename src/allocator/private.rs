@@ -7,9 +7,10 @@ use super::{Allocator, Core};
 use crate::blocks::BlockId;
 use crate::driver::StreamId;
 use crate::error::{Error, Result};
-use crate::heap::Request;
+use crate::heap::{FitRules, Request};
 use crate::pools::{PoolId, PoolStats, Route};
 use crate::rounding::{MAX_REQUEST, round_size};
+use crate::strategy::segmented;
 use parking_lot::MutexGuard;
 
 /// # Private pools and CUDA graphs
@@ -19,10 +20,11 @@ use parking_lot::MutexGuard;
 ///
 /// | PyTorch | here |
 /// |---|---|
-/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool) |
+/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool); with an allocator [`open_pool_with`](Self::open_pool_with) |
+/// | `setNoSplit` | [`set_pool_unsplit`](Self::set_pool_unsplit) |
 /// | `beginAllocateToPool` | `open_pool`, then [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) |
 /// | `endAllocateToPool` | [`end_allocate_to_pool`](Self::end_allocate_to_pool) |
-/// | `releasePool` | [`release_pool`](Self::release_pool) |
+/// | `releasePool`, `emptyCache` of a pool | [`release_pool`](Self::release_pool), [`empty_pool`](Self::empty_pool) |
 /// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks), [`restore_pool`](Self::restore_pool) |
 ///
 /// ```
@@ -72,8 +74,8 @@ impl Allocator {
 
     /// Ends one use of a private pool. With the last one its memory goes back to all: what no capture has used, at once
     /// and in the order of its streams; what a graph may still use, when the device has passed everything, which is waited
-    /// for by [`Self::empty_cache`] or before a request would fail. Live allocations stay valid, and are freed as any
-    /// other. While requests are routed to the pool, it lives on until [`Self::end_allocate_to_pool`].
+    /// for by [`Self::empty_cache`] or before a request would fail. Segments of its own go back where they came from
+    /// ([`Self::open_pool_with`]). Live allocations stay valid, and are freed as any other. While requests are routed to the pool, it lives on until [`Self::end_allocate_to_pool`].
     ///
     /// No graph that was captured with the pool may be launched afterwards.
     ///
@@ -122,7 +124,8 @@ impl Allocator {
     /// As [`Self::allocate`], from a private pool, whatever is routed where.
     ///
     /// # Errors
-    /// Those of [`Self::allocate`]; [`Error::UnknownPool`] where nobody uses the pool.
+    /// Those of [`Self::allocate`]; [`Error::UnknownPool`] where nobody uses the pool; [`Error::Source`] where its own source
+    /// failed.
     pub fn allocate_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
         let guard = &mut self.core.lock();
         let core = &mut **guard;
@@ -221,24 +224,48 @@ impl Core {
         by_all_means: bool,
     ) -> Result<std::result::Result<u64, Request>> {
         let rounded = round_size(size, &self.config.roundup_power2_divisions);
-        // The default stream cannot be captured, and asking about it may be refused while another is.
-        let captured =
-            self.heap.private.capturing() && stream != StreamId::DEFAULT && self.driver.is_capturing(stream)?;
+        let captured = self.is_captured(stream)?;
         let (pool, class) = self.heap.private_pool(owner, stream, rounded, captured);
         let request = Request { size: rounded, requested: size, pool, class };
-        let mut id = self.heap.fit(&request, &self.rules);
+        let rules = self.rules_of(owner);
+        let mut id = self.heap.fit(&request, &rules);
         if id.is_none() {
             match self.miss(&request, by_all_means)? {
                 Some(found) => id = found,
                 None => return Ok(Err(request)),
             }
-        } else if self.heap.is_bare(id, request.size) {
-            self.map_home(id, &request)?;
         }
-        let address = self.heap.hand_out(id, &request, &self.rules)?;
+        self.hand_out_privately(id, &request, owner, captured).map(Ok)
+    }
+
+    /// Whether requests on a stream are being captured.
+    pub(super) fn is_captured(&self, stream: StreamId) -> Result<bool> {
+        // The default stream cannot be captured, and asking about it may be refused while another is.
+        Ok(self.heap.private.capturing() && stream != StreamId::DEFAULT && self.driver.is_capturing(stream)?)
+    }
+
+    /// How requests of a private pool find their blocks.
+    pub(super) fn rules_of(&self, owner: PoolId) -> FitRules {
+        let own = self.heap.private.segments(owner);
+        own.map_or(self.rules, |own| segmented::rules(&self.config, own.are_unsplit()))
+    }
+
+    /// Hands out a block that was found for a private pool.
+    pub(super) fn hand_out_privately(
+        &mut self,
+        id: BlockId,
+        request: &Request,
+        owner: PoolId,
+        captured: bool,
+    ) -> Result<u64> {
+        if self.heap.is_bare(id, request.size) {
+            self.map_home(id, request)?;
+        }
+        let rules = self.rules_of(owner);
+        let address = self.heap.hand_out(id, request, &rules)?;
         self.heap.handed_out_privately(id, owner, captured);
         self.checked()?;
-        Ok(Ok(address))
+        Ok(address)
     }
 
     /// Frees a block that other streams use, or that is of a private pool.
@@ -285,10 +312,13 @@ impl Core {
         Ok(())
     }
 
-    /// Pools that nobody uses any more are dissolved, but for those whose memory a graph may use.
+    /// Pools that nobody uses any more are dissolved, but for those whose memory a graph may use, and those with segments
+    /// of their own, which go back to nobody else.
     fn dissolve_uncaptured(&mut self) {
         for pool in self.heap.private.released() {
-            if self.heap.private.get(pool).is_some_and(|pool| !pool.captured) {
+            if self.heap.private.segments(pool).is_some() {
+                self.heap.forget_empty(pool);
+            } else if self.heap.private.get(pool).is_some_and(|pool| !pool.captured) {
                 self.heap.dissolve_private(pool, false);
             }
         }

@@ -9,6 +9,7 @@ mod measure;
 mod picture;
 mod private;
 mod restored;
+mod segmented;
 mod segments;
 mod stitched;
 mod streams;
@@ -418,9 +419,12 @@ impl Heap {
     }
 
     pub(crate) fn emit(&mut self, action: Action, address: u64, size: u64, pool: u32) {
-        let stream = self.pools[pool as usize].stream;
+        if self.observer.is_none() {
+            return;
+        }
+        let (stream, pool) = (self.pools[pool as usize].stream, self.owner_of(pool));
         let Some(observer) = &mut self.observer else { return };
-        let event = Event { action, address, size, stream };
+        let event = Event { action, address, size, stream, pool };
         // It is the program's code, called halfway through a change: a panic must not end the change there.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.event(&event))) {
             tracing::error!(action = action.name(), "the observer panicked; it is told nothing more");
@@ -432,15 +436,20 @@ impl Heap {
     /// Refuses addresses that no driver gives out, or that belong to a segment already. They are not given back either:
     /// they may be someone's.
     pub(crate) fn check_answer(&self, call: Call, address: u64, size: u64, alignment: u64) -> DriverResult<()> {
-        let end = address.checked_add(size).filter(|_| address != 0 && address.is_multiple_of(alignment));
-        let meets = |end: u64| {
-            self.segments.iter().flatten().any(|other| address < other.address + other.size && other.address < end)
-        };
-        if end.is_some_and(|end| !meets(end)) {
+        if self.may_begin_at(address, size, alignment) {
             return Ok(());
         }
         let detail = format!("it gave {size} bytes at {address:#x}, which cannot be, or is part of a segment already");
         Err(DriverError::new(call, Status::UNKNOWN, detail))
+    }
+
+    /// Whether these can be addresses, and none of them is part of a segment.
+    pub(crate) fn may_begin_at(&self, address: u64, size: u64, alignment: u64) -> bool {
+        let end = address.checked_add(size).filter(|_| address != 0 && address.is_multiple_of(alignment));
+        let meets = |end: u64| {
+            self.segments.iter().flatten().any(|other| address < other.address + other.size && other.address < end)
+        };
+        end.is_some_and(|end| !meets(end))
     }
 }
 

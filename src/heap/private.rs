@@ -218,6 +218,9 @@ impl Heap {
             if live && block.kind == Kind::View && !pinned(block.segment) {
                 return Err(format!("the view of {id:?} {block:?} is not pinned"));
             }
+            if self.private.segments(owner).is_some() && block.kind != Kind::Malloc {
+                return Err(format!("{id:?} {block:?} of private pool {owner} is in no segment of its own"));
+            }
             if block.state == State::Allocated && !block.has_uses {
                 return Err(format!("{id:?} {block:?} would be freed as any other"));
             }

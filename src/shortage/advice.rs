@@ -39,6 +39,8 @@ pub enum Cause {
     /// The strategy serves a request from one contiguous free range of its stream (`gmlake`: from several, if it is large
     /// enough), or from new memory, and there is neither.
     OneRange,
+    /// The request is of a private pool with segments of its own: none has enough free in one range, and there is no new one.
+    OwnSegments,
     /// The rest is free on other streams, from which this one may not take it: never, or not yet.
     OtherStreams {
         /// When it may.
@@ -118,7 +120,9 @@ pub enum Advice {
 impl Facts<'_> {
     /// Why the request failed, and all that would have met it.
     pub(super) fn judge(&self, memory: &Fragmentation) -> (Cause, Vec<Advice>) {
-        let Self { heap, strategy, config, request, .. } = *self;
+        let Self { heap, config, request, .. } = *self;
+        let strategy = self.serves();
+        let segmented = heap.is_segmented(request.pool);
         let size = request.size;
         let reach = strategy.reach(heap, config, request.pool, false);
         let across = strategy.reach(heap, config, request.pool, true);
@@ -129,17 +133,19 @@ impl Facts<'_> {
         let most = memory.reserved.saturating_add(room);
         let used = memory.allocated + memory.pending + memory.unsettled;
         let needed = used.saturating_add(size);
-        let stitches = config.strategy == StrategyKind::Stitch;
+        let stitches = config.strategy == StrategyKind::Stitch && !segmented;
         let capturing = heap.private.capturing();
         let fenced = memory.free_in_private_pools(heap.owner_of(request.pool));
         let grown_by = |request: &Request, premise| strategy.growth(heap, config, request, premise);
         let shared = across > reach && (across >= size || grown_by(request, Premise::AllStreams) <= room);
 
         let cause = match () {
+            () if heap.has_source(request.pool) && self.exceeded(growth).is_none() => Cause::OwnSegments,
             // Where the driver did not say what is free, nobody knows whether all of it would have been enough.
             () if needed > most && (self.device.is_some() || self.limit.is_some()) => Cause::TooLittle,
             () if capturing => Cause::Capture,
             () if needed.saturating_add(fenced) > most => Cause::PrivatePools,
+            () if segmented => Cause::OwnSegments,
             () if !stitches => Cause::OneRange,
             // Where the last resort has moved memory since, there may be nothing left to join.
             () if refused.is_some() && reach >= size => Cause::ViewBounds,
@@ -148,6 +154,10 @@ impl Facts<'_> {
             () => Cause::PartsOfChunks,
         };
 
+        if heap.has_source(request.pool) {
+            // Nobody knows what the source would have given under other figures.
+            return (cause, Vec::new());
+        }
         let mut advice = Vec::new();
         let margin = (needed / MARGIN).saturating_add(LEAST_MARGIN);
         // The ends of the view might lie elsewhere in a chunk.
@@ -166,7 +176,7 @@ impl Facts<'_> {
             advice.push(Advice::ShareStreams { free: others });
         }
         let joinable = self.properties.virtual_memory && needed.saturating_add(margin).saturating_add(fenced) <= most;
-        if !stitches && !capturing && joinable {
+        if !stitches && !segmented && !capturing && joinable {
             let enough = |(chunk, _): &&(u64, Option<u64>)| self.joinable(*chunk).saturating_add(room) >= size;
             if let Some((_, chunk_size)) = CHUNK_SIZES.iter().find(enough) {
                 advice.push(Advice::Stitch { chunk_size: *chunk_size });
@@ -269,7 +279,8 @@ impl Facts<'_> {
 
     /// The largest request of the same kind that could be met now, 0 if none: the largest of those that are sure to be.
     fn at_most(&self, reach: u64, room: u64, memory: &Fragmentation) -> u64 {
-        let Self { heap, strategy, config, request, .. } = *self;
+        let Self { heap, config, request, .. } = *self;
+        let strategy = self.serves();
         let whole = |unit: u64| room - room % unit.max(1);
         // Near a bound on views only what lies in one piece is sure.
         let premise = if self.has_room_for_views(memory, room) { Premise::AsIs } else { Premise::NoMoreViews };
@@ -332,6 +343,11 @@ impl Cause {
             Self::OneRange => format!(
                 "`{strategy}` serves a request from one free range of its stream or from new memory ({} for this one), \
                  and there is neither.",
+                format_bytes(report.segment),
+            ),
+            Self::OwnSegments => format!(
+                "This private pool has segments of its own: none has enough free in one range, and no new one was to be had \
+                 ({} for this request).",
                 format_bytes(report.segment),
             ),
             Self::OtherStreams { sharing } => {

@@ -12,7 +12,7 @@ use crate::driver::{DeviceProperties, MemoryInfo, StreamId};
 use crate::fragmentation::{Fragmentation, Owner};
 use crate::heap::{Heap, Request};
 use crate::rounding::segment_size;
-use crate::strategy::Strategy;
+use crate::strategy::{Strategy, segmented};
 use crate::units::format_bytes;
 use std::fmt;
 
@@ -100,7 +100,7 @@ impl Facts<'_> {
             allocated: memory.allocated,
             pending: memory.pending,
             largest_free: self.largest_free(),
-            reachable: self.strategy.reach(heap, config, request.pool, false),
+            reachable: self.serves().reach(heap, config, request.pool, false),
             free_on_other_streams: memory.pools.iter().filter(|pool| elsewhere(pool.owner)).map(|pool| pool.free).sum(),
             free_in_private_pools: memory.free_in_private_pools(heap.owner_of(request.pool)),
             memory,
@@ -111,6 +111,11 @@ impl Facts<'_> {
 }
 
 impl Facts<'_> {
+    /// The strategy that serves the request.
+    fn serves(&self) -> &dyn Strategy {
+        if self.heap.is_segmented(self.request.pool) { segmented::LIKE } else { self.strategy }
+    }
+
     /// The largest free block that the request might take.
     fn largest_free(&self) -> u64 {
         let Self { heap, request, .. } = *self;

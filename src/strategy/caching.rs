@@ -4,10 +4,10 @@
 
 use super::enough::just_enough;
 use super::ladder::{Grow, climb, climb_to_the_end};
-use super::{Ground, Miss, Strategy};
+use super::{Ground, Miss, Strategy, segmented};
 use crate::blocks::{BlockId, BlockTable};
 use crate::config::Config;
-use crate::driver::{Call, DriverResult};
+use crate::driver::DriverResult;
 use crate::heap::{FitRules, Heap, Request};
 use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
 use crate::stats::Class;
@@ -85,12 +85,11 @@ impl Grow for Caching {
         if !ground.keeps_memory_limit(size) {
             return Err(Miss::OutOfMemory);
         }
-        let address = ground.malloc(size)?;
-        ground.heap.check_answer(Call::Malloc, address, size, MIN_BLOCK)?;
+        let address = segmented::take(ground, request.pool, size)?;
         match ground.heap.add_malloc_segment(request.pool, address, size) {
             Ok(id) => Ok(id),
             Err(error) => {
-                ground.unforbidden(|| ground.driver.free(address))?;
+                segmented::give(ground, request.pool, address, size)?;
                 Err(error.into())
             }
         }

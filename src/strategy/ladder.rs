@@ -58,7 +58,11 @@ pub(super) fn climb_to_the_end<S: Grow>(
 
 /// PyTorch counts a whole segment against the fraction, whatever an expandable one would really map. The limit in bytes
 /// is for what is really taken, and checked where it is.
-fn grow_within_limit<S: Grow>(strategy: &mut S, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
+pub(super) fn grow_within_limit<S: Grow>(
+    strategy: &mut S,
+    ground: &mut Ground<'_>,
+    request: &Request,
+) -> Result<BlockId, Miss> {
     let segment = segment_size(request.size, ground.config.large_segment_size);
     if ground.fraction_limit.is_some_and(|limit| ground.heap.reserved().saturating_add(segment) > limit) {
         return Err(Miss::OutOfMemory);

@@ -10,6 +10,7 @@ mod gmlake;
 mod home;
 mod ladder;
 mod mapping;
+pub(crate) mod segmented;
 mod stitch;
 
 use crate::blocks::BlockId;
@@ -59,14 +60,25 @@ impl Ground<'_> {
 
     /// Makes memory of private pools that were released memory of all: the CPU waits for the device, since graphs may
     /// have been launched on streams that nobody named.
-    pub(crate) fn reclaim(&mut self) -> DriverResult<()> {
-        let released = self.heap.private.released();
+    ///
+    /// Pools with segments of their own give these back instead. What a source failed with, the first one, if any: it hinders
+    /// nothing else.
+    pub(crate) fn reclaim(&mut self) -> Result<Option<Error>, Error> {
+        let mut released = self.heap.private.released();
+        released.retain(|pool| self.heap.has_something_to_reclaim(*pool));
         if released.is_empty() || self.capturing() {
-            return Ok(());
+            return Ok(None);
         }
         self.driver.synchronize()?;
-        released.into_iter().for_each(|pool| self.heap.dissolve_private(pool, true));
-        Ok(())
+        let mut failed = None;
+        for pool in released {
+            if self.heap.private.segments(pool).is_some() {
+                failed = failed.or(segmented::give_back(self, pool)?);
+            } else {
+                self.heap.dissolve_private(pool, true);
+            }
+        }
+        Ok(failed)
     }
 
     /// Whether the handle of a pool's stream is another stream's now, which the program did not say. The CPU has waited for

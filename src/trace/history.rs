@@ -69,7 +69,7 @@ fn earlier_blocks(history: impl Iterator<Item = Option<Event>>, held: Option<&Sn
     let mut count = 0usize;
     for event in history {
         count = count.saturating_add(1);
-        let Some(Event { action, address, size, stream }) = event else { continue };
+        let Some(Event { action, address, size, stream, .. }) = event else { continue };
         let pending = match action {
             Action::Alloc => None,
             Action::FreeRequested => Some(false),
@@ -98,10 +98,11 @@ fn earlier_blocks(history: impl Iterator<Item = Option<Event>>, held: Option<&Sn
 mod tests {
     use super::super::TraceEvent;
     use super::*;
+    use crate::PoolId;
     use crate::snapshot::{BlockInfo, SegmentInfo};
 
     fn event(action: Action, address: u64) -> Option<Event> {
-        Some(Event { action, address, size: address + 1, stream: StreamId(address % 2) })
+        Some(Event { action, address, size: address + 1, stream: StreamId(address % 2), pool: PoolId::NONE })
     }
 
     fn trace(history: &[Option<Event>], held: Option<&Snapshot>) -> Result<Trace, (usize, RuleError)> {
@@ -159,7 +160,13 @@ mod tests {
         assert_eq!(trace(&twice, None), Err((2, RuleError::Reused(4))));
         let freed = [event(Action::FreeRequested, 4), event(Action::FreeRequested, 4)];
         assert_eq!(trace(&freed, None), Err((1, RuleError::DoubleFree(4))));
-        let empty = [Some(Event { action: Action::FreeRequested, address: 4, size: 0, stream: StreamId(0) })];
+        let empty = [Some(Event {
+            action: Action::FreeRequested,
+            address: 4,
+            size: 0,
+            stream: StreamId(0),
+            pool: PoolId::NONE,
+        })];
         assert_eq!(trace(&empty, None), Err((1, RuleError::ZeroSize(4))));
     }
 }

@@ -30,11 +30,13 @@ pub struct TimedEvent {
 ///
 /// ```
 /// use memquilt::driver::StreamId;
+/// use memquilt::PoolId;
 /// use memquilt::observer::{Action, Event};
 /// use memquilt::trace::Recorder;
 ///
 /// let (recorder, mut observer) = Recorder::new(100_000);
-/// observer.event(&Event { action: Action::Alloc, address: 4096, size: 512, stream: StreamId::DEFAULT });
+/// let (stream, pool) = (StreamId::DEFAULT, PoolId::NONE);
+/// observer.event(&Event { action: Action::Alloc, address: 4096, size: 512, stream, pool });
 /// assert_eq!(recorder.to_trace("job", None)?.events.len(), 1);
 /// # Ok::<(), memquilt::trace::TraceError>(())
 /// ```
@@ -137,11 +139,12 @@ impl fmt::Debug for Recorder {
 mod tests {
     use super::super::{RuleError, TraceEvent};
     use super::*;
+    use crate::PoolId;
     use crate::driver::StreamId;
     use crate::observer::Action;
 
     fn event(action: Action, address: u64) -> Event {
-        Event { action, address, size: 64, stream: StreamId(0) }
+        Event { action, address, size: 64, stream: StreamId(0), pool: PoolId::NONE }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod capturing;
 mod pinned;
 mod released;
 mod restored;
+mod segmented;
 #[path = "../simulated/mod.rs"]
 mod simulated;
 

@@ -31,7 +31,7 @@ fn history(trace: &Trace) -> Vec<TimedEvent> {
             TraceEvent::FreeCompleted { block } => (Action::FreeCompleted, block as usize),
         };
         let (address, size, stream) = blocks[block];
-        TimedEvent { event: Event { action, address, size, stream }, time_us: 0 }
+        TimedEvent { event: Event { action, address, size, stream, pool: memquilt::PoolId::NONE }, time_us: 0 }
     };
     trace.events.iter().map(&mut event).collect()
 }

@@ -114,6 +114,29 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
                 self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_answers_what_only_a_gpu_asks_for(self):
+        self.exercise("exercise")
+
+    def test_mempools_have_memory_of_their_own(self):
+        import torch
+        from memquilt import _shim
+
+        if _shim.torch_version(torch) < (2, 8):
+            self.skipTest("before 2.8 only Python's context says which allocator a MemPool has, and needs a GPU")
+        self.exercise("exercise_pools")
+
+    def test_the_fraction_is_told_whoever_has_set_it(self):
+        run_code(ENABLE + "assert C._cuda_getMemoryFraction(0) == 0.25", conf="per_process_memory_fraction:0.25")
+        run_code(ENABLE + "assert C._cuda_getMemoryFraction(0) == 1")
+        run_code("""
+import memquilt, torch
+memquilt.enable(shim=True, memory_fraction=0.5)
+assert torch._C._cuda_getMemoryFraction(0) == 0.5
+torch._C._cuda_setMemoryFraction(1, 0)
+assert torch._C._cuda_getMemoryFraction(0) == 1
+""")
+
+    def exercise(self, name):
+        """Compiles the C++ file of that name, and runs its function of that name under the shim."""
         import torch
         from memquilt import _shim
 
@@ -122,12 +145,12 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
             command = _shim.command(torch, library)
             first = next(at for at, part in enumerate(command) if part.endswith(".cpp"))
             rest = [part for part in command[first:] if not part.endswith(".cpp")]
-            subprocess.run([*command[:first], str(HERE / "exercise.cpp"), *rest], check=True)
+            subprocess.run([*command[:first], str(HERE / f"{name}.cpp"), *rest], check=True)
             run_code(
                 ENABLE
                 + f"""
 import ctypes
-exercise = ctypes.CDLL({str(library)!r}).exercise
+exercise = ctypes.CDLL({str(library)!r}).{name}
 exercise.restype = ctypes.c_char_p
 why = exercise()
 assert why is None, why.decode()

@@ -14,6 +14,7 @@ use super::read::{
 use super::unpickle::unpickle;
 use crate::driver::StreamId;
 use crate::observer::Event;
+use crate::pools::PoolId;
 use crate::snapshot::BlockState;
 
 /// Reads a pickle.
@@ -52,7 +53,7 @@ fn pickle_entry(pickle: &Pickle<'_>, dict: Item, place: Place) -> Result<Option<
     let Some(action) = action(at("action").word()?) else { return Ok(None) };
     let address = at(address_key(action)).number()?;
     let stream = StreamId(at("stream").number()?);
-    Ok(Some(Event { action, address, size: at("size").number()?, stream }))
+    Ok(Some(Event { action, address, size: at("size").number()?, stream, pool: PoolId::NONE }))
 }
 
 fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSegment, TraceError> {

@@ -17,6 +17,7 @@ use super::read::{
 };
 use crate::driver::StreamId;
 use crate::observer::{Action, Event};
+use crate::pools::PoolId;
 use crate::snapshot::BlockState;
 
 /// Reads JSON.
@@ -64,7 +65,7 @@ impl TryFrom<JsonEntry<'_>> for JsonEvent {
         let address = if action == Action::Oom { entry.device_free } else { entry.addr };
         let address = needed(address_key(action), address)?;
         let stream = StreamId(needed("stream", entry.stream)?);
-        Ok(Self(Some(Event { action, address, size: needed("size", entry.size)?, stream })))
+        Ok(Self(Some(Event { action, address, size: needed("size", entry.size)?, stream, pool: PoolId::NONE })))
     }
 }
 

@@ -248,10 +248,16 @@ mod tests {
                 Action::FreeRequested => BlockState::ActivePendingFree,
                 _ => BlockState::Inactive,
             };
-            let event = Event { action, address: (block as u64 + 1) * SPACING, size: *size, stream: *stream };
+            let event = Event {
+                action,
+                address: (block as u64 + 1) * SPACING,
+                size: *size,
+                stream: *stream,
+                pool: PoolId::NONE,
+            };
             history.push(TimedEvent { event, time_us: 1_795_239_067_166_928 + index as u64 });
         }
-        let oom = Event { action: Action::Oom, address: 1 << 35, size: 7, stream: StreamId(0) };
+        let oom = Event { action: Action::Oom, address: 1 << 35, size: 7, stream: StreamId(0), pool: PoolId::NONE };
         history.push(TimedEvent { event: oom, time_us: 0 });
         let live = blocks.iter().enumerate().filter(|(_, block)| block.2 != BlockState::Inactive);
         let segments = live.map(|(index, &(requested_size, stream, state))| {
@@ -345,8 +351,13 @@ mod tests {
 
     #[test]
     fn the_viewer_knows_every_opcode() {
-        let event =
-            Event { action: Action::Alloc, address: 0x7fe2_a400_0000, size: 1 << 33, stream: StreamId(1 << 40) };
+        let event = Event {
+            action: Action::Alloc,
+            address: 0x7fe2_a400_0000,
+            size: 1 << 33,
+            stream: StreamId(1 << 40),
+            pool: PoolId::NONE,
+        };
         let history: Vec<TimedEvent> = (0..2500).map(|time_us| TimedEvent { event, time_us: time_us << 40 }).collect();
         let segment = SegmentInfo {
             address: 0x7fe2_a400_0000,

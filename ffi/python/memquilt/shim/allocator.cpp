@@ -82,6 +82,9 @@ Allocator& the() {
 }
 
 void check(mq_status status, const char* doing) {
+  if (C10_UNLIKELY(status == MQ_STATUS_SOURCE)) {
+    rethrow_own();
+  }
   TORCH_CHECK(status == MQ_STATUS_OK, "memquilt, ", doing, ": ", mq_last_error_text());
 }
 
@@ -273,20 +276,22 @@ bool Allocator::initialized() {
 }
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
-  of(device);
-  return devices_[device].fraction;
+  double fraction = 1;
+  check(mq_get_memory_fraction(of(device), &fraction), "asking for the memory fraction");
+  return fraction;
 }
 
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
   check(mq_set_memory_fraction(of(device), fraction), "setting the memory fraction");
-  devices_[device].fraction = fraction;
 }
 
 #if MEMQUILT_TORCH >= 208
 void Allocator::emptyCache(MempoolId pool) {
-  // The memory of a pool that is used stays with it, and that of a released one is everyone's.
   if (pool != MempoolId{0, 0}) {
+    for (DeviceIndex device : opened()) {
+      empty_pool(device, pool);
+    }
     return;
   }
 #else

@@ -3,6 +3,7 @@
 // install.cpp     how it becomes the current allocator
 // allocator.cpp   memory, limits, statistics
 // graphs.cpp      private pools: CUDA graphs, MemPool, checkpoints
+// sources.cpp     MemPools with an allocator of their own, and what is given back of a MemPool
 // history.cpp     events with stack traces, snapshots
 //
 // Compiled against the user's PyTorch; MEMQUILT_TORCH is its version, 211 for 2.11. The interface differs between
@@ -46,6 +47,7 @@ struct Entry {
   uint64_t address;
   uint64_t bytes;
   void* stream;
+  MempoolId pool;
   c10::approx_time_t time;
   Context context;
   std::string compile_context;
@@ -68,7 +70,6 @@ struct History {
 // The plugged allocator of one device.
 struct Device {
   std::atomic<mq_allocator> handle{0};
-  double fraction = 1.0;
   History history;
 };
 
@@ -179,6 +180,13 @@ class Allocator final : public CUDAAllocator {
   void report_to_profiler(mq_allocator handle, void* pointer, int64_t bytes, DeviceIndex device);
   std::vector<mq_pool_block> live_blocks(DeviceIndex device, MempoolId pool);
   void use_pool_on_oom(DeviceIndex device, MempoolId pool, bool use);
+  void open_pool(DeviceIndex device, MempoolId pool);
+  void open_pool_with(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own);
+  // Whether it has segments of its own: of its own allocator, or unsplit.
+  bool is_segmented(DeviceIndex device, MempoolId pool);
+  // Before a use of a MemPool ends: what goes back if that was the last, and the pool is emptied.
+  void note_release(DeviceIndex device, MempoolId pool);
+  void empty_pool(DeviceIndex device, MempoolId pool);
   void record(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
               const std::vector<std::string>& skipped);
   SnapshotInfo picture(MempoolId pool, bool with_traces);
@@ -196,7 +204,9 @@ class Allocator final : public CUDAAllocator {
   std::mutex registering_;
   std::vector<OutOfMemoryObserver> oom_observers_;
   std::map<std::pair<DeviceIndex, MempoolId>, std::unique_ptr<std::function<bool(cudaStream_t)>>> filters_;
-  std::set<std::pair<DeviceIndex, MempoolId>> used_on_oom_;
+  std::set<std::pair<DeviceIndex, MempoolId>> used_on_oom_, segmented_;
+  // Free bytes of MemPools when they were released.
+  std::map<std::pair<DeviceIndex, MempoolId>, uint64_t> given_up_;
 
   // It compares clocks over its lifetime: the longer, the better.
   c10::ApproximateClockToUnixTimeConverter clock_;
@@ -222,6 +232,9 @@ Allocator& the();
 
 // Throws what a call of the C library failed with.
 void check(mq_status status, const char* doing);
+
+// Throws what the own allocator of a MemPool threw in the last call of this thread, if it did.
+void rethrow_own();
 
 // Within its scope, what happens on this thread happens at this place of the program.
 struct At {

@@ -36,7 +36,7 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::fun
   // PyTorch begins here before it begins the capture, whose filter then covers nothing yet; those of MemPool and of the
   // runs that warm a graph up cover the caller's own stream at once. Only a capture forbids driver calls.
   const bool captures = !covers(current_stream(device), kept.get());
-  check(mq_pool_open(handle, pool_of(pool)), "using a private pool");
+  open_pool(device, pool);
   const mq_status status =
       mq_pool_begin_filter(handle, pool_of(pool), covers, kept.get(), captures ? MQ_POOL_CAPTURING : 0);
   if (status != MQ_STATUS_OK) {
@@ -56,6 +56,7 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId pool) {
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId pool) {
+  note_release(device, pool);
   // Called by destructors: it throws nothing.
   if (mq_pool_release(of(device), pool_of(pool)) != MQ_STATUS_OK) {
     TORCH_WARN("memquilt, releasing a private pool: ", mq_last_error_text());
@@ -79,15 +80,34 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, std::shar
 #else
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, CUDAAllocator* own) {
 #endif
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      own == nullptr, "memquilt: a MemPool has its memory from memquilt, and cannot have an allocator of its own");
-  check(mq_pool_open(of(device), pool_of(pool)), "using a private pool");
+  if (own == nullptr) {
+    open_pool(device, pool);
+    return;
+  }
+#if MEMQUILT_TORCH >= 211
+  open_pool_with(device, pool, std::move(own));
+#else
+  // Whoever made the MemPool keeps it.
+  open_pool_with(device, pool, std::shared_ptr<CUDAAllocator>(own, [](auto*) {}));
+#endif
 }
 #else
 void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId pool) {
-  check(mq_pool_open(of(device), pool_of(pool)), "using a private pool");
+  open_pool(device, pool);
 }
 #endif
+
+void Allocator::open_pool(DeviceIndex device, MempoolId pool) {
+#if MEMQUILT_TORCH < 208
+  // Only the context says which allocator a pool has, and it begins with the pool's first use.
+  c10::cuda::MemPool* active = c10::cuda::MemPoolContext::getActiveMemPool();
+  if (active != nullptr && active->id() == pool && active->allocator() != nullptr && !is_segmented(device, pool)) {
+    open_pool_with(device, pool, std::shared_ptr<CUDAAllocator>(active->allocator(), [](auto*) {}));
+    return;
+  }
+#endif
+  check(mq_pool_open(of(device), pool_of(pool)), "using a private pool");
+}
 
 #if MEMQUILT_TORCH >= 211
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool, bool use) {
@@ -100,9 +120,10 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool) {
 #endif
 
 #if MEMQUILT_TORCH >= 210
-void Allocator::setNoSplit(DeviceIndex, MempoolId) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "memquilt has no segments that could stay whole: MemPool(no_split=True) is not to be had");
+void Allocator::setNoSplit(DeviceIndex device, MempoolId pool) {
+  check(mq_pool_set_unsplit(of(device), pool_of(pool)), "having a private pool's segments unsplit");
+  std::lock_guard<std::mutex> guard(registering_);
+  segmented_.insert({device, pool});
 }
 #endif
 
@@ -123,7 +144,15 @@ void* Allocator::from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStr
   }
   void* pointer = nullptr;
   for (const auto& [of_device, pool] : pools) {
-    if (of_device == device && mq_pool_malloc(of(device), pool_of(pool), size, stream, &pointer) == MQ_STATUS_OK) {
+    if (of_device != device) {
+      continue;
+    }
+    // As in PyTorch, what the pool holds already. Without segments of its own it may be stitched.
+    mq_status status = mq_pool_malloc_held(of(device), pool_of(pool), size, stream, &pointer);
+    if (pointer == nullptr && !is_segmented(device, pool)) {
+      status = mq_pool_malloc(of(device), pool_of(pool), size, stream, &pointer);
+    }
+    if (status == MQ_STATUS_OK && pointer != nullptr) {
       break;
     }
   }

@@ -116,7 +116,7 @@ TraceEntry Entry::shown(DeviceIndex device) const {
   return TraceEntry(
       action, device, address, bytes, static_cast<cudaStream_t>(stream),
 #if MEMQUILT_TORCH >= 208
-      MempoolId{0, 0},
+      pool,
 #endif
       time, context
 #if MEMQUILT_TORCH >= 208
@@ -138,7 +138,8 @@ void History::event(const mq_event* event, void* user) {
   }
   try {
     Allocator& allocator = the();
-    Entry entry{*action, event->address, event->bytes, event->stream, c10::getApproximateTime(), here, {}, {}};
+    const MempoolId pool{event->pool.first, event->pool.second};
+    Entry entry{*action, event->address, event->bytes, event->stream, pool, c10::getApproximateTime(), here, {}, {}};
     if (!compile_contexts.empty()) {
       entry.compile_context = compile_contexts.back();
     }
@@ -254,7 +255,7 @@ SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
     std::lock_guard<std::mutex> guard(history.lock);
     if (recording_.load()) {
       history.entries.push_back(
-          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, c10::getApproximateTime(), nullptr, {}, {}});
+          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, pool, c10::getApproximateTime(), nullptr, {}, {}});
     }
     if (!with_traces) {
       continue;

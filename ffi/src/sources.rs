@@ -1,0 +1,150 @@
+//! Private pools with segments of their own: C functions as their source, and what is asked of such a pool.
+
+use crate::AllocatorId;
+use crate::Stream;
+use crate::allocator::{User, pointer};
+use crate::boundary::{call, give, offer, stream};
+use crate::fork::in_filter;
+use crate::pools::Pool;
+use crate::registry::enter;
+use crate::status::{Failure, Status};
+use memquilt::{SegmentSource, Segments, SourceError};
+use std::ffi::c_void;
+use std::ptr;
+
+/// For `flags` of `mq_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
+/// `no_split`.
+pub const POOL_UNSPLIT: u32 = 2;
+
+/// What functions of a source answer where they did what was asked.
+const DONE: i32 = Status::Ok as i32;
+
+/// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
+/// `*address` gets its first byte, a multiple of 512, where no memory lies that the allocator has already. Answers 0; where
+/// it has too little memory `MQ_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
+/// asks again; any other number where it failed.
+///
+/// Called by the thread whose request it is, under the allocator's lock, during a stream capture in relaxed mode: it may
+/// call CUDA, but nothing of this library (`MQ_STATUS_REENTRANT`), and must not wait for a thread that may. It must return
+/// (no exception, no longjmp).
+pub type SegmentAlloc = Option<unsafe extern "C" fn(bytes: usize, address: *mut *mut c_void, user: *mut c_void) -> i32>;
+
+/// Takes back a whole segment that it gave, and that nothing uses any more. Answers 0, or any other number where it failed:
+/// the segment is kept then, and offered again when memory is next given back. Called as `mq_segment_alloc` is.
+pub type SegmentFree = Option<unsafe extern "C" fn(address: *mut c_void, bytes: usize, user: *mut c_void) -> i32>;
+
+/// The source is called no more. Called as `mq_segment_alloc` is.
+pub type SourceEnd = Option<unsafe extern "C" fn(user: *mut c_void)>;
+
+/// C's functions as a source.
+struct Functions {
+    alloc: unsafe extern "C" fn(usize, *mut *mut c_void, *mut c_void) -> i32,
+    free: unsafe extern "C" fn(*mut c_void, usize, *mut c_void) -> i32,
+    user: User,
+    /// Last, so that it is called when the others are called no more.
+    _end: End,
+}
+
+/// Calls C's `end`, once.
+struct End(SourceEnd, User);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Some(end) = self.0 {
+            // SAFETY: the caller of `mq_pool_open_with` promised that it may be called like this, once.
+            in_filter(|| unsafe { end(self.1.get()) });
+        }
+    }
+}
+
+impl SegmentSource for Functions {
+    fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
+        let mut address = ptr::null_mut();
+        // SAFETY: the caller of `mq_pool_open_with` promised that it may be called like this until `end` is.
+        let answer = in_filter(|| unsafe { (self.alloc)(size as usize, &raw mut address, self.user.get()) });
+        match answer {
+            DONE if !address.is_null() => Ok(address.addr() as u64),
+            DONE => Err(SourceError::OutOfMemory),
+            _ if answer == Status::OutOfMemory as i32 => Err(SourceError::OutOfMemory),
+            _ => Err(SourceError::Failed(format!("its function for {size} bytes answered {answer}"))),
+        }
+    }
+
+    fn free(&mut self, address: u64, size: u64) -> Result<(), SourceError> {
+        // SAFETY: as above.
+        let answer = in_filter(|| unsafe { (self.free)(pointer(address), size as usize, self.user.get()) });
+        let failed = || SourceError::Failed(format!("its function that takes back {address:#x} answered {answer}"));
+        if answer == DONE { Ok(()) } else { Err(failed()) }
+    }
+}
+
+/// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`; with
+/// NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever the allocator's. `flags` is
+/// 0 or `MQ_POOL_UNSPLIT`.
+///
+/// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`, before
+/// a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed. `end`, which may be
+/// NULL, is called exactly once: with the last of the memory, or by this call where it fails (`MQ_STATUS_POOL_IN_USE`: the
+/// pool has memory already, or segments of its own) or has no functions. Where an allocator is destroyed while blocks of the pool are live, it is
+/// never called.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_open_with(
+    allocator: AllocatorId,
+    pool: Pool,
+    alloc: SegmentAlloc,
+    free: SegmentFree,
+    end: SourceEnd,
+    user: *mut c_void,
+    flags: u32,
+) -> Status {
+    let end = End(end, User::new(user));
+    call(move || {
+        let segments = match (alloc, free) {
+            (Some(alloc), Some(free)) => {
+                Segments::from_source(Functions { alloc, free, user: User::new(user), _end: end })
+            }
+            (None, None) => Segments::by_malloc(),
+            _ => return Err(Failure::argument("alloc or free is NULL, and the other is not")),
+        };
+        let segments = match flags {
+            0 => segments,
+            POOL_UNSPLIT => segments.unsplit(),
+            _ => return Err(Failure::argument(format!("flags is {flags:#x}; expected 0 or MQ_POOL_UNSPLIT"))),
+        };
+        Ok(enter(allocator)?.allocator.open_pool_with(pool.id(), segments)?)
+    })
+}
+
+/// From now on a private pool's segments are one block each, as `MQ_POOL_UNSPLIT` says; it gets segments of the device's if
+/// it has none of its own. `MQ_STATUS_POOL_IN_USE` where it has other memory already.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.set_pool_unsplit(pool.id())?))
+}
+
+/// Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
+/// given back; it may be NULL. Nothing where the pool is used or gone, or a stream is being captured.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.empty_pool(pool.id())?)) }
+}
+
+/// As `mq_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
+/// no error. No new memory is taken, and nothing waited for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_pool_malloc_held(
+    allocator: AllocatorId,
+    pool: Pool,
+    size: usize,
+    stream: Stream,
+    address: *mut *mut c_void,
+) -> Status {
+    let allocate = || {
+        let stream = self::stream(stream)?;
+        let held = enter(allocator)?.allocator.allocate_held_in(pool.id(), size as u64, stream)?;
+        Ok(held.map_or(ptr::null_mut(), pointer))
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { give(address, ptr::null_mut(), "address", allocate) }
+}

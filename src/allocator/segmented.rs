@@ -1,0 +1,142 @@
+//! Private pools with segments of their own: how they are opened, and how they give back what they hold.
+//!
+//! Owns: the public operations on them. Where the segments come from is strategy/segmented.rs's.
+
+use super::Allocator;
+use crate::driver::StreamId;
+use crate::error::{Error, Result};
+use crate::heap::Request;
+use crate::pools::PoolId;
+use crate::rounding::{MAX_REQUEST, round_size};
+use crate::source::Segments;
+use crate::strategy::segmented;
+
+/// # Private pools with segments of their own
+///
+/// PyTorch's `MemPool(allocator=…)` and `MemPool(no_split=True)`. Such a pool is used, released and counted as any other;
+/// what differs is where its memory comes from, and that it goes back there when the pool has ended.
+///
+/// ```
+/// use memquilt::driver::{Driver, StreamId, sim::{SimConfig, SimGpu}};
+/// use memquilt::{Allocator, Config, PoolId, SegmentSource, Segments, SourceError};
+/// use std::sync::Arc;
+///
+/// struct Registered(Arc<SimGpu>);
+///
+/// impl SegmentSource for Registered {
+///     fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
+///         // And tell a library of it.
+///         self.0.malloc(size).map_err(|_| SourceError::OutOfMemory)
+///     }
+///     fn free(&mut self, address: u64, _size: u64) -> Result<(), SourceError> {
+///         self.0.free(address).map_err(|error| SourceError::Failed(error.to_string()))
+///     }
+/// }
+///
+/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
+/// let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default())?;
+/// let pool = PoolId(0, 1);
+/// allocator.open_pool_with(pool, Segments::from_source(Registered(gpu)))?;
+/// let address = allocator.allocate_in(pool, 3 << 20, StreamId::DEFAULT)?;
+/// assert_eq!(allocator.pool_stats(pool)?.reserved_bytes, 20 << 20);
+/// allocator.free(address)?;
+/// allocator.release_pool(pool)?;
+/// assert_eq!(allocator.empty_pool(pool)?, 20 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl Allocator {
+    /// Uses the private pool of that name once more, or makes it; it has segments of its own from now on.
+    ///
+    /// When its last use was released, its memory serves nobody any more. What lies free goes back by
+    /// [`Self::empty_pool`], [`Self::empty_cache`] and [`Self::trim`], before a request would fail, and at the allocator's
+    /// end, each time after a wait for the device; live blocks stay valid, and go back that way after they were freed. The
+    /// source is dropped with the last of it. As any pool it can be opened anew until then.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] where the pool has memory, or segments of its own,
+    /// already. `segments` are dropped then.
+    pub fn open_pool_with(&self, pool: PoolId, segments: Segments) -> Result<()> {
+        let heap = &mut self.core.lock().heap;
+        if heap.private.segments(pool).is_some() || !heap.holds_nothing(pool) {
+            return Err(Error::PoolInUse { pool });
+        }
+        heap.private.open(pool)?;
+        heap.private.set_segments(pool, segments);
+        Ok(())
+    }
+
+    /// From now on a private pool's segments are one block each, as [`Segments::unsplit`] says; it gets segments by the
+    /// driver's `malloc` if it has none of its own.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] where nobody uses it; [`Error::PoolInUse`] where it has memory already that is not in
+    /// segments of its own.
+    pub fn set_pool_unsplit(&self, pool: PoolId) -> Result<()> {
+        let heap = &mut self.core.lock().heap;
+        heap.private.used(pool)?;
+        if let Some(segments) = heap.private.segments_mut(pool) {
+            segments.set_unsplit();
+            return Ok(());
+        }
+        if !heap.holds_nothing(pool) {
+            return Err(Error::PoolInUse { pool });
+        }
+        heap.private.set_segments(pool, Segments::by_malloc().unsplit());
+        Ok(())
+    }
+
+    /// Gives back to the driver, or to its source, what a private pool holds that nobody uses any more, after a wait for
+    /// the device: the bytes given back. 0 where the pool is used or is gone (memory of a pool without segments of its own
+    /// that no capture has used is everyone's from its release on), and during a stream capture.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], [`Error::Source`]; what was given back before the call that failed stays given back, and is
+    /// accounted.
+    pub fn empty_pool(&self, pool: PoolId) -> Result<u64> {
+        let core = &mut *self.core.lock();
+        if core.heap.private.capturing() || !core.heap.private.released().contains(&pool) {
+            return Ok(0);
+        }
+        let before = core.heap.reserved();
+        core.timed(|strategy, ground| {
+            ground.heap.counters.num_sync_all_streams += 1;
+            ground.deferred.synchronize(ground.heap, ground.driver)?;
+            let held = ground.heap.private_stats(pool)?;
+            ground.driver.synchronize()?;
+            if ground.heap.private.segments(pool).is_some() {
+                return segmented::give_back(ground, pool)?.map_or(Ok(()), Err);
+            }
+            ground.heap.dissolve_private(pool, true);
+            let down_to = before.saturating_sub(held.reserved_bytes.saturating_sub(held.active_bytes));
+            strategy.trim(ground, down_to, true)?;
+            Ok::<_, Error>(())
+        })?;
+        core.checked()?;
+        Ok(before.saturating_sub(core.heap.reserved()))
+    }
+
+    /// As [`Self::allocate_in`], of what the pool holds free in one range: `None` where there is no such range. No new
+    /// memory is taken, and nothing waited for.
+    ///
+    /// # Errors
+    /// Those of [`Self::allocate_in`], but for [`Error::OutOfMemory`].
+    pub fn allocate_held_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
+        let core = &mut *self.core.lock();
+        core.heap.private.used(pool)?;
+        if size == 0 {
+            return Ok(Some(0));
+        }
+        if size > MAX_REQUEST {
+            return Err(Error::RequestTooLarge { size });
+        }
+        core.poll()?;
+        let stream = core.driver.canonical_stream(stream)?;
+        let rounded = round_size(size, &core.config.roundup_power2_divisions);
+        let captured = core.is_captured(stream)?;
+        let (of_pool, class) = core.heap.private_pool(pool, stream, rounded, captured);
+        let request = Request { size: rounded, requested: size, pool: of_pool, class };
+        let rules = core.rules_of(pool);
+        let id = core.heap.fit(&request, &rules);
+        if id.is_none() { Ok(None) } else { core.hand_out_privately(id, &request, pool, captured).map(Some) }
+    }
+}
