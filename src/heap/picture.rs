@@ -7,13 +7,15 @@ use crate::snapshot::{BlockInfo, BlockState, SegmentInfo};
 use crate::stats::Class;
 
 impl Heap {
-    /// The segments with their blocks, by address. Of an expandable segment, each contiguous mapped range.
+    /// The segments with their blocks, by address. Of an expandable segment, each contiguous mapped range; at home, what is
+    /// for small blocks apart from what is for large ones, as the statistics count them, and what each private pool has
+    /// for each stream.
     pub(crate) fn segment_infos(&self) -> Vec<SegmentInfo> {
         let mut out = Vec::new();
         for segment in self.segments.iter().flatten() {
-            let class = self.pools[segment.pool as usize].class;
             let expandable = !matches!(segment.backing, Backing::Malloc);
             let mut open: Option<SegmentInfo> = None;
+            let mut open_for = 0;
             let mut id = segment.head;
             while id.is_some() {
                 let block = &self.blocks[id];
@@ -24,11 +26,12 @@ impl Heap {
                     State::Unmapped | State::Vacant | State::Piece => None,
                 };
                 if let Some(state) = state {
-                    // At home what serves all and what private pools have lie side by side.
-                    let owner = self.owner_of(block.pool);
-                    if open.as_ref().is_some_and(|open| open.pool != owner) {
+                    // At home all lie side by side. The pools that serve everyone take from each other.
+                    let whose = if self.is_private(block.pool) { block.pool } else { self.idle + (block.pool & 1) };
+                    if open_for != whose {
                         out.extend(open.take());
                     }
+                    open_for = whose;
                     let info = open.get_or_insert_with(|| SegmentInfo {
                         address: block.address,
                         total_size: 0,
@@ -38,9 +41,9 @@ impl Heap {
                         } else {
                             self.pools[block.pool as usize].stream
                         },
-                        small: class == Class::Small,
+                        small: self.pools[block.pool as usize].class == Class::Small,
                         expandable,
-                        pool: owner,
+                        pool: self.owner_of(block.pool),
                         blocks: Vec::new(),
                     });
                     info.total_size += block.size;

@@ -47,9 +47,15 @@ assert C._cuda_getMemoryFraction(0) == 0.5
 try:
     get(100 << 30)
 except torch.OutOfMemoryError as error:
-    assert "Tried to allocate 100.00 GiB. GPU 0: " in str(error) and "69.90 GiB" in str(error), error
+    assert "Tried to allocate 100.00 GiB. GPU 0. memquilt: " in str(error) and "69.90 GiB" in str(error), error
 else:
     raise AssertionError("it should not fit")
+try:
+    get(8_000_000_000 << 30)
+except torch.OutOfMemoryError as error:
+    assert "CUDA out of memory. Tried to allocate more than 1EB memory." in str(error), error
+else:
+    raise AssertionError("nothing has so much")
 put(get(50 << 30))
 assert C._cuda_memoryStats(0)["num_ooms"] == 1
 """
@@ -94,6 +100,32 @@ owners = {segment["segment_pool_id"] for segment in C._cuda_memorySnapshot((0, 0
 assert owners == {(0, 0), pool}, owners
 assert {segment["segment_pool_id"] for segment in C._cuda_memorySnapshot(pool)["segments"]} == {pool}
 C._cuda_releasePool(0, pool)
+"""
+        )
+
+    def test_snapshots_agree_with_the_statistics(self):
+        run_code(
+            ENABLE
+            + """
+pool = (0, 1)
+C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+held = [get(size, stream) for size in (700, 5 * MIB, 300_000) for stream in (0, 0x10)]
+C._cuda_endAllocateToPool(0, pool)
+held += [get(size) for size in (10, 3 * MIB, 1 * MIB, 900_000, 40 * MIB, 20, 7 * MIB)]
+for address in held[1::2]:
+    put(address)
+get(33 * MIB)
+stats = C._cuda_memoryStats(0)
+segments = C._cuda_memorySnapshot((0, 0))["segments"]
+for kind in ("small", "large"):
+    of_kind = [segment for segment in segments if segment["segment_type"] == kind]
+    for total, name in (("total_size", "reserved"), ("active_size", "active"), ("requested_size", "requested")):
+        found, counted = sum(segment[total] for segment in of_kind), stats[f"{name}_bytes"][f"{kind}_pool"]["current"]
+        assert found == counted, (kind, name, found, counted)
+    live = sum(block["state"] == "active_allocated" for segment in of_kind for block in segment["blocks"])
+    assert live == stats["allocation"][f"{kind}_pool"]["current"], (kind, live)
+streams = {(segment["stream"], segment["segment_type"]) for segment in segments if segment["segment_pool_id"] == pool}
+assert streams == {(0, "small"), (0, "large"), (16, "small"), (16, "large")}, streams
 """
         )
 

@@ -15,6 +15,9 @@ bool is_simulated() {
   return device != nullptr && *device != '\0';
 }
 
+// PyTorch words requests from here on differently.
+constexpr size_t EXABYTE = size_t(1) << 60;
+
 std::string in_units(size_t bytes) {
   std::ostringstream text;
   text.precision(2);
@@ -190,9 +193,14 @@ void Allocator::out_of_memory(size_t size, DeviceIndex device) {
   c10::reportOutOfMemoryToProfiler(
       int64_t(size), stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
       c10::Device(c10::DeviceType::CUDA, device));
+  // PyTorch's words first: programs look for them.
   TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_units(size), ". GPU ", int(device), ": ",
-      report);
+      OutOfMemoryError, size < EXABYTE, "CUDA out of memory. Tried to allocate more than 1EB memory. ", report);
+  const std::string capacity =
+      simulated_ ? "" : " has a total capacity of " + in_units(total) + " of which " + in_units(free) + " is free";
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_units(size), ". GPU ", int(device),
+      capacity, ". memquilt: ", report);
 }
 
 DataPtr Allocator::allocate(size_t size) {
@@ -297,6 +305,7 @@ void Allocator::emptyCache(MempoolId pool) {
 #else
 void Allocator::emptyCache() {
 #endif
+  At at(gather(RecordContext::ALL));
   for (DeviceIndex device : opened()) {
     check(mq_empty_cache(of(device), nullptr), "emptying the cache");
   }

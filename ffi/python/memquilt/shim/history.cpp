@@ -253,17 +253,18 @@ SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
     // A list for each device, those that are not used too.
     result.device_traces.resize(size_t(device) + 1);
     std::lock_guard<std::mutex> guard(history.lock);
-    if (recording_.load()) {
-      history.entries.push_back(
-          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, pool, c10::getApproximateTime(), nullptr, {}, {}});
-    }
-    if (!with_traces) {
-      continue;
-    }
     for (const Entry& entry : history.entries) {
+      if (!with_traces) {
+        break;
+      }
       TraceEntry shown = entry.shown(device);
       shown.time_.t_ = to_ns(shown.time_.approx_t_) / 1000;
       result.device_traces.back().push_back(std::move(shown));
+    }
+    // Of this snapshot the next one tells, as in PyTorch: the last entry is what the program did last.
+    if (recording_.load()) {
+      history.entries.push_back(
+          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, c10::getApproximateTime(), nullptr, {}, user_metadata});
     }
   }
   std::lock_guard<std::mutex> guard(registering_);
