@@ -264,7 +264,7 @@ SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
     // Of this snapshot the next one tells, as in PyTorch: the last entry is what the program did last.
     if (recording_.load()) {
       history.entries.push_back(
-          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, c10::getApproximateTime(), nullptr, {}, user_metadata});
+          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, pool, c10::getApproximateTime(), nullptr, {}, user_metadata});
     }
   }
   std::lock_guard<std::mutex> guard(registering_);
