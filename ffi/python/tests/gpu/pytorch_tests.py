@@ -30,16 +30,14 @@ import pytorch_tests_choice as choice
 WORKER = Path(__file__).resolve().with_name("pytorch_tests_worker.py")
 ALLOCATORS = ("native", "expandable", "memquilt")
 # A test, the start of a process, and a class, whatever becomes of its processes.
-LIMIT_S = 60
+LIMIT_S = 100
 START_S = 120
 CLASS_LIMIT_S = 240
 
 
 def environment(allocator, options):
     """What an allocator's processes run in."""
-    env = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "MEMQUILT_CONF"))
-    }
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "MEMQUILT_CONF"))}
     env["PYTORCH_TESTS_ALLOCATOR"] = allocator
     if options.site:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(options.site)]))
@@ -57,6 +55,7 @@ class Process:
     """A process that runs tests of one class, one after another, and reports on each as it goes."""
 
     def __init__(self, options, allocator, group, tests, deadline):
+        # Its errors; read when it has ended.
         self.output = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(WORKER), str(options.folder), group, *tests],

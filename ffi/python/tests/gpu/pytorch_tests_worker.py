@@ -5,13 +5,11 @@ each test. It ends early, for another process to go on, where CUDA does not work
 PYTORCH_TESTS_ALLOCATOR names; children that a test starts by `spawn` read this file, and have it too.
 """
 
-import ctypes
 import hashlib
 import importlib
 import inspect
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -26,8 +24,8 @@ if ALLOCATOR.startswith("memquilt"):
 
     memquilt.enable(shim=True)
 
-import pytorch_tests_choice as choice  # noqa: E402
-import torch  # noqa: E402
+import pytorch_tests_choice as choice
+import torch
 
 # Of this process's status: CUDA is of no use any more.
 SPOILT = 3
@@ -98,24 +96,24 @@ class Result(unittest.TestResult):
         if self.outcome in ("passed", "skipped"):
             self.outcome, self.error = outcome, last_line(error)
 
-    def addError(self, test, err):  # noqa: N802
+    def addError(self, test, err):
         super().addError(test, err)
         self.bad("failed", err)
 
-    def addFailure(self, test, err):  # noqa: N802
+    def addFailure(self, test, err):
         super().addFailure(test, err)
         self.bad("failed", err)
 
-    def addSubTest(self, test, subtest, err):  # noqa: N802
+    def addSubTest(self, test, subtest, err):
         super().addSubTest(test, subtest, err)
         if err is not None:
             self.bad("failed", err)
 
-    def addSkip(self, test, reason):  # noqa: N802
+    def addSkip(self, test, reason):
         super().addSkip(test, reason)
         self.outcome, self.error = "skipped", reason
 
-    def addUnexpectedSuccess(self, test):  # noqa: N802
+    def addUnexpectedSuccess(self, test):
         super().addUnexpectedSuccess(test)
         self.outcome, self.error = "failed", "it was expected to fail"
 
