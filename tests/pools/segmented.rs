@@ -499,6 +499,32 @@ fn its_blocks_are_not_restored() {
 }
 
 #[test]
+fn a_segment_is_said_to_go_before_it_goes() {
+    struct Registered(Source, Arc<Mutex<Vec<(Action, u64)>>>);
+    impl Observer for Registered {
+        fn event(&mut self, event: &Event) {
+            if matches!(event.action, Action::SegmentAlloc | Action::SegmentFree) {
+                assert_eq!(self.0.book().given.get(&event.address), Some(&event.size), "{:?}", event.action);
+                self.1.lock().unwrap().push((event.action, event.size));
+            }
+        }
+    }
+    for kind in StrategyKind::ALL {
+        let (_, allocator, source) = opened(kind, "sim:h200");
+        let told = Arc::new(Mutex::new(Vec::new()));
+        allocator.observe(Some(Box::new(Registered(source.clone(), Arc::clone(&told)))));
+        let address = allocator.allocate_in(POOL, 30 * MIB, MAIN).unwrap();
+        allocator.free(address).unwrap();
+        allocator.release_pool(POOL).unwrap();
+        source.book().mishaps.push(Mishap::Fails);
+        allocator.empty_pool(POOL).unwrap_err();
+        allocator.empty_pool(POOL).unwrap();
+        let (came, goes) = ((Action::SegmentAlloc, 30 * MIB), (Action::SegmentFree, 30 * MIB));
+        assert_eq!(*told.lock().unwrap(), [came, goes, came, goes], "{kind}: it stayed in between");
+    }
+}
+
+#[test]
 fn events_say_which_pool_they_are_of() {
     struct Told(Arc<Mutex<Vec<(Action, PoolId)>>>);
     impl Observer for Told {
