@@ -9,6 +9,8 @@ mod pinned;
 mod released;
 mod restored;
 mod segmented;
+mod source;
+mod sources;
 
 use memquilt::driver::sim::{CaptureMode, Piece, Range, SimConfig, SimGpu};
 use memquilt::driver::{Call, Driver, StreamId};
