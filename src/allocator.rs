@@ -67,6 +67,8 @@ struct Core {
     /// pools. One flag, for the hot path; it may stay set for one request too many.
     attends: bool,
     strategy: Box<dyn Strategy>,
+    /// Devices that were let to use the memory.
+    peers: Vec<u32>,
 }
 
 /// The most bytes that may be held, where that is limited.
@@ -111,6 +113,7 @@ impl Allocator {
             tide: Tide::default(),
             attends: false,
             strategy,
+            peers: Vec::new(),
         };
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
     }

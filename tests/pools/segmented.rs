@@ -3,7 +3,7 @@
 use crate::source::{POOL, Source, balanced, opened};
 use crate::{MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved};
 use memquilt::driver::sim::Range;
-use memquilt::driver::{Call, StreamId};
+use memquilt::driver::{Call, Status, StreamId};
 use memquilt::{Error, PoolId, Route, Segments, StrategyKind};
 
 #[test]
@@ -210,6 +210,31 @@ fn segments_are_chosen_before_there_is_memory() {
     let rest = allocator.allocate_in(plain, 3 * MIB, MAIN).unwrap();
     assert_eq!((rest, allocator.size_of(rest)), (b + 3 * MIB, Ok(14 * MIB)));
     allocator.check().unwrap();
+}
+
+#[test]
+fn devices_that_may_use_the_memory_may_use_its_own() {
+    for kind in StrategyKind::ALL {
+        for before in [false, true] {
+            let (gpu, allocator) = on(kind, "sim:h200");
+            let source = Source::of(&gpu);
+            gpu.connect_peer(1);
+            let enable = || allocator.enable_peer_access(1).unwrap();
+            if before {
+                enable();
+                gpu.fail_nth(Call::EnablePeer, 1, Status::UNKNOWN);
+                let failed = allocator.open_pool_with(POOL, source.segments()).unwrap_err();
+                assert!(matches!(failed, Error::Driver(_)) && std::mem::take(&mut source.book().dropped), "{failed}");
+                assert!(allocator.private_pools().is_empty());
+            }
+            allocator.open_pool_with(POOL, source.segments()).unwrap();
+            let address = allocator.allocate_in(POOL, 30 * MIB, MAIN).unwrap();
+            if !before {
+                enable();
+            }
+            assert!(gpu.can_peer_use(1, Range { address, size: 30 * MIB }), "{kind}, {before}");
+        }
+    }
 }
 
 #[test]
