@@ -69,6 +69,8 @@ struct Core {
     attends: bool,
     strategy: Box<dyn Strategy>,
     opened: sharing::Opened,
+    /// Devices that were let to use the memory.
+    peers: Vec<u32>,
 }
 
 /// The most bytes that may be held, where that is limited.
@@ -111,6 +113,7 @@ impl Allocator {
             attends: false,
             strategy,
             opened: sharing::Opened::default(),
+            peers: Vec::new(),
         };
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
     }

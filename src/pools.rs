@@ -194,6 +194,11 @@ impl PrivatePools {
         }
     }
 
+    /// Whether any pool has segments of its own.
+    pub(crate) fn has_segmented(&self) -> bool {
+        self.pools.values().any(|pool| pool.segments.is_some())
+    }
+
     /// The segments of a pool that has its own.
     pub(crate) fn segments(&self, id: PoolId) -> Option<&Segments> {
         self.pools.get(&id)?.segments.as_ref()

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Allocator::cuda`] and what it asks the program to vouch for.
 
-use super::Allocator;
+use super::{Allocator, Core};
 use crate::config::{Config, StrategyKind};
 use crate::driver::cuda::CudaDriver;
 use crate::error::Result;
@@ -45,8 +45,8 @@ impl Allocator {
 
     /// Lets the device with this ordinal read and write all memory of this allocator, what it holds and what it will get:
     /// one access list for all that is mapped (`cuMemSetAccess`), whichever part of the process asked for it. With the
-    /// strategies that use plain memory, `caching` and `gmlake`, it enables CUDA's peer access between the two primary
-    /// contexts too, and leaves it enabled.
+    /// strategies that use plain memory, `caching` and `gmlake`, and from the first private pool with segments of its own
+    /// on, it enables CUDA's peer access between the two primary contexts too, and leaves it enabled.
     ///
     /// Each further device makes mapping dearer: a stitched range took nearly twice as long with one on an H200.
     /// Enabling a device twice is the same as once; the device itself needs no enabling.
@@ -57,8 +57,24 @@ impl Allocator {
     /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) where there is no such device. Nothing has changed.
     pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
         let core = &mut *self.core.lock();
-        let plain = matches!(core.config.strategy, StrategyKind::Caching | StrategyKind::Gmlake);
+        let plain = matches!(core.config.strategy, StrategyKind::Caching | StrategyKind::Gmlake)
+            || core.heap.private.has_segmented();
         core.timed(|_, ground| ground.driver.enable_peer_access(ordinal, plain))?;
+        if !core.peers.contains(&ordinal) {
+            core.peers.push(ordinal);
+        }
         core.checked()
+    }
+}
+
+impl Core {
+    /// Plain memory is about to be used: those that may use the other may use that too.
+    pub(super) fn let_peers_use_plain(&mut self) -> Result<()> {
+        let peers = self.peers.clone();
+        self.timed(|_, ground| {
+            let enable = |peer| ground.driver.enable_peer_access(peer, true);
+            ground.unforbidden(|| peers.into_iter().try_for_each(enable))
+        })?;
+        Ok(())
     }
 }

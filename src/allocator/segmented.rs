@@ -54,14 +54,16 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] where the pool has memory, or segments of its own,
-    /// already. `segments` are dropped then.
+    /// already; [`Error::Driver`] where devices that may use the allocator's memory could not be let to use plain memory.
+    /// `segments` are dropped then.
     pub fn open_pool_with(&self, pool: PoolId, segments: Segments) -> Result<()> {
-        let heap = &mut self.core.lock().heap;
-        if heap.private.segments(pool).is_some() || !heap.holds_nothing(pool) {
+        let core = &mut *self.core.lock();
+        if core.heap.private.segments(pool).is_some() || !core.heap.holds_nothing(pool) {
             return Err(Error::PoolInUse { pool });
         }
-        heap.private.open(pool)?;
-        heap.private.set_segments(pool, segments);
+        core.let_peers_use_plain()?;
+        core.heap.private.open(pool)?;
+        core.heap.private.set_segments(pool, segments);
         Ok(())
     }
 
@@ -70,18 +72,19 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::UnknownPool`] where nobody uses it; [`Error::PoolInUse`] where it has memory already that is not in
-    /// segments of its own.
+    /// segments of its own; [`Error::Driver`] as of [`Self::open_pool_with`].
     pub fn set_pool_unsplit(&self, pool: PoolId) -> Result<()> {
-        let heap = &mut self.core.lock().heap;
-        heap.private.used(pool)?;
-        if let Some(segments) = heap.private.segments_mut(pool) {
+        let core = &mut *self.core.lock();
+        core.heap.private.used(pool)?;
+        if let Some(segments) = core.heap.private.segments_mut(pool) {
             segments.set_unsplit();
             return Ok(());
         }
-        if !heap.holds_nothing(pool) {
+        if !core.heap.holds_nothing(pool) {
             return Err(Error::PoolInUse { pool });
         }
-        heap.private.set_segments(pool, Segments::by_malloc().unsplit());
+        core.let_peers_use_plain()?;
+        core.heap.private.set_segments(pool, Segments::by_malloc().unsplit());
         Ok(())
     }
 

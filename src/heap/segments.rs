@@ -55,9 +55,22 @@ impl Heap {
         Ok(head)
     }
 
-    /// Forgets a `malloc` segment whose only block is free: the driver has it back.
+    /// Says that a `malloc` segment is about to go back, whose only block is free: a library that has registered the memory
+    /// must let go of it first. So PyTorch says it.
+    pub(crate) fn malloc_segment_goes(&mut self, id: BlockId) {
+        let Block { address, size, pool, .. } = self.blocks[id];
+        self.emit(Action::SegmentFree, address, size, pool);
+    }
+
+    /// Takes back what [`Self::malloc_segment_goes`] said: it could not be given back.
+    pub(crate) fn malloc_segment_stays(&mut self, id: BlockId) {
+        let Block { address, size, pool, .. } = self.blocks[id];
+        self.emit(Action::SegmentAlloc, address, size, pool);
+    }
+
+    /// Forgets a `malloc` segment that was said to go: the driver has it back.
     pub(crate) fn remove_malloc_segment(&mut self, id: BlockId) {
-        let Block { address, size, pool, segment, .. } = self.blocks[id];
+        let Block { size, pool, segment, .. } = self.blocks[id];
         let class = self.pools[pool as usize].class;
         self.take_free(id);
         self.blocks.remove(id);
@@ -70,7 +83,6 @@ impl Heap {
         if size >= self.oversize_from {
             self.counters.oversize_segments.sub(Class::Large, 1);
         }
-        self.emit(Action::SegmentFree, address, size, pool);
     }
 
     /// Forgets an expandable segment of which nothing is mapped: its addresses are given back.

@@ -162,7 +162,8 @@ impl Grow for Caching {
 
 /// Gives a segment back whose only block is free.
 pub(super) fn release(ground: &mut Ground<'_>, id: BlockId) -> DriverResult<()> {
-    ground.driver.free(ground.heap.blocks[id].address)?;
+    ground.heap.malloc_segment_goes(id);
+    ground.driver.free(ground.heap.blocks[id].address).inspect_err(|_| ground.heap.malloc_segment_stays(id))?;
     ground.heap.remove_malloc_segment(id);
     Ok(())
 }

@@ -99,14 +99,17 @@ pub(crate) fn give_back(ground: &mut Ground<'_>, owner: PoolId) -> Result<Option
     let mut failed = None;
     for id in ground.heap.whole_segments_of(owner) {
         let Block { address, size, pool, .. } = ground.heap.blocks[id];
-        match give(ground, pool, address, size) {
-            Ok(()) => ground.heap.remove_malloc_segment(id),
-            Err(error @ Error::Source { .. }) => {
-                tracing::error!(%error, "a segment of a private pool could not be given back; it is kept");
-                failed = failed.or(Some(error));
-            }
-            Err(error) => return Err(error),
+        ground.heap.malloc_segment_goes(id);
+        let Err(error) = give(ground, pool, address, size) else {
+            ground.heap.remove_malloc_segment(id);
+            continue;
+        };
+        ground.heap.malloc_segment_stays(id);
+        if !matches!(error, Error::Source { .. }) {
+            return Err(error);
         }
+        tracing::error!(%error, "a segment of a private pool could not be given back; it is kept");
+        failed = failed.or(Some(error));
     }
     ground.heap.forget_empty(owner);
     Ok(failed)

@@ -11,6 +11,8 @@ mod restored;
 mod segmented;
 #[path = "../simulated/mod.rs"]
 mod simulated;
+mod source;
+mod sources;
 
 use memquilt::driver::sim::{CaptureMode, Piece, Range, SimGpu};
 use memquilt::driver::{Call, Driver, StreamId};

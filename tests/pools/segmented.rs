@@ -1,116 +1,10 @@
 //! Private pools with segments of their own: where these come from, whom they serve, when and where they go back.
 
-use crate::{GRAPH, MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved, simulated};
-use memquilt::driver::sim::{Range, SimGpu};
-use memquilt::driver::{Call, Driver, StreamId};
-use memquilt::observer::{Action, Event, Observer};
-use memquilt::shortage::Cause;
-use memquilt::{Allocator, Config, Error, PoolId, Route, SegmentSource, Segments, SourceError, StrategyKind};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-pub(crate) const POOL: PoolId = PoolId(0, 77);
-
-/// What the next call of a source does, instead of what it should.
-pub(crate) enum Mishap {
-    Short,
-    Fails,
-    Panics,
-    Gives(u64),
-}
-
-#[derive(Default)]
-pub(crate) struct Book {
-    /// Segments that were given: address and size.
-    pub(crate) given: BTreeMap<u64, u64>,
-    pub(crate) sizes: Vec<u64>,
-    pub(crate) frees: u64,
-    pub(crate) dropped: bool,
-    pub(crate) mishaps: Vec<Mishap>,
-    /// Streams that must have passed before anything comes back.
-    pub(crate) users: Vec<StreamId>,
-}
-
-/// Memory of the device, as `cudaMalloc` gives it, and a book of it.
-#[derive(Clone)]
-pub(crate) struct Source(Arc<SimGpu>, Arc<Mutex<Book>>);
-
-impl Source {
-    pub(crate) fn of(gpu: &Arc<SimGpu>) -> Self {
-        Self(Arc::clone(gpu), Arc::default())
-    }
-
-    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
-        self.1.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    pub(crate) fn segments(&self) -> Segments {
-        Segments::from_source(Given(self.clone()))
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.book().given.values().sum()
-    }
-}
-
-/// The one that is dropped.
-struct Given(Source);
-
-impl SegmentSource for Given {
-    fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
-        let mut book = self.0.book();
-        book.sizes.push(size);
-        match book.mishaps.pop() {
-            None => {}
-            Some(Mishap::Short) => return Err(SourceError::OutOfMemory),
-            Some(Mishap::Fails) => return Err(SourceError::Failed("no luck".into())),
-            Some(Mishap::Panics) => std::panic::resume_unwind(Box::new(7)),
-            Some(Mishap::Gives(address)) => return Ok(address),
-        }
-        let address = self.0.0.malloc(size).map_err(|error| match error.is_out_of_memory() {
-            true => SourceError::OutOfMemory,
-            false => SourceError::Failed(error.to_string()),
-        })?;
-        assert!(book.given.insert(address, size).is_none());
-        Ok(address)
-    }
-
-    fn free(&mut self, address: u64, size: u64) -> Result<(), SourceError> {
-        let mut book = self.0.book();
-        match book.mishaps.pop() {
-            Some(Mishap::Panics) => std::panic::resume_unwind(Box::new(7)),
-            Some(_) => return Err(SourceError::Failed("it stays".into())),
-            None => {}
-        }
-        for stream in &book.users {
-            assert!(self.0.0.done_at(*stream).is_some_and(|done| done <= self.0.0.now_ns()), "stream {stream} runs");
-        }
-        self.0.0.free(address).map_err(|error| SourceError::Failed(error.to_string()))?;
-        assert_eq!(book.given.remove(&address), Some(size), "what came is what goes back");
-        book.frees += 1;
-        Ok(())
-    }
-}
-
-impl Drop for Given {
-    fn drop(&mut self) {
-        self.0.book().dropped = true;
-    }
-}
-
-fn opened(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator, Source) {
-    let (gpu, allocator) = on(kind, device);
-    let source = Source::of(&gpu);
-    allocator.open_pool_with(POOL, source.segments()).unwrap();
-    (gpu, allocator, source)
-}
-
-/// What the device says is held, against what the allocator and the source do.
-fn balanced(gpu: &SimGpu, allocator: &Allocator) {
-    allocator.check().unwrap();
-    let info = gpu.memory_info().unwrap();
-    assert_eq!(info.total - info.free, reserved(allocator));
-}
+use crate::source::{POOL, Source, balanced, opened};
+use crate::{MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved};
+use memquilt::driver::sim::Range;
+use memquilt::driver::{Call, Status, StreamId};
+use memquilt::{Error, PoolId, Route, Segments, StrategyKind};
 
 #[test]
 fn segments_are_pytorchs_and_are_cached_and_split() {
@@ -221,137 +115,6 @@ fn an_ended_pool_that_is_opened_again_has_its_source_still() {
 }
 
 #[test]
-fn short_of_memory_it_gets_what_others_can_give_back() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator, source) = opened(kind, "sim:h200,capacity=300MiB");
-        let [cached, live] = [200 * MIB, 60 * MIB].map(|size| allocator.allocate(size, MAIN).unwrap());
-        allocator.free(cached).unwrap();
-        let address = allocator.allocate_in(POOL, 150 * MIB, MAIN).unwrap();
-        assert_eq!(source.bytes(), 150 * MIB, "{kind}");
-        if kind == StrategyKind::Stitch {
-            assert!(reserved(&allocator) > 240 * MIB, "no more went than was needed: {}", reserved(&allocator));
-        }
-        assert!(allocator.stats().num_alloc_retries >= 1);
-        // There is no more, whoever asks.
-        let before = allocator.stats().allocated_bytes;
-        let Err(Error::OutOfMemory(report)) = allocator.allocate_in(POOL, 150 * MIB, MAIN) else { panic!("{kind}") };
-        assert_eq!((report.cause, report.advice.len()), (Cause::OwnSegments, 0), "{kind}");
-        assert!(report.to_string().contains("segments of its own"), "{report}");
-        let stats = allocator.stats();
-        assert_eq!((stats.num_ooms, stats.allocated_bytes), (1, before), "{kind}");
-        balanced(&gpu, &allocator);
-        [address, live].iter().for_each(|address| allocator.free(*address).unwrap());
-    }
-}
-
-#[test]
-fn short_of_memory_the_pools_own_that_waits_is_waited_for() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator, source) = opened(kind, "sim:h200,capacity=300MiB");
-        let address = allocator.allocate_in(POOL, 200 * MIB, MAIN).unwrap();
-        allocator.record_stream(address, SIDE).unwrap();
-        gpu.launch(SIDE, &[Range { address, size: 200 * MIB }], 1_000_000).unwrap();
-        allocator.free(address).unwrap();
-        assert_eq!(allocator.allocate_in(POOL, 190 * MIB, MAIN), Ok(address), "{kind}");
-        assert!(gpu.done_at(SIDE).unwrap() <= gpu.now_ns());
-        assert_eq!(source.bytes(), 200 * MIB);
-        balanced(&gpu, &allocator);
-    }
-}
-
-#[test]
-fn limits_count_its_segments() {
-    for kind in StrategyKind::ALL {
-        for option in ["memory_limit:100MiB", "memory_fraction:0.5"] {
-            let config = Config { strategy: kind, ..Config::parse(option).unwrap() };
-            let (gpu, allocator) = simulated::on("sim:h200,capacity=200MiB", config);
-            let source = Source::of(&gpu);
-            allocator.open_pool_with(POOL, source.segments()).unwrap();
-            allocator.allocate_in(POOL, 60 * MIB, MAIN).unwrap();
-            let asked = source.book().sizes.len();
-            for result in [allocator.allocate_in(POOL, 50 * MIB, MAIN), allocator.allocate(50 * MIB, MAIN)] {
-                let Err(Error::OutOfMemory(report)) = result else { panic!("{kind}, {option}") };
-                assert_eq!(report.cause, Cause::TooLittle, "{kind}, {option}");
-            }
-            assert_eq!(source.book().sizes.len(), asked, "{kind}: the source is not even asked");
-            balanced(&gpu, &allocator);
-        }
-    }
-}
-
-#[test]
-fn what_a_source_does_wrong_is_an_error_and_changes_nothing() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator, source) = opened(kind, "sim:h200,capacity=2GiB");
-        // Views, with the strategies that have some.
-        let blocks: Vec<u64> = (0..8).map(|_| allocator.allocate(40 * MIB, MAIN).unwrap()).collect();
-        blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
-        let view = allocator.allocate(120 * MIB, MAIN).unwrap();
-        let own = allocator.allocate_in(POOL, 10 * MIB, MAIN).unwrap();
-        let before = allocator.stats();
-        let wrong = [
-            ("nowhere", 0),
-            ("between blocks", own + 100 * MIB + 8),
-            ("the end of all", u64::MAX - 511),
-            ("twice", own),
-            ("inside its own", own + 2 * MIB),
-            ("around its own", own - 2 * MIB),
-            ("a live block", blocks[1]),
-            ("a free block", blocks[2]),
-            ("inside of the last", view + 60 * MIB),
-        ];
-        for (what, address) in wrong {
-            source.book().mishaps.push(Mishap::Gives(address));
-            let Err(Error::Source { pool, detail }) = allocator.allocate_in(POOL, 50 * MIB, MAIN) else {
-                panic!("{kind}: {what} at {address:#x}")
-            };
-            assert!(pool == POOL && detail.contains("cannot be"), "{detail}");
-            assert_eq!(allocator.stats(), before, "{kind}: {what}");
-            allocator.check().unwrap();
-        }
-        for (mishap, said) in [(Mishap::Fails, "no luck"), (Mishap::Panics, "panicked")] {
-            source.book().mishaps.push(mishap);
-            let failed = allocator.allocate_in(POOL, 50 * MIB, MAIN).unwrap_err();
-            assert!(matches!(&failed, Error::Source { detail, .. } if detail.contains(said)), "{failed}");
-            assert_eq!(allocator.stats(), before, "{kind}");
-        }
-        // All that is given back in need came before the second answer.
-        source.book().mishaps.extend([Mishap::Short]);
-        let address = allocator.allocate_in(POOL, 50 * MIB, MAIN).unwrap();
-        assert_eq!(source.bytes(), 60 * MIB);
-        balanced(&gpu, &allocator);
-        allocator.free(address).unwrap();
-    }
-}
-
-#[test]
-fn what_a_source_does_not_take_back_stays_and_hinders_nobody() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator, source) = opened(kind, "sim:h200,capacity=300MiB");
-        let own = [50 * MIB, 30 * MIB].map(|size| allocator.allocate_in(POOL, size, MAIN).unwrap());
-        let other = allocator.allocate(100 * MIB, MAIN).unwrap();
-        own.iter().chain([&other]).for_each(|address| allocator.free(*address).unwrap());
-        allocator.release_pool(POOL).unwrap();
-        source.book().mishaps.push(Mishap::Fails);
-        let failed = allocator.empty_pool(POOL).unwrap_err();
-        assert!(matches!(&failed, Error::Source { detail, .. } if detail.contains("it stays")), "{failed}");
-        assert_eq!(source.book().frees, 1, "{kind}: the other segment went");
-        source.book().mishaps.push(Mishap::Panics);
-        allocator.empty_cache().unwrap_err();
-        assert_eq!(reserved(&allocator), source.bytes(), "{kind}: what is everyone's went");
-        balanced(&gpu, &allocator);
-        // A request that has room without it does not fail for it.
-        source.book().mishaps.extend([Mishap::Fails, Mishap::Fails]);
-        let address = allocator.allocate(200 * MIB, MAIN).unwrap();
-        allocator.free(address).unwrap();
-        assert!(!source.book().dropped);
-        source.book().mishaps.clear();
-        allocator.empty_cache().unwrap();
-        assert!(source.book().dropped && reserved(&allocator) == 0, "{kind}");
-    }
-}
-
-#[test]
 fn a_capture_may_take_from_it_and_its_memory_waits_for_the_device() {
     for kind in StrategyKind::ALL {
         let (gpu, allocator, source) = opened(kind, "sim:h200");
@@ -450,24 +213,26 @@ fn segments_are_chosen_before_there_is_memory() {
 }
 
 #[test]
-fn at_the_allocators_end_a_source_with_memory_in_use_is_not_dropped() {
+fn devices_that_may_use_the_memory_may_use_its_own() {
     for kind in StrategyKind::ALL {
-        for (live, capturing) in [(false, false), (true, false), (false, true)] {
-            let (gpu, allocator, source) = opened(kind, "sim:h200");
-            let [kept, freed] = [30 * MIB, 40 * MIB].map(|size| allocator.allocate_in(POOL, size, MAIN).unwrap());
-            allocator.free(freed).unwrap();
-            if !live {
-                allocator.free(kept).unwrap();
+        for before in [false, true] {
+            let (gpu, allocator) = on(kind, "sim:h200");
+            let source = Source::of(&gpu);
+            gpu.connect_peer(1);
+            let enable = || allocator.enable_peer_access(1).unwrap();
+            if before {
+                enable();
+                gpu.fail_nth(Call::EnablePeer, 1, Status::UNKNOWN);
+                let failed = allocator.open_pool_with(POOL, source.segments()).unwrap_err();
+                assert!(matches!(failed, Error::Driver(_)) && std::mem::take(&mut source.book().dropped), "{failed}");
+                assert!(allocator.private_pools().is_empty());
             }
-            if capturing {
-                let pool = allocator.create_pool();
-                allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
+            allocator.open_pool_with(POOL, source.segments()).unwrap();
+            let address = allocator.allocate_in(POOL, 30 * MIB, MAIN).unwrap();
+            if !before {
+                enable();
             }
-            drop(allocator);
-            let left = if capturing { 70 } else { 30 * u64::from(live) };
-            assert_eq!(source.bytes(), left * MIB, "{kind}");
-            assert_eq!(source.book().dropped, left == 0, "{kind}");
-            assert!(gpu.faults().is_empty());
+            assert!(gpu.can_peer_use(1, Range { address, size: 30 * MIB }), "{kind}, {before}");
         }
     }
 }
@@ -496,29 +261,4 @@ fn its_blocks_are_not_restored() {
     let blocks = allocator.pool_blocks(POOL).unwrap();
     assert_eq!(allocator.restore_pool(POOL, &blocks), Err(Error::NotRestorable { address }));
     assert_eq!(allocator.pool_blocks(POOL).unwrap(), blocks, "nothing has changed");
-}
-
-#[test]
-fn events_say_which_pool_they_are_of() {
-    struct Told(Arc<Mutex<Vec<(Action, PoolId)>>>);
-    impl Observer for Told {
-        fn event(&mut self, event: &Event) {
-            self.0.lock().unwrap().push((event.action, event.pool));
-        }
-    }
-    for kind in StrategyKind::ALL {
-        let (_, allocator, _source) = opened(kind, "sim:h200");
-        let told = Arc::new(Mutex::new(Vec::new()));
-        allocator.observe(Some(Box::new(Told(Arc::clone(&told)))));
-        let other = allocator.allocate(3 * MIB, MAIN).unwrap();
-        allocator.free(other).unwrap();
-        assert!(told.lock().unwrap().drain(..).all(|(_, pool)| pool == PoolId::NONE), "{kind}");
-        let address = allocator.allocate_in(POOL, 3 * MIB, MAIN).unwrap();
-        allocator.free(address).unwrap();
-        allocator.release_pool(POOL).unwrap();
-        allocator.empty_pool(POOL).unwrap();
-        let actions =
-            [Action::SegmentAlloc, Action::Alloc, Action::FreeRequested, Action::FreeCompleted, Action::SegmentFree];
-        assert_eq!(*told.lock().unwrap(), actions.map(|action| (action, POOL)), "{kind}");
-    }
 }

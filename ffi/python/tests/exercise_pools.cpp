@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 
@@ -158,6 +159,32 @@ void a_pool_has_its_segments_from_its_allocator() {
   CHECK(book.frees == 2 && book.given.empty() && book.gone);
 }
 
+void segments_are_numbered_as_they_came() {
+#if MEMQUILT_TORCH >= 211
+  Book book;
+  Pool pool(std::make_shared<Dummy>(book));
+  const uintptr_t after = next_address + (uintptr_t(1) << 40);
+  std::vector<uintptr_t> came;
+  for (size_t index : {2, 0, 1}) {
+    next_address = after - (uintptr_t(3 - index) << 30);
+    came.push_back(reinterpret_cast<uintptr_t>(pool.alloc(30 * MIB)));
+  }
+  next_address = after;
+  auto segments = allocator::snapshot(pool.id).segments;
+  std::sort(segments.begin(), segments.end(), [](const auto& a, const auto& b) {
+    return a.registration_counter < b.registration_counter;
+  });
+  CHECK(segments.size() == 3);
+  for (size_t index = 0; index < 3; index++) {
+    CHECK(segments[index].registration_counter > 0 && segments[index].address == came[index]);
+    allocator::raw_delete(reinterpret_cast<void*>(came[index]));
+  }
+  for (const auto& segment : allocator::snapshot().segments) {
+    CHECK(segment.registration_counter >= 0);
+  }
+#endif
+}
+
 void what_it_throws_is_thrown() {
   Book book;
   Pool pool(std::make_shared<Dummy>(book));
@@ -272,6 +299,7 @@ extern "C" const char* exercise_pools() {
   static std::string why;
   try {
     a_pool_has_its_segments_from_its_allocator();
+    segments_are_numbered_as_they_came();
     what_it_throws_is_thrown();
     used_on_oom_it_gives_what_it_holds();
     unsplit_segments_are_one_block();

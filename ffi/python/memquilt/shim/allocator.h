@@ -233,6 +233,9 @@ Allocator& the();
 // Throws what a call of the C library failed with.
 void check(mq_status status, const char* doing);
 
+// Which segment of MemPools' own allocators it is that begins there, by the order in which they were given; 0 for any other.
+int32_t registration_number(uint64_t address);
+
 // Throws what the own allocator of a MemPool threw in the last call of this thread, if it did.
 void rethrow_own();
 

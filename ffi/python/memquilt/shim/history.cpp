@@ -67,6 +67,10 @@ void Picture::add(const mq_segment& from, const mq_block* blocks, size_t count) 
   }
   SegmentInfo segment;
   segment.device = device;
+#if MEMQUILT_TORCH >= 211
+  // NCCL's registration refuses segments without.
+  segment.registration_counter = registration_number(from.address);
+#endif
   segment.address = from.address;
   segment.total_size = from.total_size;
   segment.stream = static_cast<decltype(segment.stream)>(from.stream);

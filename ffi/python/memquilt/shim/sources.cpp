@@ -16,6 +16,19 @@ thread_local std::exception_ptr thrown;
 
 using Own = std::shared_ptr<CUDAAllocator>;
 
+// In which order the segments that there are were given. Processes that register theirs together go by it.
+struct Order {
+  std::mutex lock;
+  int32_t count = 0;
+  std::unordered_map<uint64_t, int32_t> numbers;
+};
+
+Order& order() {
+  // Segments are freed until the process ends: it is never destroyed.
+  static Order* of_all = new Order;
+  return *of_all;
+}
+
 template <class Call>
 int32_t caught(Call call) {
   thrown = nullptr;
@@ -31,11 +44,19 @@ int32_t caught(Call call) {
 }
 
 int32_t give_segment(size_t bytes, void** address, void* user) {
-  return caught([&] { *address = (*static_cast<Own*>(user))->raw_alloc(bytes); });
+  return caught([&] {
+    *address = (*static_cast<Own*>(user))->raw_alloc(bytes);
+    std::lock_guard<std::mutex> guard(order().lock);
+    order().numbers[reinterpret_cast<uint64_t>(*address)] = ++order().count;
+  });
 }
 
 int32_t take_segment(void* address, size_t, void* user) {
-  return caught([&] { (*static_cast<Own*>(user))->raw_delete(address); });
+  return caught([&] {
+    (*static_cast<Own*>(user))->raw_delete(address);
+    std::lock_guard<std::mutex> guard(order().lock);
+    order().numbers.erase(reinterpret_cast<uint64_t>(address));
+  });
 }
 
 void drop_source(void* user) {
@@ -43,6 +64,12 @@ void drop_source(void* user) {
 }
 
 }  // namespace
+
+int32_t registration_number(uint64_t address) {
+  std::lock_guard<std::mutex> guard(order().lock);
+  const auto found = order().numbers.find(address);
+  return found == order().numbers.end() ? 0 : found->second;
+}
 
 void rethrow_own() {
   if (thrown) {

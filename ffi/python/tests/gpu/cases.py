@@ -6,6 +6,7 @@ Prints one line of JSON. `values` must be equal under every allocator, `figures`
 compares.
 """
 
+import ctypes
 import json
 import os
 import random
@@ -318,6 +319,135 @@ def pools(allocator):
     }, {}
 
 
+SEGMENTS = r"""
+#include <cstddef>
+extern "C" {
+int cudaMalloc(void** address, size_t size);
+int cudaFree(void* address);
+int allocs = 0, frees = 0, is_short = 0;
+void* segments_alloc(size_t size, int, void*) {
+  void* address = nullptr;
+  if (is_short || cudaMalloc(&address, size) != 0) {
+    return nullptr;
+  }
+  allocs++;
+  return address;
+}
+void segments_free(void* address, size_t, int, void*) {
+  frees++;
+  cudaFree(address);
+}
+}
+"""
+
+
+def compiled_segments(folder):
+    """A library with the two functions of a pluggable allocator."""
+    path = os.path.join(folder, "segments.so")
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        cudart = next(line.split(maxsplit=5)[5].strip() for line in maps if "libcudart" in line)
+    command = [os.environ.get("CXX", "g++"), "-shared", "-fPIC", "-o", path, "-x", "c++", "-", "-x", "none", cudart]
+    subprocess.run(command, input=SEGMENTS, text=True, check=True)
+    return path
+
+
+def own_pools(allocator):
+    """MemPools with an allocator of their own, in eager work and in graphs, and unsplit ones."""
+    ones = lambda size: torch.ones(size, dtype=torch.uint8, device="cuda")
+    torch.cuda.init()
+    with tempfile.TemporaryDirectory() as folder:
+        path = compiled_segments(folder)
+        library = ctypes.CDLL(path)
+        count = lambda name: ctypes.c_int.in_dll(library, name)
+        own = torch.cuda.memory.CUDAPluggableAllocator(path, "segments_alloc", "segments_free")
+        pool, calls = torch.cuda.MemPool(own.allocator()), []
+        del own
+        with torch.cuda.use_mem_pool(pool):
+            inside = []
+            for size in (MIB, MIB, 30 * MIB):
+                inside.append(ones(size))
+                calls.append(count("allocs").value)
+            uses = pool.use_count()
+        outside = ones(30 * MIB)
+        segments = sorted((at["total_size"], at["is_expandable"], len(at["blocks"])) for at in pool.snapshot())
+        static, graph = torch.zeros(5 * MIB, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool.id):
+            result = static * 2 + 1
+        calls.append(count("allocs").value)
+        replayed = []
+        for value in (3, 5):
+            static.fill_(value)
+            graph.replay()
+            replayed.append(result.sum().item())
+        count("is_short").value = 1
+        raised = False
+        try:
+            with torch.cuda.use_mem_pool(pool):
+                ones(300 * MIB)
+        except torch.OutOfMemoryError:
+            raised = True
+        count("is_short").value = 0
+        sums = [block.sum().item() for block in (*inside, outside)]
+        kept = inside.pop()
+        del inside, result, graph, pool
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        # One segment is in use.
+        left = count("allocs").value - count("frees").value
+        alive = kept.sum().item()
+        del kept
+        torch.cuda.empty_cache()
+        frees = count("frees").value
+        whole = None
+        if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10):
+            unsplit = torch.cuda.MemPool(no_split=True)
+            with torch.cuda.use_mem_pool(unsplit):
+                blocks = [ones(3 * MIB), ones(3 * MIB)]
+            whole = [(at["total_size"], len(at["blocks"])) for at in unsplit.snapshot()]
+            del blocks
+    values = {
+        "calls": calls,
+        "uses": uses,
+        "segments": segments,
+        "replayed": replayed,
+        "raised": raised,
+        "sums": sums,
+        "left": left,
+        "alive": alive,
+        "frees": frees,
+        "whole": whole,
+    }
+    return values, {}
+
+
+def registered(allocator):
+    """A pool of NCCL's memory, registered with it, before and after it has grown."""
+    # The device has no multicast to lend.
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group(
+            "nccl", init_method=f"file://{folder}/store", rank=0, world_size=1, device_id=device
+        )
+        backend = torch.distributed.group.WORLD._get_backend(device)
+        pool, sums = torch.cuda.MemPool(backend.mem_allocator), []
+        with torch.cuda.use_mem_pool(pool):
+            first = torch.ones(8 * MIB, device="cuda")
+        backend.register_mem_pool(pool)
+        with torch.cuda.use_mem_pool(pool):
+            second = torch.full((40 * MIB,), 2.0, device="cuda")
+        for block in (first, second):
+            torch.distributed.all_reduce(block)
+            sums.append(block.sum().item())
+        segments = sorted(at["total_size"] for at in pool.snapshot())
+        backend.deregister_mem_pool(pool)
+        del first, second, pool, block
+        torch.cuda.empty_cache()
+        torch.distributed.destroy_process_group()
+    return {"sums": sums, "segments": segments, "reserved": torch.cuda.memory_reserved() < 4 * MIB}, {}
+
+
 def limits(allocator):
     """What the device says of its memory, what PyTorch does, and what is given back."""
     torch.cuda.init()
@@ -408,6 +538,8 @@ CASES = [
     compiled,
     statistics,
     pools,
+    own_pools,
+    registered,
     limits,
     contents,
     peers,

@@ -25,6 +25,8 @@ TOGETHER = {
     "out_of_memory": ("native", "memquilt"),
     "statistics": ("native", "memquilt"),
     "pools": ("native", "memquilt"),
+    "own_pools": ("native", "memquilt"),
+    "registered": ("native", "memquilt"),
     "peers": ("native", "memquilt"),
     "processes": ("native", "expandable", "memquilt", "command"),
     "small_train": ("native", "memquilt", "command", "pluggable"),
