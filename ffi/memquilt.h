@@ -397,6 +397,13 @@ mq_status mq_free(mq_allocator allocator, void *address);
 // allocated for, it waits for both.
 mq_status mq_free_on(mq_allocator allocator, void *address, mq_stream stream);
 
+// As `mq_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
+// it with `mq_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
+// `stream` too has passed all that it was given so far.
+mq_status mq_free_under(mq_allocator allocator,
+                        void *address,
+                        mq_stream stream);
+
 // Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
 mq_status mq_record_stream(mq_allocator allocator, void *address, mq_stream stream);
 

@@ -201,6 +201,30 @@ impl Allocator {
         core.free_taken(id)
     }
 
+    /// As [`Self::free`], for a program that has a current stream, as PyTorch's: work on it may use the allocation although
+    /// nobody named it with [`Self::record_stream`]. The memory serves its own stream at once, as there. Other streams, and the
+    /// driver, get it once `stream` too has passed all that it was given so far.
+    ///
+    /// PyTorch's own allocator never passes memory from one stream to another, so a program may free a tensor under the
+    /// stream that used it, and be right as long as the tensor's own stream asks for nothing meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::free`].
+    pub fn free_under(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.core.lock();
+        let id = core.heap.take_live(address)?;
+        if core.heap.pools[core.heap.blocks[id].pool as usize].stream != stream
+            && let Err(error) = core.note_freed_under(id, stream)
+        {
+            core.heap.keep_live(id);
+            return Err(error);
+        }
+        core.free_taken(id)
+    }
+
     /// Says that work on `stream` uses the allocation: after it is freed, it waits for that stream too. The
     /// allocation's own stream need not be named. Address 0 is ignored.
     ///

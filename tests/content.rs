@@ -2,7 +2,8 @@
 //! kernel of another stream may still use it, and nothing is unmapped under a kernel.
 //!
 //! Random programs that run ahead of the simulated GPU: kernels with a duration, blocks used on several streams and
-//! freed right after the launch, memory so short that everything is given back now and then. The test keeps its own
+//! freed right after the launch, some of them without a word of the stream that used them but that it is the current one,
+//! memory so short that everything is given back now and then. The test keeps its own
 //! book, of physical memory and not of addresses, so that it holds for views too. In a storm, driver calls fail at random
 //! besides, several at once and while failures are undone: the same must hold, and what failed must have changed nothing.
 
@@ -43,6 +44,9 @@ struct Use {
     to: u64,
     stream: StreamId,
     ends: u64,
+    /// The stream of the block, if nobody told the allocator of this use: that stream gets the memory at once. Whoever
+    /// uses it there without having waited is wrong, and was so before.
+    own: Option<StreamId>,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +60,8 @@ struct Tally {
     views_dropped: u64,
     stream_waits: u64,
     streams: u64,
+    /// Blocks freed under a stream that used them without a word.
+    freed_under: u64,
     /// Blocks handed out of which a chunk was in the hands of another block too.
     shared_chunks: u64,
 }
@@ -72,6 +78,7 @@ impl Tally {
             (&mut self.views_dropped, other.views_dropped),
             (&mut self.stream_waits, other.stream_waits),
             (&mut self.streams, other.streams),
+            (&mut self.freed_under, other.freed_under),
             (&mut self.shared_chunks, other.shared_chunks),
         ] {
             *sum += more;
@@ -205,10 +212,10 @@ impl Program {
         let starts = self.gpu.now_ns().max(self.gpu.done_at(stream).unwrap());
         let mut running = false;
         for piece in &pieces {
-            for other in self.uses.get(&piece.memory).into_iter().flatten() {
-                if other.from >= piece.offset + piece.size || other.to <= piece.offset {
-                    continue;
-                }
+            let meets = |other: &Use| other.from < piece.offset + piece.size && other.to > piece.offset;
+            let uses = self.uses.entry(piece.memory).or_default();
+            uses.retain(|other| !meets(other) || other.own != Some(stream));
+            for other in uses.iter().filter(|other| meets(other)) {
                 running |= other.ends > self.gpu.now_ns();
                 assert!(
                     other.stream == stream || other.ends <= starts,
@@ -222,7 +229,7 @@ impl Program {
         self.tally.over_running_kernels += u64::from(running);
         self.live.push(Live { range, stream, pieces });
         if self.random.below(2) == 0 {
-            self.launch_on(self.live.len() - 1, stream);
+            self.launch_on(self.live.len() - 1, stream, true);
         }
     }
 
@@ -232,25 +239,28 @@ impl Program {
         }
         let at = self.random.below(self.live.len() as u64) as usize;
         let stream = if self.random.below(2) == 0 { self.live[at].stream } else { self.stream() };
-        self.launch_on(at, stream);
+        self.launch_on(at, stream, true);
     }
 
-    fn launch_on(&mut self, at: usize, stream: StreamId) {
+    fn launch_on(&mut self, at: usize, stream: StreamId, told: bool) {
         let block = &self.live[at];
         assert_eq!(self.gpu.physical(block.range), block.pieces, "a live block's memory stays where it is");
         if stream != block.stream {
             // As a program has to: the other stream waits for the block's own, and the allocator is told.
             until_done(|| self.gpu.event_record(self.event, block.stream));
             until_done(|| self.gpu.stream_wait(stream, self.event));
-            self.allocator.record_stream(block.range.address, stream).unwrap();
+            if told {
+                self.allocator.record_stream(block.range.address, stream).unwrap();
+            }
         }
         let longer = if self.habit == Habit::Views { 8 } else { 1 };
         let duration = longer * [0, 2_000, 50_000, 900_000][self.random.below(4) as usize];
         self.gpu.launch(stream, &[block.range], duration).unwrap();
         let ends = self.gpu.done_at(stream).unwrap();
+        let own = (!told).then_some(block.stream);
         for piece in &block.pieces {
             let (from, to) = (piece.offset, piece.offset + piece.size);
-            self.uses.entry(piece.memory).or_default().push(Use { from, to, stream, ends });
+            self.uses.entry(piece.memory).or_default().push(Use { from, to, stream, ends, own });
         }
     }
 
@@ -259,11 +269,25 @@ impl Program {
             return;
         }
         let at = self.random.below(self.live.len() as u64) as usize;
-        if self.random.below(2) == 0 {
-            let stream = self.stream();
-            self.launch_on(at, stream);
-        }
-        let freed = self.allocator.free(self.live[at].range.address);
+        let Range { address, .. } = self.live[at].range;
+        let freed = match self.random.below(4) {
+            0 => {
+                let stream = self.stream();
+                self.launch_on(at, stream, false);
+                let freed = self.allocator.free_under(address, stream);
+                self.tally.freed_under += u64::from(stream != self.live[at].stream);
+                if freed.is_err() {
+                    self.allocator.record_stream(address, stream).unwrap();
+                }
+                freed
+            }
+            1 => {
+                let stream = self.stream();
+                self.launch_on(at, stream, true);
+                self.allocator.free(address)
+            }
+            _ => self.allocator.free(address),
+        };
         if self.done(freed).is_none() {
             return;
         }
@@ -348,6 +372,7 @@ fn programs(kind: StrategyKind, habit: Habit) -> Tally {
     assert!(all.handed_out > 500, "{kind}: {} blocks handed out", all.handed_out);
     assert!(all.over_running_kernels > 20, "{kind}: {} before the GPU was done", all.over_running_kernels);
     assert!(all.shortages > 20, "{kind}: {} shortages", all.shortages);
+    assert!(all.freed_under > 100, "{kind}: {} freed under another stream", all.freed_under);
     all
 }
 

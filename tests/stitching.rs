@@ -302,7 +302,7 @@ fn no_handle_of_a_stream_stands_for_memory_of_all() {
     assert_eq!(reserved(&allocator), 3 * CHUNK, "it shares no more than others do");
     allocator.check().unwrap();
     assert_eq!(allocator.empty_cache().unwrap(), 2 * CHUNK);
-    assert_eq!(calls(&gpu, Call::StreamSynchronize), 2, "and is waited for like others");
+    assert_eq!(calls(&gpu, Call::Synchronize), 1, "and is waited for like others");
 }
 
 #[test]

@@ -99,6 +99,14 @@ pub extern "C" fn mq_free_on(allocator: AllocatorId, address: *mut c_void, strea
     call(|| free_on(&*enter(allocator)?, address, stream))
 }
 
+/// As `mq_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
+/// it with `mq_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
+/// `stream` too has passed all that it was given so far.
+#[unsafe(no_mangle)]
+pub extern "C" fn mq_free_under(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
+    call(|| Ok(enter(allocator)?.allocator.free_under(address.addr() as u64, boundary::stream(stream)?)?))
+}
+
 #[inline]
 pub(crate) fn free_on(instance: &Instance, address: *mut c_void, handle: Stream) -> Outcome<()> {
     Ok(instance.allocator.free_on(address.addr() as u64, boundary::stream(handle)?)?)

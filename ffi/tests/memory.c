@@ -28,6 +28,14 @@ static void memory_is_reused(void) {
 static void memory_waits_for_the_streams_that_used_it(void) {
     const char *options = "strategy:stitch,sharing:never";
     mq_stream mine = stream_of(0x100), other = stream_of(0x200);
+    mq_allocator sharing = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    void *under = get(sharing, 4 * MIB, mine);
+    OK(mq_free_under(sharing, under, other));
+    CHECK(stats_of(sharing).active_bytes.all.current == 0);
+    CHECK(get(sharing, 4 * MIB, mine) == under);
+    FAILS(mq_free_under(sharing, &sharing, other), MQ_STATUS_INVALID_ADDRESS, "live allocation");
+    OK(mq_free_under(sharing, NULL, other));
+    OK(mq_destroy(sharing));
     for (int how = 0; how < 3; how++) {
         mq_allocator a = create("sim:h200,capacity=1GiB", options);
         void *address = get(a, 4 * MIB, mine);

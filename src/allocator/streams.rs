@@ -4,6 +4,7 @@
 //! path: a handle that was met before is taken for the same stream there.
 
 use super::{Allocator, Core};
+use crate::blocks::{Block, BlockId};
 use crate::driver::{Call, DriverError, Status, StreamId};
 use crate::error::Result;
 use crate::stats::Class;
@@ -78,6 +79,29 @@ impl Core {
         found.ok_or(crate::Error::Internal("a stream that was met has no pool"))
     }
 
+    /// Something that was taken out of the table of live allocations is freed under another stream than its own, or under
+    /// another name of its own.
+    #[cold]
+    pub(super) fn note_freed_under(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
+        let stream = self.driver.canonical_stream(stream)?;
+        let Block { pool, has_uses, .. } = self.heap.blocks[id];
+        let large = pool & !1;
+        let of = &self.heap.pools[large as usize];
+        if of.stream == stream && !of.ended {
+            return Ok(());
+        }
+        // Where it waits for others anyway, or has no stream of its own any more, it waits for this one too.
+        let mut waits = of.ended || self.deferred.has_uses(id);
+        // What a private pool has serves nobody else before the device was waited for.
+        if !waits && !has_uses {
+            waits = !self.timed(|strategy, ground| strategy.freed_under(ground, large, stream))?;
+        }
+        if waits {
+            self.deferred.record_use(&mut self.heap, id, stream);
+        }
+        Ok(())
+    }
+
     fn forget_stream(&mut self, stream: StreamId) -> Result<()> {
         if self.heap.private.capturing() {
             let detail = format!("stream {stream} cannot be waited for while a stream is being captured");
@@ -89,8 +113,12 @@ impl Core {
             waited => waited,
         });
         waited?;
+        let pools = self.heap.pools_of(stream);
+        if pools.iter().any(|large| self.strategy.waits_for_others(*large)) {
+            self.timed(|_, ground| ground.driver.synchronize())?;
+        }
         self.deferred.end_stream(&mut self.heap, stream)?;
-        for large in self.heap.pools_of(stream) {
+        for large in pools {
             self.timed(|strategy, ground| strategy.stream_passed(ground, large));
         }
         self.heap.end_stream(stream);

@@ -63,6 +63,14 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// The next epoch begins.
+    pub(crate) fn end_epoch(&mut self) {
+        self.epoch += 1;
+        self.freed_in_epoch = false;
+    }
+}
+
 impl Heap {
     /// The large pools of streams: all but that of idle memory and those of private pools.
     pub(crate) fn stream_pools(&self) -> impl Iterator<Item = u32> + '_ {

@@ -7,7 +7,7 @@ use super::ladder::{Grow, climb, climb_to_the_end};
 use super::{Ground, Miss, Strategy, segmented};
 use crate::blocks::{BlockId, BlockTable};
 use crate::config::Config;
-use crate::driver::DriverResult;
+use crate::driver::{DriverResult, StreamId};
 use crate::heap::{FitRules, Heap, Request};
 use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
 use crate::stats::Class;
@@ -38,6 +38,11 @@ impl Strategy for Caching {
 
     fn last_resort(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
         climb_to_the_end(self, ground, request)
+    }
+
+    /// `cudaFree` waits for the device.
+    fn freed_under(&mut self, _ground: &mut Ground<'_>, _large: u32, _stream: StreamId) -> DriverResult<bool> {
+        Ok(true)
     }
 
     fn release_cached(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {

@@ -16,7 +16,7 @@ mod stitch;
 use crate::blocks::BlockId;
 use crate::config::{Config, Sharing, StrategyKind};
 use crate::deferred::Deferred;
-use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_mode};
+use crate::driver::{Driver, DriverError, DriverResult, StreamId, in_relaxed_mode};
 use crate::error::Error;
 use crate::heap::{FitRules, Heap, Request};
 use crate::rounding::segment_size;
@@ -107,10 +107,9 @@ impl Ground<'_> {
         self.driver.stream_synchronize(stream)
     }
 
-    /// The CPU waits for every stream: neither unmap nor release waits for the GPU.
+    /// The CPU waits for the device, and streams that nobody named: neither unmap nor release waits for the GPU.
     pub(crate) fn wait_for_all(&mut self) -> DriverResult<()> {
-        let pools: Vec<_> = self.heap.stream_pools().collect();
-        pools.into_iter().try_for_each(|pool| self.wait_for_stream(pool))
+        self.driver.synchronize()
     }
 
     /// Plain memory of the device, in a capture too.
@@ -182,7 +181,19 @@ pub(crate) trait Strategy: Send {
     /// where all is too little.
     fn trim(&mut self, ground: &mut Ground<'_>, down_to: u64, may_wait: bool) -> DriverResult<bool>;
 
-    /// All that the stream of a large pool was given is done.
+    /// Whether streams may still use memory of a large pool that is free in the order of its own stream.
+    fn waits_for_others(&self, _large: u32) -> bool {
+        false
+    }
+
+    /// A block of a large pool, or of the small one beside it, is about to be freed while another stream is the current one,
+    /// which may use it. Its own stream may have it at once; others, and the driver, once both have passed. Whether that is
+    /// seen to; otherwise the block has to wait for that stream.
+    fn freed_under(&mut self, _ground: &mut Ground<'_>, _large: u32, _stream: StreamId) -> DriverResult<bool> {
+        Ok(false)
+    }
+
+    /// All that the stream of a large pool was given is done, and all that [`Self::waits_for_others`] meant.
     fn stream_passed(&mut self, _ground: &mut Ground<'_>, _large: u32) {}
 
     /// When memory freed on one stream may serve another.

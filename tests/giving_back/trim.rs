@@ -13,7 +13,7 @@ fn calls(gpu: &Watch, call: Call) -> u64 {
 }
 
 fn cpu_waits(gpu: &Watch) -> u64 {
-    [Call::StreamSynchronize, Call::EventSynchronize].map(|call| calls(gpu, call)).iter().sum()
+    [Call::StreamSynchronize, Call::EventSynchronize, Call::Synchronize].map(|call| calls(gpu, call)).iter().sum()
 }
 
 /// `count` blocks of whole chunks each, one behind the other at home.

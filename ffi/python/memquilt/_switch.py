@@ -159,6 +159,9 @@ def _install(torch, shim):
 
 
 def _plug(torch):
+    # PyTorch does not say under which stream a pluggable allocator's memory is freed, so streams keep theirs.
+    if "sharing:" not in os.environ[VARIABLE]:
+        os.environ[VARIABLE] = join(os.environ[VARIABLE], {"sharing": "never"})
     allocator = torch.cuda.memory.CUDAPluggableAllocator(str(PATH), "memquilt_malloc", "memquilt_free")
     hooks = {
         "set_reset_fn": "memquilt_empty_cache",

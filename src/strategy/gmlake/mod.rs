@@ -40,7 +40,7 @@ use super::stitch::view;
 use super::{Ground, Miss, Premise, Strategy};
 use crate::blocks::BlockId;
 use crate::config::Config;
-use crate::driver::DriverResult;
+use crate::driver::{DriverResult, StreamId};
 use crate::error::Error;
 use crate::heap::{FitRules, Heap, Request};
 use crate::home::GRANULE;
@@ -137,6 +137,14 @@ impl Strategy for GmLake {
         let pblocks: Vec<_> = pblocks.into_iter().map(|index| found[index]).collect();
         pblock::give_back(ground, &mut self.unsettled, &pblocks)?;
         segments.into_iter().try_for_each(|index| caching::release(ground, found[index])).map(|()| true)
+    }
+
+    fn waits_for_others(&self, large: u32) -> bool {
+        self.epochs.waits_for_others(large)
+    }
+
+    fn freed_under(&mut self, ground: &mut Ground<'_>, large: u32, stream: StreamId) -> DriverResult<bool> {
+        self.epochs.freed_under(ground, large, stream).map(|()| true)
     }
 
     fn stream_passed(&mut self, ground: &mut Ground<'_>, large: u32) {

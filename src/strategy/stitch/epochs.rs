@@ -3,11 +3,14 @@
 //! Owns: the events that close epochs. A range freed on a stream may be reused there at once; elsewhere when the GPU has
 //! passed the epoch in which it was freed, or behind a GPU-side wait for that epoch. No event is recorded at a free: an
 //! epoch is closed when another stream misses.
+//!
+//! An epoch ends with an event on its own stream, and one on each stream under which something of it was freed
+//! ([`free_under`](crate::Allocator::free_under)): that may have used the memory, although nobody said so.
 
 use crate::blocks::BlockId;
 use crate::config::Sharing;
 use crate::deferred::destroy_events;
-use crate::driver::{DriverResult, EventId, in_relaxed_mode};
+use crate::driver::{Driver, DriverResult, EventId, StreamId, in_relaxed_mode};
 use crate::heap::Request;
 use crate::home::GRANULE;
 use crate::strategy::{Ground, Miss};
@@ -15,12 +18,20 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// An epoch that has ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Closed {
     epoch: u64,
     event: EventId,
+    /// Events of streams under which memory was freed in it.
+    under: Vec<(StreamId, EventId)>,
     /// The allocator's operations when the event was recorded.
     at: u64,
+}
+
+impl Closed {
+    fn events(self) -> impl Iterator<Item = EventId> {
+        std::iter::once(self.event).chain(self.under.into_iter().map(|(_, event)| event))
+    }
 }
 
 /// How many times the request a stream gets at most of a range that it waits for. With less it waits again and again for
@@ -36,6 +47,8 @@ const MOST_CLOSED: usize = 1024;
 pub(in crate::strategy) struct Epochs {
     /// By stream (half the number of its large pool), oldest first.
     closed: Vec<VecDeque<Closed>>,
+    /// Likewise: what [`Closed::under`] of the open epoch will be.
+    under: Vec<Vec<(StreamId, EventId)>>,
     /// Events to use again.
     idle_events: Vec<EventId>,
 }
@@ -131,7 +144,7 @@ impl Epochs {
         while found < missing {
             let Some(Reverse((epoch, Reverse(size), id))) = oldest.pop() else { break };
             let other = ground.heap.blocks[id].pool;
-            if self.closed_for(other, epoch).is_some() {
+            if self.covers(other, epoch) {
                 taken.push((other, epoch, id));
                 found += size;
             }
@@ -144,11 +157,22 @@ impl Epochs {
                 None => last.push((*other, *epoch)),
             }
         }
-        for closed in last.into_iter().filter_map(|(other, epoch)| self.closed_for(other, epoch)) {
-            ground.driver.stream_wait(stream, closed.event)?;
-            let counters = &mut ground.heap.counters;
-            counters.stream_waits += 1;
-            counters.waits.add(counters.operations().wrapping_sub(closed.at));
+        for (other, epoch) in last {
+            let closed = self.closed_up_to(other, epoch);
+            let Some(newest) = closed.last() else { continue };
+            // Those of earlier epochs too: memory that merged since may be of any.
+            let mut under: Vec<(StreamId, EventId)> = Vec::new();
+            for (of, event) in closed.iter().rev().flat_map(|closed| &closed.under) {
+                if *of != stream && !under.iter().any(|(known, _)| known == of) {
+                    under.push((*of, *event));
+                }
+            }
+            for event in std::iter::once(newest.event).chain(under.into_iter().map(|(_, event)| event)) {
+                ground.driver.stream_wait(stream, event)?;
+                let counters = &mut ground.heap.counters;
+                counters.stream_waits += 1;
+                counters.waits.add(counters.operations().wrapping_sub(newest.at));
+            }
         }
         let most = request.size.saturating_mul(MOST_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
         for (_, _, id) in taken {
@@ -163,10 +187,15 @@ impl Epochs {
         Ok(found > 0)
     }
 
-    /// The first epoch with an event that covers `epoch`.
-    fn closed_for(&self, pool: u32, epoch: u64) -> Option<Closed> {
-        let closed = self.closed.get(pool as usize / 2)?;
-        closed.get(closed.partition_point(|closed| closed.epoch < epoch)).copied()
+    /// Whether a closed epoch covers `epoch`.
+    fn covers(&self, pool: u32, epoch: u64) -> bool {
+        self.closed.get(pool as usize / 2).and_then(VecDeque::back).is_some_and(|last| last.epoch >= epoch)
+    }
+
+    /// The closed epochs up to the first that covers `epoch`, oldest first.
+    fn closed_up_to(&self, pool: u32, epoch: u64) -> Vec<&Closed> {
+        let Some(closed) = self.closed.get(pool as usize / 2) else { return Vec::new() };
+        closed.iter().take(closed.partition_point(|closed| closed.epoch < epoch) + 1).collect()
     }
 
     /// Ends the open epoch of a stream, if anything was freed in it.
@@ -180,44 +209,88 @@ impl Epochs {
         }
         let number = pool as usize / 2;
         self.closed.resize_with(self.closed.len().max(number + 1), VecDeque::new);
-        let queue = &mut self.closed[number];
         let at = ground.heap.counters.operations();
-        let of = &mut ground.heap.pools[pool as usize];
+        let of = &ground.heap.pools[pool as usize];
+        let (epoch, event) = (of.epoch, self.record(ground.driver, of.stream)?);
+        let under = self.under.get_mut(number).map(std::mem::take).unwrap_or_default();
+        let queue = &mut self.closed[number];
         let full = queue.len() >= MOST_CLOSED;
-        if let Some(last) = queue.back_mut().filter(|_| full) {
-            // Its event, recorded anew, stands for both.
-            ground.driver.event_record(last.event, of.stream)?;
-            (last.epoch, last.at) = (of.epoch, at);
-            of.epoch += 1;
-            of.freed_in_epoch = false;
+        match queue.back_mut().filter(|_| full) {
+            // The later events stand for both.
+            Some(last) => {
+                self.idle_events.push(std::mem::replace(&mut last.event, event));
+                for (stream, event) in under {
+                    match last.under.iter_mut().find(|(of, _)| *of == stream) {
+                        Some((_, before)) => self.idle_events.push(std::mem::replace(before, event)),
+                        None => last.under.push((stream, event)),
+                    }
+                }
+                (last.epoch, last.at) = (epoch, at);
+            }
+            None => queue.push_back(Closed { epoch, event, under, at }),
+        }
+        ground.heap.pools[pool as usize].end_epoch();
+        Ok(())
+    }
+
+    /// Something of a large pool is freed while `stream` is the current one: what that was given so far is passed before
+    /// others get what was freed in this epoch. The event is recorded at once, for the stream may be destroyed after.
+    pub(in crate::strategy) fn freed_under(
+        &mut self,
+        ground: &Ground<'_>,
+        pool: u32,
+        stream: StreamId,
+    ) -> DriverResult<()> {
+        // No event may be recorded, and what the stream is given does not run.
+        if ground.capturing() {
             return Ok(());
         }
+        let number = pool as usize / 2;
+        self.under.resize_with(self.under.len().max(number + 1), Vec::new);
+        match self.under[number].iter().find(|(of, _)| *of == stream) {
+            Some((_, event)) => ground.driver.event_record(*event, stream),
+            None => {
+                let event = self.record(ground.driver, stream)?;
+                self.under[number].push((stream, event));
+                Ok(())
+            }
+        }
+    }
+
+    fn record(&mut self, driver: &dyn Driver, stream: StreamId) -> DriverResult<EventId> {
         let event = match self.idle_events.pop() {
             Some(event) => event,
-            None => ground.driver.event_create()?,
+            None => driver.event_create()?,
         };
-        if let Err(error) = ground.driver.event_record(event, of.stream) {
-            self.idle_events.push(event);
-            return Err(error);
-        }
-        queue.push_back(Closed { epoch: of.epoch, event, at });
-        of.epoch += 1;
-        of.freed_in_epoch = false;
-        Ok(())
+        driver.event_record(event, stream).inspect_err(|_| self.idle_events.push(event))?;
+        Ok(event)
     }
 
     /// Notes which epochs of a stream the GPU has passed.
     fn poll(&mut self, ground: &mut Ground<'_>, pool: u32) -> DriverResult<()> {
         let Some(queue) = self.closed.get_mut(pool as usize / 2) else { return Ok(()) };
-        while let Some(&Closed { epoch, event, .. }) = queue.front() {
-            if !ground.driver.event_query(event)? {
+        while let Some(closed) = queue.front_mut() {
+            if !ground.driver.event_query(closed.event)? {
                 break;
             }
-            queue.pop_front();
-            self.idle_events.push(event);
-            ground.heap.pools[pool as usize].passed = epoch + 1;
+            while let Some((_, event)) = closed.under.last() {
+                if !ground.driver.event_query(*event)? {
+                    return Ok(());
+                }
+                self.idle_events.push(*event);
+                closed.under.pop();
+            }
+            ground.heap.pools[pool as usize].passed = closed.epoch + 1;
+            self.idle_events.extend(queue.pop_front().into_iter().flat_map(Closed::events));
         }
         Ok(())
+    }
+
+    /// Whether streams other than its own may still use what was freed on the stream of a large pool.
+    pub(in crate::strategy) fn waits_for_others(&self, pool: u32) -> bool {
+        let number = pool as usize / 2;
+        self.under.get(number).is_some_and(|under| !under.is_empty())
+            || self.closed.get(number).is_some_and(|closed| closed.iter().any(|closed| !closed.under.is_empty()))
     }
 
     /// The CPU has waited for every stream: all epochs are passed, those that are open too.
@@ -225,21 +298,25 @@ impl Epochs {
         ground.heap.stream_pools().collect::<Vec<_>>().into_iter().for_each(|pool| self.passed(ground, pool));
     }
 
-    /// All that a stream was given is done: its epochs are passed, the one that is open too.
+    /// All that a stream was given is done, and all that others were given under which its memory was freed: its epochs are
+    /// passed, the one that is open too.
     pub(in crate::strategy) fn passed(&mut self, ground: &mut Ground<'_>, pool: u32) {
         if let Some(queue) = self.closed.get_mut(pool as usize / 2) {
-            self.idle_events.extend(queue.drain(..).map(|closed| closed.event));
+            self.idle_events.extend(queue.drain(..).flat_map(Closed::events));
+        }
+        if let Some(under) = self.under.get_mut(pool as usize / 2) {
+            self.idle_events.extend(under.drain(..).map(|(_, event)| event));
         }
         let of = &mut ground.heap.pools[pool as usize];
-        of.epoch += 1;
-        of.freed_in_epoch = false;
+        of.end_epoch();
         of.passed = of.epoch;
     }
 
     /// Gives every event back. For the end of an allocator.
     pub(in crate::strategy) fn destroy_events(&mut self, ground: &mut Ground<'_>) {
-        let queued = self.closed.drain(..).flatten().map(|closed| closed.event);
-        destroy_events(ground.driver, self.idle_events.drain(..).chain(queued));
+        let queued = self.closed.drain(..).flatten().flat_map(Closed::events);
+        let under = self.under.drain(..).flatten().map(|(_, event)| event);
+        destroy_events(ground.driver, self.idle_events.drain(..).chain(queued).chain(under));
     }
 }
 

@@ -23,7 +23,7 @@ use super::mapping::Unsettled;
 use super::{Ground, Miss, Premise, Strategy};
 use crate::blocks::BlockId;
 use crate::config::{Config, Sharing};
-use crate::driver::DriverResult;
+use crate::driver::{DriverResult, StreamId};
 use crate::heap::{FitRules, Heap, Request};
 use crate::home::{ChunkId, GRANULE};
 use crate::rounding::MIN_BLOCK;
@@ -118,6 +118,14 @@ impl Strategy for Stitch {
         }
         spare.give_back(ground, &mut self.unsettled, missing)?;
         Ok(true)
+    }
+
+    fn waits_for_others(&self, large: u32) -> bool {
+        self.epochs.waits_for_others(large)
+    }
+
+    fn freed_under(&mut self, ground: &mut Ground<'_>, large: u32, stream: StreamId) -> DriverResult<bool> {
+        self.epochs.freed_under(ground, large, stream).map(|()| true)
     }
 
     fn stream_passed(&mut self, ground: &mut Ground<'_>, large: u32) {

@@ -109,7 +109,7 @@ mq_allocator Allocator::open(DeviceIndex device) {
   if (handle == 0) {
     check(mq_plugged(device, &handle), "opening the device");
     check(mq_on_memory_pressure(handle, free_memory, nullptr, nullptr), "opening the device");
-    only_.store(opened().empty() ? handle : 0, std::memory_order_release);
+    only_.store(opened().empty() ? device : NO_DEVICE, std::memory_order_release);
     devices_[device].handle.store(handle, std::memory_order_release);
     watch(device);
   }
@@ -226,25 +226,29 @@ void* Allocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
 }
 
 mq_status Allocator::free(void* pointer) {
-  const mq_allocator owner = owner_of(pointer);
+  const DeviceIndex owner = owner_of(pointer);
+  const mq_allocator handle = of(owner);
+  // PyTorch's own allocator keeps memory to the stream that it was allocated for, so programs free what another stream uses
+  // without a word, while that is the current one.
+  const cudaStream_t stream = current_stream(owner);
   if (recording_.load(std::memory_order_relaxed)) {
     At at(gather(RecordContext::ALL));
-    return mq_free(owner, pointer);
+    return mq_free_under(handle, pointer, stream);
   }
-  return mq_free(owner, pointer);
+  return mq_free_under(handle, pointer, stream);
 }
 
 // Most programs use one device, which is not asked.
-mq_allocator Allocator::owner_of(void* pointer) {
-  const mq_allocator only = only_.load(std::memory_order_acquire);
-  if (C10_LIKELY(only != 0)) {
+DeviceIndex Allocator::owner_of(void* pointer) {
+  const DeviceIndex only = only_.load(std::memory_order_acquire);
+  if (C10_LIKELY(only != NO_DEVICE)) {
     return only;
   }
-  mq_allocator last = 0;
+  DeviceIndex last = NO_DEVICE;
   for (DeviceIndex device : opened()) {
-    last = of(device);
+    last = device;
     size_t size = 0;
-    if (mq_size_of(last, pointer, &size) == MQ_STATUS_OK) {
+    if (mq_size_of(of(device), pointer, &size) == MQ_STATUS_OK) {
       break;
     }
   }
@@ -261,7 +265,7 @@ void Allocator::raw_delete(void* pointer) {
   }
   size_t size = 0;
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    check(mq_size_of(owner_of(pointer), pointer, &size), "freeing");
+    check(mq_size_of(of(owner_of(pointer)), pointer, &size), "freeing");
   }
   const mq_status status = free(pointer);
   // A forked child drops its copies of the parent's tensors, which are no memory of its own.
@@ -333,7 +337,7 @@ void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
 
 void* Allocator::getBaseAllocation(void* pointer, size_t* size) {
   size_t rounded = 0;
-  check(mq_size_of(owner_of(pointer), pointer, &rounded), "looking for an allocation");
+  check(mq_size_of(of(owner_of(pointer)), pointer, &rounded), "looking for an allocation");
   if (size != nullptr) {
     *size = rounded;
   }
@@ -392,7 +396,7 @@ ShareableHandle Allocator::shareIpcHandle(void* pointer) {
   size_t length = 0;
   uint64_t offset = 0;
   mq_status status;
-  while ((status = mq_share(owner_of(pointer), pointer, handle.data(), handle.size(), &length, &offset)) ==
+  while ((status = mq_share(of(owner_of(pointer)), pointer, handle.data(), handle.size(), &length, &offset)) ==
          MQ_STATUS_BUFFER_TOO_SMALL) {
     handle.resize(length);
   }

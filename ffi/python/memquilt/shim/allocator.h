@@ -40,6 +40,7 @@ using Context = std::shared_ptr<c10::GatheredContext>;
 
 // As many as the C library has plugged allocators.
 constexpr size_t MAX_DEVICES = 64;
+constexpr DeviceIndex NO_DEVICE = -1;
 
 // One thing that happened. PyTorch's own entry, which versions construct differently, is made of it where it is shown.
 struct Entry {
@@ -175,7 +176,7 @@ class Allocator final : public CUDAAllocator {
   [[noreturn]] void out_of_memory(size_t size, DeviceIndex device);
   // Frees on whatever device it is.
   mq_status free(void* pointer);
-  mq_allocator owner_of(void* pointer);
+  DeviceIndex owner_of(void* pointer);
   void close_shared(DeviceIndex device, const std::string& handle, mq_allocator allocator, void* pointer);
   void report_to_profiler(mq_allocator handle, void* pointer, int64_t bytes, DeviceIndex device);
   std::vector<mq_pool_block> live_blocks(DeviceIndex device, MempoolId pool);
@@ -196,8 +197,8 @@ class Allocator final : public CUDAAllocator {
 
   std::array<Device, MAX_DEVICES> devices_;
   std::mutex opening_;
-  // The allocator of the only open device; 0 with none and with several.
-  std::atomic<mq_allocator> only_{0};
+  // The only open device; none where there are several.
+  std::atomic<DeviceIndex> only_{NO_DEVICE};
   // No GPU is there: MEMQUILT_DEVICE names a simulated one.
   const bool simulated_;
   std::atomic<bool> initialized_{false};

@@ -18,7 +18,7 @@ import time
 ALLOCATORS = ("native", "expandable", "memquilt")
 LENGTHS = [512, 640, 768, 896, 1024]
 STEPS = 4
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 def jobs():

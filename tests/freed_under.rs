@@ -1,0 +1,118 @@
+//! Memory freed under a stream that used it without a word: its own stream has it at once, others once both have passed.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod simulated;
+
+use memquilt::driver::sim::{Range, SimGpu};
+use memquilt::driver::{Call, Driver, Status, StreamId};
+use memquilt::{Allocator, Config, Error};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+const OWN: StreamId = StreamId::DEFAULT;
+const USER: StreamId = StreamId(1);
+const OTHER: StreamId = StreamId(2);
+const KERNEL_NS: u64 = 50_000_000;
+
+fn on(options: &str) -> (Arc<SimGpu>, Allocator) {
+    simulated::on("sim:h200,capacity=100MiB", Config::parse(options).unwrap())
+}
+
+/// A block of most of the device, which a kernel of another stream than its own uses.
+fn used(gpu: &SimGpu, allocator: &Allocator) -> u64 {
+    let address = allocator.allocate(60 * MIB, OWN).unwrap();
+    gpu.launch(USER, &[Range { address, size: 60 * MIB }], KERNEL_NS).unwrap();
+    address
+}
+
+#[test]
+fn other_streams_wait_for_both() {
+    for (told, late) in [(true, true), (false, false)] {
+        let (gpu, allocator) = on("sharing:wait");
+        let address = used(&gpu, &allocator);
+        if told { allocator.free_under(address, USER) } else { allocator.free(address) }.unwrap();
+        // Stitched of that and of what is new.
+        allocator.allocate(80 * MIB, OTHER).unwrap();
+        assert!(gpu.now_ns() < KERNEL_NS, "the CPU does not wait");
+        let starts = gpu.done_at(OTHER).unwrap();
+        assert_eq!(starts >= gpu.done_at(USER).unwrap(), late, "told {told}: it starts at {starts}");
+    }
+}
+
+#[test]
+fn where_streams_do_not_wait_the_memory_stays_until_both_have_passed() {
+    let (gpu, allocator) = on("sharing:completed");
+    let address = used(&gpu, &allocator);
+    allocator.free_under(address, USER).unwrap();
+    let physical = gpu.physical(Range { address, size: 60 * MIB });
+    let other = allocator.allocate(20 * MIB, OTHER).unwrap();
+    let theirs = gpu.physical(Range { address: other, size: 20 * MIB });
+    assert!(theirs.iter().all(|piece| physical.iter().all(|of| of.memory != piece.memory)));
+    allocator.free(other).unwrap();
+    gpu.advance(KERNEL_NS);
+    let waits = gpu.call_stats().get(Call::Synchronize).count;
+    allocator.allocate(80 * MIB, OTHER).unwrap();
+    assert_eq!(gpu.call_stats().get(Call::Synchronize).count, waits);
+}
+
+#[test]
+fn its_own_stream_has_it_at_once() {
+    for options in ["", "sharing:never", "strategy:caching", "strategy:gmlake"] {
+        let (gpu, allocator) = on(options);
+        let address = used(&gpu, &allocator);
+        allocator.free_under(address, USER).unwrap();
+        assert_eq!(allocator.allocate(60 * MIB, OWN).unwrap(), address, "{options}");
+        // Its own stream is none that it is freed under.
+        allocator.free_under(address, OWN).unwrap();
+        assert!(gpu.call_stats().get(Call::EventRecord).count <= 1);
+    }
+}
+
+#[test]
+fn nothing_is_unmapped_before_both_have_passed() {
+    for options in ["", "strategy:gmlake", "strategy:expandable"] {
+        let (gpu, allocator) = on(options);
+        let address = used(&gpu, &allocator);
+        allocator.free_under(address, USER).unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!((gpu.faults(), allocator.reserved()), (vec![], 0), "{options}");
+    }
+}
+
+#[test]
+fn a_stream_that_ends_takes_its_memory_along_only_if_others_have_passed() {
+    let (gpu, allocator) = on("sharing:wait");
+    let address = allocator.allocate(60 * MIB, USER).unwrap();
+    gpu.launch(OTHER, &[Range { address, size: 60 * MIB }], KERNEL_NS).unwrap();
+    allocator.free_under(address, OTHER).unwrap();
+    allocator.forget_stream(USER).unwrap();
+    assert!(gpu.now_ns() >= KERNEL_NS, "the CPU has waited for the other stream too");
+    allocator.allocate(80 * MIB, OWN).unwrap();
+    // The other way round there is nothing left to wait for.
+    let (gpu, allocator) = on("sharing:wait");
+    let address = used(&gpu, &allocator);
+    allocator.free_under(address, USER).unwrap();
+    allocator.forget_stream(USER).unwrap();
+    gpu.destroy_stream(USER);
+    allocator.allocate(80 * MIB, OTHER).unwrap();
+    drop(allocator);
+    assert!(gpu.leaks().bytes > 0, "the live block");
+}
+
+#[test]
+fn an_event_that_cannot_be_recorded_leaves_the_block_live() {
+    let (gpu, allocator) = on("");
+    let address = used(&gpu, &allocator);
+    for call in [Call::EventCreate, Call::EventRecord] {
+        gpu.fail_nth(call, 1, Status::UNKNOWN);
+        let error = allocator.free_under(address, USER).unwrap_err();
+        assert!(matches!(&error, Error::Driver(error) if error.call == call), "{error}");
+        assert_eq!(allocator.size_of(address), Ok(60 * MIB));
+    }
+    allocator.free_under(address, USER).unwrap();
+    assert_eq!(allocator.free_under(address, USER), Err(Error::InvalidAddress { address }));
+    allocator.free_under(0, USER).unwrap();
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+}
