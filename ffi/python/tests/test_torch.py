@@ -234,7 +234,7 @@ print(memquilt.stats()["options"])
             CXX="no-such-compiler",
             MEMQUILT_CACHE=self.empty_cache(),
         )
-        self.assertEqual(out.strip(), "max_views:5")
+        self.assertEqual(out.strip(), "max_views:5,sharing:never", "nobody says under which stream it frees")
 
     def test_without_a_compiler_it_can_be_an_error(self):
         run_code(
