@@ -20,8 +20,10 @@ std::shared_ptr<c10::GatheredContext> gather() {
 
 #define CHECK(condition) TORCH_CHECK(condition, "line ", __LINE__, ": " #condition)
 
-void record(bool enabled) {
-  const auto when = enabled ? allocator::RecordContext::ALL : allocator::RecordContext::NEVER;
+using When = allocator::RecordContext;
+using Entry = allocator::TraceEntry;
+
+void record(bool enabled, When when) {
 #if MEMQUILT_TORCH >= 211
   allocator::recordHistory(enabled, gather, 100, when, true, {"segment_map"});
 #elif MEMQUILT_TORCH >= 208
@@ -30,6 +32,87 @@ void record(bool enabled) {
   allocator::recordHistory(enabled, gather, 100, when);
 #endif
 }
+
+void record(bool enabled) {
+  record(enabled, enabled ? When::ALL : When::NEVER);
+}
+
+// Where a live block was allocated, as a snapshot says.
+std::shared_ptr<c10::GatheredContext> trace_of(const void* block) {
+  for (const auto& segment : allocator::snapshot().segments) {
+    size_t address = size_t(segment.address);
+    for (const auto& info : segment.blocks) {
+      if (address == reinterpret_cast<size_t>(block)) {
+        TORCH_CHECK(info.active);
+        return info.context_when_allocated;
+      }
+      address += info.size;
+    }
+  }
+  TORCH_CHECK(false, "no block there");
+}
+
+// First, since trackers watch for ever.
+void traces_stay_with_their_blocks() {
+  record(true);
+  void* freed = allocator::raw_alloc_with_stream(2000, nullptr);
+  void* kept = allocator::raw_alloc_with_stream(5000, nullptr);
+  const auto where = trace_of(kept);
+  CHECK(where && trace_of(freed));
+  record(false);
+  CHECK(trace_of(kept) == where && trace_of(freed));
+  allocator::raw_delete(freed);
+  void* later = allocator::raw_alloc_with_stream(2000, nullptr);
+  CHECK(later == freed && !trace_of(later));
+  // What is recorded anew has no say in it.
+  record(true, When::NEVER);
+  CHECK(trace_of(kept) == where);
+  record(true, When::ALLOC);
+  const int before = gathered;
+  allocator::raw_delete(kept);
+  allocator::raw_delete(later);
+  CHECK(gathered == before);
+  const auto entries = allocator::snapshot().device_traces[0];
+  size_t known = 0, unknown = 0;
+  for (const auto& entry : entries) {
+    if (entry.action_ == Entry::FREE_REQUESTED || entry.action_ == Entry::FREE_COMPLETED) {
+      known += entry.context_ == where;
+      unknown += entry.context_ == nullptr;
+    }
+  }
+  CHECK(known == 2 && unknown == 2);
+  record(false);
+  gathered = 0;
+}
+
+#if MEMQUILT_TORCH >= 208
+void compiled_regions_are_named() {
+  record(true);
+  std::string outer = "0/0", inner = "1/0";
+  const auto allocate = [] { allocator::raw_delete(allocator::raw_alloc_with_stream(700, nullptr)); };
+  allocate();
+  allocator::get()->pushCompileContext(outer);
+  allocate();
+  allocator::get()->pushCompileContext(inner);
+  allocate();
+  allocator::get()->popCompileContext();
+  allocator::snapshot();
+  allocator::get()->popCompileContext();
+  allocator::get()->popCompileContext();
+  allocate();
+  allocator::snapshot();
+  std::vector<std::string> named;
+  const auto entries = allocator::snapshot().device_traces[0];
+  for (const auto& entry : entries) {
+    if (named.empty() || named.back() != entry.compile_context_) {
+      named.push_back(entry.compile_context_);
+    }
+  }
+  CHECK((named == std::vector<std::string>{"N/A", "0/0", "1/0", "0/0", "N/A"}));
+  record(false);
+  gathered = 0;
+}
+#endif
 
 void history_is_kept() {
   void* before = allocator::raw_alloc_with_stream(1000, nullptr);
@@ -46,7 +129,6 @@ void history_is_kept() {
   CHECK(tracked == 5);
   auto shot = allocator::snapshot();
   CHECK(shot.device_traces.size() == 1);
-  using Entry = allocator::TraceEntry;
   std::vector<Entry::Action> actions;
   for (const auto& entry : shot.device_traces[0]) {
     actions.push_back(entry.action_);
@@ -158,6 +240,10 @@ extern "C" const char* exercise() {
   static std::string why;
   try {
     CHECK(allocator::name() == "memquilt");
+    traces_stay_with_their_blocks();
+#if MEMQUILT_TORCH >= 208
+    compiled_regions_are_named();
+#endif
     history_is_kept();
     observers_are_told();
     the_rest_is_answered();

@@ -65,6 +65,10 @@ struct History {
   // Of each live block, where it was allocated.
   std::unordered_map<uint64_t, Context> allocated_at;
 
+  // Keeps what is known of the block; a free of which nothing else is known happened where that was allocated.
+  void remember(Entry& entry);
+  // Under the lock.
+  void append(Entry entry);
   static void event(const mq_event* event, void* user);
 };
 

@@ -38,6 +38,13 @@ uint32_t bit_of(TraceEntry::Action action) {
   return uint32_t(1) << int(action);
 }
 
+// What this thread does now. PyTorch's viewer and its tests know "N/A" as the name of what no compiled region does.
+Entry entry_of(TraceEntry::Action action, uint64_t address, uint64_t bytes, void* stream, MempoolId pool) {
+  return {
+      action, address, bytes, stream, pool, c10::getApproximateTime(), here,
+      compile_contexts.empty() ? "N/A" : compile_contexts.back(), user_metadata};
+}
+
 // What a visit of segments is for.
 struct Picture {
   DeviceIndex device;
@@ -134,6 +141,35 @@ TraceEntry Entry::shown(DeviceIndex device) const {
   );
 }
 
+void History::remember(Entry& entry) {
+  std::lock_guard<std::mutex> guard(lock);
+  if (entry.action == TraceEntry::ALLOC && entry.context) {
+    allocated_at[entry.address] = entry.context;
+  } else if (entry.action == TraceEntry::FREE_REQUESTED || entry.action == TraceEntry::FREE_COMPLETED) {
+    const auto found = allocated_at.find(entry.address);
+    if (found == allocated_at.end()) {
+      return;
+    }
+    if (!entry.context) {
+      entry.context = found->second;
+    }
+    if (entry.action == TraceEntry::FREE_COMPLETED) {
+      allocated_at.erase(found);
+    }
+  }
+}
+
+void History::append(Entry entry) {
+  if ((the().skipped_.load() & bit_of(entry.action)) != 0) {
+    return;
+  }
+  const size_t most = the().most_entries_.load();
+  while (!entries.empty() && entries.size() >= most) {
+    entries.pop_front();
+  }
+  entries.push_back(std::move(entry));
+}
+
 void History::event(const mq_event* event, void* user) {
   auto* history = static_cast<History*>(user);
   const auto action = action_of(event->action);
@@ -142,40 +178,31 @@ void History::event(const mq_event* event, void* user) {
   }
   try {
     Allocator& allocator = the();
-    const MempoolId pool{event->pool.first, event->pool.second};
-    Entry entry{*action, event->address, event->bytes, event->stream, pool, c10::getApproximateTime(), here, {}, {}};
-    if (!compile_contexts.empty()) {
-      entry.compile_context = compile_contexts.back();
+    const bool recording = allocator.recording_.load(), tracked = allocator.tracked_.load();
+    if (!recording && !tracked) {
+      // Watched for the blocks of a recording that is over.
+      if (*action == TraceEntry::FREE_COMPLETED) {
+        std::lock_guard<std::mutex> guard(history->lock);
+        history->allocated_at.erase(event->address);
+      }
+      return;
     }
-    entry.user_metadata = user_metadata;
-    if (allocator.tracked_.load()) {
+    Entry entry = entry_of(
+        *action, event->address, event->bytes, event->stream, {event->pool.first, event->pool.second});
+    history->remember(entry);
+    if (allocator.when_.load() < RecordContext::ALLOC) {
+      entry.context.reset();
+    }
+    if (tracked) {
       std::lock_guard<std::mutex> guard(allocator.tracking_);
       const TraceEntry shown = entry.shown(history->device);
       for (const auto& tracker : allocator.trackers_) {
         tracker(shown);
       }
     }
-    if (!allocator.recording_.load()) {
-      return;
-    }
-    std::lock_guard<std::mutex> guard(history->lock);
-    if (*action == TraceEntry::ALLOC && here) {
-      history->allocated_at[event->address] = here;
-    } else if (*action == TraceEntry::FREE_COMPLETED) {
-      history->allocated_at.erase(event->address);
-    }
-    if ((allocator.skipped_.load() & bit_of(*action)) != 0) {
-      return;
-    }
-    if (allocator.when_.load() < RecordContext::ALLOC) {
-      entry.context.reset();
-    }
-    const size_t most = allocator.most_entries_.load();
-    while (!history->entries.empty() && history->entries.size() >= most) {
-      history->entries.pop_front();
-    }
-    if (most > 0) {
-      history->entries.push_back(std::move(entry));
+    if (recording) {
+      std::lock_guard<std::mutex> guard(history->lock);
+      history->append(std::move(entry));
     }
   } catch (const std::exception&) {
     // Too little host memory: the event is lost. The C library may not be thrown through, and a warning could wait for
@@ -185,8 +212,13 @@ void History::event(const mq_event* event, void* user) {
 
 void Allocator::watch(DeviceIndex device) {
   const mq_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
-  const bool wanted = recording_.load() || tracked_.load();
-  check(mq_observe(handle, wanted ? &History::event : nullptr, &devices_[device].history), "watching");
+  History& history = devices_[device].history;
+  bool wanted = recording_.load() || tracked_.load();
+  {
+    std::lock_guard<std::mutex> guard(history.lock);
+    wanted = wanted || !history.allocated_at.empty();
+  }
+  check(mq_observe(handle, wanted ? &History::event : nullptr, &history), "watching");
 }
 
 void Allocator::record(
@@ -206,11 +238,9 @@ void Allocator::record(
   recording_ = enabled;
   for (Device& device : devices_) {
     std::lock_guard<std::mutex> guard(device.history.lock);
+    // A live block keeps its trace, as in PyTorch: until it is freed, whatever is recorded by then.
     if (!enabled || clear) {
       device.history.entries.clear();
-    }
-    if (!enabled) {
-      device.history.allocated_at.clear();
     }
   }
   for (DeviceIndex device : opened()) {
@@ -267,8 +297,7 @@ SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
     }
     // Of this snapshot the next one tells, as in PyTorch: the last entry is what the program did last.
     if (recording_.load()) {
-      history.entries.push_back(
-          {TraceEntry::SNAPSHOT, 0, picture.active, nullptr, pool, c10::getApproximateTime(), nullptr, {}, user_metadata});
+      history.append(entry_of(TraceEntry::SNAPSHOT, 0, picture.active, nullptr, pool));
     }
   }
   std::lock_guard<std::mutex> guard(registering_);

@@ -4,12 +4,13 @@ FOLDER is `test` of a PyTorch checkout, of about the version that is installed. 
 (expecttest, hypothesis, psutil; `--site` names a folder that has them), a C++ compiler, and memquilt.
 
 Prints a line for each test that one allocator fails, and a summary; `--json` gets every test under every allocator, with
-the last line of its error. Exits with 1 where a test that PyTorch's own allocator passes fails under memquilt. Which tests
-are run, and which of them cannot apply to an external allocator and why, is in pytorch_tests_choice.py.
+the last line of its error. Exits with 1 where a test that PyTorch's own allocator passes fails under memquilt, and is not
+known to. Which tests are run, which of them cannot apply to an external allocator, which memquilt is known to fail, and why,
+is in pytorch_tests_choice.py.
 
-A class of tests is a process; after a crash, a hang, or an error that CUDA does not recover from, the rest of it goes on
-in another. Tests measure the memory of their own process, so several processes run side by side (`--at-once`); those that
-look at the whole device run alone, afterwards.
+A class of tests is a process; after a failure, a crash or a hang the rest of it goes on in another. Tests measure the
+memory of their own process, so several processes run side by side (`--at-once`); those that look at the whole device run
+alone, afterwards.
 """
 
 import argparse
@@ -167,12 +168,14 @@ def run_all(options, groups, write):
                 for test, result in done.result().items():
                     results.setdefault(f"{group}.{test}", {})[allocator] = result
                     if result["outcome"] not in ("passed", "skipped"):
-                        print(f"{group}.{test}", allocator, result["outcome"], result["error"], sep="\t", flush=True)
+                        known = allocator.startswith("memquilt") and choice.why_different(test)
+                        outcome = f"{result['outcome']}, as known: {known}" if known else result["outcome"]
+                        print(f"{group}.{test}", allocator, outcome, result["error"], sep="\t", flush=True)
                 write(results)
     return results
 
 
-def verdict(of):
+def verdict(test, of):
     """What the results of a test under all allocators say of memquilt."""
     native, ours = of.get("native", {}).get("outcome"), of.get("memquilt", {}).get("outcome")
     if ours is None or native is None:
@@ -181,7 +184,9 @@ def verdict(of):
         return "skipped" if native == ours else "skipped by one"
     if native != "passed":
         return "fails under native too" if ours != "passed" else "passes under memquilt only"
-    return "passes" if ours == "passed" else "fails"
+    if ours == "passed":
+        return "passes"
+    return "differs, as known" if choice.why_different(test.rsplit(".")[-1]) else "fails"
 
 
 def read_arguments():
@@ -213,7 +218,8 @@ def main():
     tests = [(f"{group}.{test}", choice.why_not(test)) for group, tests in groups.items() for test in tests]
     if options.list:
         for test, why in tests:
-            print(test, why or "", sep="\t")
+            known = choice.why_different(test.rsplit(".")[-1])
+            print(test, why or (known and f"known to differ: {known}") or "", sep="\t")
         return
 
     def write(results):
@@ -221,7 +227,8 @@ def main():
             found = {
                 "versions": versions,
                 "inapplicable": {test: why for test, why in tests if why},
-                "verdicts": {test: verdict(of) for test, of in sorted(results.items())},
+                "known_to_differ": choice.DIFFERS,
+                "verdicts": {test: verdict(test, of) for test, of in sorted(results.items())},
                 "results": dict(sorted(results.items())),
             }
             options.json.write_text(json.dumps(found, indent=1))
@@ -230,7 +237,7 @@ def main():
     for allocator in options.allocators:
         outcomes = [of[allocator]["outcome"] for of in results.values() if allocator in of]
         print(allocator, {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
-    verdicts = [verdict(of) for of in results.values()]
+    verdicts = [verdict(test, of) for test, of in results.items()]
     print("memquilt beside native", {kind: verdicts.count(kind) for kind in sorted(set(verdicts))})
     print(f"{sum(1 for _, why in tests if why)} cannot apply; {time.monotonic() - start:.0f} s")
     sys.exit(1 if "fails" in verdicts else 0)

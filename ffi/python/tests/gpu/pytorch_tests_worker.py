@@ -1,8 +1,9 @@
 """Runs tests of one class of PyTorch's in this process: python pytorch_tests_worker.py FOLDER [MODULE.CLASS TEST ...].
 
 With the folder alone, the tests that pytorch_tests_choice.py chooses there, as JSON. Else a line of JSON before and after
-each test. It ends early, for another process to go on, where CUDA does not work any more. The allocator is what
-PYTORCH_TESTS_ALLOCATOR names; children that a test starts by `spawn` read this file, and have it too.
+each test. It ends after the first that fails, for another process to go on: the tensors of that test live on in its
+traceback, its settings may stand, and CUDA may not work any more. The allocator is what PYTORCH_TESTS_ALLOCATOR names;
+children that a test starts by `spawn` read this file, and have it too.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ if ALLOCATOR.startswith("memquilt"):
 import pytorch_tests_choice as choice
 import torch
 
-# Of this process's status: CUDA is of no use any more.
+# Of this process's status: what a failed test left behind would be a matter of the next.
 SPOILT = 3
 # For the allocators that PyTorch's tests bring. They need nothing of PyTorch; its headers take half a minute to compile.
 PRELUDE = """
@@ -159,15 +160,11 @@ def run(out, group, names):
         unittest.TestSuite([tests(name)]).run(result)
         seconds = round(time.monotonic() - start, 2)
         say(out, test=name, outcome=result.outcome, error=result.error, seconds=seconds)
-        if result.outcome == "failed" and torch.cuda.is_initialized():
-            try:
-                torch.cuda.synchronize()
-                torch.ones(1, device="cuda").item()
-            except RuntimeError:
-                out.close()
-                os._exit(SPOILT)
+        # Neither way through destructors, which may fail where CUDA does.
+        if result.outcome == "failed":
+            out.close()
+            os._exit(SPOILT)
     out.close()
-    # Not through destructors: what a failed test left behind is no matter of the next.
     os._exit(0)
 
 
