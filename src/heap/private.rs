@@ -74,14 +74,15 @@ impl Heap {
         }
     }
 
-    /// A block is being freed. If it is of a private pool, and was not handed out in the capture that is under way for
-    /// that pool, work of its stream may still use it, and no graph may take it.
+    /// A block is being freed. If it is of a private pool, and was handed out or is freed outside of captures, work of its
+    /// stream may still use it, and no graph may take it. What one capture has handed out and another frees may be taken, as
+    /// in PyTorch: graphs that share a pool are launched in the order of their captures, one after the other.
     pub(crate) fn freed_privately(&mut self, id: BlockId) {
         let block = self.blocks[id];
         let capture = self.private.get(self.owner_of(block.pool)).map_or(0, |pool| pool.capture);
         let pool = &mut self.pools[(block.pool & !1) as usize];
         // A stream that has ended gives its memory no order.
-        if pool.private && !pool.ended && (block.capture == 0 || block.capture != capture) {
+        if pool.private && !pool.ended && (block.capture == 0 || capture == 0) {
             pool.in_stream_order = true;
         }
     }
