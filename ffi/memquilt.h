@@ -118,6 +118,12 @@ typedef enum {
     MQ_ACTION_SEGMENT_UNMAP = 6,
     // A request could not be met. The address holds the device's free bytes.
     MQ_ACTION_OOM = 7,
+    // Memory left a segment for another, of which the next `MQ_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
+    // segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
+    // nothing changed; PyTorch's snapshots call it `segment_unmap`.
+    MQ_ACTION_SEGMENT_LEFT = 8,
+    // Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
+    MQ_ACTION_SEGMENT_JOINED = 9,
 } mq_action;
 
 // An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused

@@ -102,6 +102,7 @@ impl Allocator {
         let strategy = strategy::new(kind);
         let mut heap = Heap::new(config.max_split_size.unwrap_or(u64::MAX));
         heap.adopts_idle = config.sharing != crate::config::Sharing::Completed;
+        heap.home_is_shared = config.strategy == crate::config::StrategyKind::Stitch;
         let core = Core {
             heap,
             deferred: Deferred::default(),

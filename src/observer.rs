@@ -23,12 +23,18 @@ pub enum Action {
     SegmentMap,
     /// Physical memory was unmapped from a segment and given back.
     SegmentUnmap,
+    /// Memory left a segment for another, of which the next [`Action::SegmentJoined`] tell: a stitched block, which is a
+    /// segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
+    /// nothing changed.
+    SegmentLeft,
+    /// Memory that had left other segments is part of this one.
+    SegmentJoined,
     /// A request could not be met. The address holds the device's free bytes, as in PyTorch.
     Oom,
 }
 
 impl Action {
-    /// The name in PyTorch's snapshots.
+    /// The name in PyTorch's snapshots, which know mapping alone.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,8 +43,8 @@ impl Action {
             Self::FreeCompleted => "free_completed",
             Self::SegmentAlloc => "segment_alloc",
             Self::SegmentFree => "segment_free",
-            Self::SegmentMap => "segment_map",
-            Self::SegmentUnmap => "segment_unmap",
+            Self::SegmentMap | Self::SegmentJoined => "segment_map",
+            Self::SegmentUnmap | Self::SegmentLeft => "segment_unmap",
             Self::Oom => "oom",
         }
     }

@@ -36,6 +36,12 @@ pub enum Action {
     SegmentUnmap = 6,
     /// A request could not be met. The address holds the device's free bytes.
     Oom = 7,
+    /// Memory left a segment for another, of which the next `MQ_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
+    /// segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
+    /// nothing changed; PyTorch's snapshots call it `segment_unmap`.
+    SegmentLeft = 8,
+    /// Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
+    SegmentJoined = 9,
 }
 
 impl From<What> for Action {
@@ -48,6 +54,8 @@ impl From<What> for Action {
             What::SegmentFree => Self::SegmentFree,
             What::SegmentMap => Self::SegmentMap,
             What::SegmentUnmap => Self::SegmentUnmap,
+            What::SegmentLeft => Self::SegmentLeft,
+            What::SegmentJoined => Self::SegmentJoined,
             What::Oom => Self::Oom,
         }
     }

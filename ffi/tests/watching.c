@@ -3,7 +3,7 @@
 #include "check.h"
 
 typedef struct {
-    size_t counts[8];
+    size_t counts[MQ_ACTION_SEGMENT_JOINED + 1];
     uint64_t address, bytes;
     mq_pool pool;
     mq_allocator allocator;
@@ -12,7 +12,7 @@ typedef struct {
 
 static void note(const mq_event *event, void *user) {
     seen *all = user;
-    CHECK(event->size == sizeof *event && event->action <= MQ_ACTION_OOM);
+    CHECK(event->size == sizeof *event && event->action <= MQ_ACTION_SEGMENT_JOINED);
     all->counts[event->action]++;
     if (event->action == MQ_ACTION_ALLOC) {
         all->address = event->address;

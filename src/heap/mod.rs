@@ -13,6 +13,7 @@ mod segmented;
 mod segments;
 mod stitched;
 mod streams;
+mod told;
 
 pub(crate) use behind::{Behind, Memory};
 pub(crate) use stitched::Window;
@@ -23,13 +24,12 @@ use crate::driver::{Call, DriverError, DriverResult, Handle, Status, StreamId};
 use crate::error::{Error, Result};
 use crate::free_index::FreeIndex;
 use crate::home::{GRANULE, Home};
-use crate::observer::{Action, Event, Observer};
+use crate::observer::{Action, Observer};
 use crate::pools::{PoolId, PrivatePools};
 use crate::stats::{Class, Counters};
 use crate::views::Views;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use streams::{FEW_STREAMS, IDLE};
 
 /// What stands behind a segment's addresses.
@@ -114,6 +114,8 @@ pub(crate) struct Heap {
     /// Whether idle ranges join the pool of a block freed beside them. They are not idle any more then: only where other
     /// streams can wait for them.
     pub(crate) adopts_idle: bool,
+    /// Whether memory at home goes from stream to stream, so that it is no stream's own.
+    pub(crate) home_is_shared: bool,
     /// Who uses private pools, and what is routed to them.
     pub(crate) private: PrivatePools,
     /// The large pools of private pools, the one that serves a stream last.
@@ -143,6 +145,7 @@ impl Heap {
             views: Views::default(),
             idle: 0,
             adopts_idle: true,
+            home_is_shared: true,
             private: PrivatePools::default(),
             private_pairs: Vec::new(),
             vacant_pools: Vec::new(),
@@ -245,6 +248,7 @@ impl Heap {
             self.counters.inactive_split_bytes.sub(class, size);
             self.counters.inactive_split.sub(class, 1);
         }
+        let before = block.pool;
         let block = &mut self.blocks[id];
         block.state = State::Allocated;
         block.pool = request.pool;
@@ -259,6 +263,7 @@ impl Heap {
             self.counters.oversize_allocations.add(Class::Large, 1);
         }
         if self.observer.is_some() {
+            self.moved(id, before);
             self.emit(Action::Alloc, address, request.requested, request.pool);
         }
         Ok(address)
@@ -416,21 +421,6 @@ impl Heap {
             home.begins(new, block.address, id, self.blocks[id].address);
         }
         Some(new)
-    }
-
-    pub(crate) fn emit(&mut self, action: Action, address: u64, size: u64, pool: u32) {
-        if self.observer.is_none() {
-            return;
-        }
-        let (stream, pool) = (self.pools[pool as usize].stream, self.owner_of(pool));
-        let Some(observer) = &mut self.observer else { return };
-        let event = Event { action, address, size, stream, pool };
-        // It is the program's code, called halfway through a change: a panic must not end the change there.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.event(&event))) {
-            tracing::error!(action = action.name(), "the observer panicked; it is told nothing more");
-            let observer = self.observer.take();
-            drop(catch_unwind(AssertUnwindSafe(|| drop((panic, observer)))));
-        }
     }
 
     /// Refuses addresses that no driver gives out, or that belong to a segment already. They are not given back either:

@@ -103,8 +103,8 @@ impl Heap {
         let pairs: Vec<u32> = self.private_pairs.iter().filter(of_stream).map(|(.., large)| *large).collect();
         let Some((&newest, older)) = pairs.split_last() else { return };
         for &large in older {
-            self.private_pairs.retain(|(.., of)| *of != large);
             self.move_pair(large, newest, false);
+            self.private_pairs.retain(|(.., of)| *of != large);
         }
         self.pools[newest as usize].in_stream_order = false;
     }

@@ -113,7 +113,7 @@ impl Heap {
         let class = self.pools[pool as usize].class;
         self.counters.reserved_bytes.add(class, size);
         self.counters.num_device_alloc += 1;
-        self.emit(Action::SegmentMap, from, size, pool);
+        self.emit_range(Action::SegmentMap, self.blocks[new].kind, (from, size), pool);
         Ok(new)
     }
 
@@ -129,7 +129,7 @@ impl Heap {
         let class = self.pools[pool as usize].class;
         self.counters.reserved_bytes.sub(class, size);
         self.counters.num_device_free += 1;
-        self.emit(Action::SegmentUnmap, from, size, pool);
+        self.emit_range(Action::SegmentUnmap, self.blocks[gone].kind, (from, size), pool);
         Ok(gone)
     }
 

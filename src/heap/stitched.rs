@@ -6,6 +6,7 @@ use super::Heap;
 use crate::blocks::{Block, BlockId, Kind, State};
 use crate::error::{Error, Result};
 use crate::home::{Chunk, GRANULE};
+use crate::observer::Action;
 use crate::rounding::MIN_BLOCK;
 use crate::stats::Class;
 use crate::views::{View, ViewId};
@@ -105,6 +106,7 @@ impl Heap {
             at += chunk.size;
         }
         self.take_piece(id, last, piece, pool)?;
+        self.emit_range(Action::SegmentJoined, Kind::View, (address, size), pool);
         self.views.used(window.view);
         Ok(id)
     }
@@ -128,6 +130,7 @@ impl Heap {
                 self.hand_over(free, pool + 1);
             }
             let piece = self.carve(free, from, part)?;
+            self.emit_range(Action::SegmentLeft, Kind::Home, (from, part), self.blocks[piece].pool);
             self.blocks[piece].state = State::Piece;
             self.blocks[piece].pool = pool;
             if last.is_none() {
@@ -195,7 +198,7 @@ impl Heap {
     /// A free block moves to another pool, and merges there. The block that it is part of then.
     pub(crate) fn hand_over(&mut self, id: BlockId, pool: u32) -> BlockId {
         self.take_free(id);
-        self.blocks[id].pool = pool;
+        self.assign(id, pool);
         let (id, ..) = self.merge_free(id);
         self.index(id);
         id
@@ -239,12 +242,15 @@ impl Heap {
 
     /// Gives the pieces of a block back to home; the view stays.
     pub(super) fn dissolve(&mut self, id: BlockId) {
-        let Block { left, pool, segment, .. } = self.blocks[id];
+        let Block { left, pool, segment, address, size, .. } = self.blocks[id];
+        self.emit_range(Action::SegmentLeft, Kind::View, (address, size), pool);
         let mut piece = left;
         while piece.is_some() {
             let next = std::mem::replace(&mut self.blocks[piece].right, BlockId::NONE);
             let slab = self.home.as_ref().is_some_and(|home| home.is_slab(self.blocks[piece].address));
+            let Block { address, size, .. } = self.blocks[piece];
             self.blocks[piece].pool = if slab { pool | 1 } else { pool };
+            self.emit_range(Action::SegmentJoined, Kind::Home, (address, size), self.blocks[piece].pool);
             self.release(piece);
             piece = next;
         }
@@ -284,7 +290,7 @@ impl Heap {
 
     /// Makes 2 MiB of large memory that are not in the index a slab for small blocks.
     pub(crate) fn make_slab(&mut self, id: BlockId, pool: u32) {
-        self.blocks[id].pool = pool;
+        self.assign(id, pool);
         self.counters.reserved_bytes.sub(Class::Large, GRANULE);
         self.counters.reserved_bytes.add(Class::Small, GRANULE);
     }

@@ -53,9 +53,13 @@ pub(crate) fn trace_of_history(
             }
             Action::FreeRequested => builder.free_requested(event.address),
             Action::FreeCompleted => builder.free_completed(event.address),
-            Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap | Action::Oom => {
-                Ok(())
-            }
+            Action::SegmentAlloc
+            | Action::SegmentFree
+            | Action::SegmentMap
+            | Action::SegmentUnmap
+            | Action::SegmentLeft
+            | Action::SegmentJoined
+            | Action::Oom => Ok(()),
         };
         done.map_err(|rule| (index, rule))?;
     }

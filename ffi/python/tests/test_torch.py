@@ -125,7 +125,7 @@ for kind in ("small", "large"):
     live = sum(block["state"] == "active_allocated" for segment in of_kind for block in segment["blocks"])
     assert live == stats["allocation"][f"{kind}_pool"]["current"], (kind, live)
 streams = {(segment["stream"], segment["segment_type"]) for segment in segments if segment["segment_pool_id"] == pool}
-assert streams == {(0, "small"), (0, "large"), (16, "small"), (16, "large")}, streams
+assert streams == {(0, "small"), (0, "large")}, streams
 """
         )
 

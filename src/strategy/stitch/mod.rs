@@ -182,7 +182,7 @@ impl Stitch {
         if idle.is_some() {
             self.map_home(ground, idle, GRANULE)?;
             ground.heap.take_free(idle);
-            ground.heap.blocks[idle].pool = request.pool;
+            ground.heap.assign(idle, request.pool);
             return Ok(idle);
         }
         match grow::grow_slab(ground, &mut self.unsettled, request.pool, &mut self.grown) {

@@ -26,8 +26,10 @@ std::optional<TraceEntry::Action> action_of(mq_action action) {
     case MQ_ACTION_FREE_COMPLETED: return TraceEntry::FREE_COMPLETED;
     case MQ_ACTION_SEGMENT_ALLOC: return TraceEntry::SEGMENT_ALLOC;
     case MQ_ACTION_SEGMENT_FREE: return TraceEntry::SEGMENT_FREE;
-    case MQ_ACTION_SEGMENT_MAP: return TraceEntry::SEGMENT_MAP;
-    case MQ_ACTION_SEGMENT_UNMAP: return TraceEntry::SEGMENT_UNMAP;
+    case MQ_ACTION_SEGMENT_MAP:
+    case MQ_ACTION_SEGMENT_JOINED: return TraceEntry::SEGMENT_MAP;
+    case MQ_ACTION_SEGMENT_UNMAP:
+    case MQ_ACTION_SEGMENT_LEFT: return TraceEntry::SEGMENT_UNMAP;
     case MQ_ACTION_OOM: return TraceEntry::OOM;
   }
   // Of a newer library.
@@ -193,7 +195,9 @@ void History::event(const mq_event* event, void* user) {
     if (allocator.when_.load() < RecordContext::ALLOC) {
       entry.context.reset();
     }
-    if (tracked) {
+    // Trackers register memory with other libraries: to them nothing happens where memory goes from segment to segment.
+    const bool moved = event->action == MQ_ACTION_SEGMENT_LEFT || event->action == MQ_ACTION_SEGMENT_JOINED;
+    if (tracked && !moved) {
       std::lock_guard<std::mutex> guard(allocator.tracking_);
       const TraceEntry shown = entry.shown(history->device);
       for (const auto& tracker : allocator.trackers_) {

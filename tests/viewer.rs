@@ -1,0 +1,200 @@
+//! Every snapshot can be opened in PyTorch's viewer (torch/utils/viz/MemoryViz.js, "Allocator State History"), which plays
+//! the history backwards from the snapshot: by its rules each event finds the segment that it is about, every live block
+//! lies in a segment at every event, and what is held at any time is what was held then.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod random;
+mod simulated;
+mod viewer_rules;
+
+use memquilt::driver::sim::{Range, SimGpu};
+use memquilt::driver::{Driver, StreamId};
+use memquilt::observer::{Action, Event, Observer};
+use memquilt::snapshot::Snapshot;
+use memquilt::{Allocator, Config, PoolBlock, PoolId, Segments, StrategyKind};
+use random::Random;
+use std::sync::{Arc, Mutex};
+use viewer_rules::{Viewer, coverage, live};
+
+const MIB: u64 = 1 << 20;
+const DEVICE: &str = "sim:h200,capacity=3GiB";
+
+#[derive(Clone, Default)]
+struct Tape(Arc<Mutex<Vec<Event>>>);
+
+impl Observer for Tape {
+    fn event(&mut self, event: &Event) {
+        self.0.lock().unwrap().push(*event);
+    }
+}
+
+impl Tape {
+    fn events(&self) -> Vec<Event> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// A random program: blocks of all sizes on several streams, some in private pools, which come and go.
+struct Program {
+    gpu: Arc<SimGpu>,
+    allocator: Allocator,
+    random: Random,
+    live: Vec<(u64, u64, PoolId)>,
+    pools: Vec<PoolId>,
+    opened: u64,
+    checkpoint: Option<(PoolId, Vec<PoolBlock>)>,
+}
+
+impl Program {
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..=54 => self.allocate(),
+            55..=91 => self.free(),
+            92..=93 => {
+                let bytes = [10 * MIB, 100 * MIB, u64::MAX][self.random.below(3) as usize];
+                self.allocator.trim(bytes).unwrap();
+            }
+            94 => self.allocator.forget_stream(StreamId(1 + self.random.below(3))).unwrap(),
+            95..=96 if self.pools.len() < 4 => {
+                self.opened += 1;
+                let pool = PoolId(1, self.opened);
+                match self.random.below(3) {
+                    0 => self.allocator.open_pool_with(pool, Segments::by_malloc()).unwrap(),
+                    _ => self.allocator.open_pool(pool).unwrap(),
+                }
+                self.pools.push(pool);
+            }
+            97 if !self.pools.is_empty() => {
+                let at = self.random.below(self.pools.len() as u64) as usize;
+                let pool = self.pools.swap_remove(at);
+                self.allocator.release_pool(pool).unwrap();
+                self.checkpoint.take_if(|(of, _)| *of == pool);
+                for block in self.live.iter_mut().filter(|block| block.2 == pool) {
+                    block.2 = PoolId::NONE;
+                }
+            }
+            98 if !self.pools.is_empty() => {
+                let pool = self.pools[self.random.below(self.pools.len() as u64) as usize];
+                self.checkpoint = self.allocator.pool_blocks(pool).ok().map(|blocks| (pool, blocks));
+            }
+            _ => self.restore(),
+        }
+    }
+
+    fn allocate(&mut self) {
+        let most = [2000, 900 << 10, 9 * MIB, 60 * MIB, 400 * MIB][self.random.below(5) as usize];
+        let size = 1 + self.random.below(most);
+        let stream = StreamId(self.random.below(4));
+        let pool = match self.random.below(3) {
+            0 if !self.pools.is_empty() => self.pools[self.random.below(self.pools.len() as u64) as usize],
+            _ => PoolId::NONE,
+        };
+        let address = match pool {
+            PoolId::NONE => self.allocator.allocate(size, stream),
+            pool => self.allocator.allocate_in(pool, size, stream),
+        };
+        match address {
+            Ok(address) => self.live.push((address, size, pool)),
+            // The device is small; what is live goes.
+            Err(_) => (0..self.live.len() / 2).for_each(|_| self.free()),
+        }
+    }
+
+    fn free(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.live.len() as u64) as usize;
+        let (address, size, _) = self.live.swap_remove(at);
+        if self.random.below(4) == 0 {
+            let stream = StreamId(self.random.below(4));
+            self.gpu.launch(stream, &[Range { address, size }], 3_000_000).unwrap();
+            self.allocator.record_stream(address, stream).unwrap();
+        }
+        self.allocator.free(address).unwrap();
+    }
+
+    fn restore(&mut self) {
+        let Some((pool, blocks)) = self.checkpoint.take() else { return };
+        for (address, ..) in self.live.extract_if(.., |block| block.2 == pool) {
+            self.allocator.free(address).unwrap();
+        }
+        if self.allocator.restore_pool(pool, &blocks).is_ok() {
+            self.live.extend(blocks.iter().map(|block| (block.address, block.requested, pool)));
+        }
+    }
+}
+
+fn watched(conf: &str, seed: u64, before: u64) -> (Program, Tape) {
+    let (gpu, allocator) = simulated::on(DEVICE, Config::parse(conf).unwrap());
+    // The viewer takes a segment by `malloc` that touches mapped memory of its stream for a part of it, PyTorch's own too.
+    // Here the two regions of addresses touch in this place alone.
+    gpu.malloc(32 * MIB).unwrap();
+    let random = Random(seed);
+    let mut program =
+        Program { gpu, allocator, random, live: Vec::new(), pools: Vec::new(), opened: 0, checkpoint: None };
+    // A recording may begin at any time.
+    (0..before).for_each(|_| program.step());
+    let tape = Tape::default();
+    program.allocator.observe(Some(Box::new(tape.clone())));
+    (program, tape)
+}
+
+fn configurations() -> Vec<String> {
+    let mut all: Vec<String> = StrategyKind::ALL.map(|strategy| format!("strategy:{strategy}")).to_vec();
+    all.extend(["strategy:stitch,sharing:completed", "strategy:stitch,sharing:never"].map(str::to_owned));
+    all
+}
+
+#[test]
+fn every_history_plays_back_from_its_snapshot() {
+    for conf in configurations() {
+        let mut moved = 0;
+        for seed in 0..12 {
+            let (mut program, tape) = watched(&conf, seed, 100 * (seed % 3));
+            let mut seen: Vec<(usize, Snapshot)> = Vec::new();
+            for _ in 0..500 {
+                program.step();
+                seen.push((tape.events().len(), program.allocator.snapshot()));
+            }
+            program.allocator.check().unwrap();
+            let events = tape.events();
+            moved += events.iter().filter(|event| event.action == Action::SegmentJoined).count();
+            let mut viewer = Viewer::open(&seen.last().unwrap().1);
+            let mut back = events.len();
+            for (length, snapshot) in seen.iter().rev() {
+                while back > *length {
+                    back -= 1;
+                    let event = &events[back];
+                    viewer
+                        .undo(event)
+                        .unwrap_or_else(|why| panic!("{conf}, seed {seed}, event {back} {event:?}: {why}"));
+                }
+                assert_eq!(viewer.coverage(), coverage(snapshot), "{conf}, seed {seed}, after event {length}");
+                assert_eq!(viewer.live(), live(snapshot), "{conf}, seed {seed}, after event {length}");
+            }
+        }
+        // Else the program was too tame to show anything.
+        let stitches = conf.contains("stitch") || conf.contains("gmlake");
+        assert!(if stitches { moved > 1000 } else { moved == 0 }, "{conf}: {moved} ranges joined a segment");
+    }
+}
+
+#[test]
+fn what_is_live_in_a_private_pool_stays_where_it_is_when_that_ends() {
+    let (gpu, allocator) = simulated::on(DEVICE, Config::default());
+    drop(gpu);
+    let tape = Tape::default();
+    allocator.observe(Some(Box::new(tape.clone())));
+    let pool = allocator.create_pool();
+    let whole = allocator.allocate_in(pool, 40 * MIB, StreamId(3)).unwrap();
+    allocator.free(whole).unwrap();
+    assert_eq!(allocator.allocate_in(pool, 10 * MIB, StreamId(3)).unwrap(), whole);
+    allocator.release_pool(pool).unwrap();
+    let mut viewer = Viewer::open(&allocator.snapshot());
+    for event in tape.events().iter().rev() {
+        viewer.undo(event).unwrap();
+    }
+    assert_eq!(viewer.coverage(), []);
+}
