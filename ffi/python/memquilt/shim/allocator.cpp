@@ -10,6 +10,9 @@ namespace memquilt {
 
 namespace {
 
+// `CUDA_ERROR_DEINITIALIZED`.
+constexpr uint32_t DEINITIALIZED = 4;
+
 bool is_simulated() {
   const char* device = std::getenv("MEMQUILT_DEVICE");
   return device != nullptr && *device != '\0';
@@ -268,8 +271,9 @@ void Allocator::raw_delete(void* pointer) {
     check(mq_size_of(of(owner_of(pointer)), pointer, &size), "freeing");
   }
   const mq_status status = free(pointer);
-  // A forked child drops its copies of the parent's tensors, which are no memory of its own.
-  if (status == MQ_STATUS_FORKED) {
+  // A forked child drops its copies of the parent's tensors, which are no memory of its own. And a process that ends frees
+  // some after CUDA has ended.
+  if (status == MQ_STATUS_FORKED || (status == MQ_STATUS_DRIVER && mq_last_driver_status() == DEINITIALIZED)) {
     return;
   }
   check(status, "freeing");
