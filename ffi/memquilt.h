@@ -261,7 +261,7 @@ typedef struct {
     uint64_t address;
     // Bytes.
     uint64_t total_size;
-    // The stream whose requests it serves.
+    // The stream whose requests it serves; the default stream where memory goes from stream to stream.
     mq_stream stream;
     // The private pool that it serves; both 0 if it serves all.
     mq_pool pool;

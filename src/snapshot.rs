@@ -49,7 +49,7 @@ pub struct SegmentInfo {
     pub address: u64,
     /// Bytes.
     pub total_size: u64,
-    /// The stream whose requests it serves.
+    /// The stream whose requests it serves; the default stream where memory goes from stream to stream.
     pub stream: StreamId,
     /// Whether it serves requests of up to 1 MiB (PyTorch: `small`) or larger ones (`large`).
     pub small: bool,

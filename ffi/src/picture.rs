@@ -48,7 +48,7 @@ pub struct Segment {
     pub address: u64,
     /// Bytes.
     pub total_size: u64,
-    /// The stream whose requests it serves.
+    /// The stream whose requests it serves; the default stream where memory goes from stream to stream.
     pub stream: Stream,
     /// The private pool that it serves; both 0 if it serves all.
     pub pool: Pool,

@@ -161,6 +161,47 @@ void history_is_kept() {
   CHECK(allocator::snapshot().device_traces[0].empty());
 }
 
+// A history says that memory went to a stitched block and back; to who registers memory nothing happened.
+void stitched_blocks_come_and_go() {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; i++) {
+    blocks.push_back(allocator::raw_alloc_with_stream(40 << 20, nullptr));
+  }
+  allocator::raw_delete(blocks[0]);
+  allocator::raw_delete(blocks[2]);
+  record(true, When::NEVER);
+  static int tracked = 0;
+  allocator::attachAllocatorTraceTracker([](const Entry&) { tracked++; });
+  void* stitched = allocator::raw_alloc_with_stream(80 << 20, nullptr);
+  CHECK(tracked == 1);
+  const auto left = [](bool forwards) {
+    size_t bytes = 0;
+    const auto entries = allocator::snapshot().device_traces[0];
+    for (const auto& entry : entries) {
+      bytes += entry.action_ == (forwards ? Entry::SEGMENT_UNMAP : Entry::SEGMENT_MAP) ? entry.size_ : 0;
+    }
+    return bytes;
+  };
+#if MEMQUILT_TORCH < 211
+  CHECK(left(true) == 80 << 20 && left(false) == 80 << 20);
+#else
+  // The others are skipped.
+  CHECK(left(true) == 80 << 20 && left(false) == 0);
+#endif
+  const auto held = allocator::snapshot();
+  bool shown = false;
+  for (const auto& segment : held.segments) {
+    shown |= size_t(segment.address) == reinterpret_cast<size_t>(stitched) && segment.total_size == 80 << 20;
+  }
+  CHECK(shown);
+  for (void* block : {stitched, blocks[1], blocks[3]}) {
+    allocator::raw_delete(block);
+  }
+  CHECK(tracked == 7);
+  record(false);
+  allocator::emptyCache();
+}
+
 void observers_are_told() {
   size_t asked = 0;
   allocator::attachOutOfMemoryObserver([&asked](int64_t, size_t size, size_t, size_t) { asked = size; });
@@ -245,6 +286,7 @@ extern "C" const char* exercise() {
     compiled_regions_are_named();
 #endif
     history_is_kept();
+    stitched_blocks_come_and_go();
     observers_are_told();
     the_rest_is_answered();
     memory_is_shared();
