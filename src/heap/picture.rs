@@ -13,6 +13,8 @@ pub(super) struct Shown {
     class: Class,
     pub(super) stream: StreamId,
     pub(super) pool: PoolId,
+    /// Within a private pool, whose requests it serves: as in PyTorch, each stream of a pool has segments of its own.
+    serves: StreamId,
 }
 
 impl Heap {
@@ -23,7 +25,9 @@ impl Heap {
         // a private pool ends, also where blocks are live.
         let nobodys = kind == Kind::Home && self.home_is_shared;
         let stream = if nobodys || pool & !1 == self.idle { StreamId::DEFAULT } else { of.stream };
-        Shown { class: of.class, stream, pool: self.owner_of(pool) }
+        let owner = self.owner_of(pool);
+        let serves = if owner == PoolId::NONE { StreamId::DEFAULT } else { of.stream };
+        Shown { class: of.class, stream, pool: owner, serves }
     }
 
     /// The segments with their blocks, by address. Of an expandable segment, each contiguous mapped range; at home, what is

@@ -181,6 +181,27 @@ fn snapshots_show_whose_memory_it_is() {
     }
 }
 
+/// PyTorch's `test_additional_free_following_checkpoint`, and `test_cuda_graph_allocator_propagates_stream`.
+#[test]
+fn segments_of_a_pools_stream_stay_when_another_comes() {
+    for kind in StrategyKind::ALL {
+        let (_, allocator) = on(kind, "sim:h200");
+        let pool = allocator.create_pool();
+        let starts = || {
+            let segments = allocator.snapshot().segments.into_iter();
+            segments.filter(|segment| segment.pool == pool).map(|segment| segment.address).collect::<Vec<_>>()
+        };
+        for size in [3000, 30 * MIB] {
+            allocator.allocate_in(pool, size, MAIN).unwrap();
+            let before = starts();
+            allocator.allocate_in(pool, size, SIDE).unwrap();
+            let after = starts();
+            assert_eq!(after.len(), before.len() + 1, "{kind}");
+            assert!(before.iter().all(|address| after.contains(address)), "{kind}: {before:x?}, then {after:x?}");
+        }
+    }
+}
+
 #[test]
 fn a_pools_request_that_fails_leaves_it_no_larger() {
     let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");

@@ -420,34 +420,6 @@ def own_pools(allocator):
     return values, {}
 
 
-def registered(allocator):
-    """A pool of NCCL's memory, registered with it, before and after it has grown."""
-    # The device has no multicast to lend.
-    os.environ["NCCL_NVLS_ENABLE"] = "0"
-    device = torch.device("cuda", 0)
-    torch.cuda.set_device(device)
-    with tempfile.TemporaryDirectory() as folder:
-        torch.distributed.init_process_group(
-            "nccl", init_method=f"file://{folder}/store", rank=0, world_size=1, device_id=device
-        )
-        backend = torch.distributed.group.WORLD._get_backend(device)
-        pool, sums = torch.cuda.MemPool(backend.mem_allocator), []
-        with torch.cuda.use_mem_pool(pool):
-            first = torch.ones(8 * MIB, device="cuda")
-        backend.register_mem_pool(pool)
-        with torch.cuda.use_mem_pool(pool):
-            second = torch.full((40 * MIB,), 2.0, device="cuda")
-        for block in (first, second):
-            torch.distributed.all_reduce(block)
-            sums.append(block.sum().item())
-        segments = sorted(at["total_size"] for at in pool.snapshot())
-        backend.deregister_mem_pool(pool)
-        del first, second, pool, block
-        torch.cuda.empty_cache()
-        torch.distributed.destroy_process_group()
-    return {"sums": sums, "segments": segments, "reserved": torch.cuda.memory_reserved() < 4 * MIB}, {}
-
-
 def limits(allocator):
     """What the device says of its memory, what PyTorch does, and what is given back."""
     torch.cuda.init()
@@ -539,7 +511,6 @@ CASES = [
     statistics,
     pools,
     own_pools,
-    registered,
     limits,
     contents,
     peers,

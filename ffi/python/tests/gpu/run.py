@@ -26,7 +26,6 @@ TOGETHER = {
     "statistics": ("native", "memquilt"),
     "pools": ("native", "memquilt"),
     "own_pools": ("native", "memquilt"),
-    "registered": ("native", "memquilt"),
     "peers": ("native", "memquilt"),
     "processes": ("native", "expandable", "memquilt", "command"),
     "small_train": ("native", "memquilt", "command", "pluggable"),
