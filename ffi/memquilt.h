@@ -538,6 +538,11 @@ void memquilt_free(void *address, size_t size, int device, mq_stream stream);
 // It cannot be destroyed.
 mq_status mq_plugged(int device, mq_allocator *allocator);
 
+// Options for the allocators behind `memquilt_malloc` where MEMQUILT_CONF does not say otherwise; those of an earlier call
+// are forgotten. For a program that frees by `memquilt_free` and lets other streams than an allocation's own use it without
+// a word, as PyTorch's users do, "sharing:never". Refused once an allocator was asked for.
+mq_status mq_plugged_defaults(const char *options);
+
 // From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
 // still be in the handler before.
 mq_status mq_set_message_handler(mq_message_handler handler, void *user);

@@ -5,11 +5,12 @@
 //! be answered with a status.
 
 use crate::allocator::{User, allocate, free_on};
-use crate::boundary::{call, give};
+use crate::boundary::{call, give, text};
 use crate::instance::Instance;
 use crate::registry::{self, enter_permanent};
 use crate::status::{Failure, Outcome, Status, mq_last_error_text};
 use crate::{AllocatorId, Stream, fork};
+use memquilt::Config;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::env;
@@ -34,6 +35,9 @@ struct Device {
     opened: OnceLock<Result<Plugged, (Status, String)>>,
     told: AtomicBool,
 }
+
+/// What MEMQUILT_CONF is put behind.
+static DEFAULTS: Mutex<String> = Mutex::new(String::new());
 
 static DEVICES: [Device; MAX_DEVICES] =
     [const { Device { opened: OnceLock::new(), told: AtomicBool::new(false) } }; MAX_DEVICES];
@@ -85,6 +89,24 @@ pub unsafe extern "C" fn mq_plugged(device: c_int, allocator: *mut AllocatorId) 
     unsafe { give(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
 }
 
+/// Options for the allocators behind `memquilt_malloc` where MEMQUILT_CONF does not say otherwise; those of an earlier call
+/// are forgotten. For a program that frees by `memquilt_free` and lets other streams than an allocation's own use it without
+/// a word, as PyTorch's users do, "sharing:never". Refused once an allocator was asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mq_plugged_defaults(options: *const c_char) -> Status {
+    call(|| {
+        // SAFETY: as for every function (see the header).
+        let options = unsafe { text(options, "options") }?;
+        Config::parse(options)?;
+        let mut defaults = DEFAULTS.lock();
+        if DEVICES.iter().any(|device| device.opened.get().is_some()) {
+            return Err(Failure::argument("an allocator was made already, with the defaults of before"));
+        }
+        options.clone_into(&mut defaults);
+        Ok(())
+    })
+}
+
 /// The allocators that were made so far.
 pub(crate) fn opened() -> impl Iterator<Item = &'static Instance> {
     DEVICES.iter().filter_map(|device| device.opened.get()?.as_ref().ok()).map(|plugged| plugged.1)
@@ -106,7 +128,11 @@ fn no_device(device: c_int) -> Failure {
 
 #[cold]
 fn open(device: c_int) -> Outcome<Plugged> {
-    let options = variable(OPTIONS_VARIABLE)?.unwrap_or_default();
+    let options = match (DEFAULTS.lock().as_str(), variable(OPTIONS_VARIABLE)?.unwrap_or_default()) {
+        ("", given) => given,
+        (defaults, given) if given.is_empty() => defaults.to_owned(),
+        (defaults, given) => format!("{defaults},{given}"),
+    };
     let name = match variable(DEVICE_VARIABLE)? {
         None => format!("cuda:{device}"),
         Some(name) if name.starts_with("sim") => name,

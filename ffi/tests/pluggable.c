@@ -22,6 +22,9 @@ static void it_allocates(void) {
     struct told told = {0};
     OK(mq_set_message_handler(keep, &told));
     mq_stream mine = stream_of(0x100), other = stream_of(0x200);
+    FAILS(mq_plugged_defaults("max_view:9"), MQ_STATUS_OPTIONS, "did you mean");
+    FAILS(mq_plugged_defaults(NULL), MQ_STATUS_INVALID_ARGUMENT, "options is NULL");
+    OK(mq_plugged_defaults("max_views:9,sharing:never"));
     void *address = memquilt_malloc(10 * MIB, 0, mine);
     CHECK(address != NULL);
     mq_allocator zero, one, again;
@@ -34,6 +37,8 @@ static void it_allocates(void) {
     // The environment's options are in force.
     char json[8192];
     OK(mq_stats_json(zero, json, sizeof json, NULL));
+    CHECK(strstr(json, "sharing:never") != NULL);
+    FAILS(mq_plugged_defaults(""), MQ_STATUS_INVALID_ARGUMENT, "already");
     CHECK(strstr(json, "max_views:7") != NULL && strstr(json, "sim:h200,capacity=1GiB") != NULL);
     // The handle and the pair are the same allocator, which stays.
     OK(mq_record_stream(zero, address, other));

@@ -51,6 +51,7 @@ def _load():
         "mq_free": (c_uint64, c_void_p),
         "mq_read_options": (c_char_p, *text),
         "mq_plugged": (c_int, POINTER(c_uint64)),
+        "mq_plugged_defaults": (c_char_p,),
         "mq_stats_json": (c_uint64, *text),
         "mq_fragmentation_json": (c_uint64, *text),
         "mq_whatif_json": (c_char_p, c_char_p, c_char_p, *text),

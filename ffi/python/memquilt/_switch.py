@@ -7,7 +7,7 @@ import warnings
 from functools import partial
 
 from . import _children, _shim
-from ._library import PATH, library, read_options
+from ._library import PATH, check, library, read_options
 from ._options import join
 
 VARIABLE = "MEMQUILT_CONF"
@@ -160,8 +160,7 @@ def _install(torch, shim):
 
 def _plug(torch):
     # PyTorch does not say under which stream a pluggable allocator's memory is freed, so streams keep theirs.
-    if "sharing:" not in os.environ[VARIABLE]:
-        os.environ[VARIABLE] = join(os.environ[VARIABLE], {"sharing": "never"})
+    check(library.mq_plugged_defaults(b"sharing:never"))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(str(PATH), "memquilt_malloc", "memquilt_free")
     hooks = {
         "set_reset_fn": "memquilt_empty_cache",

@@ -128,7 +128,7 @@ memquilt.enable(max_views=7)
             print(memquilt.stats()["options"])
         """
         for done in self.run_program(main=main, child=child):
-            self.assertIn(done.stdout, ("", "max_views:9\n"))
+            self.assertIn(done.stdout, ("", "max_views:9,sharing:never\n"))
 
     def test_of_a_fork_server_that_imported_the_main_module_keep_it(self):
         # As that of Python 3.14 and later does: earlier ones look for the module under another key.
@@ -141,7 +141,7 @@ def with_main(name):
 spawn.get_preparation_data = with_main
 """
         top = "import memquilt, torch\nmemquilt.enable(max_views=7)\nprint('once', flush=True)"
-        child = "memquilt.enable(max_views=7)\nassert memquilt.stats()['options'] == 'max_views:7'"
+        child = "memquilt.enable(max_views=7)\nassert memquilt.stats()['options'] == 'max_views:7,sharing:never'"
         for done in self.run_program(top=top, main=main, child=child, methods=["forkserver"]):
             self.assertEqual(done.stdout, "once\nonce\n", done.stderr)
 
@@ -204,7 +204,7 @@ spawn.get_preparation_data = with_main
             raise AssertionError("called twice")
         """
         for done in self.run_program(child=child):
-            self.assertEqual(done.stdout, "pluggable max_views:7,max_views:8\nmax_views:8\n")
+            self.assertEqual(done.stdout, "pluggable max_views:7,max_views:8\nmax_views:8,sharing:never\n")
 
     def test_go_on_without_it_with_a_warning(self):
         main = "import memquilt\nmemquilt.enable()\nos.environ['CUDA_IS_USED'] = ''"
@@ -267,7 +267,7 @@ class OfPyTorch(Programs):
 
     def test_of_the_shim_have_the_shim(self):
         for done in self.run_program(child=self.USE):
-            self.assertEqual((done.stdout, done.stderr), ("max_views:7\n", ""))
+            self.assertEqual((done.stdout, done.stderr), ("max_views:7,sharing:never\n", ""))
 
     def test_of_torch_multiprocessing_and_the_command_have_it(self):
         main = "import torch.multiprocessing\n"
@@ -275,7 +275,7 @@ class OfPyTorch(Programs):
         top = "import torch\ndef rank(number):\n    child()"
         before = ("-m", "memquilt", "run")
         for done in self.run_program(top=top, main=main, child=self.USE, before=before, conf="max_views:9"):
-            self.assertEqual(done.stdout, "max_views:9\n" * 3, done.stderr)
+            self.assertEqual(done.stdout, "max_views:9,sharing:never\n" * 3, done.stderr)
 
 
 if __name__ == "__main__":
