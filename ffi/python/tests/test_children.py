@@ -267,7 +267,7 @@ class OfPyTorch(Programs):
 
     def test_of_the_shim_have_the_shim(self):
         for done in self.run_program(child=self.USE):
-            self.assertEqual((done.stdout, done.stderr), ("max_views:7,sharing:never\n", ""))
+            self.assertEqual((done.stdout, done.stderr), ("max_views:7\n", ""))
 
     def test_of_torch_multiprocessing_and_the_command_have_it(self):
         main = "import torch.multiprocessing\n"
@@ -275,7 +275,7 @@ class OfPyTorch(Programs):
         top = "import torch\ndef rank(number):\n    child()"
         before = ("-m", "memquilt", "run")
         for done in self.run_program(top=top, main=main, child=self.USE, before=before, conf="max_views:9"):
-            self.assertEqual(done.stdout, "max_views:9,sharing:never\n" * 3, done.stderr)
+            self.assertEqual(done.stdout, "max_views:9\n" * 3, done.stderr)
 
 
 if __name__ == "__main__":
