@@ -209,6 +209,9 @@ impl Allocator {
     /// PyTorch's own allocator never passes memory from one stream to another, so a program may free a tensor under the
     /// stream that used it, and be right as long as the tensor's own stream asks for nothing meanwhile.
     ///
+    /// With the strategy `expandable`, and while a stream is being captured, when no event can be recorded, the memory waits
+    /// for both streams, as by [`Self::free_on`].
+    ///
     /// # Errors
     /// As [`Self::free`].
     pub fn free_under(&self, address: u64, stream: StreamId) -> Result<()> {
@@ -217,7 +220,9 @@ impl Allocator {
         }
         let core = &mut *self.core.lock();
         let id = core.heap.take_live(address)?;
-        if core.heap.pools[core.heap.blocks[id].pool as usize].stream != stream
+        let of = &core.heap.pools[(core.heap.blocks[id].pool & !1) as usize];
+        // A handle that has ended is another stream's now.
+        if (of.stream != stream || of.ended)
             && let Err(error) = core.note_freed_under(id, stream)
         {
             core.heap.keep_live(id);

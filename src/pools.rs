@@ -123,10 +123,19 @@ pub(crate) struct PrivatePool {
     uses: u64,
     /// Whether a graph may use its memory.
     pub(crate) captured: bool,
+    /// Whether a block of it was freed under another stream than its own, which may use it still.
+    freed_under: bool,
     /// The number of the capture that is under way for it; 0 is none.
     pub(crate) capture: u32,
     /// Its own segments, where its memory does not come from the strategy.
     segments: Option<Segments>,
+}
+
+impl PrivatePool {
+    /// Whether its memory can become everyone's in the order of its own streams. Else the device has to pass.
+    pub(crate) fn is_in_order(&self) -> bool {
+        !self.captured && !self.freed_under
+    }
 }
 
 /// Every private pool, and what is routed where.
@@ -287,6 +296,13 @@ impl PrivatePools {
     pub(crate) fn is_captured(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.captured = true;
+        }
+    }
+
+    /// A block of the pool is freed under another stream than its own.
+    pub(crate) fn freed_under(&mut self, id: PoolId) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.freed_under = true;
         }
     }
 

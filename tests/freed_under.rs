@@ -4,9 +4,9 @@
 
 mod simulated;
 
-use memquilt::driver::sim::{Range, SimGpu};
+use memquilt::driver::sim::{CaptureMode, Range, SimGpu};
 use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error};
+use memquilt::{Allocator, Config, Error, Route};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -115,4 +115,97 @@ fn an_event_that_cannot_be_recorded_leaves_the_block_live() {
     allocator.free_under(0, USER).unwrap();
     drop(allocator);
     assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+}
+
+/// Frees a block of most of the device that a kernel of [`USER`] uses: another stream gets it, and the driver, later.
+fn frees_late(gpu: &SimGpu, allocator: &Allocator, address: u64, free: impl FnOnce()) {
+    gpu.launch(USER, &[Range { address, size: 60 * MIB }], KERNEL_NS).unwrap();
+    let ends = gpu.done_at(USER).unwrap();
+    free();
+    allocator.check().unwrap();
+    // Stitched of that and of what is new, or after all was given back.
+    allocator.allocate(80 * MIB, OTHER).unwrap();
+    let starts = gpu.done_at(OTHER).unwrap().max(gpu.now_ns());
+    assert!(starts >= ends, "{}: it starts at {starts}, and is used until {ends}", allocator.config());
+    assert_eq!(gpu.faults(), []);
+}
+
+#[test]
+fn the_handle_of_a_stream_that_has_ended_is_another_streams() {
+    for options in ["", "sharing:completed", "strategy:gmlake", "strategy:expandable"] {
+        let (gpu, allocator) = on(options);
+        let address = allocator.allocate(60 * MIB, USER).unwrap();
+        allocator.forget_stream(USER).unwrap();
+        gpu.replace_stream(USER);
+        frees_late(&gpu, &allocator, address, || allocator.free_under(address, USER).unwrap());
+    }
+}
+
+#[test]
+fn a_private_pool_ends_only_once_they_have_passed() {
+    for options in ["", "sharing:completed", "strategy:gmlake", "strategy:expandable"] {
+        for (own, own_ends) in [(OWN, false), (StreamId(3), true)] {
+            let (gpu, allocator) = on(options);
+            let pool = allocator.create_pool();
+            let address = allocator.allocate_in(pool, 60 * MIB, own).unwrap();
+            frees_late(&gpu, &allocator, address, || {
+                allocator.free_under(address, USER).unwrap();
+                if own_ends {
+                    allocator.forget_stream(own).unwrap();
+                }
+                allocator.release_pool(pool).unwrap();
+            });
+            assert!(allocator.private_pools().is_empty());
+        }
+    }
+}
+
+#[test]
+fn what_was_a_private_pools_is_as_any_other() {
+    let (gpu, allocator) = on("sharing:wait");
+    let pool = allocator.create_pool();
+    let address = allocator.allocate_in(pool, 60 * MIB, OWN).unwrap();
+    allocator.release_pool(pool).unwrap();
+    frees_late(&gpu, &allocator, address, || allocator.free_under(address, USER).unwrap());
+}
+
+#[test]
+fn so_is_what_a_stream_used_that_has_ended() {
+    let (gpu, allocator) = on("sharing:wait");
+    let address = allocator.allocate(60 * MIB, OWN).unwrap();
+    allocator.record_stream(address, OTHER).unwrap();
+    allocator.forget_stream(OTHER).unwrap();
+    frees_late(&gpu, &allocator, address, || allocator.free_under(address, USER).unwrap());
+}
+
+#[test]
+fn streams_that_are_not_captured_run_on_in_a_capture() {
+    for options in ["", "sharing:completed", "strategy:gmlake", "strategy:expandable"] {
+        let (gpu, allocator) = on(options);
+        let address = allocator.allocate(60 * MIB, OWN).unwrap();
+        frees_late(&gpu, &allocator, address, || {
+            let (pool, captured) = (allocator.create_pool(), StreamId(3));
+            allocator.begin_allocate_to_pool(pool, Route::stream(captured).capturing()).unwrap();
+            gpu.begin_capture(captured, CaptureMode::Global).unwrap();
+            allocator.free_under(address, USER).unwrap();
+            gpu.end_capture(captured).unwrap();
+            allocator.end_allocate_to_pool(pool).unwrap();
+        });
+    }
+}
+
+/// Nobody else ever has memory, or shares any: no epoch is ended.
+#[test]
+fn streams_that_come_and_go_leave_no_events_behind() {
+    for options in ["", "sharing:never", "strategy:gmlake"] {
+        let (gpu, allocator) = on(options);
+        for number in 0..1000 {
+            let address = allocator.allocate(1000, OWN).unwrap();
+            allocator.free_under(address, StreamId(1000 + number)).unwrap();
+            gpu.advance(KERNEL_NS);
+        }
+        assert!(gpu.leaks().events <= 64, "{options}: {}", gpu.leaks());
+        drop(allocator);
+        assert!(gpu.leaks().is_empty(), "{options}: {}", gpu.leaks());
+    }
 }

@@ -8,7 +8,7 @@ use crate::blocks::BlockId;
 use crate::driver::StreamId;
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request};
-use crate::pools::{PoolId, PoolStats, Route};
+use crate::pools::{PoolId, PoolStats, PrivatePool, Route};
 use crate::rounding::{MAX_REQUEST, round_size};
 use crate::strategy::segmented;
 use parking_lot::MutexGuard;
@@ -73,8 +73,9 @@ impl Allocator {
     }
 
     /// Ends one use of a private pool. With the last one its memory goes back to all: what no capture has used, at once
-    /// and in the order of its streams; what a graph may still use, when the device has passed everything, which is waited
-    /// for by [`Self::empty_cache`] or before a request would fail. Segments of its own go back where they came from
+    /// and in the order of its streams; what a graph may still use, or a stream under which some of it was freed
+    /// ([`Self::free_under`]), when the device has passed everything, which is waited for by [`Self::empty_cache`] or before a
+    /// request would fail. Segments of its own go back where they came from
     /// ([`Self::open_pool_with`]). Live allocations stay valid, and are freed as any other. While requests are routed to the pool, it lives on until [`Self::end_allocate_to_pool`].
     ///
     /// No graph that was captured with the pool may be launched afterwards.
@@ -312,13 +313,13 @@ impl Core {
         Ok(())
     }
 
-    /// Pools that nobody uses any more are dissolved, but for those whose memory a graph may use, and those with segments
-    /// of their own, which go back to nobody else.
+    /// Pools that nobody uses any more are dissolved, but for those whose memory a graph or an unnamed stream may use, and
+    /// those with segments of their own, which go back to nobody else.
     fn dissolve_uncaptured(&mut self) {
         for pool in self.heap.private.released() {
             if self.heap.private.segments(pool).is_some() {
                 self.heap.forget_empty(pool);
-            } else if self.heap.private.get(pool).is_some_and(|pool| !pool.captured) {
+            } else if self.heap.private.get(pool).is_some_and(PrivatePool::is_in_order) {
                 self.heap.dissolve_private(pool, false);
             }
         }

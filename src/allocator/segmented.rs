@@ -5,7 +5,7 @@
 use super::Allocator;
 use crate::driver::StreamId;
 use crate::error::{Error, Result};
-use crate::heap::Request;
+use crate::heap::{FitRules, Request};
 use crate::pools::PoolId;
 use crate::rounding::{MAX_REQUEST, round_size};
 use crate::source::Segments;
@@ -138,7 +138,7 @@ impl Allocator {
         let captured = core.is_captured(stream)?;
         let (of_pool, class) = core.heap.private_pool(pool, stream, rounded, captured);
         let request = Request { size: rounded, requested: size, pool: of_pool, class };
-        let rules = core.rules_of(pool);
+        let rules = FitRules { takes_idle: false, ..core.rules_of(pool) };
         let id = core.heap.fit(&request, &rules);
         if id.is_none() { Ok(None) } else { core.hand_out_privately(id, &request, pool, captured).map(Some) }
     }

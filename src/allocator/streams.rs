@@ -4,7 +4,7 @@
 //! path: a handle that was met before is taken for the same stream there.
 
 use super::{Allocator, Core};
-use crate::blocks::{Block, BlockId};
+use crate::blocks::BlockId;
 use crate::driver::{Call, DriverError, Status, StreamId};
 use crate::error::Result;
 use crate::stats::Class;
@@ -18,7 +18,7 @@ use crate::stats::Class;
 /// Drivers give the handle of a destroyed stream to a new one. Where the driver numbers streams (CUDA 12.0), that is noticed
 /// before another stream gets memory that was freed on it, and before such memory goes back to the driver; the CPU waits for
 /// the device then. It is not noticed by the new stream's own requests, which may get memory that the old one still uses, nor
-/// for a stream named with [`record_stream`](Self::record_stream), nor in private pools. So forget a stream before it is
+/// for a stream named with [`record_stream`](Self::record_stream) or [`free_under`](Self::free_under), nor in private pools. So forget a stream before it is
 /// destroyed.
 impl Allocator {
     /// The program is about to destroy `stream`: the CPU waits for what it was given, and the allocator never names it to the
@@ -84,16 +84,17 @@ impl Core {
     #[cold]
     pub(super) fn note_freed_under(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
         let stream = self.driver.canonical_stream(stream)?;
-        let Block { pool, has_uses, .. } = self.heap.blocks[id];
-        let large = pool & !1;
+        let large = self.heap.blocks[id].pool & !1;
         let of = &self.heap.pools[large as usize];
         if of.stream == stream && !of.ended {
             return Ok(());
         }
         // Where it waits for others anyway, or has no stream of its own any more, it waits for this one too.
         let mut waits = of.ended || self.deferred.has_uses(id);
-        // What a private pool has serves nobody else before the device was waited for.
-        if !waits && !has_uses {
+        if !waits && self.heap.is_private(large) {
+            // What a private pool has serves nobody else before the pool ends.
+            self.heap.private.freed_under(self.heap.owner_of(large));
+        } else if !waits {
             waits = !self.timed(|strategy, ground| strategy.freed_under(ground, large, stream))?;
         }
         if waits {

@@ -251,6 +251,12 @@ fn only_what_it_holds_free() {
         assert_eq!(allocator.allocate_held_in(POOL, 0, MAIN), Ok(Some(0)));
         allocator.free(address).unwrap();
         allocator.check().unwrap();
+        // What every stream has passed is everyone's, not the pool's.
+        let everyones = allocator.allocate(30 * MIB, SIDE).unwrap();
+        allocator.free(everyones).unwrap();
+        allocator.forget_stream(SIDE).unwrap();
+        let pool = allocator.create_pool();
+        assert_eq!(allocator.allocate_held_in(pool, 30 * MIB, MAIN), Ok(None), "{kind}");
     }
 }
 

@@ -42,6 +42,9 @@ const MOST_PASSED_ON: u64 = 16;
 /// further behind has its last epoch prolonged.
 const MOST_CLOSED: usize = 1024;
 
+/// With fewer streams under which memory was freed in an open epoch, nobody asks which of them have passed.
+const MANY_UNDER: usize = 64;
+
 /// The closed epochs of every stream whose events have not completed.
 #[derive(Debug, Default)]
 pub(in crate::strategy) struct Epochs {
@@ -234,27 +237,40 @@ impl Epochs {
     }
 
     /// Something of a large pool is freed while `stream` is the current one: what that was given so far is passed before
-    /// others get what was freed in this epoch. The event is recorded at once, for the stream may be destroyed after.
+    /// others get what was freed in this epoch. The event is recorded at once, for the stream may be destroyed after. Whether
+    /// it was: not in a capture, when what other streams than the captured one were given runs all the same.
     pub(in crate::strategy) fn freed_under(
         &mut self,
         ground: &Ground<'_>,
         pool: u32,
         stream: StreamId,
-    ) -> DriverResult<()> {
-        // No event may be recorded, and what the stream is given does not run.
+    ) -> DriverResult<bool> {
         if ground.capturing() {
-            return Ok(());
+            return Ok(false);
         }
         let number = pool as usize / 2;
         self.under.resize_with(self.under.len().max(number + 1), Vec::new);
         match self.under[number].iter().find(|(of, _)| *of == stream) {
-            Some((_, event)) => ground.driver.event_record(*event, stream),
+            Some((_, event)) => ground.driver.event_record(*event, stream)?,
             None => {
                 let event = self.record(ground.driver, stream)?;
                 self.under[number].push((stream, event));
-                Ok(())
+                self.drop_passed(ground.driver, number);
             }
         }
+        Ok(true)
+    }
+
+    /// An epoch may stay open for ever while streams come and go under which memory is freed. Each time they have doubled,
+    /// those are forgotten that have passed.
+    fn drop_passed(&mut self, driver: &dyn Driver, number: usize) {
+        let under = &mut self.under[number];
+        if under.len() < MANY_UNDER || !under.len().is_power_of_two() {
+            return;
+        }
+        // Of one that cannot be asked about now, who needs the memory hears.
+        let passed = under.extract_if(.., |(_, event)| driver.event_query(*event).unwrap_or(false));
+        self.idle_events.extend(passed.map(|(_, event)| event));
     }
 
     fn record(&mut self, driver: &dyn Driver, stream: StreamId) -> DriverResult<EventId> {

@@ -125,7 +125,7 @@ impl Strategy for Stitch {
     }
 
     fn freed_under(&mut self, ground: &mut Ground<'_>, large: u32, stream: StreamId) -> DriverResult<bool> {
-        self.epochs.freed_under(ground, large, stream).map(|()| true)
+        self.epochs.freed_under(ground, large, stream)
     }
 
     fn stream_passed(&mut self, ground: &mut Ground<'_>, large: u32) {
