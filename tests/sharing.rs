@@ -75,8 +75,8 @@ fn another_gpu_gets_it_and_gives_all_back() {
             other.launch(StreamId(3), &[range], 1_000).unwrap();
         }
         assert_eq!((other.leaks().bytes, receiver.reserved()), (0, 0), "{kind:?}");
+        opened.iter().for_each(|opened| receiver.close_shared(*opened).unwrap());
         for opened in opened {
-            receiver.close_shared(opened).unwrap();
             let error = receiver.close_shared(opened).unwrap_err();
             assert_eq!(error, Error::Ipc(IpcError::NotOpen { address: opened }));
         }
@@ -97,6 +97,23 @@ fn the_same_memory_has_the_same_name() {
     assert_ne!(allocator.share(second).unwrap(), shared);
     let error = allocator.share(first + 512).unwrap_err();
     assert_eq!(error, Error::InvalidAddress { address: first + 512 });
+}
+
+#[test]
+fn what_is_opened_twice_is_closed_twice() {
+    for kind in [StrategyKind::Caching, StrategyKind::Stitch] {
+        let (_gpu, allocator) = of(kind);
+        let (other, receiver) = of(kind);
+        let shared = allocator.share(allocator.allocate(30 * MIB, A).unwrap()).unwrap();
+        let [first, second] = [0; 2].map(|_| receiver.open_shared(&shared.handle).unwrap());
+        assert_eq!(first == second, kind == StrategyKind::Caching, "CUDA opens plain memory once, and counts");
+        receiver.close_shared(first).unwrap();
+        assert!(!other.leaks().is_empty(), "{kind:?}");
+        other.launch(A, &[Range { address: second, size: 30 * MIB }], 1).unwrap();
+        receiver.close_shared(second).unwrap();
+        assert!(other.leaks().is_empty(), "{kind:?}: {}", other.leaks());
+        assert_eq!(receiver.close_shared(first).unwrap_err(), Error::Ipc(IpcError::NotOpen { address: first }));
+    }
 }
 
 #[test]
@@ -194,13 +211,13 @@ fn a_call_that_fails_leaves_nothing_open() {
 fn a_capture_is_not_harmed() {
     let (_gpu, allocator) = of(StrategyKind::Caching);
     let (other, receiver) = of(StrategyKind::Caching);
-    let shared = allocator.share(allocator.allocate(30 * MIB, A).unwrap()).unwrap();
-    let early = receiver.open_shared(&shared.handle).unwrap();
+    let [first, second] = [30, 40].map(|size| allocator.share(allocator.allocate(size * MIB, A).unwrap()).unwrap());
+    let early = receiver.open_shared(&first.handle).unwrap();
     let pool = receiver.create_pool();
     let captured = StreamId(5);
     receiver.begin_allocate_to_pool(pool, Route::when(move |stream| stream == captured).capturing()).unwrap();
     other.begin_capture(captured, CaptureMode::Global).unwrap();
-    let late = receiver.open_shared(&shared.handle).unwrap();
+    let late = receiver.open_shared(&second.handle).unwrap();
     receiver.close_shared(early).unwrap();
     receiver.close_shared(late).unwrap();
     assert_eq!(other.leaks().mallocs, 2, "closed later");
