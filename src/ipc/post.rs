@@ -10,6 +10,7 @@ use super::{IpcError, Office};
 use crate::driver::Exported;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg, sockopt,
@@ -125,7 +126,7 @@ fn send(stream: &UnixStream, descriptors: &[Arc<OwnedFd>]) -> io::Result<()> {
     if !message.push(SendAncillaryMessage::ScmRights(&borrowed)) {
         return Err(io::Error::new(ErrorKind::InvalidData, "too many descriptors"));
     }
-    sendmsg(stream, &[IoSlice::new(&[HERE])], &mut message, SendFlags::NOSIGNAL)?;
+    retry_on_intr(|| sendmsg(stream, &[IoSlice::new(&[HERE])], &mut message, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
@@ -159,7 +160,8 @@ fn receive(stream: &UnixStream) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut messages = RecvAncillaryBuffer::new(&mut space);
     let mut status = [0];
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let answer = recvmsg(stream, &mut [IoSliceMut::new(&mut status)], &mut messages, flags)?;
+    // A signal ends it even where the program has calls restarted: the socket has a timeout.
+    let answer = retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(&mut status)], &mut messages, flags))?;
     let mut descriptors = Vec::new();
     for message in messages.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
