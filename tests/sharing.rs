@@ -75,8 +75,8 @@ fn another_gpu_gets_it_and_gives_all_back() {
             other.launch(StreamId(3), &[range], 1_000).unwrap();
         }
         assert_eq!((other.leaks().bytes, receiver.reserved()), (0, 0), "{kind:?}");
+        opened.iter().for_each(|opened| receiver.close_shared(*opened).unwrap());
         for opened in opened {
-            receiver.close_shared(opened).unwrap();
             let error = receiver.close_shared(opened).unwrap_err();
             assert_eq!(error, Error::Ipc(IpcError::NotOpen { address: opened }));
         }
@@ -97,6 +97,23 @@ fn the_same_memory_has_the_same_name() {
     assert_ne!(allocator.share(second).unwrap(), shared);
     let error = allocator.share(first + 512).unwrap_err();
     assert_eq!(error, Error::InvalidAddress { address: first + 512 });
+}
+
+#[test]
+fn what_is_opened_twice_is_closed_twice() {
+    for kind in [StrategyKind::Caching, StrategyKind::Stitch] {
+        let (_gpu, allocator) = of(kind);
+        let (other, receiver) = of(kind);
+        let shared = allocator.share(allocator.allocate(30 * MIB, A).unwrap()).unwrap();
+        let [first, second] = [0; 2].map(|_| receiver.open_shared(&shared.handle).unwrap());
+        assert_eq!(first == second, kind == StrategyKind::Caching, "CUDA opens plain memory once, and counts");
+        receiver.close_shared(first).unwrap();
+        assert!(!other.leaks().is_empty(), "{kind:?}");
+        other.launch(A, &[Range { address: second, size: 30 * MIB }], 1).unwrap();
+        receiver.close_shared(second).unwrap();
+        assert!(other.leaks().is_empty(), "{kind:?}: {}", other.leaks());
+        assert_eq!(receiver.close_shared(first).unwrap_err(), Error::Ipc(IpcError::NotOpen { address: first }));
+    }
 }
 
 #[test]
@@ -151,6 +168,22 @@ fn names_that_name_nothing_are_refused() {
 }
 
 #[test]
+fn what_everyone_can_read_opens_nothing() {
+    let (_gpu, allocator) = of(StrategyKind::Stitch);
+    let shared = allocator.share(allocator.allocate(MIB, A).unwrap()).unwrap();
+    let secret = &shared.handle[16..32];
+    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let names = std::fs::read_to_string("/proc/net/unix").unwrap();
+    assert!(names.contains(&digits[..16]) && !names.contains(&digits[16..]), "half of it is in the socket's name");
+    let mut guessed = shared.handle.clone();
+    guessed[31] ^= 1;
+    let (_other, receiver) = of(StrategyKind::Stitch);
+    let error = receiver.open_shared(&guessed).unwrap_err();
+    assert!(matches!(error, Error::Ipc(IpcError::Unreachable { .. })), "{error}");
+    receiver.open_shared(&shared.handle).unwrap();
+}
+
+#[test]
 fn a_call_that_fails_leaves_nothing_open() {
     let (gpu, allocator) = of(StrategyKind::Stitch);
     let address = *blocks(&allocator).last().unwrap();
@@ -194,13 +227,13 @@ fn a_call_that_fails_leaves_nothing_open() {
 fn a_capture_is_not_harmed() {
     let (_gpu, allocator) = of(StrategyKind::Caching);
     let (other, receiver) = of(StrategyKind::Caching);
-    let shared = allocator.share(allocator.allocate(30 * MIB, A).unwrap()).unwrap();
-    let early = receiver.open_shared(&shared.handle).unwrap();
+    let [first, second] = [30, 40].map(|size| allocator.share(allocator.allocate(size * MIB, A).unwrap()).unwrap());
+    let early = receiver.open_shared(&first.handle).unwrap();
     let pool = receiver.create_pool();
     let captured = StreamId(5);
     receiver.begin_allocate_to_pool(pool, Route::when(move |stream| stream == captured).capturing()).unwrap();
     other.begin_capture(captured, CaptureMode::Global).unwrap();
-    let late = receiver.open_shared(&shared.handle).unwrap();
+    let late = receiver.open_shared(&second.handle).unwrap();
     receiver.close_shared(early).unwrap();
     receiver.close_shared(late).unwrap();
     assert_eq!(other.leaks().mallocs, 2, "closed later");
@@ -208,6 +241,35 @@ fn a_capture_is_not_harmed() {
     receiver.end_allocate_to_pool(pool).unwrap();
     receiver.empty_cache().unwrap();
     assert!(other.leaks().is_empty(), "{}", other.leaks());
+}
+
+/// Set in the process that `what_failed_once_may_work_later` starts.
+const FEW_FILES: &str = "MEMQUILT_TEST_FEW_FILES";
+
+/// In a process of its own, for no other test may have shared memory before.
+#[test]
+fn what_failed_once_may_work_later() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    if std::env::var_os(FEW_FILES).is_none() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "what_failed_once_may_work_later", "--nocapture"]).env(FEW_FILES, "");
+        let done = child.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        return;
+    }
+    let (_gpu, allocator) = of(StrategyKind::Stitch);
+    let address = allocator.allocate(MIB, A).unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    // The chunk's descriptor is the last that can be opened: none is left for the socket.
+    let next = std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap()) as u64;
+    let mut few = limit;
+    few.current = Some(next + 1);
+    setrlimit(Resource::Nofile, few).unwrap();
+    let error = allocator.share(address).unwrap_err();
+    assert!(matches!(error, Error::Ipc(IpcError::Unavailable { .. })), "{error}");
+    setrlimit(Resource::Nofile, limit).unwrap();
+    allocator.share(address).unwrap();
 }
 
 /// Set in the process that `another_process_opens_it` starts: the name, and what it should find.

@@ -2,6 +2,8 @@
 
 #include "check.h"
 
+#include <signal.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +35,28 @@ static void open_here(const struct name *name) {
     OK(mq_destroy(a));
 }
 
+static void on_signal(int number) { (void)number; }
+
+static void set_timer(long us) {
+    struct itimerval timer = {{0, us}, {0, us}};
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+// As a profiler does.
+static void open_among_signals(const struct name *name) {
+    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    set_timer(100);
+    for (int index = 0; index < 2000; index++) {
+        void *opened = NULL;
+        OK(mq_open_shared(a, name->handle, name->length, &opened));
+        OK(mq_close_shared(a, opened));
+    }
+    set_timer(0);
+    OK(mq_destroy(a));
+}
+
 int main(int count, char **arguments) {
     if (count > 1) {
         struct name name;
@@ -51,6 +75,7 @@ int main(int count, char **arguments) {
     OK(mq_free(a, blocks[2]));
     struct name name = name_of(a, get(a, 40 * MIB, NULL));
     open_here(&name);
+    open_among_signals(&name);
 
     void *place = &name;
     uint64_t offset = 0;

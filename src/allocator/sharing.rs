@@ -9,11 +9,13 @@ use crate::error::Result;
 use crate::heap::{Behind, Memory};
 use crate::ipc::{IpcError, Place, Shared, SharedChunk, fetch, offer};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// What was opened, and what could not be closed yet.
 #[derive(Default)]
 pub(super) struct Opened {
-    ranges: BTreeMap<u64, Range>,
+    /// By address. CUDA gives plain memory that is opened again the same one, and counts.
+    ranges: BTreeMap<u64, Vec<Range>>,
     /// A capture was under way, or a call failed.
     closing: Vec<Range>,
 }
@@ -21,8 +23,18 @@ pub(super) struct Opened {
 impl Opened {
     fn add(&mut self, range: Range) -> u64 {
         let address = range.address;
-        self.ranges.insert(address, range);
+        self.ranges.entry(address).or_default().push(range);
         address
+    }
+
+    /// Takes what was opened at this address out, once.
+    fn take(&mut self, address: u64) -> Option<Range> {
+        let Entry::Occupied(mut entry) = self.ranges.entry(address) else { return None };
+        let range = entry.get_mut().pop();
+        if entry.get().is_empty() {
+            entry.remove();
+        }
+        range
     }
 
     /// Undoes what failed halfway. Nothing has used it.
@@ -118,7 +130,8 @@ impl Allocator {
 
     /// Opens memory that a process shares, by [`Shared::handle`]: the address at which all that it lies in begins here. The
     /// allocation itself begins [`Shared::offset`] bytes later. The device may read and write it, on any stream; in which
-    /// order with the other process is the program's to see to. Opening it twice gives two addresses.
+    /// order with the other process is the program's to see to. Opening it twice
+    /// gives two addresses, for plain memory the same one twice; either way it is closed twice.
     ///
     /// # Errors
     /// [`Error::Ipc`] for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it has
@@ -154,7 +167,7 @@ impl Allocator {
     /// what is left is tried again likewise.
     pub fn close_shared(&self, address: u64) -> Result<()> {
         let core = &mut *self.core.lock();
-        let range = core.opened.ranges.remove(&address).ok_or(IpcError::NotOpen { address })?;
+        let range = core.opened.take(address).ok_or(IpcError::NotOpen { address })?;
         core.opened.closing.push(range);
         core.close_shared()
     }

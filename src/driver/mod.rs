@@ -307,7 +307,7 @@ pub trait Driver: Send + Sync {
     }
 
     /// `cuIpcOpenMemHandle`: the address in this process of what another one's `malloc` gave. A process cannot open its
-    /// own.
+    /// own. Opened again it has the same address, and must be closed as often.
     fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
         Err(not_shared(Call::IpcOpen, format!("{memory:?}")))
     }

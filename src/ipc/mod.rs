@@ -109,15 +109,21 @@ pub(crate) struct SharedChunk {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Office {
     pub(crate) pid: u32,
-    /// Chosen at random, so that nobody can be in its place before it is there.
+    /// Chosen at random. The first half is in the socket's name, which everyone on the machine can read
+    /// (`/proc/net/unix`); the second is told to the process before it gives anything.
     pub(crate) secret: [u8; 16],
 }
 
 impl Office {
     /// The abstract name of its socket.
     fn name(&self) -> String {
-        let secret: String = self.secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("memquilt-{}-{secret}", self.pid)
+        let name: String = self.secret[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("memquilt-{}-{name}", self.pid)
+    }
+
+    /// What says that its name came from a handle.
+    fn password(&self) -> &[u8] {
+        &self.secret[8..]
     }
 }
 

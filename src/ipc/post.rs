@@ -10,6 +10,7 @@ use super::{IpcError, Office};
 use crate::driver::Exported;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg, sockopt,
@@ -19,7 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -41,8 +42,15 @@ struct Counter {
 
 /// From now on other processes of this user get these descriptors if they ask for them by their numbers. Says where.
 pub(crate) fn offer(memory: &[Exported]) -> Result<Office, IpcError> {
-    static COUNTER: OnceLock<Result<&'static Counter, IpcError>> = OnceLock::new();
-    let counter = COUNTER.get_or_init(open).clone()?;
+    static COUNTER: Mutex<Option<&'static Counter>> = Mutex::new(None);
+    let counter = {
+        let mut counter = COUNTER.lock();
+        match *counter {
+            Some(counter) => counter,
+            // What it lacks now, files most likely, it may have the next time.
+            None => *counter.insert(open()?),
+        }
+    };
     if counter.office.pid != std::process::id() {
         return Err(unavailable("this process was forked from one that shares memory"));
     }
@@ -72,6 +80,16 @@ fn open() -> Result<&'static Counter, IpcError> {
     Ok(counter)
 }
 
+/// Refuses a process of another user, at either end: a name is free for anyone once its process has ended.
+fn begin(stream: &UnixStream) -> io::Result<()> {
+    let peer = sockopt::socket_peercred(stream)?;
+    if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, format!("it is of user {}", peer.uid.as_raw())));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
 impl Counter {
     fn serve(&self, listener: &UnixListener) {
         loop {
@@ -86,13 +104,12 @@ impl Counter {
 
     /// Answers one process until it hangs up.
     fn answer(&self, mut stream: &UnixStream) -> io::Result<()> {
-        let peer = sockopt::socket_peercred(stream)?;
-        let own = rustix::process::geteuid();
-        if peer.uid != own && !peer.uid.is_root() {
-            return Err(io::Error::new(ErrorKind::PermissionDenied, format!("it is of user {}", peer.uid.as_raw())));
+        begin(stream)?;
+        let mut password = [0; 8];
+        stream.read_exact(&mut password)?;
+        if password != self.office.password() {
+            return Err(io::Error::new(ErrorKind::PermissionDenied, "it has no handle"));
         }
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
         let mut keys = [0; 8 * BATCH];
         loop {
             let mut count = [0];
@@ -125,7 +142,7 @@ fn send(stream: &UnixStream, descriptors: &[Arc<OwnedFd>]) -> io::Result<()> {
     if !message.push(SendAncillaryMessage::ScmRights(&borrowed)) {
         return Err(io::Error::new(ErrorKind::InvalidData, "too many descriptors"));
     }
-    sendmsg(stream, &[IoSlice::new(&[HERE])], &mut message, SendFlags::NOSIGNAL)?;
+    retry_on_intr(|| sendmsg(stream, &[IoSlice::new(&[HERE])], &mut message, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
@@ -135,8 +152,7 @@ pub(crate) fn fetch(office: &Office, keys: impl Iterator<Item = u64>) -> Result<
     let unreachable = |error: io::Error| IpcError::Unreachable { pid, why: error.to_string() };
     let name = SocketAddr::from_abstract_name(office.name()).map_err(unreachable)?;
     let mut stream = UnixStream::connect_addr(&name).map_err(unreachable)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(unreachable)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(unreachable)?;
+    begin(&stream).and_then(|()| stream.write_all(office.password())).map_err(unreachable)?;
     let keys: Vec<u64> = keys.collect();
     let mut found = Vec::with_capacity(keys.len());
     for batch in keys.chunks(BATCH) {
@@ -159,7 +175,8 @@ fn receive(stream: &UnixStream) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut messages = RecvAncillaryBuffer::new(&mut space);
     let mut status = [0];
     let flags = RecvFlags::CMSG_CLOEXEC;
-    let answer = recvmsg(stream, &mut [IoSliceMut::new(&mut status)], &mut messages, flags)?;
+    // A signal ends it even where the program has calls restarted: the socket has a timeout.
+    let answer = retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(&mut status)], &mut messages, flags))?;
     let mut descriptors = Vec::new();
     for message in messages.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {

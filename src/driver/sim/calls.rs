@@ -179,7 +179,7 @@ impl Driver for SimGpu {
             let Some(shared) = Shared::from_bytes(&memory.0).filter(|shared| shared.identity != self.identity) else {
                 return Err(refuse(Status::INVALID_VALUE, "the memory of this GPU, or of none".to_owned()));
             };
-            state.memory.open(shared.size)
+            state.memory.open(shared)
         })
     }
 

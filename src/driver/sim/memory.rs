@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::addresses::{Addresses, MallocAddresses};
 use super::faults::{Fault, Leaks, Range};
+use super::share::Shared;
 use super::{Answer, GRANULARITY, refuse};
 use crate::driver::{Handle, MemoryInfo, Status, StreamId};
 
@@ -56,8 +57,15 @@ struct Malloc {
     size: u64,
     physical: u64,
     number: u64,
-    /// Another simulated GPU's, which it counts for; opened here.
-    foreign: bool,
+    /// Another simulated GPU's, which it counts for.
+    foreign: Option<Opening>,
+}
+
+/// What was opened, and how many times more often than closed.
+#[derive(Debug)]
+struct Opening {
+    of: Shared,
+    times: usize,
 }
 
 #[derive(Debug)]
@@ -283,33 +291,43 @@ impl Memory {
             return Err(too_large());
         };
         let number = self.next_number();
-        self.mallocs.insert(address, Malloc { size, physical, number, foreign: false });
+        self.mallocs.insert(address, Malloc { size, physical, number, foreign: None });
         Ok(address)
     }
 
     /// The number and size of what `malloc` gave here at `address`.
     pub(super) fn of_malloc(&self, address: u64) -> Answer<(u64, u64)> {
-        let own = self.mallocs.get(&address).filter(|malloc| !malloc.foreign);
+        let own = self.mallocs.get(&address).filter(|malloc| malloc.foreign.is_none());
         let unknown = || refuse(Status::INVALID_VALUE, format!("nothing was allocated at {address:#x}"));
         own.map(|malloc| (malloc.number, malloc.size)).ok_or_else(unknown)
     }
 
-    /// An address for what another GPU's `malloc` gave.
-    pub(super) fn open(&mut self, size: u64) -> Answer<u64> {
+    /// The address of what another GPU's `malloc` gave: one, however often it is opened.
+    pub(super) fn open(&mut self, of: Shared) -> Answer<u64> {
+        for (address, malloc) in &mut self.mallocs {
+            if let Some(opening) = malloc.foreign.as_mut().filter(|opening| opening.of == of) {
+                opening.times += 1;
+                return Ok(*address);
+            }
+        }
+        let size = of.size;
         let physical = size.next_multiple_of(GRANULARITY);
         let address = self.malloc_space.allocate(physical, GRANULARITY);
         let address = address.ok_or_else(|| refuse(Status::OUT_OF_MEMORY, format!("no addresses for {size} bytes")))?;
         let number = self.next_number();
-        self.mallocs.insert(address, Malloc { size, physical, number, foreign: true });
+        self.mallocs.insert(address, Malloc { size, physical, number, foreign: Some(Opening { of, times: 1 }) });
         Ok(address)
     }
 
-    /// Gives an address of `open` back.
+    /// Closes what `open` opened, once; the address goes back with the last.
     pub(super) fn close(&mut self, address: u64) -> Answer<()> {
-        if !self.mallocs.get(&address).is_some_and(|malloc| malloc.foreign) {
+        let Some(opening) = self.mallocs.get_mut(&address).and_then(|malloc| malloc.foreign.as_mut()) else {
             return Err(refuse(Status::INVALID_VALUE, format!("nothing was opened at {address:#x}")));
-        }
-        if let Some(malloc) = self.mallocs.remove(&address) {
+        };
+        opening.times -= 1;
+        if opening.times == 0
+            && let Some(malloc) = self.mallocs.remove(&address)
+        {
             self.malloc_space.give_back(address, malloc.physical);
         }
         Ok(())
