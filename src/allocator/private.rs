@@ -94,7 +94,8 @@ impl Allocator {
     /// end after its end.
     ///
     /// A capture takes no memory of the pool that the GPU may still be using: where some was freed on a stream outside of
-    /// a capture, the CPU waits for that stream here.
+    /// a capture, the CPU waits for that stream here. Not for a stream that was only the current one at the free
+    /// ([`Self::free_under`]): the capture may take such memory, as in PyTorch.
     ///
     /// # Errors
     /// [`Error::UnknownPool`]; [`Error::PoolRouted`]; [`Error::Driver`] where a wait failed, and nothing is routed.
