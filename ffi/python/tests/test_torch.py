@@ -148,6 +148,9 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
     def test_answers_what_only_a_gpu_asks_for(self):
         self.exercise("exercise")
 
+    def test_other_threads_do_no_harm(self):
+        self.exercise("exercise_sharing")
+
     def test_mempools_have_memory_of_their_own(self):
         import torch
         from memquilt import _shim

@@ -433,17 +433,20 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
 
 // Called by destructors: it throws nothing.
 void Allocator::close_shared(DeviceIndex device, const std::string& handle, mq_allocator allocator, void* pointer) {
-  {
-    std::lock_guard<std::mutex> guard(opening_shared_);
-    const auto found = shared_.find({device, handle});
-    // Another thread may have opened it anew meanwhile.
-    if (found != shared_.end() && found->second.expired()) {
-      shared_.erase(found);
-    }
-  }
   const mq_status status = mq_close_shared(allocator, pointer);
-  if (status != MQ_STATUS_OK && status != MQ_STATUS_FORKED) {
+  // In a forked child the lock may be held by a thread that is not there.
+  if (status == MQ_STATUS_FORKED) {
+    return;
+  }
+  // A process that ends closes some after CUDA has ended.
+  if (status != MQ_STATUS_OK && !(status == MQ_STATUS_DRIVER && mq_last_driver_status() == DEINITIALIZED)) {
     TORCH_WARN("memquilt, closing a tensor of another process: ", mq_last_error_text());
+  }
+  std::lock_guard<std::mutex> guard(opening_shared_);
+  const auto found = shared_.find({device, handle});
+  // Another thread may have opened it anew meanwhile.
+  if (found != shared_.end() && found->second.expired()) {
+    shared_.erase(found);
   }
 }
 

@@ -248,6 +248,10 @@ void rethrow_own();
 struct At {
   explicit At(Context context);
   ~At();
+  At(const At&) = delete;
+
+  // What it was before: memory is freed in need while a request is under way.
+  Context before;
 };
 
 }  // namespace memquilt

@@ -112,12 +112,10 @@ void Picture::add(const mq_segment& from, const mq_block* blocks, size_t count) 
 
 }  // namespace
 
-At::At(Context context) {
-  here = std::move(context);
-}
+At::At(Context context) : before(std::exchange(here, std::move(context))) {}
 
 At::~At() {
-  here.reset();
+  here = std::move(before);
 }
 
 Context Allocator::gather(RecordContext level) const {
