@@ -317,3 +317,20 @@ fn the_other_process() {
         Err(error) => println!("{error}"),
     }
 }
+
+#[test]
+fn a_process_that_has_stopped_keeps_no_other_waiting() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    let (_gpu, allocator) = of(StrategyKind::Stitch);
+    let shared = allocator.share(allocator.allocate(MIB, A).unwrap()).unwrap();
+    // The name as the opener makes it, of the process and the first half of the secret.
+    let hex: String = shared.handle[16..24].iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = SocketAddr::from_abstract_name(format!("memquilt-{}-{hex}", std::process::id())).unwrap();
+    let silent: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect_addr(&name).unwrap()).collect();
+    let (_other, receiver) = of(StrategyKind::Stitch);
+    let opened = receiver.open_shared(&shared.handle).unwrap();
+    receiver.close_shared(opened).unwrap();
+    drop(silent);
+}

@@ -1,7 +1,8 @@
 //! How descriptors get from one process to another: a thread of the process that shares memory answers on a socket.
 //!
-//! Owns: that thread, and which descriptors it may give away. It holds none of them: a descriptor is closed when its memory
-//! goes back to the driver, and asking for it then is an error.
+//! Owns: that thread and those that it starts, one for each process that asks, and which descriptors they may give away.
+//! They hold none of them: a descriptor is closed when its memory goes back to the driver, and asking for it then is an
+//! error.
 //!
 //! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers, and
 //! Ubuntu's default for processes that are not parent and child, do not give that. A socket needs neither.
@@ -20,12 +21,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 /// Descriptors in one message. Linux allows 253.
 const BATCH: usize = 64;
+/// Processes that are answered at once.
+const MOST_SERVED: usize = 64;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Before the first byte of an answer: whether the descriptors come with it.
@@ -38,6 +42,25 @@ type Letters = FxHashMap<u64, Weak<OwnedFd>>;
 struct Counter {
     office: Office,
     letters: Mutex<Letters>,
+    /// Processes that are being answered.
+    served: AtomicUsize,
+}
+
+/// One of the processes that are being answered.
+struct Served(&'static AtomicUsize);
+
+impl Served {
+    fn one_more(all: &'static AtomicUsize) -> io::Result<Self> {
+        let before = all.fetch_add(1, Ordering::Relaxed);
+        let served = Self(all);
+        if before >= MOST_SERVED { Err(io::Error::other("too many ask at once")) } else { Ok(served) }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// From now on other processes of this user get these descriptors if they ask for them by their numbers. Says where.
@@ -74,7 +97,8 @@ fn open() -> Result<&'static Counter, IpcError> {
     let listener = SocketAddr::from_abstract_name(office.name()).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(unavailable)?;
     // For the thread, which ends with the process.
-    let counter: &'static Counter = Box::leak(Box::new(Counter { office, letters: Mutex::default() }));
+    let counter: &'static Counter =
+        Box::leak(Box::new(Counter { office, letters: Mutex::default(), served: AtomicUsize::new(0) }));
     let thread = thread::Builder::new().name("memquilt-ipc".to_owned());
     thread.spawn(move || counter.serve(&listener)).map_err(unavailable)?;
     Ok(counter)
@@ -91,20 +115,36 @@ fn begin(stream: &UnixStream) -> io::Result<()> {
 }
 
 impl Counter {
-    fn serve(&self, listener: &UnixListener) {
+    fn serve(&'static self, listener: &UnixListener) {
         loop {
-            let served = listener.accept().and_then(|(stream, _)| self.answer(&stream));
-            if let Err(error) = served {
-                tracing::warn!(%error, "a process that asked for shared memory was not served");
-                // Too many open files, most likely; others may close some.
-                thread::sleep(Duration::from_millis(10));
+            match listener.accept().and_then(|(stream, _)| self.admit(stream)) {
+                Ok(()) => {}
+                // Anyone on the machine can knock.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => tracing::debug!(%error, "not served"),
+                Err(error) => {
+                    tracing::warn!(%error, "a process that asked for shared memory was not served");
+                    // Too many open files, most likely; others may close some.
+                    thread::sleep(Duration::from_millis(10));
+                }
             }
         }
     }
 
+    /// Serves a process in a thread of its own, so that none has to wait for one that has stopped.
+    fn admit(&'static self, stream: UnixStream) -> io::Result<()> {
+        begin(&stream)?;
+        let served = Served::one_more(&self.served)?;
+        let answer = move || {
+            if let Err(error) = self.answer(&stream) {
+                tracing::debug!(%error, "a process that asked for shared memory was not served");
+            }
+            drop(served);
+        };
+        thread::Builder::new().name("memquilt-ipc".to_owned()).spawn(answer).map(drop)
+    }
+
     /// Answers one process until it hangs up.
     fn answer(&self, mut stream: &UnixStream) -> io::Result<()> {
-        begin(stream)?;
         let mut password = [0; 8];
         stream.read_exact(&mut password)?;
         if password != self.office.password() {

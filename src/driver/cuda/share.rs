@@ -36,7 +36,11 @@ impl CudaDriver {
             return Err(DriverError::new(Call::Export, Status::UNKNOWN, detail));
         }
         // SAFETY: the driver has just opened it for the caller, who alone knows it.
-        let exported = Exported::new(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // Programs that this one starts must not keep the memory. Where this fails, they do.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC);
+        let exported = Exported::new(descriptor);
         *known = Some(exported.clone());
         Ok(exported)
     }
