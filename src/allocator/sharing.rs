@@ -107,8 +107,9 @@ impl Allocator {
     /// the name; it needs an abstract socket of the process's network namespace. Linux only.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there; [`Error::Ipc`] where there can be no socket or thread;
-    /// [`Error::Driver`] where the memory cannot be exported.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::Ipc`](crate::Error::Ipc) where there can be no socket or thread;
+    /// [`Error::Driver`](crate::Error::Driver) where the memory cannot be exported.
     pub fn share(&self, address: u64) -> Result<Shared> {
         let core = &*self.core.lock();
         let Behind { memory, offset } = core.heap.behind(core.heap.live(address)?)?;
@@ -134,8 +135,9 @@ impl Allocator {
     /// gives two addresses, for plain memory the same one twice; either way it is closed twice.
     ///
     /// # Errors
-    /// [`Error::Ipc`] for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it has
-    /// freed; [`Error::Driver`] where the memory cannot be imported or mapped. Nothing is opened then.
+    /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, a process that is gone or does not answer within 10 seconds,
+    /// or memory that it has freed; [`Error::Driver`](crate::Error::Driver) where the memory cannot be imported or
+    /// mapped. Nothing is opened then.
     pub fn open_shared(&self, handle: &[u8]) -> Result<u64> {
         let mut range = Range::default();
         match Place::from_bytes(handle)? {
@@ -163,8 +165,8 @@ impl Allocator {
     /// closed, the cache is emptied, or the allocator is dropped.
     ///
     /// # Errors
-    /// [`Error::Ipc`] if nothing was opened there; [`Error::Driver`] where a call failed: it is closed for the program, and
-    /// what is left is tried again likewise.
+    /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) where a
+    /// call failed: it is closed for the program, and what is left is tried again likewise.
     pub fn close_shared(&self, address: u64) -> Result<()> {
         let core = &mut *self.core.lock();
         let range = core.opened.take(address).ok_or(IpcError::NotOpen { address })?;
