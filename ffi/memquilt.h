@@ -644,28 +644,26 @@ mq_status mq_share(mq_allocator allocator,
                    size_t *length,
                    uint64_t *offset);
 
-// Opens memory that a process shares, by the handle of `mq_share`: the address at which it begins here. The device may
-// read and write it, on any stream; the order of that with the other process is the program's to see to. Opening it twice
-// gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice. `MQ_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or
-// memory that it has freed.
-mq_status mq_open_shared(mq_allocator allocator,
-                         const void *handle,
-                         size_t length,
-                         void **address);
+// Opens memory that a process shares, by the handle of `mq_share`: the address at which it begins here. The device
+// may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
+// it twice gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice.
+// `MQ_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
+// has freed.
+mq_status mq_open_shared(mq_allocator allocator, const void *handle, size_t length, void **address);
 
 // Closes what `mq_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
 // While a stream is being captured, it is closed later.
 mq_status mq_close_shared(mq_allocator allocator, void *address);
 
-// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`; with
-// NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever the allocator's. `flags` is
-// 0 or `MQ_POOL_UNSPLIT`.
+// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`;
+// with NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever
+// the allocator's. `flags` is 0 or `MQ_POOL_UNSPLIT`.
 //
-// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`, before
-// a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed. `end`, which may be
-// NULL, is called exactly once: with the last of the memory, or by this call where it fails (`MQ_STATUS_POOL_IN_USE`: the
-// pool has memory already, or segments of its own) or has no functions. Where an allocator is destroyed while blocks of the pool are live, it is
-// never called.
+// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`,
+// before a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed.
+// `end`, which may be NULL, is called exactly once: with the last of the memory, or by this call where it fails
+// (`MQ_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
+// allocator is destroyed while blocks of the pool are live, it is never called.
 mq_status mq_pool_open_with(mq_allocator allocator,
                             mq_pool pool,
                             mq_segment_alloc alloc,

@@ -14,7 +14,7 @@ mod tide;
 
 use self::tide::Tide;
 use crate::blocks::{Block, BlockId};
-use crate::config::{Config, Sharing};
+use crate::config::{Config, Sharing, StrategyKind};
 use crate::deferred::Deferred;
 use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
@@ -101,8 +101,8 @@ impl Allocator {
         let limits = limits_of(&config, &*driver);
         let strategy = strategy::new(kind);
         let mut heap = Heap::new(config.max_split_size.unwrap_or(u64::MAX));
-        heap.adopts_idle = config.sharing != crate::config::Sharing::Completed;
-        heap.home_is_shared = config.strategy == crate::config::StrategyKind::Stitch;
+        heap.adopts_idle = config.sharing != Sharing::Completed;
+        heap.home_is_shared = config.strategy == StrategyKind::Stitch;
         let core = Core {
             heap,
             deferred: Deferred::default(),

@@ -1,7 +1,6 @@
 //! An allocator: its beginning and end, memory, what is given back, limits, and callbacks.
 
-use crate::boundary::{self, call, give, offer, text};
-use crate::figures::write_text;
+use crate::boundary::{self, call, give, offer, text, write_text};
 use crate::instance::Instance;
 use crate::registry::{self, enter};
 use crate::status::{Failure, Outcome, Status};

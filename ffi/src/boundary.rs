@@ -10,6 +10,7 @@ use memquilt::driver::StreamId;
 use std::any::Any;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 
 /// `cudaStreamLegacy`: the default stream by another name.
 const STREAM_LEGACY: usize = 1;
@@ -78,6 +79,48 @@ pub(crate) unsafe fn offer<T: Copy>(place: *mut T, none: T, body: impl FnOnce() 
     unsafe { give(place, none, "", body) }
 }
 
+/// Whether `flags`, of which this is the only one, has it.
+pub(crate) fn has_flag(flags: u32, flag: u32, name: &str) -> Outcome<bool> {
+    match flags {
+        0 => Ok(false),
+        _ if flags == flag => Ok(true),
+        _ => Err(Failure::argument(format!("flags is {flags:#x}; expected 0 or {name}"))),
+    }
+}
+
+/// Writes a text to a buffer of C's.
+///
+/// # Safety
+/// `buffer` is NULL or may be written to for `capacity` bytes, `length` is NULL or may be written to.
+pub(crate) unsafe fn write_text(
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+    text: impl FnOnce() -> Outcome<String>,
+) -> Status {
+    call(|| {
+        let text = text()?;
+        // SAFETY: the caller's promise.
+        if let Some(length) = unsafe { length.as_mut() } {
+            *length = text.len();
+        }
+        if capacity <= text.len() {
+            let text =
+                format!("{} bytes are needed, with the NUL at the end; the buffer has {capacity}", text.len() + 1);
+            return Err(Failure::new(Status::BufferTooSmall, text));
+        }
+        if buffer.is_null() {
+            return Err(Failure::argument("buffer is NULL"));
+        }
+        // SAFETY: the buffer is larger than the text.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len());
+            *buffer.add(text.len()) = 0;
+        }
+        Ok(())
+    })
+}
+
 /// A stream as the allocator knows it.
 #[inline]
 pub(crate) fn stream(handle: Stream) -> Outcome<StreamId> {
@@ -100,7 +143,6 @@ fn per_thread() -> Failure {
 mod tests {
     use super::*;
     use crate::status::{mq_clear_last_error, mq_last_error, mq_last_error_text};
-    use std::ptr;
 
     fn last_text() -> String {
         // SAFETY: it is never NULL and ends in a NUL.

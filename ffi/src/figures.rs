@@ -1,7 +1,7 @@
 //! Statistics and fragmentation: as structs that may grow, and as JSON.
 
 use crate::AllocatorId;
-use crate::boundary::{call, give};
+use crate::boundary::{call, give, write_text};
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use memquilt::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
@@ -301,37 +301,4 @@ fn by_pool(StatByPool { all, small_pool, large_pool }: StatByPool) -> Value {
 
 fn figure(Stat { current, peak, allocated, freed }: Stat) -> Value {
     json!({"current": current, "peak": peak, "allocated": allocated, "freed": freed})
-}
-
-/// Writes a text to a buffer of C's.
-///
-/// # Safety
-/// `buffer` is NULL or may be written to for `capacity` bytes, `length` is NULL or may be written to.
-pub(crate) unsafe fn write_text(
-    buffer: *mut c_char,
-    capacity: usize,
-    length: *mut usize,
-    text: impl FnOnce() -> Outcome<String>,
-) -> Status {
-    call(|| {
-        let text = text()?;
-        // SAFETY: the caller's promise.
-        if let Some(length) = unsafe { length.as_mut() } {
-            *length = text.len();
-        }
-        if capacity <= text.len() {
-            let text =
-                format!("{} bytes are needed, with the NUL at the end; the buffer has {capacity}", text.len() + 1);
-            return Err(Failure::new(Status::BufferTooSmall, text));
-        }
-        if buffer.is_null() {
-            return Err(Failure::argument("buffer is NULL"));
-        }
-        // SAFETY: the buffer is larger than the text.
-        unsafe {
-            ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len());
-            *buffer.add(text.len()) = 0;
-        }
-        Ok(())
-    })
 }

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The bit that says that this process is a forked child.
 const FORKED: usize = 1;
 /// What a running callback adds.
-const FILTER: usize = 2;
+const CALLBACK: usize = 2;
 
 static ATTENTION: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static IN_FILTER: Cell<bool> = const { Cell::new(false) };
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Lets a call in. No lock is taken, and no system call made.
@@ -33,7 +33,7 @@ fn admit_with_care() -> Outcome<()> {
                     parent's; start processes that use the GPU with exec (PyTorch: start method `spawn`)";
         return Err(Failure::new(Status::Forked, text));
     }
-    if IN_FILTER.try_with(Cell::get).unwrap_or(false) {
+    if IN_CALLBACK.try_with(Cell::get).unwrap_or(false) {
         let text = "filters and sources of private pools, and observers, run under the allocator's lock, and may call \
                     nothing of memquilt";
         return Err(Failure::new(Status::Reentrant, text));
@@ -73,16 +73,16 @@ fn watch_once() -> i32 {
 
 /// Runs the filter or the source of a private pool, or an observer. Calls of the library from it, on this thread, are
 /// refused.
-pub(crate) fn in_filter<T>(filter: impl FnOnce() -> T) -> T {
+pub(crate) fn in_callback<T>(callback: impl FnOnce() -> T) -> T {
     /// And whether another is running on this thread.
     struct Leave(bool);
     impl Drop for Leave {
         fn drop(&mut self) {
-            let _ = IN_FILTER.try_with(|inside| inside.set(self.0));
-            ATTENTION.fetch_sub(FILTER, Ordering::Relaxed);
+            let _ = IN_CALLBACK.try_with(|inside| inside.set(self.0));
+            ATTENTION.fetch_sub(CALLBACK, Ordering::Relaxed);
         }
     }
-    ATTENTION.fetch_add(FILTER, Ordering::Relaxed);
-    let _leave = Leave(IN_FILTER.try_with(|inside| inside.replace(true)).unwrap_or(false));
-    filter()
+    ATTENTION.fetch_add(CALLBACK, Ordering::Relaxed);
+    let _leave = Leave(IN_CALLBACK.try_with(|inside| inside.replace(true)).unwrap_or(false));
+    callback()
 }

@@ -1,8 +1,8 @@
 //! Private pools, as CUDA graphs need them, and which requests are routed to one.
 
 use crate::allocator::{User, pointer};
-use crate::boundary::{call, give, stream};
-use crate::fork::in_filter;
+use crate::boundary::{call, give, has_flag, stream};
+use crate::fork::in_callback;
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use crate::{AllocatorId, Stream};
@@ -126,18 +126,14 @@ pub extern "C" fn mq_pool_begin_filter(
         let covers = move |stream: memquilt::driver::StreamId| {
             let handle = ptr::with_exposed_provenance_mut(stream.0 as usize);
             // SAFETY: the caller promised that it may be called like this until the route's end.
-            in_filter(|| unsafe { filter(handle, user.get()) })
+            in_callback(|| unsafe { filter(handle, user.get()) })
         };
         begin(allocator, pool, Route::when(covers), flags)
     })
 }
 
 fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcome<()> {
-    let route = match flags {
-        0 => route,
-        POOL_CAPTURING => route.capturing(),
-        _ => return Err(Failure::argument(format!("flags is {flags:#x}; expected 0 or MQ_POOL_CAPTURING"))),
-    };
+    let route = if has_flag(flags, POOL_CAPTURING, "MQ_POOL_CAPTURING")? { route.capturing() } else { route };
     Ok(enter(allocator)?.allocator.begin_allocate_to_pool(pool.id(), route)?)
 }
 

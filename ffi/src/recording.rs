@@ -1,8 +1,7 @@
 //! Snapshots and traces, to files, and what could have been made of those that are there.
 
 use crate::AllocatorId;
-use crate::boundary::{call, text};
-use crate::figures::write_text;
+use crate::boundary::{call, text, write_text};
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use crate::watching::watch;

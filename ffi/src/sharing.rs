@@ -45,10 +45,11 @@ pub unsafe extern "C" fn mq_share(
     })
 }
 
-/// Opens memory that a process shares, by the handle of `mq_share`: the address at which it begins here. The device may
-/// read and write it, on any stream; the order of that with the other process is the program's to see to. Opening it twice
-/// gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice. `MQ_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or
-/// memory that it has freed.
+/// Opens memory that a process shares, by the handle of `mq_share`: the address at which it begins here. The device
+/// may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
+/// it twice gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice.
+/// `MQ_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
+/// has freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mq_open_shared(
     allocator: AllocatorId,

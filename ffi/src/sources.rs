@@ -3,8 +3,8 @@
 use crate::AllocatorId;
 use crate::Stream;
 use crate::allocator::{User, pointer};
-use crate::boundary::{call, give, offer, stream};
-use crate::fork::in_filter;
+use crate::boundary::{call, give, has_flag, offer, stream};
+use crate::fork::in_callback;
 use crate::pools::Pool;
 use crate::registry::enter;
 use crate::status::{Failure, Status};
@@ -52,7 +52,7 @@ impl Drop for End {
     fn drop(&mut self) {
         if let Some(end) = self.0 {
             // SAFETY: the caller of `mq_pool_open_with` promised that it may be called like this, once.
-            in_filter(|| unsafe { end(self.1.get()) });
+            in_callback(|| unsafe { end(self.1.get()) });
         }
     }
 }
@@ -61,7 +61,7 @@ impl SegmentSource for Functions {
     fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
         let mut address = ptr::null_mut();
         // SAFETY: the caller of `mq_pool_open_with` promised that it may be called like this until `end` is.
-        let answer = in_filter(|| unsafe { (self.alloc)(size as usize, &raw mut address, self.user.get()) });
+        let answer = in_callback(|| unsafe { (self.alloc)(size as usize, &raw mut address, self.user.get()) });
         match answer {
             DONE if !address.is_null() => Ok(address.addr() as u64),
             DONE => Err(SourceError::OutOfMemory),
@@ -72,21 +72,21 @@ impl SegmentSource for Functions {
 
     fn free(&mut self, address: u64, size: u64) -> Result<(), SourceError> {
         // SAFETY: as above.
-        let answer = in_filter(|| unsafe { (self.free)(pointer(address), size as usize, self.user.get()) });
+        let answer = in_callback(|| unsafe { (self.free)(pointer(address), size as usize, self.user.get()) });
         let failed = || SourceError::Failed(format!("its function that takes back {address:#x} answered {answer}"));
         if answer == DONE { Ok(()) } else { Err(failed()) }
     }
 }
 
-/// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`; with
-/// NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever the allocator's. `flags` is
-/// 0 or `MQ_POOL_UNSPLIT`.
+/// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`;
+/// with NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever
+/// the allocator's. `flags` is 0 or `MQ_POOL_UNSPLIT`.
 ///
-/// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`, before
-/// a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed. `end`, which may be
-/// NULL, is called exactly once: with the last of the memory, or by this call where it fails (`MQ_STATUS_POOL_IN_USE`: the
-/// pool has memory already, or segments of its own) or has no functions. Where an allocator is destroyed while blocks of the pool are live, it is
-/// never called.
+/// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`,
+/// before a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed.
+/// `end`, which may be NULL, is called exactly once: with the last of the memory, or by this call where it fails
+/// (`MQ_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
+/// allocator is destroyed while blocks of the pool are live, it is never called.
 #[unsafe(no_mangle)]
 pub extern "C" fn mq_pool_open_with(
     allocator: AllocatorId,
@@ -106,11 +106,8 @@ pub extern "C" fn mq_pool_open_with(
             (None, None) => Segments::by_malloc(),
             _ => return Err(Failure::argument("alloc or free is NULL, and the other is not")),
         };
-        let segments = match flags {
-            0 => segments,
-            POOL_UNSPLIT => segments.unsplit(),
-            _ => return Err(Failure::argument(format!("flags is {flags:#x}; expected 0 or MQ_POOL_UNSPLIT"))),
-        };
+        let unsplit = has_flag(flags, POOL_UNSPLIT, "MQ_POOL_UNSPLIT")?;
+        let segments = if unsplit { segments.unsplit() } else { segments };
         Ok(enter(allocator)?.allocator.open_pool_with(pool.id(), segments)?)
     })
 }

@@ -4,7 +4,7 @@
 
 use crate::allocator::User;
 use crate::boundary::call;
-use crate::fork::in_filter;
+use crate::fork::in_callback;
 use crate::instance::Instance;
 use crate::pools::Pool;
 use crate::registry::enter;
@@ -131,7 +131,7 @@ impl Observer for Fan {
                 pool: Pool { first: event.pool.0, second: event.pool.1 },
             };
             // SAFETY: the caller of `mq_observe` promised that it may be called like this until it is replaced.
-            in_filter(|| unsafe { callback(&raw const event, user.get()) });
+            in_callback(|| unsafe { callback(&raw const event, user.get()) });
         }
     }
 }

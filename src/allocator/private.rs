@@ -74,9 +74,10 @@ impl Allocator {
 
     /// Ends one use of a private pool. With the last one its memory goes back to all: what no capture has used, at once
     /// and in the order of its streams; what a graph may still use, or a stream under which some of it was freed
-    /// ([`Self::free_under`]), when the device has passed everything, which is waited for by [`Self::empty_cache`] or before a
-    /// request would fail. Segments of its own go back where they came from
-    /// ([`Self::open_pool_with`]). Live allocations stay valid, and are freed as any other. While requests are routed to the pool, it lives on until [`Self::end_allocate_to_pool`].
+    /// ([`Self::free_under`]), when the device has passed everything, which is waited for by [`Self::empty_cache`] or
+    /// before a request would fail. Segments of its own go back where they came from ([`Self::open_pool_with`]). Live
+    /// allocations stay valid, and are freed as any other. While requests are routed to the pool, it lives on until
+    /// [`Self::end_allocate_to_pool`].
     ///
     /// No graph that was captured with the pool may be launched afterwards.
     ///
@@ -225,10 +226,7 @@ impl Core {
         stream: StreamId,
         by_all_means: bool,
     ) -> Result<std::result::Result<u64, Request>> {
-        let rounded = round_size(size, &self.config.roundup_power2_divisions);
-        let captured = self.is_captured(stream)?;
-        let (pool, class) = self.heap.private_pool(owner, stream, rounded, captured);
-        let request = Request { size: rounded, requested: size, pool, class };
+        let (request, captured) = self.private_request(owner, size, stream)?;
         let rules = self.rules_of(owner);
         let mut id = self.heap.fit(&request, &rules);
         if id.is_none() {
@@ -240,8 +238,16 @@ impl Core {
         self.hand_out_privately(id, &request, owner, captured).map(Ok)
     }
 
+    /// A request for `size` bytes of a private pool, and whether it is being captured.
+    pub(super) fn private_request(&mut self, owner: PoolId, size: u64, stream: StreamId) -> Result<(Request, bool)> {
+        let rounded = round_size(size, &self.config.roundup_power2_divisions);
+        let captured = self.is_captured(stream)?;
+        let (pool, class) = self.heap.private_pool(owner, stream, rounded, captured);
+        Ok((Request { size: rounded, requested: size, pool, class }, captured))
+    }
+
     /// Whether requests on a stream are being captured.
-    pub(super) fn is_captured(&self, stream: StreamId) -> Result<bool> {
+    fn is_captured(&self, stream: StreamId) -> Result<bool> {
         // The default stream cannot be captured, and asking about it may be refused while another is.
         Ok(self.heap.private.capturing() && stream != StreamId::DEFAULT && self.driver.is_capturing(stream)?)
     }

@@ -5,9 +5,9 @@
 use super::Allocator;
 use crate::driver::StreamId;
 use crate::error::{Error, Result};
-use crate::heap::{FitRules, Request};
+use crate::heap::FitRules;
 use crate::pools::PoolId;
-use crate::rounding::{MAX_REQUEST, round_size};
+use crate::rounding::MAX_REQUEST;
 use crate::source::Segments;
 use crate::strategy::segmented;
 
@@ -134,10 +134,7 @@ impl Allocator {
         }
         core.poll()?;
         let stream = core.driver.canonical_stream(stream)?;
-        let rounded = round_size(size, &core.config.roundup_power2_divisions);
-        let captured = core.is_captured(stream)?;
-        let (of_pool, class) = core.heap.private_pool(pool, stream, rounded, captured);
-        let request = Request { size: rounded, requested: size, pool: of_pool, class };
+        let (request, captured) = core.private_request(pool, size, stream)?;
         let rules = FitRules { takes_idle: false, ..core.rules_of(pool) };
         let id = core.heap.fit(&request, &rules);
         if id.is_none() { Ok(None) } else { core.hand_out_privately(id, &request, pool, captured).map(Some) }

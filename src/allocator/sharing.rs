@@ -4,7 +4,7 @@
 //! as reserved or allocated, and no request is served from it.
 
 use super::{Allocator, Core};
-use crate::driver::{Driver, DriverResult, Exported, Handle, in_relaxed_mode};
+use crate::driver::{Driver, DriverResult, Exported, Handle, unforbidden};
 use crate::error::Result;
 use crate::heap::{Behind, Memory};
 use crate::ipc::{IpcError, Place, Shared, SharedChunk, fetch, offer};
@@ -131,8 +131,8 @@ impl Allocator {
 
     /// Opens memory that a process shares, by [`Shared::handle`]: the address at which all that it lies in begins here. The
     /// allocation itself begins [`Shared::offset`] bytes later. The device may read and write it, on any stream; in which
-    /// order with the other process is the program's to see to. Opening it twice
-    /// gives two addresses, for plain memory the same one twice; either way it is closed twice.
+    /// order with the other process is the program's to see to. Opening it twice gives two addresses, for plain memory the
+    /// same one twice; either way it is closed twice.
     ///
     /// # Errors
     /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, a process that is gone or does not answer within 10 seconds,
@@ -203,6 +203,6 @@ impl Core {
     /// Makes calls that captures forbid so that none is harmed.
     fn unforbidden<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
         let driver = &*self.driver;
-        if self.heap.private.capturing() { in_relaxed_mode(driver, || calls(driver)) } else { calls(driver) }
+        unforbidden(driver, self.heap.private.capturing(), || calls(driver))
     }
 }

@@ -18,8 +18,8 @@ use crate::stats::Class;
 /// Drivers give the handle of a destroyed stream to a new one. Where the driver numbers streams (CUDA 12.0), that is noticed
 /// before another stream gets memory that was freed on it, and before such memory goes back to the driver; the CPU waits for
 /// the device then. It is not noticed by the new stream's own requests, which may get memory that the old one still uses, nor
-/// for a stream named with [`record_stream`](Self::record_stream) or [`free_under`](Self::free_under), nor in private pools. So forget a stream before it is
-/// destroyed.
+/// for a stream named with [`record_stream`](Self::record_stream) or [`free_under`](Self::free_under), nor in private
+/// pools. So forget a stream before it is destroyed.
 impl Allocator {
     /// The program is about to destroy `stream`: the CPU waits for what it was given, and the allocator never names it to the
     /// driver again. Its free memory serves other streams, with `stitch` at once; with the other strategies, which do not

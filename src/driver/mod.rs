@@ -159,6 +159,15 @@ pub(crate) fn in_relaxed_mode<T>(driver: &dyn Driver, calls: impl FnOnce() -> Dr
     result
 }
 
+/// Makes calls that a capture forbids otherwise, so that none is harmed if one is under way.
+pub(crate) fn unforbidden<T>(
+    driver: &dyn Driver,
+    capturing: bool,
+    calls: impl FnOnce() -> DriverResult<T>,
+) -> DriverResult<T> {
+    if capturing { in_relaxed_mode(driver, calls) } else { calls() }
+}
+
 /// What `malloc` gave, as another process can open it: a `CUipcMemHandle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpcMemory(pub [u8; 64]);

@@ -61,9 +61,7 @@ impl Pool {
             number: None,
         }
     }
-}
 
-impl Pool {
     /// The next epoch begins.
     pub(crate) fn end_epoch(&mut self) {
         self.epoch += 1;

@@ -16,7 +16,7 @@ mod stitch;
 use crate::blocks::BlockId;
 use crate::config::{Config, Sharing, StrategyKind};
 use crate::deferred::Deferred;
-use crate::driver::{Driver, DriverError, DriverResult, StreamId, in_relaxed_mode};
+use crate::driver::{Driver, DriverError, DriverResult, StreamId, unforbidden};
 use crate::error::Error;
 use crate::heap::{FitRules, Heap, Request};
 use crate::rounding::segment_size;
@@ -119,7 +119,7 @@ impl Ground<'_> {
 
     /// Makes calls that captures forbid so that none is harmed.
     pub(crate) fn unforbidden<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
-        if self.capturing() { in_relaxed_mode(self.driver, calls) } else { calls() }
+        unforbidden(self.driver, self.capturing(), calls)
     }
 }
 

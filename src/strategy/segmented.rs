@@ -8,7 +8,7 @@ use super::ladder::grow_within_limit;
 use super::{Ground, Miss, Strategy};
 use crate::blocks::{Block, BlockId};
 use crate::config::Config;
-use crate::driver::{Call, Driver, DriverResult, in_relaxed_mode};
+use crate::driver::{Call, Driver, DriverResult, unforbidden};
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Heap, Request};
 use crate::pools::PoolId;
@@ -123,7 +123,7 @@ fn call<T>(
 ) -> Option<DriverResult<std::result::Result<T, SourceError>>> {
     let (driver, capturing): (&dyn Driver, _) = (ground.driver, ground.capturing());
     let source = ground.heap.private.segments_mut(owner)?.source()?;
-    Some(if capturing { in_relaxed_mode(driver, || Ok(call(source))) } else { Ok(call(source)) })
+    Some(unforbidden(driver, capturing, || Ok(call(source))))
 }
 
 /// Whether some of these bytes are addresses of a view.
