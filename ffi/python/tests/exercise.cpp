@@ -1,11 +1,9 @@
 // Calls of PyTorch's allocator interface that its Python functions make only where a GPU is: the shim must answer them.
 // Everything but the history is left to the Python tests.
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <cstdio>
 
-namespace allocator = c10::cuda::CUDACachingAllocator;
+#include "exercise.h"
 
 namespace {
 
@@ -17,8 +15,6 @@ std::shared_ptr<c10::GatheredContext> gather() {
   gathered++;
   return std::make_shared<Trace>();
 }
-
-#define CHECK(condition) TORCH_CHECK(condition, "line ", __LINE__, ": " #condition)
 
 using When = allocator::RecordContext;
 using Entry = allocator::TraceEntry;
@@ -276,10 +272,8 @@ void peers_are_asked_for() {
 
 }  // namespace
 
-// NULL, or what does not hold.
 extern "C" const char* exercise() {
-  static std::string why;
-  try {
+  return what_does_not_hold([] {
     CHECK(allocator::name() == "memquilt");
     traces_stay_with_their_blocks();
 #if MEMQUILT_TORCH >= 208
@@ -291,9 +285,5 @@ extern "C" const char* exercise() {
     the_rest_is_answered();
     memory_is_shared();
     peers_are_asked_for();
-    return nullptr;
-  } catch (const std::exception& error) {
-    why = error.what();
-    return why.c_str();
-  }
+  });
 }

@@ -1,21 +1,19 @@
 // MemPools with an allocator of their own, unsplit ones, and what becomes of their memory: what torch.cuda.MemPool asks of
 // the allocator, on a simulated device, where Python's class cannot be made. After PyTorch's TestMemPool.
 
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <algorithm>
 #include <map>
 #include <stdexcept>
 
-namespace allocator = c10::cuda::CUDACachingAllocator;
+#include "exercise.h"
+
 using c10::cuda::MempoolId_t;
 
 namespace {
 
 constexpr size_t MIB = 1 << 20;
-
-#define CHECK(condition) TORCH_CHECK(condition, "line ", __LINE__, ": " #condition)
 
 // Of all that a dummy gives.
 uintptr_t next_address = uintptr_t(0x60) << 40;
@@ -294,10 +292,8 @@ void entries_say_which_pool_they_are_of() {
 
 }  // namespace
 
-// NULL, or what does not hold.
 extern "C" const char* exercise_pools() {
-  static std::string why;
-  try {
+  return what_does_not_hold([] {
     a_pool_has_its_segments_from_its_allocator();
     segments_are_numbered_as_they_came();
     what_it_throws_is_thrown();
@@ -305,9 +301,5 @@ extern "C" const char* exercise_pools() {
     unsplit_segments_are_one_block();
     a_plain_pools_memory_is_given_back_with_it();
     entries_say_which_pool_they_are_of();
-    return nullptr;
-  } catch (const std::exception& error) {
-    why = error.what();
-    return why.c_str();
-  }
+  });
 }

@@ -1,7 +1,5 @@
 // What other threads are doing when memory of other processes is closed, and when memory is freed in need.
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -12,11 +10,9 @@
 #include <thread>
 #include <utility>
 
-namespace allocator = c10::cuda::CUDACachingAllocator;
+#include "exercise.h"
 
 namespace {
-
-#define CHECK(condition) TORCH_CHECK(condition, "line ", __LINE__, ": " #condition)
 
 constexpr size_t GIB = size_t(1) << 30;
 
@@ -110,15 +106,9 @@ void a_forked_child_waits_for_no_thread_of_its_parent() {
 
 }  // namespace
 
-// NULL, or what does not hold.
 extern "C" const char* exercise_sharing() {
-  static std::string why;
-  try {
+  return what_does_not_hold([] {
     what_is_freed_in_need_leaves_the_request_its_trace();
     a_forked_child_waits_for_no_thread_of_its_parent();
-    return nullptr;
-  } catch (const std::exception& error) {
-    why = error.what();
-    return why.c_str();
-  }
+  });
 }

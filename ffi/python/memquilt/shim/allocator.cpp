@@ -10,9 +10,6 @@ namespace memquilt {
 
 namespace {
 
-// `CUDA_ERROR_DEINITIALIZED`.
-constexpr uint32_t DEINITIALIZED = 4;
-
 bool is_simulated() {
   const char* device = std::getenv("MEMQUILT_DEVICE");
   return device != nullptr && *device != '\0';
@@ -92,6 +89,11 @@ void check(mq_status status, const char* doing) {
     rethrow_own();
   }
   TORCH_CHECK(status == MQ_STATUS_OK, "memquilt, ", doing, ": ", mq_last_error_text());
+}
+
+bool is_of_the_end(mq_status status) {
+  constexpr uint32_t CUDA_DEINITIALIZED = 4;
+  return status == MQ_STATUS_DRIVER && mq_last_driver_status() == CUDA_DEINITIALIZED;
 }
 
 Allocator::Allocator() : simulated_(is_simulated()) {
@@ -271,9 +273,8 @@ void Allocator::raw_delete(void* pointer) {
     check(mq_size_of(of(owner_of(pointer)), pointer, &size), "freeing");
   }
   const mq_status status = free(pointer);
-  // A forked child drops its copies of the parent's tensors, which are no memory of its own. And a process that ends frees
-  // some after CUDA has ended.
-  if (status == MQ_STATUS_FORKED || (status == MQ_STATUS_DRIVER && mq_last_driver_status() == DEINITIALIZED)) {
+  // A forked child drops its copies of the parent's tensors, which are no memory of its own.
+  if (status == MQ_STATUS_FORKED || is_of_the_end(status)) {
     return;
   }
   check(status, "freeing");
@@ -394,61 +395,6 @@ std::vector<StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex)
   return {};
 }
 #endif
-
-ShareableHandle Allocator::shareIpcHandle(void* pointer) {
-  std::string handle(1024, '\0');
-  size_t length = 0;
-  uint64_t offset = 0;
-  mq_status status;
-  while ((status = mq_share(of(owner_of(pointer)), pointer, handle.data(), handle.size(), &length, &offset)) ==
-         MQ_STATUS_BUFFER_TOO_SMALL) {
-    handle.resize(length);
-  }
-  check(status, "sharing a tensor with other processes");
-  handle.resize(length);
-  return {ptrdiff_t(offset), std::move(handle)};
-}
-
-std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
-  const DeviceIndex device = current_device();
-  std::lock_guard<std::mutex> guard(opening_shared_);
-  std::weak_ptr<void>& known = shared_[{device, handle}];
-  if (std::shared_ptr<void> open = known.lock()) {
-    return open;
-  }
-  const mq_allocator allocator = of(device);
-  void* opened = nullptr;
-  const mq_status status = mq_open_shared(allocator, handle.data(), handle.size(), &opened);
-  if (status != MQ_STATUS_OK) {
-    shared_.erase({device, handle});
-    check(status, "opening a tensor of another process (which must use memquilt too)");
-  }
-  auto close = [this, device, allocator, handle = std::move(handle)](void* pointer) {
-    close_shared(device, handle, allocator, pointer);
-  };
-  std::shared_ptr<void> open(opened, std::move(close));
-  known = open;
-  return open;
-}
-
-// Called by destructors: it throws nothing.
-void Allocator::close_shared(DeviceIndex device, const std::string& handle, mq_allocator allocator, void* pointer) {
-  const mq_status status = mq_close_shared(allocator, pointer);
-  // In a forked child the lock may be held by a thread that is not there.
-  if (status == MQ_STATUS_FORKED) {
-    return;
-  }
-  // A process that ends closes some after CUDA has ended.
-  if (status != MQ_STATUS_OK && !(status == MQ_STATUS_DRIVER && mq_last_driver_status() == DEINITIALIZED)) {
-    TORCH_WARN("memquilt, closing a tensor of another process: ", mq_last_error_text());
-  }
-  std::lock_guard<std::mutex> guard(opening_shared_);
-  const auto found = shared_.find({device, handle});
-  // Another thread may have opened it anew meanwhile.
-  if (found != shared_.end() && found->second.expired()) {
-    shared_.erase(found);
-  }
-}
 
 void Allocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   std::lock_guard<std::mutex> guard(registering_);

@@ -3,6 +3,7 @@
 // install.cpp     how it becomes the current allocator
 // allocator.cpp   memory, limits, statistics
 // graphs.cpp      private pools: CUDA graphs, MemPool, checkpoints
+// sharing.cpp     tensors of one process in another
 // sources.cpp     MemPools with an allocator of their own, and what is given back of a MemPool
 // history.cpp     events with stack traces, snapshots
 //
@@ -109,14 +110,16 @@ class Allocator final : public CUDAAllocator {
 #if MEMQUILT_TORCH >= 210
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
 #endif
-  ShareableHandle shareIpcHandle(void* pointer) override;
-  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
   cudaError_t memcpyAsync(
       void* to, int to_device, const void* from, int from_device, size_t count, cudaStream_t stream,
       bool peers) override;
   std::string name() override;
+
+  // sharing.cpp
+  ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
 
   // graphs.cpp
   void beginAllocateToPool(DeviceIndex device, MempoolId pool, std::function<bool(cudaStream_t)> filter) override;
@@ -234,6 +237,14 @@ class Allocator final : public CUDAAllocator {
 };
 
 Allocator& the();
+
+// Whether a call failed because CUDA has ended: a process that ends frees and closes some things after it.
+bool is_of_the_end(mq_status status);
+
+// The C library's name of a pool.
+inline mq_pool pool_of(MempoolId id) {
+  return {id.first, id.second};
+}
 
 // Throws what a call of the C library failed with.
 void check(mq_status status, const char* doing);

@@ -6,10 +6,6 @@ namespace memquilt {
 
 namespace {
 
-mq_pool pool_of(MempoolId id) {
-  return {id.first, id.second};
-}
-
 // The filter of a route. It may throw (it asks CUDA), and the C library may not be thrown through.
 bool covers(mq_stream stream, void* user) {
   try {

@@ -80,7 +80,7 @@ void rethrow_own() {
 void Allocator::open_pool_with(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own) {
   check(
       mq_pool_open_with(
-          of(device), {pool.first, pool.second}, give_segment, take_segment, drop_source, new Own(std::move(own)), 0),
+          of(device), pool_of(pool), give_segment, take_segment, drop_source, new Own(std::move(own)), 0),
       "using an allocator of a MemPool's own");
   std::lock_guard<std::mutex> guard(registering_);
   segmented_.insert({device, pool});
@@ -101,7 +101,7 @@ void Allocator::empty_pool(DeviceIndex device, MempoolId pool) {
       given_up_.erase(found);
     }
   }
-  mq_status status = mq_pool_empty(of(device), {pool.first, pool.second}, &given);
+  mq_status status = mq_pool_empty(of(device), pool_of(pool), &given);
   if (status == MQ_STATUS_OK && owed > given) {
     // What was the pool's is everyone's since its release. PyTorch would have less now, and so has this.
     status = mq_trim(of(device), owed - given, nullptr);
@@ -116,7 +116,7 @@ void Allocator::note_release(DeviceIndex device, MempoolId pool) {
   mq_pool_stats stats;
   stats.size = sizeof stats;
   // Pools of graphs are never emptied by name.
-  if (pool.first != 0 || mq_pool_get_stats(of(device), {pool.first, pool.second}, &stats) != MQ_STATUS_OK ||
+  if (pool.first != 0 || mq_pool_get_stats(of(device), pool_of(pool), &stats) != MQ_STATUS_OK ||
       stats.uses != 1) {
     return;
   }
