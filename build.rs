@@ -1,6 +1,6 @@
-//! Makes artifacts that depend on memquilt link on a machine without CUDA.
+//! Makes artifacts that depend on seamalloc link on a machine without CUDA.
 //!
-//! `cuda-driver-sys` always links `-lcuda`. memquilt takes nothing but types from it and loads the driver at run time,
+//! `cuda-driver-sys` always links `-lcuda`. seamalloc takes nothing but types from it and loads the driver at run time,
 //! so an empty archive of that name satisfies the linker and leaves no trace in the artifact. It is offered only where
 //! no real libcuda is found: it would hide the real one from a program that calls `cuda-driver-sys` itself.
 //!

@@ -1,15 +1,15 @@
 //! What an operation costs when no driver call is needed: by pattern, by thread count, and over whole traces.
 //!
-//! On the simulated device, or where MEMQUILT_BENCH_DEVICE=cuda:0 says so on a real one.
+//! On the simulated device, or where SEAMALLOC_BENCH_DEVICE=cuda:0 says so on a real one.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot run should stop")]
 
 mod stage;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use memquilt::driver::StreamId;
-use memquilt::trace::recorded;
-use memquilt::{Allocator, StrategyKind};
+use seamalloc::driver::StreamId;
+use seamalloc::trace::recorded;
+use seamalloc::{Allocator, StrategyKind};
 use stage::{Device, ops_of, pass};
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! What a miss costs, by the number of chunks in it: a view stitched from what is free, and memory grown.
 //!
-//! On the simulated device it is our own time and that of the simulation; where MEMQUILT_BENCH_DEVICE=cuda:0 says so it
+//! On the simulated device it is our own time and that of the simulation; where SEAMALLOC_BENCH_DEVICE=cuda:0 says so it
 //! is the driver's too.
 
 #![allow(clippy::expect_used, reason = "a benchmark that cannot run should stop")]
@@ -8,8 +8,8 @@
 mod stage;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use memquilt::driver::{Driver, StreamId};
-use memquilt::{Allocator, Config};
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::{Allocator, Config};
 use stage::Device;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -14,9 +14,9 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
 
-use memquilt::driver::cuda::CudaDriver;
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{Call, Driver, DriverResult};
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver, DriverResult};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 

@@ -12,9 +12,9 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use memquilt::driver::cuda::CudaDriver;
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{Driver, DriverResult, EventId, Handle, StreamId};
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Driver, DriverResult, EventId, Handle, StreamId};
 
 /// Address space that one GPU has, seen on an H200: 64 TiB can be reserved at once, 100 TiB cannot.
 const ADDRESS_SPACE_THERE: u64 = 64 << 40;

@@ -6,16 +6,16 @@
 //! ```
 //!
 //! Every request goes to the default stream, since the handles of a recorded job's other streams are no streams here:
-//! jobs with several streams differ from `memquilt replay` in that. Exit code 2: no such device.
+//! jobs with several streams differ from `seamalloc replay` in that. Exit code 2: no such device.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
 
-use memquilt::driver::cuda::CudaDriver;
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{CallStats, Driver, StreamId};
-use memquilt::trace::recorded::{self, JOBS};
-use memquilt::trace::{Trace, TraceEvent};
-use memquilt::{Allocator, Config, StrategyKind};
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{CallStats, Driver, StreamId};
+use seamalloc::trace::recorded::{self, JOBS};
+use seamalloc::trace::{Trace, TraceEvent};
+use seamalloc::{Allocator, Config, StrategyKind};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;

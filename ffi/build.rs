@@ -14,6 +14,6 @@ const ABI_VERSION: u32 = 1;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
-        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libmemquilt.so.{ABI_VERSION}");
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libseamalloc.so.{ABI_VERSION}");
     }
 }

@@ -38,7 +38,7 @@ use std::sync::Arc;
 /// [`Allocator::record_stream`].
 ///
 /// ```
-/// use memquilt::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+/// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
 /// use std::sync::Arc;
 ///
 /// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);

@@ -102,7 +102,7 @@ pub enum Error {
     #[error(transparent)]
     Ipc(#[from] crate::ipc::IpcError),
     /// A rule that always holds inside the allocator did not. Please report it.
-    #[error("internal error in memquilt: {0}")]
+    #[error("internal error in seamalloc: {0}")]
     Internal(&'static str),
 }
 

@@ -46,10 +46,10 @@ pub struct ParseBytesError {
 /// [`ParseBytesError`] for a text that is no number, is negative, has an unknown unit, or does not fit in 64 bits.
 ///
 /// ```
-/// use memquilt::units::parse_bytes;
+/// use seamalloc::units::parse_bytes;
 /// assert_eq!(parse_bytes("1.5GiB")?, 1_610_612_736);
 /// assert_eq!(parse_bytes("512MB")?, 512_000_000);
-/// # Ok::<(), memquilt::units::ParseBytesError>(())
+/// # Ok::<(), seamalloc::units::ParseBytesError>(())
 /// ```
 pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     parse(text.trim()).map_err(|problem| ParseBytesError { text: text.to_owned(), problem })

@@ -13,14 +13,14 @@ mod model;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{Call, Driver, StreamId};
-use memquilt::snapshot::BlockState;
-use memquilt::{Allocator, Config, Error, StrategyKind};
 use model::{Model, Refusal, Step};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver, StreamId};
+use seamalloc::snapshot::BlockState;
+use seamalloc::{Allocator, Config, Error, StrategyKind};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -13,11 +13,11 @@ mod physical;
 mod random;
 mod simulated;
 
-use memquilt::driver::sim::{Piece, Range, SimGpu};
-use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
-use memquilt::{Allocator, Config, Error, Sharing, StrategyKind};
 use physical::Taken;
 use random::Random;
+use seamalloc::driver::sim::{Piece, Range, SimGpu};
+use seamalloc::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, Sharing, StrategyKind};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 const STREAMS: u64 = 5;
 /// Operations after which a stream is left for a new one, by programs that do so.
 const STREAM_STEPS: u64 = 25;
-/// Operations of one program; more for a long hunt with `MEMQUILT_CONTENT_OPS`.
+/// Operations of one program; more for a long hunt with `SEAMALLOC_CONTENT_OPS`.
 const OPS: u64 = 3_000;
 
 /// What a failing call answers: shortage, which is overcome where possible, and worse.
@@ -338,7 +338,7 @@ fn until_done(call: impl Fn() -> DriverResult<()>) {
 }
 
 fn run(device: &str, config: &Config, seed: u64, habit: Habit) -> Tally {
-    let ops = std::env::var("MEMQUILT_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
+    let ops = std::env::var("SEAMALLOC_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
     let mut program = Program::new(device, config.clone(), seed, habit);
     for _ in 0..ops {
         program.step();
@@ -395,7 +395,7 @@ fn nor_where_driver_calls_fail_at_random() {
 /// waits behind streams that run far behind, streams that come and go.
 #[test]
 fn nor_through_views_that_share_chunks() {
-    let first = std::env::var("MEMQUILT_CONTENT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let first = std::env::var("SEAMALLOC_CONTENT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     for options in [
         "chunk_size_mb:2,max_view_mappings:60",
         "chunk_size_mb:6,max_view_mappings:24",

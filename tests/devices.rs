@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-use memquilt::driver::sim::{Range, SimConfig, SimGpu};
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error, StrategyKind};
+use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, StrategyKind};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! What depends on memquilt links and runs on a machine without CUDA, and does not need libcuda to start.
+//! What depends on seamalloc links and runs on a machine without CUDA, and does not need libcuda to start.
 //!
 //! `cuda-driver-sys` asks the linker for `-lcuda`; build.rs makes that harmless, and only building packages from outside
 //! of this workspace shows that it does.
@@ -12,7 +12,7 @@ use std::process::Command;
 
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 
-const MEMQUILT: &str = env!("CARGO_MANIFEST_DIR");
+const SEAMALLOC: &str = env!("CARGO_MANIFEST_DIR");
 
 #[test]
 fn a_binary_links_and_runs() {
@@ -42,7 +42,7 @@ fn a_cdylib_links_and_loads() {
 
 /// Builds a copy of a package of tests/downstream, outside of the source tree, and returns the folder of its artifacts.
 fn build(name: &str) -> PathBuf {
-    let source = Path::new(MEMQUILT).join("tests/downstream").join(name);
+    let source = Path::new(SEAMALLOC).join("tests/downstream").join(name);
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("downstream");
     let package = scratch.join(name);
     fs::create_dir_all(package.join("src")).unwrap();
@@ -53,9 +53,9 @@ fn build(name: &str) -> PathBuf {
     let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
     let here = "path = \"../../..\"";
     assert!(manifest.contains(here), "{manifest}");
-    fs::write(package.join("Cargo.toml"), manifest.replace(here, &format!("path = {MEMQUILT:?}"))).unwrap();
+    fs::write(package.join("Cargo.toml"), manifest.replace(here, &format!("path = {SEAMALLOC:?}"))).unwrap();
     // The versions that this build has downloaded already; cargo drops from the copy what it does not need.
-    fs::copy(Path::new(MEMQUILT).join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+    fs::copy(Path::new(SEAMALLOC).join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
 
     // One target folder for both: the second build finds the dependencies of the first, and waits for its lock.
     let target = scratch.join("target");

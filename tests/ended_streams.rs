@@ -6,9 +6,9 @@
 mod random;
 mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, Range, SimGpu};
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error, Route, Sharing, StrategyKind};
+use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, Route, Sharing, StrategyKind};
 use std::sync::Arc;
 
 const DEVICE: &str = "sim:h200,capacity=1GiB";

@@ -4,9 +4,9 @@
 
 mod simulated;
 
-use memquilt::driver::sim::SimGpu;
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error, Stats, StrategyKind};
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, Stats, StrategyKind};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

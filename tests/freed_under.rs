@@ -4,9 +4,9 @@
 
 mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, Range, SimGpu};
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error, Route};
+use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, Route};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

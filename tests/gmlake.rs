@@ -4,9 +4,9 @@
 
 mod simulated;
 
-use memquilt::driver::sim::{Range, SimGpu};
-use memquilt::driver::{Call, CallStats, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error};
+use seamalloc::driver::sim::{Range, SimGpu};
+use seamalloc::driver::{Call, CallStats, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

@@ -18,9 +18,9 @@ mod sabotage;
 mod sim;
 
 use gpu::Gpu;
-use memquilt::{Config, StrategyKind};
 use run::{Plan, Report, Until};
 use sabotage::Sabotage;
+use seamalloc::{Config, StrategyKind};
 use std::sync::Arc;
 use std::time::Duration;
 

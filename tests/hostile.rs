@@ -6,14 +6,14 @@
 mod random;
 mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
-use memquilt::driver::{
+use random::Random;
+use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
+use seamalloc::driver::{
     Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo, Status, StreamId,
 };
-use memquilt::observer::{Action, Event, Observer};
-use memquilt::rounding::{ROUNDUP_INTERVALS, round_size, segment_size};
-use memquilt::{Allocator, Config, Error, OutOfMemory, PoolId, StrategyKind};
-use random::Random;
+use seamalloc::observer::{Action, Event, Observer};
+use seamalloc::rounding::{ROUNDUP_INTERVALS, round_size, segment_size};
+use seamalloc::{Allocator, Config, Error, OutOfMemory, PoolId, StrategyKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -6,18 +6,18 @@
 
 mod random;
 
-use memquilt::driver::StreamId;
-use memquilt::driver::sim::{MAX_CAPACITY, SimConfig};
-use memquilt::observer::{Action, Event};
-use memquilt::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
-use memquilt::trace::fit::fit;
-use memquilt::trace::replay::{ReplayOptions, replay};
-use memquilt::trace::{
+use random::Random;
+use seamalloc::driver::StreamId;
+use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
+use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
+use seamalloc::trace::fit::fit;
+use seamalloc::trace::replay::{ReplayOptions, replay};
+use seamalloc::trace::{
     TimedEvent, Trace, TraceEvent, read_bytes, read_snapshot, write_compact, write_csv, write_snapshot_json,
     write_snapshot_pickle,
 };
-use memquilt::{Config, StrategyKind};
-use random::Random;
+use seamalloc::{Config, StrategyKind};
 
 const MIB: u64 = 1 << 20;
 
@@ -143,7 +143,7 @@ fn snapshot_of(random: &mut Random) -> (Snapshot, Vec<TimedEvent>) {
             stream: StreamId(number(random)),
             small: random.below(2) == 0,
             expandable: random.below(2) == 0,
-            pool: memquilt::PoolId(number(random), number(random)),
+            pool: seamalloc::PoolId(number(random), number(random)),
             blocks: (0..random.below(4))
                 .map(|_| BlockInfo {
                     address: number(random),
@@ -162,7 +162,7 @@ fn snapshot_of(random: &mut Random) -> (Snapshot, Vec<TimedEvent>) {
                 address: random.below(4) * 512,
                 size: number(random),
                 stream: StreamId(number(random)),
-                pool: memquilt::PoolId::NONE,
+                pool: seamalloc::PoolId::NONE,
             },
             time_us: number(random),
         })
@@ -192,7 +192,7 @@ fn snapshots_of_any_figures_are_written_or_refused() {
 
 #[test]
 fn damaged_files_are_errors() {
-    let rounds: u64 = std::env::var("MEMQUILT_DAMAGE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(600);
+    let rounds: u64 = std::env::var("SEAMALLOC_DAMAGE_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(600);
     let mut random = Random(5);
     for _ in 0..rounds {
         let trace = valid_trace(&mut random, vec![StreamId(0), StreamId(u64::MAX)]);

@@ -4,8 +4,8 @@
 
 mod simulated;
 
-use memquilt::driver::{Driver, StreamId};
-use memquilt::{Allocator, Config, StrategyKind};
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::{Allocator, Config, StrategyKind};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 

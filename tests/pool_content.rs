@@ -12,18 +12,18 @@ mod physical;
 mod random;
 mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, Piece, Range, SimGpu};
-use memquilt::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
-use memquilt::{Allocator, Config, Error, PoolId, Route, StrategyKind};
 use physical::Taken;
 use random::Random;
+use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
+use seamalloc::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, PoolId, Route, StrategyKind};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 /// Streams 0 to 3 are never captured, 4 and 5 now and then.
 const STREAMS: u64 = 6;
 const FIRST_CAPTURED: u64 = 4;
-/// Operations of one program; more for a long hunt with `MEMQUILT_CONTENT_OPS`.
+/// Operations of one program; more for a long hunt with `SEAMALLOC_CONTENT_OPS`.
 const OPS: u64 = 900;
 const MOST_POOLS: usize = 5;
 const MOST_GRAPHS: usize = 6;
@@ -452,7 +452,7 @@ fn until_done(call: impl Fn() -> DriverResult<()>) {
 }
 
 fn programs(kind: StrategyKind, storm: bool) -> Tally {
-    let ops = std::env::var("MEMQUILT_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
+    let ops = std::env::var("SEAMALLOC_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
     let mut all = Tally::default();
     for (seed, options) in
         ["", "max_split_size_mb:40", "garbage_collection_threshold:0.5,memory_fraction:0.9", "max_view_mappings:20"]

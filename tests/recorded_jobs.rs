@@ -3,12 +3,12 @@
 #![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-use memquilt::driver::Call;
-use memquilt::driver::sim::{Profile, SimConfig};
-use memquilt::trace::fit::fit;
-use memquilt::trace::recorded::{self, JOBS};
-use memquilt::trace::replay::{ReplayOptions, replay};
-use memquilt::{Config, Stalls, StrategyKind};
+use seamalloc::driver::Call;
+use seamalloc::driver::sim::{Profile, SimConfig};
+use seamalloc::trace::fit::fit;
+use seamalloc::trace::recorded::{self, JOBS};
+use seamalloc::trace::replay::{ReplayOptions, replay};
+use seamalloc::{Config, Stalls, StrategyKind};
 
 fn options(kind: StrategyKind) -> ReplayOptions {
     ReplayOptions::new(Config::with_strategy(kind), SimConfig::new(Profile::H200))

@@ -5,12 +5,12 @@
 
 mod simulated;
 
-use memquilt::driver::StreamId;
-use memquilt::driver::sim::SimGpu;
-use memquilt::trace::replay::Replayer;
-use memquilt::trace::workload::{self, Scale};
-use memquilt::trace::{Recorder, read_bytes, read_snapshot, write_snapshot_json, write_snapshot_pickle};
-use memquilt::{Allocator, Config, StrategyKind};
+use seamalloc::driver::StreamId;
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::trace::replay::Replayer;
+use seamalloc::trace::workload::{self, Scale};
+use seamalloc::trace::{Recorder, read_bytes, read_snapshot, write_snapshot_json, write_snapshot_pickle};
+use seamalloc::{Allocator, Config, StrategyKind};
 use std::sync::Arc;
 
 fn allocator(kind: StrategyKind) -> (Arc<SimGpu>, Allocator) {
@@ -72,8 +72,8 @@ fn a_snapshot_of_ours_is_read_back_whole() {
 }
 
 /// Bytes requested of blocks that are freed and wait.
-fn keep_pending(snapshot: &memquilt::snapshot::Snapshot) -> u64 {
+fn keep_pending(snapshot: &seamalloc::snapshot::Snapshot) -> u64 {
     let blocks = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
-    let pending = memquilt::snapshot::BlockState::ActivePendingFree;
+    let pending = seamalloc::snapshot::BlockState::ActivePendingFree;
     blocks.filter(|block| block.state == pending).map(|block| block.requested_size).sum()
 }

@@ -4,11 +4,11 @@
 #![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use memquilt::driver::sim::{Range, SimConfig, SimGpu};
-use memquilt::driver::{Call, Driver};
-use memquilt::trace::TraceEvent;
-use memquilt::trace::workload::{self, Scale};
-use memquilt::{Allocator, Config, StrategyKind};
+use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver};
+use seamalloc::trace::TraceEvent;
+use seamalloc::trace::workload::{self, Scale};
+use seamalloc::{Allocator, Config, StrategyKind};
 use std::sync::Arc;
 
 /// What a run came to.

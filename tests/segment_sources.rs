@@ -5,10 +5,10 @@
 
 mod random;
 
-use memquilt::driver::sim::{Range, SimConfig, SimGpu};
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use random::Random;
+use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -7,9 +7,9 @@
 
 mod simulated;
 
-use memquilt::driver::sim::{Piece, Range, SimGpu};
-use memquilt::driver::{Call, CaptureMode, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error, IpcError, Route, StrategyKind};
+use seamalloc::driver::sim::{Piece, Range, SimGpu};
+use seamalloc::driver::{Call, CaptureMode, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, IpcError, Route, StrategyKind};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -146,7 +146,7 @@ fn names_that_name_nothing_are_refused() {
     let (_gpu, allocator) = of(StrategyKind::Stitch);
     let shared = allocator.share(allocator.allocate(MIB, A).unwrap()).unwrap();
     let (other, receiver) = of(StrategyKind::Stitch);
-    for handle in [&b""[..], b"memquilt", &[7; 64], &shared.handle[..shared.handle.len() - 1]] {
+    for handle in [&b""[..], b"seam-ipc", &[7; 64], &shared.handle[..shared.handle.len() - 1]] {
         let error = receiver.open_shared(handle).unwrap_err();
         assert!(matches!(error, Error::Ipc(IpcError::BadHandle { .. })), "{error}");
     }
@@ -244,7 +244,7 @@ fn a_capture_is_not_harmed() {
 }
 
 /// Set in the process that `what_failed_once_may_work_later` starts.
-const FEW_FILES: &str = "MEMQUILT_TEST_FEW_FILES";
+const FEW_FILES: &str = "SEAMALLOC_TEST_FEW_FILES";
 
 /// In a process of its own, for no other test may have shared memory before.
 #[test]
@@ -273,7 +273,7 @@ fn what_failed_once_may_work_later() {
 }
 
 /// Set in the process that `another_process_opens_it` starts: the name, and what it should find.
-const NAME: &str = "MEMQUILT_TEST_SHARED";
+const NAME: &str = "SEAMALLOC_TEST_SHARED";
 
 #[test]
 fn another_process_opens_it() {
@@ -327,7 +327,7 @@ fn a_process_that_has_stopped_keeps_no_other_waiting() {
     let shared = allocator.share(allocator.allocate(MIB, A).unwrap()).unwrap();
     // The name as the opener makes it, of the process and the first half of the secret.
     let hex: String = shared.handle[16..24].iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = SocketAddr::from_abstract_name(format!("memquilt-{}-{hex}", std::process::id())).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("seamalloc-{}-{hex}", std::process::id())).unwrap();
     let silent: Vec<UnixStream> = (0..8).map(|_| UnixStream::connect_addr(&name).unwrap()).collect();
     let (_other, receiver) = of(StrategyKind::Stitch);
     let opened = receiver.open_shared(&shared.handle).unwrap();

@@ -5,12 +5,12 @@
 mod random;
 mod simulated;
 
-use memquilt::driver::sim::{CaptureMode, SimConfig, SimGpu};
-use memquilt::driver::{Call, Status, StreamId};
-use memquilt::fragmentation::Owner;
-use memquilt::shortage::{Advice, Cause, Limit};
-use memquilt::{Allocator, Config, Error, Fragmentation, OutOfMemory, Route, StrategyKind};
 use random::Random;
+use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
+use seamalloc::driver::{Call, Status, StreamId};
+use seamalloc::fragmentation::Owner;
+use seamalloc::shortage::{Advice, Cause, Limit};
+use seamalloc::{Allocator, Config, Error, Fragmentation, OutOfMemory, Route, StrategyKind};
 use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;

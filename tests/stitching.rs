@@ -4,9 +4,9 @@
 
 mod simulated;
 
-use memquilt::driver::sim::{Range, SimGpu};
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error};
+use seamalloc::driver::sim::{Range, SimGpu};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -319,7 +319,7 @@ fn a_view_stays_while_any_stream_that_used_it_is_behind() {
     let side = allocator.allocate(2 * CHUNK, SIDE).unwrap();
     let main = allocator.allocate(2 * CHUNK, MAIN).unwrap();
     assert_eq!((allocator.stats().views_built, allocator.stats().views_reused), (1, 2));
-    let range = memquilt::driver::sim::Range { address: main, size: 2 * CHUNK };
+    let range = seamalloc::driver::sim::Range { address: main, size: 2 * CHUNK };
     gpu.launch(MAIN, &[range], 1_000_000_000).unwrap();
     allocator.free(main).unwrap();
     allocator.free(side).unwrap();

@@ -5,9 +5,9 @@
 
 mod simulated;
 
-use memquilt::driver::sim::SimGpu;
-use memquilt::driver::{Call, Status, StreamId};
-use memquilt::{Allocator, Config, Error};
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::{Call, Status, StreamId};
+use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

@@ -5,10 +5,10 @@
 mod random;
 mod simulated;
 
-use memquilt::driver::StreamId;
-use memquilt::driver::sim::{Range, SimGpu};
-use memquilt::{Allocator, Config, Error, StrategyKind};
 use random::Random;
+use seamalloc::driver::StreamId;
+use seamalloc::driver::sim::{Range, SimGpu};
+use seamalloc::{Allocator, Config, Error, StrategyKind};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memquilt::trace::{PyTorchSnapshot, Trace, TraceEvent, read_path, read_snapshot};
+use seamalloc::trace::{PyTorchSnapshot, Trace, TraceEvent, read_path, read_snapshot};
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -72,7 +72,7 @@ fn a_snapshot_whose_history_wrapped() {
 #[test]
 fn the_recorded_traces() {
     for (name, allocations) in [("moe-R", 23_125), ("opt1.3b-R", 28_732), ("resnet-multi", 53_813)] {
-        let traces = read_path(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("traces/{name}.mqt"))).unwrap();
+        let traces = read_path(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("traces/{name}.seam"))).unwrap();
         let [trace] = traces.as_slice() else { panic!("{} traces", traces.len()) };
         assert_eq!(trace.name, name);
         let (counts, peak, _) = figures(trace);

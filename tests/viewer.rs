@@ -8,12 +8,12 @@ mod random;
 mod simulated;
 mod viewer_rules;
 
-use memquilt::driver::sim::{Range, SimGpu};
-use memquilt::driver::{Driver, StreamId};
-use memquilt::observer::{Action, Event, Observer};
-use memquilt::snapshot::Snapshot;
-use memquilt::{Allocator, Config, PoolBlock, PoolId, Segments, StrategyKind};
 use random::Random;
+use seamalloc::driver::sim::{Range, SimGpu};
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::observer::{Action, Event, Observer};
+use seamalloc::snapshot::Snapshot;
+use seamalloc::{Allocator, Config, PoolBlock, PoolId, Segments, StrategyKind};
 use std::sync::{Arc, Mutex};
 use viewer_rules::{Viewer, coverage, live};
 

@@ -1,6 +1,6 @@
 """Replays csv traces through PyTorch's own allocator, native and with expandable segments, and prints what it reserved.
 
-    memquilt convert kv-batch kv-batch.csv.gz          # here, no GPU needed
+    seamalloc convert kv-batch kv-batch.csv.gz          # here, no GPU needed
     python3 torch_replay.py kv-batch.csv.gz ...         # on a machine with a GPU and PyTorch
 
 One JSON object a line. A free that waited for another stream is made where the trace says that it completed.

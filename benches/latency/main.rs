@@ -13,12 +13,12 @@ mod around;
 mod stage;
 
 use around::Around;
-use memquilt::driver::Driver;
-use memquilt::driver::StreamId;
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::trace::recorded;
-use memquilt::trace::workload::{self, Scale};
-use memquilt::{Allocator, Config, StrategyKind};
+use seamalloc::driver::Driver;
+use seamalloc::driver::StreamId;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::trace::recorded;
+use seamalloc::trace::workload::{self, Scale};
+use seamalloc::{Allocator, Config, StrategyKind};
 use stage::{ops_of, pass};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

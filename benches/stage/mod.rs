@@ -2,15 +2,15 @@
 
 #![allow(dead_code, reason = "every benchmark uses a part")]
 
-use memquilt::driver::cuda::CudaDriver;
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{Driver, StreamId};
-use memquilt::trace::{Trace, TraceEvent};
-use memquilt::{Allocator, Config};
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::trace::{Trace, TraceEvent};
+use seamalloc::{Allocator, Config};
 use std::sync::Arc;
 
 /// The environment variable that names the device: sim:h200 (the default) or another simulated one, or cuda:N.
-const DEVICE: &str = "MEMQUILT_BENCH_DEVICE";
+const DEVICE: &str = "SEAMALLOC_BENCH_DEVICE";
 
 /// The device of all benchmarks.
 pub(crate) enum Device {

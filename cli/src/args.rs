@@ -2,12 +2,12 @@
 
 use crate::study::Study;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
-use memquilt::driver::cuda::CudaDriver;
-use memquilt::driver::sim::SimConfig;
-use memquilt::trace::replay::ReplayOptions;
-use memquilt::trace::workload::MAX_STEPS;
-use memquilt::trace::{ENDINGS, can_write};
-use memquilt::{Config, ConfigError, StrategyKind};
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::sim::SimConfig;
+use seamalloc::trace::replay::ReplayOptions;
+use seamalloc::trace::workload::MAX_STEPS;
+use seamalloc::trace::{ENDINGS, can_write};
+use seamalloc::{Config, ConfigError, StrategyKind};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ const MAX_PASSES: u32 = 10_000;
 /// A GPU memory allocator, judged: replays allocation traces and stress patterns on a simulated GPU, strategy beside
 /// strategy.
 #[derive(Debug, Parser)]
-#[command(name = "memquilt", version, after_help = EXIT_CODES, max_term_width = 110)]
+#[command(name = "seamalloc", version, after_help = EXIT_CODES, max_term_width = 110)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -28,7 +28,7 @@ pub(crate) struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory.
-Set MEMQUILT_LOG=debug to see what the allocator logs.";
+Set SEAMALLOC_LOG=debug to see what the allocator logs.";
 
 const COLUMNS: &str = "\
 What the columns say:
@@ -101,7 +101,7 @@ const FIT_COLUMNS: &str = "\
 What the columns say:
   live          the most bytes requested and not freed: no strategy can do with less
   smallest      the least GPU memory on which every pass still runs, to 2 MiB; at what cost,
-                `memquilt replay --device sim:h200,capacity=SIZE` shows
+                `seamalloc replay --device sim:h200,capacity=SIZE` shows
   above live    how much more that is than live
   reserved GiB where plenty
                 the most bytes held where memory is plenty
@@ -136,21 +136,21 @@ pub(crate) enum Command {
     /// Run real PyTorch jobs and generated recompute-style patterns, every strategy side by side.
     #[command(after_help = COLUMNS, after_long_help = format!("{COLUMNS}\n\n{KEYS}"))]
     Stress(StressArgs),
-    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .mqt.
+    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .seam.
     #[command(after_help = COLUMNS, after_long_help = format!("{COLUMNS}\n\n{KEYS}"),
-              override_usage = "memquilt replay [OPTIONS] <TRACE>...")]
+              override_usage = "seamalloc replay [OPTIONS] <TRACE>...")]
     Replay(TraceArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
-    #[command(after_help = FIT_COLUMNS, override_usage = "memquilt fit [OPTIONS] <TRACE>...")]
+    #[command(after_help = FIT_COLUMNS, override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
     Fit(TraceArgs),
     /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
     /// could be.
-    #[command(after_help = WHATIF_COLUMNS, override_usage = "memquilt whatif [OPTIONS] <TRACE>...")]
+    #[command(after_help = WHATIF_COLUMNS, override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]
     Whatif(TraceArgs),
     /// Replay traces with every value of an option of `stitch`, to see what it costs and gains.
     #[command(subcommand)]
     Study(Study),
-    /// Convert a trace: from any format that is read, to .mqt, .csv or .csv.gz.
+    /// Convert a trace: from any format that is read, to .seam, .csv or .csv.gz.
     Convert(ConvertArgs),
     /// Print a completion script for a shell.
     Completions {
@@ -236,7 +236,7 @@ pub(crate) struct StressArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
-    /// Trace files, or names of recorded jobs and generated workloads (see `memquilt stress --list`).
+    /// Trace files, or names of recorded jobs and generated workloads (see `seamalloc stress --list`).
     #[arg(value_name = "TRACE", value_hint = ValueHint::FilePath)]
     pub(crate) traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -250,7 +250,7 @@ pub(crate) struct ConvertArgs {
     /// A trace in any format that is read, or the name of a recorded job or a generated workload.
     #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
     pub(crate) from: PathBuf,
-    /// Where to; the name's end tells the format: .mqt, .csv or .csv.gz.
+    /// Where to; the name's end tells the format: .seam, .csv or .csv.gz.
     #[arg(value_name = "TO", value_hint = ValueHint::FilePath, value_parser = destination)]
     pub(crate) to: PathBuf,
     #[command(flatten)]

@@ -1,9 +1,9 @@
-//! `memquilt convert`: one trace format into another.
+//! `seamalloc convert`: one trace format into another.
 
 use crate::args::ConvertArgs;
 use crate::failure::Failure;
 use crate::source;
-use memquilt::trace::{TraceError, write_path};
+use seamalloc::trace::{TraceError, write_path};
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<(), Failure> {
     let traces = source::load(&args.from, args.generate)?;

@@ -1,7 +1,7 @@
 //! What ends the command without success, and with which exit code.
 
-use memquilt::trace::TraceError;
-use memquilt::trace::replay::ReplayError;
+use seamalloc::trace::TraceError;
+use seamalloc::trace::replay::ReplayError;
 use std::path::PathBuf;
 
 /// Exit code where the command line is wrong.
@@ -20,7 +20,7 @@ pub(crate) enum Failure {
     Read { path: PathBuf, error: std::io::Error },
     #[error(
         "cannot read {path}: no such file, and no recorded job or generated workload has this name \
-         (`memquilt stress --list` shows the names){nearest}", path = .path.display()
+         (`seamalloc stress --list` shows the names){nearest}", path = .path.display()
     )]
     NoSuchTrace { path: PathBuf, nearest: String },
     #[error("cannot write {path}: {error}", path = .path.display())]

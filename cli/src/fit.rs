@@ -1,4 +1,4 @@
-//! `memquilt fit`: the smallest memory on which each strategy still runs a trace.
+//! `seamalloc fit`: the smallest memory on which each strategy still runs a trace.
 
 use crate::args::{Color, Device, TraceArgs};
 use crate::failure::Failure;
@@ -6,10 +6,10 @@ use crate::output::{self, Column, Output, gib};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::Cell;
-use memquilt::trace::Trace;
-use memquilt::trace::fit::{FitReport, LARGEST, fit};
-use memquilt::trace::replay::ReplayOptions;
-use memquilt::units::format_bytes_exactly;
+use seamalloc::trace::Trace;
+use seamalloc::trace::fit::{FitReport, LARGEST, fit};
+use seamalloc::trace::replay::ReplayOptions;
+use seamalloc::units::format_bytes_exactly;
 
 const COLUMNS: [Column; 7] = [
     Column::text("trace"),

@@ -1,4 +1,4 @@
-//! The `memquilt` command: allocation traces and stress patterns on a simulated GPU, strategy beside strategy.
+//! The `seamalloc` command: allocation traces and stress patterns on a simulated GPU, strategy beside strategy.
 
 mod args;
 mod convert;
@@ -18,11 +18,11 @@ use clap::{CommandFactory, Parser};
 use failure::Failure;
 use std::process::ExitCode;
 
-/// Without MEMQUILT_LOG: failures, and options that have no effect.
-const LOGGED: &str = "error,memquilt::config=warn";
+/// Without SEAMALLOC_LOG: failures, and options that have no effect.
+const LOGGED: &str = "error,seamalloc::config=warn";
 
 fn main() -> ExitCode {
-    let level = tracing_subscriber::EnvFilter::try_from_env("MEMQUILT_LOG").unwrap_or_else(|_| LOGGED.into());
+    let level = tracing_subscriber::EnvFilter::try_from_env("SEAMALLOC_LOG").unwrap_or_else(|_| LOGGED.into());
     let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
     // Plain, since --color is not known before the command line is read.
     log.with_ansi(false).without_time().init();
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             // clap panics where it cannot write.
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "memquilt", &mut script);
+            clap_complete::generate(*shell, &mut Cli::command(), "seamalloc", &mut script);
             output::print(String::from_utf8_lossy(&script).trim_end())
         }
     };

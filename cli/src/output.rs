@@ -6,8 +6,8 @@ use crate::picture::Picture;
 use comfy_table::{
     Attribute, Cell, CellAlignment, Color as Colour, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle,
 };
-use memquilt::driver::CallStats;
-use memquilt::units::format_bytes;
+use seamalloc::driver::CallStats;
+use seamalloc::units::format_bytes;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
@@ -200,7 +200,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// The one line that a failure prints.
 pub(crate) fn complain(failure: &Failure) {
     // If standard error is closed, nobody is listening.
-    let _ = writeln!(std::io::stderr().lock(), "memquilt: {failure}");
+    let _ = writeln!(std::io::stderr().lock(), "seamalloc: {failure}");
 }
 
 #[cfg(test)]

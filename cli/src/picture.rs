@@ -67,7 +67,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
 
 /// The command line as it would be typed, without what only concerns the picture.
 fn command(args: impl Iterator<Item = OsString>) -> String {
-    let mut out = "$ memquilt".to_owned();
+    let mut out = "$ seamalloc".to_owned();
     let mut args = args.skip(1);
     while let Some(arg) = args.next() {
         let arg = arg.to_string_lossy();
@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn the_command_is_shown_without_the_picture_itself() {
-        let line = "memquilt stress --svg a.svg comb --color=always --device sim:h200 --svg=b.svg --lag 5";
+        let line = "seamalloc stress --svg a.svg comb --color=always --device sim:h200 --svg=b.svg --lag 5";
         let shown = command(line.split(' ').map(OsString::from));
-        assert_eq!(shown, "$ memquilt stress comb --device sim:h200 --lag 5");
+        assert_eq!(shown, "$ seamalloc stress comb --device sim:h200 --lag 5");
     }
 }

@@ -1,4 +1,4 @@
-//! `memquilt replay`: traces through every strategy, side by side. What `stress` prints comes from here too.
+//! `seamalloc replay`: traces through every strategy, side by side. What `stress` prints comes from here too.
 
 use crate::args::{Color, Device, RunArgs, TraceArgs};
 use crate::failure::Failure;
@@ -6,9 +6,9 @@ use crate::output::{self, Column, Output, bytes, gib, ms};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::{Cell, ColumnConstraint, Table};
-use memquilt::trace::Trace;
-use memquilt::trace::replay::{PassReport, replay, replay_on_cuda};
-use memquilt::{OutOfMemory, StrategyKind};
+use seamalloc::trace::Trace;
+use seamalloc::trace::replay::{PassReport, replay, replay_on_cuda};
+use seamalloc::{OutOfMemory, StrategyKind};
 
 const COLUMNS: [Column; 11] = [
     Column::text("trace"),

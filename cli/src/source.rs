@@ -2,9 +2,9 @@
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
-use memquilt::nearest::near;
-use memquilt::trace::workload::{self, Scale, Workload};
-use memquilt::trace::{Trace, TraceError, read_path, recorded};
+use seamalloc::nearest::near;
+use seamalloc::trace::workload::{self, Scale, Workload};
+use seamalloc::trace::{Trace, TraceError, read_path, recorded};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,8 @@ pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<Vec<
     if paths.is_empty() {
         let jobs: Vec<_> = recorded::JOBS.iter().map(|job| job.name).collect();
         return Err(Failure::Usage(format!(
-            "no trace is given; expected a PyTorch memory snapshot (.pickle, .pickle.gz, .json), a trace (.mqt, .csv, \
-             .csv.gz), or the name of a recorded job ({}) or of a generated workload (`memquilt stress --list`)",
+            "no trace is given; expected a PyTorch memory snapshot (.pickle, .pickle.gz, .json), a trace (.seam, .csv, \
+             .csv.gz), or the name of a recorded job ({}) or of a generated workload (`seamalloc stress --list`)",
             jobs.join(", ")
         )));
     }
@@ -105,7 +105,7 @@ pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
         let before = out.len();
         out.extend(all.iter().filter(|entry| entry.name() == name || entry.group() == name).copied());
         if out.len() == before {
-            let text = format!("no workload or group is called `{name}` (`memquilt stress --list` shows all)");
+            let text = format!("no workload or group is called `{name}` (`seamalloc stress --list` shows all)");
             return Err(Failure::Usage(text + &suggestion(name)));
         }
     }

@@ -1,4 +1,4 @@
-//! `memquilt stress`: the recorded jobs and the generated patterns, every strategy side by side.
+//! `seamalloc stress`: the recorded jobs and the generated patterns, every strategy side by side.
 
 use crate::args::{Color, StressArgs};
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `memquilt whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be.
+//! `seamalloc whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be.
 
 use crate::args::{Color, Device, TraceArgs};
 use crate::failure::Failure;
@@ -6,8 +6,8 @@ use crate::output::{self, Column, Output, bytes, gib, utilization};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::Cell;
-use memquilt::StrategyKind;
-use memquilt::trace::whatif::{LARGEST_FACTOR, WhatIf, whatif};
+use seamalloc::StrategyKind;
+use seamalloc::trace::whatif::{LARGEST_FACTOR, WhatIf, whatif};
 
 const COLUMNS: [Column; 7] = [
     Column::text("trace"),

@@ -1,7 +1,7 @@
 //! Ten million operations of a program that is hard on an allocator, on the simulated GPU: what the allocator's own tables
 //! take must not grow.
 //!
-//! `cargo run --release --example endurance [OPERATIONS [OPTIONS]]`, with options as `memquilt --conf` takes them.
+//! `cargo run --release --example endurance [OPERATIONS [OPTIONS]]`, with options as `seamalloc --conf` takes them.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "an example prints, and one that cannot run should stop")]
 

@@ -8,9 +8,9 @@
 use super::around::Around;
 use super::heap::{At, Part, held_by};
 use super::random::Random;
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{Driver, StreamId};
-use memquilt::{Allocator, Config, Error};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

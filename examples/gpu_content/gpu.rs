@@ -3,7 +3,7 @@
 //! Owns: the trait [`Gpu`], and which word belongs where. Word i of a block with the tag t holds a scrambled
 //! `t << 32 | i`; scrambling is a bijection, so that a wrong word tells whose it is.
 
-use memquilt::driver::{CaptureMode, Driver, StreamId};
+use seamalloc::driver::{CaptureMode, Driver, StreamId};
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;

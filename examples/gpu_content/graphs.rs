@@ -11,8 +11,8 @@
 use crate::gpu::{GraphId, Kernel, Outcome, Words};
 use crate::program::Program;
 use crate::sabotage::Sabotage;
-use memquilt::driver::{CaptureMode, EventId, StreamId};
-use memquilt::{PoolId, Route};
+use seamalloc::driver::{CaptureMode, EventId, StreamId};
+use seamalloc::{PoolId, Route};
 use std::sync::atomic::Ordering;
 
 const MODES: [CaptureMode; 3] = [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];

@@ -10,7 +10,7 @@
 //!
 //! | option | meaning |
 //! |---|---|
-//! | `--conf OPTIONS` | the allocator's, as `memquilt --conf` takes them |
+//! | `--conf OPTIONS` | the allocator's, as `seamalloc --conf` takes them |
 //! | `--seed N` | of the random program; 1 |
 //! | `--seconds S`, `--operations N` | how long, by the clock or for each thread; 10 seconds |
 //! | `--threads N`, `--streams N` | threads, and streams of each, beside the default stream; 2 and 3 |
@@ -34,9 +34,9 @@ mod sim;
 mod speed;
 
 use gpu::{Gpu, Outcome};
-use memquilt::Config;
-use memquilt::units::parse_bytes;
 use run::{Plan, Report, Until, run};
+use seamalloc::Config;
+use seamalloc::units::parse_bytes;
 use serde_json::json;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -9,8 +9,8 @@ use crate::gpu::{Gpu, Kernel, Outcome, WORD, Words};
 use crate::graphs::Graphs;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use memquilt::driver::{Driver, EventId, StreamId};
-use memquilt::{Allocator, Error, PoolId};
+use seamalloc::driver::{Driver, EventId, StreamId};
+use seamalloc::{Allocator, Error, PoolId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -240,7 +240,7 @@ impl Program {
     }
 
     /// What a request gave: all words of the block; none where memory is short.
-    pub(crate) fn obtained(&mut self, address: memquilt::Result<u64>) -> Outcome<Option<Words>> {
+    pub(crate) fn obtained(&mut self, address: seamalloc::Result<u64>) -> Outcome<Option<Words>> {
         let address = match address {
             Ok(address) => address,
             Err(Error::OutOfMemory(_)) => {

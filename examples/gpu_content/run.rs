@@ -3,8 +3,8 @@
 use crate::gpu::{Findings, Gpu, Outcome};
 use crate::program::{Program, Shared, Tally};
 use crate::sabotage::{self, Sabotage};
-use memquilt::driver::StreamId;
-use memquilt::{Allocator, Config, Stats};
+use seamalloc::driver::StreamId;
+use seamalloc::{Allocator, Config, Stats};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -2,7 +2,7 @@
 //!
 //! Owns: which mistakes there are, and the one that is the driver's.
 
-use memquilt::driver::{
+use seamalloc::driver::{
     CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Handle, MemoryInfo, StreamId,
 };
 use std::str::FromStr;

@@ -4,9 +4,9 @@
 //! ends, so that one that runs too early finds, or leaves, wrong words.
 
 use crate::gpu::{Findings, Gpu, GraphId, Kernel, Key, Outcome, WORD, Words, WrongWord};
-use memquilt::driver::sim::{Piece, Range, SimConfig, SimGpu};
-use memquilt::driver::{CaptureMode, Driver, StreamId};
 use parking_lot::Mutex;
+use seamalloc::driver::sim::{Piece, Range, SimConfig, SimGpu};
+use seamalloc::driver::{CaptureMode, Driver, StreamId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 
 use crate::cuda::Cuda;
 use crate::gpu::{Gpu, Kernel, Outcome, WORD, Words};
-use memquilt::driver::StreamId;
-use memquilt::{Allocator, Config};
+use seamalloc::driver::StreamId;
+use seamalloc::{Allocator, Config};
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;

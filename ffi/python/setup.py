@@ -3,7 +3,7 @@
 No extension module is built, so the wheel is for every Python 3 of a platform. maturin and setuptools-rust make
 extension modules, named and tagged for one Python; this is one command line instead.
 
-MEMQUILT_CARGO_PROFILE names a profile of cargo other than `release`.
+SEAMALLOC_CARGO_PROFILE names a profile of cargo other than `release`.
 """
 
 import json
@@ -20,7 +20,7 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 WORKSPACE = HERE.parent.parent
-PACKAGE = HERE / "memquilt"
+PACKAGE = HERE / "seamalloc"
 
 
 def version():
@@ -30,9 +30,9 @@ def version():
 
 
 def build_library():
-    """Builds libmemquilt and says where it is."""
-    profile = os.environ.get("MEMQUILT_CARGO_PROFILE", "release")
-    command = ["cargo", "build", "--locked", "-p", "memquilt-ffi", "--profile", profile]
+    """Builds libseamalloc and says where it is."""
+    profile = os.environ.get("SEAMALLOC_CARGO_PROFILE", "release")
+    command = ["cargo", "build", "--locked", "-p", "seamalloc-ffi", "--profile", profile]
     try:
         built = subprocess.run(
             [*command, "--message-format=json-render-diagnostics"],
@@ -41,22 +41,22 @@ def build_library():
             check=True,
         )
     except FileNotFoundError:
-        sys.exit("memquilt is built with cargo, which is missing: install Rust from https://rustup.rs")
+        sys.exit("seamalloc is built with cargo, which is missing: install Rust from https://rustup.rs")
     for line in built.stdout.splitlines():
         message = json.loads(line)
         if message.get("reason") == "compiler-artifact" and "cdylib" in message["target"]["kind"]:
             return next(Path(name) for name in message["filenames"] if name.endswith(".so"))
-    sys.exit("cargo built no libmemquilt.so; Linux is needed")
+    sys.exit("cargo built no libseamalloc.so; Linux is needed")
 
 
 class BuildWithLibrary(build_py):
     """Puts the library and its header beside the Python files."""
 
     def run(self):
-        if not (WORKSPACE / "ffi" / "memquilt.h").is_file():
-            sys.exit("memquilt is built inside of its repository: pip install ./ffi/python")
-        shutil.copy2(build_library(), PACKAGE / "libmemquilt.so")
-        shutil.copy2(WORKSPACE / "ffi" / "memquilt.h", PACKAGE / "memquilt.h")
+        if not (WORKSPACE / "ffi" / "seamalloc.h").is_file():
+            sys.exit("seamalloc is built inside of its repository: pip install ./ffi/python")
+        shutil.copy2(build_library(), PACKAGE / "libseamalloc.so")
+        shutil.copy2(WORKSPACE / "ffi" / "seamalloc.h", PACKAGE / "seamalloc.h")
         # A library of another profile that is left from before may be the newer file.
         self.force = True
         super().run()

@@ -5,7 +5,7 @@ use crate::instance::Instance;
 use crate::registry::{self, enter};
 use crate::status::{Failure, Outcome, Status};
 use crate::{AllocatorId, Stream};
-use memquilt::{CallbackId, Config, MemoryPressure as Pressure};
+use seamalloc::{CallbackId, Config, MemoryPressure as Pressure};
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
@@ -18,7 +18,7 @@ pub const NO_LIMIT: u64 = u64::MAX;
 /// `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 /// the defaults. `*allocator` is set to 0 where this fails.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_create(
+pub unsafe extern "C" fn seam_create(
     device: *const c_char,
     options: *const c_char,
     allocator: *mut AllocatorId,
@@ -34,11 +34,11 @@ pub unsafe extern "C" fn mq_create(
     unsafe { give(allocator, 0, "allocator", create) }
 }
 
-/// Options, as `mq_create` takes them, in the library's own words: each that differs from its default, once. "" if none
-/// does. `MQ_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
-/// fork then. The buffer is as in `mq_stats_json`.
+/// Options, as `seam_create` takes them, in the library's own words: each that differs from its default, once. "" if none
+/// does. `SEAM_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
+/// fork then. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_read_options(
+pub unsafe extern "C" fn seam_read_options(
     options: *const c_char,
     buffer: *mut c_char,
     capacity: usize,
@@ -55,14 +55,14 @@ pub unsafe extern "C" fn mq_read_options(
 /// Where other threads are in a call with the allocator, or this is called from a callback of it, the last such call does
 /// the work.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_destroy(allocator: AllocatorId) -> Status {
+pub extern "C" fn seam_destroy(allocator: AllocatorId) -> Status {
     call(|| registry::remove(allocator))
 }
 
 /// `size` bytes for work on `stream`, at a multiple of 512. 0 bytes are NULL, which is no error. `*address` is set to
 /// NULL where this fails.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_malloc(
+pub unsafe extern "C" fn seam_malloc(
     allocator: AllocatorId,
     size: usize,
     stream: Stream,
@@ -87,22 +87,22 @@ pub(crate) fn pointer(address: u64) -> *mut c_void {
 /// Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
 /// memory at once. NULL is ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_free(allocator: AllocatorId, address: *mut c_void) -> Status {
+pub extern "C" fn seam_free(allocator: AllocatorId, address: *mut c_void) -> Status {
     call(|| Ok(enter(allocator)?.allocator.free(address.addr() as u64)?))
 }
 
-/// As `mq_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
+/// As `seam_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
 /// allocated for, it waits for both.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_free_on(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
+pub extern "C" fn seam_free_on(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| free_on(&*enter(allocator)?, address, stream))
 }
 
-/// As `mq_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
-/// it with `mq_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
+/// As `seam_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
+/// it with `seam_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
 /// `stream` too has passed all that it was given so far.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_free_under(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
+pub extern "C" fn seam_free_under(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| Ok(enter(allocator)?.allocator.free_under(address.addr() as u64, boundary::stream(stream)?)?))
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn free_on(instance: &Instance, address: *mut c_void, handle: Stream)
 
 /// Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_record_stream(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
+pub extern "C" fn seam_record_stream(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| {
         let instance = enter(allocator)?;
         Ok(instance.allocator.record_stream(address.addr() as u64, boundary::stream(stream)?)?)
@@ -122,21 +122,21 @@ pub extern "C" fn mq_record_stream(allocator: AllocatorId, address: *mut c_void,
 
 /// The program is about to destroy `stream`: it is waited for, and never named to the device again. Its free memory serves
 /// others. Blocks that were allocated for it stay valid and are of no stream: where other streams use them on, say so with
-/// `mq_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
+/// `seam_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_forget_stream(allocator: AllocatorId, stream: Stream) -> Status {
+pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> Status {
     call(|| Ok(enter(allocator)?.allocator.forget_stream(boundary::stream(stream)?)?))
 }
 
 /// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {
+pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {
     call(|| Ok(enter(allocator)?.allocator.enable_peer_access(ordinal)?))
 }
 
 /// The size in bytes of the allocation that starts at `address`, rounding included.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
+pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
     let look = || Ok(enter(allocator)?.allocator.size_of(address.addr() as u64)? as usize);
     // SAFETY: as for every function (see the header).
     unsafe { give(size, 0, "size", look) }
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn mq_size_of(allocator: AllocatorId, address: *mut c_void
 /// Gives all free memory back to the device that can be, after a wait for the streams that still use some. `given` gets
 /// the bytes given back; it may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
+pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.empty_cache()?)) }
 }
@@ -153,38 +153,38 @@ pub unsafe extern "C" fn mq_empty_cache(allocator: AllocatorId, given: *mut u64)
 /// Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
 /// only where that is needed. `given` gets the bytes given back, fewer only where not as much is free; it may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_trim(allocator: AllocatorId, bytes: u64, given: *mut u64) -> Status {
+pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.trim(bytes)?)) }
 }
 
-/// Limits the physical bytes that the allocator may hold at any moment; `MQ_NO_LIMIT` lifts the limit. Free memory
+/// Limits the physical bytes that the allocator may hold at any moment; `SEAM_NO_LIMIT` lifts the limit. Free memory
 /// beyond it is given back at once.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_set_memory_limit(allocator: AllocatorId, bytes: u64) -> Status {
+pub extern "C" fn seam_set_memory_limit(allocator: AllocatorId, bytes: u64) -> Status {
     call(|| Ok(enter(allocator)?.allocator.set_memory_limit((bytes != NO_LIMIT).then_some(bytes))?))
 }
 
 /// Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
 /// the limit.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_set_memory_fraction(allocator: AllocatorId, fraction: f64) -> Status {
+pub extern "C" fn seam_set_memory_fraction(allocator: AllocatorId, fraction: f64) -> Status {
     call(|| Ok(enter(allocator)?.allocator.set_memory_fraction(fraction)?))
 }
 
-/// The part of the device's memory that the allocator may hold at most, as `mq_set_memory_fraction` or the options have set
+/// The part of the device's memory that the allocator may hold at most, as `seam_set_memory_fraction` or the options have set
 /// it; 1 is no limit.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_get_memory_fraction(allocator: AllocatorId, fraction: *mut f64) -> Status {
+pub unsafe extern "C" fn seam_get_memory_fraction(allocator: AllocatorId, fraction: *mut f64) -> Status {
     let look = || Ok(enter(allocator)?.allocator.config().memory_fraction.unwrap_or(1.0));
     // SAFETY: as for every function (see the header).
     unsafe { give(fraction, 0.0, "fraction", look) }
 }
 
-/// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `MQ_STATUS_INTERNAL` where
+/// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `SEAM_STATUS_INTERNAL` where
 /// one is broken.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_check(allocator: AllocatorId) -> Status {
+pub extern "C" fn seam_check(allocator: AllocatorId) -> Status {
     call(|| enter(allocator)?.allocator.check().map_err(|broken| Failure::new(Status::Internal, broken)))
 }
 
@@ -202,7 +202,7 @@ pub struct MemoryPressure {
     pub reserved: u64,
     /// Of `reserved`, in blocks that the program has not freed.
     pub allocated: u64,
-    /// What the allocator may hold at most, or `MQ_NO_LIMIT`.
+    /// What the allocator may hold at most, or `SEAM_NO_LIMIT`.
     pub limit: u64,
 }
 
@@ -215,7 +215,7 @@ pub type PressureCallback = Option<unsafe extern "C" fn(pressure: *const MemoryP
 /// where it answers true, the request is tried again. Callbacks are called in the order in which they were added. `id`
 /// gets a number to remove it by; it may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_on_memory_pressure(
+pub unsafe extern "C" fn seam_on_memory_pressure(
     allocator: AllocatorId,
     callback: PressureCallback,
     user: *mut c_void,
@@ -242,9 +242,9 @@ pub unsafe extern "C" fn mq_on_memory_pressure(
     unsafe { offer(id, 0, add) }
 }
 
-/// Removes a callback. Another thread may still be in it. `MQ_STATUS_INVALID_ARGUMENT` if there is none of that number.
+/// Removes a callback. Another thread may still be in it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none of that number.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
+pub extern "C" fn seam_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
     call(|| match enter(allocator)?.allocator.remove_memory_callback(CallbackId::from_number(id)) {
         true => Ok(()),
         false => Err(Failure::argument(format!("there is no callback {id}"))),

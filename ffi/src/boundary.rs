@@ -6,7 +6,7 @@
 use crate::Stream;
 use crate::fork;
 use crate::status::{Failure, Outcome, Status, remember};
-use memquilt::driver::StreamId;
+use seamalloc::driver::StreamId;
 use std::any::Any;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,7 +33,7 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
     let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
-    Failure::new(Status::Internal, format!("internal error in memquilt: a panic: {said}"))
+    Failure::new(Status::Internal, format!("internal error in seamalloc: a panic: {said}"))
 }
 
 /// A text of C's. `what` names it in errors.
@@ -142,11 +142,11 @@ fn per_thread() -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{mq_clear_last_error, mq_last_error, mq_last_error_text};
+    use crate::status::{seam_clear_last_error, seam_last_error, seam_last_error_text};
 
     fn last_text() -> String {
         // SAFETY: it is never NULL and ends in a NUL.
-        unsafe { CStr::from_ptr(mq_last_error_text()) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(seam_last_error_text()) }.to_string_lossy().into_owned()
     }
 
     #[test]
@@ -158,13 +158,13 @@ mod tests {
             }
         }
         assert_eq!(call(|| panic!("something {}", "broke")), Status::Internal);
-        assert_eq!(mq_last_error(), Status::Internal);
+        assert_eq!(seam_last_error(), Status::Internal);
         assert!(last_text().contains("something broke"), "{}", last_text());
         assert_eq!(call(|| std::panic::panic_any(Bomb)), Status::Internal);
         assert_eq!(call(|| Ok(())), Status::Ok);
-        assert_eq!(mq_last_error(), Status::Internal, "success leaves the last error");
-        mq_clear_last_error();
-        assert_eq!((mq_last_error(), last_text()), (Status::Ok, String::new()));
+        assert_eq!(seam_last_error(), Status::Internal, "success leaves the last error");
+        seam_clear_last_error();
+        assert_eq!((seam_last_error(), last_text()), (Status::Ok, String::new()));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::AllocatorId;
 use crate::boundary::{call, give, write_text};
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
-use memquilt::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
+use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
 use serde_json::{Map, Value, json};
 use std::ffi::c_char;
 use std::ptr;
@@ -18,9 +18,9 @@ const MAX_STRUCT: usize = 64 << 10;
 pub struct Stat {
     /// Now.
     pub current: u64,
-    /// The most at any time since `mq_reset_peak_stats`.
+    /// The most at any time since `seam_reset_peak_stats`.
     pub peak: u64,
-    /// All that was ever added, since `mq_reset_accumulated_stats`.
+    /// All that was ever added, since `seam_reset_accumulated_stats`.
     pub allocated: u64,
     /// All that was ever taken away, since then.
     pub freed: u64,
@@ -43,7 +43,7 @@ pub struct StatByPool {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Of this struct: set it to `sizeof(mq_stats)` before the call. It comes back as what was filled in.
+    /// Of this struct: set it to `sizeof(seam_stats)` before the call. It comes back as what was filled in.
     pub size: usize,
     /// Blocks handed out and not freed by the program.
     pub allocation: StatByPool,
@@ -101,7 +101,7 @@ pub struct Stats {
     pub stalls: u64,
     /// Time of them in the driver, all together.
     pub stall_total_ns: u64,
-    /// The longest, since `mq_reset_peak_stats`.
+    /// The longest, since `seam_reset_peak_stats`.
     pub stall_worst_ns: u64,
 }
 
@@ -156,7 +156,7 @@ impl From<Figures> for Stats {
 
 /// What an allocator has done so far and holds now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_get_stats(allocator: AllocatorId, stats: *mut Stats) -> Status {
+pub unsafe extern "C" fn seam_get_stats(allocator: AllocatorId, stats: *mut Stats) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { fill(stats, || Ok(enter(allocator)?.allocator.stats().into())) }
 }
@@ -191,7 +191,7 @@ pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> S
 
 /// Sets every peak to the present value.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_reset_peak_stats(allocator: AllocatorId) -> Status {
+pub extern "C" fn seam_reset_peak_stats(allocator: AllocatorId) -> Status {
     call(|| {
         enter(allocator)?.allocator.reset_peak_stats();
         Ok(())
@@ -200,21 +200,21 @@ pub extern "C" fn mq_reset_peak_stats(allocator: AllocatorId) -> Status {
 
 /// Sets every accumulated figure to 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_reset_accumulated_stats(allocator: AllocatorId) -> Status {
+pub extern "C" fn seam_reset_accumulated_stats(allocator: AllocatorId) -> Status {
     call(|| {
         enter(allocator)?.allocator.reset_accumulated_stats();
         Ok(())
     })
 }
 
-/// The statistics as JSON: the fields of `mq_stats` by their names, the device, the options in force, the driver calls by
+/// The statistics as JSON: the fields of `seam_stats` by their names, the device, the options in force, the driver calls by
 /// name with their number and time, and a histogram of the stalls (below 1 us, 2 us, 4 us, ...).
 ///
 /// At most `capacity` bytes are written to `buffer`, the NUL at the end included, or nothing where they do not suffice
-/// (`MQ_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
+/// (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
 /// of 0, `buffer` may be NULL too. The length may differ from call to call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_stats_json(
+pub unsafe extern "C" fn seam_stats_json(
     allocator: AllocatorId,
     buffer: *mut c_char,
     capacity: usize,
@@ -227,16 +227,16 @@ pub unsafe extern "C" fn mq_stats_json(
 /// The largest request, in bytes, that some stream could be given of what is held free, stitched where that is allowed.
 /// Walks over all free ranges.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_largest_free(allocator: AllocatorId, bytes: *mut u64) -> Status {
+pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u64) -> Status {
     let look = || Ok(enter(allocator)?.allocator.fragmentation().largest_reachable());
     // SAFETY: as for every function (see the header).
     unsafe { give(bytes, 0, "bytes", look) }
 }
 
 /// How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
-/// could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `mq_stats_json`.
+/// could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_fragmentation_json(
+pub unsafe extern "C" fn seam_fragmentation_json(
     allocator: AllocatorId,
     buffer: *mut c_char,
     capacity: usize,

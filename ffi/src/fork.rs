@@ -29,13 +29,13 @@ pub(crate) fn admit() -> Outcome<()> {
 #[cold]
 fn admit_with_care() -> Outcome<()> {
     if is_child() {
-        let text = "this process was forked from one that uses memquilt: the memory, and the CUDA context, are the \
+        let text = "this process was forked from one that uses seamalloc: the memory, and the CUDA context, are the \
                     parent's; start processes that use the GPU with exec (PyTorch: start method `spawn`)";
         return Err(Failure::new(Status::Forked, text));
     }
     if IN_CALLBACK.try_with(Cell::get).unwrap_or(false) {
         let text = "filters and sources of private pools, and observers, run under the allocator's lock, and may call \
-                    nothing of memquilt";
+                    nothing of seamalloc";
         return Err(Failure::new(Status::Reentrant, text));
     }
     Ok(())

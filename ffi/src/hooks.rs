@@ -1,4 +1,4 @@
-//! The optional hooks of PyTorch's pluggable allocator, beside `memquilt_malloc` and `memquilt_free`.
+//! The optional hooks of PyTorch's pluggable allocator, beside `seamalloc_malloc` and `seamalloc_free`.
 //!
 //! They answer nothing: what fails becomes the last error of the thread, and a message.
 
@@ -6,7 +6,7 @@ use crate::Stream;
 use crate::boundary::{self, call};
 use crate::pluggable::{opened, plugged, tell};
 use crate::status::{Outcome, Status};
-use memquilt::{Error, PoolId, Route};
+use seamalloc::{Error, PoolId, Route};
 use std::ffi::{c_int, c_void};
 
 /// Runs a hook. `device` is named in the message.
@@ -17,9 +17,9 @@ fn hook(device: c_int, body: impl FnOnce() -> Outcome<()>) {
     }
 }
 
-/// For `set_record_stream_fn`: work on `stream` uses an allocation of `memquilt_malloc`, of whichever device.
+/// For `set_record_stream_fn`: work on `stream` uses an allocation of `seamalloc_malloc`, of whichever device.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_record_stream(address: *mut c_void, stream: Stream) {
+pub extern "C" fn seamalloc_record_stream(address: *mut c_void, stream: Stream) {
     hook(0, || {
         let (address, stream) = (address.addr() as u64, boundary::stream(stream)?);
         if address == 0 {
@@ -37,23 +37,23 @@ pub extern "C" fn memquilt_record_stream(address: *mut c_void, stream: Stream) {
 }
 
 /// For `set_reset_fn`, which `torch.cuda.empty_cache` calls: gives back all free memory of every device, as
-/// `mq_empty_cache`.
+/// `seam_empty_cache`.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_empty_cache() {
+pub extern "C" fn seamalloc_empty_cache() {
     hook(0, || Ok(opened().try_for_each(|instance| instance.allocator.empty_cache().map(|_| ()))?));
 }
 
-/// For `set_memory_fraction_fn`: as `mq_set_memory_fraction`.
+/// For `set_memory_fraction_fn`: as `seam_set_memory_fraction`.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_set_memory_fraction(fraction: f64, device: c_int) {
+pub extern "C" fn seamalloc_set_memory_fraction(fraction: f64, device: c_int) {
     hook(device, || Ok(plugged(device)?.1.allocator.set_memory_fraction(fraction)?));
 }
 
 /// For `set_begin_allocate_to_pool`: all requests for the device go to the private pool, in every thread, as if a stream
-/// were captured, until `memquilt_end_pool`. PyTorch passes the pool as a pair, which comes as two numbers, and behind it
+/// were captured, until `seamalloc_end_pool`. PyTorch passes the pool as a pair, which comes as two numbers, and behind it
 /// a `std::function`, which is not looked at.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_begin_pool(device: c_int, first: u64, second: u64, filter: *const c_void) {
+pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, filter: *const c_void) {
     let _ = filter;
     hook(device, || {
         let (allocator, pool) = (&plugged(device)?.1.allocator, PoolId(first, second));
@@ -66,14 +66,14 @@ pub extern "C" fn memquilt_begin_pool(device: c_int, first: u64, second: u64, fi
     });
 }
 
-/// For `set_end_allocate_to_pool_fn`: ends what `memquilt_begin_pool` began.
+/// For `set_end_allocate_to_pool_fn`: ends what `seamalloc_begin_pool` began.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_end_pool(device: c_int, first: u64, second: u64) {
+pub extern "C" fn seamalloc_end_pool(device: c_int, first: u64, second: u64) {
     hook(device, || Ok(plugged(device)?.1.allocator.end_allocate_to_pool(PoolId(first, second))?));
 }
 
-/// For `set_release_pool`: ends one use of the private pool, as `mq_pool_release`.
+/// For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_release_pool(device: c_int, first: u64, second: u64) {
+pub extern "C" fn seamalloc_release_pool(device: c_int, first: u64, second: u64) {
     hook(device, || Ok(plugged(device)?.1.allocator.release_pool(PoolId(first, second))?));
 }

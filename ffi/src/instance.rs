@@ -2,12 +2,12 @@
 
 use crate::status::{Failure, Outcome, Status};
 use crate::watching::Watchers;
-use memquilt::driver::Driver;
-use memquilt::driver::cuda::CudaDriver;
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::trace::Recorder;
-use memquilt::{Allocator, Config};
 use parking_lot::Mutex;
+use seamalloc::driver::Driver;
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::trace::Recorder;
+use seamalloc::{Allocator, Config};
 use std::sync::Arc;
 
 /// An allocator and what belongs to it.

@@ -1,4 +1,4 @@
-//! `libmemquilt`: memquilt for C, and for whatever loads C libraries. `memquilt.h` is generated from this crate.
+//! `libseamalloc`: seamalloc for C, and for whatever loads C libraries. `seamalloc.h` is generated from this crate.
 //!
 //! ```text
 //! allocator.rs   create and destroy; allocate, free, give back, limits; memory callbacks
@@ -9,7 +9,7 @@
 //! recording.rs   snapshots and traces, to files
 //! picture.rs     what an allocator holds, segment by segment
 //! watching.rs    who is told of what happens: the recorder, a callback
-//! pluggable.rs   memquilt_malloc and memquilt_free: PyTorch's pluggable signature
+//! pluggable.rs   seamalloc_malloc and seamalloc_free: PyTorch's pluggable signature
 //! hooks.rs       its other hooks: streams, the cache, limits, pools
 //! status.rs      what functions return, and a thread's last error
 //! boundary.rs    what every function does first and last; what C hands over
@@ -41,7 +41,7 @@ pub mod watching;
 
 use std::ffi::{CStr, c_char, c_void};
 
-/// The version of the binary interface that this header describes; `mq_abi_version` answers that of the library. The
+/// The version of the binary interface that this header describes; `seam_abi_version` answers that of the library. The
 /// number is in the library's soname too. It grows with every change that would break a compiled program; what is
 /// added (a function, a field at the end of a struct that begins with its size, a status) leaves it as it is.
 pub const ABI_VERSION: u32 = 1;
@@ -53,23 +53,23 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 };
 
 /// An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
-/// (`MQ_STATUS_INVALID_HANDLE`). 0 is none.
+/// (`SEAM_STATUS_INVALID_HANDLE`). 0 is none.
 pub type AllocatorId = u64;
 
 /// A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
 /// `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
-/// Any other must be a live stream of the allocator's device, which nobody can check: alive until `mq_forget_stream`, or
+/// Any other must be a live stream of the allocator's device, which nobody can check: alive until `seam_forget_stream`, or
 /// until the allocator is destroyed. On a simulated device every value is a stream.
 pub type Stream = *mut c_void;
 
-/// `MQ_ABI_VERSION` of the library that is loaded.
+/// `SEAM_ABI_VERSION` of the library that is loaded.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_abi_version() -> u32 {
+pub extern "C" fn seam_abi_version() -> u32 {
     ABI_VERSION
 }
 
 /// The version of the library that is loaded, such as "0.1.0".
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_version() -> *const c_char {
+pub extern "C" fn seam_version() -> *const c_char {
     VERSION.as_ptr()
 }

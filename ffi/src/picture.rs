@@ -6,8 +6,8 @@ use crate::pools::Pool;
 use crate::registry::enter;
 use crate::status::{Failure, Status};
 use crate::{AllocatorId, Stream};
-use memquilt::PoolId;
-use memquilt::snapshot::{BlockInfo, BlockState as State};
+use seamalloc::PoolId;
+use seamalloc::snapshot::{BlockInfo, BlockState as State};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -66,7 +66,7 @@ pub type SegmentVisitor =
 /// Shows what the allocator holds at this moment, the segments by address. The visitor is called without a lock of the
 /// library.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_visit_segments(allocator: AllocatorId, visitor: SegmentVisitor, user: *mut c_void) -> Status {
+pub extern "C" fn seam_visit_segments(allocator: AllocatorId, visitor: SegmentVisitor, user: *mut c_void) -> Status {
     call(|| {
         let visitor = visitor.ok_or_else(|| Failure::argument("visitor is NULL"))?;
         let user = User::new(user);

@@ -1,5 +1,5 @@
-//! The pair of functions that PyTorch and others load: `torch.cuda.memory.CUDAPluggableAllocator("libmemquilt.so",
-//! "memquilt_malloc", "memquilt_free")`.
+//! The pair of functions that PyTorch and others load: `torch.cuda.memory.CUDAPluggableAllocator("libseamalloc.so",
+//! "seamalloc_malloc", "seamalloc_free")`.
 //!
 //! Owns: one allocator for each device, made from the environment on the first use, and the words for those who cannot
 //! be answered with a status.
@@ -8,10 +8,10 @@ use crate::allocator::{User, allocate, free_on};
 use crate::boundary::{call, give, text};
 use crate::instance::Instance;
 use crate::registry::{self, enter_permanent};
-use crate::status::{Failure, Outcome, Status, mq_last_error_text};
+use crate::status::{Failure, Outcome, Status, seam_last_error_text};
 use crate::{AllocatorId, Stream, fork};
-use memquilt::Config;
 use parking_lot::Mutex;
+use seamalloc::Config;
 use std::cell::Cell;
 use std::env;
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// More than any machine has.
 const MAX_DEVICES: usize = 64;
 /// The allocators' options.
-const OPTIONS_VARIABLE: &str = "MEMQUILT_CONF";
+const OPTIONS_VARIABLE: &str = "SEAMALLOC_CONF";
 /// A simulated device instead of CUDA's.
-const DEVICE_VARIABLE: &str = "MEMQUILT_DEVICE";
+const DEVICE_VARIABLE: &str = "SEAMALLOC_DEVICE";
 
 /// The allocator of one device.
 type Plugged = (AllocatorId, &'static Instance);
@@ -36,7 +36,7 @@ struct Device {
     told: AtomicBool,
 }
 
-/// What MEMQUILT_CONF is put behind.
+/// What SEAMALLOC_CONF is put behind.
 static DEFAULTS: Mutex<String> = Mutex::new(String::new());
 
 static DEVICES: [Device; MAX_DEVICES] =
@@ -44,15 +44,15 @@ static DEVICES: [Device; MAX_DEVICES] =
 
 /// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 ///
-/// Each device has an allocator of its own, made on first use with the options in the environment variable MEMQUILT_CONF,
-/// and kept until the process ends; `mq_plugged` answers its handle. With MEMQUILT_DEVICE=sim:h200 (or another simulated
+/// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF,
+/// and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
 /// device) every device is a simulated one.
 ///
 /// NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
-/// (`mq_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
+/// (`seam_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
 /// call fails, and one message says so. In a forked child every call fails, and no message says so.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_malloc(size: usize, device: c_int, stream: Stream) -> *mut c_void {
+pub extern "C" fn seamalloc_malloc(size: usize, device: c_int, stream: Stream) -> *mut c_void {
     let mut address = ptr::null_mut();
     let status = call(|| {
         address = allocate(plugged(device)?.1, size, stream)?;
@@ -64,13 +64,13 @@ pub extern "C" fn memquilt_malloc(size: usize, device: c_int, stream: Stream) ->
     address
 }
 
-/// Frees what `memquilt_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
+/// Frees what `seamalloc_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
 /// not looked at. Where `stream` is not the one that the memory was allocated for, it waits for both. NULL is ignored.
 ///
 /// What fails (freed twice, of another device or allocator) changes nothing, becomes the last error of the thread, and a
 /// message. In a forked child, which holds copies of its parent's pointers, it does nothing.
 #[unsafe(no_mangle)]
-pub extern "C" fn memquilt_free(address: *mut c_void, size: usize, device: c_int, stream: Stream) {
+pub extern "C" fn seamalloc_free(address: *mut c_void, size: usize, device: c_int, stream: Stream) {
     let _ = size;
     if address.is_null() {
         return;
@@ -81,19 +81,19 @@ pub extern "C" fn memquilt_free(address: *mut c_void, size: usize, device: c_int
     }
 }
 
-/// The allocator behind `memquilt_malloc` for a device, made now if it is not there yet: for statistics, limits, pools.
+/// The allocator behind `seamalloc_malloc` for a device, made now if it is not there yet: for statistics, limits, pools.
 /// It cannot be destroyed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_plugged(device: c_int, allocator: *mut AllocatorId) -> Status {
+pub unsafe extern "C" fn seam_plugged(device: c_int, allocator: *mut AllocatorId) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { give(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
 }
 
-/// Options for the allocators behind `memquilt_malloc` where MEMQUILT_CONF does not say otherwise; those of an earlier call
-/// are forgotten. For a program that frees by `memquilt_free` and lets other streams than an allocation's own use it without
+/// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an earlier call
+/// are forgotten. For a program that frees by `seamalloc_free` and lets other streams than an allocation's own use it without
 /// a word, as PyTorch's users do, "sharing:never". Refused once an allocator was asked for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_plugged_defaults(options: *const c_char) -> Status {
+pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status {
     call(|| {
         // SAFETY: as for every function (see the header).
         let options = unsafe { text(options, "options") }?;
@@ -162,7 +162,7 @@ fn variable(name: &str) -> Outcome<Option<String>> {
     Ok(text.filter(|text| !text.is_empty()))
 }
 
-/// Is told what `memquilt_malloc` and `memquilt_free` could not do. The text is valid during the call only. Called by the
+/// Is told what `seamalloc_malloc` and `seamalloc_free` could not do. The text is valid during the call only. Called by the
 /// thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
 pub type MessageHandler = Option<unsafe extern "C" fn(status: Status, text: *const c_char, user: *mut c_void)>;
 
@@ -171,7 +171,7 @@ static HANDLER: Mutex<(MessageHandler, User)> = Mutex::new((None, User::new(ptr:
 /// From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
 /// still be in the handler before.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_set_message_handler(handler: MessageHandler, user: *mut c_void) -> Status {
+pub extern "C" fn seam_set_message_handler(handler: MessageHandler, user: *mut c_void) -> Status {
     call(|| {
         *HANDLER.lock() = (handler, User::new(user));
         Ok(())
@@ -207,16 +207,16 @@ pub(crate) fn tell(status: Status, device: c_int) {
         Some((handler, user)) => {
             // The handler's own calls may replace the last error.
             let text: CString = last_text();
-            // SAFETY: the caller of `mq_set_message_handler` promised that it may be called like this.
+            // SAFETY: the caller of `seam_set_message_handler` promised that it may be called like this.
             unsafe { handler(status, text.as_ptr(), user) };
         }
         // Where standard error is closed there is nobody to tell.
-        None => drop(writeln!(io::stderr(), "memquilt, device {device}: {}", last_text().to_string_lossy())),
+        None => drop(writeln!(io::stderr(), "seamalloc, device {device}: {}", last_text().to_string_lossy())),
     }
     let _ = TELLING.try_with(|telling| telling.set(false));
 }
 
 fn last_text() -> CString {
     // SAFETY: it is never NULL, ends in a NUL, and this thread has not failed since.
-    unsafe { CStr::from_ptr(mq_last_error_text()) }.to_owned()
+    unsafe { CStr::from_ptr(seam_last_error_text()) }.to_owned()
 }

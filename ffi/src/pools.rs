@@ -6,11 +6,11 @@ use crate::fork::in_callback;
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use crate::{AllocatorId, Stream};
-use memquilt::{PoolBlock as Live, PoolId, PoolStats as Figures, Route};
+use seamalloc::{PoolBlock as Live, PoolId, PoolStats as Figures, Route};
 use std::ffi::c_void;
 use std::ptr;
 
-/// For `flags` of `mq_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
+/// For `flags` of `seam_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
 /// that a capture forbids, in any thread. Begin before the capture does, end after its end.
 pub const POOL_CAPTURING: u32 = 1;
 
@@ -20,7 +20,7 @@ pub const POOL_CAPTURING: u32 = 1;
 pub struct Pool {
     /// PyTorch numbers the pools of graphs here.
     pub first: u64,
-    /// And those of users here, as `mq_pool_create` does.
+    /// And those of users here, as `seam_pool_create` does.
     pub second: u64,
 }
 
@@ -31,14 +31,14 @@ impl Pool {
 }
 
 /// Says whether requests of the calling thread on `stream` go to the pool. Called for every request while it is routed,
-/// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`MQ_STATUS_REENTRANT`), and
+/// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`SEAM_STATUS_REENTRANT`), and
 /// return (no exception, no longjmp).
 pub type PoolFilter = Option<unsafe extern "C" fn(stream: Stream, user: *mut c_void) -> bool>;
 
-/// A new private pool, used once: `mq_pool_release` ends that use. Its memory serves only requests made for it, and the
+/// A new private pool, used once: `seam_pool_release` ends that use. Its memory serves only requests made for it, and the
 /// addresses that it handed out stay mapped until nobody uses it any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_create(allocator: AllocatorId, pool: *mut Pool) -> Status {
+pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Pool) -> Status {
     let create = || {
         let PoolId(first, second) = enter(allocator)?.allocator.create_pool();
         Ok(Pool { first, second })
@@ -49,13 +49,13 @@ pub unsafe extern "C" fn mq_pool_create(allocator: AllocatorId, pool: *mut Pool)
 
 /// Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_open(allocator: AllocatorId, pool: Pool) -> Status {
+pub extern "C" fn seam_pool_open(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(enter(allocator)?.allocator.open_pool(pool.id())?))
 }
 
 /// Uses a private pool once more.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_retain(allocator: AllocatorId, pool: Pool) -> Status {
+pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(enter(allocator)?.allocator.retain_pool(pool.id())?))
 }
 
@@ -63,13 +63,13 @@ pub extern "C" fn mq_pool_retain(allocator: AllocatorId, pool: Pool) -> Status {
 /// has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
 /// afterwards.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
+pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(enter(allocator)?.allocator.release_pool(pool.id())?))
 }
 
-/// As `mq_malloc`, from a private pool, whatever is routed where. `mq_free` takes it back.
+/// As `seam_malloc`, from a private pool, whatever is routed where. `seam_free` takes it back.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_malloc(
+pub unsafe extern "C" fn seam_pool_malloc(
     allocator: AllocatorId,
     pool: Pool,
     size: usize,
@@ -84,10 +84,10 @@ pub unsafe extern "C" fn mq_pool_malloc(
     unsafe { give(address, ptr::null_mut(), "address", allocate) }
 }
 
-/// Routes requests on these streams to a private pool from now on, until `mq_pool_end`. Of several routes that cover a
-/// request, the one begun last takes it. `flags` is 0 or `MQ_POOL_CAPTURING`.
+/// Routes requests on these streams to a private pool from now on, until `seam_pool_end`. Of several routes that cover a
+/// request, the one begun last takes it. `flags` is 0 or `SEAM_POOL_CAPTURING`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_begin_streams(
+pub unsafe extern "C" fn seam_pool_begin_streams(
     allocator: AllocatorId,
     pool: Pool,
     streams: *const Stream,
@@ -105,15 +105,15 @@ pub unsafe extern "C" fn mq_pool_begin_streams(
     })
 }
 
-/// As `mq_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
+/// As `seam_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_begin_thread(allocator: AllocatorId, pool: Pool, flags: u32) -> Status {
+pub extern "C" fn seam_pool_begin_thread(allocator: AllocatorId, pool: Pool, flags: u32) -> Status {
     call(|| begin(allocator, pool, Route::this_thread(), flags))
 }
 
-/// As `mq_pool_begin_streams`, for the requests that `filter` says.
+/// As `seam_pool_begin_streams`, for the requests that `filter` says.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_begin_filter(
+pub extern "C" fn seam_pool_begin_filter(
     allocator: AllocatorId,
     pool: Pool,
     filter: PoolFilter,
@@ -123,7 +123,7 @@ pub extern "C" fn mq_pool_begin_filter(
     call(|| {
         let filter = filter.ok_or_else(|| Failure::argument("filter is NULL"))?;
         let user = User::new(user);
-        let covers = move |stream: memquilt::driver::StreamId| {
+        let covers = move |stream: seamalloc::driver::StreamId| {
             let handle = ptr::with_exposed_provenance_mut(stream.0 as usize);
             // SAFETY: the caller promised that it may be called like this until the route's end.
             in_callback(|| unsafe { filter(handle, user.get()) })
@@ -133,13 +133,13 @@ pub extern "C" fn mq_pool_begin_filter(
 }
 
 fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcome<()> {
-    let route = if has_flag(flags, POOL_CAPTURING, "MQ_POOL_CAPTURING")? { route.capturing() } else { route };
+    let route = if has_flag(flags, POOL_CAPTURING, "SEAM_POOL_CAPTURING")? { route.capturing() } else { route };
     Ok(enter(allocator)?.allocator.begin_allocate_to_pool(pool.id(), route)?)
 }
 
-/// Ends what `mq_pool_begin_*` began.
+/// Ends what `seam_pool_begin_*` began.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
+pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(enter(allocator)?.allocator.end_allocate_to_pool(pool.id())?))
 }
 
@@ -147,7 +147,7 @@ pub extern "C" fn mq_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PoolStats {
-    /// Of this struct: set it to `sizeof(mq_pool_stats)` before the call. It comes back as what was filled in.
+    /// Of this struct: set it to `sizeof(seam_pool_stats)` before the call. It comes back as what was filled in.
     pub size: usize,
     /// Uses that were not released; 0 while its memory waits for the device.
     pub uses: u64,
@@ -178,10 +178,10 @@ pub struct PoolBlock {
 }
 
 /// The live blocks of a private pool, by address: a checkpoint of it. At most `capacity` are written to `blocks`, or none
-/// where they do not suffice (`MQ_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
+/// where they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
 /// capacity of 0, `blocks` may be NULL too. Walks all blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_blocks(
+pub unsafe extern "C" fn seam_pool_blocks(
     allocator: AllocatorId,
     pool: Pool,
     blocks: *mut PoolBlock,
@@ -212,13 +212,13 @@ pub unsafe extern "C" fn mq_pool_blocks(
     })
 }
 
-/// Frees every live block of a private pool, then hands out those of a checkpoint (`mq_pool_blocks`) again, at the same
+/// Frees every live block of a private pool, then hands out those of a checkpoint (`seam_pool_blocks`) again, at the same
 /// addresses and over the same memory: for what a graph's launch has filled, though it was freed when the graph was
-/// captured. `MQ_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
+/// captured. `SEAM_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
 /// blocks before it in the list may be live then, large ones first. May wait for the streams on which the pool's memory
 /// was freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_restore(
+pub unsafe extern "C" fn seam_pool_restore(
     allocator: AllocatorId,
     pool: Pool,
     blocks: *const PoolBlock,
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn mq_pool_restore(
 
 /// What a private pool holds. Walks all blocks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
+pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
     let look = || {
         let Figures { uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes } =
             enter(allocator)?.allocator.pool_stats(pool.id())?;

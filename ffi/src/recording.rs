@@ -5,12 +5,12 @@ use crate::boundary::{call, text, write_text};
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use crate::watching::watch;
-use memquilt::Config;
-use memquilt::driver::sim::SimConfig;
-use memquilt::snapshot::Snapshot;
-use memquilt::trace::replay::ReplayOptions;
-use memquilt::trace::whatif::{WhatIf, whatif};
-use memquilt::trace::{Recorder, read_path, write_path, write_snapshot_path};
+use seamalloc::Config;
+use seamalloc::driver::sim::SimConfig;
+use seamalloc::snapshot::Snapshot;
+use seamalloc::trace::replay::ReplayOptions;
+use seamalloc::trace::whatif::{WhatIf, whatif};
+use seamalloc::trace::{Recorder, read_path, write_path, write_snapshot_path};
 use serde_json::Value;
 use std::ffi::c_char;
 use std::path::Path;
@@ -18,7 +18,7 @@ use std::path::Path;
 /// Writes what the allocator holds, and the recorded history if there is one, as a memory snapshot that PyTorch's viewer
 /// reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_snapshot(allocator: AllocatorId, path: *const c_char) -> Status {
+pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {
         // SAFETY: as for every function (see the header).
         let path = unsafe { file(path) }?;
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn mq_snapshot(allocator: AllocatorId, path: *const c_char
 /// Records what happens from now on, of which it keeps the last `max_entries` events (56 bytes of memory each, every
 /// allocation and every free being one or two). What was recorded before is forgotten.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
+pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
     call(|| {
         let instance = enter(allocator)?;
         // Both change together, whoever else starts or stops at this moment.
@@ -47,7 +47,7 @@ pub extern "C" fn mq_record_start(allocator: AllocatorId, max_entries: usize) ->
 
 /// Stops recording, and forgets what was recorded.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_record_stop(allocator: AllocatorId) -> Status {
+pub extern "C" fn seam_record_stop(allocator: AllocatorId) -> Status {
     call(|| {
         let instance = enter(allocator)?;
         let mut recorder = instance.recorder.lock();
@@ -57,16 +57,17 @@ pub extern "C" fn mq_record_stop(allocator: AllocatorId) -> Status {
     })
 }
 
-/// Writes what was recorded as a trace that `memquilt replay` reads; the name of the file tells the format: .mqt, .csv or
-/// .csv.gz. Recording goes on. `MQ_STATUS_INVALID_ARGUMENT` if nothing is recorded.
+/// Writes what was recorded as a trace that `seamalloc replay` reads; the name of the file tells the format: .seam, .csv or
+/// .csv.gz. Recording goes on. `SEAM_STATUS_INVALID_ARGUMENT` if nothing is recorded.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_record_write(allocator: AllocatorId, path: *const c_char) -> Status {
+pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const c_char) -> Status {
     call(|| {
         // SAFETY: as for every function (see the header).
         let path = unsafe { file(path) }?;
         let instance = enter(allocator)?;
         let recorder = instance.recorder.lock().clone();
-        let recorder = recorder.ok_or_else(|| Failure::argument("nothing is recorded: call mq_record_start first"))?;
+        let recorder =
+            recorder.ok_or_else(|| Failure::argument("nothing is recorded: call seam_record_start first"))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         // Before the history, which then knows of every block that the snapshot has and that was freed since.
         let held = instance.allocator.snapshot();
@@ -79,9 +80,9 @@ pub unsafe extern "C" fn mq_record_write(allocator: AllocatorId, path: *const c_
 /// held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording), and how many
 /// times as large all that the job frees again could be (`largest_step`). The device is a simulated one,
 /// `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays the job several times: seconds for each million of
-/// operations. The buffer is as in `mq_stats_json`.
+/// operations. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_whatif_json(
+pub unsafe extern "C" fn seam_whatif_json(
     path: *const c_char,
     device: *const c_char,
     options: *const c_char,

@@ -165,7 +165,7 @@ fn empty(slot: &Slot, state: u64) {
 pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
     let instance = enter(id)?;
     if instance.is_permanent {
-        let text = "the allocator is that of memquilt_malloc, which uses it as long as the process lives";
+        let text = "the allocator is that of seamalloc_malloc, which uses it as long as the process lives";
         return Err(Failure::new(Status::InvalidHandle, text));
     }
     let mut state = instance.entered.0.state.load(Ordering::Relaxed);
@@ -195,7 +195,7 @@ mod tests {
         remove(id).unwrap();
         assert_eq!(enter(id).map(drop).unwrap_err().status, Status::InvalidHandle);
         assert_eq!(remove(id).unwrap_err().status, Status::InvalidHandle);
-        assert_eq!(used.allocator.allocate(512, memquilt::driver::StreamId(3)).map(|address| address % 512), Ok(0));
+        assert_eq!(used.allocator.allocate(512, seamalloc::driver::StreamId(3)).map(|address| address % 512), Ok(0));
         let slot = used.entered.0;
         assert_eq!(phase(slot.state.load(Ordering::Relaxed)), CLOSING);
         drop(used);
@@ -207,7 +207,7 @@ mod tests {
         let mut boxed = instance();
         boxed.is_permanent = true;
         let (id, forever) = enter_permanent(add(boxed).unwrap()).unwrap();
-        assert!(remove(id).unwrap_err().text.contains("memquilt_malloc"));
+        assert!(remove(id).unwrap_err().text.contains("seamalloc_malloc"));
         assert!(std::ptr::eq(forever, &*enter(id).unwrap()));
     }
 

@@ -8,15 +8,15 @@ use crate::status::{Failure, Status};
 use std::ffi::c_void;
 use std::ptr;
 
-/// Names a live allocation so that another process can open it with `mq_open_shared`. The handle is bytes, to be sent as
+/// Names a live allocation so that another process can open it with `seam_open_shared`. The handle is bytes, to be sent as
 /// they are: some dozens, and 16 for each chunk of the memory; at most `capacity` are written to `handle`, or none where
-/// they do not suffice (`MQ_STATUS_BUFFER_TOO_SMALL`). `*length` gets how many there are. `*offset` gets where in the
+/// they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets how many there are. `*offset` gets where in the
 /// opened memory the allocation begins, in bytes. With a capacity of 0, `handle` may be NULL.
 ///
 /// The allocation must stay live until everyone who got the handle has closed it. The first time, a thread is started that
 /// gives the memory away, to processes of the same user (and root) which have the handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_share(
+pub unsafe extern "C" fn seam_share(
     allocator: AllocatorId,
     address: *mut c_void,
     handle: *mut c_void,
@@ -45,13 +45,13 @@ pub unsafe extern "C" fn mq_share(
     })
 }
 
-/// Opens memory that a process shares, by the handle of `mq_share`: the address at which it begins here. The device
+/// Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
 /// may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
 /// it twice gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice.
-/// `MQ_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
+/// `SEAM_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
 /// has freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_open_shared(
+pub unsafe extern "C" fn seam_open_shared(
     allocator: AllocatorId,
     handle: *const c_void,
     length: usize,
@@ -69,9 +69,9 @@ pub unsafe extern "C" fn mq_open_shared(
     unsafe { give(address, ptr::null_mut(), "address", open) }
 }
 
-/// Closes what `mq_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
+/// Closes what `seam_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
 /// While a stream is being captured, it is closed later.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_close_shared(allocator: AllocatorId, address: *mut c_void) -> Status {
+pub extern "C" fn seam_close_shared(allocator: AllocatorId, address: *mut c_void) -> Status {
     call(|| Ok(enter(allocator)?.allocator.close_shared(address.addr() as u64)?))
 }

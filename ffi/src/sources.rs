@@ -8,11 +8,11 @@ use crate::fork::in_callback;
 use crate::pools::Pool;
 use crate::registry::enter;
 use crate::status::{Failure, Status};
-use memquilt::{SegmentSource, Segments, SourceError};
+use seamalloc::{SegmentSource, Segments, SourceError};
 use std::ffi::c_void;
 use std::ptr;
 
-/// For `flags` of `mq_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
+/// For `flags` of `seam_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
 /// `no_split`.
 pub const POOL_UNSPLIT: u32 = 2;
 
@@ -21,19 +21,19 @@ const DONE: i32 = Status::Ok as i32;
 
 /// Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
 /// `*address` gets its first byte, a multiple of 512, where no memory lies that the allocator has already. Answers 0; where
-/// it has too little memory `MQ_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
+/// it has too little memory `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
 /// asks again; any other number where it failed.
 ///
 /// Called by the thread whose request it is, under the allocator's lock, during a stream capture in relaxed mode: it may
-/// call CUDA, but nothing of this library (`MQ_STATUS_REENTRANT`), and must not wait for a thread that may. It must return
+/// call CUDA, but nothing of this library (`SEAM_STATUS_REENTRANT`), and must not wait for a thread that may. It must return
 /// (no exception, no longjmp).
 pub type SegmentAlloc = Option<unsafe extern "C" fn(bytes: usize, address: *mut *mut c_void, user: *mut c_void) -> i32>;
 
 /// Takes back a whole segment that it gave, and that nothing uses any more. Answers 0, or any other number where it failed:
-/// the segment is kept then, and offered again when memory is next given back. Called as `mq_segment_alloc` is.
+/// the segment is kept then, and offered again when memory is next given back. Called as `seam_segment_alloc` is.
 pub type SegmentFree = Option<unsafe extern "C" fn(address: *mut c_void, bytes: usize, user: *mut c_void) -> i32>;
 
-/// The source is called no more. Called as `mq_segment_alloc` is.
+/// The source is called no more. Called as `seam_segment_alloc` is.
 pub type SourceEnd = Option<unsafe extern "C" fn(user: *mut c_void)>;
 
 /// C's functions as a source.
@@ -51,7 +51,7 @@ struct End(SourceEnd, User);
 impl Drop for End {
     fn drop(&mut self) {
         if let Some(end) = self.0 {
-            // SAFETY: the caller of `mq_pool_open_with` promised that it may be called like this, once.
+            // SAFETY: the caller of `seam_pool_open_with` promised that it may be called like this, once.
             in_callback(|| unsafe { end(self.1.get()) });
         }
     }
@@ -60,7 +60,7 @@ impl Drop for End {
 impl SegmentSource for Functions {
     fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
         let mut address = ptr::null_mut();
-        // SAFETY: the caller of `mq_pool_open_with` promised that it may be called like this until `end` is.
+        // SAFETY: the caller of `seam_pool_open_with` promised that it may be called like this until `end` is.
         let answer = in_callback(|| unsafe { (self.alloc)(size as usize, &raw mut address, self.user.get()) });
         match answer {
             DONE if !address.is_null() => Ok(address.addr() as u64),
@@ -80,15 +80,15 @@ impl SegmentSource for Functions {
 
 /// Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`;
 /// with NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever
-/// the allocator's. `flags` is 0 or `MQ_POOL_UNSPLIT`.
+/// the allocator's. `flags` is 0 or `SEAM_POOL_UNSPLIT`.
 ///
-/// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`,
-/// before a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed.
+/// When the pool's last use was released, what lies free goes back by `seam_pool_empty`, `seam_empty_cache`, `seam_trim`,
+/// before a request would fail and in `seam_destroy`, after a wait for the device; what is live once it was freed.
 /// `end`, which may be NULL, is called exactly once: with the last of the memory, or by this call where it fails
-/// (`MQ_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
+/// (`SEAM_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
 /// allocator is destroyed while blocks of the pool are live, it is never called.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_open_with(
+pub extern "C" fn seam_pool_open_with(
     allocator: AllocatorId,
     pool: Pool,
     alloc: SegmentAlloc,
@@ -106,31 +106,31 @@ pub extern "C" fn mq_pool_open_with(
             (None, None) => Segments::by_malloc(),
             _ => return Err(Failure::argument("alloc or free is NULL, and the other is not")),
         };
-        let unsplit = has_flag(flags, POOL_UNSPLIT, "MQ_POOL_UNSPLIT")?;
+        let unsplit = has_flag(flags, POOL_UNSPLIT, "SEAM_POOL_UNSPLIT")?;
         let segments = if unsplit { segments.unsplit() } else { segments };
         Ok(enter(allocator)?.allocator.open_pool_with(pool.id(), segments)?)
     })
 }
 
-/// From now on a private pool's segments are one block each, as `MQ_POOL_UNSPLIT` says; it gets segments of the device's if
-/// it has none of its own. `MQ_STATUS_POOL_IN_USE` where it has other memory already.
+/// From now on a private pool's segments are one block each, as `SEAM_POOL_UNSPLIT` says; it gets segments of the device's if
+/// it has none of its own. `SEAM_STATUS_POOL_IN_USE` where it has other memory already.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> Status {
+pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(enter(allocator)?.allocator.set_pool_unsplit(pool.id())?))
 }
 
 /// Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
 /// given back; it may be NULL. Nothing where the pool is used or gone, or a stream is being captured.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
+pub unsafe extern "C" fn seam_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.empty_pool(pool.id())?)) }
 }
 
-/// As `mq_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
+/// As `seam_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
 /// no error. No new memory is taken, and nothing waited for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mq_pool_malloc_held(
+pub unsafe extern "C" fn seam_pool_malloc_held(
     allocator: AllocatorId,
     pool: Pool,
     size: usize,

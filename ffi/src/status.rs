@@ -2,17 +2,17 @@
 //!
 //! Owns: the numbers of [`Status`], which are never given another meaning, and how an error of the library becomes one.
 
-use memquilt::driver::cuda::CudaOpenError;
-use memquilt::driver::sim::SimConfigError;
-use memquilt::trace::TraceError;
-use memquilt::trace::replay::ReplayError;
-use memquilt::{ConfigError, Error};
+use seamalloc::driver::cuda::CudaOpenError;
+use seamalloc::driver::sim::SimConfigError;
+use seamalloc::trace::TraceError;
+use seamalloc::trace::replay::ReplayError;
+use seamalloc::{ConfigError, Error};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::ops::{Deref, DerefMut};
 
-/// What a function returns. After anything but `MQ_STATUS_OK` nothing has changed for live allocations, and
-/// `mq_last_error_text` says more.
+/// What a function returns. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
+/// `seam_last_error_text` says more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -42,7 +42,7 @@ pub enum Status {
     Device = 11,
     /// The strategy needs virtual memory management, which the device does not have; `strategy:caching` does not.
     NoVirtualMemory = 12,
-    /// A driver call failed otherwise than for want of memory. `mq_last_driver_status` has its `CUresult`.
+    /// A driver call failed otherwise than for want of memory. `seam_last_driver_status` has its `CUresult`.
     Driver = 13,
     /// A file could not be read or written, or the recorded history does not make a trace.
     File = 14,
@@ -205,29 +205,29 @@ fn last<T>(read: impl FnOnce(&LastError) -> T) -> Option<T> {
     LAST.try_with(|last| last.try_borrow().ok().map(|last| read(&last))).ok().flatten()
 }
 
-/// The status of the last call of this thread that failed, `MQ_STATUS_OK` if none did since `mq_clear_last_error`. A call that
+/// The status of the last call of this thread that failed, `SEAM_STATUS_OK` if none did since `seam_clear_last_error`. A call that
 /// succeeds leaves it as it is.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_last_error() -> Status {
+pub extern "C" fn seam_last_error() -> Status {
     last(|last| last.status).unwrap_or(Status::Ok)
 }
 
 /// What the last call of this thread that failed has to say, in words; empty if none did. Never NULL. The text is the
 /// library's, and valid until the next call of this thread that fails.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_last_error_text() -> *const c_char {
+pub extern "C" fn seam_last_error_text() -> *const c_char {
     last(|last| last.text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_last_driver_status() -> u32 {
+pub extern "C" fn seam_last_driver_status() -> u32 {
     last(|last| last.driver_status).unwrap_or(0)
 }
 
 /// Forgets the last error of this thread.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_clear_last_error() {
+pub extern "C" fn seam_clear_last_error() {
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = LastError { status: Status::Ok, driver_status: 0, text: CString::default() };
@@ -235,35 +235,35 @@ pub extern "C" fn mq_clear_last_error() {
     });
 }
 
-/// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
+/// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_status_name(status: i32) -> *const c_char {
+pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
     let names: [&CStr; 24] = [
-        c"MQ_STATUS_OK",
-        c"MQ_STATUS_INVALID_ARGUMENT",
-        c"MQ_STATUS_INVALID_HANDLE",
-        c"MQ_STATUS_OUT_OF_MEMORY",
-        c"MQ_STATUS_REQUEST_TOO_LARGE",
-        c"MQ_STATUS_INVALID_ADDRESS",
-        c"MQ_STATUS_INVALID_STREAM",
-        c"MQ_STATUS_UNKNOWN_POOL",
-        c"MQ_STATUS_POOL_ROUTED",
-        c"MQ_STATUS_POOL_NOT_ROUTED",
-        c"MQ_STATUS_OPTIONS",
-        c"MQ_STATUS_DEVICE",
-        c"MQ_STATUS_NO_VIRTUAL_MEMORY",
-        c"MQ_STATUS_DRIVER",
-        c"MQ_STATUS_FILE",
-        c"MQ_STATUS_BUFFER_TOO_SMALL",
-        c"MQ_STATUS_FORKED",
-        c"MQ_STATUS_REENTRANT",
-        c"MQ_STATUS_TOO_MANY_ALLOCATORS",
-        c"MQ_STATUS_INTERNAL",
-        c"MQ_STATUS_NOT_RESTORABLE",
-        c"MQ_STATUS_POOL_IN_USE",
-        c"MQ_STATUS_SOURCE",
-        c"MQ_STATUS_IPC",
+        c"SEAM_STATUS_OK",
+        c"SEAM_STATUS_INVALID_ARGUMENT",
+        c"SEAM_STATUS_INVALID_HANDLE",
+        c"SEAM_STATUS_OUT_OF_MEMORY",
+        c"SEAM_STATUS_REQUEST_TOO_LARGE",
+        c"SEAM_STATUS_INVALID_ADDRESS",
+        c"SEAM_STATUS_INVALID_STREAM",
+        c"SEAM_STATUS_UNKNOWN_POOL",
+        c"SEAM_STATUS_POOL_ROUTED",
+        c"SEAM_STATUS_POOL_NOT_ROUTED",
+        c"SEAM_STATUS_OPTIONS",
+        c"SEAM_STATUS_DEVICE",
+        c"SEAM_STATUS_NO_VIRTUAL_MEMORY",
+        c"SEAM_STATUS_DRIVER",
+        c"SEAM_STATUS_FILE",
+        c"SEAM_STATUS_BUFFER_TOO_SMALL",
+        c"SEAM_STATUS_FORKED",
+        c"SEAM_STATUS_REENTRANT",
+        c"SEAM_STATUS_TOO_MANY_ALLOCATORS",
+        c"SEAM_STATUS_INTERNAL",
+        c"SEAM_STATUS_NOT_RESTORABLE",
+        c"SEAM_STATUS_POOL_IN_USE",
+        c"SEAM_STATUS_SOURCE",
+        c"SEAM_STATUS_IPC",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
-    name.copied().unwrap_or(c"MQ_STATUS_UNKNOWN").as_ptr()
+    name.copied().unwrap_or(c"SEAM_STATUS_UNKNOWN").as_ptr()
 }

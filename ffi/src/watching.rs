@@ -10,8 +10,8 @@ use crate::pools::Pool;
 use crate::registry::enter;
 use crate::status::Status;
 use crate::{AllocatorId, Stream};
-use memquilt::observer::{Action as What, Event as Happened, Observer};
 use parking_lot::Mutex;
+use seamalloc::observer::{Action as What, Event as Happened, Observer};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub enum Action {
     SegmentUnmap = 6,
     /// A request could not be met. The address holds the device's free bytes.
     Oom = 7,
-    /// Memory left a segment for another, of which the next `MQ_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
+    /// Memory left a segment for another, of which the next `SEAM_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
     /// segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
     /// nothing changed; PyTorch's snapshots call it `segment_unmap`.
     SegmentLeft = 8,
@@ -80,13 +80,13 @@ pub struct Event {
 }
 
 /// Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
-/// of this library (`MQ_STATUS_REENTRANT`), and return (no exception, no longjmp).
+/// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
 pub type ObserverCallback = Option<unsafe extern "C" fn(event: *const Event, user: *mut c_void)>;
 
 /// From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
 /// observer before is called no more.
 #[unsafe(no_mangle)]
-pub extern "C" fn mq_observe(allocator: AllocatorId, observer: ObserverCallback, user: *mut c_void) -> Status {
+pub extern "C" fn seam_observe(allocator: AllocatorId, observer: ObserverCallback, user: *mut c_void) -> Status {
     call(|| {
         let instance = enter(allocator)?;
         // Whoever starts or stops the recorder waits.
@@ -130,7 +130,7 @@ impl Observer for Fan {
                 stream: ptr::with_exposed_provenance_mut(event.stream.0 as usize),
                 pool: Pool { first: event.pool.0, second: event.pool.1 },
             };
-            // SAFETY: the caller of `mq_observe` promised that it may be called like this until it is replaced.
+            // SAFETY: the caller of `seam_observe` promised that it may be called like this until it is replaced.
             in_callback(|| unsafe { callback(&raw const event, user.get()) });
         }
     }

@@ -6,9 +6,9 @@
 
 mod tools;
 
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::trace::{Trace, TraceEvent, recorded, write_path};
-use memquilt::{Allocator, Config};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::trace::{Trace, TraceEvent, recorded, write_path};
+use seamalloc::{Allocator, Config};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn compare() -> Option<Command> {
     compiler("CXX", "c++")?;
     let mut command = python.bare();
     command.arg(format!("{FFI}/../benches/gpu/compare/compare.py"));
-    command.env("MEMQUILT_DEVICE", "sim:h200").env_remove("MEMQUILT_CONF").env("PYTHONDONTWRITEBYTECODE", "1");
+    command.env("SEAMALLOC_DEVICE", "sim:h200").env_remove("SEAMALLOC_CONF").env("PYTHONDONTWRITEBYTECODE", "1");
     Some(command)
 }
 
@@ -61,7 +61,7 @@ fn its_figures_are_those_of_the_trace() {
     trace.events.truncate(20_000);
     let path = folder.path().join("job.csv.gz");
     write_path(&trace, &path).unwrap();
-    let pair = format!("{}/libmemquilt.so,memquilt_malloc,memquilt_free", library().display());
+    let pair = format!("{}/libseamalloc.so,seamalloc_malloc,seamalloc_free", library().display());
     command.args([
         "--no-cuda",
         "--timed",
@@ -71,7 +71,7 @@ fn its_figures_are_those_of_the_trace() {
         "--only",
         "stitch,caching,torch-native,torch-expandable",
     ]);
-    command.arg("--library").arg(library().join("libmemquilt.so")).arg("--out").arg(folder.path().join("out"));
+    command.arg("--library").arg(library().join("libseamalloc.so")).arg("--out").arg(folder.path().join("out"));
     // Under these names the table takes them for PyTorch's.
     command.args(["--pair", &format!("torch-native={pair}"), "--pair", &format!("torch-expandable={pair}")]);
     run(command.arg(path));
@@ -114,8 +114,8 @@ fn what_goes_wrong_is_in_the_table() {
     };
     let large = write("large.csv", "a,1,2147483648,0\nr,1\nf,1\na,2,512,0\n");
     let broken = write("broken.csv", "a,1,512,0\nr,2\n");
-    command.args(["--no-cuda", "--only", "caching"]).env("MEMQUILT_DEVICE", "sim:h200,capacity=1GiB");
-    command.arg("--library").arg(library().join("libmemquilt.so")).arg("--out").arg(folder.path().join("out"));
+    command.args(["--no-cuda", "--only", "caching"]).env("SEAMALLOC_DEVICE", "sim:h200,capacity=1GiB");
+    command.arg("--library").arg(library().join("libseamalloc.so")).arg("--out").arg(folder.path().join("out"));
     run(command.args([large, broken]));
     let table = fs::read_to_string(folder.path().join("out/table.md")).unwrap();
     assert!(table.contains("- large, caching: 1 requests failed in pass 1"), "{table}");

@@ -6,14 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static mq_allocator shared;
+static seam_allocator shared;
 static volatile int stop;
 
 // Holds the allocator's lock much of the time, so that a child is forked while it is held.
 static void *busy(void *user) {
     (void)user;
     while (!stop) {
-        OK(mq_free(shared, get(shared, 3 * MIB, NULL)));
+        OK(seam_free(shared, get(shared, 3 * MIB, NULL)));
     }
     return NULL;
 }
@@ -27,22 +27,22 @@ static int status_of(pid_t child) {
 
 static void in_child(void *plugged) {
     void *address = &shared;
-    FAILS(mq_malloc(shared, 512, NULL, &address), MQ_STATUS_FORKED, "spawn");
+    FAILS(seam_malloc(shared, 512, NULL, &address), SEAM_STATUS_FORKED, "spawn");
     CHECK(address == NULL);
-    mq_allocator other = 5;
-    FAILS(mq_create("sim:h200", NULL, &other), MQ_STATUS_FORKED, "exec");
+    seam_allocator other = 5;
+    FAILS(seam_create("sim:h200", NULL, &other), SEAM_STATUS_FORKED, "exec");
     CHECK(other == 0);
-    FAILS(mq_free(shared, plugged), MQ_STATUS_FORKED, "parent");
-    FAILS(mq_destroy(shared), MQ_STATUS_FORKED, "parent");
-    FAILS(mq_empty_cache(shared, NULL), MQ_STATUS_FORKED, "parent");
-    CHECK(memquilt_malloc(512, 0, NULL) == NULL && mq_last_error() == MQ_STATUS_FORKED);
-    mq_clear_last_error();
-    memquilt_free(plugged, 512, 0, NULL);
-    CHECK(mq_last_error() == MQ_STATUS_FORKED);
+    FAILS(seam_free(shared, plugged), SEAM_STATUS_FORKED, "parent");
+    FAILS(seam_destroy(shared), SEAM_STATUS_FORKED, "parent");
+    FAILS(seam_empty_cache(shared, NULL), SEAM_STATUS_FORKED, "parent");
+    CHECK(seamalloc_malloc(512, 0, NULL) == NULL && seam_last_error() == SEAM_STATUS_FORKED);
+    seam_clear_last_error();
+    seamalloc_free(plugged, 512, 0, NULL);
+    CHECK(seam_last_error() == SEAM_STATUS_FORKED);
     // Neither are a child's children.
     pid_t child = fork();
     if (child == 0) {
-        _exit(mq_check(shared) == MQ_STATUS_FORKED ? 0 : 9);
+        _exit(seam_check(shared) == SEAM_STATUS_FORKED ? 0 : 9);
     }
     CHECK(status_of(child) == 0);
     exit(0);
@@ -51,21 +51,21 @@ static void in_child(void *plugged) {
 int main(void) {
     // Before the first allocator there is nothing to protect: a child may have its own.
     char options[80];
-    OK(mq_read_options("max_views:8,memory_limit:1024MiB,max_views:7", options, sizeof options, NULL));
+    OK(seam_read_options("max_views:8,memory_limit:1024MiB,max_views:7", options, sizeof options, NULL));
     CHECK(strcmp(options, "memory_limit:1GiB,max_views:7") == 0);
     pid_t child = fork();
     if (child == 0) {
-        mq_allocator own = create("sim:h200", NULL);
+        seam_allocator own = create("sim:h200", NULL);
         void *address = get(own, 512, NULL);
         CHECK(address != NULL);
-        OK(mq_destroy(own));
+        OK(seam_destroy(own));
         exit(0);
     }
     CHECK(status_of(child) == 0);
 
-    CHECK(setenv("MEMQUILT_DEVICE", "sim:h200", 1) == 0);
+    CHECK(setenv("SEAMALLOC_DEVICE", "sim:h200", 1) == 0);
     shared = create("sim:h200,capacity=1GiB", "strategy:stitch");
-    void *plugged = memquilt_malloc(512, 0, NULL);
+    void *plugged = seamalloc_malloc(512, 0, NULL);
     CHECK(plugged != NULL);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, busy, NULL) == 0);
@@ -79,10 +79,10 @@ int main(void) {
     }
     stop = 1;
     CHECK(pthread_join(thread, NULL) == 0);
-    OK(mq_check(shared));
-    mq_clear_last_error();
-    memquilt_free(plugged, 512, 0, NULL);
-    CHECK(mq_last_error() == MQ_STATUS_OK);
-    OK(mq_destroy(shared));
+    OK(seam_check(shared));
+    seam_clear_last_error();
+    seamalloc_free(plugged, 512, 0, NULL);
+    CHECK(seam_last_error() == SEAM_STATUS_OK);
+    OK(seam_destroy(shared));
     return 0;
 }

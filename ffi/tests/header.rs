@@ -1,6 +1,6 @@
-//! `memquilt.h` is what the source says, and compilers take it as C99 and as C++17.
+//! `seamalloc.h` is what the source says, and compilers take it as C99 and as C++17.
 //!
-//! `MEMQUILT_WRITE_HEADER=1 cargo test -p memquilt-ffi --test header` writes the header anew.
+//! `SEAMALLOC_WRITE_HEADER=1 cargo test -p seamalloc-ffi --test header` writes the header anew.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
@@ -9,7 +9,7 @@ mod tools;
 use std::fs;
 use tools::{FFI, compiler, run};
 
-const WRITE: &str = "MEMQUILT_WRITE_HEADER";
+const WRITE: &str = "SEAMALLOC_WRITE_HEADER";
 
 #[test]
 fn the_header_is_the_one_that_is_generated() {
@@ -18,7 +18,7 @@ fn the_header_is_the_one_that_is_generated() {
     let mut generated = Vec::new();
     bindings.write(&mut generated);
     let generated = String::from_utf8(generated).unwrap();
-    let path = format!("{FFI}/memquilt.h");
+    let path = format!("{FFI}/seamalloc.h");
     if std::env::var_os(WRITE).is_some() {
         fs::write(&path, &generated).unwrap();
     }
@@ -26,7 +26,7 @@ fn the_header_is_the_one_that_is_generated() {
     let differing = written.lines().zip(generated.lines()).position(|(old, new)| old != new);
     assert!(
         written == generated,
-        "ffi/memquilt.h is not what ffi/src says (first at line {}): {WRITE}=1 cargo test -p memquilt-ffi --test header",
+        "ffi/seamalloc.h is not what ffi/src says (first at line {}): {WRITE}=1 cargo test -p seamalloc-ffi --test header",
         differing.map_or(0, |line| line + 1)
     );
 }
@@ -42,8 +42,8 @@ fn c_and_cpp_take_the_header_without_a_warning() {
         let source = folder.path().join(format!("use.{ending}"));
         fs::write(
             &source,
-            "#include \"memquilt.h\"\n#include \"memquilt.h\"\nint main(void) { mq_stats stats; stats.size = sizeof stats; \
-             return mq_get_stats(0, &stats) == MQ_STATUS_OK; }\n",
+            "#include \"seamalloc.h\"\n#include \"seamalloc.h\"\nint main(void) { seam_stats stats; stats.size = sizeof stats; \
+             return seam_get_stats(0, &stats) == SEAM_STATUS_OK; }\n",
         )
         .unwrap();
         for standard in standards {

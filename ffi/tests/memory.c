@@ -3,160 +3,160 @@
 #include "check.h"
 
 static void memory_is_reused(void) {
-    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
     void *first = get(a, 10 * MIB, NULL);
     size_t size = 0;
-    OK(mq_size_of(a, first, &size));
+    OK(seam_size_of(a, first, &size));
     CHECK(size == 10 * MIB);
-    OK(mq_free(a, first));
+    OK(seam_free(a, first));
     CHECK(get(a, 10 * MIB, NULL) == first);
     // NULL and cudaStreamLegacy are one stream.
-    OK(mq_free(a, first));
+    OK(seam_free(a, first));
     CHECK(get(a, 10 * MIB, stream_of(1)) == first);
-    OK(mq_free_on(a, first, NULL));
-    mq_stats stats = stats_of(a);
+    OK(seam_free_on(a, first, NULL));
+    seam_stats stats = stats_of(a);
     CHECK(stats.allocation.all.allocated == 3 && stats.allocation.all.current == 0);
     CHECK(stats.reserved_bytes.all.current == 10 * MIB && stats.reserved_bytes.large_pool.peak == 10 * MIB);
     void *nothing = &stats;
-    OK(mq_malloc(a, 0, NULL, &nothing));
+    OK(seam_malloc(a, 0, NULL, &nothing));
     CHECK(nothing == NULL);
-    OK(mq_free(a, NULL));
-    OK(mq_check(a));
-    OK(mq_destroy(a));
+    OK(seam_free(a, NULL));
+    OK(seam_check(a));
+    OK(seam_destroy(a));
 }
 
 static void memory_waits_for_the_streams_that_used_it(void) {
     const char *options = "strategy:stitch,sharing:never";
-    mq_stream mine = stream_of(0x100), other = stream_of(0x200);
-    mq_allocator sharing = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    seam_stream mine = stream_of(0x100), other = stream_of(0x200);
+    seam_allocator sharing = create("sim:h200,capacity=1GiB", "strategy:stitch");
     void *under = get(sharing, 4 * MIB, mine);
-    OK(mq_free_under(sharing, under, other));
+    OK(seam_free_under(sharing, under, other));
     CHECK(stats_of(sharing).active_bytes.all.current == 0);
     CHECK(get(sharing, 4 * MIB, mine) == under);
-    FAILS(mq_free_under(sharing, &sharing, other), MQ_STATUS_INVALID_ADDRESS, "live allocation");
-    OK(mq_free_under(sharing, NULL, other));
-    OK(mq_destroy(sharing));
+    FAILS(seam_free_under(sharing, &sharing, other), SEAM_STATUS_INVALID_ADDRESS, "live allocation");
+    OK(seam_free_under(sharing, NULL, other));
+    OK(seam_destroy(sharing));
     for (int how = 0; how < 3; how++) {
-        mq_allocator a = create("sim:h200,capacity=1GiB", options);
+        seam_allocator a = create("sim:h200,capacity=1GiB", options);
         void *address = get(a, 4 * MIB, mine);
         if (how == 0) {
-            OK(mq_free_on(a, address, mine));
+            OK(seam_free_on(a, address, mine));
         } else if (how == 1) {
-            OK(mq_free_on(a, address, other));
+            OK(seam_free_on(a, address, other));
         } else {
-            OK(mq_record_stream(a, address, other));
-            OK(mq_free(a, address));
+            OK(seam_record_stream(a, address, other));
+            OK(seam_free(a, address));
         }
-        mq_stats stats = stats_of(a);
+        seam_stats stats = stats_of(a);
         CHECK(stats.allocated_bytes.all.current == 0);
         CHECK(stats.active_bytes.all.current == (how == 0 ? 0 : 4 * MIB));
         uint64_t given = 0;
-        OK(mq_empty_cache(a, &given));
+        OK(seam_empty_cache(a, &given));
         CHECK(given == 4 * MIB);
         CHECK(stats_of(a).reserved_bytes.all.current == 0);
-        OK(mq_check(a));
-        OK(mq_destroy(a));
+        OK(seam_check(a));
+        OK(seam_destroy(a));
     }
 }
 
 static void a_forgotten_stream_leaves_its_memory_to_others(void) {
-    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
-    mq_stream gone = stream_of(0x100), other = stream_of(0x200);
+    seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    seam_stream gone = stream_of(0x100), other = stream_of(0x200);
     void *address = get(a, 600 * MIB, gone);
-    OK(mq_free(a, address));
-    OK(mq_forget_stream(a, gone));
+    OK(seam_free(a, address));
+    OK(seam_forget_stream(a, gone));
     CHECK(get(a, 600 * MIB, other) == address);
-    OK(mq_free(a, address));
+    OK(seam_free(a, address));
     // A simulated device is alone.
-    FAILS(mq_enable_peer_access(a, 1), MQ_STATUS_DRIVER, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED");
-    OK(mq_check(a));
-    OK(mq_destroy(a));
+    FAILS(seam_enable_peer_access(a, 1), SEAM_STATUS_DRIVER, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED");
+    OK(seam_check(a));
+    OK(seam_destroy(a));
 }
 
 static void memory_goes_back(void) {
-    mq_allocator a = create("sim:h200,capacity=8GiB", "strategy:stitch");
+    seam_allocator a = create("sim:h200,capacity=8GiB", "strategy:stitch");
     void *address = get(a, 256 * MIB, NULL);
-    OK(mq_free(a, address));
+    OK(seam_free(a, address));
     uint64_t given = 0;
-    OK(mq_trim(a, 30 * MIB, &given));
+    OK(seam_trim(a, 30 * MIB, &given));
     CHECK(given >= 30 * MIB && given < 64 * MIB);
-    OK(mq_set_memory_limit(a, 100 * MIB));
+    OK(seam_set_memory_limit(a, 100 * MIB));
     CHECK(stats_of(a).reserved_bytes.all.current <= 100 * MIB);
-    FAILS(mq_malloc(a, 101 * MIB, NULL, &address), MQ_STATUS_OUT_OF_MEMORY, "101.00 MiB");
+    FAILS(seam_malloc(a, 101 * MIB, NULL, &address), SEAM_STATUS_OUT_OF_MEMORY, "101.00 MiB");
     CHECK(address == NULL);
-    OK(mq_set_memory_limit(a, MQ_NO_LIMIT));
-    OK(mq_set_memory_fraction(a, 0.5));
-    FAILS(mq_malloc(a, 5 * GIB, NULL, &address), MQ_STATUS_OUT_OF_MEMORY, "5.00 GiB");
-    OK(mq_set_memory_fraction(a, 1));
-    OK(mq_free(a, get(a, 5 * GIB, NULL)));
-    OK(mq_empty_cache(a, NULL));
+    OK(seam_set_memory_limit(a, SEAM_NO_LIMIT));
+    OK(seam_set_memory_fraction(a, 0.5));
+    FAILS(seam_malloc(a, 5 * GIB, NULL, &address), SEAM_STATUS_OUT_OF_MEMORY, "5.00 GiB");
+    OK(seam_set_memory_fraction(a, 1));
+    OK(seam_free(a, get(a, 5 * GIB, NULL)));
+    OK(seam_empty_cache(a, NULL));
     CHECK(stats_of(a).num_ooms == 2);
-    OK(mq_reset_accumulated_stats(a));
-    OK(mq_reset_peak_stats(a));
-    mq_stats stats = stats_of(a);
+    OK(seam_reset_accumulated_stats(a));
+    OK(seam_reset_peak_stats(a));
+    seam_stats stats = stats_of(a);
     CHECK(stats.num_ooms == 0 && stats.reserved_bytes.all.peak == 0);
-    OK(mq_destroy(a));
+    OK(seam_destroy(a));
 }
 
 struct cache {
-    mq_allocator allocator;
+    seam_allocator allocator;
     void *entry;
     int calls;
-    mq_memory_pressure seen;
+    seam_memory_pressure seen;
 };
 
-static bool give_up_cache(const mq_memory_pressure *pressure, void *user) {
+static bool give_up_cache(const seam_memory_pressure *pressure, void *user) {
     struct cache *cache = user;
     cache->calls++;
     cache->seen = *pressure;
     if (cache->entry == NULL) {
         return false;
     }
-    OK(mq_free(cache->allocator, cache->entry));
+    OK(seam_free(cache->allocator, cache->entry));
     cache->entry = NULL;
     return true;
 }
 
 static void programs_are_asked_before_a_request_fails(void) {
-    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
     struct cache cache = {a, get(a, 600 * MIB, NULL), 0, {0}};
     uint64_t id = 7;
-    OK(mq_on_memory_pressure(a, give_up_cache, &cache, &id));
+    OK(seam_on_memory_pressure(a, give_up_cache, &cache, &id));
     void *large = get(a, 700 * MIB, stream_of(0x300));
     CHECK(cache.calls == 1 && cache.entry == NULL);
     CHECK(cache.seen.size == sizeof cache.seen && cache.seen.requested == 700 * MIB);
-    CHECK(cache.seen.stream == stream_of(0x300) && cache.seen.limit == MQ_NO_LIMIT);
+    CHECK(cache.seen.stream == stream_of(0x300) && cache.seen.limit == SEAM_NO_LIMIT);
     CHECK(cache.seen.reserved == 600 * MIB && cache.seen.allocated == 600 * MIB);
-    OK(mq_remove_memory_callback(a, id));
-    FAILS(mq_remove_memory_callback(a, id), MQ_STATUS_INVALID_ARGUMENT, "callback");
+    OK(seam_remove_memory_callback(a, id));
+    FAILS(seam_remove_memory_callback(a, id), SEAM_STATUS_INVALID_ARGUMENT, "callback");
     void *more;
-    FAILS(mq_malloc(a, 700 * MIB, NULL, &more), MQ_STATUS_OUT_OF_MEMORY, "700.00 MiB");
+    FAILS(seam_malloc(a, 700 * MIB, NULL, &more), SEAM_STATUS_OUT_OF_MEMORY, "700.00 MiB");
     CHECK(cache.calls == 1);
-    OK(mq_free(a, large));
-    OK(mq_destroy(a));
+    OK(seam_free(a, large));
+    OK(seam_destroy(a));
 }
 
-static bool destroy_it(const mq_memory_pressure *pressure, void *user) {
+static bool destroy_it(const seam_memory_pressure *pressure, void *user) {
     (void)pressure;
-    OK(mq_destroy(*(mq_allocator *)user));
+    OK(seam_destroy(*(seam_allocator *)user));
     return true;
 }
 
 static void an_allocator_may_be_destroyed_from_its_own_callback(void) {
-    mq_allocator a = create("sim:h200,capacity=1GiB", NULL);
-    OK(mq_on_memory_pressure(a, destroy_it, &a, NULL));
+    seam_allocator a = create("sim:h200,capacity=1GiB", NULL);
+    OK(seam_on_memory_pressure(a, destroy_it, &a, NULL));
     void *address = &a;
-    FAILS(mq_malloc(a, 2 * GIB, NULL, &address), MQ_STATUS_OUT_OF_MEMORY, "2.00 GiB");
+    FAILS(seam_malloc(a, 2 * GIB, NULL, &address), SEAM_STATUS_OUT_OF_MEMORY, "2.00 GiB");
     CHECK(address == NULL);
-    FAILS(mq_malloc(a, 1, NULL, &address), MQ_STATUS_INVALID_HANDLE, "destroyed");
+    FAILS(seam_malloc(a, 1, NULL, &address), SEAM_STATUS_INVALID_HANDLE, "destroyed");
 }
 
-static char *json(mq_allocator a, mq_status (*ask)(mq_allocator, char *, size_t, size_t *)) {
+static char *json(seam_allocator a, seam_status (*ask)(seam_allocator, char *, size_t, size_t *)) {
     size_t length = 0;
-    FAILS(ask(a, NULL, 0, &length), MQ_STATUS_BUFFER_TOO_SMALL, "bytes are needed");
+    FAILS(ask(a, NULL, 0, &length), SEAM_STATUS_BUFFER_TOO_SMALL, "bytes are needed");
     char *text = malloc(length + 1);
     memset(text, 'x', length + 1);
-    FAILS(ask(a, text, length, NULL), MQ_STATUS_BUFFER_TOO_SMALL, "bytes are needed");
+    FAILS(ask(a, text, length, NULL), SEAM_STATUS_BUFFER_TOO_SMALL, "bytes are needed");
     CHECK(text[0] == 'x');
     OK(ask(a, text, length + 1, &length));
     CHECK(strlen(text) == length && text[0] == '{' && text[length - 1] == '}');
@@ -164,50 +164,50 @@ static char *json(mq_allocator a, mq_status (*ask)(mq_allocator, char *, size_t,
 }
 
 static void figures_are_json_too(void) {
-    mq_allocator a = create("sim:h200,capacity=4GiB", "strategy:stitch,max_views:7");
-    OK(mq_free(a, get(a, 64 * MIB, NULL)));
-    char *text = json(a, mq_stats_json);
+    seam_allocator a = create("sim:h200,capacity=4GiB", "strategy:stitch,max_views:7");
+    OK(seam_free(a, get(a, 64 * MIB, NULL)));
+    char *text = json(a, seam_stats_json);
     CHECK(strstr(text, "\"device\":\"sim:h200,capacity=4GiB\"") != NULL);
     CHECK(strstr(text, "max_views:7") != NULL);
     CHECK(strstr(text, "\"peak\":67108864") != NULL);
     CHECK(strstr(text, "\"set_access\":{\"count\":") != NULL);
     free(text);
-    text = json(a, mq_fragmentation_json);
+    text = json(a, seam_fragmentation_json);
     CHECK(strstr(text, "\"reserved\":67108864") != NULL && strstr(text, "\"free\":67108864") != NULL);
     CHECK(strstr(text, "\"streams\":[{") != NULL);
     free(text);
-    OK(mq_destroy(a));
+    OK(seam_destroy(a));
 }
 
 // Three files, which the test looks into.
 static void files_are_written(const char *folder) {
     char path[4096], before[4096];
-    mq_allocator a = create("sim:h200,capacity=4GiB", "strategy:stitch");
+    seam_allocator a = create("sim:h200,capacity=4GiB", "strategy:stitch");
     void *early = get(a, 3 * MIB, NULL);
     snprintf(path, sizeof path, "%s/trace.csv", folder);
-    FAILS(mq_record_write(a, path), MQ_STATUS_INVALID_ARGUMENT, "mq_record_start");
-    OK(mq_record_start(a, 1000));
+    FAILS(seam_record_write(a, path), SEAM_STATUS_INVALID_ARGUMENT, "seam_record_start");
+    OK(seam_record_start(a, 1000));
     void *late = get(a, 5 * MIB, stream_of(0x400));
-    OK(mq_free(a, early));
-    OK(mq_record_write(a, path));
+    OK(seam_free(a, early));
+    OK(seam_record_write(a, path));
     snprintf(path, sizeof path, "%s/snapshot.pickle", folder);
-    OK(mq_snapshot(a, path));
-    snprintf(path, sizeof path, "%s/trace.mqt", folder);
-    OK(mq_record_write(a, path));
-    OK(mq_record_stop(a));
-    FAILS(mq_record_write(a, path), MQ_STATUS_INVALID_ARGUMENT, "nothing is recorded");
+    OK(seam_snapshot(a, path));
+    snprintf(path, sizeof path, "%s/trace.seam", folder);
+    OK(seam_record_write(a, path));
+    OK(seam_record_stop(a));
+    FAILS(seam_record_write(a, path), SEAM_STATUS_INVALID_ARGUMENT, "nothing is recorded");
     snprintf(before, sizeof before, "%s/no/such/folder/x.pickle", folder);
-    FAILS(mq_snapshot(a, before), MQ_STATUS_FILE, "x.pickle");
-    OK(mq_record_start(a, 10));
+    FAILS(seam_snapshot(a, before), SEAM_STATUS_FILE, "x.pickle");
+    OK(seam_record_start(a, 10));
     snprintf(before, sizeof before, "%s/trace.txt", folder);
-    FAILS(mq_record_write(a, before), MQ_STATUS_FILE, ".mqt");
-    OK(mq_free(a, late));
-    OK(mq_destroy(a));
+    FAILS(seam_record_write(a, before), SEAM_STATUS_FILE, ".seam");
+    OK(seam_free(a, late));
+    OK(seam_destroy(a));
 }
 
 int main(int count, char **arguments) {
-    CHECK(mq_abi_version() == MQ_ABI_VERSION);
-    CHECK(strlen(mq_version()) >= 5);
+    CHECK(seam_abi_version() == SEAM_ABI_VERSION);
+    CHECK(strlen(seam_version()) >= 5);
     memory_is_reused();
     memory_waits_for_the_streams_that_used_it();
     a_forgotten_stream_leaves_its_memory_to_others();

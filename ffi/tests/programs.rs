@@ -7,7 +7,7 @@
 
 mod tools;
 
-use memquilt::trace::{TraceEvent, read_path};
+use seamalloc::trace::{TraceEvent, read_path};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -27,10 +27,10 @@ impl Program {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("program");
         // The name in a program is the soname, as where the library is installed.
-        std::os::unix::fs::symlink(library().join("libmemquilt.so"), folder.path().join("libmemquilt.so.1")).unwrap();
+        std::os::unix::fs::symlink(library().join("libseamalloc.so"), folder.path().join("libseamalloc.so.1")).unwrap();
         let mut command = compiler("CC", "cc")?.command();
         command.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-pthread", "-o"]);
-        command.arg(&path).arg(Path::new(FFI).join(source)).arg("-L").arg(library()).arg("-lmemquilt");
+        command.arg(&path).arg(Path::new(FFI).join(source)).arg("-L").arg(library()).arg("-lseamalloc");
         run(command.arg(format!("-Wl,-rpath,{}", folder.path().display())));
         Some(Self { path, folder })
     }
@@ -38,7 +38,7 @@ impl Program {
     /// It, without the environment that the pluggable functions read.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
-        command.current_dir(self.folder.path()).env_remove("MEMQUILT_CONF").env_remove("MEMQUILT_DEVICE");
+        command.current_dir(self.folder.path()).env_remove("SEAMALLOC_CONF").env_remove("SEAMALLOC_DEVICE");
         command
     }
 }
@@ -47,7 +47,7 @@ impl Program {
 fn memory_and_files() {
     let Some(program) = Program::build("tests/memory.c") else { return };
     run(program.command().arg(program.folder.path()));
-    for name in ["trace.csv", "trace.mqt", "snapshot.pickle"] {
+    for name in ["trace.csv", "trace.seam", "snapshot.pickle"] {
         let traces = read_path(&program.folder.path().join(name)).unwrap();
         let [trace] = traces.as_slice() else { panic!("{name}: {traces:?}") };
         let sizes = trace.events.iter().filter_map(|event| match event {
@@ -109,11 +109,11 @@ fn the_pluggable_pair() {
     let Some(program) = Program::build("tests/pluggable.c") else { return };
     let said = |what: &str, device: &str, options: &str| {
         let mut command = program.command();
-        let output = run(command.arg(what).env("MEMQUILT_DEVICE", device).env("MEMQUILT_CONF", options));
+        let output = run(command.arg(what).env("SEAMALLOC_DEVICE", device).env("SEAMALLOC_CONF", options));
         String::from_utf8(output.stderr).unwrap()
     };
     let good = said("good", "sim:h200,capacity=1GiB", "strategy:stitch,max_views:7");
-    assert!(good.starts_with("memquilt, device 1: ") && good.contains("3.00 GiB"), "{good}");
+    assert!(good.starts_with("seamalloc, device 1: ") && good.contains("3.00 GiB"), "{good}");
     // Once for each of two devices.
     let options = said("options", "sim:h200", "strateg:stitch");
     assert_eq!(options.matches("unknown option `strateg`; did you mean `strategy`?").count(), 2, "{options}");
@@ -129,7 +129,7 @@ fn the_example_runs_also_with_the_static_library() {
     let path = program.folder.path().join("static");
     let mut command = compiler("CC", "cc").unwrap().command();
     command.args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&path);
-    command.arg(Path::new(FFI).join("examples/training_step.c")).arg(library().join("libmemquilt.a"));
+    command.arg(Path::new(FFI).join("examples/training_step.c")).arg(library().join("libseamalloc.a"));
     run(command.args(STATIC_NEEDS));
     let alone = run(&mut Command::new(&path)).stdout;
     assert_eq!(String::from_utf8_lossy(&shared), String::from_utf8_lossy(&alone));

@@ -14,25 +14,25 @@ struct name {
     char handle[4096];
 };
 
-static struct name name_of(mq_allocator allocator, void *address) {
+static struct name name_of(seam_allocator allocator, void *address) {
     struct name name;
     size_t needed = 0;
-    FAILS(mq_share(allocator, address, NULL, 0, &needed, &name.offset), MQ_STATUS_BUFFER_TOO_SMALL, "the buffer is for 0");
+    FAILS(seam_share(allocator, address, NULL, 0, &needed, &name.offset), SEAM_STATUS_BUFFER_TOO_SMALL, "the buffer is for 0");
     CHECK(needed <= sizeof name.handle);
-    OK(mq_share(allocator, address, name.handle, sizeof name.handle, &name.length, &name.offset));
+    OK(seam_share(allocator, address, name.handle, sizeof name.handle, &name.length, &name.offset));
     CHECK(name.length == needed);
     return name;
 }
 
 static void open_here(const struct name *name) {
-    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
     void *opened = NULL;
-    OK(mq_open_shared(a, name->handle, name->length, &opened));
+    OK(seam_open_shared(a, name->handle, name->length, &opened));
     CHECK(opened != NULL);
     CHECK(stats_of(a).reserved_bytes.all.current == 0);
-    OK(mq_close_shared(a, opened));
-    FAILS(mq_close_shared(a, opened), MQ_STATUS_IPC, "no shared memory was opened");
-    OK(mq_destroy(a));
+    OK(seam_close_shared(a, opened));
+    FAILS(seam_close_shared(a, opened), SEAM_STATUS_IPC, "no shared memory was opened");
+    OK(seam_destroy(a));
 }
 
 static void on_signal(int number) { (void)number; }
@@ -44,17 +44,17 @@ static void set_timer(long us) {
 
 // As a profiler does.
 static void open_among_signals(const struct name *name) {
-    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     set_timer(100);
     for (int index = 0; index < 2000; index++) {
         void *opened = NULL;
-        OK(mq_open_shared(a, name->handle, name->length, &opened));
-        OK(mq_close_shared(a, opened));
+        OK(seam_open_shared(a, name->handle, name->length, &opened));
+        OK(seam_close_shared(a, opened));
     }
     set_timer(0);
-    OK(mq_destroy(a));
+    OK(seam_destroy(a));
 }
 
 int main(int count, char **arguments) {
@@ -65,14 +65,14 @@ int main(int count, char **arguments) {
         open_here(&name);
         return 0;
     }
-    mq_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
+    seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
     // A stitched block among others.
     void *blocks[4];
     for (int index = 0; index < 4; index++) {
         blocks[index] = get(a, 20 * MIB, NULL);
     }
-    OK(mq_free(a, blocks[0]));
-    OK(mq_free(a, blocks[2]));
+    OK(seam_free(a, blocks[0]));
+    OK(seam_free(a, blocks[2]));
     struct name name = name_of(a, get(a, 40 * MIB, NULL));
     open_here(&name);
     open_among_signals(&name);
@@ -80,11 +80,11 @@ int main(int count, char **arguments) {
     void *place = &name;
     uint64_t offset = 0;
     size_t length = 0;
-    FAILS(mq_share(a, place, name.handle, sizeof name.handle, &length, &offset), MQ_STATUS_INVALID_ADDRESS, "live");
-    FAILS(mq_share(a, blocks[1], name.handle, sizeof name.handle, NULL, &offset), MQ_STATUS_INVALID_ARGUMENT, "length");
-    FAILS(mq_share(a, blocks[1], NULL, sizeof name.handle, &length, &offset), MQ_STATUS_INVALID_ARGUMENT, "handle is NULL");
-    FAILS(mq_open_shared(a, NULL, 4, &place), MQ_STATUS_INVALID_ARGUMENT, "handle is NULL");
-    FAILS(mq_open_shared(a, "what", 4, &place), MQ_STATUS_IPC, "these 4 bytes name no shared memory");
+    FAILS(seam_share(a, place, name.handle, sizeof name.handle, &length, &offset), SEAM_STATUS_INVALID_ADDRESS, "live");
+    FAILS(seam_share(a, blocks[1], name.handle, sizeof name.handle, NULL, &offset), SEAM_STATUS_INVALID_ARGUMENT, "length");
+    FAILS(seam_share(a, blocks[1], NULL, sizeof name.handle, &length, &offset), SEAM_STATUS_INVALID_ARGUMENT, "handle is NULL");
+    FAILS(seam_open_shared(a, NULL, 4, &place), SEAM_STATUS_INVALID_ARGUMENT, "handle is NULL");
+    FAILS(seam_open_shared(a, "what", 4, &place), SEAM_STATUS_IPC, "these 4 bytes name no shared memory");
     CHECK(place == NULL);
 
     int to[2];
@@ -99,6 +99,6 @@ int main(int count, char **arguments) {
     CHECK(write(to[1], &name, sizeof name) == sizeof name);
     int status = 0;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    OK(mq_destroy(a));
+    OK(seam_destroy(a));
     return 0;
 }

@@ -3,7 +3,7 @@
 #include "check.h"
 
 typedef struct {
-    mq_allocator allocator;
+    seam_allocator allocator;
     uintptr_t next;
     int32_t answer;
     size_t allocs, frees, ends, bytes;
@@ -12,11 +12,11 @@ typedef struct {
 
 // A source runs under the allocator's lock: what would wait for itself for ever is refused.
 static void refused(source *s) {
-    mq_stats stats;
+    seam_stats stats;
     stats.size = sizeof stats;
-    CHECK(mq_free(s->allocator, NULL) == MQ_STATUS_REENTRANT);
-    CHECK(strstr(mq_last_error_text(), "sources of private pools") != NULL);
-    CHECK(mq_get_stats(s->allocator, &stats) == MQ_STATUS_REENTRANT);
+    CHECK(seam_free(s->allocator, NULL) == SEAM_STATUS_REENTRANT);
+    CHECK(strstr(seam_last_error_text(), "sources of private pools") != NULL);
+    CHECK(seam_get_stats(s->allocator, &stats) == SEAM_STATUS_REENTRANT);
 }
 
 static int32_t alloc(size_t bytes, void **address, void *user) {
@@ -55,149 +55,149 @@ static void end(void *user) {
     s->ends++;
 }
 
-static source of(mq_allocator a) {
+static source of(seam_allocator a) {
     source s = {.allocator = a, .next = (uintptr_t)0x60 << 40};
     return s;
 }
 
-static mq_pool_stats pool_stats(mq_allocator a, mq_pool pool) {
-    mq_pool_stats stats;
+static seam_pool_stats pool_stats(seam_allocator a, seam_pool pool) {
+    seam_pool_stats stats;
     stats.size = sizeof stats;
-    OK(mq_pool_get_stats(a, pool, &stats));
+    OK(seam_pool_get_stats(a, pool, &stats));
     return stats;
 }
 
-static void a_pool_has_its_memory_from_its_source(mq_allocator a) {
+static void a_pool_has_its_memory_from_its_source(seam_allocator a) {
     source s = of(a);
-    mq_pool pool = {0, 8};
-    OK(mq_pool_open_with(a, pool, alloc, give_back, end, &s, 0));
+    seam_pool pool = {0, 8};
+    OK(seam_pool_open_with(a, pool, alloc, give_back, end, &s, 0));
     void *first, *second, *held;
-    OK(mq_pool_malloc_held(a, pool, 3 * MIB, NULL, &held));
+    OK(seam_pool_malloc_held(a, pool, 3 * MIB, NULL, &held));
     CHECK(held == NULL && s.allocs == 0);
-    OK(mq_pool_malloc(a, pool, 3 * MIB, NULL, &first));
-    OK(mq_pool_malloc(a, pool, 3 * MIB, NULL, &second));
+    OK(seam_pool_malloc(a, pool, 3 * MIB, NULL, &first));
+    OK(seam_pool_malloc(a, pool, 3 * MIB, NULL, &second));
     CHECK(first == s.last && second == (char *)first + 3 * MIB && s.allocs == 1 && s.bytes == 20 * MIB);
     CHECK(pool_stats(a, pool).reserved_bytes == 20 * MIB && stats_of(a).reserved_bytes.all.current == 20 * MIB);
-    OK(mq_free(a, second));
-    OK(mq_pool_malloc_held(a, pool, 3 * MIB, NULL, &held));
+    OK(seam_free(a, second));
+    OK(seam_pool_malloc_held(a, pool, 3 * MIB, NULL, &held));
     CHECK(held == second);
-    OK(mq_check(a));
+    OK(seam_check(a));
     uint64_t given = 1;
-    OK(mq_pool_empty(a, pool, &given));
+    OK(seam_pool_empty(a, pool, &given));
     CHECK(given == 0);
-    OK(mq_pool_release(a, pool));
-    OK(mq_free(a, second));
-    OK(mq_pool_empty(a, pool, &given));
+    OK(seam_pool_release(a, pool));
+    OK(seam_free(a, second));
+    OK(seam_pool_empty(a, pool, &given));
     CHECK(given == 0 && s.ends == 0);
-    OK(mq_free(a, first));
+    OK(seam_free(a, first));
     s.answer = 5;
-    FAILS(mq_pool_empty(a, pool, &given), MQ_STATUS_SOURCE, "(0, 8)");
-    FAILS(mq_empty_cache(a, NULL), MQ_STATUS_SOURCE, "answered 5");
+    FAILS(seam_pool_empty(a, pool, &given), SEAM_STATUS_SOURCE, "(0, 8)");
+    FAILS(seam_empty_cache(a, NULL), SEAM_STATUS_SOURCE, "answered 5");
     s.answer = 0;
-    OK(mq_pool_empty(a, pool, &given));
+    OK(seam_pool_empty(a, pool, &given));
     CHECK(given == 20 * MIB && s.frees == 1 && s.ends == 1 && s.bytes == 0);
-    OK(mq_pool_empty(a, pool, NULL));
+    OK(seam_pool_empty(a, pool, NULL));
     CHECK(stats_of(a).reserved_bytes.all.current == 0);
 }
 
-static void answers_mean_what_they_say(mq_allocator a) {
+static void answers_mean_what_they_say(seam_allocator a) {
     source s = of(a);
-    mq_pool pool = {0, 9};
+    seam_pool pool = {0, 9};
     void *address = &s;
-    OK(mq_pool_open_with(a, pool, alloc, give_back, end, &s, MQ_POOL_UNSPLIT));
+    OK(seam_pool_open_with(a, pool, alloc, give_back, end, &s, SEAM_POOL_UNSPLIT));
     // Short of memory, it is asked again, once what there is was given back.
-    s.answer = MQ_STATUS_OUT_OF_MEMORY;
-    OK(mq_pool_malloc(a, pool, MIB, NULL, &address));
+    s.answer = SEAM_STATUS_OUT_OF_MEMORY;
+    OK(seam_pool_malloc(a, pool, MIB, NULL, &address));
     CHECK(s.allocs == 2 && pool_stats(a, pool).allocated_bytes == 2 * MIB);
-    OK(mq_free(a, address));
+    OK(seam_free(a, address));
     uintptr_t next = s.next;
     s.next = 0;
-    FAILS(mq_pool_malloc(a, pool, 9 * MIB, NULL, &address), MQ_STATUS_OUT_OF_MEMORY, "segments of its own");
+    FAILS(seam_pool_malloc(a, pool, 9 * MIB, NULL, &address), SEAM_STATUS_OUT_OF_MEMORY, "segments of its own");
     CHECK(address == NULL && stats_of(a).num_ooms == 1);
     s.next = next;
-    s.answer = MQ_STATUS_DRIVER;
-    FAILS(mq_pool_malloc(a, pool, 9 * MIB, NULL, &address), MQ_STATUS_SOURCE, "answered 13");
+    s.answer = SEAM_STATUS_DRIVER;
+    FAILS(seam_pool_malloc(a, pool, 9 * MIB, NULL, &address), SEAM_STATUS_SOURCE, "answered 13");
     s.next = next - MIB;
-    FAILS(mq_pool_malloc(a, pool, 9 * MIB, NULL, &address), MQ_STATUS_SOURCE, "part of memory that the allocator has");
+    FAILS(seam_pool_malloc(a, pool, 9 * MIB, NULL, &address), SEAM_STATUS_SOURCE, "part of memory that the allocator has");
     s.next = next + 8;
-    FAILS(mq_pool_malloc(a, pool, 9 * MIB, NULL, &address), MQ_STATUS_SOURCE, "cannot be");
+    FAILS(seam_pool_malloc(a, pool, 9 * MIB, NULL, &address), SEAM_STATUS_SOURCE, "cannot be");
     CHECK(stats_of(a).reserved_bytes.all.current == 2 * MIB);
-    OK(mq_check(a));
-    OK(mq_pool_release(a, pool));
-    OK(mq_empty_cache(a, NULL));
+    OK(seam_check(a));
+    OK(seam_pool_release(a, pool));
+    OK(seam_empty_cache(a, NULL));
     CHECK(s.ends == 1);
 }
 
-static void wrong_pools_end_their_source(mq_allocator a) {
+static void wrong_pools_end_their_source(seam_allocator a) {
     source s = of(a);
-    mq_pool pool, none = {0, 0}, named = {0, 77};
+    seam_pool pool, none = {0, 0}, named = {0, 77};
     void *address;
-    OK(mq_pool_create(a, &pool));
-    OK(mq_pool_malloc(a, pool, MIB, NULL, &address));
-    FAILS(mq_pool_open_with(a, pool, alloc, give_back, end, &s, 0), MQ_STATUS_POOL_IN_USE, "already");
-    OK(mq_free(a, address));
-    OK(mq_pool_release(a, pool));
-    OK(mq_pool_create(a, &pool));
-    FAILS(mq_pool_open_with(a, none, alloc, give_back, end, &s, 0), MQ_STATUS_UNKNOWN_POOL, "(0, 0)");
-    FAILS(mq_pool_open_with(a, named, alloc, NULL, end, &s, 0), MQ_STATUS_INVALID_ARGUMENT, "NULL");
-    FAILS(mq_pool_open_with(a, named, alloc, give_back, end, &s, 1), MQ_STATUS_INVALID_ARGUMENT, "MQ_POOL_UNSPLIT");
-    FAILS(mq_pool_open_with(0, named, alloc, give_back, end, &s, 0), MQ_STATUS_INVALID_HANDLE, "");
+    OK(seam_pool_create(a, &pool));
+    OK(seam_pool_malloc(a, pool, MIB, NULL, &address));
+    FAILS(seam_pool_open_with(a, pool, alloc, give_back, end, &s, 0), SEAM_STATUS_POOL_IN_USE, "already");
+    OK(seam_free(a, address));
+    OK(seam_pool_release(a, pool));
+    OK(seam_pool_create(a, &pool));
+    FAILS(seam_pool_open_with(a, none, alloc, give_back, end, &s, 0), SEAM_STATUS_UNKNOWN_POOL, "(0, 0)");
+    FAILS(seam_pool_open_with(a, named, alloc, NULL, end, &s, 0), SEAM_STATUS_INVALID_ARGUMENT, "NULL");
+    FAILS(seam_pool_open_with(a, named, alloc, give_back, end, &s, 1), SEAM_STATUS_INVALID_ARGUMENT, "SEAM_POOL_UNSPLIT");
+    FAILS(seam_pool_open_with(0, named, alloc, give_back, end, &s, 0), SEAM_STATUS_INVALID_HANDLE, "");
     CHECK(s.ends == 5 && s.allocs == 0);
-    OK(mq_pool_set_unsplit(a, pool));
-    OK(mq_pool_malloc(a, pool, 3 * MIB, NULL, &address));
+    OK(seam_pool_set_unsplit(a, pool));
+    OK(seam_pool_malloc(a, pool, 3 * MIB, NULL, &address));
     size_t size;
-    OK(mq_size_of(a, address, &size));
+    OK(seam_size_of(a, address, &size));
     CHECK(size == 20 * MIB);
-    OK(mq_free(a, address));
-    OK(mq_pool_release(a, pool));
-    FAILS(mq_pool_set_unsplit(a, pool), MQ_STATUS_UNKNOWN_POOL, "released");
-    OK(mq_pool_open_with(a, named, NULL, NULL, end, &s, 0));
+    OK(seam_free(a, address));
+    OK(seam_pool_release(a, pool));
+    FAILS(seam_pool_set_unsplit(a, pool), SEAM_STATUS_UNKNOWN_POOL, "released");
+    OK(seam_pool_open_with(a, named, NULL, NULL, end, &s, 0));
     CHECK(s.ends == 6);
-    OK(mq_pool_malloc(a, named, 3 * MIB, NULL, &address));
-    OK(mq_size_of(a, address, &size));
+    OK(seam_pool_malloc(a, named, 3 * MIB, NULL, &address));
+    OK(seam_size_of(a, address, &size));
     CHECK(size == 3 * MIB);
-    OK(mq_free(a, address));
-    OK(mq_pool_release(a, named));
-    OK(mq_empty_cache(a, NULL));
+    OK(seam_free(a, address));
+    OK(seam_pool_release(a, named));
+    OK(seam_empty_cache(a, NULL));
     CHECK(stats_of(a).reserved_bytes.all.current == 0);
 }
 
 static void the_end_of_an_allocator_ends_what_is_free(void) {
-    mq_allocator a = create("sim:h200", NULL);
+    seam_allocator a = create("sim:h200", NULL);
     source kept = of(a), freed = of(a);
     freed.next += (uintptr_t)1 << 40;
-    mq_pool one = {0, 1}, two = {0, 2};
+    seam_pool one = {0, 1}, two = {0, 2};
     void *address;
-    OK(mq_pool_open_with(a, one, alloc, give_back, end, &kept, 0));
-    OK(mq_pool_malloc(a, one, MIB, NULL, &address));
-    OK(mq_pool_open_with(a, two, alloc, give_back, end, &freed, 0));
-    OK(mq_pool_malloc(a, two, MIB, NULL, &address));
-    OK(mq_free(a, address));
+    OK(seam_pool_open_with(a, one, alloc, give_back, end, &kept, 0));
+    OK(seam_pool_malloc(a, one, MIB, NULL, &address));
+    OK(seam_pool_open_with(a, two, alloc, give_back, end, &freed, 0));
+    OK(seam_pool_malloc(a, two, MIB, NULL, &address));
+    OK(seam_free(a, address));
     // From here on the calls of a source are of a destroyed allocator; they are refused all the same.
-    OK(mq_destroy(a));
+    OK(seam_destroy(a));
     CHECK(kept.frees == 0 && kept.ends == 0 && freed.frees == 1 && freed.ends == 1);
 }
 
 static void fractions_are_told(void) {
-    mq_allocator a = create("sim:h200", "per_process_memory_fraction:0.25");
+    seam_allocator a = create("sim:h200", "per_process_memory_fraction:0.25");
     double fraction;
-    OK(mq_get_memory_fraction(a, &fraction));
+    OK(seam_get_memory_fraction(a, &fraction));
     CHECK(fraction == 0.25);
-    OK(mq_set_memory_fraction(a, 1));
-    OK(mq_get_memory_fraction(a, &fraction));
+    OK(seam_set_memory_fraction(a, 1));
+    OK(seam_get_memory_fraction(a, &fraction));
     CHECK(fraction == 1);
-    FAILS(mq_get_memory_fraction(a, NULL), MQ_STATUS_INVALID_ARGUMENT, "fraction is NULL");
-    OK(mq_destroy(a));
+    FAILS(seam_get_memory_fraction(a, NULL), SEAM_STATUS_INVALID_ARGUMENT, "fraction is NULL");
+    OK(seam_destroy(a));
 }
 
 int main(void) {
     const char *strategies[] = {"strategy:stitch", "strategy:caching", "strategy:expandable", "strategy:gmlake"};
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
-        mq_allocator a = create("sim:h200,capacity=1GiB", strategies[i]);
+        seam_allocator a = create("sim:h200,capacity=1GiB", strategies[i]);
         a_pool_has_its_memory_from_its_source(a);
         answers_mean_what_they_say(a);
         wrong_pools_end_their_source(a);
-        OK(mq_destroy(a));
+        OK(seam_destroy(a));
     }
     the_end_of_an_allocator_ends_what_is_free();
     fractions_are_told();

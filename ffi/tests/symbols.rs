@@ -13,21 +13,21 @@ use std::fs;
 use tools::{FFI, library};
 
 fn header() -> String {
-    fs::read_to_string(format!("{FFI}/memquilt.h")).unwrap()
+    fs::read_to_string(format!("{FFI}/seamalloc.h")).unwrap()
 }
 
-/// The numbers and names of `enum mq_status`.
+/// The numbers and names of `enum seam_status`.
 fn statuses() -> Vec<(i32, String)> {
     let parse = |line: &str| {
         let (name, number) = line.trim().strip_suffix(',')?.split_once(" = ")?;
-        name.starts_with("MQ_STATUS_").then(|| (number.parse().unwrap(), name.to_owned()))
+        name.starts_with("SEAM_STATUS_").then(|| (number.parse().unwrap(), name.to_owned()))
     };
     header().lines().filter_map(parse).collect()
 }
 
 #[test]
 fn exports_are_the_declarations() {
-    let bytes = fs::read(library().join("libmemquilt.so")).unwrap();
+    let bytes = fs::read(library().join("libseamalloc.so")).unwrap();
     let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
     let exported: BTreeSet<String> = file
         .dynamic_symbols()
@@ -42,16 +42,16 @@ fn exports_are_the_declarations() {
         .filter(begins)
         .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next().map(str::to_owned))
         .collect();
-    assert!(declared.len() > 30 && declared.contains("memquilt_malloc"), "{declared:?}");
+    assert!(declared.len() > 30 && declared.contains("seamalloc_malloc"), "{declared:?}");
     assert_eq!(exported, declared);
 }
 
 #[test]
 fn the_soname_has_the_version_of_the_interface_and_no_cuda_is_needed() {
-    let define = "#define MQ_ABI_VERSION ";
+    let define = "#define SEAM_ABI_VERSION ";
     let header = header();
     let version = header.lines().find_map(|line| line.strip_prefix(define)).unwrap();
-    let bytes = fs::read(library().join("libmemquilt.so")).unwrap();
+    let bytes = fs::read(library().join("libseamalloc.so")).unwrap();
     let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
     let endian = file.elf_header().endian().unwrap();
     let sections = file.elf_section_table();
@@ -61,7 +61,7 @@ fn the_soname_has_the_version_of_the_interface_and_no_cuda_is_needed() {
         let entries = entries.iter().filter(|entry| entry.d_tag(endian) == u64::from(tag));
         entries.map(|entry| String::from_utf8_lossy(entry.string(endian, strings).unwrap()).into_owned()).collect()
     };
-    assert_eq!(of(object::elf::DT_SONAME), [format!("libmemquilt.so.{version}")]);
+    assert_eq!(of(object::elf::DT_SONAME), [format!("libseamalloc.so.{version}")]);
     let needed = of(object::elf::DT_NEEDED);
     assert!(needed.iter().any(|name| name.starts_with("libc.so")), "{needed:?}");
     assert!(!needed.iter().any(|name| name.contains("cuda")), "{needed:?}");
@@ -70,10 +70,10 @@ fn the_soname_has_the_version_of_the_interface_and_no_cuda_is_needed() {
 #[test]
 fn every_status_has_its_name() {
     // SAFETY: the library was just built from this package; loading it runs nothing but Rust's own initialisers.
-    let library = unsafe { libloading::Library::new(library().join("libmemquilt.so")) }.unwrap();
+    let library = unsafe { libloading::Library::new(library().join("libseamalloc.so")) }.unwrap();
     // SAFETY: the type is that of the function's definition.
     let name: libloading::Symbol<'_, extern "C" fn(i32) -> *const c_char> =
-        unsafe { library.get(b"mq_status_name") }.unwrap();
+        unsafe { library.get(b"seam_status_name") }.unwrap();
     // SAFETY: what it returns ends in a NUL and lives as long as the library.
     let name_of = |number| unsafe { CStr::from_ptr(name(number)) }.to_str().unwrap().to_owned();
     let statuses = statuses();
@@ -81,5 +81,5 @@ fn every_status_has_its_name() {
     for (index, (number, declared)) in statuses.iter().enumerate() {
         assert_eq!((*number as usize, &name_of(*number)), (index, declared));
     }
-    assert_eq!(name_of(statuses.len() as i32), "MQ_STATUS_UNKNOWN");
+    assert_eq!(name_of(statuses.len() as i32), "SEAM_STATUS_UNKNOWN");
 }

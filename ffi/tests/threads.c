@@ -7,18 +7,18 @@
 #define THREADS 8
 #define ROUNDS 2000
 
-static mq_allocator shared;
+static seam_allocator shared;
 
 static void *work(void *user) {
     uintptr_t number = (uintptr_t)user;
-    mq_stream stream = stream_of(0x1000 + number);
+    seam_stream stream = stream_of(0x1000 + number);
     for (int i = 0; i < ROUNDS; i++) {
         size_t size = (i % 7 + 1) * (number + 1) * 512 * 1024;
         void *address = get(shared, size, stream);
         if (i % 5 == 0) {
-            OK(mq_record_stream(shared, address, stream_of(0x1000 + (number + 1) % THREADS)));
+            OK(seam_record_stream(shared, address, stream_of(0x1000 + (number + 1) % THREADS)));
         }
-        OK(mq_free(shared, address));
+        OK(seam_free(shared, address));
     }
     return NULL;
 }
@@ -26,26 +26,26 @@ static void *work(void *user) {
 static void *fail(void *user) {
     char part[32];
     snprintf(part, sizeof part, "sim:none%d", (int)(uintptr_t)user);
-    mq_allocator none;
+    seam_allocator none;
     for (int i = 0; i < ROUNDS / 10; i++) {
-        CHECK(mq_last_error() == (i == 0 ? MQ_STATUS_OK : MQ_STATUS_DEVICE));
-        CHECK(mq_create(part, NULL, &none) == MQ_STATUS_DEVICE);
-        CHECK(strstr(mq_last_error_text(), part + 4) != NULL);
+        CHECK(seam_last_error() == (i == 0 ? SEAM_STATUS_OK : SEAM_STATUS_DEVICE));
+        CHECK(seam_create(part, NULL, &none) == SEAM_STATUS_DEVICE);
+        CHECK(strstr(seam_last_error_text(), part + 4) != NULL);
     }
     return NULL;
 }
 
 // Until somebody destroys it.
 static void *use_until_it_is_gone(void *user) {
-    mq_stream stream = stream_of((uintptr_t)user + 0x10);
+    seam_stream stream = stream_of((uintptr_t)user + 0x10);
     for (;;) {
         void *address;
-        mq_status status = mq_malloc(shared, MIB, stream, &address);
-        if (status == MQ_STATUS_OK) {
-            status = mq_free(shared, address);
+        seam_status status = seam_malloc(shared, MIB, stream, &address);
+        if (status == SEAM_STATUS_OK) {
+            status = seam_free(shared, address);
         }
-        if (status != MQ_STATUS_OK) {
-            CHECK(status == MQ_STATUS_INVALID_HANDLE);
+        if (status != SEAM_STATUS_OK) {
+            CHECK(status == SEAM_STATUS_INVALID_HANDLE);
             return NULL;
         }
     }
@@ -53,7 +53,7 @@ static void *use_until_it_is_gone(void *user) {
 
 static void *destroy(void *user) {
     (void)user;
-    return mq_destroy(shared) == MQ_STATUS_OK ? &shared : NULL;
+    return seam_destroy(shared) == SEAM_STATUS_OK ? &shared : NULL;
 }
 
 static void start(pthread_t *threads, void *(*body)(void *)) {
@@ -79,10 +79,10 @@ int main(void) {
     start(more, fail);
     join(threads);
     join(more);
-    OK(mq_check(shared));
+    OK(seam_check(shared));
     CHECK(stats_of(shared).allocation.all.allocated == THREADS * ROUNDS);
     CHECK(stats_of(shared).allocation.all.current == 0);
-    OK(mq_destroy(shared));
+    OK(seam_destroy(shared));
     for (int round = 0; round < 30; round++) {
         shared = create("sim:h200,capacity=1GiB", "strategy:stitch");
         start(threads, use_until_it_is_gone);

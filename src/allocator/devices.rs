@@ -20,13 +20,13 @@ impl Allocator {
     ///
     /// ```no_run
     /// # fn stream() -> *mut u8 { std::ptr::null_mut() }
-    /// use memquilt::{Allocator, Config, driver::StreamId};
+    /// use seamalloc::{Allocator, Config, driver::StreamId};
     ///
     /// // SAFETY: only live streams of device 0 are named, and forgotten before they are destroyed.
     /// let allocator = unsafe { Allocator::cuda(0, Config::default()) }?;
     /// let address = allocator.allocate(1 << 30, StreamId::from_raw(stream()))?;
     /// # allocator.free(address)?;
-    /// # Ok::<(), memquilt::Error>(())
+    /// # Ok::<(), seamalloc::Error>(())
     /// ```
     ///
     /// # Safety

@@ -31,7 +31,7 @@ impl Allocator {
     /// [`Error::Source`] where the source of a private pool that has ended did not take its own back; all else was given back.
     ///
     /// ```
-    /// # use memquilt::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+    /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
     /// # use std::sync::Arc;
     /// # let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
     /// let allocator = Allocator::new(gpu, Config::parse("strategy:stitch")?)?;
@@ -77,7 +77,7 @@ impl Allocator {
     /// dropped.
     ///
     /// ```
-    /// # use memquilt::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+    /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
     /// # use std::sync::{Arc, Mutex};
     /// # let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);
     /// let allocator = Arc::new(Allocator::new(gpu, Config::default())?);

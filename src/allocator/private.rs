@@ -28,7 +28,7 @@ use parking_lot::MutexGuard;
 /// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks), [`restore_pool`](Self::restore_pool) |
 ///
 /// ```
-/// use memquilt::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
+/// use seamalloc::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
 /// use std::sync::Arc;
 ///
 /// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);

@@ -17,8 +17,8 @@ use crate::strategy::segmented;
 /// what differs is where its memory comes from, and that it goes back there when the pool has ended.
 ///
 /// ```
-/// use memquilt::driver::{Driver, StreamId, sim::{SimConfig, SimGpu}};
-/// use memquilt::{Allocator, Config, PoolId, SegmentSource, Segments, SourceError};
+/// use seamalloc::driver::{Driver, StreamId, sim::{SimConfig, SimGpu}};
+/// use seamalloc::{Allocator, Config, PoolId, SegmentSource, Segments, SourceError};
 /// use std::sync::Arc;
 ///
 /// struct Registered(Arc<SimGpu>);

@@ -33,7 +33,7 @@ impl Allocator {
     /// The wait is short for a program that has waited itself.
     ///
     /// ```
-    /// # use memquilt::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+    /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
     /// # use std::sync::Arc;
     /// # let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
     /// let allocator = Allocator::new(gpu, Config::default())?;

@@ -260,11 +260,11 @@ impl Config {
     /// and `max_view_address_space`.
     ///
     /// ```
-    /// use memquilt::{Config, StrategyKind};
+    /// use seamalloc::{Config, StrategyKind};
     /// let config = Config::parse("max_split_size_mb:512,roundup_power2_divisions:[256:1,512:2,>:4]")?;
     /// assert_eq!(config.max_split_size, Some(512 << 20));
     /// assert_eq!(Config::parse("expandable_segments:True")?.strategy, StrategyKind::Expandable);
-    /// # Ok::<(), memquilt::ConfigError>(())
+    /// # Ok::<(), seamalloc::ConfigError>(())
     /// ```
     ///
     /// # Errors

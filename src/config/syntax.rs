@@ -64,7 +64,7 @@ impl Config {
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
-                _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of memquilt)")),
+                _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of seamalloc)")),
             },
             "expandable_segments" => match value {
                 "True" => self.strategy = StrategyKind::Expandable,

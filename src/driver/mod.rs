@@ -36,7 +36,7 @@ impl StreamId {
     /// cust, a `cudaStream_t` of C.
     ///
     /// ```
-    /// use memquilt::driver::StreamId;
+    /// use seamalloc::driver::StreamId;
     /// assert_eq!(StreamId::from_raw(std::ptr::null_mut::<u8>()), StreamId::DEFAULT);
     /// ```
     #[must_use]

@@ -43,7 +43,7 @@ pub struct Shared {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpcError {
     /// The bytes are not those of [`Shared::handle`].
-    #[error("these {size} bytes name no shared memory of memquilt: {why}")]
+    #[error("these {size} bytes name no shared memory of seamalloc: {why}")]
     BadHandle {
         /// How many there are.
         size: usize,
@@ -118,7 +118,7 @@ impl Office {
     /// The abstract name of its socket.
     fn name(&self) -> String {
         let name: String = self.secret[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("memquilt-{}-{name}", self.pid)
+        format!("seamalloc-{}-{name}", self.pid)
     }
 
     /// What says that its name came from a handle.

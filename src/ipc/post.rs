@@ -99,7 +99,7 @@ fn open() -> Result<&'static Counter, IpcError> {
     // For the thread, which ends with the process.
     let counter: &'static Counter =
         Box::leak(Box::new(Counter { office, letters: Mutex::default(), served: AtomicUsize::new(0) }));
-    let thread = thread::Builder::new().name("memquilt-ipc".to_owned());
+    let thread = thread::Builder::new().name("seamalloc-ipc".to_owned());
     thread.spawn(move || counter.serve(&listener)).map_err(unavailable)?;
     Ok(counter)
 }
@@ -140,7 +140,7 @@ impl Counter {
             }
             drop(served);
         };
-        thread::Builder::new().name("memquilt-ipc".to_owned()).spawn(answer).map(drop)
+        thread::Builder::new().name("seamalloc-ipc".to_owned()).spawn(answer).map(drop)
     }
 
     /// Answers one process until it hangs up.

@@ -1,8 +1,8 @@
 //! The bytes that name shared memory.
 //!
 //! ```text
-//! chunks   "memquilt" 1 0 0 0 | pid: 4 | secret: 16 | of each chunk: key 8, size 8
-//! plain    "memquilt" 2 0 0 0 | CUipcMemHandle: 64
+//! chunks   "seam-ipc" 1 0 0 0 | pid: 4 | secret: 16 | of each chunk: key 8, size 8
+//! plain    "seam-ipc" 2 0 0 0 | CUipcMemHandle: 64
 //! ```
 //! Numbers are little-endian.
 
@@ -10,7 +10,7 @@ use super::{IpcError, Office, Place, SharedChunk};
 use crate::driver::IpcMemory;
 use crate::home::GRANULE;
 
-const MAGIC: &[u8; 8] = b"memquilt";
+const MAGIC: &[u8; 8] = b"seam-ipc";
 const CHUNKS: [u8; 4] = [1, 0, 0, 0];
 const PLAIN: [u8; 4] = [2, 0, 0, 0];
 

@@ -1,4 +1,4 @@
-//! The compact format of traces, `.mqt`: columns under zstd, with a version and a checksum (docs/trace-format.md).
+//! The compact format of traces, `.seam`: columns under zstd, with a version and a checksum (docs/trace-format.md).
 //!
 //! Owns: reading and writing it. Untrusted bytes cannot make it allocate more than they unpack to.
 
@@ -13,7 +13,7 @@ use crate::driver::StreamId;
 
 /// How every compact file begins. The bytes above 127 and the line ends show a file that was copied as text, as PNG's
 /// do.
-pub const MAGIC: [u8; 8] = *b"\x89mqt\r\n\x1a\n";
+pub const MAGIC: [u8; 8] = *b"\x89sea\r\n\x1a\n";
 
 /// The version that is written, and the newest that is read.
 pub const VERSION: u32 = 1;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     fn read_body(body: &[u8]) -> Result<Trace, TraceError> {
-        read_compact("t.mqt", &pack(body, body.len() as u64))
+        read_compact("t.seam", &pack(body, body.len() as u64))
     }
 
     fn small_file() -> Vec<u8> {
@@ -420,12 +420,12 @@ mod tests {
     fn every_truncation_is_an_error() {
         let file = small_file();
         for length in 0..file.len() {
-            let error = read_compact("t.mqt", &file[..length]).unwrap_err();
+            let error = read_compact("t.seam", &file[..length]).unwrap_err();
             assert!(matches!(error, TraceError::Malformed { place: Place::Byte(_), .. }), "{length}: {error}");
         }
         let mut longer = file;
         longer.push(0);
-        assert!(read_compact("t.mqt", &longer).unwrap_err().to_string().contains("1 more bytes"));
+        assert!(read_compact("t.seam", &longer).unwrap_err().to_string().contains("1 more bytes"));
     }
 
     #[test]

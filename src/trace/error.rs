@@ -123,7 +123,7 @@ pub enum TraceError {
     },
     /// None of the formats begins like this.
     #[error(
-        "{file}: found {found}, which begins like no known format; expected a csv trace, a .mqt trace, or a PyTorch \
+        "{file}: found {found}, which begins like no known format; expected a csv trace, a .seam trace, or a PyTorch \
          memory snapshot (pickle or JSON), plain or gzip"
     )]
     UnknownFormat {

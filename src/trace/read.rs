@@ -25,9 +25,9 @@ const MAX_WHOLE: u64 = 1 << 30;
 const BUFFER: usize = 1 << 16;
 
 /// Endings that say nothing about the job.
-const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".mqt", ".pickle", ".pkl", ".json", ".snapshot", ".txt"];
+const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".seam", ".pickle", ".pkl", ".json", ".snapshot", ".txt"];
 
-/// Reads every trace of a file: one of a csv or `.mqt` file, one for each device with events of a PyTorch snapshot.
+/// Reads every trace of a file: one of a csv or `.seam` file, one for each device with events of a PyTorch snapshot.
 ///
 /// A trace is named after the file, without known endings and with `.dev1` behind it where there are several; one
 /// that stores its name keeps it.
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn names_lose_their_known_endings() {
         assert_eq!(stem("gpt2xl-N.csv.gz"), "gpt2xl-N");
-        assert_eq!(stem("opt1.3b-R.mqt"), "opt1.3b-R");
+        assert_eq!(stem("opt1.3b-R.seam"), "opt1.3b-R");
         assert_eq!(stem("prefetch-2s.snapshot.pickle"), "prefetch-2s");
         assert_eq!(stem(".csv"), ".csv");
     }
@@ -155,7 +155,7 @@ mod tests {
     fn content_decides_and_not_the_name() {
         let plain = read_bytes("job.pickle", CSV).unwrap();
         assert_eq!(plain[0].name, "job");
-        assert_eq!(read_bytes("job.mqt", &gzip(CSV)).unwrap(), plain);
+        assert_eq!(read_bytes("job.seam", &gzip(CSV)).unwrap(), plain);
         let mut compact = Vec::new();
         compact::write_compact(&plain[0], &mut compact).unwrap();
         assert_eq!(read_bytes("other.csv", &compact).unwrap(), plain);

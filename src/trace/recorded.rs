@@ -50,7 +50,7 @@ macro_rules! jobs {
             live: $live,
             native_reserved: $native,
             expandable_reserved: $expandable,
-            bytes: include_bytes!(concat!("../../traces/", $name, ".mqt")),
+            bytes: include_bytes!(concat!("../../traces/", $name, ".seam")),
         },)*];
     };
 }

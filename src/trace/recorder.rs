@@ -29,16 +29,16 @@ pub struct TimedEvent {
 /// given to the allocator.
 ///
 /// ```
-/// use memquilt::driver::StreamId;
-/// use memquilt::PoolId;
-/// use memquilt::observer::{Action, Event};
-/// use memquilt::trace::Recorder;
+/// use seamalloc::driver::StreamId;
+/// use seamalloc::PoolId;
+/// use seamalloc::observer::{Action, Event};
+/// use seamalloc::trace::Recorder;
 ///
 /// let (recorder, mut observer) = Recorder::new(100_000);
 /// let (stream, pool) = (StreamId::DEFAULT, PoolId::NONE);
 /// observer.event(&Event { action: Action::Alloc, address: 4096, size: 512, stream, pool });
 /// assert_eq!(recorder.to_trace("job", None)?.events.len(), 1);
-/// # Ok::<(), memquilt::trace::TraceError>(())
+/// # Ok::<(), seamalloc::trace::TraceError>(())
 /// ```
 #[derive(Clone)]
 pub struct Recorder {
@@ -117,7 +117,7 @@ impl Recorder {
     pub fn to_trace(&self, name: &str, held: Option<&Snapshot>) -> Result<Trace, TraceError> {
         let history = self.history();
         let mut meta = Map::new();
-        meta.insert("source".to_owned(), "memquilt recorder".into());
+        meta.insert("source".to_owned(), "seamalloc recorder".into());
         let events = history.iter().map(|timed| Some(timed.event));
         trace_of_history(name, meta, events, held)
             .map_err(|(index, rule)| TraceError::rule(name, Place::Event(index), rule))

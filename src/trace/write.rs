@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 /// How the names of the formats end that are written.
-pub const ENDINGS: [&str; 3] = [".mqt", ".csv", ".csv.gz"];
+pub const ENDINGS: [&str; 3] = [".seam", ".csv", ".csv.gz"];
 
 /// Whether a file of this name can be written.
 #[must_use]
@@ -18,7 +18,7 @@ pub fn can_write(path: &Path) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Writes `trace` to `path`: `.mqt` is the compact format, `.csv` and `.csv.gz` the text. The file appears only when it
+/// Writes `trace` to `path`: `.seam` is the compact format, `.csv` and `.csv.gz` the text. The file appears only when it
 /// is complete.
 ///
 /// # Errors
@@ -26,7 +26,7 @@ pub fn can_write(path: &Path) -> bool {
 pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
     let file = path.display().to_string();
     let mut bytes = Vec::new();
-    if file.ends_with(".mqt") {
+    if file.ends_with(".seam") {
         write_compact(trace, &mut bytes)?;
     } else if file.ends_with(".csv") {
         write_csv(trace, &mut bytes)?;
@@ -39,7 +39,7 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
             &file,
             Place::Whole,
             "a name without a known ending",
-            ".mqt, .csv or .csv.gz",
+            ".seam, .csv or .csv.gz",
         ));
     }
     put(path, &bytes).map_err(|error| TraceError::io(&file, error))
@@ -87,14 +87,14 @@ mod tests {
             ..Trace::default()
         };
         let folder = tempfile::tempdir().unwrap();
-        for name in ["job.mqt", "job.csv", "job.csv.gz"] {
+        for name in ["job.seam", "job.csv", "job.csv.gz"] {
             let path = folder.path().join(name);
             write_path(&trace, &path).unwrap();
             assert_eq!(read_path(&path).unwrap(), std::slice::from_ref(&trace), "{name}");
         }
         let error = write_path(&trace, &folder.path().join("job.txt")).unwrap_err().to_string();
-        assert!(error.contains(".mqt, .csv or .csv.gz"), "{error}");
-        assert!(write_path(&trace, &folder.path().join("missing/job.mqt")).is_err());
+        assert!(error.contains(".seam, .csv or .csv.gz"), "{error}");
+        assert!(write_path(&trace, &folder.path().join("missing/job.seam")).is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing half done is left");
     }
 

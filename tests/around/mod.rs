@@ -1,7 +1,7 @@
 //! The simulated GPU with something done around every call: a clock, or a note that the driver is at work.
 
-use memquilt::driver::sim::SimGpu;
-use memquilt::driver::{
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::{
     CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Exported, Handle, IpcMemory, MemoryInfo,
     StreamId,
 };

@@ -4,8 +4,8 @@ use super::random::Random;
 use super::trim::step;
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, balanced, on, reserved};
-use memquilt::driver::{Call, Status};
-use memquilt::{Allocator, StrategyKind};
+use seamalloc::driver::{Call, Status};
+use seamalloc::{Allocator, StrategyKind};
 
 /// Blocks of one chunk pair each, every other one free: each larger request needs a view.
 fn comb(options: &str) -> (std::sync::Arc<Watch>, Allocator, Vec<u64>) {

@@ -3,8 +3,8 @@
 use super::random::Random;
 use super::trim::step;
 use super::{CHUNK, MAIN, MIB, balanced, on, reserved};
-use memquilt::driver::{Call, Driver, Status};
-use memquilt::{Error, StrategyKind};
+use seamalloc::driver::{Call, Driver, Status};
+use seamalloc::{Error, StrategyKind};
 
 #[test]
 fn growth_reaches_the_limit_and_no_further() {

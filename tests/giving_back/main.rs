@@ -11,9 +11,9 @@ mod refusal;
 mod trim;
 mod watch;
 
-use memquilt::driver::sim::SimConfig;
-use memquilt::driver::{Driver, StreamId};
-use memquilt::{Allocator, Config, StrategyKind};
+use seamalloc::driver::sim::SimConfig;
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::{Allocator, Config, StrategyKind};
 use std::sync::Arc;
 use watch::Watch;
 

@@ -2,8 +2,8 @@
 
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, balanced, on, reserved};
-use memquilt::driver::{Call, Driver};
-use memquilt::{Allocator, MemoryPressure, StrategyKind};
+use seamalloc::driver::{Call, Driver};
+use seamalloc::{Allocator, MemoryPressure, StrategyKind};
 use std::panic::panic_any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};

@@ -3,9 +3,9 @@
 use super::random::Random;
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, SIDE, balanced, on, reserved};
-use memquilt::driver::sim::Range;
-use memquilt::driver::{Call, CallStats, Driver, Status, StreamId};
-use memquilt::{Allocator, Error, StrategyKind};
+use seamalloc::driver::sim::Range;
+use seamalloc::driver::{Call, CallStats, Driver, Status, StreamId};
+use seamalloc::{Allocator, Error, StrategyKind};
 
 const GRANULE: u64 = 2 * MIB;
 

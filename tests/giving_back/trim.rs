@@ -3,9 +3,9 @@
 use super::random::Random;
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, SIDE, balanced, on, reserved};
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::observer::{Action, Event, Observer};
-use memquilt::{Allocator, Error, StrategyKind};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::observer::{Action, Event, Observer};
+use seamalloc::{Allocator, Error, StrategyKind};
 use std::sync::{Arc, Mutex};
 
 fn calls(gpu: &Watch, call: Call) -> u64 {
@@ -65,7 +65,7 @@ fn what_the_gpu_has_passed_goes_without_a_wait() {
             allocator.free(side).unwrap();
             assert_eq!(allocator.trim(40 * MIB).unwrap(), 40 * MIB);
             assert_eq!((cpu_waits(&gpu), allocator.stats().num_sync_all_streams), (0, 0), "{kind} {sharing}");
-            assert!(gpu.sim.physical(memquilt::driver::sim::Range { address: side, size: 40 * MIB }).is_empty());
+            assert!(gpu.sim.physical(seamalloc::driver::sim::Range { address: side, size: 40 * MIB }).is_empty());
             // The rest is still in use, so that the CPU has to wait.
             assert_eq!(allocator.trim(40 * MIB).unwrap(), 40 * MIB);
             assert!(cpu_waits(&gpu) > 0 && allocator.stats().num_sync_all_streams == 1, "{kind} {sharing}");

@@ -1,7 +1,7 @@
 //! A simulated GPU that tells how large each piece of physical memory is, and the most that was ever held.
 
-use memquilt::driver::sim::{Range, SimConfig, SimGpu};
-use memquilt::driver::{
+use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
+use seamalloc::driver::{
     CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Handle, MemoryInfo, StreamId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -12,9 +12,9 @@ mod tally;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use memquilt::driver::sim::SimGpu;
-use memquilt::driver::{Driver, EventId, StreamId};
-use memquilt::{Config, Stats, StrategyKind};
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::{Driver, EventId, StreamId};
+use seamalloc::{Config, Stats, StrategyKind};
 
 use segments::{Block, Segment, Use};
 use tally::{decrease, increase, lower, raise};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use memquilt::driver::{Driver, Handle, StreamId};
-use memquilt::snapshot::{BlockInfo, BlockState, SegmentInfo};
+use seamalloc::driver::{Driver, Handle, StreamId};
+use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
 use super::tally::{increase, raise};
 use super::{Model, Request, Step};
@@ -258,7 +258,7 @@ impl Model {
                     stream: segment.stream,
                     small: segment.small,
                     expandable: segment.unit.is_some(),
-                    pool: memquilt::PoolId::NONE,
+                    pool: seamalloc::PoolId::NONE,
                     blocks: range
                         .iter()
                         .map(|block| BlockInfo {

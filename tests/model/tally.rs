@@ -1,6 +1,6 @@
 //! How PyTorch counts: each figure for its pool and for all, with peak and accumulated sums.
 
-use memquilt::{Stat, StatByPool, Stats};
+use seamalloc::{Stat, StatByPool, Stats};
 
 pub(super) fn increase(stat: &mut Stat, amount: u64) {
     stat.current += amount;

@@ -1,6 +1,6 @@
 //! A test's own book of physical memory, not of addresses, so that it holds for views too: no two live blocks share a byte.
 
-use memquilt::driver::sim::Piece;
+use seamalloc::driver::sim::Piece;
 use std::collections::BTreeMap;
 
 /// Where live blocks lie: memory and offset to the end there.

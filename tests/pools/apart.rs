@@ -1,9 +1,9 @@
 //! What a private pool has serves it alone: requests, routes, statistics, and wrong uses.
 
 use crate::{GRAPH, MAIN, MIB, SIDE, calls, graph_of, on, reserved};
-use memquilt::driver::sim::Range;
-use memquilt::driver::{Call, Driver, Status};
-use memquilt::{Error, PoolId, Route, StrategyKind};
+use seamalloc::driver::sim::Range;
+use seamalloc::driver::{Call, Driver, Status};
+use seamalloc::{Error, PoolId, Route, StrategyKind};
 use std::sync::Arc;
 
 #[test]
@@ -163,7 +163,8 @@ fn snapshots_show_whose_memory_it_is() {
         let shared = allocator.allocate(30 * MIB, MAIN).unwrap();
         let snapshot = allocator.snapshot();
         let pool_of = |address: u64| {
-            let holds = |s: &&memquilt::snapshot::SegmentInfo| (s.address..s.address + s.total_size).contains(&address);
+            let holds =
+                |s: &&seamalloc::snapshot::SegmentInfo| (s.address..s.address + s.total_size).contains(&address);
             snapshot.segments.iter().find(holds).unwrap().pool
         };
         assert_eq!(

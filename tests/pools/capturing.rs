@@ -1,9 +1,9 @@
 //! What is legal while a stream is being captured, and what a captured request may get.
 
 use crate::{GRAPH, MAIN, MIB, MODES, SIDE, calls, capture, graph_of, on, reserved, simulated};
-use memquilt::driver::sim::{CaptureMode, Range};
-use memquilt::driver::{Call, Driver, Status, StreamId};
-use memquilt::{Allocator, Config, Error, Route, StrategyKind};
+use seamalloc::driver::sim::{CaptureMode, Range};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, Route, StrategyKind};
 
 #[test]
 fn no_call_of_ours_invalidates_a_capture() {

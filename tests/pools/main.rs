@@ -14,9 +14,9 @@ mod simulated;
 mod source;
 mod sources;
 
-use memquilt::driver::sim::{CaptureMode, Piece, Range, SimGpu};
-use memquilt::driver::{Call, Driver, StreamId};
-use memquilt::{Allocator, Config, PoolId, Route, StrategyKind};
+use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
+use seamalloc::driver::{Call, Driver, StreamId};
+use seamalloc::{Allocator, Config, PoolId, Route, StrategyKind};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;

@@ -1,8 +1,8 @@
 //! What a graph may use stays where it is, whatever others want.
 
 use crate::{GRAPH, MAIN, MIB, SIDE, capture, graph_of, on, reserved, simulated};
-use memquilt::driver::sim::CaptureMode;
-use memquilt::{Config, PoolId, Route, StrategyKind};
+use seamalloc::driver::sim::CaptureMode;
+use seamalloc::{Config, PoolId, Route, StrategyKind};
 
 #[test]
 fn a_graphs_memory_stays_where_it_is() {

@@ -1,9 +1,9 @@
 //! What becomes of a pool's memory, and of its live blocks, once nobody uses the pool.
 
 use crate::{GRAPH, Graph, MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved, simulated};
-use memquilt::driver::sim::Range;
-use memquilt::driver::{Call, StreamId};
-use memquilt::{Config, Error, Route, StrategyKind};
+use seamalloc::driver::sim::Range;
+use seamalloc::driver::{Call, StreamId};
+use seamalloc::{Config, Error, Route, StrategyKind};
 
 #[test]
 fn a_released_pools_memory_waits_for_the_device() {

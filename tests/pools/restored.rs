@@ -1,8 +1,8 @@
 //! A checkpoint of a private pool brings back the blocks that were live, where they were.
 
 use crate::{GRAPH, Graph, MAIN, MIB, SIDE, capture, on};
-use memquilt::driver::sim::Range;
-use memquilt::{Allocator, Error, PoolBlock, PoolId, StrategyKind};
+use seamalloc::driver::sim::Range;
+use seamalloc::{Allocator, Error, PoolBlock, PoolId, StrategyKind};
 
 fn total(blocks: &[PoolBlock]) -> u64 {
     blocks.iter().map(|block| block.size).sum()
@@ -59,7 +59,7 @@ fn live_blocks_come_back_at_their_addresses_over_their_memory() {
         let pieces = gpu.physical(Range { address: more, size: 30 * MIB });
         for block in &checkpoint {
             for piece in gpu.physical(Range { address: block.address, size: block.size }) {
-                let meets = |other: &memquilt::driver::sim::Piece| {
+                let meets = |other: &seamalloc::driver::sim::Piece| {
                     other.memory == piece.memory
                         && other.offset < piece.offset + piece.size
                         && piece.offset < other.offset + other.size

@@ -2,9 +2,9 @@
 
 use crate::source::{POOL, Source, balanced, opened};
 use crate::{MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved};
-use memquilt::driver::sim::Range;
-use memquilt::driver::{Call, Status, StreamId};
-use memquilt::{Error, PoolId, Route, Segments, StrategyKind};
+use seamalloc::driver::sim::Range;
+use seamalloc::driver::{Call, Status, StreamId};
+use seamalloc::{Error, PoolId, Route, Segments, StrategyKind};
 
 #[test]
 fn segments_are_pytorchs_and_are_cached_and_split() {

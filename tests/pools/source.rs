@@ -1,9 +1,9 @@
 //! A source of segments that keeps a book, and makes mistakes where it is told to.
 
 use crate::{on, reserved};
-use memquilt::driver::sim::SimGpu;
-use memquilt::driver::{Driver, StreamId};
-use memquilt::{Allocator, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::{Allocator, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 

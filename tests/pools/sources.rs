@@ -2,10 +2,10 @@
 
 use crate::source::{Mishap, POOL, Source, balanced, opened};
 use crate::{GRAPH, MAIN, MIB, SIDE, reserved, simulated};
-use memquilt::driver::sim::Range;
-use memquilt::observer::{Action, Event, Observer};
-use memquilt::shortage::Cause;
-use memquilt::{Config, Error, PoolId, Route, StrategyKind};
+use seamalloc::driver::sim::Range;
+use seamalloc::observer::{Action, Event, Observer};
+use seamalloc::shortage::Cause;
+use seamalloc::{Config, Error, PoolId, Route, StrategyKind};
 use std::sync::{Arc, Mutex};
 
 #[test]

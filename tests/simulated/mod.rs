@@ -1,7 +1,7 @@
 //! An allocator on a simulated GPU of its own.
 
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::{Allocator, Config};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::{Allocator, Config};
 use std::sync::Arc;
 
 /// The GPU as [`SimConfig::parse`] reads it, and an allocator on it.

@@ -1,8 +1,8 @@
 //! What PyTorch's viewer does with the segments and blocks of a snapshot, event by event, its quirks included.
 
-use memquilt::driver::StreamId;
-use memquilt::observer::{Action, Event};
-use memquilt::snapshot::{BlockState, Snapshot};
+use seamalloc::driver::StreamId;
+use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::{BlockState, Snapshot};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 //     cuda                       cudaMalloc and cudaFree
 //     PATH.so,ALLOCATE,FREE      any library with the signature of PyTorch's CUDAPluggableAllocator
 //
-// With -DNO_CUDA there are libraries only, and streams are numbers: for libmemquilt on a simulated device.
+// With -DNO_CUDA there are libraries only, and streams are numbers: for libseamalloc on a simulated device.
 
 #pragma once
 
@@ -40,7 +40,7 @@ struct Candidate {
     virtual std::string figures() { return "null"; }
 };
 
-// A library, and what libmemquilt offers beside the pair.
+// A library, and what libseamalloc offers beside the pair.
 class Library : public Candidate {
     using Allocate = void *(*)(ssize_t, int, Stream);
     using Free = void (*)(void *, ssize_t, int, Stream);
@@ -73,8 +73,8 @@ class Library : public Candidate {
     }
 
     std::string figures() override {
-        auto plugged = reinterpret_cast<Plugged>(dlsym(library, "mq_plugged"));
-        auto stats = reinterpret_cast<StatsJson>(dlsym(library, "mq_stats_json"));
+        auto plugged = reinterpret_cast<Plugged>(dlsym(library, "seam_plugged"));
+        auto stats = reinterpret_cast<StatsJson>(dlsym(library, "seam_stats_json"));
         if (!plugged || !stats) return "null";
         uint64_t allocator = 0;
         size_t length = 0;

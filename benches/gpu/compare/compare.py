@@ -1,7 +1,7 @@
 """Compares allocators on the same traces, in one run on one machine: PyTorch's own in three configurations, cudaMalloc,
-and memquilt's strategies through the C library. README.md beside this file says how, and what the columns mean.
+and seamalloc's strategies through the C library. README.md beside this file says how, and what the columns mean.
 
-    python3 compare.py --library libmemquilt.so --out results traces/*.csv.gz
+    python3 compare.py --library libseamalloc.so --out results traces/*.csv.gz
 """
 import argparse
 import gzip
@@ -24,7 +24,7 @@ TORCH = {
     "torch-expandable": "expandable_segments:True",
     "torch-async": "backend:cudaMallocAsync",
 }
-CHANGES_RESULTS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "MEMQUILT_CONF")
+CHANGES_RESULTS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "SEAMALLOC_CONF")
 # In seconds.
 PASS_LIMIT_S = 5.0
 # cudaMalloc takes some 40 us a call and cudaFree as much, in every pass: one timed pass after the first must do, and of
@@ -37,14 +37,14 @@ START_LIMIT_S = 60
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="+", type=pathlib.Path, help="csv traces, .csv or .csv.gz; smallest first")
-    parser.add_argument("--library", type=pathlib.Path, help="libmemquilt.so, for memquilt's strategies")
+    parser.add_argument("--library", type=pathlib.Path, help="libseamalloc.so, for seamalloc's strategies")
     parser.add_argument("--pair", action="append", default=[], metavar="NAME=PATH.so,ALLOCATE,FREE",
                         help="another library with the pluggable signature; may be given again")
     parser.add_argument("--only", help="candidates by name, separated by commas")
-    parser.add_argument("--conf", default="", help="options of memquilt beside the strategy, such as chunk_size_mb:8")
+    parser.add_argument("--conf", default="", help="options of seamalloc beside the strategy, such as chunk_size_mb:8")
     parser.add_argument("--replay", type=pathlib.Path, help="the replay program, where it was built elsewhere")
     parser.add_argument("--no-cuda", action="store_true",
-                        help="libraries only, without a GPU: memquilt on the simulated device MEMQUILT_DEVICE")
+                        help="libraries only, without a GPU: seamalloc on the simulated device SEAMALLOC_DEVICE")
     parser.add_argument("--timed", type=int, default=4, help="passes in which each operation is timed (4)")
     parser.add_argument("--plain", type=int, default=3, help="passes after those that are timed as a whole (3)")
     parser.add_argument("--budget", type=float, default=280, help="seconds after which no process is begun (280)")
@@ -59,9 +59,9 @@ def candidates(args):
         found += [(name, "torch", {"PYTORCH_CUDA_ALLOC_CONF": conf}) for name, conf in TORCH.items()]
         found.append(("cudaMalloc", "cuda", {}))
     if args.library:
-        spec = f"{args.library.resolve()},memquilt_malloc,memquilt_free"
+        spec = f"{args.library.resolve()},seamalloc_malloc,seamalloc_free"
         more = f",{args.conf}" if args.conf else ""
-        found += [(kind, spec, {"MEMQUILT_CONF": f"strategy:{kind}{more}"}) for kind in STRATEGIES]
+        found += [(kind, spec, {"SEAMALLOC_CONF": f"strategy:{kind}{more}"}) for kind in STRATEGIES]
     for pair in args.pair:
         name, _, spec = pair.partition("=")
         found.append((name, spec, {}))
@@ -107,7 +107,7 @@ def prepare(args, scratch):
     if args.no_cuda:
         command.append("-DNO_CUDA")
     else:
-        environment.pop("MEMQUILT_DEVICE", None)
+        environment.pop("SEAMALLOC_DEVICE", None)
         version, includes, folders, runtime = torch_folders()
         # -isystem: their warnings are not ours.
         command += [part for path in includes for part in ("-isystem", str(path))]

@@ -12,7 +12,7 @@ COLUMNS = ("job", "allocator", "held, GiB", "utilization, %", "ns/op, pass 1", "
 
 
 def calls_until(line):
-    """How many driver calls there were by the end of a pass: of memquilt those for memory and all others."""
+    """How many driver calls there were by the end of a pass: of seamalloc those for memory and all others."""
     figures = line.get("figures")
     if not figures:
         return None

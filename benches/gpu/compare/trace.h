@@ -1,4 +1,4 @@
-// A trace in memquilt's csv form (docs/trace-format.md), as the operations that a replay carries out.
+// A trace in seamalloc's csv form (docs/trace-format.md), as the operations that a replay carries out.
 //
 // A free is made where the program asked for it (`r`); where the free completed (`f`) is not looked at: nothing runs on
 // the streams, so that whoever waits for another stream does not wait long.
@@ -39,7 +39,7 @@ inline uint16_t stream_index(Trace &trace, uint64_t handle) {
     return static_cast<uint16_t>(trace.streams.size() - 1);
 }
 
-// What a program left live is freed between passes, as `memquilt replay --passes` does it.
+// What a program left live is freed between passes, as `seamalloc replay --passes` does it.
 inline void measure(Trace &trace) {
     std::vector<const Op *> live(trace.blocks, nullptr);
     uint64_t bytes = 0;

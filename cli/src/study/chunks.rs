@@ -1,4 +1,4 @@
-//! `memquilt study chunks`: the size of chunks, memory against driver time and stalls.
+//! `seamalloc study chunks`: the size of chunks, memory against driver time and stalls.
 
 use super::axis::Axis;
 use super::chart::{self, Line, Mark, Panel, Point};
@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::output::{self, Column, gib, ms};
 use clap::{Args, ValueHint};
 use comfy_table::Cell;
-use memquilt::trace::replay::ReplayOptions;
-use memquilt::{Config, ConfigError};
+use seamalloc::trace::replay::ReplayOptions;
+use seamalloc::{Config, ConfigError};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ What the columns say:
   ms per GiB    the first pass's, for each GiB of live
   worst ms      the longest stall of all three passes
 
-The keys of --json are those of `memquilt replay`, with _first, _third and _all for the first,
+The keys of --json are those of `seamalloc replay`, with _first, _third and _all for the first,
 the third and all three passes; chunk_size_mb is null for the default rule.";
 
 const COLUMNS: [Column; 9] = [

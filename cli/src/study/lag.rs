@@ -1,4 +1,4 @@
-//! `memquilt study lag`: sharing between streams, by how far the CPU runs ahead of the GPU.
+//! `seamalloc study lag`: sharing between streams, by how far the CPU runs ahead of the GPU.
 
 use super::axis::Axis;
 use super::chart::{self, Bar, Line, Mark, Panel, Point};
@@ -8,9 +8,9 @@ use crate::failure::Failure;
 use crate::output::{self, Column, ms};
 use clap::{Args, ValueHint};
 use comfy_table::Cell;
-use memquilt::trace::replay::{PassReport, ReplayOptions};
-use memquilt::{Config, Sharing};
 use plotters::style::{Color as _, RGBColor};
+use seamalloc::trace::replay::{PassReport, ReplayOptions};
+use seamalloc::{Config, Sharing};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ What the columns say:
   driver ms     time in the driver, in the first and the third pass
   worst ms      the longest stall of all three passes
 
-The keys of --json are those of `memquilt replay`, with _first, _third and _all for the first,
+The keys of --json are those of `seamalloc replay`, with _first, _third and _all for the first,
 the third and all three passes.";
 
 const COLUMNS: [Column; 11] = [

@@ -1,4 +1,4 @@
-//! `memquilt study`: what an option of `stitch` costs and gains, over its values.
+//! `seamalloc study`: what an option of `stitch` costs and gains, over its values.
 //!
 //! Owns: the command lines of the studies, their runs of three passes, and what the studies have in common.
 
@@ -16,10 +16,10 @@ use crate::progress::Progress;
 use crate::source;
 use clap::{Args, Subcommand, ValueHint};
 use comfy_table::Cell;
-use memquilt::driver::sim::SimConfig;
-use memquilt::trace::replay::{PassReport, ReplayOptions, replay};
-use memquilt::trace::{Trace, recorded};
-use memquilt::{Config, StrategyKind};
+use seamalloc::driver::sim::SimConfig;
+use seamalloc::trace::replay::{PassReport, ReplayOptions, replay};
+use seamalloc::trace::{Trace, recorded};
+use seamalloc::{Config, StrategyKind};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

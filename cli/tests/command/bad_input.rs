@@ -1,7 +1,7 @@
 //! Files that are no traces, or wrong ones: exit code 1, and an error that names the file, the place and what was
 //! expected.
 
-use super::{Folder, complaint, has, memquilt, run, stdout};
+use super::{Folder, complaint, has, run, seamalloc, stdout};
 
 #[test]
 fn wrong_lines_are_named() {
@@ -35,17 +35,17 @@ fn wrong_lines_are_named() {
 fn damaged_and_strange_files_are_named() {
     let folder = Folder::new();
     run(&["convert", "comb", &folder.name("whole.csv.gz"), "--steps", "1"], 0);
-    run(&["convert", "comb", &folder.name("whole.mqt"), "--steps", "1"], 0);
+    run(&["convert", "comb", &folder.name("whole.seam"), "--steps", "1"], 0);
     let (gzip, compact) =
-        (std::fs::read(folder.path("whole.csv.gz")).unwrap(), std::fs::read(folder.path("whole.mqt")).unwrap());
+        (std::fs::read(folder.path("whole.csv.gz")).unwrap(), std::fs::read(folder.path("whole.seam")).unwrap());
     let mut flipped = compact.clone();
     *flipped.last_mut().unwrap() ^= 1;
     let noise: Vec<u8> = (0..1000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 | 0x81).collect();
     for (name, content, parts) in [
         ("cut.csv.gz", &gzip[..gzip.len() / 2], &["line ", "damaged or ends early"] as &[_]),
-        ("cut.mqt", &compact[..compact.len() / 2], &["byte 24", "damaged or ends early"]),
-        ("head.mqt", &compact[..9], &["byte 9", "a header of 24 bytes"]),
-        ("flipped.mqt", &flipped, &["damaged"]),
+        ("cut.seam", &compact[..compact.len() / 2], &["byte 24", "damaged or ends early"]),
+        ("head.seam", &compact[..9], &["byte 9", "a header of 24 bytes"]),
+        ("flipped.seam", &flipped, &["damaged"]),
         ("empty.csv", b"", &["holds no allocation", "at least one"]),
         ("none.csv", b"# {}\n", &["holds no allocation", "at least one"]),
         ("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", &["\\x89PNG", "no known format", "PyTorch memory snapshot"]),
@@ -92,7 +92,7 @@ fn what_is_no_file_is_said_to_be_none() {
     let folder = Folder::new();
     let missing = folder.name("missing.csv");
     has(&complaint(&["replay", &missing], 1), &[&missing, "no such file", "stress --list"]);
-    has(&complaint(&["convert", &missing, &folder.name("out.mqt")], 1), &[&missing, "no such file"]);
+    has(&complaint(&["convert", &missing, &folder.name("out.seam")], 1), &[&missing, "no such file"]);
     has(&complaint(&["replay", "op1.3b-R"], 1), &["op1.3b-R", "did you mean `opt1.3b-R`?"]);
     has(&complaint(&["fit", "commb"], 1), &["commb", "did you mean `comb`?"]);
     let place = folder.name("");
@@ -113,10 +113,10 @@ fn one_bad_file_of_several_is_found_before_any_run() {
 fn no_trace_at_all_says_what_to_give() {
     for command in ["replay", "fit"] {
         let error = complaint(&[command], 2);
-        has(&error, &["no trace is given", ".pickle", ".csv", ".mqt", "opt1.3b-R"]);
+        has(&error, &["no trace is given", ".pickle", ".csv", ".seam", "opt1.3b-R"]);
     }
     let error = complaint(&[], 2);
-    has(&error, &["Usage: memquilt", "stress", "replay", "Exit codes"]);
-    memquilt(&["--help"]).assert().code(0).stderr("");
+    has(&error, &["Usage: seamalloc", "stress", "replay", "Exit codes"]);
+    seamalloc(&["--help"]).assert().code(0).stderr("");
     has(&stdout(&["--help"], 0), &["Exit codes: 0", "1 bad input", "2 wrong command line", "3 a run"]);
 }

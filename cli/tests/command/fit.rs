@@ -1,4 +1,4 @@
-//! `memquilt fit`: what it finds is enough, and a chunk less is not.
+//! `seamalloc fit`: what it finds is enough, and a chunk less is not.
 
 use super::{Folder, STRATEGIES, has, lines, run, stdout};
 

@@ -1,9 +1,9 @@
 //! One trace in every format that is read: the same peaks, whichever file it comes from.
 
 use super::{Folder, STRATEGIES, lines, run, snapshot};
-use memquilt::observer::{Action, Event};
-use memquilt::snapshot::Snapshot;
-use memquilt::trace::{TimedEvent, Trace, TraceEvent, read_path, write_snapshot_json, write_snapshot_pickle};
+use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::Snapshot;
+use seamalloc::trace::{TimedEvent, Trace, TraceEvent, read_path, write_snapshot_json, write_snapshot_pickle};
 use serde_json::Value;
 
 /// What a trace comes to, without its name and the time it took.
@@ -31,7 +31,7 @@ fn history(trace: &Trace) -> Vec<TimedEvent> {
             TraceEvent::FreeCompleted { block } => (Action::FreeCompleted, block as usize),
         };
         let (address, size, stream) = blocks[block];
-        TimedEvent { event: Event { action, address, size, stream, pool: memquilt::PoolId::NONE }, time_us: 0 }
+        TimedEvent { event: Event { action, address, size, stream, pool: seamalloc::PoolId::NONE }, time_us: 0 }
     };
     trace.events.iter().map(&mut event).collect()
 }
@@ -40,11 +40,11 @@ fn every_format_agrees(from: &str) {
     let folder = Folder::new();
     let expected = figures(from);
     assert_eq!(expected.len(), STRATEGIES.len());
-    let mut files = ["trace.mqt", "trace.csv", "trace.csv.gz"].map(|name| folder.name(name)).to_vec();
+    let mut files = ["trace.seam", "trace.csv", "trace.csv.gz"].map(|name| folder.name(name)).to_vec();
     for file in &files {
         run(&["convert", from, file], 0).stdout("").stderr("");
     }
-    let trace = read_path(folder.path("trace.mqt").as_path()).unwrap().pop().unwrap();
+    let trace = read_path(folder.path("trace.seam").as_path()).unwrap().pop().unwrap();
     let (mut json, mut pickle) = (Vec::new(), Vec::new());
     write_snapshot_json(&Snapshot::default(), &history(&trace), &mut json).unwrap();
     write_snapshot_pickle(&Snapshot::default(), &history(&trace), &mut pickle).unwrap();

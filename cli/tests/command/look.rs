@@ -1,6 +1,6 @@
 //! Colours, pictures, completions, and who reads the output or stops doing so.
 
-use super::{Folder, has, memquilt, run, stdout};
+use super::{Folder, has, run, seamalloc, stdout};
 use std::process::{Command, Stdio};
 
 const ESCAPE: char = '\x1b';
@@ -18,7 +18,7 @@ fn colours_only_where_they_are_wanted() {
     assert!(coloured.contains(ESCAPE));
     assert!(stdout(&["--color", "always", "stress", "--list"], 0).contains(ESCAPE));
     let no_color = |value: &str, args: &[&str]| {
-        let output = memquilt(args).env("NO_COLOR", value).output().unwrap();
+        let output = seamalloc(args).env("NO_COLOR", value).output().unwrap();
         String::from_utf8(output.stdout).unwrap().contains(ESCAPE)
     };
     assert!(!no_color("1", &SHORT));
@@ -30,7 +30,7 @@ fn colours_only_where_they_are_wanted() {
 #[cfg(target_os = "linux")]
 fn on_a_terminal_no_color_is_honoured() {
     let script = |no_color: &str| {
-        let line = format!("{} {}", env!("CARGO_BIN_EXE_memquilt"), SHORT.join(" "));
+        let line = format!("{} {}", env!("CARGO_BIN_EXE_seamalloc"), SHORT.join(" "));
         let mut command = Command::new("script");
         command.args(["-qec", &line, "/dev/null"]).env("NO_COLOR", no_color).env("TERM", "xterm");
         let output = command.stdin(Stdio::null()).output().ok()?;
@@ -47,7 +47,7 @@ fn on_a_terminal_no_color_is_honoured() {
 #[test]
 fn logs_have_no_escape_codes_either() {
     let args = short(&["--conf", "pinned_use_background_threads:True"]);
-    let ended = memquilt(&args).assert().code(0);
+    let ended = seamalloc(&args).assert().code(0);
     let errors = String::from_utf8(ended.get_output().stderr.clone()).unwrap();
     has(&errors, &["WARN", "no effect", "pinned_use_background_threads"]);
     assert!(!errors.contains(ESCAPE), "{errors}");
@@ -69,12 +69,12 @@ fn pictures_show_what_was_printed_and_how() {
     let printed = stdout(&["stress", "moe-R", "creeping", "--steps", "1", "--svg", &place], 0);
     let svg = std::fs::read_to_string(&place).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-    has(&svg, &["moe-R", "creeping", "caching", "expandable", "$ memquilt stress moe-R creeping --steps 1<", "%"]);
+    has(&svg, &["moe-R", "creeping", "caching", "expandable", "$ seamalloc stress moe-R creeping --steps 1<", "%"]);
     assert!(!svg.contains("out.svg") && !svg.contains(ESCAPE));
     assert!(!printed.contains(ESCAPE), "the picture has colours, the pipe has none");
     for command in ["replay", "fit"] {
         run(&[command, "comb", "--steps", "1", "--svg", &place], 0);
-        has(&std::fs::read_to_string(&place).unwrap(), &[&format!("$ memquilt {command} comb"), "expandable"]);
+        has(&std::fs::read_to_string(&place).unwrap(), &[&format!("$ seamalloc {command} comb"), "expandable"]);
     }
     assert_eq!(folder.content(), ["out.svg"]);
 }
@@ -83,11 +83,11 @@ fn pictures_show_what_was_printed_and_how() {
 fn completions_know_the_subcommands() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&["completions", shell], 0);
-        has(&script, &["memquilt", "stress", "replay", "fit", "convert", "completions", "json"]);
+        has(&script, &["seamalloc", "stress", "replay", "fit", "convert", "completions", "json"]);
     }
 }
 
-/// As in `memquilt … | head -1`.
+/// As in `seamalloc … | head -1`.
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
     let all: [&[&str]; 6] = [
@@ -99,7 +99,7 @@ fn a_reader_that_goes_away_is_no_error() {
         &["--help"],
     ];
     for args in all {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_memquilt"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_seamalloc"));
         let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let ended = child.wait_with_output().unwrap();

@@ -1,4 +1,4 @@
-//! The `memquilt` command as its users meet it: what it accepts, what it prints, how it ends.
+//! The `seamalloc` command as its users meet it: what it accepts, what it prints, how it ends.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -22,16 +22,16 @@ use std::path::{Path, PathBuf};
 const STRATEGIES: [&str; 4] = ["caching", "expandable", "gmlake", "stitch"];
 
 /// The command in an empty environment of its own.
-fn memquilt(args: &[&str]) -> Command {
-    let mut command = assert_cmd::cargo::cargo_bin_cmd!("memquilt");
-    command.env_remove("NO_COLOR").env_remove("MEMQUILT_LOG").args(args);
+fn seamalloc(args: &[&str]) -> Command {
+    let mut command = assert_cmd::cargo::cargo_bin_cmd!("seamalloc");
+    command.env_remove("NO_COLOR").env_remove("SEAMALLOC_LOG").args(args);
     command
 }
 
 /// Runs the command and looks at its exit code; whatever happens, it must not panic.
 #[track_caller]
 fn run(args: &[&str], code: i32) -> Assert {
-    let ended = memquilt(args).assert();
+    let ended = seamalloc(args).assert();
     let errors = String::from_utf8_lossy(&ended.get_output().stderr).into_owned();
     assert!(!errors.contains("panicked"), "{args:?}: {errors}");
     ended.code(code)

@@ -31,7 +31,7 @@ fn a_shortage_is_shown_in_the_table_and_in_words() {
     );
     let ended = run(&["replay", "opt1.3b-R", "--device", SMALL], 3);
     let error = String::from_utf8_lossy(&ended.get_output().stderr).into_owned();
-    assert_eq!(error, format!("memquilt: {0} of {0} runs did not have enough memory\n", STRATEGIES.len()));
+    assert_eq!(error, format!("seamalloc: {0} of {0} runs did not have enough memory\n", STRATEGIES.len()));
 }
 
 #[test]

@@ -83,17 +83,17 @@ fn convert_writes_whole_files_or_none() {
     let folder = Folder::new();
     for to in ["out.foo", "out.pickle", "out", ""] {
         let error = complaint(&["convert", "comb", &folder.name(to), "--steps", "1"], 2);
-        has(&error, &["<TO>", ".mqt, .csv, .csv.gz"]);
+        has(&error, &["<TO>", ".seam, .csv, .csv.gz"]);
     }
-    let place = folder.name("no/such/folder/out.mqt");
+    let place = folder.name("no/such/folder/out.seam");
     has(&complaint(&["convert", "comb", &place, "--steps", "1"], 1), &["cannot write", &place]);
     assert!(folder.content().is_empty(), "{:?}", folder.content());
 
-    std::fs::create_dir(folder.path("folder.mqt")).unwrap();
-    has(&complaint(&["convert", "comb", &folder.name("folder.mqt"), "--steps", "1"], 1), &["cannot write"]);
-    assert_eq!(folder.content(), ["folder.mqt"]);
+    std::fs::create_dir(folder.path("folder.seam")).unwrap();
+    has(&complaint(&["convert", "comb", &folder.name("folder.seam"), "--steps", "1"], 1), &["cannot write"]);
+    assert_eq!(folder.content(), ["folder.seam"]);
 
-    let kept = folder.file("kept.mqt", b"what was there");
+    let kept = folder.file("kept.seam", b"what was there");
     let bad = folder.file("bad.csv", b"a,1,512,0\nr,2\n");
     has(&complaint(&["convert", &bad, &kept], 1), &["bad.csv, line 2"]);
     assert_eq!(std::fs::read(&kept).unwrap(), b"what was there");

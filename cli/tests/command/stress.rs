@@ -1,4 +1,4 @@
-//! `memquilt stress`: names, groups, seeds and steps.
+//! `seamalloc stress`: names, groups, seeds and steps.
 
 use super::{has, lines, stdout};
 use serde_json::Value;

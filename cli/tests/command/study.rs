@@ -1,6 +1,6 @@
-//! `memquilt study`: every setting on every trace, in lines, in a table, in a plot.
+//! `seamalloc study`: every setting on every trace, in lines, in a table, in a plot.
 
-use super::{Folder, complaint, has, lines, memquilt, run, stdout};
+use super::{Folder, complaint, has, lines, run, seamalloc, stdout};
 use serde_json::Value;
 
 const CHUNKS: [&str; 7] = ["study", "chunks", "comb", "--steps", "1", "--sizes", "32,4"];
@@ -191,7 +191,7 @@ fn what_a_study_cannot_do_is_said_before_it_runs() {
         (&["lag", "--conf", "sharing:never"], &["`sharing` itself", "--conf"]),
         (&["lag", "--device", "cuda:0"], &["`cuda:0`", "simulated"]),
         (&["chunk"], &["'chunk'", "'chunks'"]),
-        (&[], &["Usage: memquilt study", "chunks", "lag"]),
+        (&[], &["Usage: seamalloc study", "chunks", "lag"]),
     ] {
         has(&complaint(&with(&["study"], args), 2), parts);
     }
@@ -202,6 +202,6 @@ fn what_a_study_cannot_do_is_said_before_it_runs() {
     }
     has(&complaint(&["study", "chunks", "commb"], 1), &["commb", "did you mean `comb`?"]);
     has(&complaint(&["study", "lag", &folder.file("bad.csv", b"a,1,x,0\n")], 1), &["bad.csv, line 1"]);
-    memquilt(&["study", "chunks", "--help"]).assert().code(0).stderr("");
+    seamalloc(&["study", "chunks", "--help"]).assert().code(0).stderr("");
     has(&stdout(&["study", "lag", "--help"], 0), &["What the columns say", "GPU-side"]);
 }

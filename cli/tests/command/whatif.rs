@@ -1,4 +1,4 @@
-//! `memquilt whatif`: a snapshot of a job, and what each strategy would have made of it.
+//! `seamalloc whatif`: a snapshot of a job, and what each strategy would have made of it.
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 

@@ -1,8 +1,8 @@
-//! cudarc's streams, kernels and copies over memory of memquilt's: fragments it until a request must be stitched, hands the
+//! cudarc's streams, kernels and copies over memory of seamalloc's: fragments it until a request must be stitched, hands the
 //! result from stream to stream, and checks every word on the host.
 //!
 //! ```text
-//! cargo run --release -p memquilt-cudarc --bin memquilt-cudarc
+//! cargo run --release -p seamalloc-cudarc --bin seamalloc-cudarc
 //! ```
 //!
 //! Exit code 1: a word was wrong, or a call failed. 2: there is no driver or no GPU.
@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use memquilt::driver::StreamId;
-use memquilt::{Allocator, Config};
+use seamalloc::driver::StreamId;
+use seamalloc::{Allocator, Config};
 
 const MIB: u64 = 1 << 20;
 const SEED: u32 = 0x9E37_79B9;
@@ -26,7 +26,7 @@ const SEED: u32 = 0x9E37_79B9;
 const WORDS: u32 = 40 << 20;
 
 fn main() -> ExitCode {
-    // cudarc panics without a driver, so memquilt asks first.
+    // cudarc panics without a driver, so seamalloc asks first.
     //
     // SAFETY: all streams are cudarc's, of the same primary context; each is forgotten before it is dropped.
     let allocator = match unsafe { Allocator::cuda(0, Config::default()) } {
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A `cudarc` slice whose memory is memquilt's: freed to its allocator, in the order of its stream.
+/// A `cudarc` slice whose memory is seamalloc's: freed to its allocator, in the order of its stream.
 struct Buffer<'a> {
     slice: ManuallyDrop<CudaSlice<u32>>,
     address: u64,
@@ -53,7 +53,7 @@ struct Buffer<'a> {
 }
 
 impl<'a> Buffer<'a> {
-    fn new(allocator: &'a Allocator, stream: &Arc<CudaStream>, words: u32) -> Result<Self, memquilt::Error> {
+    fn new(allocator: &'a Allocator, stream: &Arc<CudaStream>, words: u32) -> Result<Self, seamalloc::Error> {
         let address = allocator.allocate(4 * u64::from(words), id(stream))?;
         // SAFETY: the address has memory for that many words, and any bits are a word.
         let slice = unsafe { stream.upgrade_device_ptr(address, words as usize) };

@@ -20,9 +20,9 @@ using When = allocator::RecordContext;
 using Entry = allocator::TraceEntry;
 
 void record(bool enabled, When when) {
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   allocator::recordHistory(enabled, gather, 100, when, true, {"segment_map"});
-#elif MEMQUILT_TORCH >= 208
+#elif SEAMALLOC_TORCH >= 208
   allocator::recordHistory(enabled, gather, 100, when, true);
 #else
   allocator::recordHistory(enabled, gather, 100, when);
@@ -81,7 +81,7 @@ void traces_stay_with_their_blocks() {
   gathered = 0;
 }
 
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
 void compiled_regions_are_named() {
   record(true);
   std::string outer = "0/0", inner = "1/0";
@@ -132,7 +132,7 @@ void history_is_kept() {
     // Microseconds since 1970: later than 2020.
     CHECK(entry.time_.t_ > 1577836800000000);
   }
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   CHECK((actions == std::vector<Entry::Action>{
                         Entry::ALLOC, Entry::ALLOC, Entry::FREE_REQUESTED, Entry::FREE_COMPLETED}));
 #endif
@@ -178,7 +178,7 @@ void stitched_blocks_come_and_go() {
     }
     return bytes;
   };
-#if MEMQUILT_TORCH < 211
+#if SEAMALLOC_TORCH < 211
   CHECK(left(true) == 80 << 20 && left(false) == 80 << 20);
 #else
   // The others are skipped.
@@ -250,7 +250,7 @@ void memory_is_shared() {
   open.reset();
   open = allocator::getIpcDevPtr(shared.handle);
   CHECK(open.get() == first);
-  CHECK(refusal("cudaIpcMemHandle").find("must use memquilt too") != std::string::npos);
+  CHECK(refusal("cudaIpcMemHandle").find("must use seamalloc too") != std::string::npos);
   CHECK(refusal("cudaIpcMemHandle").find("name no shared memory") != std::string::npos);
   open.reset();
   allocator::raw_delete(block);
@@ -274,9 +274,9 @@ void peers_are_asked_for() {
 
 extern "C" const char* exercise() {
   return what_does_not_hold([] {
-    CHECK(allocator::name() == "memquilt");
+    CHECK(allocator::name() == "seamalloc");
     traces_stay_with_their_blocks();
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
     compiled_regions_are_named();
 #endif
     history_is_kept();

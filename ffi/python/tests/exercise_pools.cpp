@@ -66,7 +66,7 @@ struct Pool {
 
   explicit Pool(std::shared_ptr<allocator::CUDAAllocator> own = nullptr, bool use_on_oom = false, bool no_split = false)
       : id{0, next++} {
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
     allocator::createOrIncrefPool(0, id, own);
     allocator::setUseOnOOM(0, id, use_on_oom);
 #else
@@ -76,14 +76,14 @@ struct Pool {
       allocator::setUseOnOOM(0, id);
     }
 #endif
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
     if (no_split) {
       allocator::setNoSplit(0, id);
     }
 #endif
   }
   ~Pool() {
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
     allocator::setUseOnOOM(0, id, false);
 #endif
     allocator::releasePool(0, id);
@@ -158,7 +158,7 @@ void a_pool_has_its_segments_from_its_allocator() {
 }
 
 void segments_are_numbered_as_they_came() {
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   Book book;
   Pool pool(std::make_shared<Dummy>(book));
   const uintptr_t after = next_address + (uintptr_t(1) << 40);
@@ -229,7 +229,7 @@ void used_on_oom_it_gives_what_it_holds() {
 }
 
 void unsplit_segments_are_one_block() {
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
   Book book;
   for (const auto& own : {std::shared_ptr<Dummy>(), std::make_shared<Dummy>(book)}) {
     const int64_t before = reserved();

@@ -36,9 +36,9 @@ void what_is_freed_in_need_leaves_the_request_its_trace() {
   c10::FreeCudaMemoryCallbacksRegistry()->Register("exercise", [] {
     return std::unique_ptr<c10::FreeMemoryCallback>(new Frees);
   });
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   allocator::recordHistory(true, gather, 100, allocator::RecordContext::ALL, true, {});
-#elif MEMQUILT_TORCH >= 208
+#elif SEAMALLOC_TORCH >= 208
   allocator::recordHistory(true, gather, 100, allocator::RecordContext::ALL, true);
 #else
   allocator::recordHistory(true, gather, 100, allocator::RecordContext::ALL);
@@ -62,7 +62,7 @@ std::string handle_of_a_silent_process(std::string handle, int* silent) {
   handle[16] ^= 1;
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "memquilt-%u-", unsigned(getpid()));
+  int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "seamalloc-%u-", unsigned(getpid()));
   for (int index = 16; index < 24; index++) {
     length += snprintf(
         name.sun_path + 1 + length, sizeof name.sun_path - 1 - size_t(length), "%02x", (unsigned char)(handle[index]));

@@ -7,11 +7,11 @@ import sys
 
 def run(*arguments, conf="", device="sim:h200", **environment):
     """Runs this Python with arguments. The environment has no options but these."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MEMQUILT_", "PYTORCH_"))}
-    for name in ("MEMQUILT_CACHE",):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SEAMALLOC_", "PYTORCH_"))}
+    for name in ("SEAMALLOC_CACHE",):
         if name in os.environ:
             env[name] = os.environ[name]
-    env.update(MEMQUILT_CONF=conf, MEMQUILT_DEVICE=device, **environment)
+    env.update(SEAMALLOC_CONF=conf, SEAMALLOC_DEVICE=device, **environment)
     return subprocess.run([sys.executable, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=900)
 
 

@@ -39,8 +39,8 @@ def start(function, *arguments):
     assert process.exitcode == 0, process.exitcode
 
 def say():
-    import memquilt
-    print(memquilt.enabled(), os.environ["MEMQUILT_CONF"], flush=True)
+    import seamalloc
+    print(seamalloc.enabled(), os.environ["SEAMALLOC_CONF"], flush=True)
 
 def child():
 {child}
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 
 METHODS = ("spawn", "forkserver")
-ENABLE = "import memquilt; memquilt.enable(max_views=7)"
+ENABLE = "import seamalloc; seamalloc.enable(max_views=7)"
 
 
 class Programs(unittest.TestCase):
@@ -84,12 +84,12 @@ class Children(Programs):
 
     def test_have_it_when_pytorch_is_imported(self):
         child = """
-        import importlib.util, memquilt
+        import importlib.util, seamalloc
         assert importlib.util.find_spec("torch") is not None and "torch" not in sys.modules
-        assert memquilt.enabled() is None and type(sys.meta_path[0]).__name__ == "AfterImport"
+        assert seamalloc.enabled() is None and type(sys.meta_path[0]).__name__ == "AfterImport"
         import torch
         assert type(sys.meta_path[0]).__name__ != "AfterImport"
-        assert "memquilt" not in type(torch.__loader__).__module__ and torch.__loader__ is torch.__spec__.loader
+        assert "seamalloc" not in type(torch.__loader__).__module__ and torch.__loader__ is torch.__spec__.loader
         say()
         """
         for done in self.run_program(child=child):
@@ -98,34 +98,34 @@ class Children(Programs):
 
     def test_have_it_at_once_in_a_main_module_that_imports_pytorch(self):
         top = """\
-import memquilt, torch
+import seamalloc, torch
 # A fork server may have imported it before it forked.
 if __name__ == "__mp_main__" and sys.argv[1] == "spawn":
-    assert memquilt.enabled() == "pluggable"
+    assert seamalloc.enabled() == "pluggable"
 """
         for done in self.run_program(top=top, child="say()"):
             self.assertEqual(done.stdout, "pluggable max_views:7\n")
 
     def test_of_a_fork_server_that_imported_pytorch_before(self):
         main = """\
-import memquilt
+import seamalloc
 multiprocessing.set_forkserver_preload(["torch"])
 start(print, "before")
-memquilt.enable(max_views=7)
+seamalloc.enable(max_views=7)
 """
         child = "assert 'torch' in sys.modules or sys.argv[1] == 'spawn'\nimport torch\nsay()"
         for done in self.run_program(main=main, child=child):
             self.assertEqual(done.stdout, "before\npluggable max_views:7\n")
 
     def test_of_a_fork_server_that_has_it_keep_it(self):
-        (self.folder / "early.py").write_text("import memquilt\nmemquilt.enable(max_views=9, shim=False)")
+        (self.folder / "early.py").write_text("import seamalloc\nseamalloc.enable(max_views=9, shim=False)")
         main = "multiprocessing.set_forkserver_preload(['early'])\n" + ENABLE
         child = """
-        import memquilt
+        import seamalloc
         if sys.argv[1] == "forkserver":
-            assert memquilt.enabled() == "pluggable"
-            memquilt.enable(max_views=9)
-            print(memquilt.stats()["options"])
+            assert seamalloc.enabled() == "pluggable"
+            seamalloc.enable(max_views=9)
+            print(seamalloc.stats()["options"])
         """
         for done in self.run_program(main=main, child=child):
             self.assertIn(done.stdout, ("", "max_views:9,sharing:never\n"))
@@ -140,17 +140,17 @@ def with_main(name):
     return {**data, "main_path": data["init_main_from_path"]}
 spawn.get_preparation_data = with_main
 """
-        top = "import memquilt, torch\nmemquilt.enable(max_views=7)\nprint('once', flush=True)"
-        child = "memquilt.enable(max_views=7)\nassert memquilt.stats()['options'] == 'max_views:7,sharing:never'"
+        top = "import seamalloc, torch\nseamalloc.enable(max_views=7)\nprint('once', flush=True)"
+        child = "seamalloc.enable(max_views=7)\nassert seamalloc.stats()['options'] == 'max_views:7,sharing:never'"
         for done in self.run_program(top=top, main=main, child=child, methods=["forkserver"]):
             self.assertEqual(done.stdout, "once\nonce\n", done.stderr)
 
     def test_forked_before_the_first_allocation_have_an_allocator_of_their_own(self):
         child = """
-        import ctypes, memquilt
+        import ctypes, seamalloc
         say()
-        assert memquilt._library.library.memquilt_malloc(ctypes.c_size_t(512), 0, None) != 0
-        assert memquilt.stats()["allocated_bytes"]["all"]["current"] == 512
+        assert seamalloc._library.library.seamalloc_malloc(ctypes.c_size_t(512), 0, None) != 0
+        assert seamalloc.stats()["allocated_bytes"]["all"]["current"] == 512
         """
         for done in self.run_program(child=child, methods=["fork"]):
             self.assertEqual(done.stdout, "pluggable max_views:7\n")
@@ -161,29 +161,29 @@ spawn.get_preparation_data = with_main
             self.assertEqual(done.stdout, "pluggable max_views:7\n")
 
     def test_never_import_pytorch_for_it(self):
-        child = "import memquilt\nassert memquilt.enabled() is None and 'torch' not in sys.modules"
+        child = "import seamalloc\nassert seamalloc.enabled() is None and 'torch' not in sys.modules"
         for done in self.run_program(child=child):
             self.assertEqual(done.stderr.count("RuntimeWarning"), 1)
 
     def test_may_call_enable_for_the_same(self):
-        top = "import memquilt, torch\nmemquilt.enable(max_views=7, memory_limit='1GiB')"
-        child = "memquilt.enable(memory_limit='1024MiB')\nsay()"
-        for done in self.run_program(top="import memquilt, torch", main=top.splitlines()[1], child=child):
+        top = "import seamalloc, torch\nseamalloc.enable(max_views=7, memory_limit='1GiB')"
+        child = "seamalloc.enable(memory_limit='1024MiB')\nsay()"
+        for done in self.run_program(top="import seamalloc, torch", main=top.splitlines()[1], child=child):
             self.assertEqual(done.stdout, "pluggable max_views:7,memory_limit:1GiB\n")
         for done in self.run_program(top=top, main="", child="say()"):
             self.assertEqual(done.stdout.split()[0], "pluggable")
 
     def test_may_not_ask_for_something_else_when_it_is_there(self):
         child = """
-        import memquilt, torch
+        import seamalloc, torch
         for wrong in ({"max_views": 8}, {"shim": True}):
             try:
-                memquilt.enable(**wrong)
+                seamalloc.enable(**wrong)
             except RuntimeError as error:
                 assert "of the process that started this one" in str(error), error
             else:
                 raise AssertionError(wrong)
-        memquilt.enable(max_views=7, shim=False)
+        seamalloc.enable(max_views=7, shim=False)
         say()
         """
         for done in self.run_program(child=child):
@@ -191,13 +191,13 @@ spawn.get_preparation_data = with_main
 
     def test_may_ask_for_something_else_before(self):
         child = """
-        import memquilt
-        memquilt.enable(max_views=8, shim=False)
+        import seamalloc
+        seamalloc.enable(max_views=8, shim=False)
         import torch
         say()
-        print(memquilt.stats()["options"])
+        print(seamalloc.stats()["options"])
         try:
-            memquilt.enable()
+            seamalloc.enable()
         except RuntimeError as error:
             assert "called once" in str(error), error
         else:
@@ -207,29 +207,29 @@ spawn.get_preparation_data = with_main
             self.assertEqual(done.stdout, "pluggable max_views:7,max_views:8\nmax_views:8,sharing:never\n")
 
     def test_go_on_without_it_with_a_warning(self):
-        main = "import memquilt\nmemquilt.enable()\nos.environ['CUDA_IS_USED'] = ''"
+        main = "import seamalloc\nseamalloc.enable()\nos.environ['CUDA_IS_USED'] = ''"
         child = "import torch\nsay()"
         for done in self.run_program(main=main, child=child):
             self.assertEqual(done.stdout, "None \n")
-            self.assertIn("RuntimeWarning: memquilt is not PyTorch's allocator in this process", done.stderr)
+            self.assertIn("RuntimeWarning: seamalloc is not PyTorch's allocator in this process", done.stderr)
             self.assertIn("too late: CUDA was used", done.stderr)
 
-    def test_that_cannot_import_memquilt_go_on_too(self):
-        main = "import memquilt\nmemquilt.enable()\n"
-        main += "sys.path = [path for path in sys.path if not os.path.isdir(path + '/memquilt')]"
-        for done in self.run_program(main=main, child="import torch\nprint('memquilt' in sys.modules)"):
+    def test_that_cannot_import_seamalloc_go_on_too(self):
+        main = "import seamalloc\nseamalloc.enable()\n"
+        main += "sys.path = [path for path in sys.path if not os.path.isdir(path + '/seamalloc')]"
+        for done in self.run_program(main=main, child="import torch\nprint('seamalloc' in sys.modules)"):
             self.assertEqual(done.stdout, "False\n")
-            self.assertIn("though it is in its parent: No module named 'memquilt'", done.stderr)
+            self.assertIn("though it is in its parent: No module named 'seamalloc'", done.stderr)
 
     def test_find_it_where_the_parent_did(self):
         # In place of a path that every Python here has: that of the parent alone.
-        import memquilt
+        import seamalloc
 
         (self.folder / "other").mkdir()
-        (self.folder / "other" / "memquilt").symlink_to(Path(memquilt.__file__).resolve().parent)
-        main = "sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + '/other')\nimport memquilt\n"
-        main += "memquilt.enable()"
-        child = "import memquilt, torch\nassert '/other/' in memquilt.__file__\nsay()"
+        (self.folder / "other" / "seamalloc").symlink_to(Path(seamalloc.__file__).resolve().parent)
+        main = "sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)) + '/other')\nimport seamalloc\n"
+        main += "seamalloc.enable()"
+        child = "import seamalloc, torch\nassert '/other/' in seamalloc.__file__\nsay()"
         for done in self.run_program(main=main, child=child):
             self.assertEqual(done.stdout, "pluggable \n")
 
@@ -249,8 +249,8 @@ spawn.get_preparation_data = with_main
             self.assertEqual(done.stdout, "pluggable max_views:7\n")
 
     def test_of_the_command_have_it(self):
-        main = "import memquilt"
-        before = ("-m", "memquilt", "run")
+        main = "import seamalloc"
+        before = ("-m", "seamalloc", "run")
         for done in self.run_program(main=main, child="import torch\nsay()", before=before, conf="max_views:9"):
             self.assertEqual(done.stdout, "pluggable max_views:9\n")
 
@@ -258,11 +258,11 @@ spawn.get_preparation_data = with_main
 @unittest.skipUnless(has_torch(), "PyTorch with CUDA is not installed")
 class OfPyTorch(Programs):
     USE = """
-    import memquilt, torch
-    assert memquilt.enabled() == "full" and torch.cuda.get_allocator_backend() == "memquilt"
+    import seamalloc, torch
+    assert seamalloc.enabled() == "full" and torch.cuda.get_allocator_backend() == "seamalloc"
     address = torch._C._cuda_cudaCachingAllocator_raw_alloc(10 << 20, 0)
-    assert memquilt.stats()["allocated_bytes"]["all"]["current"] == 10 << 20
-    print(memquilt.stats()["options"])
+    assert seamalloc.stats()["allocated_bytes"]["all"]["current"] == 10 << 20
+    print(seamalloc.stats()["options"])
     """
 
     def test_of_the_shim_have_the_shim(self):
@@ -273,7 +273,7 @@ class OfPyTorch(Programs):
         main = "import torch.multiprocessing\n"
         main += "torch.multiprocessing.start_processes(rank, nprocs=2, start_method=sys.argv[1])"
         top = "import torch\ndef rank(number):\n    child()"
-        before = ("-m", "memquilt", "run")
+        before = ("-m", "seamalloc", "run")
         for done in self.run_program(top=top, main=main, child=self.USE, before=before, conf="max_views:9"):
             self.assertEqual(done.stdout, "max_views:9\n" * 3, done.stderr)
 

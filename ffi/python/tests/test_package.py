@@ -6,41 +6,41 @@ import tempfile
 import unittest
 from pathlib import Path
 
-import memquilt
-from memquilt import _library, _options
+import seamalloc
+from seamalloc import _library, _options
 
 from processes import run_code
 
 # A few allocations of a simulated device, by the functions that PyTorch loads.
 ALLOCATE = """
-import ctypes, memquilt
-from memquilt._library import library
-library.memquilt_malloc.restype = ctypes.c_void_p
-library.memquilt_malloc.argtypes = (ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
-library.memquilt_free.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+import ctypes, seamalloc
+from seamalloc._library import library
+library.seamalloc_malloc.restype = ctypes.c_void_p
+library.seamalloc_malloc.argtypes = (ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+library.seamalloc_free.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
 MIB = 1 << 20
 def get(size, device=0, stream=0):
-    address = library.memquilt_malloc(size, device, stream)
+    address = library.seamalloc_malloc(size, device, stream)
     assert address and address % 512 == 0
     return address
 def put(address, device=0, stream=0):
-    library.memquilt_free(address, 0, device, stream)
+    library.seamalloc_free(address, 0, device, stream)
 """
 
 
 class Wheel(unittest.TestCase):
     def test_is_for_every_python_of_the_platform(self):
         try:
-            distribution = importlib.metadata.distribution("memquilt")
+            distribution = importlib.metadata.distribution("seamalloc")
         except importlib.metadata.PackageNotFoundError:
-            self.skipTest("memquilt was not installed from a wheel")
+            self.skipTest("seamalloc was not installed from a wheel")
         self.assertRegex(distribution.read_text("WHEEL"), r"(?m)^Tag: py3-none-linux_\w+$")
-        self.assertEqual(distribution.version, memquilt.__version__)
-        for part in ("libmemquilt.so", "memquilt.h", "shim/allocator.cpp", "shim/allocator.h"):
+        self.assertEqual(distribution.version, seamalloc.__version__)
+        for part in ("libseamalloc.so", "seamalloc.h", "shim/allocator.cpp", "shim/allocator.h"):
             self.assertTrue((_library.PATH.parent / part).is_file(), part)
 
     def test_imports_nothing_of_pytorch(self):
-        run_code("import sys, memquilt; assert 'torch' not in sys.modules and memquilt.enabled() is None")
+        run_code("import sys, seamalloc; assert 'torch' not in sys.modules and seamalloc.enabled() is None")
 
 
 class Options(unittest.TestCase):
@@ -55,14 +55,14 @@ class Options(unittest.TestCase):
         _library.read_options("strategy:stitch,roundup_power2_divisions:[256:1,>:4]")
 
     def test_that_cannot_be_read_are_errors_with_a_hint(self):
-        with self.assertRaises(memquilt.OptionError) as raised:
-            memquilt.enable(strateg="stitch")
+        with self.assertRaises(seamalloc.OptionError) as raised:
+            seamalloc.enable(strateg="stitch")
         self.assertIn("did you mean `strategy`?", str(raised.exception))
-        self.assertEqual(raised.exception.name, "MQ_STATUS_OPTIONS")
+        self.assertEqual(raised.exception.name, "SEAM_STATUS_OPTIONS")
         self.assertIsInstance(raised.exception, ValueError)
-        with self.assertRaises(memquilt.OptionError):
-            memquilt.enable(memory_limit="a lot")
-        self.assertIsNone(memquilt.enabled())
+        with self.assertRaises(seamalloc.OptionError):
+            seamalloc.enable(memory_limit="a lot")
+        self.assertIsNone(seamalloc.enabled())
 
 
 class Plugged(unittest.TestCase):
@@ -72,20 +72,20 @@ class Plugged(unittest.TestCase):
             + """
 kept = get(10 * MIB), get(700)
 other = get(3 * MIB, device=1)
-stats = memquilt.stats()
+stats = seamalloc.stats()
 assert stats["allocated_bytes"]["all"]["current"] == 10 * MIB + 1024, stats
 assert stats["options"] == "max_views:7" and stats["device"] == "sim:h200", stats
-assert memquilt.stats(device=1)["allocated_bytes"]["all"]["current"] == 3 * MIB
+assert seamalloc.stats(device=1)["allocated_bytes"]["all"]["current"] == 3 * MIB
 put(kept[0])
-assert memquilt.fragmentation()["largest_reachable"] == 10 * MIB
-assert memquilt.trim(1) >= 1
-assert memquilt.trim() + memquilt.trim() >= 0
-assert memquilt.stats()["reserved_bytes"]["all"]["current"] == 2 * MIB
-print(memquilt.report())
+assert seamalloc.fragmentation()["largest_reachable"] == 10 * MIB
+assert seamalloc.trim(1) >= 1
+assert seamalloc.trim() + seamalloc.trim() >= 0
+assert seamalloc.stats()["reserved_bytes"]["all"]["current"] == 2 * MIB
+print(seamalloc.report())
 """,
             conf="max_views:7",
         )
-        self.assertIn("memquilt, device 0 (sim:h200)", out)
+        self.assertIn("seamalloc, device 0 (sim:h200)", out)
         self.assertRegex(out, r"in use +1\.00 KiB, at most 10\.00 MiB")
 
     def test_writes_snapshots_and_traces(self):
@@ -93,16 +93,16 @@ print(memquilt.report())
             run_code(
                 ALLOCATE
                 + f"""
-with memquilt.record({folder!r} + "/one.csv"):
+with seamalloc.record({folder!r} + "/one.csv"):
     put(get(5 * MIB))
-    memquilt.snapshot({folder!r} + "/shot.pickle")
-left = memquilt.record({folder!r} + "/two.mqt")
+    seamalloc.snapshot({folder!r} + "/shot.pickle")
+left = seamalloc.record({folder!r} + "/two.seam")
 get(7 * MIB)
 """
             )
             trace = (Path(folder) / "one.csv").read_text()
             self.assertIn(str(5 << 20), trace)
-            self.assertGreater((Path(folder) / "two.mqt").stat().st_size, 0, "written at the end of the process")
+            self.assertGreater((Path(folder) / "two.seam").stat().st_size, 0, "written at the end of the process")
             shot = pickle.loads((Path(folder) / "shot.pickle").read_bytes())
             self.assertEqual(
                 [event["action"] for event in shot["device_traces"][0]],
@@ -113,20 +113,20 @@ get(7 * MIB)
         with tempfile.TemporaryDirectory() as folder:
             job = Path(folder) / "job.csv"
             job.write_text("a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\n")
-            found = memquilt.whatif(job, "sim:h200,capacity=200MiB")
-            self.assertEqual([line["strategy"] for line in found], list(memquilt.STRATEGIES))
+            found = seamalloc.whatif(job, "sim:h200,capacity=200MiB")
+            self.assertEqual([line["strategy"] for line in found], list(seamalloc.STRATEGIES))
             for line in found:
                 self.assertEqual((line["trace"], line["peak_live"]), ("job", 150 << 20))
                 self.assertTrue(1.9 <= line["largest_step"] <= 2.0, line)
-            (one,) = memquilt.whatif(job, strategy="stitch", chunk_size_mb=2)
+            (one,) = seamalloc.whatif(job, strategy="stitch", chunk_size_mb=2)
             self.assertEqual((one["strategy"], one["recorded_reserved"]), ("stitch", None))
-            with self.assertRaises(memquilt.OptionError):
-                memquilt.whatif(job, strategy="stich")
-        with self.assertRaisesRegex(memquilt.Error, "/nowhere/job.pickle"):
-            memquilt.whatif("/nowhere/job.pickle")
+            with self.assertRaises(seamalloc.OptionError):
+                seamalloc.whatif(job, strategy="stich")
+        with self.assertRaisesRegex(seamalloc.Error, "/nowhere/job.pickle"):
+            seamalloc.whatif("/nowhere/job.pickle")
 
     def test_devices_are_numbers_or_names(self):
-        from memquilt._switch import current_device
+        from seamalloc._switch import current_device
 
         self.assertEqual([current_device(name) for name in (2, "cuda:3", "cuda", None)], [2, 3, 0, 0])
         for wrong in ("cpu", "cuda:x", 1.5):
@@ -134,40 +134,40 @@ get(7 * MIB)
                 current_device(wrong)
 
     def test_a_trace_has_a_known_name(self):
-        with self.assertRaisesRegex(ValueError, "named .mqt, .csv"):
-            memquilt.record("trace.json")
+        with self.assertRaisesRegex(ValueError, "named .seam, .csv"):
+            seamalloc.record("trace.json")
 
     def test_the_hooks_do_what_they_say(self):
         run_code(
             ALLOCATE
             + """
-library.memquilt_record_stream.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-library.memquilt_set_memory_fraction.argtypes = (ctypes.c_double, ctypes.c_int)
-library.memquilt_begin_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+library.seamalloc_record_stream.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+library.seamalloc_set_memory_fraction.argtypes = (ctypes.c_double, ctypes.c_int)
+library.seamalloc_begin_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 pool = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
-library.memquilt_end_pool.argtypes = library.memquilt_release_pool.argtypes = pool
-active = lambda device=0: memquilt.stats(device)["active_bytes"]["all"]["current"]
-reserved = lambda: memquilt.stats()["reserved_bytes"]["all"]["current"]
+library.seamalloc_end_pool.argtypes = library.seamalloc_release_pool.argtypes = pool
+active = lambda device=0: seamalloc.stats(device)["active_bytes"]["all"]["current"]
+reserved = lambda: seamalloc.stats()["reserved_bytes"]["all"]["current"]
 one = get(4 * MIB, device=1)
-library.memquilt_record_stream(one, 0x77)
+library.seamalloc_record_stream(one, 0x77)
 put(one, device=1)
 assert active(1) == 4 * MIB
-library.memquilt_empty_cache()
+library.seamalloc_empty_cache()
 assert active(1) == 0
 kept = get(6 * MIB)
-library.memquilt_begin_pool(0, 3, 0, None)
+library.seamalloc_begin_pool(0, 3, 0, None)
 private = get(6 * MIB)
 put(private)
-library.memquilt_end_pool(0, 3, 0)
+library.seamalloc_end_pool(0, 3, 0)
 put(kept)
 assert get(6 * MIB) == kept and get(6 * MIB) not in (kept, private), "the pool's memory is its own"
-library.memquilt_release_pool(0, 3, 0)
-library.memquilt_empty_cache()
+library.seamalloc_release_pool(0, 3, 0)
+library.seamalloc_empty_cache()
 assert reserved() == 12 * MIB, reserved()
-library.memquilt_set_memory_fraction(0.0001, 0)
-assert library.memquilt_malloc(1 << 30, 0, None) is None
-library.mq_last_error_text.restype = ctypes.c_char_p
-assert b"1.00 GiB" in library.mq_last_error_text()
+library.seamalloc_set_memory_fraction(0.0001, 0)
+assert library.seamalloc_malloc(1 << 30, 0, None) is None
+library.seam_last_error_text.restype = ctypes.c_char_p
+assert b"1.00 GiB" in library.seam_last_error_text()
 """
         )
 
@@ -176,12 +176,12 @@ assert b"1.00 GiB" in library.mq_last_error_text()
             ALLOCATE
             + """
 try:
-    memquilt.snapshot("/nowhere/shot.pickle")
-except memquilt.Error as error:
+    seamalloc.snapshot("/nowhere/shot.pickle")
+except seamalloc.Error as error:
     print(error.name, error)
 """
         )
-        self.assertIn("MQ_STATUS_FILE", run_code(code))
+        self.assertIn("SEAM_STATUS_FILE", run_code(code))
 
 
 if __name__ == "__main__":

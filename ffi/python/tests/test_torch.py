@@ -10,8 +10,8 @@ from processes import has_torch, run, run_code
 HERE = Path(__file__).resolve().parent
 
 ENABLE = """
-import memquilt, torch
-memquilt.enable(shim=True)
+import seamalloc, torch
+seamalloc.enable(shim=True)
 C, MIB = torch._C, 1 << 20
 get = lambda size, stream=0: C._cuda_cudaCachingAllocator_raw_alloc(size, stream)
 put = C._cuda_cudaCachingAllocator_raw_delete
@@ -24,7 +24,7 @@ class Shim(unittest.TestCase):
         run_code(
             ENABLE
             + """
-assert memquilt.enabled() == "full" and torch.cuda.get_allocator_backend() == "memquilt"
+assert seamalloc.enabled() == "full" and torch.cuda.get_allocator_backend() == "seamalloc"
 address = get(10 * MIB)
 stats = C._cuda_memoryStats(0)
 assert stats["allocated_bytes"]["all"] == {"current": 10 * MIB, "peak": 10 * MIB, "allocated": 10 * MIB, "freed": 0}
@@ -34,7 +34,7 @@ C._cuda_resetPeakMemoryStats(0)
 assert C._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 0
 C._cuda_emptyCache()
 assert C._cuda_memoryStats(0)["reserved_bytes"]["all"]["current"] == 0
-assert memquilt.stats()["allocated_bytes"]["all"]["freed"] == 10 * MIB
+assert seamalloc.stats()["allocated_bytes"]["all"]["freed"] == 10 * MIB
 """
         )
 
@@ -47,7 +47,7 @@ assert C._cuda_getMemoryFraction(0) == 0.5
 try:
     get(100 << 30)
 except torch.OutOfMemoryError as error:
-    assert "Tried to allocate 100.00 GiB. GPU 0. memquilt: " in str(error) and "69.90 GiB" in str(error), error
+    assert "Tried to allocate 100.00 GiB. GPU 0. seamalloc: " in str(error) and "69.90 GiB" in str(error), error
 else:
     raise AssertionError("it should not fit")
 try:
@@ -153,7 +153,7 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
 
     def test_mempools_have_memory_of_their_own(self):
         import torch
-        from memquilt import _shim
+        from seamalloc import _shim
 
         if _shim.torch_version(torch) < (2, 8):
             self.skipTest("before 2.8 only Python's context says which allocator a MemPool has, and needs a GPU")
@@ -163,8 +163,8 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
         run_code(ENABLE + "assert C._cuda_getMemoryFraction(0) == 0.25", conf="per_process_memory_fraction:0.25")
         run_code(ENABLE + "assert C._cuda_getMemoryFraction(0) == 1")
         run_code("""
-import memquilt, torch
-memquilt.enable(shim=True, memory_fraction=0.5)
+import seamalloc, torch
+seamalloc.enable(shim=True, memory_fraction=0.5)
 assert torch._C._cuda_getMemoryFraction(0) == 0.5
 torch._C._cuda_setMemoryFraction(1, 0)
 assert torch._C._cuda_getMemoryFraction(0) == 1
@@ -173,7 +173,7 @@ assert torch._C._cuda_getMemoryFraction(0) == 1
     def exercise(self, name):
         """Compiles the C++ file of that name, and runs its function of that name under the shim."""
         import torch
-        from memquilt import _shim
+        from seamalloc import _shim
 
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "exercise.so"
@@ -200,7 +200,7 @@ class Enabling(unittest.TestCase):
             ENABLE
             + """
 try:
-    memquilt.enable()
+    seamalloc.enable()
 except RuntimeError as error:
     assert "already" in str(error)
 else:
@@ -210,63 +210,63 @@ else:
 
     def test_too_late_is_an_error(self):
         run_code("""
-import memquilt, os, torch
+import seamalloc, os, torch
 torch.cuda.is_initialized = lambda: True
-before = os.environ["MEMQUILT_CONF"]
+before = os.environ["SEAMALLOC_CONF"]
 try:
-    memquilt.enable(max_views=3)
+    seamalloc.enable(max_views=3)
 except RuntimeError as error:
-    assert "too late" in str(error) and "python -m memquilt run" in str(error)
+    assert "too late" in str(error) and "python -m seamalloc run" in str(error)
 else:
     raise AssertionError("it was in time")
-assert os.environ["MEMQUILT_CONF"] == before and memquilt.enabled() is None
+assert os.environ["SEAMALLOC_CONF"] == before and seamalloc.enabled() is None
 """)
 
     def test_without_a_compiler_it_is_pluggable_and_says_what_is_missing(self):
         out = run_code(
             """
-import memquilt, torch, warnings
+import seamalloc, torch, warnings
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    memquilt.enable(max_views=5)
+    seamalloc.enable(max_views=5)
 text = str(warned[0].message)
 assert "there is no C++ compiler (no-such-compiler)" in text and "memory_stats" in text, text
-assert memquilt.enabled() == "pluggable" and torch.cuda.get_allocator_backend() == "pluggable"
-print(memquilt.stats()["options"])
+assert seamalloc.enabled() == "pluggable" and torch.cuda.get_allocator_backend() == "pluggable"
+print(seamalloc.stats()["options"])
 """,
             CXX="no-such-compiler",
-            MEMQUILT_CACHE=self.empty_cache(),
+            SEAMALLOC_CACHE=self.empty_cache(),
         )
         self.assertEqual(out.strip(), "max_views:5,sharing:never", "nobody says under which stream it frees")
 
     def test_without_a_compiler_it_can_be_an_error(self):
         run_code(
             """
-import memquilt
+import seamalloc
 try:
-    memquilt.enable(shim=True)
+    seamalloc.enable(shim=True)
 except RuntimeError as error:
     assert "install g++" in str(error)
 else:
     raise AssertionError("compiled by nobody")
 """,
             CXX="no-such-compiler",
-            MEMQUILT_CACHE=self.empty_cache(),
+            SEAMALLOC_CACHE=self.empty_cache(),
         )
 
     def test_a_compiler_that_fails_is_quoted(self):
         run_code(
             """
-import memquilt
+import seamalloc
 try:
-    memquilt.enable(shim=True)
+    seamalloc.enable(shim=True)
 except RuntimeError as error:
     assert "failed:" in str(error)
 else:
     raise AssertionError("compiled by nobody")
 """,
             CXX="false",
-            MEMQUILT_CACHE=self.empty_cache(),
+            SEAMALLOC_CACHE=self.empty_cache(),
         )
 
     def empty_cache(self):

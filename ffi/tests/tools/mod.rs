@@ -42,7 +42,7 @@ pub(crate) fn compiler(variable: &str, usual: &str) -> Option<Compiler> {
     Some(Compiler(words))
 }
 
-/// The folder with `libmemquilt.so` and `libmemquilt.a`: cargo builds neither for a package's tests.
+/// The folder with `libseamalloc.so` and `libseamalloc.a`: cargo builds neither for a package's tests.
 pub(crate) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {

@@ -120,8 +120,8 @@ impl State {
 /// A simulated GPU. Shared between threads as it is, in an `Arc`.
 ///
 /// ```
-/// use memquilt::driver::sim::{SimConfig, SimGpu};
-/// use memquilt::driver::Driver;
+/// use seamalloc::driver::sim::{SimConfig, SimGpu};
+/// use seamalloc::driver::Driver;
 ///
 /// let gpu = SimGpu::new(SimConfig::parse("sim:h200,capacity=4MiB")?)?;
 /// let handle = gpu.create(4 << 20)?;

@@ -75,7 +75,7 @@ fn descriptor_of(shared: Shared) -> Answer<Exported> {
 
     let failed = |error: std::io::Error| refuse(Status::UNKNOWN, format!("a descriptor cannot be had: {error}"));
     let file =
-        File::from(memfd_create("memquilt-simulated", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?);
+        File::from(memfd_create("seamalloc-simulated", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?);
     file.write_all_at(&shared.to_bytes(), 0).map_err(failed)?;
     Ok(Exported::new(file.into()))
 }

@@ -4,7 +4,7 @@
 //! `catalogue.rs`, each pattern in a file of its own; all write through `tape.rs`. Nothing here allocates device memory.
 //!
 //! ```
-//! use memquilt::trace::workload::{self, Scale};
+//! use seamalloc::trace::workload::{self, Scale};
 //!
 //! let workload = workload::find("opt-1.3b-R")?;
 //! let trace = workload.generate(0, Scale { steps: Some(1) })?;

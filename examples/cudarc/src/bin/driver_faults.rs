@@ -2,8 +2,8 @@
 //! and ends cleanly. One JSON line a case on standard output.
 //!
 //! ```text
-//! cargo run --release -p memquilt-cudarc --bin driver_faults -- cuda:0
-//! cargo run --release -p memquilt-cudarc --bin driver_faults -- sim:h200
+//! cargo run --release -p seamalloc-cudarc --bin driver_faults -- cuda:0
+//! cargo run --release -p seamalloc-cudarc --bin driver_faults -- sim:h200
 //! ```
 //!
 //! | case | how |
@@ -26,10 +26,10 @@ use std::time::Instant;
 
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use memquilt::driver::cuda::{CudaDriver, CudaOpenError};
-use memquilt::driver::sim::{SimConfig, SimGpu};
-use memquilt::driver::{Driver, Status, StreamId};
-use memquilt::{Allocator, Config, StrategyKind};
+use seamalloc::driver::cuda::{CudaDriver, CudaOpenError};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, StrategyKind};
 use serde_json::json;
 
 type Failure = Box<dyn Error>;
@@ -157,7 +157,7 @@ fn no_device() -> Result<String, Failure> {
 fn foreign_stream(ordinal: u32) -> Result<String, Failure> {
     let allocator = Allocator::new(Arc::new(CudaDriver::open(ordinal)?), Config::default())?;
     match allocator.allocate(MIB, StreamId(0xdead_beef)) {
-        Err(memquilt::Error::Driver(error)) if error.status == Status::INVALID_HANDLE => Ok(error.to_string()),
+        Err(seamalloc::Error::Driver(error)) if error.status == Status::INVALID_HANDLE => Ok(error.to_string()),
         other => Err(format!("{other:?}").into()),
     }
 }
@@ -179,7 +179,7 @@ fn full(
             Err(error) => break error,
         }
     };
-    let memquilt::Error::OutOfMemory(said) = &refusal else { return Err(refusal.into()) };
+    let seamalloc::Error::OutOfMemory(said) = &refusal else { return Err(refusal.into()) };
     allocator.check()?;
     // What is held can be freed and had again; no more than that.
     for address in served.drain(..) {
@@ -231,12 +231,12 @@ fn lost(
     for (name, answer) in &answers {
         match answer {
             Ok(()) => seen.push(format!("{name}: done")),
-            Err(memquilt::Error::Driver(error)) => seen.push(format!("{name}: {} {}", error.call, error.status)),
+            Err(seamalloc::Error::Driver(error)) => seen.push(format!("{name}: {} {}", error.call, error.status)),
             Err(error) => return Err(format!("{name}: {error}").into()),
         }
     }
     let typed = answers.iter().filter_map(|(_, answer)| answer.as_ref().err());
-    if !typed.clone().any(memquilt::Error::is_context_lost) {
+    if !typed.clone().any(seamalloc::Error::is_context_lost) {
         return Err(format!("no answer says that the context is lost: {}", seen.join("; ")).into());
     }
     allocator.check()?;

@@ -1,6 +1,6 @@
 """What PyTorch's users rely on, on a real GPU: one case a process, under one allocator.
 
-    python cases.py CASE native|expandable|memquilt|pluggable
+    python cases.py CASE native|expandable|seamalloc|pluggable
 
 Prints one line of JSON. `values` must be equal under every allocator, `figures` may differ. run.py runs all cases and
 compares.
@@ -28,10 +28,10 @@ def peaks():
     try:
         stats = torch.cuda.memory_stats()
     except RuntimeError:
-        import memquilt
+        import seamalloc
 
         stats = {
-            f"{name}.all.peak": memquilt.stats()[name]["all"]["peak"]
+            f"{name}.all.peak": seamalloc.stats()[name]["all"]["peak"]
             for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")
         }
     live, allocated, reserved = (stats[f"{name}_bytes.all.peak"] for name in ("requested", "allocated", "reserved"))
@@ -143,7 +143,7 @@ def out_of_memory(allocator):
             text, loss = str(error), None
             batch //= 4
         model.zero_grad(set_to_none=True)
-    ours = allocator != "memquilt" or "What would have helped" in text
+    ours = allocator != "seamalloc" or "What would have helped" in text
     known = seen and all(entry == (0, True, True) for entry in seen)
     ooms = torch.cuda.memory_stats()["num_ooms"]
     return {"went_on": losses, "told": bool(known), "report": ours, "counted": ooms >= 1}, {
@@ -521,19 +521,19 @@ CASES = [
 def main():
     name, allocator = sys.argv[1:]
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    if allocator in ("memquilt", "pluggable"):
-        import memquilt
+    if allocator in ("seamalloc", "pluggable"):
+        import seamalloc
 
-        memquilt.enable(shim=allocator == "memquilt")
+        seamalloc.enable(shim=allocator == "seamalloc")
     torch.manual_seed(0)
     case = next(case for case in CASES if case.__name__ == name)
     values, figures = case(allocator)
     torch.cuda.synchronize()
-    if allocator == "memquilt":
-        import memquilt
+    if allocator == "seamalloc":
+        import seamalloc
 
-        stats = memquilt.stats()
-        figures["memquilt"] = {
+        stats = seamalloc.stats()
+        figures["seamalloc"] = {
             key: stats[key]
             for key in (
                 "views_built",

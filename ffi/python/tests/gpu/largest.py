@@ -1,8 +1,8 @@
 """The largest batch that fits, by bisection: python largest.py [--fraction PART] [--start BATCH] [JOB ...].
 
-Needs a GPU, PyTorch and memquilt.
+Needs a GPU, PyTorch and seamalloc.
 
-A process for each job and allocator (native, expandable, memquilt). A batch fits if a few steps of different lengths run,
+A process for each job and allocator (native, expandable, seamalloc). A batch fits if a few steps of different lengths run,
 the cache emptied before the first; what the card may give is limited to a part of it, so that a step is short. One line of
 JSON for each.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-ALLOCATORS = ("native", "expandable", "memquilt")
+ALLOCATORS = ("native", "expandable", "seamalloc")
 LENGTHS = [512, 640, 768, 896, 1024]
 STEPS = 4
 LIMIT_S = 300
@@ -66,10 +66,10 @@ def fits(model, optimizer, batch, make):
 
 def search(job, allocator, fraction, start_at):
     """The largest batch, as one line. The search begins at one of this size."""
-    if allocator == "memquilt":
-        import memquilt
+    if allocator == "seamalloc":
+        import seamalloc
 
-        memquilt.enable()
+        seamalloc.enable()
     import torch
 
     torch.manual_seed(0)

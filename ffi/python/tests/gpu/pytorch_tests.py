@@ -1,11 +1,11 @@
 """Runs PyTorch's own allocator tests under several allocators: python pytorch_tests.py FOLDER [--json FILE] [...].
 
 FOLDER is `test` of a PyTorch checkout, of about the version that is installed. Needs a GPU, PyTorch, what its tests import
-(expecttest, hypothesis, psutil; `--site` names a folder that has them), a C++ compiler, and memquilt.
+(expecttest, hypothesis, psutil; `--site` names a folder that has them), a C++ compiler, and seamalloc.
 
 Prints a line for each test that one allocator fails, and a summary; `--json` gets every test under every allocator, with
-the last line of its error. Exits with 1 where a test that PyTorch's own allocator passes fails under memquilt, and is not
-known to. Which tests are run, which of them cannot apply to an external allocator, which memquilt is known to fail, and why,
+the last line of its error. Exits with 1 where a test that PyTorch's own allocator passes fails under seamalloc, and is not
+known to. Which tests are run, which of them cannot apply to an external allocator, which seamalloc is known to fail, and why,
 is in pytorch_tests_choice.py.
 
 A class of tests is a process; after a failure, a crash or a hang the rest of it goes on in another. Tests measure the
@@ -29,7 +29,7 @@ from pathlib import Path
 import pytorch_tests_choice as choice
 
 WORKER = Path(__file__).resolve().with_name("pytorch_tests_worker.py")
-ALLOCATORS = ("native", "expandable", "memquilt")
+ALLOCATORS = ("native", "expandable", "seamalloc")
 # A test, the start of a process, and a class, whatever becomes of its processes.
 LIMIT_S = 100
 START_S = 120
@@ -38,7 +38,7 @@ CLASS_LIMIT_S = 240
 
 def environment(allocator, options):
     """What an allocator's processes run in."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "MEMQUILT_CONF"))}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "SEAMALLOC_CONF"))}
     env["PYTORCH_TESTS_ALLOCATOR"] = allocator
     if options.site:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(options.site)]))
@@ -46,9 +46,9 @@ def environment(allocator, options):
     if allocator == "expandable":
         env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     elif allocator != "native":
-        # The tests ask this variable whether segments grow, and count them accordingly. It means nothing to memquilt.
+        # The tests ask this variable whether segments grow, and count them accordingly. It means nothing to seamalloc.
         env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-        env["MEMQUILT_CONF"] = allocator.removeprefix("memquilt").removeprefix(":")
+        env["SEAMALLOC_CONF"] = allocator.removeprefix("seamalloc").removeprefix(":")
     return env
 
 
@@ -168,7 +168,7 @@ def run_all(options, groups, write):
                 for test, result in done.result().items():
                     results.setdefault(f"{group}.{test}", {})[allocator] = result
                     if result["outcome"] not in ("passed", "skipped"):
-                        known = allocator.startswith("memquilt") and choice.why_different(test)
+                        known = allocator.startswith("seamalloc") and choice.why_different(test)
                         outcome = f"{result['outcome']}, as known: {known}" if known else result["outcome"]
                         print(f"{group}.{test}", allocator, outcome, result["error"], sep="\t", flush=True)
                 write(results)
@@ -176,14 +176,14 @@ def run_all(options, groups, write):
 
 
 def verdict(test, of):
-    """What the results of a test under all allocators say of memquilt."""
-    native, ours = of.get("native", {}).get("outcome"), of.get("memquilt", {}).get("outcome")
+    """What the results of a test under all allocators say of seamalloc."""
+    native, ours = of.get("native", {}).get("outcome"), of.get("seamalloc", {}).get("outcome")
     if ours is None or native is None:
         return "not compared"
     if "skipped" in (native, ours):
         return "skipped" if native == ours else "skipped by one"
     if native != "passed":
-        return "fails under native too" if ours != "passed" else "passes under memquilt only"
+        return "fails under native too" if ours != "passed" else "passes under seamalloc only"
     if ours == "passed":
         return "passes"
     return "differs, as known" if choice.why_different(test.rsplit(".")[-1]) else "fails"
@@ -198,7 +198,7 @@ def read_arguments():
         "--allocators",
         type=lambda text: text.split(","),
         default=ALLOCATORS,
-        help="of native, expandable, memquilt, and memquilt:OPTIONS",
+        help="of native, expandable, seamalloc, and seamalloc:OPTIONS",
     )
     parser.add_argument("--only", default="", help="tests whose MODULE.CLASS.TEST has this pattern")
     parser.add_argument("--at-once", type=int, default=4, help="processes side by side")
@@ -238,7 +238,7 @@ def main():
         outcomes = [of[allocator]["outcome"] for of in results.values() if allocator in of]
         print(allocator, {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
     verdicts = [verdict(test, of) for test, of in results.items()]
-    print("memquilt beside native", {kind: verdicts.count(kind) for kind in sorted(set(verdicts))})
+    print("seamalloc beside native", {kind: verdicts.count(kind) for kind in sorted(set(verdicts))})
     print(f"{sum(1 for _, why in tests if why)} cannot apply; {time.monotonic() - start:.0f} s")
     sys.exit(1 if "fails" in verdicts else 0)
 

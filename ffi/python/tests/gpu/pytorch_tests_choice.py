@@ -1,9 +1,9 @@
-"""Which of PyTorch's tests are about memory; of those, which cannot apply to an external allocator, and which memquilt fails
+"""Which of PyTorch's tests are about memory; of those, which cannot apply to an external allocator, and which seamalloc fails
 by design.
 
 Classes whose purpose is the allocator are taken whole, of others the tests whose code names the allocator, CUDA graphs (they
 live in its private pools), or streams (memory goes from one to another). The tests of pinned host memory are left out:
-that is another allocator, which memquilt leaves in place.
+that is another allocator, which seamalloc leaves in place.
 """
 
 import re
@@ -38,7 +38,7 @@ WHOLE_DEVICE = re.compile(
 )
 
 CAPTURE_REUSE = "an option of PYTORCH_CUDA_ALLOC_CONF, off unless asked for: reuse across streams within a capture"
-ANOTHER_PYTHON = "starts a Python of its own, where memquilt is not enabled"
+ANOTHER_PYTHON = "starts a Python of its own, where seamalloc is not enabled"
 INAPPLICABLE = {
     "test_allocator_backend": "chooses cudaMallocAsync in place of native",
     "test_allocator_memory_fraction_setting": "an option of PYTORCH_CUDA_ALLOC_CONF, in a Python of its own",
@@ -49,12 +49,12 @@ INAPPLICABLE = {
     "test_graph_capture_reclaim_2_streams": CAPTURE_REUSE,
     "test_graph_capture_reclaim_4_streams": CAPTURE_REUSE,
     "test_graph_error": ANOTHER_PYTHON,
-    "test_mempool_no_split": "wants a rest in another pool that nobody asked for: memquilt grows by what is missing",
+    "test_mempool_no_split": "wants a rest in another pool that nobody asked for: seamalloc grows by what is missing",
     "test_no_triton_on_import": ANOTHER_PYTHON,
     "test_wrong_cuda_fork": ANOTHER_PYTHON,
 }
 
-# They apply, native passes them, and memquilt does something else on purpose.
+# They apply, native passes them, and seamalloc does something else on purpose.
 DIFFERS = {
     "test_record_stream": "a hit calls no driver: what waits for another stream is asked about at the next miss",
 }
@@ -80,5 +80,5 @@ def why_not(name):
 
 
 def why_different(name):
-    """Why memquilt is known to fail a test, or None."""
+    """Why seamalloc is known to fail a test, or None."""
     return DIFFERS.get(name)

@@ -20,10 +20,10 @@ import unittest
 from pathlib import Path
 
 ALLOCATOR = os.environ.get("PYTORCH_TESTS_ALLOCATOR", "native")
-if ALLOCATOR.startswith("memquilt"):
-    import memquilt
+if ALLOCATOR.startswith("seamalloc"):
+    import seamalloc
 
-    memquilt.enable(shim=True)
+    seamalloc.enable(shim=True)
 
 import pytorch_tests_choice as choice
 import torch

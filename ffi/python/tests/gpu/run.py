@@ -1,4 +1,4 @@
-"""Runs cases.py under native and memquilt, and compares: python run.py [CASE ...]. Needs a GPU, PyTorch, and memquilt.
+"""Runs cases.py under native and seamalloc, and compares: python run.py [CASE ...]. Needs a GPU, PyTorch, and seamalloc.
 
 One line of JSON for each run, one for each comparison; exits with 1 where one fails. About four minutes.
 """
@@ -14,23 +14,23 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # Alone on the GPU, because they measure; the rest runs side by side.
 ALONE = {
-    "train_lengths": ("native", "native", "expandable", "memquilt"),
-    "train_images": ("native", "memquilt"),
-    "limits": ("native", "memquilt"),
+    "train_lengths": ("native", "native", "expandable", "seamalloc"),
+    "train_images": ("native", "seamalloc"),
+    "limits": ("native", "seamalloc"),
 }
 TOGETHER = {
-    "compiled": ("native", "native", "memquilt"),
-    "graphs": ("native", "memquilt"),
-    "contents": ("memquilt",),
-    "out_of_memory": ("native", "memquilt"),
-    "statistics": ("native", "memquilt"),
-    "pools": ("native", "memquilt"),
-    "own_pools": ("native", "memquilt"),
-    "peers": ("native", "memquilt"),
-    "processes": ("native", "expandable", "memquilt", "command"),
-    "small_train": ("native", "memquilt", "command", "pluggable"),
+    "compiled": ("native", "native", "seamalloc"),
+    "graphs": ("native", "seamalloc"),
+    "contents": ("seamalloc",),
+    "out_of_memory": ("native", "seamalloc"),
+    "statistics": ("native", "seamalloc"),
+    "pools": ("native", "seamalloc"),
+    "own_pools": ("native", "seamalloc"),
+    "peers": ("native", "seamalloc"),
+    "processes": ("native", "expandable", "seamalloc", "command"),
+    "small_train": ("native", "seamalloc", "command", "pluggable"),
 }
-OURS = ("memquilt", "command", "pluggable")
+OURS = ("seamalloc", "command", "pluggable")
 LIMIT_S = {"compiled": 150}
 DEFAULT_LIMIT_S = 70
 AT_ONCE = 5
@@ -44,7 +44,7 @@ def run(case, allocator):
     command = [sys.executable, "-W", "ignore", str(HERE / "cases.py"), case, allocator]
     if allocator == "command":
         # The program switches nothing on itself.
-        command = [sys.executable, "-m", "memquilt", "run", str(HERE / "cases.py"), case, "native"]
+        command = [sys.executable, "-m", "seamalloc", "run", str(HERE / "cases.py"), case, "native"]
     start = time.monotonic()
     result = {"case": case, "allocator": allocator, "ok": False}
     try:
@@ -65,7 +65,7 @@ def run(case, allocator):
 
 
 def compare(results):
-    """What memquilt makes of each case, beside native."""
+    """What seamalloc makes of each case, beside native."""
     fine = True
     for case in dict.fromkeys(result["case"] for result in results):
         of = lambda allocator: [
@@ -97,7 +97,7 @@ def compare(results):
 def main():
     chosen = sys.argv[1:] or [*ALONE, *TOGETHER]
     # Compiles the shim, which the others find.
-    first = run("small_train", "memquilt")
+    first = run("small_train", "seamalloc")
     if not first["ok"]:
         sys.exit(1)
     results = [run(case, allocator) for case, allocators in ALONE.items() if case in chosen for allocator in allocators]

@@ -1,6 +1,6 @@
 //! A user's program: it must start, and be told clearly, where there is no CUDA.
 
-use memquilt::driver::cuda::{CudaApi, CudaDriver};
+use seamalloc::driver::cuda::{CudaApi, CudaDriver};
 
 fn main() {
     match CudaApi::load() {

@@ -1,6 +1,6 @@
 //! A user's shared library: it must load where there is no CUDA.
 
-use memquilt::driver::cuda::{CudaDriver, CudaOpenError};
+use seamalloc::driver::cuda::{CudaDriver, CudaOpenError};
 
 /// 1 where a device opens, 0 where there is none, -1 on another error.
 #[unsafe(no_mangle)]

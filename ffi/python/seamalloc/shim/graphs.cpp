@@ -2,12 +2,12 @@
 
 #include "allocator.h"
 
-namespace memquilt {
+namespace seamalloc {
 
 namespace {
 
 // The filter of a route. It may throw (it asks CUDA), and the C library may not be thrown through.
-bool covers(mq_stream stream, void* user) {
+bool covers(seam_stream stream, void* user) {
   try {
     return (*static_cast<std::function<bool(cudaStream_t)>*>(user))(static_cast<cudaStream_t>(stream));
   } catch (const std::exception&) {
@@ -17,35 +17,35 @@ bool covers(mq_stream stream, void* user) {
 
 struct Checkpoint : AllocatorState {
   MempoolId pool;
-  std::vector<mq_pool_block> blocks;
+  std::vector<seam_pool_block> blocks;
 };
 
-void* pointer_of(const mq_pool_block& block) {
+void* pointer_of(const seam_pool_block& block) {
   return reinterpret_cast<void*>(block.address);
 }
 
 }  // namespace
 
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::function<bool(cudaStream_t)> filter) {
-  const mq_allocator handle = of(device);
+  const seam_allocator handle = of(device);
   auto kept = std::make_unique<std::function<bool(cudaStream_t)>>(std::move(filter));
   // PyTorch begins here before it begins the capture, whose filter then covers nothing yet; those of MemPool and of the
   // runs that warm a graph up cover the caller's own stream at once. Only a capture forbids driver calls.
   const bool captures = !covers(current_stream(device), kept.get());
   open_pool(device, pool);
-  const mq_status status =
-      mq_pool_begin_filter(handle, pool_of(pool), covers, kept.get(), captures ? MQ_POOL_CAPTURING : 0);
-  if (status != MQ_STATUS_OK) {
-    const std::string why = mq_last_error_text();
-    mq_pool_release(handle, pool_of(pool));
-    TORCH_CHECK(false, "memquilt, beginning a private pool: ", why);
+  const seam_status status =
+      seam_pool_begin_filter(handle, pool_of(pool), covers, kept.get(), captures ? SEAM_POOL_CAPTURING : 0);
+  if (status != SEAM_STATUS_OK) {
+    const std::string why = seam_last_error_text();
+    seam_pool_release(handle, pool_of(pool));
+    TORCH_CHECK(false, "seamalloc, beginning a private pool: ", why);
   }
   std::lock_guard<std::mutex> guard(registering_);
   filters_[{device, pool}] = std::move(kept);
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId pool) {
-  check(mq_pool_end(of(device), pool_of(pool)), "ending a private pool");
+  check(seam_pool_end(of(device), pool_of(pool)), "ending a private pool");
   // It is called no more.
   std::lock_guard<std::mutex> guard(registering_);
   filters_.erase({device, pool});
@@ -54,24 +54,24 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId pool) {
 void Allocator::releasePool(DeviceIndex device, MempoolId pool) {
   note_release(device, pool);
   // Called by destructors: it throws nothing.
-  if (mq_pool_release(of(device), pool_of(pool)) != MQ_STATUS_OK) {
-    TORCH_WARN("memquilt, releasing a private pool: ", mq_last_error_text());
+  if (seam_pool_release(of(device), pool_of(pool)) != SEAM_STATUS_OK) {
+    TORCH_WARN("seamalloc, releasing a private pool: ", seam_last_error_text());
   }
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId pool) {
-  mq_pool_stats stats;
+  seam_pool_stats stats;
   stats.size = sizeof stats;
-  const mq_status status = mq_pool_get_stats(of(device), pool_of(pool), &stats);
-  if (status == MQ_STATUS_UNKNOWN_POOL) {
+  const seam_status status = seam_pool_get_stats(of(device), pool_of(pool), &stats);
+  if (status == SEAM_STATUS_UNKNOWN_POOL) {
     return 0;
   }
   check(status, "counting uses of a private pool");
   return int(stats.uses);
 }
 
-#if MEMQUILT_TORCH >= 208
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 208
+#if SEAMALLOC_TORCH >= 211
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own) {
 #else
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, CUDAAllocator* own) {
@@ -80,7 +80,7 @@ void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId pool, CUDAAlloc
     open_pool(device, pool);
     return;
   }
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   open_pool_with(device, pool, std::move(own));
 #else
   // Whoever made the MemPool keeps it.
@@ -94,7 +94,7 @@ void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId pool) {
 #endif
 
 void Allocator::open_pool(DeviceIndex device, MempoolId pool) {
-#if MEMQUILT_TORCH < 208
+#if SEAMALLOC_TORCH < 208
   // Only the context says which allocator a pool has, and it begins with the pool's first use.
   c10::cuda::MemPool* active = c10::cuda::MemPoolContext::getActiveMemPool();
   if (active != nullptr && active->id() == pool && active->allocator() != nullptr && !is_segmented(device, pool)) {
@@ -102,22 +102,22 @@ void Allocator::open_pool(DeviceIndex device, MempoolId pool) {
     return;
   }
 #endif
-  check(mq_pool_open(of(device), pool_of(pool)), "using a private pool");
+  check(seam_pool_open(of(device), pool_of(pool)), "using a private pool");
 }
 
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool, bool use) {
   use_pool_on_oom(device, pool, use);
 }
-#elif MEMQUILT_TORCH >= 208
+#elif SEAMALLOC_TORCH >= 208
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool) {
   use_pool_on_oom(device, pool, true);
 }
 #endif
 
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
 void Allocator::setNoSplit(DeviceIndex device, MempoolId pool) {
-  check(mq_pool_set_unsplit(of(device), pool_of(pool)), "having a private pool's segments unsplit");
+  check(seam_pool_set_unsplit(of(device), pool_of(pool)), "having a private pool's segments unsplit");
   std::lock_guard<std::mutex> guard(registering_);
   segmented_.insert({device, pool});
 }
@@ -144,24 +144,24 @@ void* Allocator::from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStr
       continue;
     }
     // As in PyTorch, what the pool holds already. Without segments of its own it may be stitched.
-    mq_status status = mq_pool_malloc_held(of(device), pool_of(pool), size, stream, &pointer);
+    seam_status status = seam_pool_malloc_held(of(device), pool_of(pool), size, stream, &pointer);
     if (pointer == nullptr && !is_segmented(device, pool)) {
-      status = mq_pool_malloc(of(device), pool_of(pool), size, stream, &pointer);
+      status = seam_pool_malloc(of(device), pool_of(pool), size, stream, &pointer);
     }
-    if (status == MQ_STATUS_OK && pointer != nullptr) {
+    if (status == SEAM_STATUS_OK && pointer != nullptr) {
       break;
     }
   }
   return pointer;
 }
 
-std::vector<mq_pool_block> Allocator::live_blocks(DeviceIndex device, MempoolId pool) {
-  std::vector<mq_pool_block> blocks(64);
+std::vector<seam_pool_block> Allocator::live_blocks(DeviceIndex device, MempoolId pool) {
+  std::vector<seam_pool_block> blocks(64);
   size_t count = 0;
   // Other threads may allocate from the pool meanwhile.
-  mq_status status;
-  while ((status = mq_pool_blocks(of(device), pool_of(pool), blocks.data(), blocks.size(), &count)) ==
-         MQ_STATUS_BUFFER_TOO_SMALL) {
+  seam_status status;
+  while ((status = seam_pool_blocks(of(device), pool_of(pool), blocks.data(), blocks.size(), &count)) ==
+         SEAM_STATUS_BUFFER_TOO_SMALL) {
     blocks.resize(2 * count);
   }
   check(status, "looking at a private pool");
@@ -188,11 +188,11 @@ std::shared_ptr<AllocatorState> Allocator::getCheckpointState(DeviceIndex device
 
 CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<AllocatorState> state) {
   const auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
-  TORCH_CHECK(checkpoint, "memquilt: the checkpoint is another allocator's");
+  TORCH_CHECK(checkpoint, "seamalloc: the checkpoint is another allocator's");
   const auto live = live_blocks(device, checkpoint->pool);
   CheckpointDelta delta;
   check(
-      mq_pool_restore(of(device), pool_of(checkpoint->pool), checkpoint->blocks.data(), checkpoint->blocks.size()),
+      seam_pool_restore(of(device), pool_of(checkpoint->pool), checkpoint->blocks.data(), checkpoint->blocks.size()),
       "restoring a private pool");
   for (const auto& block : live) {
     delta.ptrs_freed.push_back(pointer_of(block));
@@ -204,4 +204,4 @@ CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::share
   return delta;
 }
 
-}  // namespace memquilt
+}  // namespace seamalloc

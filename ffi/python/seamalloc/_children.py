@@ -1,27 +1,27 @@
-"""How processes that Python's multiprocessing starts (`spawn`, `forkserver`) get memquilt as the one that starts them.
+"""How processes that Python's multiprocessing starts (`spawn`, `forkserver`) get seamalloc as the one that starts them.
 
 multiprocessing sends a new process a dict before it imports the program's main module there. One value more in it, of no
 use in itself, runs a few lines when it is unpickled. Those call `_switch.inherit`, which waits for PyTorch by
-`AfterImport`: a process that never imports it pays for the import of memquilt alone. coverage.py follows processes by the
+`AfterImport`: a process that never imports it pays for the import of seamalloc alone. coverage.py follows processes by the
 same way.
 """
 
 import sys
 from functools import wraps
 
-KEY = "memquilt"
+KEY = "seamalloc"
 
-# What the new process runs. It is sent as text, for memquilt may be missing there, and that must not end the process.
+# What the new process runs. It is sent as text, for seamalloc may be missing there, and that must not end the process.
 # `path` is put in place for good a moment later, by multiprocessing.
 _INHERIT = """
 import sys, warnings
 before, sys.path = sys.path, path
 try:
-    from memquilt._switch import inherit
+    from seamalloc._switch import inherit
 except Exception as error:
     inherit = None
     warnings.warn(
-        f"memquilt is not PyTorch's allocator in this process, though it is in its parent: {error}", RuntimeWarning
+        f"seamalloc is not PyTorch's allocator in this process, though it is in its parent: {error}", RuntimeWarning
     )
 finally:
     sys.path = before
@@ -32,7 +32,7 @@ _handed_down = None
 
 
 def hand_down(conf, shim):
-    """Every process that this one starts from now on gets memquilt with these options, by the shim or without."""
+    """Every process that this one starts from now on gets seamalloc with these options, by the shim or without."""
     global _handed_down
     # Not above: PyTorch has it already, and what needs no PyTorch does without.
     from multiprocessing import spawn
@@ -53,7 +53,7 @@ def _with_inheritance(get_preparation_data):
 
 
 class _Inheritance:
-    """Pickled, it is a call of `exec`, which needs nothing of memquilt where it is unpickled."""
+    """Pickled, it is a call of `exec`, which needs nothing of seamalloc where it is unpickled."""
 
     def __init__(self, path, conf, shim):
         self._names = {"path": path, "conf": conf, "shim": shim}

@@ -36,5 +36,5 @@ def text_of(device, stats, fragmentation):
         ("options", stats["options"] or "defaults"),
     ]
     width = max(len(name) for name, _ in rows)
-    head = f"memquilt, device {device} ({stats['device']})"
+    head = f"seamalloc, device {device} ({stats['device']})"
     return "\n".join([head, *(f"  {name:<{width}}  {value}" for name, value in rows)])

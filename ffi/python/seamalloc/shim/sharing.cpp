@@ -2,15 +2,15 @@
 
 #include "allocator.h"
 
-namespace memquilt {
+namespace seamalloc {
 
 ShareableHandle Allocator::shareIpcHandle(void* pointer) {
   std::string handle(1024, '\0');
   size_t length = 0;
   uint64_t offset = 0;
-  mq_status status;
-  while ((status = mq_share(of(owner_of(pointer)), pointer, handle.data(), handle.size(), &length, &offset)) ==
-         MQ_STATUS_BUFFER_TOO_SMALL) {
+  seam_status status;
+  while ((status = seam_share(of(owner_of(pointer)), pointer, handle.data(), handle.size(), &length, &offset)) ==
+         SEAM_STATUS_BUFFER_TOO_SMALL) {
     handle.resize(length);
   }
   check(status, "sharing a tensor with other processes");
@@ -25,12 +25,12 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
   if (std::shared_ptr<void> open = known.lock()) {
     return open;
   }
-  const mq_allocator allocator = of(device);
+  const seam_allocator allocator = of(device);
   void* opened = nullptr;
-  const mq_status status = mq_open_shared(allocator, handle.data(), handle.size(), &opened);
-  if (status != MQ_STATUS_OK) {
+  const seam_status status = seam_open_shared(allocator, handle.data(), handle.size(), &opened);
+  if (status != SEAM_STATUS_OK) {
     shared_.erase({device, handle});
-    check(status, "opening a tensor of another process (which must use memquilt too)");
+    check(status, "opening a tensor of another process (which must use seamalloc too)");
   }
   auto close = [this, device, allocator, handle = std::move(handle)](void* pointer) {
     close_shared(device, handle, allocator, pointer);
@@ -41,14 +41,14 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
 }
 
 // Called by destructors: it throws nothing.
-void Allocator::close_shared(DeviceIndex device, const std::string& handle, mq_allocator allocator, void* pointer) {
-  const mq_status status = mq_close_shared(allocator, pointer);
+void Allocator::close_shared(DeviceIndex device, const std::string& handle, seam_allocator allocator, void* pointer) {
+  const seam_status status = seam_close_shared(allocator, pointer);
   // In a forked child the lock may be held by a thread that is not there.
-  if (status == MQ_STATUS_FORKED) {
+  if (status == SEAM_STATUS_FORKED) {
     return;
   }
-  if (status != MQ_STATUS_OK && !is_of_the_end(status)) {
-    TORCH_WARN("memquilt, closing a tensor of another process: ", mq_last_error_text());
+  if (status != SEAM_STATUS_OK && !is_of_the_end(status)) {
+    TORCH_WARN("seamalloc, closing a tensor of another process: ", seam_last_error_text());
   }
   std::lock_guard<std::mutex> guard(opening_shared_);
   const auto found = shared_.find({device, handle});
@@ -58,4 +58,4 @@ void Allocator::close_shared(DeviceIndex device, const std::string& handle, mq_a
   }
 }
 
-}  // namespace memquilt
+}  // namespace seamalloc

@@ -4,7 +4,7 @@
 
 #include <exception>
 
-namespace memquilt {
+namespace seamalloc {
 
 namespace {
 
@@ -34,9 +34,9 @@ int32_t caught(Call call) {
   thrown = nullptr;
   try {
     call();
-    return MQ_STATUS_OK;
+    return SEAM_STATUS_OK;
   } catch (const c10::OutOfMemoryError&) {
-    return MQ_STATUS_OUT_OF_MEMORY;
+    return SEAM_STATUS_OUT_OF_MEMORY;
   } catch (...) {
     thrown = std::current_exception();
     return FAILED;
@@ -79,7 +79,7 @@ void rethrow_own() {
 
 void Allocator::open_pool_with(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own) {
   check(
-      mq_pool_open_with(
+      seam_pool_open_with(
           of(device), pool_of(pool), give_segment, take_segment, drop_source, new Own(std::move(own)), 0),
       "using an allocator of a MemPool's own");
   std::lock_guard<std::mutex> guard(registering_);
@@ -101,22 +101,22 @@ void Allocator::empty_pool(DeviceIndex device, MempoolId pool) {
       given_up_.erase(found);
     }
   }
-  mq_status status = mq_pool_empty(of(device), pool_of(pool), &given);
-  if (status == MQ_STATUS_OK && owed > given) {
+  seam_status status = seam_pool_empty(of(device), pool_of(pool), &given);
+  if (status == SEAM_STATUS_OK && owed > given) {
     // What was the pool's is everyone's since its release. PyTorch would have less now, and so has this.
-    status = mq_trim(of(device), owed - given, nullptr);
+    status = seam_trim(of(device), owed - given, nullptr);
   }
   // Called by destructors: it throws nothing.
-  if (status != MQ_STATUS_OK) {
-    TORCH_WARN("memquilt, giving back the memory of a MemPool: ", mq_last_error_text());
+  if (status != SEAM_STATUS_OK) {
+    TORCH_WARN("seamalloc, giving back the memory of a MemPool: ", seam_last_error_text());
   }
 }
 
 void Allocator::note_release(DeviceIndex device, MempoolId pool) {
-  mq_pool_stats stats;
+  seam_pool_stats stats;
   stats.size = sizeof stats;
   // Pools of graphs are never emptied by name.
-  if (pool.first != 0 || mq_pool_get_stats(of(device), pool_of(pool), &stats) != MQ_STATUS_OK ||
+  if (pool.first != 0 || seam_pool_get_stats(of(device), pool_of(pool), &stats) != SEAM_STATUS_OK ||
       stats.uses != 1) {
     return;
   }
@@ -127,4 +127,4 @@ void Allocator::note_release(DeviceIndex device, MempoolId pool) {
   }
 }
 
-}  // namespace memquilt
+}  // namespace seamalloc

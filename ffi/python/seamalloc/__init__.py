@@ -1,11 +1,11 @@
-"""memquilt: a GPU memory allocator for PyTorch that stitches physical memory into contiguous addresses.
+"""seamalloc: a GPU memory allocator for PyTorch that stitches physical memory into contiguous addresses.
 
-    import memquilt
-    memquilt.enable(memory_limit="80GiB")    # before anything uses CUDA
+    import seamalloc
+    seamalloc.enable(memory_limit="80GiB")    # before anything uses CUDA
     ...
-    print(memquilt.report())
+    print(seamalloc.report())
 
-or, with nothing changed in the program, `MEMQUILT_CONF=... python -m memquilt run train.py`.
+or, with nothing changed in the program, `SEAMALLOC_CONF=... python -m seamalloc run train.py`.
 
 Sizes are bytes. `device` is a CUDA device's number; without it, that of PyTorch's current device, or 0.
 """
@@ -41,13 +41,13 @@ __version__ = version()
 
 def stats(device=None):
     """What the device's allocator has done and holds: a dict, with the names of `torch.cuda.memory_stats` nested, and
-    those of `mq_stats`."""
-    return read_json(library.mq_stats_json, plugged(current_device(device)))
+    those of `seam_stats`."""
+    return read_json(library.seam_stats_json, plugged(current_device(device)))
 
 
 def fragmentation(device=None):
     """How the memory is divided up now: what is free for whom, and how much of it one request could have."""
-    return read_json(library.mq_fragmentation_json, plugged(current_device(device)))
+    return read_json(library.seam_fragmentation_json, plugged(current_device(device)))
 
 
 def report(device=None):
@@ -59,7 +59,7 @@ def report(device=None):
 def snapshot(path, device=None):
     """Writes what the allocator holds, and what was recorded, as a pickle that PyTorch's viewer opens
     (pytorch.org/memory_viz)."""
-    check(library.mq_snapshot(plugged(current_device(device)), path_of(path)))
+    check(library.seam_snapshot(plugged(current_device(device)), path_of(path)))
 
 
 def trim(size=None, device=None):
@@ -67,9 +67,9 @@ def trim(size=None, device=None):
     given = c_uint64()
     handle = plugged(current_device(device))
     if size is None:
-        check(library.mq_empty_cache(handle, byref(given)))
+        check(library.seam_empty_cache(handle, byref(given)))
     else:
-        check(library.mq_trim(handle, size, byref(given)))
+        check(library.seam_trim(handle, size, byref(given)))
     return given.value
 
 
@@ -85,7 +85,7 @@ def whatif(path, device="sim:h200", **options):
     found = []
     for kind in kinds:
         text = join("", {"strategy": kind, **options})
-        found += read_json(library.mq_whatif_json, path_of(path), device.encode(), text.encode())
+        found += read_json(library.seam_whatif_json, path_of(path), device.encode(), text.encode())
     return found
 
 
@@ -95,7 +95,7 @@ class Recording:
     def __init__(self, path, device, max_entries):
         self.path = path
         self._handle = plugged(device)
-        check(library.mq_record_start(self._handle, max_entries))
+        check(library.seam_record_start(self._handle, max_entries))
         self._running = True
         atexit.register(self.stop)
 
@@ -106,9 +106,9 @@ class Recording:
         self._running = False
         atexit.unregister(self.stop)
         try:
-            check(library.mq_record_write(self._handle, path_of(self.path)))
+            check(library.seam_record_write(self._handle, path_of(self.path)))
         finally:
-            check(library.mq_record_stop(self._handle))
+            check(library.seam_record_stop(self._handle))
 
     def __enter__(self):
         return self
@@ -119,8 +119,8 @@ class Recording:
 
 def record(path, device=None, max_entries=2_000_000):
     """Records every allocation and free from now on, until `stop()` of what is returned, or the end of the process. The
-    file (`.mqt`, `.csv`, `.csv.gz`) is a trace that the command `memquilt replay` reads: sizes, order and streams, and
+    file (`.seam`, `.csv`, `.csv.gz`) is a trace that the command `seamalloc replay` reads: sizes, order and streams, and
     nothing of the program or its data. Of more than `max_entries` events (56 bytes each) the last are kept."""
-    if not os.fspath(path).endswith((".mqt", ".csv", ".csv.gz")):
-        raise ValueError(f"{path}: a trace is named .mqt, .csv or .csv.gz")
+    if not os.fspath(path).endswith((".seam", ".csv", ".csv.gz")):
+        raise ValueError(f"{path}: a trace is named .seam, .csv or .csv.gz")
     return Recording(path, current_device(device), max_entries)

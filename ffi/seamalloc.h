@@ -1,15 +1,15 @@
-// memquilt: a GPU memory allocator that stitches physical CUDA memory into contiguous addresses.
+// seamalloc: a GPU memory allocator that stitches physical CUDA memory into contiguous addresses.
 //
 // Generated from ffi/src: change it there. docs/c-api.md is a page about it.
 //
 // What all functions have in common:
-// - They return MQ_STATUS_OK or an error; mq_last_error_text says what it was, in words. None aborts, throws or exits.
+// - They return SEAM_STATUS_OK or an error; seam_last_error_text says what it was, in words. None aborts, throws or exits.
 // - Addresses are those of the device; the library never follows one. NULL is no memory, and is freed by doing nothing.
 // - A pointer to a result must be valid, or NULL, which is refused where the result is needed. Results are zero where a
 //   function fails. Texts end in a NUL and are UTF-8; names of files need not be.
 // - Any thread may call any function at any time, also those that destroy what others use; but filters and sources of
 //   private pools, and observers, may call none.
-// - In a process that was forked from one with allocators every function answers MQ_STATUS_FORKED and touches nothing.
+// - In a process that was forked from one with allocators every function answers SEAM_STATUS_FORKED and touches nothing.
 //   Only fork() is noticed, not a bare clone().
 
 
@@ -19,122 +19,122 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of the binary interface that this header describes; `mq_abi_version` answers that of the library. The
+// The version of the binary interface that this header describes; `seam_abi_version` answers that of the library. The
 // number is in the library's soname too. It grows with every change that would break a compiled program; what is
 // added (a function, a field at the end of a struct that begins with its size, a status) leaves it as it is.
-#define MQ_ABI_VERSION 1
+#define SEAM_ABI_VERSION 1
 
 // As a limit: none.
-#define MQ_NO_LIMIT UINT64_MAX
+#define SEAM_NO_LIMIT UINT64_MAX
 
-// For `flags` of `mq_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
+// For `flags` of `seam_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
 // that a capture forbids, in any thread. Begin before the capture does, end after its end.
-#define MQ_POOL_CAPTURING 1
+#define SEAM_POOL_CAPTURING 1
 
-// For `flags` of `mq_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
+// For `flags` of `seam_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
 // `no_split`.
-#define MQ_POOL_UNSPLIT 2
+#define SEAM_POOL_UNSPLIT 2
 
-// What a function returns. After anything but `MQ_STATUS_OK` nothing has changed for live allocations, and
-// `mq_last_error_text` says more.
+// What a function returns. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
+// `seam_last_error_text` says more.
 typedef enum {
     // It did what was asked.
-    MQ_STATUS_OK = 0,
+    SEAM_STATUS_OK = 0,
     // An argument is NULL that may not be, a text is not UTF-8, a struct says a size that it cannot have.
-    MQ_STATUS_INVALID_ARGUMENT = 1,
+    SEAM_STATUS_INVALID_ARGUMENT = 1,
     // No allocator has this handle: it was destroyed, or never created.
-    MQ_STATUS_INVALID_HANDLE = 2,
+    SEAM_STATUS_INVALID_HANDLE = 2,
     // Too little memory. Free some and try again; the text is a report.
-    MQ_STATUS_OUT_OF_MEMORY = 3,
+    SEAM_STATUS_OUT_OF_MEMORY = 3,
     // No device has as much memory as was asked for.
-    MQ_STATUS_REQUEST_TOO_LARGE = 4,
+    SEAM_STATUS_REQUEST_TOO_LARGE = 4,
     // No live allocation of this allocator starts at the address: freed twice, or of another allocator.
-    MQ_STATUS_INVALID_ADDRESS = 5,
+    SEAM_STATUS_INVALID_ADDRESS = 5,
     // The stream is one that memory cannot be ordered by (`cudaStreamPerThread`).
-    MQ_STATUS_INVALID_STREAM = 6,
+    SEAM_STATUS_INVALID_STREAM = 6,
     // There is no such private pool, or nobody uses it any more.
-    MQ_STATUS_UNKNOWN_POOL = 7,
+    SEAM_STATUS_UNKNOWN_POOL = 7,
     // Requests are routed to the private pool already.
-    MQ_STATUS_POOL_ROUTED = 8,
+    SEAM_STATUS_POOL_ROUTED = 8,
     // No requests are routed to the private pool.
-    MQ_STATUS_POOL_NOT_ROUTED = 9,
+    SEAM_STATUS_POOL_NOT_ROUTED = 9,
     // An option is unknown, or has a value that it cannot take.
-    MQ_STATUS_OPTIONS = 10,
+    SEAM_STATUS_OPTIONS = 10,
     // The device's name is none, there is no such device, or it cannot be opened.
-    MQ_STATUS_DEVICE = 11,
+    SEAM_STATUS_DEVICE = 11,
     // The strategy needs virtual memory management, which the device does not have; `strategy:caching` does not.
-    MQ_STATUS_NO_VIRTUAL_MEMORY = 12,
-    // A driver call failed otherwise than for want of memory. `mq_last_driver_status` has its `CUresult`.
-    MQ_STATUS_DRIVER = 13,
+    SEAM_STATUS_NO_VIRTUAL_MEMORY = 12,
+    // A driver call failed otherwise than for want of memory. `seam_last_driver_status` has its `CUresult`.
+    SEAM_STATUS_DRIVER = 13,
     // A file could not be read or written, or the recorded history does not make a trace.
-    MQ_STATUS_FILE = 14,
+    SEAM_STATUS_FILE = 14,
     // The buffer is too small; the length that is needed was stored.
-    MQ_STATUS_BUFFER_TOO_SMALL = 15,
+    SEAM_STATUS_BUFFER_TOO_SMALL = 15,
     // The process is a fork of the one that used the library: it can use none of the parent's memory.
-    MQ_STATUS_FORKED = 16,
+    SEAM_STATUS_FORKED = 16,
     // A callback that runs under the allocator's lock (a filter or a source of a private pool, an observer) called the
     // library.
-    MQ_STATUS_REENTRANT = 17,
+    SEAM_STATUS_REENTRANT = 17,
     // As many allocators exist as can (1,024).
-    MQ_STATUS_TOO_MANY_ALLOCATORS = 18,
+    SEAM_STATUS_TOO_MANY_ALLOCATORS = 18,
     // A rule that always holds inside the library did not. Please report it.
-    MQ_STATUS_INTERNAL = 19,
+    SEAM_STATUS_INTERNAL = 19,
     // A block of a private pool cannot be handed out again where it was.
-    MQ_STATUS_NOT_RESTORABLE = 20,
+    SEAM_STATUS_NOT_RESTORABLE = 20,
     // The private pool has memory already, or segments of its own: they are chosen once, before it has any.
-    MQ_STATUS_POOL_IN_USE = 21,
+    SEAM_STATUS_POOL_IN_USE = 21,
     // The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
-    MQ_STATUS_SOURCE = 22,
+    SEAM_STATUS_SOURCE = 22,
     // Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
     // gone, memory that it has freed.
-    MQ_STATUS_IPC = 23,
-} mq_status;
+    SEAM_STATUS_IPC = 23,
+} seam_status;
 
 // What a block is doing.
 typedef enum {
     // Free.
-    MQ_BLOCK_STATE_INACTIVE = 0,
+    SEAM_BLOCK_STATE_INACTIVE = 0,
     // Handed out.
-    MQ_BLOCK_STATE_ACTIVE_ALLOCATED = 1,
+    SEAM_BLOCK_STATE_ACTIVE_ALLOCATED = 1,
     // Freed by the program, still used by other streams.
-    MQ_BLOCK_STATE_ACTIVE_PENDING_FREE = 2,
-} mq_block_state;
+    SEAM_BLOCK_STATE_ACTIVE_PENDING_FREE = 2,
+} seam_block_state;
 
 // What happened. Names and meanings are those of PyTorch's memory snapshots.
 typedef enum {
     // A block was handed out; bytes as requested.
-    MQ_ACTION_ALLOC = 0,
+    SEAM_ACTION_ALLOC = 0,
     // The program freed a block; bytes as requested.
-    MQ_ACTION_FREE_REQUESTED = 1,
+    SEAM_ACTION_FREE_REQUESTED = 1,
     // Every stream has finished with a freed block; bytes as requested.
-    MQ_ACTION_FREE_COMPLETED = 2,
+    SEAM_ACTION_FREE_COMPLETED = 2,
     // A segment was taken from the driver.
-    MQ_ACTION_SEGMENT_ALLOC = 3,
+    SEAM_ACTION_SEGMENT_ALLOC = 3,
     // A segment was given back to the driver.
-    MQ_ACTION_SEGMENT_FREE = 4,
+    SEAM_ACTION_SEGMENT_FREE = 4,
     // Physical memory was mapped into a segment.
-    MQ_ACTION_SEGMENT_MAP = 5,
+    SEAM_ACTION_SEGMENT_MAP = 5,
     // Physical memory was unmapped from a segment and given back.
-    MQ_ACTION_SEGMENT_UNMAP = 6,
+    SEAM_ACTION_SEGMENT_UNMAP = 6,
     // A request could not be met. The address holds the device's free bytes.
-    MQ_ACTION_OOM = 7,
-    // Memory left a segment for another, of which the next `MQ_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
+    SEAM_ACTION_OOM = 7,
+    // Memory left a segment for another, of which the next `SEAM_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
     // segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
     // nothing changed; PyTorch's snapshots call it `segment_unmap`.
-    MQ_ACTION_SEGMENT_LEFT = 8,
+    SEAM_ACTION_SEGMENT_LEFT = 8,
     // Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
-    MQ_ACTION_SEGMENT_JOINED = 9,
-} mq_action;
+    SEAM_ACTION_SEGMENT_JOINED = 9,
+} seam_action;
 
 // An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
-// (`MQ_STATUS_INVALID_HANDLE`). 0 is none.
-typedef uint64_t mq_allocator;
+// (`SEAM_STATUS_INVALID_HANDLE`). 0 is none.
+typedef uint64_t seam_allocator;
 
 // A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
 // `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
-// Any other must be a live stream of the allocator's device, which nobody can check: alive until `mq_forget_stream`, or
+// Any other must be a live stream of the allocator's device, which nobody can check: alive until `seam_forget_stream`, or
 // until the allocator is destroyed. On a simulated device every value is a stream.
-typedef void *mq_stream;
+typedef void *seam_stream;
 
 // A request for which there is too little memory, as a callback is told of it. Bytes.
 typedef struct {
@@ -143,69 +143,69 @@ typedef struct {
     // What the program asked for.
     uint64_t requested;
     // The stream it is for.
-    mq_stream stream;
+    seam_stream stream;
     // What the allocator holds of the device.
     uint64_t reserved;
     // Of `reserved`, in blocks that the program has not freed.
     uint64_t allocated;
-    // What the allocator may hold at most, or `MQ_NO_LIMIT`.
+    // What the allocator may hold at most, or `SEAM_NO_LIMIT`.
     uint64_t limit;
-} mq_memory_pressure;
+} seam_memory_pressure;
 
 // Frees what the program can do without, and answers whether it did. Called by the thread whose request it is, without
 // a lock of the library: it may call every function. It may be called by several threads at once. It must return (no
 // exception, no longjmp).
-typedef bool (*mq_pressure_callback)(const mq_memory_pressure *pressure, void *user);
+typedef bool (*seam_pressure_callback)(const seam_memory_pressure *pressure, void *user);
 
 // One figure over time.
 typedef struct {
     // Now.
     uint64_t current;
-    // The most at any time since `mq_reset_peak_stats`.
+    // The most at any time since `seam_reset_peak_stats`.
     uint64_t peak;
-    // All that was ever added, since `mq_reset_accumulated_stats`.
+    // All that was ever added, since `seam_reset_accumulated_stats`.
     uint64_t allocated;
     // All that was ever taken away, since then.
     uint64_t freed;
-} mq_stat;
+} seam_stat;
 
 // One figure for all memory, for requests of up to 1 MiB, and for larger ones.
 typedef struct {
     // Both together.
-    mq_stat all;
+    seam_stat all;
     // Small requests.
-    mq_stat small_pool;
+    seam_stat small_pool;
     // Large requests.
-    mq_stat large_pool;
-} mq_stat_by_pool;
+    seam_stat large_pool;
+} seam_stat_by_pool;
 
 // What an allocator has done and holds. Fields that end in `_bytes` are bytes, in `_ns` nanoseconds, others count. As
 // far as PyTorch has them (`torch.cuda.memory_stats`), names and meanings are its.
 typedef struct {
-    // Of this struct: set it to `sizeof(mq_stats)` before the call. It comes back as what was filled in.
+    // Of this struct: set it to `sizeof(seam_stats)` before the call. It comes back as what was filled in.
     size_t size;
     // Blocks handed out and not freed by the program.
-    mq_stat_by_pool allocation;
+    seam_stat_by_pool allocation;
     // Segments taken whole from the device (strategy `caching`).
-    mq_stat_by_pool segment;
+    seam_stat_by_pool segment;
     // Blocks handed out, or freed and waiting for other streams.
-    mq_stat_by_pool active;
+    seam_stat_by_pool active;
     // Free blocks of a segment that has others in it (strategy `caching`).
-    mq_stat_by_pool inactive_split;
+    seam_stat_by_pool inactive_split;
     // Bytes of the blocks in `allocation`.
-    mq_stat_by_pool allocated_bytes;
+    seam_stat_by_pool allocated_bytes;
     // Bytes held of the device.
-    mq_stat_by_pool reserved_bytes;
+    seam_stat_by_pool reserved_bytes;
     // Bytes of the blocks in `active`.
-    mq_stat_by_pool active_bytes;
+    seam_stat_by_pool active_bytes;
     // Bytes of the blocks in `inactive_split`.
-    mq_stat_by_pool inactive_split_bytes;
+    seam_stat_by_pool inactive_split_bytes;
     // Bytes as requested, before rounding, of the blocks in `active`.
-    mq_stat_by_pool requested_bytes;
+    seam_stat_by_pool requested_bytes;
     // Blocks of at least `max_split_size`.
-    mq_stat oversize_allocations;
+    seam_stat oversize_allocations;
     // Segments of at least `max_split_size`.
-    mq_stat oversize_segments;
+    seam_stat oversize_segments;
     // Requests for which all cached memory was given back before they were tried once more.
     uint64_t num_alloc_retries;
     // Requests that could not be met.
@@ -240,17 +240,17 @@ typedef struct {
     uint64_t stalls;
     // Time of them in the driver, all together.
     uint64_t stall_total_ns;
-    // The longest, since `mq_reset_peak_stats`.
+    // The longest, since `seam_reset_peak_stats`.
     uint64_t stall_worst_ns;
-} mq_stats;
+} seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
 typedef struct {
     // PyTorch numbers the pools of graphs here.
     uint64_t first;
-    // And those of users here, as `mq_pool_create` does.
+    // And those of users here, as `seam_pool_create` does.
     uint64_t second;
-} mq_pool;
+} seam_pool;
 
 // A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
 // of no other.
@@ -262,14 +262,14 @@ typedef struct {
     // Bytes.
     uint64_t total_size;
     // The stream whose requests it serves; the default stream where memory goes from stream to stream.
-    mq_stream stream;
+    seam_stream stream;
     // The private pool that it serves; both 0 if it serves all.
-    mq_pool pool;
+    seam_pool pool;
     // Whether it serves requests of up to 1 MiB.
     bool is_small;
     // Whether it is mapped memory, not one `cudaMalloc`.
     bool is_expandable;
-} mq_segment;
+} seam_segment;
 
 // A block of a segment. Sizes are bytes.
 typedef struct {
@@ -280,21 +280,21 @@ typedef struct {
     // As requested; of a free block those of its last use, or 0.
     uint64_t requested;
     // What it is doing.
-    mq_block_state state;
-} mq_block;
+    seam_block_state state;
+} seam_block;
 
 // Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
 // It must return (no exception, no longjmp).
-typedef void (*mq_segment_visitor)(const mq_segment *segment, const mq_block *blocks, size_t count, void *user);
+typedef void (*seam_segment_visitor)(const seam_segment *segment, const seam_block *blocks, size_t count, void *user);
 
-// Is told what `memquilt_malloc` and `memquilt_free` could not do. The text is valid during the call only. Called by the
+// Is told what `seamalloc_malloc` and `seamalloc_free` could not do. The text is valid during the call only. Called by the
 // thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
-typedef void (*mq_message_handler)(mq_status status, const char *text, void *user);
+typedef void (*seam_message_handler)(seam_status status, const char *text, void *user);
 
 // Says whether requests of the calling thread on `stream` go to the pool. Called for every request while it is routed,
-// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`MQ_STATUS_REENTRANT`), and
+// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`SEAM_STATUS_REENTRANT`), and
 // return (no exception, no longjmp).
-typedef bool (*mq_pool_filter)(mq_stream stream, void *user);
+typedef bool (*seam_pool_filter)(seam_stream stream, void *user);
 
 // A live block of a private pool. Sizes are bytes.
 typedef struct {
@@ -304,11 +304,11 @@ typedef struct {
     uint64_t size;
     // As asked for.
     uint64_t requested;
-} mq_pool_block;
+} seam_pool_block;
 
 // What a private pool holds.
 typedef struct {
-    // Of this struct: set it to `sizeof(mq_pool_stats)` before the call. It comes back as what was filled in.
+    // Of this struct: set it to `sizeof(seam_pool_stats)` before the call. It comes back as what was filled in.
     size_t size;
     // Uses that were not released; 0 while its memory waits for the device.
     uint64_t uses;
@@ -324,297 +324,297 @@ typedef struct {
     uint64_t active_bytes;
     // Bytes held for the pool: active ones, and free ones that serve only it.
     uint64_t reserved_bytes;
-} mq_pool_stats;
+} seam_pool_stats;
 
 // Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
 // `*address` gets its first byte, a multiple of 512, where no memory lies that the allocator has already. Answers 0; where
-// it has too little memory `MQ_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
+// it has too little memory `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
 // asks again; any other number where it failed.
 //
 // Called by the thread whose request it is, under the allocator's lock, during a stream capture in relaxed mode: it may
-// call CUDA, but nothing of this library (`MQ_STATUS_REENTRANT`), and must not wait for a thread that may. It must return
+// call CUDA, but nothing of this library (`SEAM_STATUS_REENTRANT`), and must not wait for a thread that may. It must return
 // (no exception, no longjmp).
-typedef int32_t (*mq_segment_alloc)(size_t bytes, void **address, void *user);
+typedef int32_t (*seam_segment_alloc)(size_t bytes, void **address, void *user);
 
 // Takes back a whole segment that it gave, and that nothing uses any more. Answers 0, or any other number where it failed:
-// the segment is kept then, and offered again when memory is next given back. Called as `mq_segment_alloc` is.
-typedef int32_t (*mq_segment_free)(void *address, size_t bytes, void *user);
+// the segment is kept then, and offered again when memory is next given back. Called as `seam_segment_alloc` is.
+typedef int32_t (*seam_segment_free)(void *address, size_t bytes, void *user);
 
-// The source is called no more. Called as `mq_segment_alloc` is.
-typedef void (*mq_source_end)(void *user);
+// The source is called no more. Called as `seam_segment_alloc` is.
+typedef void (*seam_source_end)(void *user);
 
 // One thing that happened in an allocator.
 typedef struct {
     // Of this struct, in the library: fields beyond it are not there.
     size_t size;
     // What.
-    mq_action action;
+    seam_action action;
     // Where.
     uint64_t address;
     // How many bytes.
     uint64_t bytes;
     // On which stream.
-    mq_stream stream;
+    seam_stream stream;
     // Of which private pool; both 0 of none.
-    mq_pool pool;
-} mq_event;
+    seam_pool pool;
+} seam_event;
 
 // Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
-// of this library (`MQ_STATUS_REENTRANT`), and return (no exception, no longjmp).
-typedef void (*mq_observer)(const mq_event *event, void *user);
+// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
+typedef void (*seam_observer)(const seam_event *event, void *user);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// `MQ_ABI_VERSION` of the library that is loaded.
-uint32_t mq_abi_version(void);
+// `SEAM_ABI_VERSION` of the library that is loaded.
+uint32_t seam_abi_version(void);
 
 // The version of the library that is loaded, such as "0.1.0".
-const char *mq_version(void);
+const char *seam_version(void);
 
 // A new allocator, which holds nothing yet.
 //
 // `device` is "cuda:0", or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
 // `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 // the defaults. `*allocator` is set to 0 where this fails.
-mq_status mq_create(const char *device, const char *options, mq_allocator *allocator);
+seam_status seam_create(const char *device, const char *options, seam_allocator *allocator);
 
-// Options, as `mq_create` takes them, in the library's own words: each that differs from its default, once. "" if none
-// does. `MQ_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
-// fork then. The buffer is as in `mq_stats_json`.
-mq_status mq_read_options(const char *options, char *buffer, size_t capacity, size_t *length);
+// Options, as `seam_create` takes them, in the library's own words: each that differs from its default, once. "" if none
+// does. `SEAM_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
+// fork then. The buffer is as in `seam_stats_json`.
+seam_status seam_read_options(const char *options, char *buffer, size_t capacity, size_t *length);
 
 // Ends an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
 // streams that still use some; blocks that are live stay valid, and are lost to the device until the process ends.
 // Where other threads are in a call with the allocator, or this is called from a callback of it, the last such call does
 // the work.
-mq_status mq_destroy(mq_allocator allocator);
+seam_status seam_destroy(seam_allocator allocator);
 
 // `size` bytes for work on `stream`, at a multiple of 512. 0 bytes are NULL, which is no error. `*address` is set to
 // NULL where this fails.
-mq_status mq_malloc(mq_allocator allocator, size_t size, mq_stream stream, void **address);
+seam_status seam_malloc(seam_allocator allocator, size_t size, seam_stream stream, void **address);
 
 // Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
 // memory at once. NULL is ignored.
-mq_status mq_free(mq_allocator allocator, void *address);
+seam_status seam_free(seam_allocator allocator, void *address);
 
-// As `mq_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
+// As `seam_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
 // allocated for, it waits for both.
-mq_status mq_free_on(mq_allocator allocator, void *address, mq_stream stream);
+seam_status seam_free_on(seam_allocator allocator, void *address, seam_stream stream);
 
-// As `mq_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
-// it with `mq_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
+// As `seam_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
+// it with `seam_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
 // `stream` too has passed all that it was given so far.
-mq_status mq_free_under(mq_allocator allocator,
+seam_status seam_free_under(seam_allocator allocator,
                         void *address,
-                        mq_stream stream);
+                        seam_stream stream);
 
 // Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
-mq_status mq_record_stream(mq_allocator allocator, void *address, mq_stream stream);
+seam_status seam_record_stream(seam_allocator allocator, void *address, seam_stream stream);
 
 // The program is about to destroy `stream`: it is waited for, and never named to the device again. Its free memory serves
 // others. Blocks that were allocated for it stay valid and are of no stream: where other streams use them on, say so with
-// `mq_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
-mq_status mq_forget_stream(mq_allocator allocator,
-                           mq_stream stream);
+// `seam_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
+seam_status seam_forget_stream(seam_allocator allocator,
+                           seam_stream stream);
 
 // Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
-mq_status mq_enable_peer_access(mq_allocator allocator, uint32_t ordinal);
+seam_status seam_enable_peer_access(seam_allocator allocator, uint32_t ordinal);
 
 // The size in bytes of the allocation that starts at `address`, rounding included.
-mq_status mq_size_of(mq_allocator allocator, void *address, size_t *size);
+seam_status seam_size_of(seam_allocator allocator, void *address, size_t *size);
 
 // Gives all free memory back to the device that can be, after a wait for the streams that still use some. `given` gets
 // the bytes given back; it may be NULL.
-mq_status mq_empty_cache(mq_allocator allocator, uint64_t *given);
+seam_status seam_empty_cache(seam_allocator allocator, uint64_t *given);
 
 // Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
 // only where that is needed. `given` gets the bytes given back, fewer only where not as much is free; it may be NULL.
-mq_status mq_trim(mq_allocator allocator, uint64_t bytes, uint64_t *given);
+seam_status seam_trim(seam_allocator allocator, uint64_t bytes, uint64_t *given);
 
-// Limits the physical bytes that the allocator may hold at any moment; `MQ_NO_LIMIT` lifts the limit. Free memory
+// Limits the physical bytes that the allocator may hold at any moment; `SEAM_NO_LIMIT` lifts the limit. Free memory
 // beyond it is given back at once.
-mq_status mq_set_memory_limit(mq_allocator allocator, uint64_t bytes);
+seam_status seam_set_memory_limit(seam_allocator allocator, uint64_t bytes);
 
 // Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
 // the limit.
-mq_status mq_set_memory_fraction(mq_allocator allocator, double fraction);
+seam_status seam_set_memory_fraction(seam_allocator allocator, double fraction);
 
-// The part of the device's memory that the allocator may hold at most, as `mq_set_memory_fraction` or the options have set
+// The part of the device's memory that the allocator may hold at most, as `seam_set_memory_fraction` or the options have set
 // it; 1 is no limit.
-mq_status mq_get_memory_fraction(mq_allocator allocator,
+seam_status seam_get_memory_fraction(seam_allocator allocator,
                                  double *fraction);
 
-// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `MQ_STATUS_INTERNAL` where
+// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `SEAM_STATUS_INTERNAL` where
 // one is broken.
-mq_status mq_check(mq_allocator allocator);
+seam_status seam_check(seam_allocator allocator);
 
 // From now on `callback` is called when a request finds too little memory, before cached memory is given back for it;
 // where it answers true, the request is tried again. Callbacks are called in the order in which they were added. `id`
 // gets a number to remove it by; it may be NULL.
-mq_status mq_on_memory_pressure(mq_allocator allocator, mq_pressure_callback callback, void *user, uint64_t *id);
+seam_status seam_on_memory_pressure(seam_allocator allocator, seam_pressure_callback callback, void *user, uint64_t *id);
 
-// Removes a callback. Another thread may still be in it. `MQ_STATUS_INVALID_ARGUMENT` if there is none of that number.
-mq_status mq_remove_memory_callback(mq_allocator allocator, uint64_t id);
+// Removes a callback. Another thread may still be in it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none of that number.
+seam_status seam_remove_memory_callback(seam_allocator allocator, uint64_t id);
 
 // What an allocator has done so far and holds now.
-mq_status mq_get_stats(mq_allocator allocator, mq_stats *stats);
+seam_status seam_get_stats(seam_allocator allocator, seam_stats *stats);
 
 // Sets every peak to the present value.
-mq_status mq_reset_peak_stats(mq_allocator allocator);
+seam_status seam_reset_peak_stats(seam_allocator allocator);
 
 // Sets every accumulated figure to 0.
-mq_status mq_reset_accumulated_stats(mq_allocator allocator);
+seam_status seam_reset_accumulated_stats(seam_allocator allocator);
 
-// The statistics as JSON: the fields of `mq_stats` by their names, the device, the options in force, the driver calls by
+// The statistics as JSON: the fields of `seam_stats` by their names, the device, the options in force, the driver calls by
 // name with their number and time, and a histogram of the stalls (below 1 us, 2 us, 4 us, ...).
 //
 // At most `capacity` bytes are written to `buffer`, the NUL at the end included, or nothing where they do not suffice
-// (`MQ_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
+// (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
 // of 0, `buffer` may be NULL too. The length may differ from call to call.
-mq_status mq_stats_json(mq_allocator allocator,
+seam_status seam_stats_json(seam_allocator allocator,
                         char *buffer,
                         size_t capacity,
                         size_t *length);
 
 // The largest request, in bytes, that some stream could be given of what is held free, stitched where that is allowed.
 // Walks over all free ranges.
-mq_status mq_largest_free(mq_allocator allocator, uint64_t *bytes);
+seam_status seam_largest_free(seam_allocator allocator, uint64_t *bytes);
 
 // How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
-// could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `mq_stats_json`.
-mq_status mq_fragmentation_json(mq_allocator allocator, char *buffer, size_t capacity, size_t *length);
+// could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `seam_stats_json`.
+seam_status seam_fragmentation_json(seam_allocator allocator, char *buffer, size_t capacity, size_t *length);
 
-// For `set_record_stream_fn`: work on `stream` uses an allocation of `memquilt_malloc`, of whichever device.
-void memquilt_record_stream(void *address, mq_stream stream);
+// For `set_record_stream_fn`: work on `stream` uses an allocation of `seamalloc_malloc`, of whichever device.
+void seamalloc_record_stream(void *address, seam_stream stream);
 
 // For `set_reset_fn`, which `torch.cuda.empty_cache` calls: gives back all free memory of every device, as
-// `mq_empty_cache`.
-void memquilt_empty_cache(void);
+// `seam_empty_cache`.
+void seamalloc_empty_cache(void);
 
-// For `set_memory_fraction_fn`: as `mq_set_memory_fraction`.
-void memquilt_set_memory_fraction(double fraction, int device);
+// For `set_memory_fraction_fn`: as `seam_set_memory_fraction`.
+void seamalloc_set_memory_fraction(double fraction, int device);
 
 // For `set_begin_allocate_to_pool`: all requests for the device go to the private pool, in every thread, as if a stream
-// were captured, until `memquilt_end_pool`. PyTorch passes the pool as a pair, which comes as two numbers, and behind it
+// were captured, until `seamalloc_end_pool`. PyTorch passes the pool as a pair, which comes as two numbers, and behind it
 // a `std::function`, which is not looked at.
-void memquilt_begin_pool(int device,
+void seamalloc_begin_pool(int device,
                          uint64_t first,
                          uint64_t second,
                          const void *filter);
 
-// For `set_end_allocate_to_pool_fn`: ends what `memquilt_begin_pool` began.
-void memquilt_end_pool(int device, uint64_t first, uint64_t second);
+// For `set_end_allocate_to_pool_fn`: ends what `seamalloc_begin_pool` began.
+void seamalloc_end_pool(int device, uint64_t first, uint64_t second);
 
-// For `set_release_pool`: ends one use of the private pool, as `mq_pool_release`.
-void memquilt_release_pool(int device, uint64_t first, uint64_t second);
+// For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
+void seamalloc_release_pool(int device, uint64_t first, uint64_t second);
 
 // Shows what the allocator holds at this moment, the segments by address. The visitor is called without a lock of the
 // library.
-mq_status mq_visit_segments(mq_allocator allocator, mq_segment_visitor visitor, void *user);
+seam_status seam_visit_segments(seam_allocator allocator, seam_segment_visitor visitor, void *user);
 
 // `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 //
-// Each device has an allocator of its own, made on first use with the options in the environment variable MEMQUILT_CONF,
-// and kept until the process ends; `mq_plugged` answers its handle. With MEMQUILT_DEVICE=sim:h200 (or another simulated
+// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF,
+// and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
 // device) every device is a simulated one.
 //
 // NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
-// (`mq_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
+// (`seam_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
 // call fails, and one message says so. In a forked child every call fails, and no message says so.
-void *memquilt_malloc(size_t size,
+void *seamalloc_malloc(size_t size,
                       int device,
-                      mq_stream stream);
+                      seam_stream stream);
 
-// Frees what `memquilt_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
+// Frees what `seamalloc_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
 // not looked at. Where `stream` is not the one that the memory was allocated for, it waits for both. NULL is ignored.
 //
 // What fails (freed twice, of another device or allocator) changes nothing, becomes the last error of the thread, and a
 // message. In a forked child, which holds copies of its parent's pointers, it does nothing.
-void memquilt_free(void *address, size_t size, int device, mq_stream stream);
+void seamalloc_free(void *address, size_t size, int device, seam_stream stream);
 
-// The allocator behind `memquilt_malloc` for a device, made now if it is not there yet: for statistics, limits, pools.
+// The allocator behind `seamalloc_malloc` for a device, made now if it is not there yet: for statistics, limits, pools.
 // It cannot be destroyed.
-mq_status mq_plugged(int device, mq_allocator *allocator);
+seam_status seam_plugged(int device, seam_allocator *allocator);
 
-// Options for the allocators behind `memquilt_malloc` where MEMQUILT_CONF does not say otherwise; those of an earlier call
-// are forgotten. For a program that frees by `memquilt_free` and lets other streams than an allocation's own use it without
+// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an earlier call
+// are forgotten. For a program that frees by `seamalloc_free` and lets other streams than an allocation's own use it without
 // a word, as PyTorch's users do, "sharing:never". Refused once an allocator was asked for.
-mq_status mq_plugged_defaults(const char *options);
+seam_status seam_plugged_defaults(const char *options);
 
 // From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
 // still be in the handler before.
-mq_status mq_set_message_handler(mq_message_handler handler, void *user);
+seam_status seam_set_message_handler(seam_message_handler handler, void *user);
 
-// A new private pool, used once: `mq_pool_release` ends that use. Its memory serves only requests made for it, and the
+// A new private pool, used once: `seam_pool_release` ends that use. Its memory serves only requests made for it, and the
 // addresses that it handed out stay mapped until nobody uses it any more.
-mq_status mq_pool_create(mq_allocator allocator, mq_pool *pool);
+seam_status seam_pool_create(seam_allocator allocator, seam_pool *pool);
 
 // Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
-mq_status mq_pool_open(mq_allocator allocator, mq_pool pool);
+seam_status seam_pool_open(seam_allocator allocator, seam_pool pool);
 
 // Uses a private pool once more.
-mq_status mq_pool_retain(mq_allocator allocator, mq_pool pool);
+seam_status seam_pool_retain(seam_allocator allocator, seam_pool pool);
 
 // Ends one use of a private pool. With the last one its memory goes back to all; what a graph may use, once the device
 // has passed everything. Live allocations stay valid. No graph that was captured with the pool may be launched
 // afterwards.
-mq_status mq_pool_release(mq_allocator allocator, mq_pool pool);
+seam_status seam_pool_release(seam_allocator allocator, seam_pool pool);
 
-// As `mq_malloc`, from a private pool, whatever is routed where. `mq_free` takes it back.
-mq_status mq_pool_malloc(mq_allocator allocator, mq_pool pool, size_t size, mq_stream stream, void **address);
+// As `seam_malloc`, from a private pool, whatever is routed where. `seam_free` takes it back.
+seam_status seam_pool_malloc(seam_allocator allocator, seam_pool pool, size_t size, seam_stream stream, void **address);
 
-// Routes requests on these streams to a private pool from now on, until `mq_pool_end`. Of several routes that cover a
-// request, the one begun last takes it. `flags` is 0 or `MQ_POOL_CAPTURING`.
-mq_status mq_pool_begin_streams(mq_allocator allocator,
-                                mq_pool pool,
-                                const mq_stream *streams,
+// Routes requests on these streams to a private pool from now on, until `seam_pool_end`. Of several routes that cover a
+// request, the one begun last takes it. `flags` is 0 or `SEAM_POOL_CAPTURING`.
+seam_status seam_pool_begin_streams(seam_allocator allocator,
+                                seam_pool pool,
+                                const seam_stream *streams,
                                 size_t count,
                                 uint32_t flags);
 
-// As `mq_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
-mq_status mq_pool_begin_thread(mq_allocator allocator, mq_pool pool, uint32_t flags);
+// As `seam_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
+seam_status seam_pool_begin_thread(seam_allocator allocator, seam_pool pool, uint32_t flags);
 
-// As `mq_pool_begin_streams`, for the requests that `filter` says.
-mq_status mq_pool_begin_filter(mq_allocator allocator, mq_pool pool, mq_pool_filter filter, void *user, uint32_t flags);
+// As `seam_pool_begin_streams`, for the requests that `filter` says.
+seam_status seam_pool_begin_filter(seam_allocator allocator, seam_pool pool, seam_pool_filter filter, void *user, uint32_t flags);
 
-// Ends what `mq_pool_begin_*` began.
-mq_status mq_pool_end(mq_allocator allocator, mq_pool pool);
+// Ends what `seam_pool_begin_*` began.
+seam_status seam_pool_end(seam_allocator allocator, seam_pool pool);
 
 // The live blocks of a private pool, by address: a checkpoint of it. At most `capacity` are written to `blocks`, or none
-// where they do not suffice (`MQ_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
+// where they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
 // capacity of 0, `blocks` may be NULL too. Walks all blocks.
-mq_status mq_pool_blocks(mq_allocator allocator,
-                         mq_pool pool,
-                         mq_pool_block *blocks,
+seam_status seam_pool_blocks(seam_allocator allocator,
+                         seam_pool pool,
+                         seam_pool_block *blocks,
                          size_t capacity,
                          size_t *count);
 
-// Frees every live block of a private pool, then hands out those of a checkpoint (`mq_pool_blocks`) again, at the same
+// Frees every live block of a private pool, then hands out those of a checkpoint (`seam_pool_blocks`) again, at the same
 // addresses and over the same memory: for what a graph's launch has filled, though it was freed when the graph was
-// captured. `MQ_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
+// captured. `SEAM_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
 // blocks before it in the list may be live then, large ones first. May wait for the streams on which the pool's memory
 // was freed.
-mq_status mq_pool_restore(mq_allocator allocator, mq_pool pool, const mq_pool_block *blocks, size_t count);
+seam_status seam_pool_restore(seam_allocator allocator, seam_pool pool, const seam_pool_block *blocks, size_t count);
 
 // What a private pool holds. Walks all blocks.
-mq_status mq_pool_get_stats(mq_allocator allocator, mq_pool pool, mq_pool_stats *stats);
+seam_status seam_pool_get_stats(seam_allocator allocator, seam_pool pool, seam_pool_stats *stats);
 
 // Writes what the allocator holds, and the recorded history if there is one, as a memory snapshot that PyTorch's viewer
 // reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
-mq_status mq_snapshot(mq_allocator allocator, const char *path);
+seam_status seam_snapshot(seam_allocator allocator, const char *path);
 
 // Records what happens from now on, of which it keeps the last `max_entries` events (56 bytes of memory each, every
 // allocation and every free being one or two). What was recorded before is forgotten.
-mq_status mq_record_start(mq_allocator allocator, size_t max_entries);
+seam_status seam_record_start(seam_allocator allocator, size_t max_entries);
 
 // Stops recording, and forgets what was recorded.
-mq_status mq_record_stop(mq_allocator allocator);
+seam_status seam_record_stop(seam_allocator allocator);
 
-// Writes what was recorded as a trace that `memquilt replay` reads; the name of the file tells the format: .mqt, .csv or
-// .csv.gz. Recording goes on. `MQ_STATUS_INVALID_ARGUMENT` if nothing is recorded.
-mq_status mq_record_write(mq_allocator allocator,
+// Writes what was recorded as a trace that `seamalloc replay` reads; the name of the file tells the format: .seam, .csv or
+// .csv.gz. Recording goes on. `SEAM_STATUS_INVALID_ARGUMENT` if nothing is recorded.
+seam_status seam_record_write(seam_allocator allocator,
                           const char *path);
 
 // What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
@@ -622,96 +622,96 @@ mq_status mq_record_write(mq_allocator allocator,
 // held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording), and how many
 // times as large all that the job frees again could be (`largest_step`). The device is a simulated one,
 // `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays the job several times: seconds for each million of
-// operations. The buffer is as in `mq_stats_json`.
-mq_status mq_whatif_json(const char *path,
+// operations. The buffer is as in `seam_stats_json`.
+seam_status seam_whatif_json(const char *path,
                          const char *device,
                          const char *options,
                          char *buffer,
                          size_t capacity,
                          size_t *length);
 
-// Names a live allocation so that another process can open it with `mq_open_shared`. The handle is bytes, to be sent as
+// Names a live allocation so that another process can open it with `seam_open_shared`. The handle is bytes, to be sent as
 // they are: some dozens, and 16 for each chunk of the memory; at most `capacity` are written to `handle`, or none where
-// they do not suffice (`MQ_STATUS_BUFFER_TOO_SMALL`). `*length` gets how many there are. `*offset` gets where in the
+// they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets how many there are. `*offset` gets where in the
 // opened memory the allocation begins, in bytes. With a capacity of 0, `handle` may be NULL.
 //
 // The allocation must stay live until everyone who got the handle has closed it. The first time, a thread is started that
 // gives the memory away, to processes of the same user (and root) which have the handle.
-mq_status mq_share(mq_allocator allocator,
+seam_status seam_share(seam_allocator allocator,
                    void *address,
                    void *handle,
                    size_t capacity,
                    size_t *length,
                    uint64_t *offset);
 
-// Opens memory that a process shares, by the handle of `mq_share`: the address at which it begins here. The device
+// Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
 // may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
 // it twice gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice.
-// `MQ_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
+// `SEAM_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
 // has freed.
-mq_status mq_open_shared(mq_allocator allocator, const void *handle, size_t length, void **address);
+seam_status seam_open_shared(seam_allocator allocator, const void *handle, size_t length, void **address);
 
-// Closes what `mq_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
+// Closes what `seam_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
 // While a stream is being captured, it is closed later.
-mq_status mq_close_shared(mq_allocator allocator, void *address);
+seam_status seam_close_shared(seam_allocator allocator, void *address);
 
 // Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`;
 // with NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever
-// the allocator's. `flags` is 0 or `MQ_POOL_UNSPLIT`.
+// the allocator's. `flags` is 0 or `SEAM_POOL_UNSPLIT`.
 //
-// When the pool's last use was released, what lies free goes back by `mq_pool_empty`, `mq_empty_cache`, `mq_trim`,
-// before a request would fail and in `mq_destroy`, after a wait for the device; what is live once it was freed.
+// When the pool's last use was released, what lies free goes back by `seam_pool_empty`, `seam_empty_cache`, `seam_trim`,
+// before a request would fail and in `seam_destroy`, after a wait for the device; what is live once it was freed.
 // `end`, which may be NULL, is called exactly once: with the last of the memory, or by this call where it fails
-// (`MQ_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
+// (`SEAM_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
 // allocator is destroyed while blocks of the pool are live, it is never called.
-mq_status mq_pool_open_with(mq_allocator allocator,
-                            mq_pool pool,
-                            mq_segment_alloc alloc,
-                            mq_segment_free free,
-                            mq_source_end end,
+seam_status seam_pool_open_with(seam_allocator allocator,
+                            seam_pool pool,
+                            seam_segment_alloc alloc,
+                            seam_segment_free free,
+                            seam_source_end end,
                             void *user,
                             uint32_t flags);
 
-// From now on a private pool's segments are one block each, as `MQ_POOL_UNSPLIT` says; it gets segments of the device's if
-// it has none of its own. `MQ_STATUS_POOL_IN_USE` where it has other memory already.
-mq_status mq_pool_set_unsplit(mq_allocator allocator,
-                              mq_pool pool);
+// From now on a private pool's segments are one block each, as `SEAM_POOL_UNSPLIT` says; it gets segments of the device's if
+// it has none of its own. `SEAM_STATUS_POOL_IN_USE` where it has other memory already.
+seam_status seam_pool_set_unsplit(seam_allocator allocator,
+                              seam_pool pool);
 
 // Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
 // given back; it may be NULL. Nothing where the pool is used or gone, or a stream is being captured.
-mq_status mq_pool_empty(mq_allocator allocator,
-                        mq_pool pool,
+seam_status seam_pool_empty(seam_allocator allocator,
+                        seam_pool pool,
                         uint64_t *given);
 
-// As `mq_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
+// As `seam_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
 // no error. No new memory is taken, and nothing waited for.
-mq_status mq_pool_malloc_held(mq_allocator allocator,
-                              mq_pool pool,
+seam_status seam_pool_malloc_held(seam_allocator allocator,
+                              seam_pool pool,
                               size_t size,
-                              mq_stream stream,
+                              seam_stream stream,
                               void **address);
 
-// The status of the last call of this thread that failed, `MQ_STATUS_OK` if none did since `mq_clear_last_error`. A call that
+// The status of the last call of this thread that failed, `SEAM_STATUS_OK` if none did since `seam_clear_last_error`. A call that
 // succeeds leaves it as it is.
-mq_status mq_last_error(void);
+seam_status seam_last_error(void);
 
 // What the last call of this thread that failed has to say, in words; empty if none did. Never NULL. The text is the
 // library's, and valid until the next call of this thread that fails.
-const char *mq_last_error_text(void);
+const char *seam_last_error_text(void);
 
 // The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.
-uint32_t mq_last_driver_status(void);
+uint32_t seam_last_driver_status(void);
 
 // Forgets the last error of this thread.
-void mq_clear_last_error(void);
+void seam_clear_last_error(void);
 
-// A status by its name, "MQ_STATUS_OUT_OF_MEMORY". Never NULL; "MQ_STATUS_UNKNOWN" for a number that is none.
-const char *mq_status_name(int32_t status);
+// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
+const char *seam_status_name(int32_t status);
 
 // From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
 // observer before is called no more.
-mq_status mq_observe(mq_allocator allocator,
-                     mq_observer observer,
+seam_status seam_observe(seam_allocator allocator,
+                     seam_observer observer,
                      void *user);
 
 #ifdef __cplusplus

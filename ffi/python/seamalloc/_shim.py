@@ -36,10 +36,10 @@ def torch_version(torch):
 
 def cache_folder():
     """Where compiled shims are kept."""
-    folder = os.environ.get("MEMQUILT_CACHE")
+    folder = os.environ.get("SEAMALLOC_CACHE")
     if folder:
         return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memquilt"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seamalloc"
 
 
 def cuda_includes(torch):
@@ -74,7 +74,7 @@ def command(torch, output):
         "-shared",
         # What is exported is one function; PyTorch's own classes stay those of its libraries.
         "-fvisibility-inlines-hidden",
-        f"-DMEMQUILT_TORCH={major * 100 + minor}",
+        f"-DSEAMALLOC_TORCH={major * 100 + minor}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         f"-I{PACKAGE}",
         *(argument for folder in includes for argument in ("-isystem", folder)),
@@ -104,7 +104,7 @@ def key(torch):
     digest = hashlib.sha256()
     for part in (torch.__version__, str(torch.version.cuda), str(torch._C._GLIBCXX_USE_CXX11_ABI)):
         digest.update(part.encode() + b"\0")
-    for path in (Path(__file__), PACKAGE / "memquilt.h", *sorted(SOURCES.iterdir())):
+    for path in (Path(__file__), PACKAGE / "seamalloc.h", *sorted(SOURCES.iterdir())):
         digest.update(path.read_bytes())
     return f"shim-torch{torch.__version__}-{digest.hexdigest()[:16]}.so"
 
@@ -114,7 +114,7 @@ def build(torch):
     found = torch_version(torch)
     if not OLDEST <= found <= NEWEST:
         raise ShimError(
-            f"PyTorch {torch.__version__} has another allocator interface than those that memquilt knows "
+            f"PyTorch {torch.__version__} has another allocator interface than those that seamalloc knows "
             f"({OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]})"
         )
     if torch.version.cuda is None:
@@ -131,7 +131,7 @@ def build(torch):
             if not output.is_file():
                 compile_to(torch, output)
     except OSError as error:
-        raise ShimError(f"{folder} cannot be written to ({error}); set MEMQUILT_CACHE to a folder that can") from error
+        raise ShimError(f"{folder} cannot be written to ({error}); set SEAMALLOC_CACHE to a folder that can") from error
     return output
 
 
@@ -153,12 +153,12 @@ def compile_to(torch, output):
 
 
 def install(torch):
-    """Makes memquilt PyTorch's allocator."""
+    """Makes seamalloc PyTorch's allocator."""
     try:
         shim = ctypes.CDLL(str(build(torch)))
     except OSError as error:
         raise ShimError(f"the compiled shim cannot be loaded: {error}") from error
-    shim.memquilt_install.restype = ctypes.c_char_p
-    why = shim.memquilt_install()
+    shim.seamalloc_install.restype = ctypes.c_char_p
+    why = shim.seamalloc_install()
     if why is not None:
         raise ShimError(why.decode(errors="replace"))

@@ -1,4 +1,4 @@
-// memquilt as PyTorch's CUDA allocator: c10's allocator interface over the C library.
+// seamalloc as PyTorch's CUDA allocator: c10's allocator interface over the C library.
 //
 // install.cpp     how it becomes the current allocator
 // allocator.cpp   memory, limits, statistics
@@ -7,11 +7,11 @@
 // sources.cpp     MemPools with an allocator of their own, and what is given back of a MemPool
 // history.cpp     events with stack traces, snapshots
 //
-// Compiled against the user's PyTorch; MEMQUILT_TORCH is its version, 211 for 2.11. The interface differs between
+// Compiled against the user's PyTorch; SEAMALLOC_TORCH is its version, 211 for 2.11. The interface differs between
 // versions, so a method that a version does not have, or has otherwise, stands behind that number.
 #pragma once
 
-#include "memquilt.h"
+#include "seamalloc.h"
 
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-namespace memquilt {
+namespace seamalloc {
 
 using namespace c10::cuda::CUDACachingAllocator;
 using c10::DataPtr;
@@ -70,12 +70,12 @@ struct History {
   void remember(Entry& entry);
   // Under the lock.
   void append(Entry entry);
-  static void event(const mq_event* event, void* user);
+  static void event(const seam_event* event, void* user);
 };
 
 // The plugged allocator of one device.
 struct Device {
-  std::atomic<mq_allocator> handle{0};
+  std::atomic<seam_allocator> handle{0};
   History history;
 };
 
@@ -94,7 +94,7 @@ class Allocator final : public CUDAAllocator {
   bool initialized() override;
   double getMemoryFraction(DeviceIndex device) override;
   void setMemoryFraction(double fraction, DeviceIndex device) override;
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
   void emptyCache(MempoolId pool) override;
 #else
   void emptyCache() override;
@@ -107,7 +107,7 @@ class Allocator final : public CUDAAllocator {
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
   void resetAccumulatedStats(DeviceIndex device) override;
   void resetPeakStats(DeviceIndex device) override;
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
 #endif
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
@@ -126,16 +126,16 @@ class Allocator final : public CUDAAllocator {
   void endAllocateToPool(DeviceIndex device, MempoolId pool) override;
   void releasePool(DeviceIndex device, MempoolId pool) override;
   int getPoolUseCount(DeviceIndex device, MempoolId pool) override;
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   void createOrIncrefPool(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own) override;
   void setUseOnOOM(DeviceIndex device, MempoolId pool, bool use) override;
-#elif MEMQUILT_TORCH >= 208
+#elif SEAMALLOC_TORCH >= 208
   void createOrIncrefPool(DeviceIndex device, MempoolId pool, CUDAAllocator* own) override;
   void setUseOnOOM(DeviceIndex device, MempoolId pool) override;
 #else
   void ensureExistsAndIncrefPool(DeviceIndex device, MempoolId pool) override;
 #endif
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
   void setNoSplit(DeviceIndex device, MempoolId pool) override;
 #endif
   bool checkPoolLiveAllocations(
@@ -145,12 +145,12 @@ class Allocator final : public CUDAAllocator {
 
   // history.cpp
   bool isHistoryEnabled() override;
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   void recordHistory(
       bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
       const std::vector<std::string>& skipped) override;
   SnapshotInfo snapshot(MempoolId pool, bool with_traces) override;
-#elif MEMQUILT_TORCH >= 208
+#elif SEAMALLOC_TORCH >= 208
   void recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) override;
   SnapshotInfo snapshot(MempoolId pool) override;
 #else
@@ -158,11 +158,11 @@ class Allocator final : public CUDAAllocator {
   SnapshotInfo snapshot() override;
 #endif
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) override;
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
   void pushCompileContext(std::string& context) override;
   void popCompileContext() override;
 #endif
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
 #endif
@@ -172,8 +172,8 @@ class Allocator final : public CUDAAllocator {
   friend struct History;
 
   // The C library's allocator of a device; opened on first use.
-  mq_allocator of(DeviceIndex device);
-  mq_allocator open(DeviceIndex device);
+  seam_allocator of(DeviceIndex device);
+  seam_allocator open(DeviceIndex device);
   // Those that are open.
   std::vector<DeviceIndex> opened();
   DeviceIndex current_device() const;
@@ -182,11 +182,11 @@ class Allocator final : public CUDAAllocator {
   void* from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStream_t stream);
   [[noreturn]] void out_of_memory(size_t size, DeviceIndex device);
   // Frees on whatever device it is.
-  mq_status free(void* pointer);
+  seam_status free(void* pointer);
   DeviceIndex owner_of(void* pointer);
-  void close_shared(DeviceIndex device, const std::string& handle, mq_allocator allocator, void* pointer);
-  void report_to_profiler(mq_allocator handle, void* pointer, int64_t bytes, DeviceIndex device);
-  std::vector<mq_pool_block> live_blocks(DeviceIndex device, MempoolId pool);
+  void close_shared(DeviceIndex device, const std::string& handle, seam_allocator allocator, void* pointer);
+  void report_to_profiler(seam_allocator handle, void* pointer, int64_t bytes, DeviceIndex device);
+  std::vector<seam_pool_block> live_blocks(DeviceIndex device, MempoolId pool);
   void use_pool_on_oom(DeviceIndex device, MempoolId pool, bool use);
   void open_pool(DeviceIndex device, MempoolId pool);
   void open_pool_with(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own);
@@ -206,7 +206,7 @@ class Allocator final : public CUDAAllocator {
   std::mutex opening_;
   // The only open device; none where there are several.
   std::atomic<DeviceIndex> only_{NO_DEVICE};
-  // No GPU is there: MEMQUILT_DEVICE names a simulated one.
+  // No GPU is there: SEAMALLOC_DEVICE names a simulated one.
   const bool simulated_;
   std::atomic<bool> initialized_{false};
   std::mutex registering_;
@@ -239,15 +239,15 @@ class Allocator final : public CUDAAllocator {
 Allocator& the();
 
 // Whether a call failed because CUDA has ended: a process that ends frees and closes some things after it.
-bool is_of_the_end(mq_status status);
+bool is_of_the_end(seam_status status);
 
 // The C library's name of a pool.
-inline mq_pool pool_of(MempoolId id) {
+inline seam_pool pool_of(MempoolId id) {
   return {id.first, id.second};
 }
 
 // Throws what a call of the C library failed with.
-void check(mq_status status, const char* doing);
+void check(seam_status status, const char* doing);
 
 // Which segment of MemPools' own allocators it is that begins there, by the order in which they were given; 0 for any other.
 int32_t registration_number(uint64_t address);
@@ -265,4 +265,4 @@ struct At {
   Context before;
 };
 
-}  // namespace memquilt
+}  // namespace seamalloc

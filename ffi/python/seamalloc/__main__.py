@@ -1,4 +1,4 @@
-"""python -m memquilt run script.py ...: runs a program with memquilt as PyTorch's allocator."""
+"""python -m seamalloc run script.py ...: runs a program with seamalloc as PyTorch's allocator."""
 
 import runpy
 import sys
@@ -7,19 +7,19 @@ from pathlib import Path
 from . import OptionError, __version__, enable, record
 
 USAGE = """\
-usage: python -m memquilt run [--record TRACE] script.py [arguments]
-       python -m memquilt run [--record TRACE] -m module [arguments]
-       python -m memquilt --version
+usage: python -m seamalloc run [--record TRACE] script.py [arguments]
+       python -m seamalloc run [--record TRACE] -m module [arguments]
+       python -m seamalloc --version
 
-Runs a Python program with memquilt as PyTorch's CUDA allocator. Options are in the environment variable MEMQUILT_CONF,
-"strategy:stitch,memory_limit:80GiB". With torchrun: torchrun [its options] -m memquilt run script.py ...
+Runs a Python program with seamalloc as PyTorch's CUDA allocator. Options are in the environment variable SEAMALLOC_CONF,
+"strategy:stitch,memory_limit:80GiB". With torchrun: torchrun [its options] -m seamalloc run script.py ...
 
-  --record TRACE   record what device 0 is asked for, to a file .mqt, .csv or .csv.gz; {rank} is the process's RANK"""
+  --record TRACE   record what device 0 is asked for, to a file .seam, .csv or .csv.gz; {rank} is the process's RANK"""
 
 
 def fail(text):
     """Ends the program with what is wrong."""
-    sys.exit(f"memquilt: {text}")
+    sys.exit(f"seamalloc: {text}")
 
 
 def trace_name(arguments):
@@ -48,7 +48,7 @@ def run(arguments):
     try:
         enable()
     except OptionError as error:
-        fail(f"MEMQUILT_CONF: {error}")
+        fail(f"SEAMALLOC_CONF: {error}")
     except RuntimeError as error:
         fail(error)
     recording = None

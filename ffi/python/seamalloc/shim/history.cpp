@@ -10,7 +10,7 @@
 #include <limits>
 #include <optional>
 
-namespace memquilt {
+namespace seamalloc {
 
 namespace {
 
@@ -19,18 +19,18 @@ thread_local Context here;
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string user_metadata;
 
-std::optional<TraceEntry::Action> action_of(mq_action action) {
+std::optional<TraceEntry::Action> action_of(seam_action action) {
   switch (action) {
-    case MQ_ACTION_ALLOC: return TraceEntry::ALLOC;
-    case MQ_ACTION_FREE_REQUESTED: return TraceEntry::FREE_REQUESTED;
-    case MQ_ACTION_FREE_COMPLETED: return TraceEntry::FREE_COMPLETED;
-    case MQ_ACTION_SEGMENT_ALLOC: return TraceEntry::SEGMENT_ALLOC;
-    case MQ_ACTION_SEGMENT_FREE: return TraceEntry::SEGMENT_FREE;
-    case MQ_ACTION_SEGMENT_MAP:
-    case MQ_ACTION_SEGMENT_JOINED: return TraceEntry::SEGMENT_MAP;
-    case MQ_ACTION_SEGMENT_UNMAP:
-    case MQ_ACTION_SEGMENT_LEFT: return TraceEntry::SEGMENT_UNMAP;
-    case MQ_ACTION_OOM: return TraceEntry::OOM;
+    case SEAM_ACTION_ALLOC: return TraceEntry::ALLOC;
+    case SEAM_ACTION_FREE_REQUESTED: return TraceEntry::FREE_REQUESTED;
+    case SEAM_ACTION_FREE_COMPLETED: return TraceEntry::FREE_COMPLETED;
+    case SEAM_ACTION_SEGMENT_ALLOC: return TraceEntry::SEGMENT_ALLOC;
+    case SEAM_ACTION_SEGMENT_FREE: return TraceEntry::SEGMENT_FREE;
+    case SEAM_ACTION_SEGMENT_MAP:
+    case SEAM_ACTION_SEGMENT_JOINED: return TraceEntry::SEGMENT_MAP;
+    case SEAM_ACTION_SEGMENT_UNMAP:
+    case SEAM_ACTION_SEGMENT_LEFT: return TraceEntry::SEGMENT_UNMAP;
+    case SEAM_ACTION_OOM: return TraceEntry::OOM;
   }
   // Of a newer library.
   return std::nullopt;
@@ -57,10 +57,10 @@ struct Picture {
   // A visitor may not throw.
   bool failed = false;
 
-  void add(const mq_segment& from, const mq_block* blocks, size_t count);
+  void add(const seam_segment& from, const seam_block* blocks, size_t count);
 };
 
-void visit(const mq_segment* segment, const mq_block* blocks, size_t count, void* user) {
+void visit(const seam_segment* segment, const seam_block* blocks, size_t count, void* user) {
   auto* picture = static_cast<Picture*>(user);
   try {
     picture->add(*segment, blocks, count);
@@ -69,14 +69,14 @@ void visit(const mq_segment* segment, const mq_block* blocks, size_t count, void
   }
 }
 
-void Picture::add(const mq_segment& from, const mq_block* blocks, size_t count) {
+void Picture::add(const seam_segment& from, const seam_block* blocks, size_t count) {
   const MempoolId owner{from.pool.first, from.pool.second};
   if (pool != MempoolId{0, 0} && pool != owner) {
     return;
   }
   SegmentInfo segment;
   segment.device = device;
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   // NCCL's registration refuses segments without.
   segment.registration_counter = registration_number(from.address);
 #endif
@@ -87,12 +87,12 @@ void Picture::add(const mq_segment& from, const mq_block* blocks, size_t count) 
   segment.is_expandable = from.is_expandable;
   segment.owner_private_pool_id = owner;
   std::lock_guard<std::mutex> guard(history->lock);
-  for (const mq_block* block = blocks; block != blocks + count; block++) {
+  for (const seam_block* block = blocks; block != blocks + count; block++) {
     BlockInfo info;
     info.size = block->size;
     info.requested_size = block->requested;
-    info.allocated = block->state == MQ_BLOCK_STATE_ACTIVE_ALLOCATED;
-    info.active = block->state != MQ_BLOCK_STATE_INACTIVE;
+    info.allocated = block->state == SEAM_BLOCK_STATE_ACTIVE_ALLOCATED;
+    info.active = block->state != SEAM_BLOCK_STATE_INACTIVE;
     if (info.active) {
       segment.active_size += block->size;
       segment.requested_size += block->requested;
@@ -126,15 +126,15 @@ Context Allocator::gather(RecordContext level) const {
 TraceEntry Entry::shown(DeviceIndex device) const {
   return TraceEntry(
       action, device, address, bytes, static_cast<cudaStream_t>(stream),
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
       pool,
 #endif
       time, context
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
       ,
       compile_context
 #endif
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
       ,
       user_metadata
 #endif
@@ -170,7 +170,7 @@ void History::append(Entry entry) {
   entries.push_back(std::move(entry));
 }
 
-void History::event(const mq_event* event, void* user) {
+void History::event(const seam_event* event, void* user) {
   auto* history = static_cast<History*>(user);
   const auto action = action_of(event->action);
   if (!action) {
@@ -194,7 +194,7 @@ void History::event(const mq_event* event, void* user) {
       entry.context.reset();
     }
     // Trackers register memory with other libraries: to them nothing happens where memory goes from segment to segment.
-    const bool moved = event->action == MQ_ACTION_SEGMENT_LEFT || event->action == MQ_ACTION_SEGMENT_JOINED;
+    const bool moved = event->action == SEAM_ACTION_SEGMENT_LEFT || event->action == SEAM_ACTION_SEGMENT_JOINED;
     if (tracked && !moved) {
       std::lock_guard<std::mutex> guard(allocator.tracking_);
       const TraceEntry shown = entry.shown(history->device);
@@ -213,22 +213,22 @@ void History::event(const mq_event* event, void* user) {
 }
 
 void Allocator::watch(DeviceIndex device) {
-  const mq_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
+  const seam_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
   History& history = devices_[device].history;
   bool wanted = recording_.load() || tracked_.load();
   {
     std::lock_guard<std::mutex> guard(history.lock);
     wanted = wanted || !history.allocated_at.empty();
   }
-  check(mq_observe(handle, wanted ? &History::event : nullptr, &history), "watching");
+  check(seam_observe(handle, wanted ? &History::event : nullptr, &history), "watching");
 }
 
 void Allocator::record(
     bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
     const std::vector<std::string>& skipped) {
-  TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr, "memquilt: stack traces need a recorder of them");
+  TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr, "seamalloc: stack traces need a recorder of them");
   uint32_t bits = 0;
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
   for (const auto& name : skipped) {
     bits |= bit_of(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
   }
@@ -250,7 +250,7 @@ void Allocator::record(
   }
 }
 
-#if MEMQUILT_TORCH >= 211
+#if SEAMALLOC_TORCH >= 211
 void Allocator::recordHistory(
     bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
     const std::vector<std::string>& skipped) {
@@ -260,7 +260,7 @@ void Allocator::recordHistory(
 SnapshotInfo Allocator::snapshot(MempoolId pool, bool with_traces) {
   return picture(pool, with_traces);
 }
-#elif MEMQUILT_TORCH >= 208
+#elif SEAMALLOC_TORCH >= 208
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) {
   record(enabled, recorder, most, when, clear, {});
 }
@@ -284,8 +284,8 @@ SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
   for (DeviceIndex device : opened()) {
     History& history = devices_[device].history;
     Picture picture{device, pool, &history, &result.segments};
-    check(mq_visit_segments(of(device), visit, &picture), "making a snapshot");
-    TORCH_CHECK(!picture.failed, "memquilt: too little host memory for a snapshot");
+    check(seam_visit_segments(of(device), visit, &picture), "making a snapshot");
+    TORCH_CHECK(!picture.failed, "seamalloc: too little host memory for a snapshot");
     // A list for each device, those that are not used too.
     result.device_traces.resize(size_t(device) + 1);
     std::lock_guard<std::mutex> guard(history.lock);
@@ -315,7 +315,7 @@ SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
   settings = {};
   settings.max_split_size = std::numeric_limits<size_t>::max();
   settings.expandable_segments = true;
-  const char* options = std::getenv("MEMQUILT_CONF");
+  const char* options = std::getenv("SEAMALLOC_CONF");
   settings.last_allocator_settings = options == nullptr ? "" : options;
   return result;
 }
@@ -335,7 +335,7 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
   annotations_.emplace_back(c10::getApproximateTime(), metadata);
 }
 
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
 void Allocator::pushCompileContext(std::string& context) {
   compile_contexts.push_back(context);
 }
@@ -347,7 +347,7 @@ void Allocator::popCompileContext() {
 }
 #endif
 
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
 void Allocator::setUserMetadata(const std::string& metadata) {
   user_metadata = metadata;
 }
@@ -368,4 +368,4 @@ void Allocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
   }
 }
 
-}  // namespace memquilt
+}  // namespace seamalloc

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <sstream>
 
-namespace memquilt {
+namespace seamalloc {
 
 namespace {
 
 bool is_simulated() {
-  const char* device = std::getenv("MEMQUILT_DEVICE");
+  const char* device = std::getenv("SEAMALLOC_DEVICE");
   return device != nullptr && *device != '\0';
 }
 
@@ -33,14 +33,14 @@ std::string in_units(size_t bytes) {
 }
 
 // What PyTorch's users have registered to free memory in need, CUDA IPC among them.
-bool free_memory(const mq_memory_pressure*, void*) {
+bool free_memory(const seam_memory_pressure*, void*) {
   bool freed = false;
   try {
     for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
       freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
     }
   } catch (const std::exception& error) {
-    TORCH_WARN("memquilt: a callback that frees memory failed: ", error.what());
+    TORCH_WARN("seamalloc: a callback that frees memory failed: ", error.what());
   }
   return freed;
 }
@@ -50,7 +50,7 @@ void delete_pointer(void* pointer) {
   try {
     the().raw_delete(pointer);
   } catch (const std::exception& error) {
-    TORCH_WARN("memquilt: ", error.what());
+    TORCH_WARN("seamalloc: ", error.what());
   }
 }
 
@@ -63,16 +63,16 @@ void copy_stat(To& to, const From& from) {
 }
 
 template <class To>
-void copy_stats(To& to, const mq_stat_by_pool& from) {
+void copy_stats(To& to, const seam_stat_by_pool& from) {
   copy_stat(to[0], from.all);
   copy_stat(to[1], from.small_pool);
   copy_stat(to[2], from.large_pool);
 }
 
-mq_stats stats_of(mq_allocator handle) {
-  mq_stats stats;
+seam_stats stats_of(seam_allocator handle) {
+  seam_stats stats;
   stats.size = sizeof stats;
-  check(mq_get_stats(handle, &stats), "statistics");
+  check(seam_get_stats(handle, &stats), "statistics");
   return stats;
 }
 
@@ -84,16 +84,16 @@ Allocator& the() {
   return *allocator;
 }
 
-void check(mq_status status, const char* doing) {
-  if (C10_UNLIKELY(status == MQ_STATUS_SOURCE)) {
+void check(seam_status status, const char* doing) {
+  if (C10_UNLIKELY(status == SEAM_STATUS_SOURCE)) {
     rethrow_own();
   }
-  TORCH_CHECK(status == MQ_STATUS_OK, "memquilt, ", doing, ": ", mq_last_error_text());
+  TORCH_CHECK(status == SEAM_STATUS_OK, "seamalloc, ", doing, ": ", seam_last_error_text());
 }
 
-bool is_of_the_end(mq_status status) {
+bool is_of_the_end(seam_status status) {
   constexpr uint32_t CUDA_DEINITIALIZED = 4;
-  return status == MQ_STATUS_DRIVER && mq_last_driver_status() == CUDA_DEINITIALIZED;
+  return status == SEAM_STATUS_DRIVER && seam_last_driver_status() == CUDA_DEINITIALIZED;
 }
 
 Allocator::Allocator() : simulated_(is_simulated()) {
@@ -102,18 +102,18 @@ Allocator::Allocator() : simulated_(is_simulated()) {
   }
 }
 
-mq_allocator Allocator::of(DeviceIndex device) {
-  TORCH_CHECK(device >= 0 && size_t(device) < MAX_DEVICES, "memquilt: ", int(device), " is no device");
-  mq_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
+seam_allocator Allocator::of(DeviceIndex device) {
+  TORCH_CHECK(device >= 0 && size_t(device) < MAX_DEVICES, "seamalloc: ", int(device), " is no device");
+  seam_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
   return C10_LIKELY(handle != 0) ? handle : open(device);
 }
 
-mq_allocator Allocator::open(DeviceIndex device) {
+seam_allocator Allocator::open(DeviceIndex device) {
   std::lock_guard<std::mutex> guard(opening_);
-  mq_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
+  seam_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
   if (handle == 0) {
-    check(mq_plugged(device, &handle), "opening the device");
-    check(mq_on_memory_pressure(handle, free_memory, nullptr, nullptr), "opening the device");
+    check(seam_plugged(device, &handle), "opening the device");
+    check(seam_on_memory_pressure(handle, free_memory, nullptr, nullptr), "opening the device");
     only_.store(opened().empty() ? device : NO_DEVICE, std::memory_order_release);
     devices_[device].handle.store(handle, std::memory_order_release);
     watch(device);
@@ -140,17 +140,17 @@ cudaStream_t Allocator::current_stream(DeviceIndex device) const {
 }
 
 void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
-  mq_allocator handle = of(device);
+  seam_allocator handle = of(device);
   void* pointer = nullptr;
-  mq_status status;
+  seam_status status;
   if (C10_LIKELY(!recording_.load(std::memory_order_relaxed))) {
-    status = mq_malloc(handle, size, stream, &pointer);
+    status = seam_malloc(handle, size, stream, &pointer);
   } else {
     At at(gather(RecordContext::STATE));
-    status = mq_malloc(handle, size, stream, &pointer);
+    status = seam_malloc(handle, size, stream, &pointer);
   }
-  if (C10_UNLIKELY(status != MQ_STATUS_OK)) {
-    if (status == MQ_STATUS_OUT_OF_MEMORY || status == MQ_STATUS_REQUEST_TOO_LARGE) {
+  if (C10_UNLIKELY(status != SEAM_STATUS_OK)) {
+    if (status == SEAM_STATUS_OUT_OF_MEMORY || status == SEAM_STATUS_REQUEST_TOO_LARGE) {
       pointer = from_pools_used_on_oom(size, device, stream);
       if (pointer == nullptr) {
         out_of_memory(size, device);
@@ -161,7 +161,7 @@ void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
   }
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     size_t rounded = 0;
-    check(mq_size_of(handle, pointer, &rounded), "allocating");
+    check(seam_size_of(handle, pointer, &rounded), "allocating");
     report_to_profiler(handle, pointer, int64_t(rounded), device);
   }
   const c10::impl::PyInterpreter* trace = c10::impl::GPUTrace::get_trace();
@@ -171,8 +171,8 @@ void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
   return pointer;
 }
 
-void Allocator::report_to_profiler(mq_allocator handle, void* pointer, int64_t bytes, DeviceIndex device) {
-  const mq_stats stats = stats_of(handle);
+void Allocator::report_to_profiler(seam_allocator handle, void* pointer, int64_t bytes, DeviceIndex device) {
+  const seam_stats stats = stats_of(handle);
   c10::reportMemoryUsageToProfiler(
       pointer, bytes, stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
       c10::Device(c10::DeviceType::CUDA, device));
@@ -180,7 +180,7 @@ void Allocator::report_to_profiler(mq_allocator handle, void* pointer, int64_t b
 
 void Allocator::out_of_memory(size_t size, DeviceIndex device) {
   // What the observers do may fail too.
-  const std::string report = mq_last_error_text();
+  const std::string report = seam_last_error_text();
   size_t free = 0, total = 0;
   if (!simulated_) {
     c10::cuda::CUDAGuard guard(device);
@@ -194,7 +194,7 @@ void Allocator::out_of_memory(size_t size, DeviceIndex device) {
   for (const auto& observer : observers) {
     observer(device, size, total, free);
   }
-  const mq_stats stats = stats_of(of(device));
+  const seam_stats stats = stats_of(of(device));
   c10::reportOutOfMemoryToProfiler(
       int64_t(size), stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
       c10::Device(c10::DeviceType::CUDA, device));
@@ -205,7 +205,7 @@ void Allocator::out_of_memory(size_t size, DeviceIndex device) {
       simulated_ ? "" : " has a total capacity of " + in_units(total) + " of which " + in_units(free) + " is free";
   TORCH_CHECK_WITH(
       OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_units(size), ". GPU ", int(device),
-      capacity, ". memquilt: ", report);
+      capacity, ". seamalloc: ", report);
 }
 
 DataPtr Allocator::allocate(size_t size) {
@@ -230,17 +230,17 @@ void* Allocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
   return size == 0 ? nullptr : malloc(size, current_device(), stream);
 }
 
-mq_status Allocator::free(void* pointer) {
+seam_status Allocator::free(void* pointer) {
   const DeviceIndex owner = owner_of(pointer);
-  const mq_allocator handle = of(owner);
+  const seam_allocator handle = of(owner);
   // PyTorch's own allocator keeps memory to the stream that it was allocated for, so programs free what another stream uses
   // without a word, while that is the current one.
   const cudaStream_t stream = current_stream(owner);
   if (recording_.load(std::memory_order_relaxed)) {
     At at(gather(RecordContext::ALL));
-    return mq_free_under(handle, pointer, stream);
+    return seam_free_under(handle, pointer, stream);
   }
-  return mq_free_under(handle, pointer, stream);
+  return seam_free_under(handle, pointer, stream);
 }
 
 // Most programs use one device, which is not asked.
@@ -253,7 +253,7 @@ DeviceIndex Allocator::owner_of(void* pointer) {
   for (DeviceIndex device : opened()) {
     last = device;
     size_t size = 0;
-    if (mq_size_of(of(device), pointer, &size) == MQ_STATUS_OK) {
+    if (seam_size_of(of(device), pointer, &size) == SEAM_STATUS_OK) {
       break;
     }
   }
@@ -270,11 +270,11 @@ void Allocator::raw_delete(void* pointer) {
   }
   size_t size = 0;
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    check(mq_size_of(of(owner_of(pointer)), pointer, &size), "freeing");
+    check(seam_size_of(of(owner_of(pointer)), pointer, &size), "freeing");
   }
-  const mq_status status = free(pointer);
+  const seam_status status = free(pointer);
   // A forked child drops its copies of the parent's tensors, which are no memory of its own.
-  if (status == MQ_STATUS_FORKED || is_of_the_end(status)) {
+  if (status == SEAM_STATUS_FORKED || is_of_the_end(status)) {
     return;
   }
   check(status, "freeing");
@@ -294,16 +294,16 @@ bool Allocator::initialized() {
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
   double fraction = 1;
-  check(mq_get_memory_fraction(of(device), &fraction), "asking for the memory fraction");
+  check(seam_get_memory_fraction(of(device), &fraction), "asking for the memory fraction");
   return fraction;
 }
 
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
-  check(mq_set_memory_fraction(of(device), fraction), "setting the memory fraction");
+  check(seam_set_memory_fraction(of(device), fraction), "setting the memory fraction");
 }
 
-#if MEMQUILT_TORCH >= 208
+#if SEAMALLOC_TORCH >= 208
 void Allocator::emptyCache(MempoolId pool) {
   if (pool != MempoolId{0, 0}) {
     for (DeviceIndex device : opened()) {
@@ -316,12 +316,12 @@ void Allocator::emptyCache() {
 #endif
   At at(gather(RecordContext::ALL));
   for (DeviceIndex device : opened()) {
-    check(mq_empty_cache(of(device), nullptr), "emptying the cache");
+    check(seam_empty_cache(of(device), nullptr), "emptying the cache");
   }
 }
 
 void Allocator::enable(bool value) {
-  TORCH_CHECK_NOT_IMPLEMENTED(value, "memquilt cannot be switched off once it is PyTorch's allocator");
+  TORCH_CHECK_NOT_IMPLEMENTED(value, "seamalloc cannot be switched off once it is PyTorch's allocator");
 }
 
 bool Allocator::isEnabled() const {
@@ -330,7 +330,7 @@ bool Allocator::isEnabled() const {
 
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
   uint64_t cached = 0;
-  check(mq_largest_free(of(device), &cached), "looking for the largest block");
+  check(seam_largest_free(of(device), &cached), "looking for the largest block");
   size_t free = 0, total = 0;
   // As in PyTorch, 0 asks for the device's own memory too; here one request can have both, stitched.
   if (*largest == 0 && !simulated_) {
@@ -342,7 +342,7 @@ void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
 
 void* Allocator::getBaseAllocation(void* pointer, size_t* size) {
   size_t rounded = 0;
-  check(mq_size_of(of(owner_of(pointer)), pointer, &rounded), "looking for an allocation");
+  check(seam_size_of(of(owner_of(pointer)), pointer, &rounded), "looking for an allocation");
   if (size != nullptr) {
     *size = rounded;
   }
@@ -354,11 +354,11 @@ void Allocator::recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) 
   if (data.get() == nullptr || data.get_deleter() != &delete_pointer) {
     return;
   }
-  check(mq_record_stream(of(data.device().index()), data.get(), stream.stream()), "recording a stream");
+  check(seam_record_stream(of(data.device().index()), data.get(), stream.stream()), "recording a stream");
 }
 
 c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
-  const mq_stats from = stats_of(of(device));
+  const seam_stats from = stats_of(of(device));
   c10::CachingDeviceAllocator::DeviceStats to;
   copy_stats(to.allocation, from.allocation);
   copy_stats(to.segment, from.segment);
@@ -382,14 +382,14 @@ c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex d
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
-  check(mq_reset_accumulated_stats(of(device)), "resetting statistics");
+  check(seam_reset_accumulated_stats(of(device)), "resetting statistics");
 }
 
 void Allocator::resetPeakStats(DeviceIndex device) {
-  check(mq_reset_peak_stats(of(device)), "resetting statistics");
+  check(seam_reset_peak_stats(of(device)), "resetting statistics");
 }
 
-#if MEMQUILT_TORCH >= 210
+#if SEAMALLOC_TORCH >= 210
 std::vector<StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex) {
   // Segments belong to no stream here.
   return {};
@@ -403,7 +403,7 @@ void Allocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
 
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
   // The first is to use the memory of the second.
-  check(mq_enable_peer_access(of(peer), uint32_t(device)), "enabling peer access");
+  check(seam_enable_peer_access(of(peer), uint32_t(device)), "enabling peer access");
 }
 
 cudaError_t Allocator::memcpyAsync(
@@ -416,7 +416,7 @@ cudaError_t Allocator::memcpyAsync(
 }
 
 std::string Allocator::name() {
-  return "memquilt";
+  return "seamalloc";
 }
 
-}  // namespace memquilt
+}  // namespace seamalloc

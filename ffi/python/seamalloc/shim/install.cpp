@@ -4,14 +4,14 @@
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
-// Makes memquilt PyTorch's allocator. NULL, or why not; the text stays valid until the next call.
-extern "C" const char* memquilt_install() {
+// Makes seamalloc PyTorch's allocator. NULL, or why not; the text stays valid until the next call.
+extern "C" const char* seamalloc_install() {
   static std::string why;
   try {
     TORCH_CHECK(
-        mq_abi_version() == MQ_ABI_VERSION, "libmemquilt has binary interface ", mq_abi_version(), "; expected ",
-        MQ_ABI_VERSION);
-    memquilt::Allocator& allocator = memquilt::the();
+        seam_abi_version() == SEAM_ABI_VERSION, "libseamalloc has binary interface ", seam_abi_version(), "; expected ",
+        SEAM_ABI_VERSION);
+    seamalloc::Allocator& allocator = seamalloc::the();
     // It owns nothing: the allocator outlives all.
     std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> shared(&allocator, [](auto*) {});
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);

@@ -1,4 +1,4 @@
-"""How memquilt becomes PyTorch's allocator: by the shim, or without a compiler as a pluggable allocator."""
+"""How seamalloc becomes PyTorch's allocator: by the shim, or without a compiler as a pluggable allocator."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from . import _children, _shim
 from ._library import PATH, check, library, read_options
 from ._options import join
 
-VARIABLE = "MEMQUILT_CONF"
+VARIABLE = "SEAMALLOC_CONF"
 _enabled = None
 # The options, if it was enabled because it is in the process that started this one.
 _inherited = None
@@ -19,7 +19,7 @@ _waiting = None
 
 
 def enabled():
-    """How memquilt is PyTorch's allocator: "full", "pluggable", or None if it is not."""
+    """How seamalloc is PyTorch's allocator: "full", "pluggable", or None if it is not."""
     return _enabled
 
 
@@ -39,8 +39,8 @@ def current_device(device):
 
 
 def enable(*, shim=None, **options):
-    """Makes memquilt PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
-    library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable MEMQUILT_CONF.
+    """Makes seamalloc PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
+    library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable SEAMALLOC_CONF.
     Processes that multiprocessing starts from now on, by `spawn` or `forkserver`, have it too, with the same options.
 
     Nothing may have used CUDA before: an allocator cannot be changed later. `shim` False uses PyTorch's pluggable
@@ -51,7 +51,7 @@ def enable(*, shim=None, **options):
     there, it may still ask for something else.
 
     Raises `OptionError` for options that cannot be read, `RuntimeError` where it is too late, there is no PyTorch with
-    CUDA, or memquilt is enabled already.
+    CUDA, or seamalloc is enabled already.
     """
     text = join(os.environ.get(VARIABLE), options)
     found = read_options(text)
@@ -61,19 +61,19 @@ def enable(*, shim=None, **options):
     torch = _torch()
     if _enabled is not None:
         if _inherited is None:
-            raise RuntimeError("memquilt is PyTorch's allocator already: enable() is called once")
+            raise RuntimeError("seamalloc is PyTorch's allocator already: enable() is called once")
         if found != read_options(_inherited) or shim not in (None, _enabled == "full"):
             raise RuntimeError(
-                f"memquilt is PyTorch's allocator already, {_enabled}, with the options of the process that started "
+                f"seamalloc is PyTorch's allocator already, {_enabled}, with the options of the process that started "
                 f'this one ("{_inherited}"). Ask for the same, or call enable() before torch is imported'
             )
         return
     reason = _become(torch, text, shim)
     if reason is not None:
         warnings.warn(
-            f"memquilt is PyTorch's pluggable allocator ({reason}). Missing there: torch.OutOfMemoryError (a request "
+            f"seamalloc is PyTorch's pluggable allocator ({reason}). Missing there: torch.OutOfMemoryError (a request "
             "that fails ends in an illegal address), torch.cuda.memory_stats, memory_allocated, max_memory_allocated "
-            "and snapshots (memquilt.stats() and memquilt.snapshot() have them), memory history, MemPool, "
+            "and snapshots (seamalloc.stats() and seamalloc.snapshot() have them), memory history, MemPool, "
             'torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs. Install a C++ '
             "compiler for all of it.",
             RuntimeWarning,
@@ -82,7 +82,7 @@ def enable(*, shim=None, **options):
 
 
 def inherit(conf, shim):
-    """In a process that multiprocessing started: enables memquilt as in the one that started it, now or when PyTorch is
+    """In a process that multiprocessing started: enables seamalloc as in the one that started it, now or when PyTorch is
     imported. A failure is a warning."""
     global _inherited, _waiting
     if _enabled is not None:
@@ -103,7 +103,7 @@ def _follow(conf, shim):
         _inherited = conf
     except Exception as error:  # noqa: BLE001 - whatever it is, the process can do without
         warnings.warn(
-            f"memquilt is not PyTorch's allocator in this process, though it is in its parent: {error}",
+            f"seamalloc is not PyTorch's allocator in this process, though it is in its parent: {error}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -114,8 +114,8 @@ def _become(torch, conf, shim):
     global _enabled
     if torch.cuda.is_initialized():
         raise RuntimeError(
-            "too late: CUDA was used before memquilt.enable(), and PyTorch's allocator cannot be changed any more. "
-            "Call it before the first tensor on a GPU, or start the program with python -m memquilt run"
+            "too late: CUDA was used before seamalloc.enable(), and PyTorch's allocator cannot be changed any more. "
+            "Call it before the first tensor on a GPU, or start the program with python -m seamalloc run"
         )
     before = os.environ.get(VARIABLE)
     # Read by the library when a device is used first, and by child processes.
@@ -137,9 +137,9 @@ def _torch():
     try:
         import torch
     except ImportError as error:
-        raise RuntimeError(f"memquilt.enable() needs PyTorch, which cannot be imported: {error}") from error
+        raise RuntimeError(f"seamalloc.enable() needs PyTorch, which cannot be imported: {error}") from error
     if torch.version.cuda is None:
-        raise RuntimeError(f"memquilt.enable() needs PyTorch with CUDA; {torch.__version__} is built without")
+        raise RuntimeError(f"seamalloc.enable() needs PyTorch with CUDA; {torch.__version__} is built without")
     return torch
 
 
@@ -152,7 +152,7 @@ def _install(torch, shim):
             return None
         except _shim.ShimError as error:
             if shim:
-                raise RuntimeError(f"memquilt's shim for PyTorch cannot be had: {error}") from error
+                raise RuntimeError(f"seamalloc's shim for PyTorch cannot be had: {error}") from error
             reason = str(error)
     _plug(torch)
     return reason
@@ -160,15 +160,15 @@ def _install(torch, shim):
 
 def _plug(torch):
     # PyTorch does not say under which stream a pluggable allocator's memory is freed, so streams keep theirs.
-    check(library.mq_plugged_defaults(b"sharing:never"))
-    allocator = torch.cuda.memory.CUDAPluggableAllocator(str(PATH), "memquilt_malloc", "memquilt_free")
+    check(library.seam_plugged_defaults(b"sharing:never"))
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(str(PATH), "seamalloc_malloc", "seamalloc_free")
     hooks = {
-        "set_reset_fn": "memquilt_empty_cache",
-        "set_memory_fraction_fn": "memquilt_set_memory_fraction",
-        "set_record_stream_fn": "memquilt_record_stream",
-        "set_begin_allocate_to_pool": "memquilt_begin_pool",
-        "set_end_allocate_to_pool_fn": "memquilt_end_pool",
-        "set_release_pool": "memquilt_release_pool",
+        "set_reset_fn": "seamalloc_empty_cache",
+        "set_memory_fraction_fn": "seamalloc_set_memory_fraction",
+        "set_record_stream_fn": "seamalloc_record_stream",
+        "set_begin_allocate_to_pool": "seamalloc_begin_pool",
+        "set_end_allocate_to_pool_fn": "seamalloc_end_pool",
+        "set_release_pool": "seamalloc_release_pool",
     }
     inner = allocator.allocator()
     for setter, name in hooks.items():
