@@ -6,8 +6,9 @@
 //! asked for.
 
 use crate::blocks::{BlockId, State};
-use crate::driver::{Driver, DriverResult, EventId, StreamId};
+use crate::driver::{Driver, DriverResult, EventId};
 use crate::heap::{Heap, map_bytes};
+use crate::ids::StreamId;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 

@@ -2,7 +2,7 @@
 
 use crate::driver::DriverError;
 use crate::driver::cuda::CudaOpenError;
-use crate::pools::PoolId;
+use crate::ids::PoolId;
 use crate::shortage::OutOfMemory;
 
 /// The result of an allocator's operation.

@@ -4,8 +4,8 @@
 //! Owns: the plain values of [`Fragmentation`] and the figures that follow from them. Measuring is the heap's
 //! (`heap/measure.rs`): one walk over the free ranges, when it is asked for.
 
-use crate::driver::StreamId;
-use crate::pools::PoolId;
+use crate::ids::PoolId;
+use crate::ids::StreamId;
 
 /// Who may take free memory in the first place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

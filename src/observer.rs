@@ -3,8 +3,8 @@
 //! Owns: the [`Event`] and the [`Observer`] trait. The events and their sizes are PyTorch's (`device_traces` of a
 //! memory snapshot), so that its tools read what is recorded here.
 
-use crate::driver::StreamId;
-use crate::pools::PoolId;
+use crate::ids::PoolId;
+use crate::ids::StreamId;
 
 /// What happened. The names in a snapshot are PyTorch's `TraceEntry` actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,29 +4,14 @@
 //! (heap/private.rs). The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
-use crate::driver::StreamId;
 use crate::error::{Error, Result};
+use crate::ids::PoolId;
+use crate::ids::StreamId;
 use crate::source::Segments;
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
-
-/// Which private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n, 0)` and
-/// those of users `(0, n)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PoolId(pub u64, pub u64);
-
-impl PoolId {
-    /// No private pool: memory that serves everyone.
-    pub const NONE: Self = Self(0, 0);
-}
-
-impl fmt::Display for PoolId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({}, {})", self.0, self.1)
-    }
-}
 
 /// Which requests go to a private pool, from [`Allocator::begin_allocate_to_pool`] to
 /// [`Allocator::end_allocate_to_pool`], and whether a stream capture is under way meanwhile.

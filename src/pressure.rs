@@ -3,7 +3,7 @@
 //! Owns: the callbacks, the order in which they are called, and what becomes of one that panics. They are called outside
 //! of the allocator's lock, which this file does not know.
 
-use crate::driver::StreamId;
+use crate::ids::StreamId;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

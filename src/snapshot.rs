@@ -3,8 +3,8 @@
 //! Owns: the plain values. The fields and their meanings are those of PyTorch's memory snapshots
 //! (`torch.cuda.memory._snapshot()["segments"]`). Writing them as JSON or pickle is the trace module's.
 
-use crate::driver::StreamId;
-use crate::pools::PoolId;
+use crate::ids::PoolId;
+use crate::ids::StreamId;
 
 /// What a block is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::heap::map_bytes;
 use crate::home::ChunkId;
-use crate::pools::PoolId;
+use crate::ids::PoolId;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};

@@ -7,7 +7,8 @@
 use super::{Allocator, Core};
 use crate::config::StrategyKind;
 use crate::error::{Error, Result};
-use crate::pools::{PoolBlock, PoolId};
+use crate::ids::PoolId;
+use crate::pools::PoolBlock;
 use crate::rounding::SMALL_LIMIT;
 
 impl Allocator {

@@ -5,10 +5,11 @@
 
 use super::{Allocator, Core};
 use crate::blocks::BlockId;
-use crate::driver::StreamId;
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request};
-use crate::pools::{PoolId, PoolStats, PrivatePool, Route};
+use crate::ids::PoolId;
+use crate::ids::StreamId;
+use crate::pools::{PoolStats, PrivatePool, Route};
 use crate::rounding::{MAX_REQUEST, round_size};
 use crate::strategy::segmented;
 use parking_lot::MutexGuard;

@@ -3,10 +3,10 @@
 //! Owns: the public operations on them. Where the segments come from is strategy/segmented.rs's.
 
 use super::Allocator;
-use crate::driver::StreamId;
 use crate::error::{Error, Result};
 use crate::heap::FitRules;
-use crate::pools::PoolId;
+use crate::ids::PoolId;
+use crate::ids::StreamId;
 use crate::rounding::MAX_REQUEST;
 use crate::source::Segments;
 use crate::strategy::segmented;

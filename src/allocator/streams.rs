@@ -5,8 +5,9 @@
 
 use super::{Allocator, Core};
 use crate::blocks::BlockId;
-use crate::driver::{Call, DriverError, Status, StreamId};
+use crate::driver::{Call, DriverError, Status};
 use crate::error::Result;
+use crate::ids::StreamId;
 use crate::stats::Class;
 
 /// # Streams

@@ -20,12 +20,14 @@ pub(crate) use stitched::Window;
 pub(crate) use streams::Pool;
 
 use crate::blocks::{Block, BlockId, BlockTable, Kind, State};
-use crate::driver::{Call, DriverError, DriverResult, Handle, Status, StreamId};
+use crate::driver::{Call, DriverError, DriverResult, Handle, Status};
 use crate::error::{Error, Result};
 use crate::free_index::FreeIndex;
 use crate::home::{GRANULE, Home};
+use crate::ids::PoolId;
+use crate::ids::StreamId;
 use crate::observer::{Action, Observer};
-use crate::pools::{PoolId, PrivatePools};
+use crate::pools::PrivatePools;
 use crate::stats::{Class, Counters};
 use crate::views::Views;
 use rustc_hash::FxHashMap;

@@ -2,8 +2,8 @@
 
 use super::{Backing, Heap};
 use crate::blocks::{Block, Kind, State};
-use crate::driver::StreamId;
-use crate::pools::PoolId;
+use crate::ids::PoolId;
+use crate::ids::StreamId;
 use crate::snapshot::{BlockInfo, BlockState, SegmentInfo};
 use crate::stats::Class;
 

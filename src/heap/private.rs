@@ -11,9 +11,10 @@
 
 use super::Heap;
 use crate::blocks::{BlockId, Kind, State};
-use crate::driver::StreamId;
 use crate::error::Result;
-use crate::pools::{PoolId, PoolStats};
+use crate::ids::PoolId;
+use crate::ids::StreamId;
+use crate::pools::PoolStats;
 use crate::rounding::SMALL_LIMIT;
 use crate::stats::Class;
 use crate::views::ViewId;

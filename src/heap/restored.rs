@@ -7,7 +7,8 @@ use super::{Heap, Request, Window};
 use crate::blocks::{BlockId, State};
 use crate::error::{Error, Result};
 use crate::home::{GRANULE, Home};
-use crate::pools::{PoolBlock, PoolId};
+use crate::ids::PoolId;
+use crate::pools::PoolBlock;
 use crate::rounding::{MIN_BLOCK, SMALL_LIMIT};
 use crate::stats::Class;
 

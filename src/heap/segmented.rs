@@ -4,7 +4,7 @@
 
 use super::Heap;
 use crate::blocks::{BlockId, Kind};
-use crate::pools::PoolId;
+use crate::ids::PoolId;
 
 impl Heap {
     /// Whether a pool is part of a private pool with segments of its own.

@@ -6,8 +6,8 @@
 
 use super::Heap;
 use crate::blocks::BlockId;
-use crate::driver::StreamId;
 use crate::free_index::FreeIndex;
+use crate::ids::StreamId;
 use crate::rounding::SMALL_LIMIT;
 use crate::stats::Class;
 use std::collections::BTreeSet;

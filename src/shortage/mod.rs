@@ -8,9 +8,10 @@ mod advice;
 pub use advice::{Advice, Cause, Limit};
 
 use crate::config::{Config, StrategyKind};
-use crate::driver::{DeviceProperties, MemoryInfo, StreamId};
+use crate::driver::{DeviceProperties, MemoryInfo};
 use crate::fragmentation::{Fragmentation, Owner};
 use crate::heap::{Heap, Request};
+use crate::ids::StreamId;
 use crate::rounding::segment_size;
 use crate::strategy::{Strategy, segmented};
 use crate::units::format_bytes;
@@ -232,7 +233,7 @@ mod tests {
     use super::*;
     use crate::Error;
     use crate::fragmentation::PoolMemory;
-    use crate::pools::PoolId;
+    use crate::ids::PoolId;
 
     fn pool(owner: Owner, small: bool, free: u64) -> PoolMemory {
         PoolMemory { owner, small, free, ranges: 1, largest: free, stranded: 0 }

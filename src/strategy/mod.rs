@@ -16,9 +16,10 @@ mod stitch;
 use crate::blocks::BlockId;
 use crate::config::{Config, Sharing, StrategyKind};
 use crate::deferred::Deferred;
-use crate::driver::{Driver, DriverError, DriverResult, StreamId, unforbidden};
+use crate::driver::{Driver, DriverError, DriverResult, unforbidden};
 use crate::error::Error;
 use crate::heap::{FitRules, Heap, Request};
+use crate::ids::StreamId;
 use crate::rounding::segment_size;
 
 /// All that a strategy may touch.

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::driver::{Call, Driver, DriverResult, unforbidden};
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Heap, Request};
-use crate::pools::PoolId;
+use crate::ids::PoolId;
 use crate::rounding::{MIN_BLOCK, segment_size};
 use crate::source::{SegmentSource, SourceError, guarded};
 

@@ -40,10 +40,11 @@ use super::stitch::view;
 use super::{Ground, Miss, Premise, Strategy};
 use crate::blocks::BlockId;
 use crate::config::Config;
-use crate::driver::{DriverResult, StreamId};
+use crate::driver::DriverResult;
 use crate::error::Error;
 use crate::heap::{FitRules, Heap, Request};
 use crate::home::GRANULE;
+use crate::ids::StreamId;
 use crate::rounding::{MIN_BLOCK, segment_size};
 use crate::stats::Class;
 

@@ -10,9 +10,10 @@
 use crate::blocks::BlockId;
 use crate::config::Sharing;
 use crate::deferred::destroy_events;
-use crate::driver::{Driver, DriverResult, EventId, StreamId, in_relaxed_mode};
+use crate::driver::{Driver, DriverResult, EventId, in_relaxed_mode};
 use crate::heap::Request;
 use crate::home::GRANULE;
+use crate::ids::StreamId;
 use crate::strategy::{Ground, Miss};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -13,8 +13,8 @@ use super::read::{
 };
 use super::unpickle::unpickle;
 use crate::driver::StreamId;
+use crate::ids::PoolId;
 use crate::observer::Event;
-use crate::pools::PoolId;
 use crate::snapshot::BlockState;
 
 /// Reads a pickle.

@@ -16,8 +16,8 @@ use super::read::{
     block_state, spend,
 };
 use crate::driver::StreamId;
+use crate::ids::PoolId;
 use crate::observer::{Action, Event};
-use crate::pools::PoolId;
 use crate::snapshot::BlockState;
 
 /// Reads JSON.

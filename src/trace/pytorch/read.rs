@@ -12,8 +12,8 @@ use super::super::error::{Place, RuleError, TraceError};
 use super::super::history::trace_of_history;
 use super::{PyTorchSnapshot, json, reserved};
 use crate::driver::StreamId;
+use crate::ids::PoolId;
 use crate::observer::{Action, Event};
-use crate::pools::PoolId;
 use crate::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 
 /// Most values of `allocator_settings` that are kept, and the depth of dicts in it; PyTorch 2.11 has 50, keys counted,

@@ -216,7 +216,7 @@ fn settings_out(conf: &str) -> SettingsOut<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::pools::PoolId;
+    use crate::ids::PoolId;
     use proptest::prelude::*;
 
     use super::super::super::builder::tests::valid_trace;
