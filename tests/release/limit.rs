@@ -1,29 +1,7 @@
-//! The limit in bytes: never exceeded, and used to the last granule.
+//! The limit in bytes is used to the last granule.
 
-use super::random::Random;
-use super::trim::step;
 use super::{CHUNK, MAIN, MIB, balanced, on, reserved};
-use seamalloc::driver::{Call, Driver, Status};
-use seamalloc::{Error, StrategyKind};
-
-#[test]
-fn growth_reaches_the_limit_and_no_further() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = on(kind, "sim:h200", "memory_limit:100MiB");
-        assert!(allocator.allocate(100 * MIB + 1, MAIN).unwrap_err().is_out_of_memory());
-        let all = allocator.allocate(100 * MIB, MAIN).unwrap();
-        assert_eq!(reserved(&allocator), 100 * MIB, "{kind}");
-        let created = [Call::Create, Call::Malloc].map(|call| gpu.call_stats().get(call).count);
-        let Err(Error::OutOfMemory(report)) = allocator.allocate(1, MAIN) else { panic!("{kind}: beyond the limit") };
-        assert_eq!(report.limit, Some(100 * MIB));
-        assert_eq!([Call::Create, Call::Malloc].map(|call| gpu.call_stats().get(call).count), created, "{kind}");
-        allocator.free(all).unwrap();
-        // What is free in another pool makes room.
-        allocator.allocate(1, MAIN).unwrap();
-        balanced(&gpu, &allocator);
-        assert!(gpu.most_held() <= 100 * MIB);
-    }
-}
+use seamalloc::StrategyKind;
 
 #[test]
 fn a_limit_that_is_no_multiple_counts_as_the_multiple_below() {
@@ -32,96 +10,6 @@ fn a_limit_that_is_no_multiple_counts_as_the_multiple_below() {
     allocator.allocate(62 * MIB, MAIN).unwrap();
     let (_, allocator) = on(StrategyKind::Stitch, "sim:h200", "memory_limit:0");
     assert!(allocator.allocate(1, MAIN).unwrap_err().is_out_of_memory());
-}
-
-#[test]
-fn of_two_limits_the_lower_counts() {
-    for (options, limit) in [
-        ("memory_fraction:0.5,memory_limit:300MiB", 300),
-        ("memory_fraction:0.25,memory_limit:300MiB", 250),
-        ("memory_fraction:1.0,memory_limit:300MiB", 300),
-    ] {
-        for kind in StrategyKind::ALL {
-            let (gpu, allocator) = on(kind, "sim:h200,capacity=1000MiB", options);
-            allocator.allocate((limit - 2) / 20 * 20 * MIB, MAIN).unwrap();
-            let Err(Error::OutOfMemory(report)) = allocator.allocate(21 * MIB, MAIN) else {
-                panic!("{kind} {options}")
-            };
-            assert_eq!(report.limit, Some(limit * MIB), "{kind} {options}");
-            assert!(gpu.most_held() <= limit * MIB);
-            allocator.set_memory_limit(None).unwrap();
-            let fraction = options.starts_with("memory_fraction:1.0");
-            assert_eq!(allocator.allocate(600 * MIB, MAIN).is_ok(), fraction, "{kind} {options}");
-        }
-    }
-}
-
-#[test]
-fn a_lower_limit_gives_back_what_is_free_beyond_it() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = on(kind, "sim:h200", "");
-        let held: Vec<u64> = (0..6).map(|_| allocator.allocate(40 * MIB, MAIN).unwrap()).collect();
-        allocator.free(held[5]).unwrap();
-        allocator.free(held[2]).unwrap();
-        allocator.set_memory_limit(Some(220 * MIB)).unwrap();
-        assert!(reserved(&allocator) <= 220 * MIB && reserved(&allocator) >= 200 * MIB, "{kind}");
-        allocator.set_memory_limit(Some(100 * MIB)).unwrap();
-        assert_eq!(reserved(&allocator), 160 * MIB, "{kind}: what is in use stays");
-        assert!(allocator.allocate(2 * MIB, MAIN).is_err());
-        assert_eq!(allocator.config().memory_limit, Some(100 * MIB));
-        for index in [0, 1, 3] {
-            allocator.free(held[index]).unwrap();
-        }
-        allocator.allocate(60 * MIB, MAIN).unwrap();
-        assert!(reserved(&allocator) <= 160 * MIB);
-        balanced(&gpu, &allocator);
-        // In force even where memory cannot be given back.
-        allocator.set_memory_limit(None).unwrap();
-        let more = allocator.allocate(200 * MIB, MAIN).unwrap();
-        allocator.free(more).unwrap();
-        for call in [Call::Free, Call::Release] {
-            gpu.sim.fail_nth(call, 1, Status::UNKNOWN);
-        }
-        assert!(allocator.set_memory_limit(Some(2 * MIB)).is_err(), "{kind}");
-        assert_eq!(allocator.config().memory_limit, Some(2 * MIB));
-        assert!(allocator.allocate(500 * MIB, MAIN).is_err());
-        balanced(&gpu, &allocator);
-    }
-}
-
-#[test]
-fn no_moment_of_any_program_is_beyond_the_limit() {
-    for kind in StrategyKind::ALL {
-        let mut refused = 0;
-        for seed in 0..12 {
-            let mut random = Random(seed);
-            let limit = (60 + random.below(200)) * MIB + random.below(2);
-            let sharing = ["never", "completed", "wait"][seed as usize % 3];
-            let options = format!("memory_limit:{limit},sharing:{sharing}");
-            let (gpu, allocator) = on(kind, "sim:h200,capacity=1GiB", &options);
-            let mut live = Vec::new();
-            for _ in 0..300 {
-                // Failed calls leave memory behind that could not be undone yet: it counts.
-                if seed % 2 == 1 && random.below(10) == 0 {
-                    let call = [Call::Map, Call::SetAccess, Call::Release, Call::Unmap][random.below(4) as usize];
-                    gpu.sim.fail_nth(call, 1, Status::UNKNOWN);
-                }
-                match step(&allocator, &mut random, &mut live) {
-                    Ok(()) => {}
-                    Err(Error::OutOfMemory(_)) => refused += 1,
-                    Err(Error::Driver(_)) if seed % 2 == 1 => {}
-                    Err(error) => panic!("{kind}: {error}"),
-                }
-                if reserved(&allocator) + 20 * MIB > limit && random.below(3) == 0 && !live.is_empty() {
-                    allocator.free(live.swap_remove(0)).unwrap();
-                }
-                assert!(reserved(&allocator) <= limit);
-                balanced(&gpu, &allocator);
-            }
-            assert!(gpu.most_held() <= limit, "{kind}: {} held of {limit}", gpu.most_held());
-        }
-        assert!(refused > 50, "{kind}: the limit was met {refused} times");
-    }
 }
 
 #[test]
