@@ -25,8 +25,8 @@ const MIB: u64 = 1 << 20;
 const STREAMS: u64 = 5;
 /// Operations after which a stream is left for a new one, by programs that do so.
 const STREAM_STEPS: u64 = 25;
-/// Operations of one program; more for a long hunt with `SEAMALLOC_CONTENT_OPS`.
-const OPS: u64 = 3_000;
+/// Operations of one program; more for a long hunt with `SEAMALLOC_CONTENT_OPS`, fewer where each of them checks all tables.
+const OPS: u64 = if cfg!(feature = "paranoid") { 1_000 } else { 3_000 };
 
 /// What a failing call answers: shortage, which is overcome where possible, and worse.
 const STATUSES: [Status; 5] =

@@ -1,4 +1,4 @@
-//! A hit makes no driver call and allocates nothing. Under the feature `paranoid` the checks allocate.
+//! A hit makes no driver call and allocates nothing. The checks of the feature `paranoid` allocate.
 
 #![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]

@@ -3,7 +3,7 @@
 
 use crate::liar::Liar;
 use crate::random::Random;
-use crate::{MAIN, MIB, Subject, simulated};
+use crate::{MAIN, MIB, SHORTER, Subject, simulated};
 use seamalloc::driver::{Call, Driver, Status, StreamId};
 use seamalloc::observer::{Event, Observer};
 use seamalloc::rounding::ROUNDUP_INTERVALS;
@@ -171,7 +171,7 @@ pub(crate) fn a_driver_that_answers_at_random_breaks_nothing(Subject { kind, .. 
 pub(crate) fn thousands_of_streams_are_served(Subject { kind, .. }: Subject) {
     let (_, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::with_strategy(kind));
     let shared = allocator.allocate(MIB, MAIN).unwrap();
-    let streams = (0..3000u64).map(|n| StreamId(u64::MAX - n * n));
+    let streams = (0..3000 / SHORTER).map(|n| StreamId(u64::MAX - n * n));
     for stream in streams {
         let address = allocator.allocate(100, stream).unwrap();
         allocator.record_stream(shared, stream).unwrap();

@@ -73,6 +73,9 @@ const SIDE: StreamId = StreamId(8);
 const SMALL_CHUNKS: &str = "chunk_size_mb:8";
 const CHUNK: u64 = 16 * MIB;
 
+/// Long programs are shorter by this factor where each operation checks all tables.
+const SHORTER: u64 = if cfg!(feature = "paranoid") { 3 } else { 1 };
+
 fn on(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator) {
     simulated::on(device, Config::with_strategy(kind))
 }

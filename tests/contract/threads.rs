@@ -1,7 +1,7 @@
 //! One allocator, many threads: blocks of shared and own streams, freed by whichever thread has them.
 
 use crate::random::Random;
-use crate::{MIB, Subject, on};
+use crate::{MIB, SHORTER, Subject, on};
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::{Allocator, Error};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 const THREADS: u64 = 8;
-const OPS: u64 = 1_500;
+const OPS: u64 = 1_500 / SHORTER;
 
 /// What all threads share: the allocator, and which physical memory is in someone's hands.
 struct Shared {
