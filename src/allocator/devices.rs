@@ -73,7 +73,7 @@ impl Core {
         let peers = self.peers.clone();
         self.timed(|_, ground| {
             let enable = |peer| ground.driver.enable_peer_access(peer, true);
-            ground.unforbidden(|| peers.into_iter().try_for_each(enable))
+            ground.in_relaxed_capture_mode(|| peers.into_iter().try_for_each(enable))
         })?;
         Ok(())
     }

@@ -313,7 +313,7 @@ impl Core {
             }
             self.timed(|_, ground| {
                 ground.heap.counters.num_sync_all_streams += 1;
-                ground.unforbidden(|| ground.driver.stream_synchronize(stream))?;
+                ground.in_relaxed_capture_mode(|| ground.driver.stream_synchronize(stream))?;
                 ground.heap.join_pairs(owner, stream);
                 Ok::<_, Error>(())
             })?;

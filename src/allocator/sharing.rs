@@ -4,7 +4,7 @@
 //! as reserved or allocated, and no request is served from it.
 
 use super::{Allocator, Core};
-use crate::driver::{Driver, DriverResult, Exported, Handle, unforbidden};
+use crate::driver::{Driver, DriverResult, Exported, Handle, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::heap::{Behind, Memory};
 use crate::ipc::{IpcError, Place, Shared, SharedChunk, fetch, offer};
@@ -114,10 +114,10 @@ impl Allocator {
         let core = &*self.core.lock();
         let Behind { memory, offset } = core.heap.behind(core.heap.live(address)?)?;
         let place = match memory {
-            Memory::Plain(address) => Place::Plain(core.unforbidden(|driver| driver.ipc_get(address))?),
+            Memory::Plain(address) => Place::Plain(core.in_relaxed_capture_mode(|driver| driver.ipc_get(address))?),
             Memory::Handles(handles) => {
                 let export = |driver: &dyn Driver| handles.iter().map(|(handle, _)| driver.export(*handle)).collect();
-                let exported: Vec<Exported> = core.unforbidden(export)?;
+                let exported: Vec<Exported> = core.in_relaxed_capture_mode(export)?;
                 let office = offer(&exported)?;
                 let chunk = |(exported, (_, size)): (&Exported, &(_, u64))| {
                     let key = exported.number();
@@ -143,7 +143,7 @@ impl Allocator {
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
                 let core = &mut *self.core.lock();
-                range.address = core.unforbidden(|driver| driver.ipc_open(&memory))?;
+                range.address = core.in_relaxed_capture_mode(|driver| driver.ipc_open(&memory))?;
                 range.plain = true;
                 Ok(core.opened.add(range))
             }
@@ -151,7 +151,7 @@ impl Allocator {
                 // Not under the lock: it waits for the other process.
                 let exported = fetch(&office, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.core.lock();
-                if let Err(error) = core.unforbidden(|driver| range.map(driver, &exported, &chunks)) {
+                if let Err(error) = core.in_relaxed_capture_mode(|driver| range.map(driver, &exported, &chunks)) {
                     core.opened.undo(range, &*self.driver);
                     return Err(error.into());
                 }
@@ -201,8 +201,8 @@ impl Core {
     }
 
     /// Makes calls that captures forbid so that none is harmed.
-    fn unforbidden<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
+    fn in_relaxed_capture_mode<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
         let driver = &*self.driver;
-        unforbidden(driver, self.heap.private.capturing(), || calls(driver))
+        in_relaxed_capture_mode(driver, self.heap.private.capturing(), || calls(driver))
     }
 }

@@ -110,24 +110,23 @@ pub enum CaptureMode {
     Relaxed,
 }
 
-/// Makes calls that a capture may forbid, with the calling thread in relaxed mode: no capture is harmed.
-pub(crate) fn in_relaxed_mode<T>(driver: &dyn Driver, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
-    let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
-    let result = calls();
-    if let Err(error) = driver.exchange_capture_mode(before) {
-        // What was done is done; the thread is only freer than it was.
-        tracing::error!(%error, "a thread stays in relaxed capture mode");
-    }
-    result
-}
-
-/// Makes calls that a capture forbids otherwise, so that none is harmed if one is under way.
-pub(crate) fn unforbidden<T>(
+/// Makes calls that a stream capture forbids otherwise. Where one is under way (`capturing`), the calling thread is in
+/// relaxed mode for as long as they take, so that they are legal and the capture stays valid.
+pub(crate) fn in_relaxed_capture_mode<T>(
     driver: &dyn Driver,
     capturing: bool,
     calls: impl FnOnce() -> DriverResult<T>,
 ) -> DriverResult<T> {
-    if capturing { in_relaxed_mode(driver, calls) } else { calls() }
+    if !capturing {
+        return calls();
+    }
+    let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
+    let result = calls();
+    if let Err(error) = driver.exchange_capture_mode(before) {
+        // The calls were made. All that is wrong is that captures bind the thread less than before.
+        tracing::error!(%error, "a thread stays in relaxed capture mode");
+    }
+    result
 }
 
 /// What `malloc` gave, as another process can open it: a `CUipcMemHandle`.

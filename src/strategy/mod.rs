@@ -16,7 +16,7 @@ mod stitch;
 use crate::blocks::BlockId;
 use crate::config::{Config, Sharing, StrategyKind};
 use crate::deferred::Deferred;
-use crate::driver::{Driver, DriverError, DriverResult, unforbidden};
+use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::StreamId;
@@ -115,12 +115,12 @@ impl Ground<'_> {
 
     /// Plain memory of the device, in a capture too.
     pub(crate) fn malloc(&self, size: u64) -> DriverResult<u64> {
-        self.unforbidden(|| self.driver.malloc(size))
+        self.in_relaxed_capture_mode(|| self.driver.malloc(size))
     }
 
     /// Makes calls that captures forbid so that none is harmed.
-    pub(crate) fn unforbidden<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
-        unforbidden(self.driver, self.capturing(), calls)
+    pub(crate) fn in_relaxed_capture_mode<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
+        in_relaxed_capture_mode(self.driver, self.capturing(), calls)
     }
 }
 

@@ -8,7 +8,7 @@ use super::ladder::grow_within_limit;
 use super::{Ground, Miss, Strategy};
 use crate::blocks::{Block, BlockId};
 use crate::config::Config;
-use crate::driver::{Call, Driver, DriverResult, unforbidden};
+use crate::driver::{Call, Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::PoolId;
@@ -84,7 +84,7 @@ pub(super) fn give(ground: &mut Ground<'_>, pool: u32, address: u64, size: u64) 
     let owner = ground.heap.owner_of(pool);
     let freed = call(ground, owner, |source| guarded("taking a segment back", || source.free(address, size)));
     match freed.transpose()? {
-        None => Ok(ground.unforbidden(|| ground.driver.free(address))?),
+        None => Ok(ground.in_relaxed_capture_mode(|| ground.driver.free(address))?),
         Some(Ok(())) => Ok(()),
         Some(Err(SourceError::Failed(detail))) => Err(Error::Source { pool: owner, detail }),
         Some(Err(SourceError::OutOfMemory)) => {
@@ -123,7 +123,7 @@ fn call<T>(
 ) -> Option<DriverResult<std::result::Result<T, SourceError>>> {
     let (driver, capturing): (&dyn Driver, _) = (ground.driver, ground.capturing());
     let source = ground.heap.private.segments_mut(owner)?.source()?;
-    Some(unforbidden(driver, capturing, || Ok(call(source))))
+    Some(in_relaxed_capture_mode(driver, capturing, || Ok(call(source))))
 }
 
 /// Whether some of these bytes are addresses of a view.

@@ -10,7 +10,7 @@
 use crate::blocks::BlockId;
 use crate::config::Sharing;
 use crate::deferred::destroy_events;
-use crate::driver::{Driver, DriverResult, EventId, in_relaxed_mode};
+use crate::driver::{Driver, DriverResult, EventId, in_relaxed_capture_mode};
 use crate::heap::Request;
 use crate::home::GRANULE;
 use crate::ids::StreamId;
@@ -98,7 +98,7 @@ impl Epochs {
     pub(super) fn ask(&mut self, ground: &mut Ground<'_>) -> DriverResult<()> {
         let sharing = ground.config.sharing != Sharing::Never;
         let pools: Vec<u32> = ground.heap.stream_pools().filter(|_| sharing).collect();
-        in_relaxed_mode(ground.driver, || {
+        in_relaxed_capture_mode(ground.driver, true, || {
             ground.deferred.ask(ground.heap, ground.driver)?;
             pools.iter().try_for_each(|pool| self.poll(ground, *pool))
         })?;
