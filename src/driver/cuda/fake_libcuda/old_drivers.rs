@@ -7,7 +7,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
-use crate::driver::{Driver, StreamId};
+use crate::driver::StreamId;
+use crate::driver::prelude::*;
 use crate::{Allocator, Config, Error, StrategyKind};
 
 /// Keeps the text of warnings.
