@@ -6,6 +6,8 @@
 mod checkpoint;
 mod devices;
 mod giving_back;
+#[cfg(test)]
+mod old_drivers;
 mod private;
 mod segmented;
 mod sharing;

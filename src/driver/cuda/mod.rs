@@ -27,7 +27,7 @@ mod context;
 mod device;
 mod error;
 #[cfg(test)]
-mod fake_libcuda;
+pub(crate) mod fake_libcuda;
 mod ffi;
 mod open;
 mod peer_access;

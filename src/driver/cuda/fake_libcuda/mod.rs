@@ -4,7 +4,7 @@
 //! test is. The tests beside it are those of this folder that need no GPU.
 
 mod calls;
-mod old_drivers;
+pub(crate) mod old_drivers;
 mod peers;
 mod streams;
 
