@@ -92,7 +92,7 @@ impl SimGpu {
     /// [`Status::STREAM_CAPTURE_INVALIDATED`] in a capture that is invalid.
     pub fn launch(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<()> {
         let mut state = self.state.lock();
-        if !state.captures.check_work(stream).map_err(|refusal| refusal.of(Call::Launch))? {
+        if !state.captures.check_work(stream).map_err(|refusal| refusal.into_error(Call::Launch))? {
             return Ok(());
         }
         let mut illegal = None;
@@ -132,7 +132,7 @@ impl SimGpu {
     /// CUDA's status 401 (illegal state) if the stream is being captured already, and
     /// [`Status::STREAM_CAPTURE_UNSUPPORTED`] for the default stream.
     pub fn begin_capture(&self, stream: StreamId, mode: CaptureMode) -> DriverResult<()> {
-        self.state.lock().captures.begin(stream, mode).map_err(|refusal| refusal.of(Call::BeginCapture))
+        self.state.lock().captures.begin(stream, mode).map_err(|refusal| refusal.into_error(Call::BeginCapture))
     }
 
     /// `cuStreamEndCapture`. The capture of the stream, if there is one, is over whatever the answer.
@@ -141,7 +141,7 @@ impl SimGpu {
     /// [`Status::STREAM_CAPTURE_INVALIDATED`] after a call that the capture forbade; CUDA's status 401 (illegal state) if
     /// no capture was begun of this stream, and 908 (wrong thread) for another thread's capture that is not relaxed.
     pub fn end_capture(&self, stream: StreamId) -> DriverResult<()> {
-        self.state.lock().captures.end(stream).map_err(|refusal| refusal.of(Call::EndCapture))
+        self.state.lock().captures.end(stream).map_err(|refusal| refusal.into_error(Call::EndCapture))
     }
 
     /// Makes the `nth` call of that kind from now (1 is the next) fail with `status` and change nothing. Several may be
@@ -248,7 +248,7 @@ impl SimGpu {
         state.stats.add(call, spent);
         self.busy_ns.store(self.busy_ns.load(Ordering::Relaxed).saturating_add(spent), Ordering::Relaxed);
         drop(guard);
-        answer.map(|(value, _)| value).map_err(|refusal| refusal.of(call))
+        answer.map(|(value, _)| value).map_err(|refusal| refusal.into_error(call))
     }
 }
 

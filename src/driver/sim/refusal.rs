@@ -4,7 +4,7 @@
 
 use crate::driver::{Call, DriverError, Status};
 
-/// Why a call is refused; the call itself is added where the answer goes out.
+/// Why a call is refused.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: Status,
@@ -20,7 +20,7 @@ pub(super) fn refuse(status: Status, detail: String) -> Refusal {
 
 impl Refusal {
     /// Returns the error of the call that is refused.
-    pub(super) fn of(self, call: Call) -> DriverError {
+    pub(super) fn into_error(self, call: Call) -> DriverError {
         DriverError::new(call, self.status, self.detail)
     }
 }
