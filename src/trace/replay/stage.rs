@@ -5,7 +5,7 @@
 
 use crate::driver::cuda::{CudaDriver, CudaOpenError};
 use crate::driver::sim::SimGpu;
-use crate::driver::{Driver, DriverResult, StreamId};
+use crate::driver::{Driver, DriverResult, StreamId, Streams};
 use crate::trace::Trace;
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! A libcuda for tests: as much of one as shows that [`CudaDriver`] calls it rightly.
+//! A fake libcuda for tests: as much of one as shows that [`CudaDriver`] calls it rightly.
 //!
-//! Owns: the stand-in, for two devices. It knows nothing of memory; the simulated GPU does. Its state is the thread's, as a
+//! Owns: the fake, for two devices. It knows nothing of memory; the simulated GPU does. Its state is the thread's, as a
 //! test is. The tests beside it are those of this folder that need no GPU.
 
 mod calls;
-mod old_drivers;
+pub(crate) mod old_drivers;
 mod peers;
 mod streams;
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::driver::cuda::CudaOpenError;
-use crate::driver::{Call, Driver, StreamId};
+use crate::driver::prelude::*;
+use crate::driver::{Call, StreamId};
 
 #[test]
 fn only_streams_made_here_are_destroyed_and_once() {
@@ -43,7 +44,7 @@ fn only_streams_that_someone_vouches_for_reach_libcuda() {
     assert_eq!(driver.call_stats(), before);
     driver.destroy_stream(own).unwrap();
     assert_eq!(driver.event_record(event, own).unwrap_err().status, Status::INVALID_HANDLE);
-    // SAFETY: the stand-in does not follow handles.
+    // SAFETY: the fake does not follow handles.
     unsafe { driver.trust_streams() };
     driver.event_record(event, foreign).unwrap();
     let error = driver.event_record(event, StreamId(STREAM_PER_THREAD)).unwrap_err();

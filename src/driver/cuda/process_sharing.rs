@@ -3,14 +3,49 @@
 //! Owns: that a handle is exported once, and which descriptors the driver is given. Who passes them on, and how, is not
 //! known here.
 
-use super::device::CudaDriver;
-use super::driver::{handle_text, unknown_handle};
+use super::device::{CudaDriver, handle_text, unknown_handle};
 use super::ffi::{self, IpcMemHandle};
-use crate::driver::{Call, DriverError, DriverResult, Exported, Handle, IpcMemory, Status};
+use crate::driver::{Call, DriverError, DriverResult, Exported, Handle, IpcMemory, ProcessSharing, Status};
+
+impl ProcessSharing for CudaDriver {
+    fn export(&self, handle: Handle) -> DriverResult<Exported> {
+        self.export_handle(handle)
+    }
+
+    fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
+        self.import_handle(memory, size)
+    }
+
+    fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory> {
+        let mut memory = IpcMemHandle { reserved: [0; 64] };
+        self.demand(
+            Call::IpcGet,
+            || format!("{address:#x}"),
+            // SAFETY: the pointer is to a live value; the driver checks the address against its allocations.
+            |api| unsafe { api.ipc_get_mem_handle(&mut memory, address) },
+        )?;
+        Ok(IpcMemory(memory.reserved))
+    }
+
+    fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
+        let mut address = 0;
+        let memory = IpcMemHandle { reserved: memory.0 };
+        // SAFETY: the pointer is to a live integer; what the bytes name is looked up by the driver, in its own tables.
+        self.demand(Call::IpcOpen, String::new, |api| unsafe {
+            api.ipc_open_mem_handle(&mut address, memory, ffi::IPC_LAZY_ENABLE_PEER_ACCESS)
+        })?;
+        Ok(address)
+    }
+
+    fn ipc_close(&self, address: u64) -> DriverResult<()> {
+        // SAFETY: an address is an integer to the driver, which checks it against what was opened.
+        self.demand(Call::IpcClose, || format!("{address:#x}"), |api| unsafe { api.ipc_close_mem_handle(address) })
+    }
+}
 
 impl CudaDriver {
     #[cfg(unix)]
-    pub(super) fn export_handle(&self, handle: Handle) -> DriverResult<Exported> {
+    fn export_handle(&self, handle: Handle) -> DriverResult<Exported> {
         use std::os::fd::{FromRawFd, OwnedFd};
 
         // Held during the call, so that the handle is not released meanwhile, nor exported twice.
@@ -46,7 +81,7 @@ impl CudaDriver {
     }
 
     #[cfg(unix)]
-    pub(super) fn import_handle(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
+    fn import_handle(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
         use std::os::fd::AsRawFd;
 
         let descriptor = memory.descriptor().as_raw_fd();
@@ -65,33 +100,12 @@ impl CudaDriver {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn export_handle(&self, handle: Handle) -> DriverResult<Exported> {
+    fn export_handle(&self, handle: Handle) -> DriverResult<Exported> {
         Err(DriverError::new(Call::Export, Status::NOT_SUPPORTED, handle_text(handle)))
     }
 
     #[cfg(not(unix))]
-    pub(super) fn import_handle(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
+    fn import_handle(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
         Err(DriverError::new(Call::Import, Status::NOT_SUPPORTED, format!("{size} bytes of {memory:?}")))
-    }
-
-    pub(super) fn get_ipc_memory(&self, address: u64) -> DriverResult<IpcMemory> {
-        let mut memory = IpcMemHandle { reserved: [0; 64] };
-        self.demand(
-            Call::IpcGet,
-            || format!("{address:#x}"),
-            // SAFETY: the pointer is to a live value; the driver checks the address against its allocations.
-            |api| unsafe { api.ipc_get_mem_handle(&mut memory, address) },
-        )?;
-        Ok(IpcMemory(memory.reserved))
-    }
-
-    pub(super) fn open_ipc_memory(&self, memory: &IpcMemory) -> DriverResult<u64> {
-        let mut address = 0;
-        let memory = IpcMemHandle { reserved: memory.0 };
-        // SAFETY: the pointer is to a live integer; what the bytes name is looked up by the driver, in its own tables.
-        self.demand(Call::IpcOpen, String::new, |api| unsafe {
-            api.ipc_open_mem_handle(&mut address, memory, ffi::IPC_LAZY_ENABLE_PEER_ACCESS)
-        })?;
-        Ok(address)
     }
 }

@@ -1,7 +1,8 @@
 //! Other devices' access to memory: one list for all that is mapped, whenever the peer came.
 
 use super::*;
-use crate::driver::{Call, Driver};
+use crate::driver::Call;
+use crate::driver::prelude::*;
 
 const G: u64 = GRANULARITY as u64;
 const ALONE: [(CUdevice, u32); 1] = [(1, MEM_ACCESS_READ_WRITE)];

@@ -1,34 +1,33 @@
-//! Memory that simulated GPUs share, in one process and between processes.
+//! The name that memory of a simulated GPU has outside of it, in this process and in others.
 //!
-//! Owns: how memory is named outside of its GPU: a descriptor holds no bytes of it, only whose it is. Between two GPUs its
-//! size alone is known, and nothing of who else maps it.
+//! Owns: [`SharedMemory`], and how it stands in a descriptor or an IPC handle. A descriptor holds no bytes of the memory,
+//! only whose it is.
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::memory::Memory;
-use super::{Answer, SimGpu, State, refuse};
-use crate::driver::{Exported, Handle, Status};
+use super::refusal::{Answer, refuse};
+use crate::driver::{Exported, Status};
 
-/// What a descriptor, or an IPC handle, says.
+/// Which memory of which simulated GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shared {
+pub(super) struct SharedMemory {
     /// Of the simulated GPU.
     pub(super) identity: u64,
     pub(super) number: u64,
     pub(super) size: u64,
 }
 
-/// Begins what a descriptor says.
+/// The first bytes of a descriptor's content, and of an IPC handle.
 const MAGIC: [u8; 8] = *b"simulate";
 
-/// A number that no other simulated GPU of a running process has.
+/// Returns a number that no other simulated GPU of a running process has.
 pub(super) fn new_identity() -> u64 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     u64::from(process::id()) << 32 | u64::from(COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-impl Shared {
+impl SharedMemory {
     pub(super) fn to_bytes(self) -> [u8; 64] {
         let mut bytes = [0; 64];
         let fields = [MAGIC, self.identity.to_le_bytes(), self.number.to_le_bytes(), self.size.to_le_bytes()];
@@ -46,29 +45,9 @@ impl Shared {
     }
 }
 
-impl SimGpu {
-    pub(super) fn export_handle(&self, state: &mut State, handle: Handle) -> Answer<Exported> {
-        if let Some(exported) = state.exported.get(&handle) {
-            return Ok(exported.clone());
-        }
-        let (number, size) = state.memory.of_handle(handle)?;
-        let exported = descriptor_of(Shared { identity: self.identity, number, size })?;
-        state.exported.insert(handle, exported.clone());
-        Ok(exported)
-    }
-
-    pub(super) fn import_handle(&self, state: &mut State, memory: &Exported, size: u64) -> Answer<Handle> {
-        let shared = read(memory)?;
-        if shared.size != size {
-            return Err(refuse(Status::INVALID_VALUE, format!("{size} bytes of memory of {}", shared.size)));
-        }
-        let memory: &mut Memory = &mut state.memory;
-        if shared.identity == self.identity { memory.import(shared.number) } else { memory.import_foreign(size) }
-    }
-}
-
+/// Returns a new descriptor that names this memory.
 #[cfg(target_os = "linux")]
-fn descriptor_of(shared: Shared) -> Answer<Exported> {
+pub(super) fn descriptor_of(shared: SharedMemory) -> Answer<Exported> {
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::fs::File;
     use std::os::unix::fs::FileExt;
@@ -80,8 +59,9 @@ fn descriptor_of(shared: Shared) -> Answer<Exported> {
     Ok(Exported::new(file.into()))
 }
 
+/// Returns the memory that a descriptor names.
 #[cfg(target_os = "linux")]
-fn read(memory: &Exported) -> Answer<Shared> {
+pub(super) fn read(memory: &Exported) -> Answer<SharedMemory> {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
@@ -90,15 +70,15 @@ fn read(memory: &Exported) -> Answer<Shared> {
     let file = memory.descriptor().try_clone().map(File::from).map_err(|error| unknown(error.to_string()))?;
     let mut bytes = [0; 64];
     file.read_exact_at(&mut bytes, 0).map_err(|error| unknown(error.to_string()))?;
-    Shared::from_bytes(&bytes).ok_or_else(|| unknown("it says something else".to_owned()))
+    SharedMemory::from_bytes(&bytes).ok_or_else(|| unknown("it says something else".to_owned()))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn descriptor_of(_: Shared) -> Answer<Exported> {
+pub(super) fn descriptor_of(_: SharedMemory) -> Answer<Exported> {
     Err(refuse(Status::NOT_SUPPORTED, "memory is exported on Linux only".to_owned()))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn read(_: &Exported) -> Answer<Shared> {
+pub(super) fn read(_: &Exported) -> Answer<SharedMemory> {
     Err(refuse(Status::NOT_SUPPORTED, "memory is imported on Linux only".to_owned()))
 }

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::driver::cuda::CudaOpenError;
-use crate::driver::{Call, CaptureMode, Driver, EventId, Handle, IpcMemory, MemoryInfo, StreamId};
+use crate::driver::prelude::*;
+use crate::driver::{Call, CaptureMode, EventId, Handle, IpcMemory, MemoryInfo, StreamId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Drivers and devices that lack something: what goes on without, said once, and what does not.
+//! Drivers and devices that lack something: what goes on without, said once, and what does not. What an allocator makes of
+//! them is tested with the allocator.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,8 +8,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
-use crate::driver::{Driver, StreamId};
-use crate::{Allocator, Config, Error, StrategyKind};
+use crate::driver::StreamId;
+use crate::driver::prelude::*;
 
 /// Keeps the text of warnings.
 #[derive(Clone, Default)]
@@ -37,50 +38,41 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &Id) {}
 }
 
-/// What was warned of while `run` ran.
-fn warned(run: impl FnOnce()) -> Vec<String> {
+/// Returns the warnings that `run` causes.
+pub(crate) fn warned(run: impl FnOnce()) -> Vec<String> {
     let warnings = Warnings::default();
     tracing::subscriber::with_default(warnings.clone(), run);
     std::mem::take(&mut *warnings.texts.lock().unwrap())
 }
 
-fn allocator(entry_points: EntryPoints, strategy: StrategyKind) -> Result<Allocator, Error> {
-    let driver = CudaDriver::open_with(CudaApi::of(entry_points), 1).unwrap();
-    Allocator::new(Arc::new(driver), Config::with_strategy(strategy))
-}
-
-/// Opens, allocates and gives back by `cudaMalloc` alone; every other strategy is refused.
-fn only_plain_memory_works(entry_points: impl Fn() -> EntryPoints) {
-    for strategy in StrategyKind::ALL.into_iter().filter(|strategy| strategy.needs_virtual_memory()) {
-        let error = allocator(entry_points(), strategy).err().unwrap();
-        assert!(matches!(error, Error::NoVirtualMemory { .. }), "{error}");
-        assert!(error.to_string().contains("which cuda:1 does not have; `caching` works without"), "{error}");
-    }
-    let allocator = allocator(entry_points(), StrategyKind::Caching).unwrap();
-    let address = allocator.allocate(1 << 20, StreamId::DEFAULT).unwrap();
-    allocator.free(address).unwrap();
-    assert_eq!(allocator.empty_cache(), Ok(2 << 20));
-    assert_eq!(with(|state| state.misplaced), 0);
-}
-
-#[test]
-fn a_device_without_virtual_memory_has_plain_memory() {
+/// A device that has no virtual memory, with a driver that could do it.
+pub(crate) fn without_virtual_memory() -> CudaDriver {
     with(|state| state.lacks.push(ATTRIBUTE_VIRTUAL_MEMORY));
-    let texts = warned(|| only_plain_memory_works(entry_points));
-    assert!(texts.is_empty(), "{texts:?}");
+    open()
 }
 
-/// The driver of CUDA 10.1 on a device that could do more.
+/// A device that could do more than its driver, which is that of CUDA 10.1.
+pub(crate) fn of_cuda_10_1() -> CudaDriver {
+    let old = EntryPoints { mem_set_access: None, stream_get_id: None, ..entry_points() };
+    CudaDriver::open_with(CudaApi::of(old), 1).unwrap()
+}
+
+/// A device whose memory comes in pieces of 32 MiB.
+pub(crate) fn with_coarse_granularity() -> CudaDriver {
+    let coarse = EntryPoints { mem_get_allocation_granularity: Some(coarse_granularity), ..entry_points() };
+    CudaDriver::open_with(CudaApi::of(coarse), 1).unwrap()
+}
+
+/// How many calls of this thread were made with another context than they need.
+pub(crate) fn misplaced_calls() -> u32 {
+    with(|state| state.misplaced)
+}
+
 #[test]
-fn a_driver_without_the_calls_has_plain_memory_and_says_why() {
-    let old = || EntryPoints { mem_set_access: None, stream_get_id: None, ..entry_points() };
-    let texts = warned(|| {
-        let driver = CudaDriver::open_with(CudaApi::of(old()), 1).unwrap();
-        assert!(!driver.properties().virtual_memory);
-    });
+fn a_driver_without_the_calls_says_why_it_has_no_virtual_memory() {
+    let texts = warned(|| assert!(!of_cuda_10_1().properties().virtual_memory));
     assert_eq!(texts.len(), 1, "{texts:?}");
     assert!(texts[0].contains("libcuda has no cuMemSetAccess (CUDA 10.2 or newer is needed)"), "{texts:?}");
-    only_plain_memory_works(old);
 }
 
 /// The driver of CUDA 11.2: it has all but the numbers of streams.
@@ -99,14 +91,6 @@ fn a_driver_without_numbers_of_streams_says_so_once() {
     assert!(texts[0].contains("libcuda has no cuStreamGetId (CUDA 12.0 or newer is needed)"), "{texts:?}");
     drop(driver);
     assert_eq!(with(|state| state.releases), 1, "by the older call");
-}
-
-#[test]
-fn memory_in_unknown_pieces_is_refused_where_it_matters() {
-    let coarse = || EntryPoints { mem_get_allocation_granularity: Some(coarse_granularity), ..entry_points() };
-    let error = allocator(coarse(), StrategyKind::Stitch).err().unwrap();
-    assert_eq!(error, Error::Granularity { device: "cuda:1".into(), granularity: 32 << 20 });
-    assert!(allocator(coarse(), StrategyKind::Caching).is_ok());
 }
 
 #[test]
