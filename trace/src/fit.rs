@@ -2,8 +2,8 @@
 //!
 //! Owns: the bisection over the capacity of the simulated device.
 
-use super::Trace;
-use super::replay::{PassReport, ReplayError, ReplayOptions, replay};
+use crate::replay::{PassReport, ReplayError, ReplayOptions, replay};
+use crate::trace::Trace;
 use seamalloc::driver::sim::SimConfig;
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 //!
 //! Owns: the scaling of a trace, and the bisection over its factor.
 
-use super::replay::{ReplayError, ReplayOptions, replay};
-use super::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+use crate::replay::{ReplayError, ReplayOptions, replay};
+use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use serde_json::{Value, json};
 
 /// Steps are made larger in steps of this part: 1%.

@@ -1,6 +1,6 @@
 //! The line that `--json` prints for a pass.
 
-use super::PassReport;
+use super::report::PassReport;
 use crate::fragmentation::{fragmentation_json, round_to};
 use seamalloc::fragmentation::Fragmentation;
 use serde_json::{Map, Value, json};

@@ -3,46 +3,46 @@
 //! Owns: what differs between the two beside the driver's calls: whose the streams are, and what holds a freed block
 //! back.
 
-use crate::Trace;
+use crate::trace::Trace;
 use seamalloc::driver::cuda::{CudaDriver, CudaOpenError};
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Driver, DriverResult, StreamId};
 use std::sync::Arc;
 
 /// A device, and streams on it.
-pub(super) enum Stage {
+pub(super) enum ReplayDevice {
     /// The trace's own handles are streams, the clock is the replay's, and a free completes when the trace says so.
     Sim(Arc<SimGpu>),
     /// Streams are made for the trace's. They run no work, so a free completes when the GPU gets to it.
-    Cuda(CudaStage),
+    Cuda(CudaReplayDevice),
 }
 
 /// A real device and the streams that were made for a replay.
-pub(super) struct CudaStage {
+pub(super) struct CudaReplayDevice {
     driver: Arc<CudaDriver>,
     /// One for each stream of the trace; the default stream stays what it is.
     streams: Vec<StreamId>,
     /// The stream whose use of a block makes its free complete later than it was requested.
-    pub(super) bystander: StreamId,
+    pub(super) side_stream: StreamId,
 }
 
-impl CudaStage {
+impl CudaReplayDevice {
     pub(super) fn new(driver: Arc<CudaDriver>, trace: &Trace) -> Result<Self, CudaOpenError> {
-        let mut stage = Self { driver, streams: Vec::new(), bystander: StreamId::DEFAULT };
+        let mut device = Self { driver, streams: Vec::new(), side_stream: StreamId::DEFAULT };
         for stream in &trace.streams {
-            let own = if *stream == StreamId::DEFAULT { *stream } else { stage.driver.create_stream()? };
-            stage.streams.push(own);
+            let own = if *stream == StreamId::DEFAULT { *stream } else { device.driver.create_stream()? };
+            device.streams.push(own);
         }
-        stage.bystander = stage.driver.create_stream()?;
-        Ok(stage)
+        device.side_stream = device.driver.create_stream()?;
+        Ok(device)
     }
 
     fn all(&self) -> impl Iterator<Item = StreamId> + '_ {
-        self.streams.iter().copied().chain([self.bystander])
+        self.streams.iter().copied().chain([self.side_stream])
     }
 }
 
-impl Drop for CudaStage {
+impl Drop for CudaReplayDevice {
     fn drop(&mut self) {
         for stream in self.all().filter(|stream| *stream != StreamId::DEFAULT) {
             if let Err(error) = self.driver.destroy_stream(stream) {
@@ -52,11 +52,11 @@ impl Drop for CudaStage {
     }
 }
 
-impl Stage {
+impl ReplayDevice {
     pub(super) fn driver(&self) -> &dyn Driver {
         match self {
             Self::Sim(sim) => &**sim,
-            Self::Cuda(stage) => &*stage.driver,
+            Self::Cuda(device) => &*device.driver,
         }
     }
 
@@ -64,7 +64,7 @@ impl Stage {
     pub(super) fn streams(&self, trace: &Trace) -> Vec<StreamId> {
         match self {
             Self::Sim(_) => trace.streams.clone(),
-            Self::Cuda(stage) => stage.streams.clone(),
+            Self::Cuda(device) => device.streams.clone(),
         }
     }
 
@@ -84,10 +84,10 @@ impl Stage {
     }
 
     /// A pass is over, and the next begins when the GPU has passed all of it.
-    pub(super) fn settle(&self) -> DriverResult<()> {
+    pub(super) fn synchronize(&self) -> DriverResult<()> {
         match self {
             Self::Sim(_) => Ok(()),
-            Self::Cuda(stage) => stage.all().try_for_each(|stream| stage.driver.stream_synchronize(stream)),
+            Self::Cuda(device) => device.all().try_for_each(|stream| device.driver.stream_synchronize(stream)),
         }
     }
 }
