@@ -11,7 +11,7 @@ use random::Random;
 use script::Step::{self, Allocate, EmptyCache, Finish, Free, Use};
 use script::{Run, advised, balanced, follow};
 use seamalloc::driver::{Call, Status, StreamId};
-use seamalloc::shortage::{Advice, Cause};
+use seamalloc::out_of_memory::{Advice, Cause};
 use seamalloc::{Error, Fragmentation, OutOfMemory, StrategyKind};
 
 const KIB: u64 = 1 << 10;

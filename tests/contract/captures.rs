@@ -3,7 +3,7 @@
 use crate::graph::{GRAPH, capture, graph_of};
 use crate::{MAIN, MIB, SIDE, Subject, calls, on, reserved};
 use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
-use seamalloc::driver::{Call, CallStats, Driver, Status, StreamId};
+use seamalloc::driver::{Call, CallStats, Driver, Status, StreamCapture, StreamId};
 use seamalloc::{Allocator, Error, Route};
 
 const MODES: [CaptureMode; 3] = [CaptureMode::Global, CaptureMode::ThreadLocal, CaptureMode::Relaxed];

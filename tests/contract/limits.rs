@@ -2,18 +2,51 @@
 
 use crate::random::Random;
 use crate::step::step;
-use crate::watch::Watch;
 use crate::{MAIN, MIB, SMALL_CHUNKS, Subject, balanced, reserved};
-use seamalloc::driver::sim::SimConfig;
-use seamalloc::driver::{Call, Driver, Status};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, Handle, Status};
 use seamalloc::{Allocator, Config, Error, StrategyKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An allocator on a simulated device that is watched.
-fn on(kind: StrategyKind, device: &str, options: &str) -> (Arc<Watch>, Allocator) {
-    let gpu = Arc::new(Watch::new(SimConfig::parse(device).unwrap()));
+/// A simulated GPU that knows the most bytes that were held at any moment.
+struct Peak {
+    sim: SimGpu,
+    most: AtomicU64,
+}
+
+impl Peak {
+    fn most_held(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    fn note(&self) {
+        let info = self.sim.memory_info().unwrap();
+        self.most.fetch_max(info.total - info.free, Ordering::Relaxed);
+    }
+}
+
+impl ForwardingDriver for Peak {
+    fn inner(&self) -> &dyn Driver {
+        &self.sim
+    }
+    fn create(&self, size: u64) -> DriverResult<Handle> {
+        let handle = self.inner().create(size)?;
+        self.note();
+        Ok(handle)
+    }
+    fn malloc(&self, size: u64) -> DriverResult<u64> {
+        let address = self.inner().malloc(size)?;
+        self.note();
+        Ok(address)
+    }
+}
+
+fn on(kind: StrategyKind, device: &str, options: &str) -> (Arc<Peak>, Allocator) {
+    let sim = SimGpu::new(SimConfig::parse(device).unwrap()).unwrap();
+    let gpu = Arc::new(Peak { sim, most: AtomicU64::new(0) });
     let config = Config { strategy: kind, ..Config::parse(&format!("{SMALL_CHUNKS},{options}")).unwrap() };
-    let allocator = Allocator::new(Arc::<Watch>::clone(&gpu), config).unwrap();
+    let allocator = Allocator::new(Arc::<Peak>::clone(&gpu), config).unwrap();
     (gpu, allocator)
 }
 
@@ -22,10 +55,10 @@ pub(crate) fn growth_reaches_the_limit_and_no_further(Subject { kind, .. }: Subj
     assert!(allocator.allocate(100 * MIB + 1, MAIN).unwrap_err().is_out_of_memory());
     let all = allocator.allocate(100 * MIB, MAIN).unwrap();
     assert_eq!(reserved(&allocator), 100 * MIB, "{kind}");
-    let created = [Call::Create, Call::Malloc].map(|call| gpu.call_stats().get(call).count);
+    let created = [Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count);
     let Err(Error::OutOfMemory(report)) = allocator.allocate(1, MAIN) else { panic!("{kind}: beyond the limit") };
     assert_eq!(report.limit, Some(100 * MIB));
-    assert_eq!([Call::Create, Call::Malloc].map(|call| gpu.call_stats().get(call).count), created, "{kind}");
+    assert_eq!([Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count), created, "{kind}");
     allocator.free(all).unwrap();
     // What is free in another pool makes room.
     allocator.allocate(1, MAIN).unwrap();

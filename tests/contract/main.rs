@@ -56,8 +56,6 @@ mod simulated;
 mod source;
 #[path = "../release/step.rs"]
 mod step;
-#[path = "../release/watch.rs"]
-mod watch;
 
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver, StreamId};

@@ -5,7 +5,7 @@ use crate::source::{Mishap, POOL, Source, opened};
 use crate::{MAIN, MIB, SIDE, Subject, balanced, reserved, with_options};
 use seamalloc::driver::sim::Range;
 use seamalloc::observer::{Action, Event, Observer};
-use seamalloc::shortage::Cause;
+use seamalloc::out_of_memory::Cause;
 use seamalloc::{Error, PoolId, Route};
 use std::sync::{Arc, Mutex};
 

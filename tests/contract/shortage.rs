@@ -5,7 +5,7 @@ use crate::script::{Run, advised, balanced, follow};
 use crate::{MAIN, MIB, SIDE, Subject, on};
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use seamalloc::fragmentation::Owner;
-use seamalloc::shortage::{Advice, Cause, Limit};
+use seamalloc::out_of_memory::{Advice, Cause, Limit};
 use seamalloc::{Allocator, Config, Error, Route};
 use std::sync::Arc;
 

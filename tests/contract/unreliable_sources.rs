@@ -4,7 +4,7 @@
 use crate::random::Random;
 use crate::{MIB, Subject, with_options};
 use seamalloc::driver::sim::{Range, SimGpu};
-use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::driver::{Call, PlainMemory, Status, StreamId};
 use seamalloc::{Allocator, Error, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};

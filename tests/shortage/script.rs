@@ -6,7 +6,7 @@ use crate::simulated;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::fragmentation::Owner;
-use seamalloc::shortage::{Advice, Limit};
+use seamalloc::out_of_memory::{Advice, Limit};
 use seamalloc::{Allocator, Config, Error, Fragmentation, OutOfMemory};
 use std::sync::Arc;
 
