@@ -11,7 +11,7 @@ mod simulated;
 use liar::Liar;
 use random::Random;
 use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
-use seamalloc::driver::{Call, CallStats, Driver, EventId, Handle, StreamId};
+use seamalloc::driver::{Call, CallStats, EventId, Events, Handle, PlainMemory, StreamId, Streams, VirtualMemory};
 use seamalloc::observer::{Action, Event};
 use seamalloc::rounding::{ROUNDUP_INTERVALS, round_size, segment_size};
 use seamalloc::{Allocator, Config, OutOfMemory, PoolId, StrategyKind};
