@@ -297,11 +297,7 @@ fn asks_for_test(tokens: TokenStream) -> bool {
                 }
                 negated = word == "not";
             }
-            TokenTree::Group(group) => {
-                if !negated && asks_for_test(group.stream()) {
-                    return true;
-                }
-            }
+            TokenTree::Group(group) if !negated && asks_for_test(group.stream()) => return true,
             _ => {}
         }
     }
