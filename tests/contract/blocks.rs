@@ -45,7 +45,7 @@ pub(crate) fn live_blocks_share_no_byte(Subject { kind, .. }: Subject) {
         } else {
             let (range, pieces) = live.swap_remove(random.below(live.len() as u64) as usize);
             assert_eq!(gpu.physical(range), pieces, "{kind}, step {step}: a live block's memory stays where it is");
-            taken.give_back(&pieces);
+            taken.release(&pieces);
             allocator.free(range.address).unwrap();
         }
     }
