@@ -3,12 +3,13 @@
 //! Owns: the order of things in an allocation. A hit is `Heap::fit` and `Heap::hand_out`. A miss goes on until it finds a
 //! block: what other streams have passed, the strategy by cheap means, the program's callbacks, the strategy by all means.
 
+use super::callbacks::Calls;
 use super::core::{Allocator, Core};
 use crate::backing::{Miss, map_home, reclaim_private_pools};
 use crate::config::rounding::{MAX_REQUEST, round_size};
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request, ViewUsage};
-use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
+use crate::ids::{BlockId, PoolId, StreamId};
 use crate::span::Span;
 use crate::strategy::{Means, Rules, serve_own_segments};
 use parking_lot::MutexGuard;
@@ -57,8 +58,22 @@ impl Allocator {
         let size = bounded(size)?;
         let guard = &mut self.core.lock();
         let core = &mut **guard;
-        let owner = if core.has_pre_work { core.poll_before_request(stream)? } else { None };
-        self.serve(guard, Order { size, stream, owner })
+        if core.has_pre_work
+            && let Some(owner) = core.poll_before_request(stream)?
+        {
+            return self.serve_private(guard, &Order { size, stream, owner: Some(owner) }, owner);
+        }
+        let request = core.public_request(size, stream)?;
+        let id = core.heap.fit(&request, &core.rules.fit);
+        if id.is_none() {
+            return self.miss(guard, &Order { size, stream, owner: None }, Prepared { request, private: None });
+        }
+        if core.heap.is_bare(id, request.size) {
+            core.map_bare(id, &request)?;
+        }
+        let address = core.heap.hand_out(id, &request, &core.rules.fit)?;
+        core.checked()?;
+        Ok(address)
     }
 
     /// As [`Self::allocate`], from a private pool, whatever is routed where.
@@ -75,7 +90,7 @@ impl Allocator {
         }
         let size = bounded(size)?;
         core.poll()?;
-        self.serve(guard, Order { size, stream, owner: Some(pool) })
+        self.serve_private(guard, &Order { size, stream, owner: Some(pool) }, pool)
     }
 
     /// As [`Self::allocate_in`], of what the pool holds free in one range: `None` where there is no such range. No new
@@ -91,47 +106,58 @@ impl Allocator {
         }
         let size = bounded(size)?;
         core.poll()?;
-        let prepared = core.prepare(&Order { size, stream, owner: Some(pool) })?;
+        let prepared = core.private_request(&Order { size, stream, owner: Some(pool) }, pool)?;
         let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
         let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
         core.make_usable(id, &prepared.request)?;
         core.hand_out(id, &prepared).map(Some)
     }
 
-    fn serve(&self, guard: &mut MutexGuard<'_, Core>, order: Order) -> Result<u64> {
-        let core = &mut **guard;
-        let mut prepared = core.prepare(&order)?;
-        let mut id = core.fit(&prepared);
-        if id.is_none() {
-            (prepared, id) = self.miss(guard, &order, prepared)?;
-        } else {
-            core.make_usable(id, &prepared.request)?;
-        }
+    /// Serves a request of a private pool. It differs from any other in what it may take, and in what is noted of it.
+    fn serve_private(&self, guard: &mut MutexGuard<'_, Core>, order: &Order, owner: PoolId) -> Result<u64> {
+        let prepared = guard.private_request(order, owner)?;
+        let Some(id) = guard.fit(&prepared).some() else { return self.miss(guard, order, prepared) };
+        guard.make_usable(id, &prepared.request)?;
         guard.hand_out(id, &prepared)
     }
 
-    /// Finds a block for a request that no free block fits: by the strategy, then by callbacks, then by the last resort.
+    /// Serves a request that no free block fits: by the strategy, then by callbacks, then by the last resort.
     #[cold]
-    fn miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<(Prepared, BlockId)> {
+    fn miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, mut prepared: Prepared) -> Result<u64> {
         if let Some(id) = core.fit_after_poll(&prepared)? {
-            return Ok((prepared, id));
+            return core.hand_out(id, &prepared);
         }
-        let Some(mut calls) = self.callbacks.begin() else {
-            let found = core.ask_strategy(&prepared, Means::All)?;
-            return core.found(prepared, found);
+        let found = match self.callbacks.begin() {
+            None => core.ask_strategy(&prepared, Means::All)?,
+            Some(calls) => {
+                let found = core.ask_strategy(&prepared, Means::Cheap)?;
+                if found.is_ok() { found } else { Self::call_back(core, order, &mut prepared, calls)? }
+            }
         };
-        if let Ok(id) = core.ask_strategy(&prepared, Means::Cheap)? {
-            return Ok((prepared, id));
+        match found {
+            Ok(id) => core.hand_out(id, &prepared),
+            Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
         }
+    }
+
+    /// Asks the program for memory, and tries again after each callback that freed something; by all means in the end.
+    fn call_back(
+        core: &mut MutexGuard<'_, Core>,
+        order: &Order,
+        prepared: &mut Prepared,
+        mut calls: Calls<'_>,
+    ) -> Result<Found> {
         let pressure = core.pressure(&prepared.request);
         while let Some(freed) = MutexGuard::unlocked(core, || calls.next(&pressure)) {
-            if freed && let (prepared, Ok(id)) = core.retry(order, Means::Cheap)? {
-                return Ok((prepared, id));
+            if freed && let (again, Ok(id)) = core.retry(order, Means::Cheap)? {
+                *prepared = again;
+                return Ok(Ok(id));
             }
         }
         // Other threads have had the lock meanwhile.
-        let (prepared, found) = core.retry(order, Means::All)?;
-        core.found(prepared, found)
+        let (again, found) = core.retry(order, Means::All)?;
+        *prepared = again;
+        Ok(found)
     }
 }
 
@@ -148,40 +174,37 @@ impl Core {
         Ok(route)
     }
 
-    /// Makes a request of an order: rounded, and of a pool.
-    #[inline]
-    fn prepare(&mut self, order: &Order) -> Result<Prepared> {
-        let size = round_size(order.size, &self.config.roundup_power2_divisions);
-        if let Some(owner) = order.owner {
-            return self.prepare_private(order, owner, size);
-        }
-        let (pool, class) = match self.heap.pool_for(order.stream, size) {
+    /// Makes a request: rounded, and of the pool of its stream.
+    #[inline(always)]
+    fn public_request(&mut self, requested: u64, stream: StreamId) -> Result<Request> {
+        let size = round_size(requested, &self.config.roundup_power2_divisions);
+        let (pool, class) = match self.heap.pool_for(stream, size) {
             Some(known) => known,
-            None => self.register_stream(order.stream, size)?,
+            None => self.register_stream(stream, size)?,
         };
-        Ok(Prepared { request: request(order, size, pool, class), private: None })
+        Ok(Request { size, requested, pool, class })
     }
 
-    #[cold]
-    fn prepare_private(&mut self, order: &Order, owner: PoolId, size: u64) -> Result<Prepared> {
+    /// Makes a request of an order for a private pool, which has pools of its own for the stream.
+    fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
+        let size = round_size(order.size, &self.config.roundup_power2_divisions);
         let stream = self.driver.canonical_stream(order.stream)?;
         // The default stream cannot be captured, and asking about it may be refused while another is.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
         let (pool, class) = self.heap.private_pool(owner, stream, size, captured);
         let unsplit = self.heap.private().segments(owner).map(|own| own.are_unsplit());
-        Ok(Prepared { request: request(order, size, pool, class), private: Some(Private { owner, captured, unsplit }) })
+        let request = Request { size, requested: order.size, pool, class };
+        Ok(Prepared { request, private: Some(Private { owner, captured, unsplit }) })
     }
 
     /// Takes the free block that serves a request best, or none.
-    #[inline]
     fn fit(&mut self, prepared: &Prepared) -> BlockId {
         let rules = fit_rules(&self.rules, &self.own_rules, prepared);
         self.heap.fit(&prepared.request, rules)
     }
 
     /// Hands out a block that is in no index. Returns its address.
-    #[inline]
     fn hand_out(&mut self, id: BlockId, prepared: &Prepared) -> Result<u64> {
         let rules = fit_rules(&self.rules, &self.own_rules, prepared);
         let address = self.heap.hand_out(id, &prepared.request, rules)?;
@@ -193,7 +216,6 @@ impl Core {
     }
 
     /// Sees to it that a free block which was found has memory at its addresses.
-    #[inline]
     fn make_usable(&mut self, id: BlockId, request: &Request) -> Result<()> {
         if self.heap.is_bare(id, request.size) { self.map_bare(id, request) } else { Ok(()) }
     }
@@ -224,10 +246,13 @@ impl Core {
     /// The request again, from the start: anything may have become of its pool meanwhile.
     fn retry(&mut self, order: &Order, means: Means) -> Result<(Prepared, Found)> {
         self.poll()?;
-        if let Some(pool) = order.owner {
-            self.heap.private().exists(pool)?;
-        }
-        let prepared = self.prepare(order)?;
+        let prepared = match order.owner {
+            None => Prepared { request: self.public_request(order.size, order.stream)?, private: None },
+            Some(owner) => {
+                self.heap.private().exists(owner)?;
+                self.private_request(order, owner)?
+            }
+        };
         let found = match self.fit(&prepared).some() {
             None => self.ask_strategy(&prepared, means)?,
             Some(id) => {
@@ -259,14 +284,6 @@ impl Core {
             Err(Miss::Failed(error)) => Err(error),
         }
     }
-
-    /// Makes an error of too little memory.
-    fn found(&mut self, prepared: Prepared, found: Found) -> Result<(Prepared, BlockId)> {
-        match found {
-            Ok(id) => Ok((prepared, id)),
-            Err(refused) => Err(self.out_of_memory(&prepared.request, refused)),
-        }
-    }
 }
 
 /// Returns how a request finds its block.
@@ -276,10 +293,6 @@ fn fit_rules<'a>(rules: &'a Rules, own: &'a [FitRules; 2], prepared: &Prepared) 
         None => &rules.fit,
         Some(unsplit) => &own[usize::from(unsplit)],
     }
-}
-
-fn request(order: &Order, size: u64, pool: PoolIndex, class: Class) -> Request {
-    Request { size, requested: order.size, pool, class }
 }
 
 /// Refuses what no device has.

@@ -72,6 +72,7 @@ impl Allocator {
 }
 
 impl Core {
+    #[inline]
     pub(super) fn free(&mut self, address: u64) -> Result<()> {
         let id = self.heap.take_live(address)?;
         self.free_taken(id)

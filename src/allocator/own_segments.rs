@@ -13,7 +13,7 @@ use crate::ids::PoolId;
 /// what differs is where its memory comes from, and that it goes back there when the pool has ended.
 ///
 /// ```
-/// use seamalloc::driver::{Driver, StreamId, sim::{SimConfig, SimGpu}};
+/// use seamalloc::driver::{PlainMemory, StreamId, sim::{SimConfig, SimGpu}};
 /// use seamalloc::{Allocator, Config, PoolId, SegmentSource, Segments, SourceError};
 /// use std::sync::Arc;
 ///

@@ -71,6 +71,7 @@ impl Heap {
 
     /// The bytes of a block become free: it merges with its neighbours and enters the index. Returns the block that is left,
     /// how many were joined to it, and their bytes.
+    #[inline]
     pub(super) fn free_bytes(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         if self.rules.adopts_idle && self.blocks[id].kind == Kind::Home {
             self.adopt_idle(id);
@@ -82,6 +83,7 @@ impl Heap {
     }
 
     /// Puts a block that becomes free now into the index of its pool.
+    #[inline]
     pub(super) fn insert_freed(&mut self, id: BlockId) {
         let Block { pool, kind, .. } = self.blocks[id];
         self.blocks[id].freed_at = if kind == Kind::Home {
@@ -152,12 +154,14 @@ impl Heap {
     }
 
     /// Adds a block right behind `id`; `None` when the table is full.
+    #[inline]
     pub(super) fn insert_after(&mut self, id: BlockId, block: Block) -> Option<BlockId> {
         let new = self.blocks.insert(block)?;
         self.link_after(id, new);
         Some(new)
     }
 
+    #[inline]
     fn link_after(&mut self, id: BlockId, new: BlockId) {
         self.blocks.link_after(id, new);
         let Block { address, kind, .. } = self.blocks[new];

@@ -70,6 +70,7 @@ impl Heap {
     }
 
     /// Takes a live allocation out of the address table, on the way to freeing it.
+    #[inline]
     pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.addresses.remove(&address).ok_or_else(|| not_live(address))
     }
