@@ -25,9 +25,9 @@ pub(crate) fn malloc_segment(
 
 /// Gives a segment back to the driver whose only block is free.
 pub(crate) fn release_segment(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
-    context.heap.malloc_segment_goes(id);
+    context.heap.notify_segment_free(id);
     let freed = context.driver.free(context.heap.block(id).address);
-    freed.inspect_err(|_| context.heap.malloc_segment_stays(id))?;
+    freed.inspect_err(|_| context.heap.notify_segment_kept(id))?;
     context.heap.remove_malloc_segment(id);
     Ok(())
 }
@@ -67,7 +67,7 @@ pub(crate) fn whole_segments(heap: &Heap) -> Vec<BlockId> {
 /// hinders nothing else.
 pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result<Option<Error>> {
     let mut released = context.heap.private().released();
-    released.retain(|pool| context.heap.has_something_to_reclaim(*pool));
+    released.retain(|pool| context.heap.is_reclaimable(*pool));
     if released.is_empty() || context.capturing() {
         return Ok(None);
     }
@@ -89,12 +89,12 @@ pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: Poo
     let mut failed = None;
     for id in context.heap.whole_segments_of(owner) {
         let (pool, span) = (context.heap.block(id).pool, context.heap.block(id).span());
-        context.heap.malloc_segment_goes(id);
+        context.heap.notify_segment_free(id);
         let Err(error) = give_back(context, pool, span) else {
             context.heap.remove_malloc_segment(id);
             continue;
         };
-        context.heap.malloc_segment_stays(id);
+        context.heap.notify_segment_kept(id);
         if !matches!(error, Error::Source { .. }) {
             return Err(error);
         }
