@@ -151,7 +151,7 @@ impl BlockTable {
         self.live
     }
 
-    /// Returns bytes of host memory that the table takes.
+    /// Returns the bytes of host memory that the table takes.
     pub(crate) fn host_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Block>()
     }

@@ -79,7 +79,7 @@ impl ChunkMap {
         home
     }
 
-    /// Returns bytes of host memory in the tables.
+    /// Returns the bytes of host memory in the tables.
     pub(crate) fn host_bytes(&self) -> usize {
         self.first.capacity() * 8 + self.begun.capacity() * 16 + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }

@@ -14,6 +14,7 @@
 //! | stitched | blocks that are handed out through views |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
 //! | notify, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
+//! | check | the rules that always hold |
 
 mod block;
 mod check;

@@ -272,6 +272,6 @@ impl Heap {
         if start == 0 || !start.is_multiple_of(alignment) || start.checked_add(size).is_none() {
             return false;
         }
-        !self.segments.iter().flatten().any(|other| other.span.meets(&span).is_some())
+        !self.segments.iter().flatten().any(|other| other.span.intersection(&span).is_some())
     }
 }

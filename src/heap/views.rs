@@ -118,7 +118,7 @@ impl Views {
         self.slots.len() - self.vacant.len()
     }
 
-    /// Returns bytes of address space of all views together.
+    /// Returns the bytes of address space of all views together.
     pub(crate) fn address_space(&self) -> u64 {
         self.address_space
     }
