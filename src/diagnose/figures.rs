@@ -6,7 +6,7 @@ use crate::config::{Increase, Limit, StrategyKind};
 use crate::heap::{GRANULE, Heap, Request, ViewUsage};
 use crate::ids::Class;
 use crate::report::fragmentation::{Fragmentation, Owner};
-use crate::strategy::{Assumption, OWN_SEGMENTS_LIKE, Strategy};
+use crate::strategy::{Assumption, OWN_SEGMENTS_STRATEGY, Strategy};
 
 /// Where an advice depends on how memory would lie under another option, it is given only if this part (1/n) of the
 /// bytes in use, and at least `LEAST_MARGIN`, would be left over: chunks that are partly in use may lose that much. The
@@ -46,7 +46,7 @@ impl<'a> Figures<'a> {
     pub(super) fn new(input: &'a ReportInput<'a>, memory: &'a Fragmentation) -> Self {
         let ReportInput { heap, config, request, limits, .. } = *input;
         let segmented = heap.is_segmented(request.pool);
-        let strategy = if segmented { OWN_SEGMENTS_LIKE } else { input.strategy };
+        let strategy = if segmented { OWN_SEGMENTS_STRATEGY } else { input.strategy };
         let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
         let room = input.device.map_or(0, |info| info.free).min(limits.room(heap.reserved()));
         let needed = (memory.allocated + memory.pending + memory.unsettled).saturating_add(request.size);
