@@ -10,7 +10,7 @@
 //! A request of whole chunks (larger ones are rounded up) is served by the first of these states that holds:
 //! 1. exact match: an inactive pBlock, else an inactive sBlock, of exactly this size;
 //! 2. single block: the smallest larger pBlock is split; else the head of an inactive sBlock of up to `reuseLimit`
-//! times the size serves, as in the authors' release;
+//!    times the size serves, as in the authors' release;
 //! 3. multiple blocks, from `fragLimit` bytes on: free pBlocks, the largest first, are stitched, the last one split;
 //! 4. insufficient blocks: the missing bytes are created as one more pBlock, and stitched to all that is free; below
 //!    `fragLimit` a whole pBlock is created, of the size that PyTorch would give a segment;
