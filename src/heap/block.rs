@@ -9,7 +9,7 @@ use crate::ids::{BlockId, PoolIndex, SegmentId, ViewId};
 use crate::span::Span;
 use std::ops::{Index, IndexMut};
 
-/// What a block is doing.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
@@ -27,7 +27,7 @@ pub(crate) enum State {
     Piece,
 }
 
-/// What stands behind a block's addresses.
+/// The kind of memory that a block is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {

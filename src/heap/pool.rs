@@ -58,7 +58,7 @@ impl Pool {
 pub(super) struct Pools(Vec<Pool>);
 
 impl Pools {
-    /// Returns how many there are.
+    /// Returns how many pools there are.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -17,7 +17,7 @@ use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::pool::PoolStats;
 
 impl Heap {
-    /// Returns whether a pool is part of a private pool, or of nothing.
+    /// Returns whether a pool is part of a private pool, or vacant.
     pub(crate) fn is_private(&self, pool: PoolIndex) -> bool {
         self.pools[pool].private
     }

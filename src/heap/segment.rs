@@ -3,7 +3,7 @@
 use crate::ids::{BlockId, Handle, PoolIndex};
 use crate::span::Span;
 
-/// What stands behind a segment's addresses.
+/// How the addresses of a segment get memory.
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// One `malloc`.

@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 
 /// How many views are examined for one request.
 const MAX_TRIED: usize = 32;
-/// How many plans are remembered with the views that served them. A step of training makes some dozen to some hundred.
+/// How many plans are remembered with the views that served them. A step of training makes dozens to hundreds of plans.
 const MAX_PLANS: usize = 4096;
 /// How many views are remembered for one plan.
 const MAX_VIEWS_PER_PLAN: u8 = 8;

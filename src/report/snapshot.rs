@@ -78,7 +78,7 @@ impl SegmentInfo {
         self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.size).fold(0, u64::saturating_add)
     }
 
-    /// Returns the bytes requested of the blocks counted in [`Self::active_size`].
+    /// Returns the requested bytes of the blocks counted in [`Self::active_size`].
     #[must_use]
     pub fn requested_size(&self) -> u64 {
         self.blocks

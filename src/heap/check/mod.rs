@@ -14,7 +14,7 @@ use crate::ids::{BlockId, Class};
 /// The broken rule and its place, if any.
 pub(super) type Checked = std::result::Result<(), String>;
 
-/// What the walk over the blocks has found.
+/// The sums of the walk over the blocks.
 #[derive(Default)]
 struct Found {
     /// By class.
