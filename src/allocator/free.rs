@@ -18,8 +18,8 @@ impl Allocator {
     /// [`Allocator::record_stream`], once they have passed this point.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there; [`Error::Driver`] if an event could not be
-    /// recorded, and the allocation stays live.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live.
     pub fn free(&self, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());

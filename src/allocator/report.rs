@@ -12,7 +12,7 @@ impl Allocator {
     /// Returns the address and size in bytes of the live allocation that starts at `address`, rounding included.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn size_of(&self, address: u64) -> Result<u64> {
         let core = self.core.lock();
         Ok(core.heap.block(core.heap.live(address)?).size)
