@@ -1,7 +1,8 @@
-//! Allocations: the one path of every request, to a public pool or a private one.
+//! Allocation: the one path of every request, to a public pool or a private one.
 //!
-//! Owns: the order of things in an allocation. A hit is `Heap::fit` and `Heap::hand_out`. A miss goes on until it finds a
-//! block: what other streams have passed, the strategy by cheap means, the program's callbacks, the strategy by all means.
+//! Owns: the order of steps in an allocation. A hit is `Heap::fit` and `Heap::hand_out`. A miss tries, until it finds a
+//! block: memory that other streams have passed, the strategy by cheap means, the program's callbacks, and the strategy
+//! by all means.
 
 use super::callbacks::Calls;
 use super::core::{Allocator, Core};
@@ -14,17 +15,17 @@ use crate::span::Span;
 use crate::strategy::{Means, Rules, serve_own_segments};
 use parking_lot::MutexGuard;
 
-/// What a program asks for.
+/// A request as the program makes it.
 #[derive(Clone, Copy)]
 struct Order {
     /// In bytes, not 0.
     size: u64,
     stream: StreamId,
-    /// The private pool that it is for.
+    /// The private pool that it names.
     owner: Option<PoolId>,
 }
 
-/// A request, and what is special about it if it is of a private pool.
+/// A request for a pool, and its details if the pool is private.
 #[derive(Clone, Copy)]
 pub(super) struct Prepared {
     pub(super) request: Request,
@@ -36,21 +37,21 @@ struct Private {
     owner: PoolId,
     /// Whether a stream capture takes the block.
     captured: bool,
-    /// Whether the pool has segments of its own, and if so whether they stay whole.
+    /// If the pool has segments of its own: whether these stay unsplit.
     unsplit: Option<bool>,
 }
 
-/// What a miss came to: a block, or what views would have taken with one that the bounds forbade.
+/// The result of a miss: a block, or how much views would have taken with one that the bounds forbade.
 type Found = std::result::Result<BlockId, Option<ViewUsage>>;
 
 impl Allocator {
-    /// `size` bytes for work on `stream`, at an address that is a multiple of 512. 0 bytes get address 0, which
-    /// [`Allocator::free`] takes back without doing anything.
+    /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512. For 0 bytes it is
+    /// address 0, which [`Allocator::free`] ignores.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with a report after everything that could be given back was; [`Error::RequestTooLarge`];
-    /// [`Error::Driver`] where a driver call failed otherwise; [`Error::Source`] where the source of a private pool did, to
-    /// which the request was routed. Nothing has changed for live allocations.
+    /// [`Error::OutOfMemory`] with a report, after everything that could be was given back; [`Error::RequestTooLarge`];
+    /// [`Error::Driver`] if a driver call failed for another reason; [`Error::Source`] if the request was routed to a
+    /// private pool whose source failed. Nothing has changed for live allocations.
     pub fn allocate(&self, size: u64, stream: StreamId) -> Result<u64> {
         if size == 0 {
             return Ok(0);
@@ -76,10 +77,10 @@ impl Allocator {
         Ok(address)
     }
 
-    /// As [`Self::allocate`], from a private pool, whatever is routed where.
+    /// Does the same as [`Self::allocate`], from a private pool, whatever is routed where.
     ///
     /// # Errors
-    /// Those of [`Self::allocate`]; [`Error::UnknownPool`] where nobody uses the pool; [`Error::Source`] where its own source
+    /// Those of [`Self::allocate`]; [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
     /// failed.
     pub fn allocate_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
         let guard = &mut self.core.lock();
@@ -93,11 +94,11 @@ impl Allocator {
         self.serve_private(guard, &Order { size, stream, owner: Some(pool) }, pool)
     }
 
-    /// As [`Self::allocate_in`], of what the pool holds free in one range: `None` where there is no such range. No new
-    /// memory is taken, and nothing waited for.
+    /// Does the same as [`Self::allocate_in`], from free memory that the pool holds in one range. Returns `None` if
+    /// there is no such range. No new memory is taken, and nothing is waited for.
     ///
     /// # Errors
-    /// Those of [`Self::allocate_in`], but for [`Error::OutOfMemory`].
+    /// Those of [`Self::allocate_in`], except [`Error::OutOfMemory`].
     pub fn allocate_held_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().used(pool)?;
@@ -154,7 +155,7 @@ impl Allocator {
                 return Ok(Ok(id));
             }
         }
-        // Other threads have had the lock meanwhile.
+        // Other threads may have taken the lock meanwhile.
         let (again, found) = core.retry(order, Means::All)?;
         *prepared = again;
         Ok(found)
@@ -162,8 +163,8 @@ impl Allocator {
 }
 
 impl Core {
-    /// What comes before a request while frees wait or requests are routed: frees what can be freed. Returns the private
-    /// pool that the request goes to.
+    /// Frees blocks that other streams have passed, before a request, while frees wait or requests are routed. Returns
+    /// the private pool to which the request is routed, if any.
     #[cold]
     fn poll_before_request(&mut self, stream: StreamId) -> Result<Option<PoolId>> {
         let route = self.heap.private().route_of(stream);
@@ -189,7 +190,7 @@ impl Core {
     fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
         let size = round_size(order.size, &self.config.roundup_power2_divisions);
         let stream = self.driver.canonical_stream(order.stream)?;
-        // The default stream cannot be captured, and asking about it may be refused while another is.
+        // The default stream cannot be captured, and the query may be refused while another stream is.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
         let (pool, class) = self.heap.private_pool(owner, stream, size, captured);
@@ -215,12 +216,12 @@ impl Core {
         Ok(address)
     }
 
-    /// Sees to it that a free block which was found has memory at its addresses.
+    /// Makes sure that a free block has memory at its addresses.
     fn make_usable(&mut self, id: BlockId, request: &Request) -> Result<()> {
         if self.heap.is_bare(id, request.size) { self.map_bare(id, request) } else { Ok(()) }
     }
 
-    /// A hit found memory at home that is not mapped there yet.
+    /// Maps the memory of a block at home that a hit has found bare.
     #[cold]
     fn map_bare(&mut self, id: BlockId, request: &Request) -> Result<()> {
         let span = Span::new(self.heap.block(id).address, request.size);
@@ -231,9 +232,10 @@ impl Core {
         })
     }
 
-    /// Frees what other streams have passed, where that was not asked before the request. Returns the block that fits now.
+    /// Frees blocks that other streams have passed, if this was not done before the request. Returns the block that
+    /// fits then.
     fn fit_after_poll(&mut self, prepared: &Prepared) -> Result<Option<BlockId>> {
-        // Of a private pool it was asked.
+        // For a private pool, this was done before the request.
         if prepared.private.is_some() || self.rules.polls_first || self.streams.recorded.waiting() == 0 {
             return Ok(None);
         }
@@ -243,7 +245,7 @@ impl Core {
         Ok(Some(id))
     }
 
-    /// The request again, from the start: anything may have become of its pool meanwhile.
+    /// Tries the request again from the start, because its pool may have changed meanwhile.
     fn retry(&mut self, order: &Order, means: Means) -> Result<(Prepared, Found)> {
         self.poll()?;
         let prepared = match order.owner {
@@ -263,7 +265,7 @@ impl Core {
         Ok((prepared, found))
     }
 
-    /// Returns what the strategy finds, or why too little memory could be had.
+    /// Returns the block that the strategy finds, or the reason why there is too little memory.
     fn ask_strategy(&mut self, prepared: &Prepared, means: Means) -> Result<Found> {
         let request = &prepared.request;
         let found = self.timed(|strategy, context| {
@@ -286,7 +288,7 @@ impl Core {
     }
 }
 
-/// Returns how a request finds its block.
+/// Returns the rules by which a request finds its block.
 #[inline]
 fn fit_rules<'a>(rules: &'a Rules, own: &'a [FitRules; 2], prepared: &Prepared) -> &'a FitRules {
     match prepared.private.and_then(|private| private.unsplit) {
@@ -295,7 +297,7 @@ fn fit_rules<'a>(rules: &'a Rules, own: &'a [FitRules; 2], prepared: &Prepared) 
     }
 }
 
-/// Refuses what no device has.
+/// Refuses a size that no device has.
 fn bounded(size: u64) -> Result<u64> {
     if size > MAX_REQUEST { Err(Error::RequestTooLarge { size }) } else { Ok(size) }
 }
