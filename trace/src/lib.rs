@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod builder;
+pub mod columns;
 pub mod compact;
 pub mod csv;
 mod error;
@@ -26,7 +27,7 @@ pub use builder::{MAX_BLOCK_SIZE, TraceBuilder};
 pub use compact::{read_compact, write_compact};
 pub use csv::{read_csv, write_csv};
 pub use error::{Place, RuleError, TraceError};
-pub use fragmentation::fragmentation_json;
+pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
 pub use pytorch::{PyTorchSnapshot, read_snapshot, write_snapshot_json, write_snapshot_pickle};
 pub use read::{read_bytes, read_path};
 pub use recorder::{Recorder, TimedEvent};

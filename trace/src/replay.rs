@@ -4,10 +4,11 @@
 //! for what the trace says and nothing else, and reads the result from the allocator's own statistics and the driver's
 //! own counters.
 
-mod json;
+mod columns;
 mod peak;
 mod stage;
 
+pub use self::columns::PEAK_EVENT;
 use self::peak::Peak;
 use self::stage::{CudaStage, Stage};
 use super::{Summary, Trace, TraceEvent};
