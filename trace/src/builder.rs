@@ -6,12 +6,9 @@
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
-use super::error::RuleError;
-use super::{Trace, TraceEvent};
+use crate::error::RuleError;
+use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
-
-/// The largest block in bytes: 128 TiB, the user addresses of x86-64, in which CUDA's unified addresses lie.
-pub const MAX_BLOCK_SIZE: u64 = 1 << 47;
 
 #[derive(Clone, Copy)]
 struct LiveBlock {

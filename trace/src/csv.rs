@@ -12,13 +12,13 @@
 use std::fmt::Display;
 use std::io::{self, BufRead, Read, Write};
 
-use super::builder::{self, TraceBuilder};
-use super::error::{Place, TraceError, excerpt};
-use super::{Trace, TraceEvent};
+use crate::builder::{self, TraceBuilder};
+use crate::error::{Place, RuleError, TraceError, excerpt};
+use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
 /// The longest line in bytes; only the first one, with what is known of the job, is ever long.
-pub(super) const MAX_LINE: u64 = 1 << 20;
+pub(crate) const MAX_LINE: u64 = 1 << 20;
 
 /// The most text that is read, in bytes: twenty times the longest trace at hand (24 MB, 2 million events), so that a
 /// small hostile gzip file cannot fill the memory.
@@ -142,7 +142,7 @@ impl Line<'_> {
         TraceError::malformed(self.file, Place::Line(self.number), found, expected)
     }
 
-    fn rule(&self, rule: super::RuleError) -> TraceError {
+    fn rule(&self, rule: RuleError) -> TraceError {
         TraceError::rule(self.file, Place::Line(self.number), rule)
     }
 }
@@ -185,9 +185,8 @@ fn write_free(out: &mut impl Write, kind: impl Display, block: u32) -> io::Resul
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::RuleError;
-    use super::super::builder::tests::valid_trace;
     use super::*;
+    use crate::builder::tests::valid_trace;
 
     fn read(text: &str) -> Result<Trace, TraceError> {
         read_csv("t", "t.csv", text.as_bytes())

@@ -25,7 +25,7 @@ pub enum Place {
     },
     /// A segment of a snapshot's `segments`, from 0.
     Segment(usize),
-    /// An event of a [`Trace`](super::Trace) in memory, from 0.
+    /// An event of a [`Trace`](crate::Trace) in memory, from 0.
     Event(usize),
 }
 
@@ -68,7 +68,7 @@ pub enum RuleError {
     #[error("block {0} has size 0; at least 1 byte was expected")]
     ZeroSize(u64),
     /// A request for more than any address space holds.
-    #[error("block {id} has size {size}; at most {} bytes were expected", super::MAX_BLOCK_SIZE)]
+    #[error("block {id} has size {size}; at most {} bytes were expected", crate::trace::MAX_BLOCK_SIZE)]
     TooLarge {
         /// The block.
         id: u64,

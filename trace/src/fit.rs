@@ -2,9 +2,9 @@
 //!
 //! Owns: the bisection over the capacity of the simulated device.
 
-use super::Trace;
-use super::columns::{Column, gib, line, round_to};
-use super::replay::{PassReport, ReplayError, ReplayOptions, replay};
+use crate::columns::{Column, gib, line, round_to};
+use crate::replay::{PassReport, ReplayError, ReplayOptions, replay};
+use crate::trace::Trace;
 use seamalloc::driver::sim::SimConfig;
 use serde_json::Value;
 

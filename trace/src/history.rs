@@ -6,9 +6,9 @@
 use rustc_hash::FxHashSet;
 use serde_json::{Map, Value};
 
-use super::Trace;
-use super::builder::TraceBuilder;
-use super::error::RuleError;
+use crate::builder::TraceBuilder;
+use crate::error::RuleError;
+use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::{BlockState, Snapshot};
@@ -100,8 +100,8 @@ fn earlier_blocks(history: impl Iterator<Item = Option<Event>>, held: Option<&Sn
 
 #[cfg(test)]
 mod tests {
-    use super::super::TraceEvent;
     use super::*;
+    use crate::trace::TraceEvent;
     use seamalloc::PoolId;
     use seamalloc::snapshot::{BlockInfo, SegmentInfo};
 

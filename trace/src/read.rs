@@ -1,28 +1,16 @@
 //! Reads a trace from a file of any known format, told apart by content and never by name.
 //!
-//! Owns: the recognition, unpacking gzip, the naming of traces after files, and the limits on what is unpacked. What a
-//! format means is its own file's.
+//! Owns: the recognition, and the naming of traces after files. `unpack.rs` unpacks gzip; each format has a file of its
+//! own.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
-
-use super::error::{Place, TraceError, excerpt};
-use super::{Trace, compact, csv, pytorch};
-
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-
-/// As many bytes as the longest magic number has.
-const HEAD: usize = compact::MAGIC.len();
-
-/// The most that is read of a format that is held in memory whole, in bytes. Snapshots with stack traces reach
-/// hundreds of megabytes.
-const MAX_WHOLE: u64 = 1 << 30;
-
-/// Unpacked bytes per read of a gzip stream.
-const BUFFER: usize = 1 << 16;
+use crate::error::{TraceError, excerpt};
+use crate::trace::Trace;
+use crate::unpack::{self, Opened};
+use crate::{compact, csv, pytorch};
 
 /// Endings that say nothing about the job.
 const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".seam", ".pickle", ".pkl", ".json", ".snapshot", ".txt"];
@@ -38,7 +26,7 @@ pub fn read_path(path: &Path) -> Result<Vec<Trace>, TraceError> {
     let file = path.display().to_string();
     let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    read_traces(&file, stem(&name), BufReader::with_capacity(BUFFER, opened))
+    read_traces(&file, stem(&name), BufReader::with_capacity(unpack::BUFFER, opened))
 }
 
 /// Reads every trace of a file's content, as [`read_path`] does; `name` is the file's name.
@@ -64,65 +52,26 @@ fn stem(name: &str) -> &str {
 fn read_traces(file: &str, name: &str, reader: impl BufRead) -> Result<Vec<Trace>, TraceError> {
     let opened = Opened::new(file, reader)?;
     if opened.is_gzip() {
-        return Opened::new(file, opened.unpacked())?.traces(file, name);
+        return traces_of(Opened::new(file, opened.unpacked())?, file, name);
     }
-    opened.traces(file, name)
+    traces_of(opened, file, name)
 }
 
-/// Reads a whole file, unpacked where it is gzip.
-pub(super) fn read_whole(file: &str, bytes: &[u8]) -> Result<Vec<u8>, TraceError> {
-    let opened = Opened::new(file, bytes)?;
-    if opened.is_gzip() { whole(file, opened.unpacked()) } else { whole(file, opened.rest) }
-}
-
-fn whole(file: &str, reader: impl Read) -> Result<Vec<u8>, TraceError> {
-    let mut bytes = Vec::new();
-    let limit = MAX_WHOLE.saturating_add(1);
-    reader.take(limit).read_to_end(&mut bytes).map_err(|error| TraceError::read(file, Place::Whole, error))?;
-    if bytes.len() as u64 > MAX_WHOLE {
-        return Err(TraceError::TooLarge { file: file.to_owned(), limit: MAX_WHOLE, unit: "unpacked bytes" });
-    }
-    Ok(bytes)
-}
-
-/// A file whose first bytes have been looked at.
-struct Opened<R> {
-    head: Vec<u8>,
-    rest: std::io::Chain<Cursor<Vec<u8>>, R>,
-}
-
-impl<R: BufRead> Opened<R> {
-    fn new(file: &str, mut reader: R) -> Result<Self, TraceError> {
-        let mut head = Vec::with_capacity(HEAD);
-        let first = (&mut reader).take(HEAD as u64).read_to_end(&mut head);
-        first.map_err(|error| TraceError::read(file, Place::Whole, error))?;
-        Ok(Self { rest: Cursor::new(head.clone()).chain(reader), head })
-    }
-
-    fn is_gzip(&self) -> bool {
-        self.head.starts_with(&GZIP_MAGIC)
-    }
-
-    fn unpacked(self) -> impl BufRead {
-        BufReader::with_capacity(BUFFER, MultiGzDecoder::new(self.rest))
-    }
-
-    fn traces(self, file: &str, name: &str) -> Result<Vec<Trace>, TraceError> {
-        match self.head.as_slice() {
-            [] => Err(TraceError::Empty { file: file.to_owned() }),
-            head if compact::MAGIC.starts_with(head) || head.starts_with(&compact::MAGIC) => {
-                Ok(vec![compact::read_compact(file, &whole(file, self.rest)?)?])
-            }
-            [pytorch::PICKLE_MAGIC | b'{', ..] => {
-                let snapshot = pytorch::read_snapshot_named(file, name, &whole(file, self.rest)?)?;
-                if snapshot.traces.is_empty() {
-                    return Err(TraceError::NoHistory { file: file.to_owned() });
-                }
-                Ok(snapshot.traces)
-            }
-            [b'#', ..] | [b'a' | b'r' | b'f', b',', ..] => Ok(vec![csv::read_csv(name, file, self.rest)?]),
-            head => Err(TraceError::UnknownFormat { file: file.to_owned(), found: excerpt(head) }),
+fn traces_of(opened: Opened<impl BufRead>, file: &str, name: &str) -> Result<Vec<Trace>, TraceError> {
+    match opened.head.as_slice() {
+        [] => Err(TraceError::Empty { file: file.to_owned() }),
+        head if compact::MAGIC.starts_with(head) || head.starts_with(&compact::MAGIC) => {
+            Ok(vec![compact::read_compact(file, &unpack::read_to_limit(file, opened.content)?)?])
         }
+        [pytorch::PICKLE_MAGIC | b'{', ..] => {
+            let snapshot = pytorch::read_snapshot_named(file, name, &unpack::read_to_limit(file, opened.content)?)?;
+            if snapshot.traces.is_empty() {
+                return Err(TraceError::NoHistory { file: file.to_owned() });
+            }
+            Ok(snapshot.traces)
+        }
+        [b'#', ..] | [b'a' | b'r' | b'f', b',', ..] => Ok(vec![csv::read_csv(name, file, opened.content)?]),
+        head => Err(TraceError::UnknownFormat { file: file.to_owned(), found: excerpt(head) }),
     }
 }
 

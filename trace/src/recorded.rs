@@ -1,9 +1,11 @@
 //! Traces of real PyTorch jobs, carried by the crate: recorded on an NVIDIA H200 with PyTorch 2.11.
 //!
 //! Owns: the list of jobs, and what PyTorch's two allocators were measured to reserve on each, which is what the
-//! strategies `caching` and `expandable` are judged against. The files stand in `traces/`, in the compact format.
+//! strategies `caching` and `expandable` are judged against. The files stand in `trace/traces/`, in the compact format.
 
-use super::{Trace, TraceError, read_bytes};
+use crate::error::TraceError;
+use crate::read::read_bytes;
+use crate::trace::Trace;
 
 /// Group of the recorded jobs, beside those of the generated workloads.
 pub const GROUP: &str = "recorded";

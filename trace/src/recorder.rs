@@ -10,9 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use serde_json::Map;
 
-use super::Trace;
-use super::error::{Place, TraceError};
-use super::history::trace_of_history;
+use crate::error::{Place, TraceError};
+use crate::history::trace_of_history;
+use crate::trace::Trace;
 use seamalloc::observer::{Event, Observer};
 use seamalloc::snapshot::Snapshot;
 
@@ -137,8 +137,9 @@ impl fmt::Debug for Recorder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RuleError, TraceEvent};
     use super::*;
+    use crate::error::RuleError;
+    use crate::trace::TraceEvent;
     use seamalloc::PoolId;
     use seamalloc::driver::StreamId;
     use seamalloc::observer::Action;

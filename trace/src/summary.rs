@@ -3,7 +3,7 @@
 //! Owns: figures that depend on the trace alone. They are the yardstick: no allocator can reserve less than the peak of
 //! the live bytes.
 
-use super::{Trace, TraceEvent};
+use crate::trace::{Trace, TraceEvent};
 
 /// Figures of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Trace {
 
 impl Summary {
     /// Counts the first events of a trace through.
-    pub(super) fn of(events: &[TraceEvent]) -> Self {
+    pub(crate) fn of(events: &[TraceEvent]) -> Self {
         let mut out = Summary::default();
         let mut sizes = Vec::new();
         let (mut live, mut active) = (0u64, 0u64);

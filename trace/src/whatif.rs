@@ -2,9 +2,9 @@
 //!
 //! Owns: the scaling of a trace, and the bisection over its factor.
 
-use super::columns::{Cell, Column, gib, line, round_to};
-use super::replay::{ReplayError, ReplayOptions, replay};
-use super::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+use crate::columns::{Cell, Column, gib, line, round_to};
+use crate::replay::{ReplayError, ReplayOptions, replay};
+use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use serde_json::Value;
 
 /// Steps are made larger in steps of this part: 1%.

@@ -2,7 +2,12 @@
 //!
 //! Owns: the choice of the format, and that a file is either written whole or not at all.
 
-use super::{Place, TimedEvent, Trace, TraceError, write_compact, write_csv, write_snapshot_pickle};
+use crate::compact::write_compact;
+use crate::csv::write_csv;
+use crate::error::{Place, TraceError};
+use crate::pytorch::write_snapshot_pickle;
+use crate::recorder::TimedEvent;
+use crate::trace::Trace;
 use seamalloc::snapshot::Snapshot;
 use std::fs;
 use std::io;
@@ -76,7 +81,8 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{TraceEvent, read_path};
+    use crate::read::read_path;
+    use crate::trace::TraceEvent;
 
     #[test]
     fn every_format_is_read_back() {

@@ -1,17 +1,17 @@
 //! From the dicts of a pickled snapshot to its raw form.
 //!
-//! Owns: how the keys are looked up in a pickle, and the errors that name entry and key. What the keys are is
-//! `read.rs`'s.
+//! Owns: how the keys are looked up in a pickle, and the errors that name entry and key. `raw.rs` has the
+//! keys.
 
 use serde_json::{Map, Value};
 
-use super::super::error::{Place, TraceError, excerpt};
 use super::pickle::{Item, Pickle};
-use super::read::{
+use super::raw::{
     MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawBlock, RawSegment, RawSnapshot, SMALL, SNAPSHOT, STATES, action, address_key,
     block_state, spend,
 };
 use super::unpickle::unpickle;
+use crate::error::{Place, TraceError, excerpt};
 use seamalloc::PoolId;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::Event;

@@ -1,7 +1,7 @@
 //! From a snapshot in JSON to its raw form.
 //!
-//! Owns: how the keys are read from JSON, entry by entry, without holding the whole as a tree. What the keys are is
-//! `read.rs`'s.
+//! Owns: how the keys are read from JSON, entry by entry, without holding the whole as a tree. `raw.rs` has the
+//! keys.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,15 +10,11 @@ use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::super::error::{Place, TraceError, excerpt};
-use super::read::{
-    MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawSegment, RawSnapshot, SMALL, SNAPSHOT, STATES, action, address_key,
-    block_state, spend,
-};
+use super::raw::{MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawSegment, RawSnapshot, SNAPSHOT, action, address_key, spend};
+use crate::error::{Place, TraceError};
 use seamalloc::PoolId;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
-use seamalloc::snapshot::BlockState;
 
 /// Reads JSON.
 pub(super) fn from_json(file: &str, bytes: &[u8]) -> Result<RawSnapshot, TraceError> {
@@ -67,17 +63,6 @@ impl TryFrom<JsonEntry<'_>> for JsonEvent {
         let stream = StreamId(needed("stream", entry.stream)?);
         Ok(Self(Some(Event { action, address, size: needed("size", entry.size)?, stream, pool: PoolId::NONE })))
     }
-}
-
-/// Reads the name of a block's state.
-pub(super) fn state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BlockState, D::Error> {
-    let name = Cow::<str>::deserialize(deserializer)?;
-    block_state(&name).ok_or_else(|| D::Error::custom(format!("{} is not {STATES}", excerpt(name.as_bytes()))))
-}
-
-/// Reads the type of a segment.
-pub(super) fn is_small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
-    Cow::<str>::deserialize(deserializer).map(|name| name == SMALL)
 }
 
 /// The settings as they are, in bounds: of a value that is copied through, a file could make any number.

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use super::super::error::{Place, TraceError};
+use crate::error::{Place, TraceError, excerpt};
 
 /// A value. Containers are indexes, so that values are copied and never followed unasked.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,7 +127,7 @@ impl<'a> Pickle<'a> {
             Item::Large(value) => value.to_string(),
             Item::Huge => "an integer of more than 64 bits".to_owned(),
             Item::Float(value) => format!("the float {value}"),
-            Item::Text(_) => format!("the text {}", super::excerpt(self.text(item).unwrap_or_default().as_bytes())),
+            Item::Text(_) => format!("the text {}", excerpt(self.text(item).unwrap_or_default().as_bytes())),
             Item::Bytes => "bytes".to_owned(),
             Item::List(_) => "a list".to_owned(),
             Item::Dict(_) => "a dict".to_owned(),

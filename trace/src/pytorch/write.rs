@@ -8,9 +8,9 @@ use std::io::{self, BufWriter, Write};
 
 use serde::{Serialize, Serializer};
 
-use super::super::TimedEvent;
-use super::super::error::{Place, TraceError};
-use super::read::MAX_DEVICES;
+use super::raw::{MAX_DEVICES, SMALL};
+use crate::error::{Place, TraceError};
+use crate::recorder::TimedEvent;
 use seamalloc::observer::Action;
 use seamalloc::snapshot::{SegmentInfo, Snapshot};
 
@@ -168,7 +168,7 @@ fn segment_out(device: u32, index: usize, segment: &SegmentInfo) -> Result<Segme
         active_size: Number(segment.active_size()),
         requested_size: Number(segment.requested_size()),
         stream: Number(segment.stream.0),
-        segment_type: if segment.small { "small" } else { "large" },
+        segment_type: if segment.small { SMALL } else { "large" },
         segment_pool_id: (Number(segment.pool.0), Number(segment.pool.1)),
         is_expandable: segment.expandable,
         frames: &[],
@@ -219,9 +219,10 @@ mod tests {
     use proptest::prelude::*;
     use seamalloc::PoolId;
 
-    use super::super::super::builder::tests::valid_trace;
-    use super::super::super::{Trace, TraceEvent, read_snapshot};
+    use super::super::read::read_snapshot;
     use super::*;
+    use crate::builder::tests::valid_trace;
+    use crate::trace::{Trace, TraceEvent};
     use seamalloc::driver::StreamId;
     use seamalloc::observer::Event;
     use seamalloc::snapshot::{BlockInfo, BlockState};

@@ -1,6 +1,6 @@
 //! The columns of a pass: what `stress` and `replay` print of it.
 
-use super::PassReport;
+use super::report::PassReport;
 use crate::columns::{Cell, Column, gib, line, ms, round_to, us};
 use crate::fragmentation::fragmentation_json;
 use seamalloc::driver::CallStat;

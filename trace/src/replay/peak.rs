@@ -4,7 +4,7 @@
 //! and never again before as many events have passed as there were ranges: a replay costs no more than before, whatever
 //! the trace does.
 
-use crate::TraceEvent;
+use crate::trace::TraceEvent;
 use seamalloc::Allocator;
 use seamalloc::fragmentation::Fragmentation;
 use std::time::{Duration, Instant};

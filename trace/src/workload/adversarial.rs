@@ -167,11 +167,11 @@ fn scatter(tape: &mut Tape, dice: &mut Dice, mut blocks: Vec<Block>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TraceEvent;
+    use crate::trace::TraceEvent;
 
     const BOUND: u64 = 8 << 30;
 
-    fn run(kind: Kind, rounds: u32) -> (crate::Trace, u64) {
+    fn run(kind: Kind, rounds: u32) -> (crate::trace::Trace, u64) {
         let adversary = Adversary { kind, bound: BOUND };
         let mut tape = Tape::new(adversary.side_streams());
         adversary.run(&mut tape, &mut Dice::new(9), rounds);

@@ -4,85 +4,44 @@
 //! wastes a third still runs them on an 80 GiB device.
 
 use super::{
-    GenerateError, Workload,
     adversarial::{Adversary, Kind},
+    generator::Workload,
     kv_cache::{Caches, Decoding},
     models::{GPT_NEOX_20B, GPT2_XL, LLAMA_1B, LLAMA_8B, Model, OPT_1_3B, OPT_13B, QWEN_MOE_SMALL, RESNET_152},
+    pattern::Pattern,
     rematerialisation::{Graph, Rematerialisation},
     rlhf::Feedback,
-    side_stream::{self, Prefetch, Sharded},
-    tape::{Dice, Tape},
+    side_stream::{Prefetch, Sharded},
     transformer::Training,
     vision::Images,
 };
+use seamalloc::nearest::nearest;
+use thiserror::Error;
 
-/// The pattern behind a workload, with its numbers.
-#[derive(Clone, Debug)]
-pub(super) enum Pattern {
-    Training(Training),
-    Rematerialisation(Rematerialisation),
-    Decoding(Decoding),
-    Images(Images),
-    Feedback(Feedback),
-    Sharded(Sharded),
-    Prefetch(Prefetch),
-    Adversary(Adversary),
+/// No workload of that name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no workload is called `{name}`; the nearest is `{nearest}`")]
+pub struct UnknownWorkload {
+    /// What was asked for.
+    pub name: String,
+    /// The nearest known name by edit distance.
+    pub nearest: &'static str,
 }
 
-impl Pattern {
-    pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, steps: u32) -> Result<(), GenerateError> {
-        match self {
-            Self::Training(plan) => plan.run(tape, dice, steps),
-            Self::Rematerialisation(plan) => plan.run(tape, dice, steps),
-            Self::Decoding(plan) => plan.run(tape, dice, steps),
-            Self::Images(plan) => plan.run(tape, dice, steps),
-            Self::Feedback(plan) => plan.run(tape, dice, steps),
-            Self::Sharded(plan) => plan.run(tape, dice, steps),
-            Self::Prefetch(plan) => {
-                plan.run(tape, dice, steps);
-                Ok(())
-            }
-            Self::Adversary(plan) => {
-                plan.run(tape, dice, steps);
-                Ok(())
-            }
-        }
-    }
+/// Every workload, in the order in which reports show them.
+pub fn catalogue() -> &'static [Workload] {
+    &CATALOGUE
+}
 
-    /// Streams beside the default one.
-    pub(super) fn side_streams(&self) -> u32 {
-        match self {
-            Self::Sharded(_) | Self::Prefetch(_) => side_stream::SIDE_STREAMS,
-            Self::Adversary(plan) => plan.side_streams(),
-            _ => 0,
-        }
-    }
-
-    pub(super) fn model(&self) -> Option<&'static str> {
-        let model = match self {
-            Self::Training(plan) => plan.model,
-            Self::Rematerialisation(plan) => plan.model,
-            Self::Decoding(plan) => plan.model,
-            Self::Images(plan) => plan.model,
-            Self::Feedback(plan) => plan.model,
-            Self::Sharded(plan) => plan.model,
-            Self::Prefetch(_) | Self::Adversary(_) => return None,
-        };
-        Some(model.name)
-    }
-
-    /// Sequences, images or requests that run together at most.
-    pub(super) fn batch(&self) -> Option<u64> {
-        match self {
-            Self::Training(plan) => Some(plan.batch),
-            Self::Rematerialisation(plan) => Some(plan.batch),
-            Self::Decoding(plan) => Some(plan.requests),
-            Self::Images(plan) => plan.batches.iter().copied().max(),
-            Self::Feedback(plan) => Some(plan.batch),
-            Self::Sharded(plan) => Some(plan.batch),
-            Self::Prefetch(_) | Self::Adversary(_) => None,
-        }
-    }
+/// The workload of that name.
+///
+/// # Errors
+/// [`UnknownWorkload`], with the nearest name.
+pub fn find(name: &str) -> Result<&'static Workload, UnknownWorkload> {
+    CATALOGUE.iter().find(|w| w.name == name).ok_or_else(|| UnknownWorkload {
+        name: name.to_owned(),
+        nearest: nearest(name, CATALOGUE.iter().map(|w| w.name)),
+    })
 }
 
 /// What a training job does to save memory: letters as in GMLake's evaluation.
@@ -124,8 +83,7 @@ const fn training(
     name: &'static str,
     model: &'static Model,
     strategy: Strategy,
-    world: u64,
-    batch: u64,
+    (world, batch): (u64, u64),
     default_steps: u32,
 ) -> Workload {
     let Strategy { recompute, lora, offload } = strategy;
@@ -154,49 +112,49 @@ const fn optional(workload: Workload) -> Workload {
     Workload { in_default_set: false, ..workload }
 }
 
-pub(super) static CATALOGUE: [Workload; 54] = [
-    training("gpt2-xl-N", &GPT2_XL, N, 1, 4, 5),
-    optional(training("gpt2-xl-R", &GPT2_XL, R, 1, 16, 4)),
-    optional(training("gpt2-xl-L", &GPT2_XL, L, 1, 4, 4)),
-    optional(training("gpt2-xl-O", &GPT2_XL, O, 1, 8, 4)),
-    optional(training("gpt2-xl-LR", &GPT2_XL, LR, 1, 16, 4)),
-    optional(training("gpt2-xl-RO", &GPT2_XL, RO, 1, 16, 4)),
-    optional(training("gpt2-xl-LO", &GPT2_XL, LO, 1, 16, 4)),
-    optional(training("gpt2-xl-LRO", &GPT2_XL, LRO, 1, 16, 4)),
-    training("opt-1.3b-N", &OPT_1_3B, N, 1, 8, 6),
-    training("opt-1.3b-R", &OPT_1_3B, R, 1, 16, 6),
-    optional(training("opt-1.3b-L", &OPT_1_3B, L, 1, 8, 6)),
-    optional(training("opt-1.3b-O", &OPT_1_3B, O, 1, 16, 6)),
-    training("opt-1.3b-LR", &OPT_1_3B, LR, 1, 16, 6),
-    training("opt-1.3b-RO", &OPT_1_3B, RO, 1, 16, 6),
-    optional(training("opt-1.3b-LO", &OPT_1_3B, LO, 1, 16, 6)),
-    training("opt-1.3b-LRO", &OPT_1_3B, LRO, 1, 16, 6),
-    optional(training("opt-13b-N", &OPT_13B, N, 4, 1, 4)),
-    training("opt-13b-R", &OPT_13B, R, 4, 8, 4),
-    optional(training("opt-13b-L", &OPT_13B, L, 4, 2, 4)),
-    optional(training("opt-13b-O", &OPT_13B, O, 4, 8, 4)),
-    training("opt-13b-LR", &OPT_13B, LR, 1, 12, 4),
-    optional(training("opt-13b-RO", &OPT_13B, RO, 4, 8, 4)),
-    optional(training("opt-13b-LO", &OPT_13B, LO, 4, 8, 4)),
-    optional(training("opt-13b-LRO", &OPT_13B, LRO, 4, 12, 4)),
-    optional(training("gpt-neox-20b-N", &GPT_NEOX_20B, N, 8, 1, 3)),
-    optional(training("gpt-neox-20b-R", &GPT_NEOX_20B, R, 8, 8, 3)),
-    optional(training("gpt-neox-20b-L", &GPT_NEOX_20B, L, 4, 1, 3)),
-    optional(training("gpt-neox-20b-O", &GPT_NEOX_20B, O, 4, 8, 3)),
-    training("gpt-neox-20b-LR", &GPT_NEOX_20B, LR, 4, 8, 3),
-    optional(training("gpt-neox-20b-RO", &GPT_NEOX_20B, RO, 4, 8, 3)),
-    optional(training("gpt-neox-20b-LO", &GPT_NEOX_20B, LO, 4, 8, 3)),
-    training("gpt-neox-20b-LRO", &GPT_NEOX_20B, LRO, 4, 12, 3),
-    optional(training("llama-8b-N", &LLAMA_8B, N, 4, 1, 4)),
-    optional(training("llama-8b-R", &LLAMA_8B, R, 4, 4, 4)),
-    optional(training("llama-8b-L", &LLAMA_8B, L, 1, 2, 4)),
-    optional(training("llama-8b-O", &LLAMA_8B, O, 4, 4, 4)),
-    training("llama-8b-LR", &LLAMA_8B, LR, 1, 8, 4),
-    optional(training("llama-8b-RO", &LLAMA_8B, RO, 4, 8, 4)),
-    optional(training("llama-8b-LO", &LLAMA_8B, LO, 4, 8, 4)),
-    optional(training("llama-8b-LRO", &LLAMA_8B, LRO, 4, 8, 4)),
-    Workload { group: "moe", ..training("qwen-moe-R", &QWEN_MOE_SMALL, R, 1, 4, 2) },
-    optional(Workload { group: "moe", ..training("qwen-moe-LR", &QWEN_MOE_SMALL, LR, 1, 6, 3) }),
+static CATALOGUE: [Workload; 54] = [
+    training("gpt2-xl-N", &GPT2_XL, N, (1, 4), 5),
+    optional(training("gpt2-xl-R", &GPT2_XL, R, (1, 16), 4)),
+    optional(training("gpt2-xl-L", &GPT2_XL, L, (1, 4), 4)),
+    optional(training("gpt2-xl-O", &GPT2_XL, O, (1, 8), 4)),
+    optional(training("gpt2-xl-LR", &GPT2_XL, LR, (1, 16), 4)),
+    optional(training("gpt2-xl-RO", &GPT2_XL, RO, (1, 16), 4)),
+    optional(training("gpt2-xl-LO", &GPT2_XL, LO, (1, 16), 4)),
+    optional(training("gpt2-xl-LRO", &GPT2_XL, LRO, (1, 16), 4)),
+    training("opt-1.3b-N", &OPT_1_3B, N, (1, 8), 6),
+    training("opt-1.3b-R", &OPT_1_3B, R, (1, 16), 6),
+    optional(training("opt-1.3b-L", &OPT_1_3B, L, (1, 8), 6)),
+    optional(training("opt-1.3b-O", &OPT_1_3B, O, (1, 16), 6)),
+    training("opt-1.3b-LR", &OPT_1_3B, LR, (1, 16), 6),
+    training("opt-1.3b-RO", &OPT_1_3B, RO, (1, 16), 6),
+    optional(training("opt-1.3b-LO", &OPT_1_3B, LO, (1, 16), 6)),
+    training("opt-1.3b-LRO", &OPT_1_3B, LRO, (1, 16), 6),
+    optional(training("opt-13b-N", &OPT_13B, N, (4, 1), 4)),
+    training("opt-13b-R", &OPT_13B, R, (4, 8), 4),
+    optional(training("opt-13b-L", &OPT_13B, L, (4, 2), 4)),
+    optional(training("opt-13b-O", &OPT_13B, O, (4, 8), 4)),
+    training("opt-13b-LR", &OPT_13B, LR, (1, 12), 4),
+    optional(training("opt-13b-RO", &OPT_13B, RO, (4, 8), 4)),
+    optional(training("opt-13b-LO", &OPT_13B, LO, (4, 8), 4)),
+    optional(training("opt-13b-LRO", &OPT_13B, LRO, (4, 12), 4)),
+    optional(training("gpt-neox-20b-N", &GPT_NEOX_20B, N, (8, 1), 3)),
+    optional(training("gpt-neox-20b-R", &GPT_NEOX_20B, R, (8, 8), 3)),
+    optional(training("gpt-neox-20b-L", &GPT_NEOX_20B, L, (4, 1), 3)),
+    optional(training("gpt-neox-20b-O", &GPT_NEOX_20B, O, (4, 8), 3)),
+    training("gpt-neox-20b-LR", &GPT_NEOX_20B, LR, (4, 8), 3),
+    optional(training("gpt-neox-20b-RO", &GPT_NEOX_20B, RO, (4, 8), 3)),
+    optional(training("gpt-neox-20b-LO", &GPT_NEOX_20B, LO, (4, 8), 3)),
+    training("gpt-neox-20b-LRO", &GPT_NEOX_20B, LRO, (4, 12), 3),
+    optional(training("llama-8b-N", &LLAMA_8B, N, (4, 1), 4)),
+    optional(training("llama-8b-R", &LLAMA_8B, R, (4, 4), 4)),
+    optional(training("llama-8b-L", &LLAMA_8B, L, (1, 2), 4)),
+    optional(training("llama-8b-O", &LLAMA_8B, O, (4, 4), 4)),
+    training("llama-8b-LR", &LLAMA_8B, LR, (1, 8), 4),
+    optional(training("llama-8b-RO", &LLAMA_8B, RO, (4, 8), 4)),
+    optional(training("llama-8b-LO", &LLAMA_8B, LO, (4, 8), 4)),
+    optional(training("llama-8b-LRO", &LLAMA_8B, LRO, (4, 8), 4)),
+    Workload { group: "moe", ..training("qwen-moe-R", &QWEN_MOE_SMALL, R, (1, 4), 2) },
+    optional(Workload { group: "moe", ..training("qwen-moe-LR", &QWEN_MOE_SMALL, LR, (1, 6), 3) }),
     other("dtr-chain", "rematerialisation", "evicts and recomputes under a budget, block after block", 4, DTR_CHAIN),
     other("dtr-tree", "rematerialisation", "the same over a random tree in every step", 6, DTR_TREE),
     other("kv-batch", "kv-cache", "one cache a layer, grown by concatenation, gathered anew on joins", 70, KV_BATCH),

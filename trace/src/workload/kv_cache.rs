@@ -3,12 +3,12 @@
 //! Owns: the caches. The prompt's forward pass is that of `layer.rs`.
 
 use super::{
-    GenerateError,
-    layer::{self, RowCounts},
+    error::GenerateError,
+    layer::Layer,
     models::{Model, Transformer},
     moe,
     recipe::{self, Op},
-    step,
+    step::{self, Batch},
     tape::{Block, Dice, Tape},
 };
 
@@ -108,24 +108,18 @@ fn lengthen(tape: &mut Tape, blocks: &mut [Block], bytes: u64) {
 }
 
 /// A forward pass without autograd over some tokens, and the logits of each sequence's last one.
-pub(super) fn prefill(
-    tape: &mut Tape,
-    model: &Model,
-    shape: &Transformer,
-    ops: &[Op],
-    sequences: u64,
-    rows: &RowCounts,
-) {
-    let (mut state, batch) = step::embed(tape, model, shape, rows.tokens);
+pub(super) fn prefill(tape: &mut Tape, batch: Batch<'_>, layer: Layer<'_>, sequences: u64) {
+    let Batch { model, shape, tokens } = batch;
+    let (mut state, inputs) = batch.embed(tape);
     for _ in 0..shape.layers {
-        let (output, _) = layer::forward(tape, ops, rows, false);
+        let (output, _) = layer.forward(tape, false);
         tape.free(std::mem::replace(&mut state, output));
     }
-    let normed = tape.alloc(rows.tokens * shape.hidden * model.dtype_bytes);
+    let normed = tape.alloc(tokens * shape.hidden * model.dtype_bytes);
     tape.free(state);
     tape.workspace(sequences * shape.vocab * model.dtype_bytes);
     tape.free(normed);
-    tape.free_all(batch);
+    tape.free_all(inputs);
 }
 
 /// A request in service.
@@ -150,7 +144,8 @@ impl Decoding {
 
     fn arrive(&self, tape: &mut Tape, dice: &mut Dice, shape: &Transformer, ops: &[Op]) -> Request {
         let length = dice.between(self.prompt.0, self.prompt.1);
-        prefill(tape, self.model, shape, ops, 1, &moe::route(shape, length, dice));
+        let rows = &moe::route(shape, length, dice);
+        prefill(tape, Batch { model: self.model, shape, tokens: length }, Layer { ops, rows }, 1);
         Request { length, left: dice.between(self.answer.0, self.answer.1) }
     }
 
@@ -219,7 +214,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::{super::models::LLAMA_1B, *};
-    use crate::TraceEvent;
+    use crate::trace::TraceEvent;
 
     #[test]
     fn a_cache_grows_by_a_token_and_holds_two_copies_of_one_layer_at_most() {

@@ -47,31 +47,77 @@ pub(super) enum Saved {
     Host,
 }
 
-/// Runs a block forward. Returns its output, and with `keep` what autograd needs.
-pub(super) fn forward(tape: &mut Tape, ops: &[Op], rows: &RowCounts, keep: bool) -> (Block, Saved) {
-    let mut saved: Vec<Option<Block>> = Vec::new();
-    let mut waiting: Vec<(usize, Block)> = Vec::new();
-    let mut output = None;
-    let last = ops.len().saturating_sub(1);
-    for (index, op) in ops.iter().enumerate() {
-        let mut kept = None;
-        if !rows.skips(op) {
-            let block = tape.alloc(rows.bytes(op));
-            if index == last {
-                output = Some(block);
-            } else if keep && op.saved {
-                kept = Some(block);
-            } else {
-                waiting.push((index.saturating_add(op.uses), block));
+/// The operations of one block of the network, and the rows of one run of it.
+#[derive(Clone, Copy)]
+pub(super) struct Layer<'a> {
+    pub(super) ops: &'a [Op],
+    pub(super) rows: &'a RowCounts,
+}
+
+impl Layer<'_> {
+    /// Runs forward. Returns the block's output, and with `keep` what autograd needs.
+    pub(super) fn forward(self, tape: &mut Tape, keep: bool) -> (Block, Saved) {
+        let mut saved: Vec<Option<Block>> = Vec::new();
+        let mut waiting: Vec<(usize, Block)> = Vec::new();
+        let mut output = None;
+        let last = self.ops.len().saturating_sub(1);
+        for (index, op) in self.ops.iter().enumerate() {
+            let mut kept = None;
+            if !self.rows.skips(op) {
+                let block = tape.alloc(self.rows.bytes(op));
+                if index == last {
+                    output = Some(block);
+                } else if keep && op.saved {
+                    kept = Some(block);
+                } else {
+                    waiting.push((index.saturating_add(op.uses), block));
+                }
+            }
+            if keep {
+                saved.push(kept);
+            }
+            free_due(tape, &mut waiting, index);
+        }
+        tape.free_all(waiting.into_iter().map(|(_, block)| block));
+        (output.unwrap_or_else(|| tape.alloc(1)), Saved::Device(saved))
+    }
+
+    /// Runs backward from the gradient of the output. Frees all that was saved, appends the gradients of the weights to
+    /// `gradients` and returns the gradient of the block's input.
+    pub(super) fn backward(
+        self,
+        tape: &mut Tape,
+        mut saved: Saved,
+        upstream: Block,
+        gradients: &mut WeightGradients,
+    ) -> Block {
+        let mut pass = Pass {
+            tape,
+            rows: self.rows,
+            flowing: None,
+            residual: upstream,
+            branches: Vec::new(),
+            shared: None,
+            beside: None,
+            gradients,
+        };
+        for (index, op) in self.ops.iter().enumerate().rev() {
+            if self.rows.skips(op) {
+                continue;
+            }
+            let kept = match &mut saved {
+                Saved::Device(blocks) => blocks.get_mut(index).and_then(Option::take),
+                Saved::Host => op.saved.then(|| pass.tape.alloc(self.rows.bytes(op))),
+            };
+            pass.step(op);
+            if let Some(block) = kept {
+                pass.tape.free(block);
             }
         }
-        if keep {
-            saved.push(kept);
-        }
-        free_due(tape, &mut waiting, index);
+        let Pass { flowing, residual, branches, shared, beside, .. } = pass;
+        tape.free_all(flowing.into_iter().chain(branches).chain(shared).chain(beside));
+        residual
     }
-    tape.free_all(waiting.into_iter().map(|(_, block)| block));
-    (output.unwrap_or_else(|| tape.alloc(1)), Saved::Device(saved))
 }
 
 fn free_due(tape: &mut Tape, waiting: &mut Vec<(usize, Block)>, index: usize) {
@@ -95,6 +141,20 @@ pub(super) enum Trains {
     Adapters,
 }
 
+/// The gradients of weights, in the order in which they were made.
+#[derive(Debug)]
+pub(super) struct WeightGradients {
+    /// Which weights get one.
+    pub(super) trains: Trains,
+    pub(super) blocks: Vec<Block>,
+}
+
+impl WeightGradients {
+    pub(super) fn of(trains: Trains) -> Self {
+        Self { trains, blocks: Vec::new() }
+    }
+}
+
 /// Partial sums of a bias gradient are bounded: 1 MiB for each of an H200's 132 multiprocessors.
 const REDUCTION_LIMIT: u64 = 132 << 20;
 /// Semaphores of such a reduction, in bytes.
@@ -106,7 +166,6 @@ const FP32: u64 = 4;
 struct Pass<'a> {
     tape: &'a mut Tape,
     rows: &'a RowCounts,
-    trains: Trains,
     /// The gradient that flows back; `None` while it is the residual's own.
     flowing: Option<Block>,
     /// The gradient of the residual stream, held until the branch's is added to it.
@@ -117,48 +176,7 @@ struct Pass<'a> {
     shared: Option<Block>,
     /// The gradient inside an adapter, added to that of the product beside it.
     beside: Option<Block>,
-    gradients: &'a mut Vec<Block>,
-}
-
-/// Runs a block backward from the gradient of its output. Frees all that was saved, appends the gradients of the weights
-/// to `gradients` and returns the gradient of the block's input.
-pub(super) fn backward(
-    tape: &mut Tape,
-    ops: &[Op],
-    rows: &RowCounts,
-    saved: Saved,
-    upstream: Block,
-    trains: Trains,
-    gradients: &mut Vec<Block>,
-) -> Block {
-    let mut pass = Pass {
-        tape,
-        rows,
-        trains,
-        flowing: None,
-        residual: upstream,
-        branches: Vec::new(),
-        shared: None,
-        beside: None,
-        gradients,
-    };
-    let mut saved = saved;
-    for (index, op) in ops.iter().enumerate().rev() {
-        if rows.skips(op) {
-            continue;
-        }
-        let kept = match &mut saved {
-            Saved::Device(blocks) => blocks.get_mut(index).and_then(Option::take),
-            Saved::Host => op.saved.then(|| pass.tape.alloc(rows.bytes(op))),
-        };
-        pass.step(op);
-        if let Some(block) = kept {
-            pass.tape.free(block);
-        }
-    }
-    let Pass { flowing, residual, branches, shared, beside, .. } = pass;
-    tape.free_all(flowing.into_iter().chain(branches).chain(shared).chain(beside));
-    residual
+    gradients: &'a mut WeightGradients,
 }
 
 impl Pass<'_> {
@@ -259,7 +277,7 @@ impl Pass<'_> {
     }
 
     fn weights(&mut self, op: &Op) {
-        let trained = match self.trains {
+        let trained = match self.gradients.trains {
             Trains::All => !op.adapter,
             Trains::Adapters => op.adapter,
         };
@@ -267,10 +285,10 @@ impl Pass<'_> {
             return;
         }
         if op.weight > 0 {
-            self.gradients.push(self.tape.alloc(op.weight));
+            self.gradients.blocks.push(self.tape.alloc(op.weight));
         }
         if op.bias > 0 {
-            self.gradients.push(self.tape.alloc(op.bias));
+            self.gradients.blocks.push(self.tape.alloc(op.bias));
             if op.backward == Backward::Linear {
                 let sums = self.rows.of(op.rows) * op.row * 2;
                 let partial = self.tape.alloc(sums.min(REDUCTION_LIMIT));

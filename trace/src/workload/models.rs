@@ -5,7 +5,7 @@
 
 use thiserror::Error;
 
-use super::GenerateError;
+use super::error::GenerateError;
 use seamalloc::nearest::nearest;
 
 /// How a transformer's blocks are built; decides its tensors and what a layer allocates.
@@ -120,7 +120,7 @@ pub struct UnknownModel {
 const BF16: u64 = 2;
 const FP32: u64 = 4;
 
-const fn decoder(family: Family, hidden: u64, layers: u64, heads: u64, kv_heads: u64, ffn: u64) -> Transformer {
+const fn decoder(family: Family, hidden: u64, layers: u64, (heads, kv_heads): (u64, u64), ffn: u64) -> Transformer {
     Transformer { family, hidden, layers, heads, kv_heads, ffn, vocab: 0, positions: 0, tied: false, experts: None }
 }
 
@@ -132,40 +132,43 @@ const fn model(name: &'static str, published: u64, shape: Transformer) -> Model 
 pub const GPT2: Model = model(
     "gpt2",
     124_439_808,
-    Transformer { vocab: 50_257, positions: 1024, tied: true, ..decoder(Family::Gpt2, 768, 12, 12, 12, 3072) },
+    Transformer { vocab: 50_257, positions: 1024, tied: true, ..decoder(Family::Gpt2, 768, 12, (12, 12), 3072) },
 );
 /// GPT-2 XL, 1.56 B.
 pub const GPT2_XL: Model = model(
     "gpt2-xl",
     1_557_611_200,
-    Transformer { vocab: 50_257, positions: 1024, tied: true, ..decoder(Family::Gpt2, 1600, 48, 25, 25, 6400) },
+    Transformer { vocab: 50_257, positions: 1024, tied: true, ..decoder(Family::Gpt2, 1600, 48, (25, 25), 6400) },
 );
 /// OPT-1.3B (Zhang et al. 2022); its position table has two rows more than its length.
 pub const OPT_1_3B: Model = model(
     "opt-1.3b",
     1_315_758_080,
-    Transformer { vocab: 50_272, positions: 2050, tied: true, ..decoder(Family::Opt, 2048, 24, 32, 32, 8192) },
+    Transformer { vocab: 50_272, positions: 2050, tied: true, ..decoder(Family::Opt, 2048, 24, (32, 32), 8192) },
 );
 /// OPT-13B.
 pub const OPT_13B: Model = model(
     "opt-13b",
     12_853_473_280,
-    Transformer { vocab: 50_272, positions: 2050, tied: true, ..decoder(Family::Opt, 5120, 40, 40, 40, 20_480) },
+    Transformer { vocab: 50_272, positions: 2050, tied: true, ..decoder(Family::Opt, 5120, 40, (40, 40), 20_480) },
 );
 /// GPT-NeoX-20B (Black et al. 2022).
 pub const GPT_NEOX_20B: Model = model(
     "gpt-neox-20b",
     20_554_567_680,
-    Transformer { vocab: 50_432, ..decoder(Family::NeoX, 6144, 44, 64, 64, 24_576) },
+    Transformer { vocab: 50_432, ..decoder(Family::NeoX, 6144, 44, (64, 64), 24_576) },
 );
 /// Llama-3.1-8B.
-pub const LLAMA_8B: Model =
-    model("llama-8b", 8_030_261_248, Transformer { vocab: 128_256, ..decoder(Family::Llama, 4096, 32, 32, 8, 14_336) });
+pub const LLAMA_8B: Model = model(
+    "llama-8b",
+    8_030_261_248,
+    Transformer { vocab: 128_256, ..decoder(Family::Llama, 4096, 32, (32, 8), 14_336) },
+);
 /// Llama-3.2-1B.
 pub const LLAMA_1B: Model = model(
     "llama-1b",
     1_235_814_400,
-    Transformer { vocab: 128_256, tied: true, ..decoder(Family::Llama, 2048, 16, 32, 8, 8192) },
+    Transformer { vocab: 128_256, tied: true, ..decoder(Family::Llama, 2048, 16, (32, 8), 8192) },
 );
 /// Qwen1.5-MoE-A2.7B, 14.3 B in 24 layers of 60 experts.
 pub const QWEN_MOE: Model = model(
@@ -174,7 +177,7 @@ pub const QWEN_MOE: Model = model(
     Transformer {
         vocab: 151_936,
         experts: Some(Experts { count: 60, per_token: 4, ffn: 1408, shared_ffn: 5632 }),
-        ..decoder(Family::QwenMoe, 2048, 24, 16, 16, 5632)
+        ..decoder(Family::QwenMoe, 2048, 24, (16, 16), 5632)
     },
 );
 /// The same with half the layers and 32 experts: full fine-tuning fits one device.
@@ -185,7 +188,7 @@ pub const QWEN_MOE_SMALL: Model = Model {
     architecture: Architecture::Transformer(Transformer {
         vocab: 151_936,
         experts: Some(Experts { count: 32, per_token: 4, ffn: 1408, shared_ffn: 5632 }),
-        ..decoder(Family::QwenMoe, 2048, 12, 16, 16, 5632)
+        ..decoder(Family::QwenMoe, 2048, 12, (16, 16), 5632)
     }),
 };
 /// ResNet-152 (He et al. 2016), weights in single precision.

@@ -6,7 +6,7 @@
 //! stack and no layer, which is why it is here.
 
 use super::{
-    GenerateError,
+    error::GenerateError,
     models::Model,
     step,
     tape::{Block, Dice, Tape},

@@ -4,11 +4,14 @@
 //! Owns: the order of the phases. Each is made of the other patterns' parts.
 
 use super::{
-    GenerateError,
+    error::GenerateError,
     kv_cache::{self, Cache},
-    models::Model,
-    moe, recipe, step,
-    tape::{Dice, Tape},
+    layer::Layer,
+    models::{Model, Transformer},
+    moe,
+    recipe::{self, Op},
+    step::{self, Batch},
+    tape::{Block, Dice, Tape},
     transformer::{Gradients, Job, Training},
 };
 
@@ -28,6 +31,8 @@ pub(super) struct Feedback {
 
 /// Single precision, in bytes.
 const FP32: u64 = 4;
+/// The index of a token, in bytes.
+const INDEX: u64 = 8;
 
 impl Feedback {
     pub(super) fn run(&self, tape: &mut Tape, dice: &mut Dice, rounds: u32) -> Result<(), GenerateError> {
@@ -51,37 +56,70 @@ impl Feedback {
             }
             let prompt = dice.between(self.prompt.0, self.prompt.1);
             let answer = dice.between(self.answer.0, self.answer.1);
-            kv_cache::prefill(job.tape, model, shape, &ops, self.batch, &moe::route(shape, self.batch * prompt, dice));
-            let mut cache = Cache::fill(job.tape, model, shape, self.batch, prompt);
-            let mut chosen = Vec::new();
-            for _ in 0..answer {
-                cache.grow(job.tape, model, shape);
-                job.tape.workspace(self.batch * shape.vocab * model.dtype_bytes);
-                chosen.push(job.tape.alloc(self.batch * 8));
-            }
-            cache.free(job.tape);
-            let length = prompt + answer;
-            let sequences = job.tape.alloc(self.batch * length * 8);
-            job.tape.free_all(chosen);
-
-            let tokens = self.batch * length;
-            kv_cache::prefill(job.tape, model, shape, &ops, self.batch, &moe::route(shape, tokens, dice));
-            let (logits, upcast) =
-                (job.tape.alloc(tokens * shape.vocab * model.dtype_bytes), job.tape.alloc(tokens * shape.vocab * FP32));
-            job.tape.free(logits);
-            let logs = job.tape.alloc(tokens * shape.vocab * FP32);
-            job.tape.free(upcast);
-            let scores = job.tape.alloc(tokens * FP32);
-            job.tape.free(logs);
-
-            let mut kept = job.gradients(self.micro_batch * length, dice, Gradients::Fresh);
+            let round = Round { plan: self, shape, ops: &ops, prompt, answer };
+            let sequences = round.generate(job.tape, dice);
+            let scores = round.score(job.tape, dice);
+            let tokens = self.micro_batch * (prompt + answer);
+            let mut kept = job.gradients(tokens, dice, Gradients::Fresh);
             for _ in 1..self.batch / self.micro_batch.max(1) {
-                kept.extend(job.gradients(self.micro_batch * length, dice, Gradients::Added));
+                kept.extend(job.gradients(tokens, dice, Gradients::Added));
             }
             job.update(kept);
             job.tape.free_all([sequences, scores]);
         }
         Ok(())
+    }
+}
+
+/// One round, whose sequences are all of one length.
+struct Round<'a> {
+    plan: &'a Feedback,
+    shape: &'a Transformer,
+    ops: &'a [Op],
+    /// Tokens of each prompt.
+    prompt: u64,
+    /// Tokens of each answer.
+    answer: u64,
+}
+
+impl Round<'_> {
+    /// Generates the answers a token at a time, and returns the sequences.
+    fn generate(&self, tape: &mut Tape, dice: &mut Dice) -> Block {
+        let Feedback { model, batch, .. } = *self.plan;
+        let Self { shape, prompt, answer, .. } = *self;
+        self.prefill(tape, dice, batch * prompt);
+        let mut cache = Cache::fill(tape, model, shape, batch, prompt);
+        let mut chosen = Vec::new();
+        for _ in 0..answer {
+            cache.grow(tape, model, shape);
+            tape.workspace(batch * shape.vocab * model.dtype_bytes);
+            chosen.push(tape.alloc(batch * INDEX));
+        }
+        cache.free(tape);
+        let sequences = tape.alloc(batch * (prompt + answer) * INDEX);
+        tape.free_all(chosen);
+        sequences
+    }
+
+    /// Runs the reference model over the sequences, and returns the scores.
+    fn score(&self, tape: &mut Tape, dice: &mut Dice) -> Block {
+        let Feedback { model, batch, .. } = *self.plan;
+        let tokens = batch * (self.prompt + self.answer);
+        let elements = tokens * self.shape.vocab;
+        self.prefill(tape, dice, tokens);
+        let (logits, upcast) = (tape.alloc(elements * model.dtype_bytes), tape.alloc(elements * FP32));
+        tape.free(logits);
+        let logs = tape.alloc(elements * FP32);
+        tape.free(upcast);
+        let scores = tape.alloc(tokens * FP32);
+        tape.free(logs);
+        scores
+    }
+
+    fn prefill(&self, tape: &mut Tape, dice: &mut Dice, tokens: u64) {
+        let rows = &moe::route(self.shape, tokens, dice);
+        let batch = Batch { model: self.plan.model, shape: self.shape, tokens };
+        kv_cache::prefill(tape, batch, Layer { ops: self.ops, rows }, self.plan.batch);
     }
 }
 

@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 
 use super::{
-    GenerateError,
-    layer::{self, RowCounts, Trains},
+    error::GenerateError,
+    layer::{Layer, RowCounts, Trains, WeightGradients},
     models::{Model, Transformer},
-    recipe, step,
-    step::AdamW,
+    recipe,
+    step::{self, AdamW, Batch},
     tape::{Block, Dice, PendingFree, Tape},
 };
 
@@ -100,42 +100,44 @@ impl Sharded {
         let rows = RowCounts::dense(tokens);
         let (mut gathered, mut reducing) = (InUse::default(), InUse::default());
         let mut shards = Vec::new();
-        let (mut state, batch) = step::embed(tape, self.model, shape, tokens);
+        let layer = Layer { ops: &ops, rows: &rows };
+        let batch = Batch { model: self.model, shape, tokens };
+        let (mut state, tokens_held) = batch.embed(tape);
         let mut inputs = Vec::new();
         // The next layer's weights are on their way while this one runs.
         let mut next = alloc_on(tape, GATHER, block_bytes);
-        for layer in 0..shape.layers {
+        for number in 0..shape.layers {
             let weights = next;
             next = alloc_on(tape, GATHER, block_bytes);
-            let (output, _) = layer::forward(tape, &ops, &rows, false);
+            let (output, _) = layer.forward(tape, false);
             inputs.push(std::mem::replace(&mut state, output));
             // The last layer's weights are those that the backward pass begins with.
-            if layer + 1 < shape.layers {
+            if number + 1 < shape.layers {
                 gathered.free(tape, weights);
             } else {
                 gathered.free(tape, std::mem::replace(&mut next, weights));
             }
         }
-        let mut fresh = Vec::new();
-        let mut upstream = step::loss(tape, self.model, shape, tokens, Trains::All, &mut fresh);
+        let mut fresh = WeightGradients::of(Trains::All);
+        let mut upstream = batch.loss(tape, &mut fresh);
         tape.free(state);
         let mut weights = Some(next);
         while let Some(input) = inputs.pop() {
             let ahead = (!inputs.is_empty()).then(|| alloc_on(tape, GATHER, block_bytes));
-            let (again, saved) = layer::forward(tape, &ops, &rows, true);
+            let (again, saved) = layer.forward(tape, true);
             tape.free(again);
-            upstream = layer::backward(tape, &ops, &rows, saved, upstream, Trains::All, &mut fresh);
+            upstream = layer.backward(tape, saved, upstream, &mut fresh);
             tape.free(input);
             if let Some(used) = std::mem::replace(&mut weights, ahead) {
                 gathered.free(tape, used);
             }
-            self.reduce(tape, &mut reducing, std::mem::take(&mut fresh), &mut shards);
+            self.reduce(tape, &mut reducing, std::mem::take(&mut fresh.blocks), &mut shards);
         }
-        step::embed_backward(tape, self.model, shape, tokens, upstream, Trains::All, &mut fresh);
-        self.reduce(tape, &mut reducing, fresh, &mut shards);
+        batch.embed_backward(tape, upstream, &mut fresh);
+        self.reduce(tape, &mut reducing, fresh.blocks, &mut shards);
         gathered.finish(tape);
         reducing.finish(tape);
-        tape.free_all(batch);
+        tape.free_all(tokens_held);
         shards
     }
 
@@ -182,7 +184,7 @@ impl Prefetch {
 #[cfg(test)]
 mod tests {
     use super::{super::models::LLAMA_1B, *};
-    use crate::{Trace, TraceEvent};
+    use crate::trace::{Trace, TraceEvent};
 
     fn late_frees(trace: &Trace) -> usize {
         let pairs = trace.events.windows(2);

@@ -4,7 +4,7 @@
 //! to say.
 
 use super::{
-    layer::Trains,
+    layer::{Trains, WeightGradients},
     models::{Model, Transformer},
     recipe::Op,
     tape::{Block, Tape},
@@ -41,103 +41,101 @@ pub(super) fn adapters(tape: &mut Tape, ops: &[Op], layers: u64) {
     }
 }
 
-/// Looks the batch's tokens up: the first block's input, and what the step holds to its end.
-pub(super) fn embed(tape: &mut Tape, model: &Model, shape: &Transformer, tokens: u64) -> (Block, Vec<Block>) {
-    let row = shape.hidden * model.dtype_bytes;
-    let ids = tape.alloc(tokens * INDEX);
-    let found = tape.alloc(tokens * row);
-    let mask = tape.alloc(tokens * FP32);
-    for _ in 0..2 {
-        tape.workspace(tokens * FP32);
-    }
-    let positions = tape.alloc(tokens * INDEX);
-    if shape.positions == 0 {
-        let (cosine, sine) = (tape.alloc(tokens * INDEX), tape.alloc(tokens * INDEX));
-        return (found, vec![ids, mask, positions, cosine, sine]);
-    }
-    let placed = tape.alloc(tokens * row);
-    let input = tape.alloc(tokens * row);
-    tape.free(placed);
-    tape.free(found);
-    (input, vec![ids, mask, positions])
+/// A batch of tokens, and the model that it goes through.
+#[derive(Clone, Copy)]
+pub(super) struct Batch<'a> {
+    pub(super) model: &'a Model,
+    pub(super) shape: &'a Transformer,
+    pub(super) tokens: u64,
 }
 
-/// The last norm, the logits, the loss and their backward: returns the gradient of the last block's output.
-pub(super) fn loss(
-    tape: &mut Tape,
-    model: &Model,
-    shape: &Transformer,
-    tokens: u64,
-    trains: Trains,
-    gradients: &mut Vec<Block>,
-) -> Block {
-    let row = tokens * shape.hidden * model.dtype_bytes;
-    let (narrow, wide) = (tokens * shape.vocab * model.dtype_bytes, tokens * shape.vocab * FP32);
-    let normed = tape.alloc(row);
-    let (mean, deviation) = (tape.alloc(tokens * FP32), tape.alloc(tokens * FP32));
-    let logits = tape.alloc(narrow);
-    let upcast = tape.alloc(wide);
-    let padded = tape.alloc((tokens + 1) * INDEX);
-    let labels = tape.alloc(tokens * INDEX);
-    let probabilities = tape.alloc(wide);
-    let (value, count) = (tape.alloc(SCALAR), tape.alloc(SCALAR));
-    tape.free_all([upcast, padded, logits]);
-    let picked = tape.alloc(wide);
-    tape.free_all([labels, count]);
-    let softmax = tape.alloc(wide);
-    tape.free_all([picked, probabilities]);
-    let gradient = tape.alloc(narrow);
-    tape.free(softmax);
-    if trains == Trains::All {
-        gradients.push(tape.alloc(shape.vocab * shape.hidden * model.dtype_bytes));
+impl Batch<'_> {
+    /// Looks the batch's tokens up: the first block's input, and what the step holds to its end.
+    pub(super) fn embed(self, tape: &mut Tape) -> (Block, Vec<Block>) {
+        let Self { model, shape, tokens } = self;
+        let row = shape.hidden * model.dtype_bytes;
+        let ids = tape.alloc(tokens * INDEX);
+        let found = tape.alloc(tokens * row);
+        let mask = tape.alloc(tokens * FP32);
+        for _ in 0..2 {
+            tape.workspace(tokens * FP32);
+        }
+        let positions = tape.alloc(tokens * INDEX);
+        if shape.positions == 0 {
+            let (cosine, sine) = (tape.alloc(tokens * INDEX), tape.alloc(tokens * INDEX));
+            return (found, vec![ids, mask, positions, cosine, sine]);
+        }
+        let placed = tape.alloc(tokens * row);
+        let input = tape.alloc(tokens * row);
+        tape.free(placed);
+        tape.free(found);
+        (input, vec![ids, mask, positions])
     }
-    let projected = tape.alloc(row);
-    tape.free_all([gradient, normed]);
-    let upstream = tape.alloc(row);
-    if trains == Trains::All {
+
+    /// The last norm, the logits, the loss and their backward: returns the gradient of the last block's output.
+    pub(super) fn loss(self, tape: &mut Tape, gradients: &mut WeightGradients) -> Block {
+        let Self { model, shape, tokens } = self;
+        let row = tokens * shape.hidden * model.dtype_bytes;
+        let (narrow, wide) = (tokens * shape.vocab * model.dtype_bytes, tokens * shape.vocab * FP32);
+        let normed = tape.alloc(row);
+        let (mean, deviation) = (tape.alloc(tokens * FP32), tape.alloc(tokens * FP32));
+        let logits = tape.alloc(narrow);
+        let upcast = tape.alloc(wide);
+        let padded = tape.alloc((tokens + 1) * INDEX);
+        let labels = tape.alloc(tokens * INDEX);
+        let probabilities = tape.alloc(wide);
+        let (value, count) = (tape.alloc(SCALAR), tape.alloc(SCALAR));
+        tape.free_all([upcast, padded, logits]);
+        let picked = tape.alloc(wide);
+        tape.free_all([labels, count]);
+        let softmax = tape.alloc(wide);
+        tape.free_all([picked, probabilities]);
+        let gradient = tape.alloc(narrow);
+        tape.free(softmax);
+        if gradients.trains == Trains::All {
+            gradients.blocks.push(tape.alloc(shape.vocab * shape.hidden * model.dtype_bytes));
+        }
+        let projected = tape.alloc(row);
+        tape.free_all([gradient, normed]);
+        let upstream = tape.alloc(row);
+        if gradients.trains == Trains::All {
+            let width = shape.hidden * model.dtype_bytes;
+            gradients.blocks.extend([tape.alloc(width), tape.alloc(width)]);
+        }
+        tape.free_all([projected, mean, deviation, value]);
+        upstream
+    }
+
+    /// The backward of the embedding: sorts the tokens, then sums rows.
+    pub(super) fn embed_backward(self, tape: &mut Tape, upstream: Block, gradients: &mut WeightGradients) {
+        let Self { model, shape, tokens } = self;
         let width = shape.hidden * model.dtype_bytes;
-        gradients.extend([tape.alloc(width), tape.alloc(width)]);
-    }
-    tape.free_all([projected, mean, deviation, value]);
-    upstream
-}
-
-/// The backward of the embedding: sorts the tokens, then sums rows.
-pub(super) fn embed_backward(
-    tape: &mut Tape,
-    model: &Model,
-    shape: &Transformer,
-    tokens: u64,
-    upstream: Block,
-    trains: Trains,
-    gradients: &mut Vec<Block>,
-) {
-    let width = shape.hidden * model.dtype_bytes;
-    if trains == Trains::All {
-        for (rows, shared) in [(shape.positions, false), (shape.vocab, shape.tied)] {
-            if rows == 0 {
-                continue;
-            }
-            let (sorted, order) = (tape.alloc(tokens * INDEX), tape.alloc(tokens * INDEX));
-            let keys = tape.alloc(tokens * INDEX);
-            // The radix sort's own scratch: about two and a half words a key.
-            tape.workspace(tokens * INDEX * 5 / 2);
-            tape.free(keys);
-            let gradient = tape.alloc(rows * width);
-            let (counts, segments) = (tape.alloc(tokens * INDEX), tape.alloc(INDEX));
-            let offsets = tape.alloc(tokens * INDEX + INDEX);
-            // Partial sums in single precision, one for every ten tokens or so.
-            tape.workspace(tokens.div_ceil(10) * shape.hidden * FP32);
-            tape.free_all([offsets, segments, counts, order, sorted]);
-            if shared {
-                // Added to that of the output projection.
-                tape.free(gradient);
-            } else {
-                gradients.push(gradient);
+        if gradients.trains == Trains::All {
+            for (rows, shared) in [(shape.positions, false), (shape.vocab, shape.tied)] {
+                if rows == 0 {
+                    continue;
+                }
+                let (sorted, order) = (tape.alloc(tokens * INDEX), tape.alloc(tokens * INDEX));
+                let keys = tape.alloc(tokens * INDEX);
+                // The radix sort's own scratch: about two and a half words a key.
+                tape.workspace(tokens * INDEX * 5 / 2);
+                tape.free(keys);
+                let gradient = tape.alloc(rows * width);
+                let (counts, segments) = (tape.alloc(tokens * INDEX), tape.alloc(INDEX));
+                let offsets = tape.alloc(tokens * INDEX + INDEX);
+                // Partial sums in single precision, one for every ten tokens or so.
+                tape.workspace(tokens.div_ceil(10) * shape.hidden * FP32);
+                tape.free_all([offsets, segments, counts, order, sorted]);
+                if shared {
+                    // Added to that of the output projection.
+                    tape.free(gradient);
+                } else {
+                    gradients.blocks.push(gradient);
+                }
             }
         }
+        tape.free(upstream);
     }
-    tape.free(upstream);
 }
 
 /// AdamW in PyTorch's `foreach` form: whole lists of temporaries at once.

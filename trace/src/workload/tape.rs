@@ -5,8 +5,8 @@
 
 use rand_pcg::{Pcg64, rand_core::Rng as _};
 
-use super::{GenerateError, MAX_EVENTS};
-use crate::{Trace, TraceEvent};
+use super::error::{GenerateError, MAX_EVENTS};
+use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
 /// A block that is live. Dropping it leaves the block live at the trace's end.

@@ -6,10 +6,13 @@ use std::{
 };
 
 use super::{
+    error::{GenerateError, MAX_STEPS},
+    models,
+    tape::{Dice, Tape},
     transformer::{Gradients, Job, Training},
-    *,
+    {Scale, catalogue, find},
 };
-use crate::TraceEvent;
+use crate::trace::{Trace, TraceEvent};
 
 const GIB: u64 = 1 << 30;
 

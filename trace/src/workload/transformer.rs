@@ -5,12 +5,12 @@
 //! optimizer states are sharded as in ZeRO-3, and a block's weights are gathered while it runs.
 
 use super::{
-    GenerateError,
-    layer::{self, RowCounts, Saved, Trains},
+    error::GenerateError,
+    layer::{Layer, RowCounts, Saved, Trains, WeightGradients},
     models::{Model, Transformer},
     moe,
     recipe::{self, Op},
-    step::{self, AdamW},
+    step::{self, AdamW, Batch},
     tape::{Block, Dice, Tape},
 };
 
@@ -84,39 +84,40 @@ impl<'a> Job<'a> {
 
     /// One pass forward and backward over a batch; returns the gradients, none where they were added to earlier ones.
     pub(super) fn gradients(&mut self, tokens: u64, dice: &mut Dice, kind: Gradients) -> Vec<Block> {
-        let (model, shape) = (self.plan.model, self.shape);
+        let shape = self.shape;
         self.adding = kind == Gradients::Added;
         let rows: Vec<RowCounts> = (0..shape.layers).map(|_| moe::route(shape, tokens, dice)).collect();
-        let mut gradients = Vec::new();
-        let (mut state, batch) = step::embed(self.tape, model, shape, tokens);
+        let mut gradients = WeightGradients::of(self.trains);
+        let batch = Batch { model: self.plan.model, shape, tokens };
+        let (mut state, inputs) = batch.embed(self.tape);
         let mut passed = Vec::new();
         for rows in rows {
             let gathered = self.gather();
             let keep = !self.plan.recompute && !self.plan.offload;
-            let (output, saved) = layer::forward(self.tape, &self.ops, &rows, keep);
+            let (output, saved) = Layer { ops: &self.ops, rows: &rows }.forward(self.tape, keep);
             self.tape.free_all(gathered);
             let input = std::mem::replace(&mut state, output);
             let (input, saved) = self.leave(input, saved);
             passed.push((input, saved, rows));
         }
-        let mut upstream = step::loss(self.tape, model, shape, tokens, self.trains, &mut gradients);
+        let mut upstream = batch.loss(self.tape, &mut gradients);
         self.tape.free(state);
-        self.settle(&mut gradients, 0);
+        self.reduce(&mut gradients.blocks, 0);
         while let Some((input, saved, rows)) = passed.pop() {
-            let made = gradients.len();
+            let made = gradients.blocks.len();
             let input = input.unwrap_or_else(|| self.tape.alloc(upstream.size()));
             let gathered = self.gather();
             let saved = self.restore(saved, &rows);
-            upstream = layer::backward(self.tape, &self.ops, &rows, saved, upstream, self.trains, &mut gradients);
+            upstream = Layer { ops: &self.ops, rows: &rows }.backward(self.tape, saved, upstream, &mut gradients);
             self.tape.free(input);
             self.tape.free_all(gathered);
-            self.settle(&mut gradients, made);
+            self.reduce(&mut gradients.blocks, made);
         }
-        let made = gradients.len();
-        step::embed_backward(self.tape, model, shape, tokens, upstream, self.trains, &mut gradients);
-        self.settle(&mut gradients, made);
-        self.tape.free_all(batch);
-        gradients
+        let made = gradients.blocks.len();
+        batch.embed_backward(self.tape, upstream, &mut gradients);
+        self.reduce(&mut gradients.blocks, made);
+        self.tape.free_all(inputs);
+        gradients.blocks
     }
 
     /// The optimizer's step; the gradients are freed after it.
@@ -150,13 +151,13 @@ impl<'a> Job<'a> {
         if !self.plan.recompute {
             return saved;
         }
-        let (output, saved) = layer::forward(self.tape, &self.ops, rows, true);
+        let (output, saved) = Layer { ops: &self.ops, rows }.forward(self.tape, true);
         self.tape.free(output);
         saved
     }
 
     /// Reduces the gradients from `made` on over the ranks, and sends them to the host with offload.
-    fn settle(&mut self, gradients: &mut Vec<Block>, made: usize) {
+    fn reduce(&mut self, gradients: &mut Vec<Block>, made: usize) {
         if self.adding {
             let added = gradients.split_off(made.min(gradients.len()));
             return self.tape.free_all(added);

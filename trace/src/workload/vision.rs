@@ -4,7 +4,7 @@
 //! convolution keeps a half-precision copy of its weight, its output and its normed output.
 
 use super::{
-    GenerateError,
+    error::GenerateError,
     models::{Model, ResNet},
     tape::{Block, Dice, Tape},
 };
@@ -42,6 +42,7 @@ struct Convolution {
 
 /// What autograd keeps of one convolution.
 struct Kept {
+    convolution: Convolution,
     weight: Block,
     output: Block,
     normed: Block,
@@ -134,7 +135,7 @@ fn train(tape: &mut Tape, shape: &ResNet, list: &[Convolution], batch: Batch) ->
     let cast = tape.alloc(batch.images * 3 * batch.side * batch.side * HALF);
     let mut kept = Vec::with_capacity(list.len());
     for convolution in list {
-        kept.push((*convolution, forward(tape, convolution, batch)));
+        kept.push(forward(tape, *convolution, batch));
     }
     let width = list.last().map_or(shape.stem, |last| last.output);
     let pooled = tape.alloc(batch.images * width * HALF);
@@ -145,22 +146,22 @@ fn train(tape: &mut Tape, shape: &ResNet, list: &[Convolution], batch: Batch) ->
     let mut flowing = tape.alloc(list.last().map_or(1, |last| batch.map(last.output, last.reduction)));
     tape.free(pooled);
     let mut residual: Option<Block> = None;
-    for (convolution, held) in kept.into_iter().rev() {
-        if convolution.closes {
+    for held in kept.into_iter().rev() {
+        if held.convolution.closes {
             // The sum's gradient is read by the branch and by the shortcut.
             let through = tape.alloc(flowing.size());
             if let Some(old) = residual.replace(std::mem::replace(&mut flowing, through)) {
                 tape.free(old);
             }
         }
-        flowing = backward(tape, &convolution, held, batch, flowing, &mut gradients);
+        flowing = backward(tape, held, batch, flowing, &mut gradients);
     }
     tape.free_all(residual);
     tape.free_all([flowing, cast]);
     gradients
 }
 
-fn forward(tape: &mut Tape, convolution: &Convolution, batch: Batch) -> Kept {
+fn forward(tape: &mut Tape, convolution: Convolution, batch: Batch) -> Kept {
     let bytes = batch.map(convolution.output, convolution.reduction);
     let weight = tape.alloc(convolution.weights() * HALF);
     let output = tape.alloc(bytes);
@@ -172,18 +173,11 @@ fn forward(tape: &mut Tape, convolution: &Convolution, batch: Batch) -> Kept {
     }
     let normed = tape.alloc(bytes);
     let (mean, deviation) = (tape.alloc(convolution.output * FP32), tape.alloc(convolution.output * FP32));
-    Kept { weight, output, normed, mean, deviation }
+    Kept { convolution, weight, output, normed, mean, deviation }
 }
 
-fn backward(
-    tape: &mut Tape,
-    convolution: &Convolution,
-    held: Kept,
-    batch: Batch,
-    flowing: Block,
-    gradients: &mut Vec<Block>,
-) -> Block {
-    let Kept { weight, output, normed, mean, deviation } = held;
+fn backward(tape: &mut Tape, held: Kept, batch: Batch, flowing: Block, gradients: &mut Vec<Block>) -> Block {
+    let Kept { convolution, weight, output, normed, mean, deviation } = held;
     let through = tape.alloc(output.size());
     gradients.extend([tape.alloc(mean.size()), tape.alloc(deviation.size())]);
     tape.free(flowing);
