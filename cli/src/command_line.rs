@@ -37,6 +37,7 @@ counted: give the device as much less (--device sim:h200,capacity=138GiB).";
 const COMPARED: &str = "\
 Rows are matched by trace, strategy, device, pass and what else says which run it was; those that
 agree in all of it by their order. Every other key is compared, but times, simulated ones too.
+With --json: run, key (null: the whole row), base, new, missing (the side that lacks it).
 Exit code 1 where a row differs or one file lacks it.";
 
 #[derive(Debug, Subcommand)]

@@ -77,7 +77,7 @@ fn stale(id: AllocatorId) -> Failure {
 
 /// Gives an instance a handle.
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
-    fork::watch()?;
+    fork::notice_forks()?;
     let _filling = FILLING.lock();
     for (index, slot) in TABLE.iter().enumerate() {
         let state = slot.state.load(Ordering::Acquire);

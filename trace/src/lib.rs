@@ -5,6 +5,7 @@
 //! csv, compact, pytorch            the formats; read and write choose one
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
+//! columns                          the figures of reports, for tables and lines of JSON
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
