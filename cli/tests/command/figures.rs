@@ -1,7 +1,6 @@
 //! What some jobs and workloads come to is what is stored. `.ci/figures` compares all, and stores them anew.
 
 use super::{Folder, lines, run};
-use serde_json::Value;
 use std::path::Path;
 
 /// Quick ones: a model's recomputation, a recorded job, several streams.
@@ -37,7 +36,7 @@ fn what_is_stored_knows_them_all() {
     let missing = lines(&["compare", STORED, &none, "--json"], 1);
     for name in WORKLOADS {
         let rows = missing.iter().filter(|line| line["run"]["trace"] == name && line["missing"] == "new");
-        let lags = |lag: u64| rows.clone().filter(|line| line["run"]["lag"] == Value::from(lag)).count();
+        let lags = |lag: u64| rows.clone().filter(|line| line["run"]["lag"] == lag).count();
         assert_eq!((lags(0), lags(1500)), (20, 20), "{name}: four strategies, five passes");
     }
 }
