@@ -1,19 +1,13 @@
-//! Who is told of what happens in an allocator: its recorder, and a callback of C's.
+//! The observers of an allocator: its recorder's, and a callback of C's.
 //!
-//! Owns: that both hear of every event, since an allocator has one observer.
+//! Owns: that both get every event, since an allocator has one observer.
 
-use crate::allocator::User;
-use crate::boundary::call;
+use crate::boundary::{User, handle};
 use crate::fork::in_callback;
-use crate::instance::Instance;
-use crate::pools::Pool;
-use crate::registry::enter;
-use crate::status::Status;
-use crate::{AllocatorId, Stream};
+use crate::ids::{Pool, Stream};
 use parking_lot::Mutex;
 use seamalloc::observer::{Action as What, Event as Happened, Observer};
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 
 /// What happened. Names and meanings are those of PyTorch's memory snapshots.
@@ -83,66 +77,58 @@ pub struct Event {
 /// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
 pub type ObserverCallback = Option<unsafe extern "C" fn(event: *const Event, user: *mut c_void)>;
 
-/// From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
-/// observer before is called no more.
-#[unsafe(no_mangle)]
-pub extern "C" fn seam_observe(allocator: AllocatorId, observer: ObserverCallback, user: *mut c_void) -> Status {
-    call(|| {
-        let instance = enter(allocator)?;
-        // Whoever starts or stops the recorder waits.
-        let _changing = instance.recorder.lock();
-        let user = User::new(user);
-        watch(&instance, |watchers| watchers.callback = observer.map(|callback| Callback { callback, user }));
-        Ok(())
-    })
+/// A callback of C's and what it is called with.
+pub(crate) struct Callback {
+    pub(crate) function: unsafe extern "C" fn(event: *const Event, user: *mut c_void),
+    pub(crate) user: User,
 }
 
-struct Callback {
-    callback: unsafe extern "C" fn(event: *const Event, user: *mut c_void),
-    user: User,
-}
-
-/// All who are told.
+/// The observers that there are.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Observers {
     pub(crate) recorder: Option<Box<dyn Observer>>,
-    callback: Option<Callback>,
+    pub(crate) callback: Option<Callback>,
 }
 
-/// All who are told, as the allocator's observer shares them.
+impl Observers {
+    fn is_empty(&self) -> bool {
+        self.recorder.is_none() && self.callback.is_none()
+    }
+}
+
+/// The observers, as an allocator's instance and its one observer share them.
 #[derive(Default)]
-pub(crate) struct Watchers(Mutex<Told>);
+pub(crate) struct SharedObservers(Mutex<Observers>);
 
-struct Fan(Arc<Watchers>);
+impl SharedObservers {
+    /// Changes the observers. Returns the one to set at the allocator: none where there are none.
+    pub(crate) fn change(self: &Arc<Self>, change: impl FnOnce(&mut Observers)) -> Option<Box<dyn Observer>> {
+        let mut observers = self.0.lock();
+        change(&mut observers);
+        (!observers.is_empty()).then(|| Box::new(Forwarder(Arc::clone(self))) as Box<dyn Observer>)
+    }
+}
 
-impl Observer for Fan {
+/// The allocator's observer: forwards each event to all.
+struct Forwarder(Arc<SharedObservers>);
+
+impl Observer for Forwarder {
     fn event(&mut self, event: &Happened) {
-        let mut told = self.0.0.lock();
-        if let Some(recorder) = &mut told.recorder {
+        let mut observers = self.0.0.lock();
+        if let Some(recorder) = &mut observers.recorder {
             recorder.event(event);
         }
-        if let Some(Callback { callback, user }) = &told.callback {
+        if let Some(Callback { function, user }) = &observers.callback {
             let event = Event {
                 size: size_of::<Event>(),
                 action: event.action.into(),
                 address: event.address,
                 bytes: event.size,
-                stream: ptr::with_exposed_provenance_mut(event.stream.0 as usize),
-                pool: Pool { first: event.pool.0, second: event.pool.1 },
+                stream: handle(event.stream),
+                pool: event.pool.into(),
             };
             // SAFETY: the caller of `seam_observe` promised that it may be called like this until it is replaced.
-            in_callback(|| unsafe { callback(&raw const event, user.get()) });
+            in_callback(|| unsafe { function(&raw const event, user.get()) });
         }
     }
-}
-
-/// Changes who is told. The caller holds the lock of the recorder, so that one changes it at a time.
-pub(crate) fn watch(instance: &Instance, change: impl FnOnce(&mut Told)) {
-    let mut told = instance.watchers.0.lock();
-    change(&mut told);
-    let anyone = told.recorder.is_some() || told.callback.is_some();
-    // An event takes the allocator's lock first.
-    drop(told);
-    let observer = anyone.then(|| Box::new(Fan(Arc::clone(&instance.watchers))) as Box<dyn Observer>);
-    drop(instance.allocator.observe(observer));
 }

@@ -1,15 +1,11 @@
 //! What an allocator holds, segment by segment, for programs that show it.
 
-use crate::allocator::User;
-use crate::boundary::call;
-use crate::pools::Pool;
-use crate::registry::enter;
+use crate::boundary::{User, call, handle};
+use crate::ids::{AllocatorId, Pool, Stream};
+use crate::registry::borrow;
 use crate::status::{Failure, Status};
-use crate::{AllocatorId, Stream};
-use seamalloc::PoolId;
 use seamalloc::snapshot::{BlockInfo, BlockState as State};
 use std::ffi::c_void;
-use std::ptr;
 
 /// What a block is doing.
 #[repr(C)]
@@ -70,15 +66,14 @@ pub extern "C" fn seam_visit_segments(allocator: AllocatorId, visitor: SegmentVi
     call(|| {
         let visitor = visitor.ok_or_else(|| Failure::argument("visitor is NULL"))?;
         let user = User::new(user);
-        for held in enter(allocator)?.allocator.snapshot().segments {
+        for held in borrow(allocator)?.allocator.snapshot().segments {
             let blocks: Vec<Block> = held.blocks.iter().map(block).collect();
-            let PoolId(first, second) = held.pool;
             let segment = Segment {
                 size: size_of::<Segment>(),
                 address: held.address,
                 total_size: held.total_size,
-                stream: ptr::with_exposed_provenance_mut(held.stream.0 as usize),
-                pool: Pool { first, second },
+                stream: handle(held.stream),
+                pool: held.pool.into(),
                 is_small: held.small,
                 is_expandable: held.expandable,
             };

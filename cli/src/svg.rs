@@ -21,13 +21,13 @@ const PALETTE: Palette = {
     Palette(colours)
 };
 
-/// A picture to be saved.
-pub(crate) struct Picture {
+/// A picture to be saved as SVG.
+pub(crate) struct Svg {
     path: PathBuf,
     text: String,
 }
 
-impl Picture {
+impl Svg {
     /// A picture of this command line and what will be added.
     ///
     /// # Errors

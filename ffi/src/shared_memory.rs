@@ -1,9 +1,8 @@
 //! Memory of one process in another: CUDA IPC, for stitched memory too. Linux only.
 
-use crate::AllocatorId;
-use crate::allocator::pointer;
-use crate::boundary::{call, give};
-use crate::registry::enter;
+use crate::boundary::{call, out_param, pointer};
+use crate::ids::AllocatorId;
+use crate::registry::borrow;
 use crate::status::{Failure, Status};
 use std::ffi::c_void;
 use std::ptr;
@@ -30,7 +29,7 @@ pub unsafe extern "C" fn seam_share(
             return Err(Failure::argument("length or offset is NULL"));
         };
         (*length, *offset) = (0, 0);
-        let shared = enter(allocator)?.allocator.share(address.addr() as u64)?;
+        let shared = borrow(allocator)?.allocator.share(address.addr() as u64)?;
         (*length, *offset) = (shared.handle.len(), shared.offset);
         if shared.handle.len() > capacity {
             let text = format!("the handle has {} bytes; the buffer is for {capacity}", shared.handle.len());
@@ -63,15 +62,15 @@ pub unsafe extern "C" fn seam_open_shared(
         }
         // SAFETY: as for every function (see the header): as many bytes lie there.
         let handle = unsafe { std::slice::from_raw_parts(handle.cast::<u8>(), length) };
-        Ok(pointer(enter(allocator)?.allocator.open_shared(handle)?))
+        Ok(pointer(borrow(allocator)?.allocator.open_shared(handle)?))
     };
     // SAFETY: as above.
-    unsafe { give(address, ptr::null_mut(), "address", open) }
+    unsafe { out_param(address, ptr::null_mut(), "address", open) }
 }
 
 /// Closes what `seam_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
 /// While a stream is being captured, it is closed later.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_close_shared(allocator: AllocatorId, address: *mut c_void) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.close_shared(address.addr() as u64)?))
+    call(|| Ok(borrow(allocator)?.allocator.close_shared(address.addr() as u64)?))
 }
