@@ -1,6 +1,7 @@
 //! What the allocator's tables take does not grow, however long a program runs: the program of the example `endurance`, in
-//! small.
+//! small. The checks of the feature `paranoid` take memory of their own, and are left out.
 
+#![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic fails the test")]
 
 #[path = "../examples/endurance/heap.rs"]

@@ -1,8 +1,8 @@
 //! A source of segments that keeps a book, and makes mistakes where it is told to.
 
-use crate::{on, reserved};
+use crate::on;
 use seamalloc::driver::sim::SimGpu;
-use seamalloc::driver::{Driver, PlainMemory, StreamId};
+use seamalloc::driver::{PlainMemory, StreamId};
 use seamalloc::{Allocator, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -101,11 +101,4 @@ pub(crate) fn opened(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocato
     let source = Source::of(&gpu);
     allocator.open_pool_with(POOL, source.segments()).unwrap();
     (gpu, allocator, source)
-}
-
-/// What the device says is held, against what the allocator and the source do.
-pub(crate) fn balanced(gpu: &SimGpu, allocator: &Allocator) {
-    allocator.check().unwrap();
-    let info = gpu.memory_info().unwrap();
-    assert_eq!(info.total - info.free, reserved(allocator));
 }

@@ -1,15 +1,13 @@
-//! A simulated GPU that tells how large each piece of physical memory is, and the most that was ever held.
+//! A simulated GPU that tells how large each piece of physical memory is, and what is mapped outside of home.
 
 use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
 use seamalloc::driver::{Driver, DriverResult, ForwardingDriver, Handle};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct Watch {
     pub(crate) sim: SimGpu,
     sizes: Mutex<HashMap<u64, u64>>,
-    most: AtomicU64,
     /// The first reservation that is there: for stitching it is home.
     home: Mutex<Option<Range>>,
     /// Where something is mapped, by address.
@@ -18,8 +16,8 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(config: SimConfig) -> Self {
-        let (sizes, most, home, mapped) = Default::default();
-        Self { sim: SimGpu::new(config).unwrap(), sizes, most, home, mapped }
+        let (sizes, home, mapped) = Default::default();
+        Self { sim: SimGpu::new(config).unwrap(), sizes, home, mapped }
     }
 
     /// Mappings outside of home.
@@ -29,22 +27,12 @@ impl Watch {
         self.mapped.lock().unwrap().keys().filter(outside).count()
     }
 
-    /// The most bytes that were held at any moment.
-    pub(crate) fn most_held(&self) -> u64 {
-        self.most.load(Ordering::Relaxed)
-    }
-
     /// Bytes of all chunks of which some byte lies in one of these ranges.
     pub(crate) fn touched(&self, ranges: impl Iterator<Item = Range>) -> u64 {
         let pieces = ranges.flat_map(|range| self.sim.physical(range));
         let chunks: BTreeSet<u64> = pieces.map(|piece| piece.memory).collect();
         let sizes = self.sizes.lock().unwrap();
         chunks.iter().map(|chunk| sizes[chunk]).sum()
-    }
-
-    fn taken(&self) {
-        let info = self.sim.memory_info().unwrap();
-        self.most.fetch_max(info.total - info.free, Ordering::Relaxed);
     }
 }
 
@@ -66,7 +54,6 @@ impl ForwardingDriver for Watch {
         let handle = self.inner().create(size)?;
         // A handle's number is that of its memory.
         self.sizes.lock().unwrap().insert(handle.0, size);
-        self.taken();
         Ok(handle)
     }
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
@@ -78,10 +65,5 @@ impl ForwardingDriver for Watch {
         self.inner().unmap(address, size)?;
         self.mapped.lock().unwrap().retain(|at, _| !(address..address + size).contains(at));
         Ok(())
-    }
-    fn malloc(&self, size: u64) -> DriverResult<u64> {
-        let address = self.inner().malloc(size)?;
-        self.taken();
-        Ok(address)
     }
 }

@@ -6,6 +6,7 @@ use super::{CHUNK, MAIN, MIB, SIDE, balanced, on, reserved};
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{Call, CallStats, Driver, Status, StreamId};
 use seamalloc::{Allocator, Error, StrategyKind};
+use std::sync::Arc;
 
 const GRANULE: u64 = 2 * MIB;
 
@@ -92,7 +93,7 @@ fn nothing_is_given_back_where_it_would_not_suffice() {
 }
 
 /// A device full of memory that is free to others only, and a request that has to have it; large or small.
-fn last_resort(options: &str, size: u64) -> (std::sync::Arc<Watch>, Allocator, Result<u64, Error>, CallStats) {
+fn last_resort(options: &str, size: u64) -> (Arc<Watch>, Allocator, Result<u64, Error>, CallStats) {
     let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=96MiB", options);
     prepare(&gpu, &allocator);
     let before = gpu.call_stats();
@@ -147,14 +148,34 @@ fn any_call_of_the_last_resort_may_fail() {
     assert!(failed > 50, "{failed} failures");
 }
 
+/// A random program with kernels on all it frees, on a device that is nearly always full.
 struct Program {
-    gpu: std::sync::Arc<Watch>,
+    gpu: Arc<Watch>,
     allocator: Allocator,
+    random: Random,
     live: Vec<Range>,
     limit: u64,
+    /// Says which program it is.
+    name: String,
+}
+
+/// How often the edge was reached.
+#[derive(Clone, Copy, Debug, Default)]
+struct Edge {
+    refused: u64,
+    /// Requests of all that could be reached, to the byte.
+    exact: u64,
+    /// Misses that the last resort met.
+    replaced: u64,
 }
 
 impl Program {
+    fn new(options: &str, seed: u64) -> Self {
+        let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=200MiB", options);
+        let limit = allocator.config().memory_limit.unwrap_or(u64::MAX);
+        Self { gpu, allocator, random: Random(seed), live: Vec::new(), limit, name: format!("{options} {seed}") }
+    }
+
     /// Bytes of whole chunks without a live byte, and what could still be taken.
     fn reachable(&self) -> u64 {
         let info = self.gpu.memory_info().unwrap();
@@ -162,81 +183,85 @@ impl Program {
         held - self.gpu.touched(self.live.iter().copied()) + info.free.min(self.limit.saturating_sub(held))
     }
 
-    fn allocate(&mut self, size: u64, stream: StreamId) -> Result<(), Error> {
-        let address = self.allocator.allocate(size, stream)?;
-        self.live.push(Range { address, size: self.allocator.size_of(address).unwrap() });
-        Ok(())
+    fn step(&mut self, edge: &mut Edge) {
+        let stream = StreamId(self.random.below(3));
+        match self.random.below(10) {
+            0..5 => self.request(stream, edge),
+            5..9 if !self.live.is_empty() => self.free(stream),
+            _ => self.gpu.sim.advance(self.random.below(2_000_000)),
+        }
+        balanced(&self.gpu, &self.allocator);
     }
+
+    /// A request that is refused must be one that could not be met.
+    fn request(&mut self, stream: StreamId, edge: &mut Edge) {
+        let most = [1000, MIB, 8 * MIB, 30 * MIB, 120 * MIB][self.random.below(5) as usize];
+        let all = self.reachable();
+        // Now and then all that can be had.
+        let size = if self.random.below(6) == 0 { all.max(1) } else { 1 + self.random.below(most) };
+        let needed = size.next_multiple_of(GRANULE);
+        edge.exact += u64::from(needed == all);
+        match self.allocator.allocate(size, stream) {
+            Ok(address) => self.live.push(Range { address, size: self.allocator.size_of(address).unwrap() }),
+            Err(Error::OutOfMemory(report)) => {
+                edge.refused += 1;
+                let (name, pending) = (&self.name, report.pending);
+                assert!(needed > self.reachable(), "{name}: {size} of {all}, {pending} pending");
+            }
+            Err(error) => panic!("{}: {error}", self.name),
+        }
+    }
+
+    fn free(&mut self, stream: StreamId) {
+        let range = self.live.swap_remove(self.random.below(self.live.len() as u64) as usize);
+        if self.random.below(3) == 0 {
+            self.allocator.record_stream(range.address, stream).unwrap();
+        }
+        self.gpu.sim.launch(stream, &[range], self.random.below(3_000_000)).unwrap();
+        self.allocator.record_stream(range.address, stream).unwrap();
+        self.allocator.free(range.address).unwrap();
+    }
+}
+
+/// Runs programs under each of these options, often at the edge.
+fn programs(options: &[&str], first_seed: u64) {
+    let mut edge = Edge::default();
+    for (seed, options) in (first_seed..).zip(options.iter().cycle().take(4 * options.len())) {
+        let mut program = Program::new(options, seed);
+        for _ in 0..250 {
+            program.step(&mut edge);
+        }
+        edge.replaced += program.allocator.stats().num_alloc_retries;
+    }
+    // Otherwise the programs would be too tame to show anything.
+    let Edge { refused, exact, replaced } = edge;
+    let least = 20 * options.len() as u64;
+    assert!(refused > 2 * least && exact > 2 * least && replaced > least, "{edge:?}");
 }
 
 #[test]
 fn no_request_is_refused_while_whole_free_chunks_suffice() {
-    let mut refused = 0;
-    let (mut close, mut replaced) = (0, 0);
-    for (seed, options) in [
-        "sharing:never",
-        "sharing:completed",
-        "sharing:wait",
-        "sharing:never,memory_limit:150MiB",
-        "sharing:wait,memory_limit:150MiB",
-        "sharing:never,chunk_size_mb:64",
-        "sharing:wait,chunk_size_mb:2",
+    programs(&["sharing:never", "sharing:completed", "sharing:wait"], 0);
+}
+
+#[test]
+fn nor_while_the_limit_allows_more() {
+    programs(&["sharing:never,memory_limit:150MiB", "sharing:wait,memory_limit:150MiB"], 12);
+}
+
+#[test]
+fn nor_however_large_chunks_are() {
+    programs(&["sharing:never,chunk_size_mb:64", "sharing:wait,chunk_size_mb:2"], 20);
+}
+
+#[test]
+fn nor_at_the_bounds_of_views() {
+    let bounds = [
         "sharing:never,max_view_mappings:12",
         "sharing:wait,max_view_mappings:12",
         "sharing:completed,max_views:2",
         "sharing:never,max_view_address_space:100MiB",
         "sharing:wait,max_views:0",
-    ]
-    .into_iter()
-    .cycle()
-    .take(48)
-    .enumerate()
-    {
-        let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=200MiB", options);
-        let limit = allocator.config().memory_limit.unwrap_or(u64::MAX);
-        let mut program = Program { gpu, allocator, live: Vec::new(), limit };
-        let mut random = Random(seed as u64);
-        for _ in 0..250 {
-            let stream = StreamId(random.below(3));
-            match random.below(10) {
-                0..5 => {
-                    let most = [1000, MIB, 8 * MIB, 30 * MIB, 120 * MIB][random.below(5) as usize];
-                    // Now and then all that can be had.
-                    let all = program.reachable();
-                    let size = if random.below(6) == 0 { all.max(1) } else { 1 + random.below(most) };
-                    let needed = size.next_multiple_of(GRANULE);
-                    close += u64::from(needed == all);
-                    match program.allocate(size, stream) {
-                        Ok(()) => {}
-                        Err(Error::OutOfMemory(report)) => {
-                            refused += 1;
-                            let pending = report.pending;
-                            assert!(
-                                needed > program.reachable(),
-                                "{options} {seed}: {size} of {all}, {pending} pending"
-                            );
-                        }
-                        Err(error) => panic!("{options}: {error}"),
-                    }
-                }
-                5..9 if !program.live.is_empty() => {
-                    let at = random.below(program.live.len() as u64) as usize;
-                    let range = program.live.swap_remove(at);
-                    if random.below(3) == 0 {
-                        program.allocator.record_stream(range.address, stream).unwrap();
-                    }
-                    program.gpu.sim.launch(stream, &[range], random.below(3_000_000)).unwrap();
-                    program.allocator.record_stream(range.address, stream).unwrap();
-                    program.allocator.free(range.address).unwrap();
-                }
-                _ => program.gpu.sim.advance(random.below(2_000_000)),
-            }
-            balanced(&program.gpu, &program.allocator);
-        }
-        replaced += program.allocator.stats().num_alloc_retries;
-    }
-    assert!(
-        refused > 200 && close > 200 && replaced > 20,
-        "{refused} refused, {close} to the byte, {replaced} replaced"
-    );
+    ];
+    programs(&bounds, 28);
 }

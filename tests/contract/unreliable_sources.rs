@@ -1,18 +1,14 @@
 //! Private pools over sources that fail at random, in random programs: whatever fails, memory is accounted to the byte, no
 //! byte is anyone else's, and all of it goes back where it came from.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
-
-mod random;
-
-use random::Random;
-use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
+use crate::random::Random;
+use crate::{MIB, Subject, with_options};
+use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{Call, PlainMemory, Status, StreamId};
-use seamalloc::{Allocator, Config, Error, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
+use seamalloc::{Allocator, Error, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-const MIB: u64 = 1 << 20;
 const STREAMS: u64 = 3;
 const POOLS: u64 = 4;
 /// Operations of one program.
@@ -117,9 +113,7 @@ struct Program {
 
 impl Program {
     fn new(kind: StrategyKind, options: &str, seed: u64, storm: bool) -> Self {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=400MiB").unwrap()).unwrap());
-        let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
-        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
+        let (gpu, allocator) = with_options(kind, "sim:h200,capacity=400MiB", options);
         let shared = Shared {
             random: Random(seed ^ 0xabcd),
             wrong: if storm { 5 } else { 0 },
@@ -300,18 +294,12 @@ fn programs(kind: StrategyKind, storm: bool) -> [u64; 3] {
     sums
 }
 
-#[test]
-fn a_sources_memory_is_its_pools_and_goes_back_to_it() {
-    for kind in StrategyKind::ALL {
-        let [failures, shortages, served] = programs(kind, false);
-        assert!(failures == 0 && shortages > 20 && served > 200, "{kind}: {shortages} shortages, {served} served");
-    }
+pub(crate) fn a_sources_memory_is_its_pools_and_goes_back_to_it(Subject { kind, .. }: Subject) {
+    let [failures, shortages, served] = programs(kind, false);
+    assert!(failures == 0 && shortages > 20 && served > 200, "{kind}: {shortages} shortages, {served} served");
 }
 
-#[test]
-fn whatever_sources_and_the_driver_fail_at() {
-    for kind in StrategyKind::ALL {
-        let [failures, shortages, served] = programs(kind, true);
-        assert!(failures > 100 && shortages > 20 && served > 200, "{kind}: {failures}, {shortages}, {served}");
-    }
+pub(crate) fn whatever_sources_and_the_driver_fail_at(Subject { kind, .. }: Subject) {
+    let [failures, shortages, served] = programs(kind, true);
+    assert!(failures > 100 && shortages > 20 && served > 200, "{kind}: {failures}, {shortages}, {served}");
 }

@@ -1,21 +1,16 @@
 //! One allocator, many threads: blocks of shared and own streams, freed by whichever thread has them.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
-
-mod random;
-mod simulated;
-
-use random::Random;
+use crate::random::Random;
+use crate::{MIB, SHORTER, Subject, on};
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{Range, SimGpu};
-use seamalloc::{Allocator, Config, Error, StrategyKind};
+use seamalloc::{Allocator, Error};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 const THREADS: u64 = 8;
-const OPS: u64 = 1_500;
-const MIB: u64 = 1 << 20;
+const OPS: u64 = 1_500 / SHORTER;
 
 /// What all threads share: the allocator, and which physical memory is in someone's hands.
 struct Shared {
@@ -97,37 +92,56 @@ fn work(shared: &Shared, number: u64, out: &Sender<u64>, inbox: &Receiver<u64>) 
     live.into_iter().for_each(|address| shared.free(address));
 }
 
-#[test]
-fn eight_threads_share_an_allocator() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = simulated::on("sim:h200,capacity=700MiB", Config::with_strategy(kind));
-        let shared = Shared { gpu, allocator, taken: Mutex::default() };
-        let (senders, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
-        let left = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..)
-                .zip(inboxes)
-                .map(|(number, inbox)| {
-                    let out = senders[(number as usize + 1) % senders.len()].clone();
-                    let shared = &shared;
-                    scope.spawn(move || {
-                        work(shared, number, &out, &inbox);
-                        drop(out);
-                        inbox
-                    })
+pub(crate) fn eight_threads_share_an_allocator(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, "sim:h200,capacity=700MiB");
+    let shared = Shared { gpu, allocator, taken: Mutex::default() };
+    let (senders, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
+    let left = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(inboxes)
+            .map(|(number, inbox)| {
+                let out = senders[(number as usize + 1) % senders.len()].clone();
+                let shared = &shared;
+                scope.spawn(move || {
+                    work(shared, number, &out, &inbox);
+                    drop(out);
+                    inbox
                 })
-                .collect();
-            drop(senders);
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
-        });
-        left.into_iter().for_each(|address| shared.free(address));
-        let Shared { gpu, allocator, taken } = shared;
-        assert!(taken.lock().unwrap().is_empty());
-        allocator.check().unwrap();
-        assert_eq!(allocator.stats().allocated_bytes.all.current, 0);
-        allocator.empty_cache().unwrap();
-        assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
-        drop(allocator);
-        assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
-        assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-    }
+            })
+            .collect();
+        drop(senders);
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<u64>>()
+    });
+    left.into_iter().for_each(|address| shared.free(address));
+    let Shared { gpu, allocator, taken } = shared;
+    assert!(taken.lock().unwrap().is_empty());
+    allocator.check().unwrap();
+    assert_eq!(allocator.stats().allocated_bytes.all.current, 0);
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+}
+
+pub(crate) fn threads_may_share_an_allocator(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, "sim:h200");
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let allocator = &allocator;
+            scope.spawn(move || {
+                for round in 0..500 {
+                    let stream = StreamId(thread);
+                    let a = allocator.allocate((round % 37 + 1) * 100_000, stream).unwrap();
+                    let b = allocator.allocate(700, stream).unwrap();
+                    allocator.free(a).unwrap();
+                    allocator.free(b).unwrap();
+                }
+            });
+        }
+    });
+    allocator.check().unwrap();
+    assert_eq!(allocator.stats().allocation.all.current, 0);
+    assert_eq!(allocator.stats().allocation.all.allocated, 4000);
+    assert!(gpu.faults().is_empty());
 }

@@ -4,10 +4,10 @@
 
 mod bounds;
 mod limit;
-mod pressure;
 #[path = "../random/mod.rs"]
 mod random;
 mod refusal;
+mod step;
 mod trim;
 mod watch;
 

@@ -1,7 +1,7 @@
 //! What views may take is bounded at every moment, and requests are met at the bound too.
 
 use super::random::Random;
-use super::trim::step;
+use super::step::step;
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, balanced, on, reserved};
 use seamalloc::driver::{Call, Status};
