@@ -3,7 +3,7 @@
 use crate::driver::DriverError;
 use crate::driver::cuda::CudaOpenError;
 use crate::ids::PoolId;
-use crate::shortage::OutOfMemory;
+use crate::report::out_of_memory::OutOfMemory;
 
 /// The result of an allocator's operation.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -57,3 +57,137 @@ impl fmt::Display for PoolId {
         write!(f, "({}, {})", self.0, self.1)
     }
 }
+
+/// The two kinds of requests, which never share a pool: up to 1 MiB, and larger ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Large = 0,
+    Small = 1,
+}
+
+impl Class {
+    /// Both, large first.
+    pub(crate) const ALL: [Self; 2] = [Self::Large, Self::Small];
+
+    /// The class of small requests, or of large ones.
+    pub(crate) fn of(small: bool) -> Self {
+        if small { Self::Small } else { Self::Large }
+    }
+}
+
+/// Which of the heap's pools. A stream has a pair of them: one for large requests, one for small ones. So does each stream
+/// of a private pool, and so does memory that every stream has passed.
+///
+/// ```text
+/// bit 31 … 1   the number of the pair
+/// bit 0        0 large, 1 small
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PoolIndex(u32);
+
+impl PoolIndex {
+    /// The large pool of the default stream.
+    pub(crate) const DEFAULT: Self = Self(0);
+
+    /// The large pool of a pair.
+    pub(crate) const fn of_pair(number: usize) -> Self {
+        Self((number as u32) << 1)
+    }
+
+    /// The pool of large requests beside it, or itself.
+    pub(crate) const fn large(self) -> Self {
+        Self(self.0 & !1)
+    }
+
+    /// The pool of small requests beside it, or itself.
+    pub(crate) const fn small(self) -> Self {
+        Self(self.0 | 1)
+    }
+
+    /// The pool of that class beside it, or itself.
+    pub(crate) const fn of(self, class: Class) -> Self {
+        Self(self.large().0 | class as u32)
+    }
+
+    /// Whether it serves small requests.
+    pub(crate) const fn is_small(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The requests that it serves.
+    pub(crate) const fn class(self) -> Class {
+        if self.is_small() { Class::Small } else { Class::Large }
+    }
+
+    /// The number of its pair, by which tables of streams are ordered.
+    pub(crate) const fn stream(self) -> usize {
+        (self.0 >> 1) as usize
+    }
+
+    /// Its place in the table of pools.
+    pub(crate) const fn slot(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Which block: an index into the table of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BlockId(pub(crate) u32);
+
+impl BlockId {
+    /// No block.
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    pub(crate) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+
+    /// The block, if it is one.
+    pub(crate) fn some(self) -> Option<Self> {
+        (self != Self::NONE).then_some(self)
+    }
+}
+
+/// Which segment: an index into the table of segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SegmentId(pub(crate) u32);
+
+/// Which view: an index into the table of views.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ViewId(pub(crate) u32);
+
+impl ViewId {
+    /// No view.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+/// Which chunk: an index into the chunks at home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ChunkId(pub(crate) u32);
+
+impl ChunkId {
+    /// No chunk.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pools_of_a_stream_lie_side_by_side() {
+        let large = PoolIndex::of_pair(3);
+        assert_eq!((large.slot(), large.small().slot(), large.stream()), (6, 7, 3));
+        for pool in [large, large.small()] {
+            assert_eq!((pool.large(), pool.small(), pool.stream()), (large, large.small(), 3));
+            assert_eq!(pool.of(pool.class()), pool);
+        }
+        assert_eq!((large.class(), large.small().class()), (Class::Large, Class::Small));
+        assert!(large.small().is_small() && !large.is_small());
+        assert_eq!(PoolIndex::DEFAULT, PoolIndex::of_pair(0));
+    }
+}

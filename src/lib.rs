@@ -14,43 +14,35 @@
 #![deny(unsafe_code)]
 
 mod allocator;
-mod blocks;
+mod backing;
 mod config;
-mod deferred;
+mod diagnose;
 pub mod driver;
 mod error;
-pub mod fragmentation;
-mod free_index;
 mod heap;
-mod home;
 mod ids;
 mod ipc;
 pub mod nearest;
-pub mod observer;
-mod pools;
-mod pressure;
-pub mod rounding;
-pub mod shortage;
-pub mod snapshot;
-mod source;
-mod stats;
+pub mod report;
+mod span;
 mod strategy;
+mod streams;
 #[cfg(feature = "trace")]
 pub mod trace;
 pub mod units;
-mod views;
 
-pub use allocator::Allocator;
-pub use config::{Config, ConfigError, Sharing, StrategyKind};
+pub use allocator::{Allocator, CallbackId};
+pub use config::{Config, ConfigError, Sharing, StrategyKind, rounding};
 pub use error::{Error, Result};
-pub use fragmentation::Fragmentation;
+pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use ids::PoolId;
 pub use ipc::{IpcError, Shared};
-pub use pools::{PoolBlock, PoolStats, Route};
-pub use pressure::{CallbackId, MemoryPressure};
-pub use shortage::OutOfMemory;
-pub use source::{SegmentSource, Segments, SourceError};
-pub use stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
+pub use report::fragmentation::Fragmentation;
+pub use report::out_of_memory::OutOfMemory;
+pub use report::pool::{PoolBlock, PoolStats};
+pub use report::pressure::MemoryPressure;
+pub use report::stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
+pub use report::{fragmentation, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.
 #[cfg(all(doctest, feature = "trace"))]

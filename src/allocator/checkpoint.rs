@@ -4,12 +4,12 @@
 //! program that goes on from its results, to capture the next graph in the same pool, needs these blocks to be live again
 //! where they were. PyTorch's trees of graphs do (`torch.compile(mode="reduce-overhead")`).
 
-use super::{Allocator, Core};
+use super::core::{Allocator, Core};
 use crate::config::StrategyKind;
+use crate::config::rounding::SMALL_LIMIT;
 use crate::error::{Error, Result};
 use crate::ids::PoolId;
-use crate::pools::PoolBlock;
-use crate::rounding::SMALL_LIMIT;
+use crate::report::pool::PoolBlock;
 
 impl Allocator {
     /// The live blocks of a private pool, by address: a checkpoint of it. Walks all blocks.
@@ -32,8 +32,8 @@ impl Allocator {
     /// [`Error::Driver`] where a wait failed.
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.core.lock();
-        core.heap.private.exists(pool)?;
-        let stitched = core.config.strategy == StrategyKind::Stitch && core.heap.private.segments(pool).is_none();
+        core.heap.private().exists(pool)?;
+        let stitched = core.config.strategy == StrategyKind::Stitch && core.heap.private().segments(pool).is_none();
         if let (Some(first), false) = (blocks.first(), stitched) {
             return Err(Error::NotRestorable { address: first.address });
         }
@@ -53,7 +53,7 @@ impl Allocator {
 impl Core {
     fn restore(&mut self, owner: PoolId, block: &PoolBlock) -> Result<()> {
         let (id, request) = self.heap.retake(owner, block)?;
-        self.heap.hand_out(id, &request, &self.rules)?;
+        self.heap.hand_out(id, &request, &self.rules.fit)?;
         self.heap.handed_out_privately(id, owner, false);
         Ok(())
     }

@@ -1,14 +1,12 @@
-//! The allocator's streams: how they are met, and how they end.
+//! The allocator's streams: how they are registered, named by programs, and how they end.
 //!
 //! Owns: when the driver is asked which stream a handle is, and what is done once a stream is no more. Neither is on the hot
-//! path: a handle that was met before is taken for the same stream there.
+//! path: a handle that is registered is taken for the same stream there.
 
-use super::{Allocator, Core};
-use crate::blocks::BlockId;
+use super::core::{Allocator, Core};
 use crate::driver::{Call, DriverError, Status};
-use crate::error::Result;
-use crate::ids::StreamId;
-use crate::stats::Class;
+use crate::error::{Error, Result};
+use crate::ids::{Class, PoolIndex, StreamId};
 
 /// # Streams
 ///
@@ -22,6 +20,22 @@ use crate::stats::Class;
 /// for a stream named with [`record_stream`](Self::record_stream) or [`free_under`](Self::free_under), nor in private
 /// pools. So forget a stream before it is destroyed.
 impl Allocator {
+    /// Says that work on `stream` uses the allocation: after it is freed, it waits for that stream too. The
+    /// allocation's own stream need not be named. Address 0 is ignored.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`] if no live allocation starts there.
+    pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.core.lock();
+        let stream = core.driver.canonical_stream(stream)?;
+        let id = core.heap.live(address)?;
+        core.streams.recorded.record_use(&mut core.heap, id, stream);
+        core.checked()
+    }
+
     /// The program is about to destroy `stream`: the CPU waits for what it was given, and the allocator never names it to the
     /// driver again. Its free memory serves other streams, with `stitch` at once; with the other strategies, which do not
     /// share, it serves a new stream of that handle, or goes back to the driver when memory is short. Frees that wait for
@@ -62,66 +76,45 @@ impl Allocator {
 }
 
 impl Core {
-    /// A request for a stream that has no pools yet, or whose handle has ended.
+    /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that serves it.
     #[cold]
-    pub(super) fn meet(&mut self, stream: StreamId, size: u64) -> Result<(u32, Class)> {
+    pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
         let canonical = self.driver.canonical_stream(stream)?;
         if canonical == StreamId::DEFAULT {
             self.heap.alias_default(stream);
         } else {
             // Nobody knows whether a capture would allow to ask.
-            let number = match self.heap.private.capturing() {
+            let number = match self.capturing() {
                 true => None,
-                false => self.timed(|_, ground| ground.driver.stream_number(canonical))?,
+                false => self.timed(|_, context| context.driver.stream_number(canonical))?,
             };
-            self.heap.meet(canonical, number);
+            self.heap.register_stream(canonical, number);
         }
         let found = self.heap.pool_for(canonical, size);
-        found.ok_or(crate::Error::Internal("a stream that was met has no pool"))
-    }
-
-    /// Something that was taken out of the table of live allocations is freed under another stream than its own, or under
-    /// another name of its own.
-    #[cold]
-    pub(super) fn note_freed_under(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
-        let stream = self.driver.canonical_stream(stream)?;
-        let large = self.heap.blocks[id].pool & !1;
-        let of = &self.heap.pools[large as usize];
-        if of.stream == stream && !of.ended {
-            return Ok(());
-        }
-        // Where it waits for others anyway, or has no stream of its own any more, it waits for this one too.
-        let mut waits = of.ended || self.deferred.has_uses(id);
-        if !waits && self.heap.is_private(large) {
-            // What a private pool has serves nobody else before the pool ends.
-            self.heap.private.freed_under(self.heap.owner_of(large));
-        } else if !waits {
-            waits = !self.timed(|strategy, ground| strategy.freed_under(ground, large, stream))?;
-        }
-        if waits {
-            self.deferred.record_use(&mut self.heap, id, stream);
-        }
-        Ok(())
+        found.ok_or(Error::Internal("a registered stream has no pool"))
     }
 
     fn forget_stream(&mut self, stream: StreamId) -> Result<()> {
-        if self.heap.private.capturing() {
+        if self.capturing() {
             let detail = format!("stream {stream} cannot be waited for while a stream is being captured");
             return Err(DriverError::new(Call::StreamSynchronize, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
-        let waited = self.timed(|_, ground| match ground.driver.stream_synchronize(stream) {
+        let waited = self.timed(|_, context| match context.driver.stream_synchronize(stream) {
             // It was destroyed already: its work is waited for with all other.
-            Err(error) if error.status == Status::INVALID_HANDLE => ground.driver.synchronize(),
+            Err(error) if error.status == Status::INVALID_HANDLE => context.driver.synchronize(),
             waited => waited,
         });
         waited?;
         let pools = self.heap.pools_of(stream);
-        if pools.iter().any(|large| self.strategy.waits_for_others(*large)) {
-            self.timed(|_, ground| ground.driver.synchronize())?;
+        if pools.iter().any(|large| self.streams.epochs.waits_for_others(*large)) {
+            self.timed(|_, context| context.driver.synchronize())?;
         }
-        self.deferred.end_stream(&mut self.heap, stream)?;
+        self.streams.recorded.end_stream(&mut self.heap, stream)?;
         for large in pools {
-            self.timed(|strategy, ground| strategy.stream_passed(ground, large));
+            self.streams.epochs.passed(&mut self.heap, large);
+            if self.rules.passes_memory_on && !self.heap.is_private(large) {
+                self.heap.make_passed_idle(large, u64::MAX);
+            }
         }
         self.heap.end_stream(stream);
         Ok(())

@@ -2,21 +2,21 @@
 //!
 //! Owns: how a live allocation is named in bytes that any process can be sent, and what can be wrong with such a name.
 //! The allocator makes and opens them ([`Allocator::share`](crate::Allocator::share)); what is passed on beside them, the
-//! descriptors of chunks, goes through a socket (post.rs).
+//! descriptors of chunks, goes through a socket (`fd_server.rs`).
 //!
 //! CUDA's own IPC (`cuIpcGetMemHandle`) knows memory of `cuMemAlloc` alone. Memory of `cuMemCreate` is exported chunk by
 //! chunk, as file descriptors, and whoever opens it maps the chunks in the same order.
 
 #[cfg(target_os = "linux")]
-mod post;
-mod wire;
+mod fd_server;
+mod handle;
 
 use crate::driver::IpcMemory;
-pub(crate) use post::{fetch, offer};
+pub(crate) use fd_server::{fetch, offer};
 use std::fmt;
 
 #[cfg(not(target_os = "linux"))]
-mod post {
+mod fd_server {
     use super::{IpcError, Office};
     use crate::driver::Exported;
 

@@ -1,0 +1,219 @@
+//! What an allocator is.
+//!
+//! Owns: what the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes an error.
+
+use super::callbacks::Callbacks;
+use super::opened::Opened;
+use crate::backing::{PendingRollback, StrategyContext};
+use crate::config::{Config, Limits, Sharing, StrategyKind};
+use crate::diagnose::ReportInput;
+use crate::driver::{Driver, StreamId};
+use crate::error::{Error, Result};
+use crate::heap::{FitRules, GRANULE, Heap, HeapRules, Request, ViewUsage};
+use crate::report::observer::Action;
+use crate::span::Span;
+use crate::strategy::{self, Rules, Strategy, rules_of_own_segments};
+use crate::streams::{LowWaterMark, Streams};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A caching allocator for the memory of one device.
+///
+/// Addresses are those of the device (`CUdeviceptr`). Memory freed on a stream is handed out again on that stream in
+/// stream order, without waiting for the GPU; where other streams use a block, say so with
+/// [`Allocator::record_stream`].
+///
+/// ```
+/// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+/// use std::sync::Arc;
+///
+/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);
+/// let allocator = Allocator::new(gpu, Config::default())?;
+/// let address = allocator.allocate(10 << 20, StreamId::DEFAULT)?;
+/// allocator.free(address)?;
+/// assert_eq!(allocator.stats().reserved_bytes.all.current, 10 << 20);
+/// allocator.empty_cache()?;
+/// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Allocator {
+    pub(super) core: Mutex<Core>,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) callbacks: Callbacks,
+}
+
+/// What the lock guards.
+pub(super) struct Core {
+    pub(super) heap: Heap,
+    pub(super) streams: Streams,
+    pub(super) rollback: PendingRollback,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) config: Config,
+    pub(super) rules: Rules,
+    /// How requests of private pools with segments of their own find their blocks: of split ones, of unsplit ones.
+    pub(super) own_rules: [FitRules; 2],
+    pub(super) limits: Limits,
+    pub(super) low_water: LowWaterMark,
+    /// Whether a request has more to look at than free blocks: frees that wait for other streams, or routes to private
+    /// pools. One flag, for the hot path; it may stay set for one request too many.
+    pub(super) has_pre_work: bool,
+    pub(super) strategy: Box<dyn Strategy>,
+    pub(super) opened: Opened,
+    /// Devices that were let to use the memory.
+    pub(super) peers: Vec<u32>,
+}
+
+impl Allocator {
+    /// An allocator that holds nothing yet. Makes no driver call.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options outside of their range, [`Error::NoVirtualMemory`] and [`Error::Granularity`] where the
+    /// device cannot do what the strategy needs.
+    pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
+        let config = without_full_fraction(config.validated()?);
+        let kind = config.strategy;
+        let properties = driver.properties();
+        if kind.needs_virtual_memory() && !properties.virtual_memory {
+            return Err(Error::NoVirtualMemory { strategy: kind.name(), device: properties.name.clone() });
+        }
+        if kind.needs_virtual_memory() && !GRANULE.is_multiple_of(properties.granularity) {
+            let (device, granularity) = (properties.name.clone(), properties.granularity);
+            return Err(Error::Granularity { device, granularity });
+        }
+        let heap = Heap::new(HeapRules {
+            oversize_from: config.max_split_size.unwrap_or(u64::MAX),
+            adopts_idle: config.sharing != Sharing::Completed,
+            home_is_shared: config.strategy == StrategyKind::Stitch,
+        });
+        let strategy = strategy::new(kind);
+        let core = Core {
+            heap,
+            streams: Streams::default(),
+            rollback: PendingRollback::default(),
+            driver: Arc::clone(&driver),
+            rules: strategy.rules(&config),
+            own_rules: own_rules(&config),
+            limits: Limits::new(&config, properties.total_memory),
+            config,
+            low_water: LowWaterMark::default(),
+            has_pre_work: false,
+            strategy,
+            opened: Opened::default(),
+            peers: Vec::new(),
+        };
+        Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
+    }
+
+    /// The device it allocates on.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// The options in force.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.core.lock().config.clone()
+    }
+}
+
+impl Core {
+    /// Runs a step that calls the driver, and counts its time as a stall.
+    pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> T) -> T {
+        let before = self.driver.busy_ns();
+        let mut context = StrategyContext {
+            heap: &mut self.heap,
+            streams: &mut self.streams,
+            rollback: &mut self.rollback,
+            driver: &*self.driver,
+            config: &self.config,
+            limits: self.limits,
+        };
+        let result = step(&mut *self.strategy, &mut context);
+        self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
+        result
+    }
+
+    /// Whether a stream capture may be under way.
+    pub(super) fn capturing(&self) -> bool {
+        self.heap.private().capturing()
+    }
+
+    /// The options change, and all that follows from them.
+    pub(super) fn set_config(&mut self, config: Config) {
+        self.config = without_full_fraction(config);
+        self.limits = Limits::new(&self.config, self.driver.properties().total_memory);
+        self.rules = self.strategy.rules(&self.config);
+        self.own_rules = own_rules(&self.config);
+    }
+
+    /// Frees what other streams have passed, unless a capture forbids to ask.
+    pub(super) fn poll(&mut self) -> Result<()> {
+        if self.streams.recorded.waiting() == 0 || self.capturing() {
+            return Ok(());
+        }
+        Ok(self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver))?)
+    }
+
+    /// Whether the next request is to ask what other streams have passed, whether it needs memory or not.
+    pub(super) fn poll_due(&self) -> bool {
+        let recorded = &self.streams.recorded;
+        recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
+    }
+
+    /// Returns the error of a request that could not be met, with the report of it.
+    #[cold]
+    pub(super) fn out_of_memory(&mut self, request: &Request, refused: Option<ViewUsage>) -> Error {
+        self.heap.counters_mut().num_ooms += 1;
+        let device = self.driver.memory_info().ok();
+        let free = device.map_or(0, |info| info.free);
+        self.heap.notify(Action::Oom, Span::new(free, request.size), request.pool);
+        let input = ReportInput {
+            heap: &self.heap,
+            strategy: &*self.strategy,
+            config: &self.config,
+            limits: self.limits,
+            properties: self.driver.properties(),
+            device,
+            request,
+            refused,
+        };
+        let report = input.report();
+        tracing::warn!(%report, "out of memory");
+        Error::OutOfMemory(Box::new(report))
+    }
+
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
+        self.heap.check()?;
+        self.strategy.check(&self.heap)
+    }
+
+    /// With the feature `paranoid` and in this crate's own tests, every operation ends with a full check.
+    #[inline]
+    pub(super) fn checked(&self) -> Result<()> {
+        if cfg!(any(feature = "paranoid", test))
+            && let Err(broken) = self.check()
+        {
+            tracing::error!(%broken, "an invariant is broken");
+            return Err(Error::Internal("an invariant is broken; the log says which"));
+        }
+        Ok(())
+    }
+
+    /// Whether a stream is the one that a block belongs to. A handle that has ended is another stream's now.
+    #[inline]
+    pub(super) fn is_own_stream(&self, id: crate::ids::BlockId, stream: StreamId) -> bool {
+        let of = self.heap.pool(self.heap.block(id).pool.large());
+        of.stream == stream && !of.ended
+    }
+}
+
+fn own_rules(config: &Config) -> [FitRules; 2] {
+    [false, true].map(|unsplit| rules_of_own_segments(config, unsplit))
+}
+
+/// A fraction of 1 is no limit: as in PyTorch, with it nothing is counted against the device's size, and no garbage is
+/// collected.
+fn without_full_fraction(config: Config) -> Config {
+    Config { memory_fraction: config.memory_fraction.filter(|fraction| *fraction < 1.0), ..config }
+}

@@ -1,0 +1,80 @@
+//! What an allocator tells: statistics, snapshots, and who watches.
+
+use super::core::Allocator;
+use crate::config::Sharing;
+use crate::error::Result;
+use crate::report::fragmentation::Fragmentation;
+use crate::report::observer::Observer;
+use crate::report::snapshot::Snapshot;
+use crate::report::stats::Stats;
+
+impl Allocator {
+    /// The address and size in bytes of the live allocation that starts at `address`, rounding included.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`] if no live allocation starts there.
+    pub fn size_of(&self, address: u64) -> Result<u64> {
+        let core = self.core.lock();
+        Ok(core.heap.block(core.heap.live(address)?).size)
+    }
+
+    /// What was done so far and is held now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let core = self.core.lock();
+        Stats {
+            max_split_size: core.config.max_split_size,
+            host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes()) as u64,
+            view_mappings: core.heap.views().mappings() as u64,
+            views: core.heap.views().count() as u64,
+            view_address_space_bytes: core.heap.views().address_space(),
+            ..core.heap.counters().stats()
+        }
+    }
+
+    /// Bytes held of the driver: `stats().reserved_bytes.all.current`, without the copy of all else.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.core.lock().heap.reserved()
+    }
+
+    /// How the memory is divided up now: what is free for whom, and how much of it one request could have. Walks over all
+    /// free ranges under the lock, and makes no driver call.
+    #[must_use]
+    pub fn fragmentation(&self) -> Fragmentation {
+        let core = self.core.lock();
+        let (sharing, across) = (core.rules.sharing, core.rules.sharing == Sharing::Wait);
+        core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
+    }
+
+    /// Sets every peak to the present value.
+    pub fn reset_peak_stats(&self) {
+        self.core.lock().heap.counters_mut().reset_peak();
+    }
+
+    /// Sets every accumulated figure to 0.
+    pub fn reset_accumulated_stats(&self) {
+        self.core.lock().heap.counters_mut().reset_accumulated();
+    }
+
+    /// Segments and blocks, as they are now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let core = self.core.lock();
+        let device = self.driver.properties().ordinal;
+        Snapshot { device, segments: core.heap.segment_infos(), settings: core.config.to_string() }
+    }
+
+    /// From now on `observer` is told of everything that changes; the one before is returned.
+    pub fn observe(&self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        self.core.lock().heap.set_observer(observer)
+    }
+
+    /// Walks every table and checks every rule that always holds: for tests, slow.
+    ///
+    /// # Errors
+    /// Says which rule is broken, and where.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        self.core.lock().check()
+    }
+}

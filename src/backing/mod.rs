@@ -1,0 +1,25 @@
+//! Backing: the mechanics by which memory is taken from the driver, mapped, and given back. Strategies share them.
+//!
+//! Owns: every driver call for memory, in what order, and what is undone when one fails. Which memory, and when, is the
+//! strategy's. A step that fails has changed nothing, or has noted what it changed.
+
+mod chunks;
+mod context;
+mod home;
+mod mapping;
+mod release_plan;
+mod rollback;
+mod segments;
+mod view;
+
+pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
+pub(crate) use context::{Miss, StrategyContext};
+pub(crate) use home::{release_home, reserve_home};
+pub(crate) use mapping::Mapping;
+pub(crate) use release_plan::choose;
+pub(crate) use rollback::PendingRollback;
+pub(crate) use segments::{
+    malloc_segment, reclaim_private_pools, release_own_segments, release_segment, release_whole_segments,
+    whole_segments,
+};
+pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room};

@@ -1,0 +1,9 @@
+//! Why a request could not be met, and what would have met it: derived from figures, never guessed.
+//!
+//! Owns: the judgement. The report that it fills in is a plain value (`report/out_of_memory`).
+
+mod advice;
+mod figures;
+mod input;
+
+pub(crate) use input::ReportInput;

@@ -1,0 +1,119 @@
+//! The bytes that name shared memory.
+//!
+//! ```text
+//! chunks   "seam-ipc" 1 0 0 0 | pid: 4 | secret: 16 | of each chunk: key 8, size 8
+//! plain    "seam-ipc" 2 0 0 0 | CUipcMemHandle: 64
+//! ```
+//! Numbers are little-endian.
+
+use super::{IpcError, Office, Place, SharedChunk};
+use crate::driver::IpcMemory;
+use crate::heap::GRANULE;
+
+const MAGIC: &[u8; 8] = b"seam-ipc";
+const CHUNKS: [u8; 4] = [1, 0, 0, 0];
+const PLAIN: [u8; 4] = [2, 0, 0, 0];
+
+impl Place {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        match self {
+            Self::Chunks { office, chunks } => {
+                bytes.extend(CHUNKS);
+                bytes.extend(office.pid.to_le_bytes());
+                bytes.extend(office.secret);
+                for chunk in chunks {
+                    bytes.extend(chunk.key.to_le_bytes());
+                    bytes.extend(chunk.size.to_le_bytes());
+                }
+            }
+            Self::Plain(memory) => {
+                bytes.extend(PLAIN);
+                bytes.extend(memory.0);
+            }
+        }
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, IpcError> {
+        let bad = |why| IpcError::BadHandle { size: bytes.len(), why };
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("they do not begin as one does"))?;
+        let (kind, rest) = rest.split_first_chunk().ok_or_else(|| bad("they end too early"))?;
+        match *kind {
+            CHUNKS => chunks(rest).map_err(bad),
+            PLAIN => {
+                let memory = rest.try_into().map_err(|_| bad("an IPC handle has 64 bytes"))?;
+                Ok(Self::Plain(IpcMemory(memory)))
+            }
+            _ => Err(bad("they are of a newer version")),
+        }
+    }
+}
+
+fn chunks(bytes: &[u8]) -> Result<Place, &'static str> {
+    const SHORT: &str = "they end too early";
+    let (pid, rest) = bytes.split_first_chunk().ok_or(SHORT)?;
+    let (secret, rest) = rest.split_first_chunk().ok_or(SHORT)?;
+    let (pairs, []) = rest.as_chunks::<16>() else { return Err("a chunk is cut short") };
+    let chunk = |pair: &[u8; 16]| {
+        let ([key, size], _) = pair.as_chunks::<8>() else { return None };
+        Some(SharedChunk { key: u64::from_le_bytes(*key), size: u64::from_le_bytes(*size) })
+    };
+    let chunks: Vec<_> = pairs.iter().filter_map(chunk).collect();
+    let mut total = 0u64;
+    for SharedChunk { size, .. } in &chunks {
+        if *size == 0 || !size.is_multiple_of(GRANULE) {
+            return Err("a chunk's size is no multiple of 2 MiB");
+        }
+        total = total.checked_add(*size).ok_or("the chunks are larger than any device")?;
+    }
+    if chunks.is_empty() {
+        return Err("there is no chunk");
+    }
+    Ok(Place::Chunks { office: Office { pid: u32::from_le_bytes(*pid), secret: *secret }, chunks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> [Place; 2] {
+        let office = Office { pid: 7, secret: std::array::from_fn(|index| index as u8) };
+        let chunks = vec![SharedChunk { key: 1, size: 2 << 20 }, SharedChunk { key: u64::MAX, size: 6 << 20 }];
+        [Place::Chunks { office, chunks }, Place::Plain(IpcMemory([9; 64]))]
+    }
+
+    #[test]
+    fn bytes_come_back_as_they_went() {
+        for place in places() {
+            assert_eq!(Place::from_bytes(&place.to_bytes()), Ok(place));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_none_are_refused() {
+        for place in places() {
+            let bytes = place.to_bytes();
+            for end in 0..bytes.len() {
+                // A whole chunk less is another range of memory.
+                if Place::from_bytes(&bytes[..end]).is_ok() {
+                    assert_eq!(end, bytes.len() - 16);
+                }
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            Place::from_bytes(&longer).unwrap_err();
+            let newer = [&bytes[..8], &[3, 0, 0, 0], &bytes[12..]].concat();
+            assert!(Place::from_bytes(&newer).unwrap_err().to_string().contains("a newer version"));
+        }
+        let [chunks, _] = places();
+        for size in [0_u64, 1, (2 << 20) + 512, u64::MAX - (2 << 20) + 1] {
+            let mut bytes = chunks.to_bytes();
+            let at = bytes.len() - 8;
+            bytes[at..].copy_from_slice(&size.to_le_bytes());
+            Place::from_bytes(&bytes).unwrap_err();
+        }
+        let error = Place::from_bytes(b"cudaIpcMemHandle").unwrap_err();
+        assert_eq!(error, IpcError::BadHandle { size: 16, why: "they do not begin as one does" });
+    }
+}
