@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the raw files of this folder, but for chunks-rule*.jsonl, and the pictures of docs/: run.sh SEAMALLOC, a release
 # build of the command. Some minutes. With RULE, the path of a build that takes LARGEST_CHUNK (bytes) and MOST_CHUNKS of
-# src/backing/chunks.rs from the environment, those too.
+# src/strategy/stitch/grow.rs from the environment, those too.
 set -euo pipefail
 seamalloc=$(realpath "$1")
 rule=${RULE:+$(realpath "$RULE")}

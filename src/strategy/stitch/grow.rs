@@ -12,7 +12,7 @@ use crate::span::Span;
 
 /// The most bytes of a chunk: a request that grows home by less gets one chunk. Driver time is by the chunk, and what
 /// lies free in a chunk that is partly in use serves no view: smaller chunks cost time, larger ones memory.
-/// docs/decisions has the figures.
+/// docs/decisions/0013-chunk-size-rule.md has the figures.
 const LARGEST_CHUNK: u64 = 20 << 20;
 /// A request is met by about this many chunks at most, so that no stall grows beyond some milliseconds, unless the size
 /// of chunks is set.
