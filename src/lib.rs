@@ -7,7 +7,8 @@
 //! - [`trace`] (feature `trace`, on by default): allocation traces of real programs, read, written, recorded, generated
 //!   and replayed.
 //!
-//! The README shows the command `seamalloc`, which compares strategies on traces; docs/ARCHITECTURE.md is the map of the code.
+//! The README shows the command `seamalloc`, which compares strategies on traces. docs/ARCHITECTURE.md is the map of the
+//! code.
 //!
 //! The library does not print, exit or panic. Errors are values ([`Error`]), events go to `tracing`.
 

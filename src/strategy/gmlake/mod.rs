@@ -21,9 +21,9 @@
 //! requests are served from segments of 2 MiB by `malloc`, as PyTorch's native allocator does. Blocks serve their own
 //! stream only.
 //!
-//! Where the paper and its release differ, or the release errs, this takes what helps GMLake: docs/decisions/0023-gmlake-differences.md has the list.
-//! pBlocks lie at home and sBlocks are views, so that tables, accounting and checks are
-//! those of the strategy `stitch`; its algorithm is not used.
+//! Where the paper and its release differ, or the release errs, this takes what helps GMLake:
+//! docs/decisions/0023-gmlake-differences.md has the list. pBlocks lie at home and sBlocks are views, so that tables, accounting
+//! and checks are those of the strategy `stitch`; its algorithm is not used.
 
 mod check;
 mod pblock;
