@@ -8,8 +8,8 @@ mod stage;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use seamalloc::driver::StreamId;
-use seamalloc::trace::recorded;
 use seamalloc::{Allocator, StrategyKind};
+use seamalloc_trace::recorded;
 use stage::{Device, ops_of, pass};
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -13,9 +13,9 @@
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{CallStats, Driver, StreamId};
-use seamalloc::trace::recorded::{self, JOBS};
-use seamalloc::trace::{Trace, TraceEvent};
 use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc_trace::recorded::{self, JOBS};
+use seamalloc_trace::{Trace, TraceEvent};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
-//! A GPU memory allocator, and the simulated GPU and real traces that judge it.
+//! A GPU memory allocator, and the simulated GPU that judges it.
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the other two are PyTorch's, to compare with.
 //! - [`driver`]: what an allocator asks of a GPU. [`driver::sim::SimGpu`] simulates one, [`driver::cuda::CudaDriver`]
 //!   is a real one, which [`Allocator::cuda`] opens.
-//! - [`trace`] (feature `trace`, on by default): allocation traces of real programs, read, written, recorded, generated
-//!   and replayed.
+//!
+//! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
 //!
 //! The README shows the command `seamalloc`, which compares strategies on traces. docs/ARCHITECTURE.md is the map of the
 //! code.
@@ -28,8 +28,6 @@ pub mod report;
 mod span;
 mod strategy;
 mod streams;
-#[cfg(feature = "trace")]
-pub mod trace;
 pub mod units;
 
 pub use allocator::{Allocator, CallbackId};
@@ -46,6 +44,6 @@ pub use report::stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
 pub use report::{fragmentation, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.
-#[cfg(all(doctest, feature = "trace"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
 //! What a misspelt name may have meant.
 
 /// The candidate that `name` begins, or else that takes the fewest edits, whatever the case; of none, the empty text.
-pub(crate) fn nearest(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> &'static str {
+pub fn nearest(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> &'static str {
     let name = name.to_lowercase();
     let edits = |candidate: &&str| {
         let candidate = candidate.to_lowercase();

@@ -16,7 +16,7 @@ mod simulated;
 use physical::Taken;
 use random::Random;
 use seamalloc::driver::sim::{Piece, Range, SimGpu};
-use seamalloc::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
+use seamalloc::driver::{Call, DriverResult, EventId, Events, Status, StreamId};
 use seamalloc::{Allocator, Config, Error, Sharing, StrategyKind};
 use std::collections::HashMap;
 use std::sync::Arc;

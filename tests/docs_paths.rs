@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 9] = ["src/", "trace/", "cli/", "ffi/", "tests/", "benches/", "examples/", "traces/", "docs/"];
+const FOLDERS: [&str; 8] = ["src/", "trace/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
 const TODAY: [&str; 6] = [
     "README.md",

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic fails the test")]
 
-mod around;
 #[path = "../examples/endurance/heap.rs"]
 mod heap;
+mod instrumented;
 #[path = "../examples/endurance/program.rs"]
 mod program;
 mod random;

@@ -9,7 +9,8 @@ mod simulated;
 use random::Random;
 use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use seamalloc::driver::{
-    Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Handle, MemoryInfo, Status, StreamId,
+    Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle, IpcMemory,
+    MemoryInfo, PeerAccess, PlainMemory, ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
 };
 use seamalloc::observer::{Action, Event, Observer};
 use seamalloc::rounding::{ROUNDUP_INTERVALS, round_size, segment_size};
@@ -83,10 +84,7 @@ impl Liar {
     }
 }
 
-impl Driver for Liar {
-    fn properties(&self) -> &DeviceProperties {
-        &self.properties
-    }
+impl VirtualMemory for Liar {
     fn reserve(&self, size: u64, _: u64) -> DriverResult<u64> {
         self.address(Call::Reserve, size)
     }
@@ -113,6 +111,9 @@ impl Driver for Liar {
     fn set_access(&self, _: u64, _: u64) -> DriverResult<()> {
         self.answer(Call::SetAccess, ())
     }
+}
+
+impl PlainMemory for Liar {
     fn malloc(&self, size: u64) -> DriverResult<u64> {
         self.address(Call::Malloc, size)
     }
@@ -120,9 +121,9 @@ impl Driver for Liar {
         self.freed.lock().unwrap().push(address);
         self.answer(Call::Free, ())
     }
-    fn memory_info(&self) -> DriverResult<MemoryInfo> {
-        self.answer(Call::MemoryInfo, self.info)
-    }
+}
+
+impl Events for Liar {
     fn event_create(&self) -> DriverResult<EventId> {
         self.answer(Call::EventCreate, EventId(1))
     }
@@ -141,17 +142,62 @@ impl Driver for Liar {
     fn stream_wait(&self, _: StreamId, _: EventId) -> DriverResult<()> {
         self.answer(Call::StreamWait, ())
     }
+}
+
+impl Streams for Liar {
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId> {
+        Ok(stream)
+    }
+    fn stream_number(&self, _: StreamId) -> DriverResult<Option<u64>> {
+        Ok(None)
+    }
     fn stream_synchronize(&self, _: StreamId) -> DriverResult<()> {
         self.answer(Call::StreamSynchronize, ())
     }
+}
+
+impl StreamCapture for Liar {
     fn is_capturing(&self, _: StreamId) -> DriverResult<bool> {
         self.answer(Call::IsCapturing, true)
     }
-    fn synchronize(&self) -> DriverResult<()> {
-        self.answer(Call::Synchronize, ())
-    }
     fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
         self.answer(Call::ExchangeCaptureMode, mode)
+    }
+}
+
+impl PeerAccess for Liar {
+    fn enable_peer_access(&self, _: u32, _: bool) -> DriverResult<()> {
+        Err(DriverError::new(Call::EnablePeer, Status::PEER_ACCESS_UNSUPPORTED, "it knows no other devices"))
+    }
+}
+
+impl ProcessSharing for Liar {
+    fn export(&self, _: Handle) -> DriverResult<Exported> {
+        not_shared(Call::Export)
+    }
+    fn import(&self, _: &Exported, _: u64) -> DriverResult<Handle> {
+        not_shared(Call::Import)
+    }
+    fn ipc_get(&self, _: u64) -> DriverResult<IpcMemory> {
+        not_shared(Call::IpcGet)
+    }
+    fn ipc_open(&self, _: &IpcMemory) -> DriverResult<u64> {
+        not_shared(Call::IpcOpen)
+    }
+    fn ipc_close(&self, _: u64) -> DriverResult<()> {
+        not_shared(Call::IpcClose)
+    }
+}
+
+impl Driver for Liar {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+    fn memory_info(&self) -> DriverResult<MemoryInfo> {
+        self.answer(Call::MemoryInfo, self.info)
+    }
+    fn synchronize(&self) -> DriverResult<()> {
+        self.answer(Call::Synchronize, ())
     }
     fn call_stats(&self) -> CallStats {
         CallStats::default()
@@ -159,6 +205,10 @@ impl Driver for Liar {
     fn busy_ns(&self) -> u64 {
         self.busy.fetch_add(self.busy_step, Ordering::Relaxed)
     }
+}
+
+fn not_shared<T>(call: Call) -> DriverResult<T> {
+    Err(DriverError::new(call, Status::NOT_SUPPORTED, "it shares no memory between processes"))
 }
 
 fn allocator(kind: StrategyKind, driver: Arc<dyn Driver>) -> Allocator {

@@ -15,7 +15,7 @@ mod simulated;
 use physical::Taken;
 use random::Random;
 use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
-use seamalloc::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
+use seamalloc::driver::{Call, DriverResult, EventId, Events, Status, StreamCapture, StreamId};
 use seamalloc::{Allocator, Config, Error, PoolId, Route, StrategyKind};
 use std::sync::Arc;
 

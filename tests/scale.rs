@@ -1,14 +1,13 @@
 //! Cost follows need: what the driver does grows with the requests that miss and the chunks that they need, on patterns made
 //! to break this.
 
-#![cfg(feature = "trace")]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver};
-use seamalloc::trace::TraceEvent;
-use seamalloc::trace::workload::{self, Scale};
 use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc_trace::TraceEvent;
+use seamalloc_trace::workload::{self, Scale};
 use std::sync::Arc;
 
 /// What a run came to.

@@ -7,7 +7,7 @@ mod random;
 
 use random::Random;
 use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
-use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::driver::{Call, PlainMemory, Status, StreamId};
 use seamalloc::{Allocator, Config, Error, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -9,7 +9,7 @@ use random::Random;
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::fragmentation::Owner;
-use seamalloc::shortage::{Advice, Cause, Limit};
+use seamalloc::out_of_memory::{Advice, Cause, Limit};
 use seamalloc::{Allocator, Config, Error, Fragmentation, OutOfMemory, Route, StrategyKind};
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
-use seamalloc::trace::{Trace, TraceEvent};
 use seamalloc::{Allocator, Config};
+use seamalloc_trace::{Trace, TraceEvent};
 use std::sync::Arc;
 
 /// The environment variable that names the device: sim:h200 (the default) or another simulated one, or cuda:N.

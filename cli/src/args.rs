@@ -4,10 +4,10 @@ use crate::study::Study;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::sim::SimConfig;
-use seamalloc::trace::replay::ReplayOptions;
-use seamalloc::trace::workload::MAX_STEPS;
-use seamalloc::trace::{ENDINGS, can_write};
 use seamalloc::{Config, ConfigError, StrategyKind};
+use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::workload::MAX_STEPS;
+use seamalloc_trace::{ENDINGS, can_write};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 

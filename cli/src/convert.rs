@@ -3,7 +3,7 @@
 use crate::args::ConvertArgs;
 use crate::failure::Failure;
 use crate::source;
-use seamalloc::trace::{TraceError, write_path};
+use seamalloc_trace::{TraceError, write_path};
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<(), Failure> {
     let traces = source::load(&args.from, args.generate)?;

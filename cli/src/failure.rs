@@ -1,7 +1,7 @@
 //! What ends the command without success, and with which exit code.
 
-use seamalloc::trace::TraceError;
-use seamalloc::trace::replay::ReplayError;
+use seamalloc_trace::TraceError;
+use seamalloc_trace::replay::ReplayError;
 use std::path::PathBuf;
 
 /// Exit code where the command line is wrong.

@@ -6,10 +6,10 @@ use crate::output::{self, Column, Output, gib};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::Cell;
-use seamalloc::trace::Trace;
-use seamalloc::trace::fit::{FitReport, LARGEST, fit};
-use seamalloc::trace::replay::ReplayOptions;
 use seamalloc::units::format_bytes_exactly;
+use seamalloc_trace::Trace;
+use seamalloc_trace::fit::{FitReport, LARGEST, fit};
+use seamalloc_trace::replay::ReplayOptions;
 
 const COLUMNS: [Column; 7] = [
     Column::text("trace"),

@@ -6,9 +6,9 @@ use crate::output::{self, Column, Output, bytes, gib, ms};
 use crate::progress::Progress;
 use crate::source;
 use comfy_table::{Cell, ColumnConstraint, Table};
-use seamalloc::trace::Trace;
-use seamalloc::trace::replay::{PassReport, replay, replay_on_cuda};
 use seamalloc::{OutOfMemory, StrategyKind};
+use seamalloc_trace::Trace;
+use seamalloc_trace::replay::{PassReport, replay, replay_on_cuda};
 
 const COLUMNS: [Column; 11] = [
     Column::text("trace"),

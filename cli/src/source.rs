@@ -3,8 +3,8 @@
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 use seamalloc::nearest::near;
-use seamalloc::trace::workload::{self, Scale, Workload};
-use seamalloc::trace::{Trace, TraceError, read_path, recorded};
+use seamalloc_trace::workload::{self, Scale, Workload};
+use seamalloc_trace::{Trace, TraceError, read_path, recorded};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::source;
 use comfy_table::Cell;
 use seamalloc::StrategyKind;
-use seamalloc::trace::whatif::{LARGEST_FACTOR, WhatIf, whatif};
+use seamalloc_trace::whatif::{LARGEST_FACTOR, WhatIf, whatif};
 
 const COLUMNS: [Column; 7] = [
     Column::text("trace"),

@@ -5,6 +5,7 @@ use crate::boundary::{call, give, write_text};
 use crate::registry::enter;
 use crate::status::{Failure, Outcome, Status};
 use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
+use seamalloc_trace::fragmentation_json;
 use serde_json::{Map, Value, json};
 use std::ffi::c_char;
 use std::ptr;
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn seam_fragmentation_json(
     capacity: usize,
     length: *mut usize,
 ) -> Status {
-    let look = || Ok(enter(allocator)?.allocator.fragmentation().to_json().to_string());
+    let look = || Ok(fragmentation_json(&enter(allocator)?.allocator.fragmentation()).to_string());
     // SAFETY: as for every function (see the header).
     unsafe { write_text(buffer, capacity, length, look) }
 }

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::trace::Recorder;
 use seamalloc::{Allocator, Config};
+use seamalloc_trace::Recorder;
 use std::sync::Arc;
 
 /// An allocator and what belongs to it.

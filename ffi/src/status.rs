@@ -4,9 +4,9 @@
 
 use seamalloc::driver::cuda::CudaOpenError;
 use seamalloc::driver::sim::SimConfigError;
-use seamalloc::trace::TraceError;
-use seamalloc::trace::replay::ReplayError;
 use seamalloc::{ConfigError, Error};
+use seamalloc_trace::TraceError;
+use seamalloc_trace::replay::ReplayError;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::ops::{Deref, DerefMut};

@@ -7,8 +7,8 @@
 mod tools;
 
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::trace::{Trace, TraceEvent, recorded, write_path};
 use seamalloc::{Allocator, Config};
+use seamalloc_trace::{Trace, TraceEvent, recorded, write_path};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -7,7 +7,7 @@
 
 mod tools;
 
-use seamalloc::trace::{TraceEvent, read_path};
+use seamalloc_trace::{TraceEvent, read_path};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;

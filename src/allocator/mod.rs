@@ -18,6 +18,8 @@ mod callbacks;
 mod checkpoint;
 mod core;
 mod free;
+#[cfg(test)]
+mod old_drivers;
 mod opened;
 mod own_segments;
 mod peers;

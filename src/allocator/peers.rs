@@ -73,7 +73,7 @@ impl Core {
         let peers = self.peers.clone();
         self.timed(|_, context| {
             let enable = |peer| context.driver.enable_peer_access(peer, true);
-            context.unforbidden(|| peers.into_iter().try_for_each(enable))
+            context.allowed_in_captures(|| peers.into_iter().try_for_each(enable))
         })?;
         Ok(())
     }

@@ -148,7 +148,7 @@ impl Core {
             }
             self.timed(|_, context| {
                 context.heap.counters_mut().num_sync_all_streams += 1;
-                context.unforbidden(|| context.driver.stream_synchronize(stream))?;
+                context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?;
                 context.heap.join_pairs(owner, stream);
                 Ok::<_, Error>(())
             })?;

@@ -4,7 +4,7 @@
 
 use super::core::{Allocator, Core};
 use super::opened::OpenedRange;
-use crate::driver::{Driver, DriverResult, Exported, unforbidden};
+use crate::driver::{Driver, DriverResult, Exported, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::heap::{Physical, PhysicalSpan};
 use crate::ipc::{IpcError, Place, Shared, SharedChunk, fetch, offer};
@@ -26,10 +26,10 @@ impl Allocator {
         let core = &*self.core.lock();
         let PhysicalSpan { memory, offset } = core.heap.physical(core.heap.live(address)?)?;
         let place = match memory {
-            Physical::Plain(address) => Place::Plain(core.unforbidden(|driver| driver.ipc_get(address))?),
+            Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
             Physical::Handles(handles) => {
                 let export = |driver: &dyn Driver| handles.iter().map(|(handle, _)| driver.export(*handle)).collect();
-                let exported: Vec<Exported> = core.unforbidden(export)?;
+                let exported: Vec<Exported> = core.allowed_in_captures(export)?;
                 let office = offer(&exported)?;
                 let chunk = |(exported, (_, size)): (&Exported, &(_, u64))| {
                     let key = exported.number();
@@ -55,7 +55,7 @@ impl Allocator {
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
                 let core = &mut *self.core.lock();
-                range.address = core.unforbidden(|driver| driver.ipc_open(&memory))?;
+                range.address = core.allowed_in_captures(|driver| driver.ipc_open(&memory))?;
                 range.plain = true;
                 Ok(core.opened.add(range))
             }
@@ -63,7 +63,7 @@ impl Allocator {
                 // Not under the lock: it waits for the other process.
                 let exported = fetch(&office, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.core.lock();
-                if let Err(error) = core.unforbidden(|driver| range.map(driver, &exported, &chunks)) {
+                if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
                     core.opened.undo(range, &*self.driver);
                     return Err(error.into());
                 }
@@ -113,8 +113,8 @@ impl Core {
     }
 
     /// Makes calls that captures forbid so that none is harmed.
-    fn unforbidden<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
+    fn allowed_in_captures<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
         let driver = &*self.driver;
-        unforbidden(driver, self.capturing(), || calls(driver))
+        in_relaxed_capture_mode(driver, self.capturing(), || calls(driver))
     }
 }

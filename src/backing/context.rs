@@ -5,7 +5,7 @@
 
 use super::rollback::PendingRollback;
 use crate::config::{Config, Increase, Limits};
-use crate::driver::{Driver, DriverError, DriverResult, unforbidden};
+use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::streams::{StreamContext, Streams};
@@ -114,7 +114,7 @@ impl StrategyContext<'_> {
     }
 
     /// Makes calls that captures forbid so that none is harmed.
-    pub(crate) fn unforbidden<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
-        unforbidden(self.driver, self.capturing(), calls)
+    pub(crate) fn allowed_in_captures<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
+        in_relaxed_capture_mode(self.driver, self.capturing(), calls)
     }
 }

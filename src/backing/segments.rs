@@ -5,7 +5,7 @@
 
 use super::context::{Miss, StrategyContext};
 use crate::config::rounding::MIN_BLOCK;
-use crate::driver::{Call, Driver, DriverResult, unforbidden};
+use crate::driver::{Call, Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::{Error, Result};
 use crate::heap::{Heap, SegmentSource, SourceError, guarded};
 use crate::ids::{BlockId, PoolId, PoolIndex};
@@ -110,7 +110,7 @@ pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: Poo
 fn take(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> std::result::Result<u64, Miss> {
     let owner = context.heap.owner_of(pool);
     let Some(answer) = call(context, owner, |source| guarded("giving a segment", || source.malloc(size))) else {
-        let address = context.unforbidden(|| context.driver.malloc(size))?;
+        let address = context.allowed_in_captures(|| context.driver.malloc(size))?;
         context.heap.check_answer(Call::Malloc, Span::new(address, size), MIN_BLOCK)?;
         return Ok(address);
     };
@@ -133,7 +133,7 @@ fn give_back(context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span) -> 
     let owner = context.heap.owner_of(pool);
     let freed = call(context, owner, |source| guarded("taking a segment back", || source.free(span.start, span.size)));
     match freed.transpose()? {
-        None => Ok(context.unforbidden(|| context.driver.free(span.start))?),
+        None => Ok(context.allowed_in_captures(|| context.driver.free(span.start))?),
         Some(Ok(())) => Ok(()),
         Some(Err(SourceError::Failed(detail))) => Err(Error::Source { pool: owner, detail }),
         Some(Err(SourceError::OutOfMemory)) => {
@@ -150,7 +150,7 @@ fn call<T>(
 ) -> Option<DriverResult<std::result::Result<T, SourceError>>> {
     let (driver, capturing): (&dyn Driver, _) = (context.driver, context.capturing());
     let source = context.heap.private_mut().segments_mut(owner)?.source()?;
-    Some(unforbidden(driver, capturing, || Ok(call(source))))
+    Some(in_relaxed_capture_mode(driver, capturing, || Ok(call(source))))
 }
 
 /// Whether some of these bytes are addresses of a view.

@@ -6,6 +6,7 @@
 
 use crate::ids::PoolId;
 use crate::ids::StreamId;
+use std::fmt;
 
 /// Who may take free memory in the first place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,6 +18,17 @@ pub enum Owner {
     Everyone,
     /// A private pool, until it is released.
     Pool(PoolId),
+}
+
+impl fmt::Display for Owner {
+    /// A stream as it prints itself, `everyone`, or `pool (n, m)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(stream) => stream.fmt(f),
+            Self::Everyone => f.write_str("everyone"),
+            Self::Pool(pool) => write!(f, "pool {pool}"),
+        }
+    }
 }
 
 /// The free memory of one pool. Sizes are bytes.

@@ -1,7 +1,7 @@
 //! A picture of what an allocator holds: segments, and the blocks that tile them.
 //!
 //! Owns: the plain values. The fields and their meanings are those of PyTorch's memory snapshots
-//! (`torch.cuda.memory._snapshot()["segments"]`). Writing them as JSON or pickle is the trace module's.
+//! (`torch.cuda.memory._snapshot()["segments"]`). Writing them as JSON or pickle is done by `seamalloc-trace`.
 
 use crate::ids::PoolId;
 use crate::ids::StreamId;

@@ -15,7 +15,7 @@
 use super::context::StreamContext;
 use super::record_stream::{RecordedStreams, destroy_events};
 use crate::config::Sharing;
-use crate::driver::{Driver, DriverResult, in_relaxed_mode};
+use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, EventId, PoolIndex, StreamId};
@@ -118,7 +118,7 @@ impl Epochs {
     pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> DriverResult<()> {
         let sharing = context.sharing != Sharing::Never;
         let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).collect();
-        in_relaxed_mode(context.driver, || {
+        in_relaxed_capture_mode(context.driver, true, || {
             recorded.ask(context.heap, context.driver)?;
             pools.iter().try_for_each(|pool| self.poll(context, *pool))
         })?;

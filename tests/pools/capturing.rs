@@ -2,7 +2,7 @@
 
 use crate::{GRAPH, MAIN, MIB, MODES, SIDE, calls, capture, graph_of, on, reserved, simulated};
 use seamalloc::driver::sim::{CaptureMode, Range};
-use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::driver::{Call, Driver, Status, StreamCapture, StreamId};
 use seamalloc::{Allocator, Config, Error, Route, StrategyKind};
 
 #[test]

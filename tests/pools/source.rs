@@ -2,7 +2,7 @@
 
 use crate::{on, reserved};
 use seamalloc::driver::sim::SimGpu;
-use seamalloc::driver::{Driver, StreamId};
+use seamalloc::driver::{Driver, PlainMemory, StreamId};
 use seamalloc::{Allocator, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -4,7 +4,7 @@ use crate::source::{Mishap, POOL, Source, balanced, opened};
 use crate::{GRAPH, MAIN, MIB, SIDE, reserved, simulated};
 use seamalloc::driver::sim::Range;
 use seamalloc::observer::{Action, Event, Observer};
-use seamalloc::shortage::Cause;
+use seamalloc::out_of_memory::Cause;
 use seamalloc::{Config, Error, PoolId, Route, StrategyKind};
 use std::sync::{Arc, Mutex};
 

@@ -8,8 +8,8 @@ use crate::failure::Failure;
 use crate::output::{self, Column, gib, ms};
 use clap::{Args, ValueHint};
 use comfy_table::Cell;
-use seamalloc::trace::replay::ReplayOptions;
 use seamalloc::{Config, ConfigError};
+use seamalloc_trace::replay::ReplayOptions;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

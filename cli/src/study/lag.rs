@@ -9,8 +9,8 @@ use crate::output::{self, Column, ms};
 use clap::{Args, ValueHint};
 use comfy_table::Cell;
 use plotters::style::{Color as _, RGBColor};
-use seamalloc::trace::replay::{PassReport, ReplayOptions};
 use seamalloc::{Config, Sharing};
+use seamalloc_trace::replay::{PassReport, ReplayOptions};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

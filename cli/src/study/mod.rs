@@ -17,9 +17,9 @@ use crate::source;
 use clap::{Args, Subcommand, ValueHint};
 use comfy_table::Cell;
 use seamalloc::driver::sim::SimConfig;
-use seamalloc::trace::replay::{PassReport, ReplayOptions, replay};
-use seamalloc::trace::{Trace, recorded};
 use seamalloc::{Config, StrategyKind};
+use seamalloc_trace::replay::{PassReport, ReplayOptions, replay};
+use seamalloc_trace::{Trace, recorded};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 

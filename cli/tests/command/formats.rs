@@ -3,7 +3,7 @@
 use super::{Folder, STRATEGIES, lines, run, snapshot};
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::Snapshot;
-use seamalloc::trace::{TimedEvent, Trace, TraceEvent, read_path, write_snapshot_json, write_snapshot_pickle};
+use seamalloc_trace::{TimedEvent, Trace, TraceEvent, read_path, write_snapshot_json, write_snapshot_pickle};
 use serde_json::Value;
 
 /// What a trace comes to, without its name and the time it took.

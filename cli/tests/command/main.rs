@@ -65,7 +65,7 @@ fn has(text: &str, parts: &[&str]) {
 
 /// A snapshot of a real job.
 fn snapshot(name: &str) -> String {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/snapshots");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data/snapshots");
     data.join(name).to_str().unwrap().to_owned()
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use libloading::Library;
 
-use super::error::{CudaLoadError, MissingEntryPoint};
+use super::error::{CudaLoadError, CudaOpenError, MissingEntryPoint};
 use super::ffi::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream, IpcMemHandle, MemAccessDesc,
     MemAllocationProp, RawStatus,
@@ -195,7 +195,7 @@ impl CudaApi {
     /// An API of these functions instead of a library's.
     #[cfg(test)]
     pub(super) fn of(entry_points: EntryPoints) -> Self {
-        Self { entry_points, name: "stand-in" }
+        Self { entry_points, name: "fake" }
     }
 
     /// The version of CUDA that the driver is made for; `None` where it does not say.
@@ -218,6 +218,16 @@ impl CudaApi {
             return unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         }
         status.name().map_or_else(|| format!("CUDA error {}", status.0), str::to_owned)
+    }
+
+    /// Returns the error of a call that is not a counted one, unless it succeeded.
+    pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
+        if status == Status::SUCCESS { Ok(()) } else { Err(self.failed(call, status)) }
+    }
+
+    /// Returns the error of such a call that failed.
+    pub(super) fn failed(&self, call: &'static str, status: Status) -> CudaOpenError {
+        CudaOpenError::Call { call, status, name: self.error_name(status) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One GPU, opened: what the calls of driver.rs stand on.
+//! One GPU, opened: what the calls of the driver's traits stand on.
 //!
 //! Owns: which events and handles are alive, errors and statistics of its calls. It adds no rule to the driver's own, but
 //! one: an event, a handle or a stream that this device did not give out, or that is gone, never reaches libcuda, which
@@ -15,9 +15,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::access::Access;
 use super::api::CudaApi;
-use super::calls::CallCounters;
+use super::call_counters::CallCounters;
 use super::context::{ContextError, PrimaryContext};
-use super::error::{CudaOpenError, MissingEntryPoint};
+use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
 use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Exported, Handle, Status, StreamId};
 
@@ -161,14 +161,6 @@ impl Drop for CudaDriver {
     }
 }
 
-pub(super) fn succeeded(api: &CudaApi, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
-    if status == Status::SUCCESS { Ok(()) } else { Err(failed(api, call, status)) }
-}
-
-pub(super) fn failed(api: &CudaApi, call: &'static str, status: Status) -> CudaOpenError {
-    CudaOpenError::Call { call, status, name: api.error_name(status) }
-}
-
 fn raw_event(event: EventId) -> CUevent {
     ptr::with_exposed_provenance_mut(event.0 as usize)
 }
@@ -182,66 +174,15 @@ pub(super) fn event_text(event: EventId) -> String {
     format!("event {:#x}", event.0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::driver::Driver;
+pub(super) fn unknown_handle(call: Call, handle: Handle) -> DriverError {
+    let detail = format!("{} is not one of this device, or was released", handle_text(handle));
+    DriverError::new(call, Status::INVALID_VALUE, detail)
+}
 
-    #[test]
-    fn names_of_devices_are_read() {
-        assert_eq!(CudaDriver::parse_ordinal("cuda:0"), Ok(0));
-        assert_eq!(CudaDriver::parse_ordinal("cuda"), Ok(0));
-        assert_eq!(CudaDriver::parse_ordinal("cuda:17"), Ok(17));
-        for bad in ["", "cuda:", "cuda1", "cuda:-1", "cuda:+1", "cuda: 1", "cuda:1x", "cuda:4294967296", "sim:h200"] {
-            assert_eq!(CudaDriver::parse_ordinal(bad), Err(CudaOpenError::BadName { name: bad.into() }), "{bad}");
-        }
-    }
+pub(super) fn handle_text(handle: Handle) -> String {
+    format!("handle {:#x}", handle.0)
+}
 
-    #[test]
-    fn opening_what_is_not_there_is_a_typed_error() {
-        // Holds on a machine without a driver, with a driver and no GPU, and with GPUs.
-        let error = CudaDriver::open(u32::MAX).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                CudaOpenError::Load(_)
-                    | CudaOpenError::NoSuchDevice { ordinal: u32::MAX, .. }
-                    | CudaOpenError::Call { .. }
-            ),
-            "{error}"
-        );
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn a_thread_keeps_its_own_context() {
-        let driver = CudaDriver::open(0).unwrap();
-        let current = || {
-            let mut context = ptr::null_mut();
-            // SAFETY: the pointer is to a live pointer.
-            assert_eq!(unsafe { driver.api.ctx_get_current(&mut context) }, Ok(Status::SUCCESS));
-            context
-        };
-        assert!(current().is_null());
-        let event = driver.event_create().unwrap();
-        assert!(driver.event_query(event).unwrap());
-        driver.event_destroy(event).unwrap();
-        assert!(current().is_null());
-        assert!(driver.model().contains("NVIDIA"));
-        assert_eq!(driver.call_stats().get(Call::EventQuery).count, 1);
-        assert_eq!(driver.busy_ns(), driver.call_stats().total_ns());
-    }
-
-    /// The refusal that keeps a stale handle from libcuda is only right if it is libcuda's own.
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn libcuda_refuses_a_released_handle_as_we_do() {
-        let driver = CudaDriver::open(0).unwrap();
-        let handle = driver.create(driver.properties().granularity).unwrap();
-        driver.release(handle).unwrap();
-        let ours = driver.release(handle).unwrap_err().status;
-        // SAFETY: not known to be safe: that is what the test is for, and a crash is an answer too.
-        let theirs = driver.ask(Call::Release, String::new, |api| unsafe { api.mem_release(handle.0) }).unwrap();
-        assert_eq!(theirs, ours);
-    }
+pub(super) fn stream_text(stream: StreamId) -> String {
+    format!("stream {stream}")
 }

@@ -1,18 +1,49 @@
 //! Which streams libcuda is ever handed, and streams made for programs that have none: a replay.
 //!
-//! Owns: which streams were made here; none else is ever destroyed. Making and destroying them are no calls of an
+//! Owns: the calls of [`Streams`], and which streams were made here; none else is ever destroyed. Making and destroying them are no calls of an
 //! allocator, and are not counted.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::CudaOpenError;
 use super::api::CudaApi;
 use super::context::ContextError;
-use super::device::{CudaDriver, failed, succeeded};
-use super::error::MissingEntryPoint;
+use super::device::{CudaDriver, stream_text};
+use super::error::{CudaOpenError, MissingEntryPoint};
 use super::ffi::{self, CUstream};
-use crate::driver::{Call, Driver, DriverError, DriverResult, Status, StreamId};
+use crate::driver::{Call, DriverError, DriverResult, Status, StreamId, Streams};
+
+impl Streams for CudaDriver {
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId> {
+        match stream.0 {
+            ffi::STREAM_LEGACY => Ok(StreamId::DEFAULT),
+            ffi::STREAM_PER_THREAD => {
+                let detail = "the per-thread default stream is a different one in each thread: memory cannot be reused \
+                              in its order; name a stream that was created";
+                Err(DriverError::new(Call::StreamNumber, Status::INVALID_HANDLE, detail))
+            }
+            _ => Ok(stream),
+        }
+    }
+
+    fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
+        // First, so that a stream nobody vouches for is refused with old drivers too.
+        let raw = self.raw_stream(Call::StreamNumber, stream)?;
+        if raw.is_null() || !self.tells_streams_apart() {
+            return Ok(None);
+        }
+        let mut number = 0;
+        // SAFETY: the pointer is to a live integer, and the stream is alive (`raw_stream`).
+        self.demand(Call::StreamNumber, || stream_text(stream), |api| unsafe { api.stream_get_id(raw, &mut number) })?;
+        Ok(Some(number))
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
+        let raw = self.raw_stream(Call::StreamSynchronize, stream)?;
+        // SAFETY: the stream is alive (`raw_stream`).
+        self.demand(Call::StreamSynchronize, || stream_text(stream), |api| unsafe { api.stream_synchronize(raw) })
+    }
+}
 
 impl CudaDriver {
     /// `cuStreamCreate`: a stream that does not wait for the default stream.
@@ -54,7 +85,7 @@ impl CudaDriver {
     }
 
     /// Whether the driver gives streams numbers. Where it does not, that is said once.
-    pub(super) fn tells_streams_apart(&self) -> bool {
+    fn tells_streams_apart(&self) -> bool {
         let Err(missing) = self.api.need("cuStreamGetId") else { return true };
         if self.tells_streams_apart.swap(false, Ordering::Relaxed) {
             tracing::warn!(
@@ -73,7 +104,7 @@ impl CudaDriver {
     pub fn destroy_stream(&self, stream: StreamId) -> Result<(), CudaOpenError> {
         const CALL: &str = "cuStreamDestroy";
         if !self.streams.lock().remove(&stream) {
-            return Err(failed(self.api(), CALL, Status::INVALID_HANDLE));
+            return Err(self.api().failed(CALL, Status::INVALID_HANDLE));
         }
         // SAFETY: it came from cuStreamCreate and is destroyed for the first time.
         self.make(CALL, |api| unsafe { api.stream_destroy(ptr::with_exposed_provenance_mut(stream.0 as usize)) })
@@ -85,9 +116,9 @@ impl CudaDriver {
         issue: impl FnOnce(&CudaApi) -> Result<Status, MissingEntryPoint>,
     ) -> Result<(), CudaOpenError> {
         match self.context.while_current(self.api(), || issue(self.api())) {
-            Ok(status) => succeeded(self.api(), call, status),
+            Ok(status) => self.api().check(call, status),
             Err(ContextError::Missing(missing)) => Err(missing.into()),
-            Err(ContextError::Refused(status)) => Err(failed(self.api(), "cuCtxPushCurrent", status)),
+            Err(ContextError::Refused(status)) => Err(self.api().failed("cuCtxPushCurrent", status)),
         }
     }
 }

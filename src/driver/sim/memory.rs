@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::addresses::{Addresses, MallocAddresses};
+use super::config::GRANULARITY;
 use super::faults::{Fault, Leaks, Range};
-use super::share::Shared;
-use super::{Answer, GRANULARITY, refuse};
+use super::refusal::{Answer, refuse};
+use super::shared_memory::SharedMemory;
 use crate::driver::{Handle, MemoryInfo, Status, StreamId};
 
 /// The address space that reservations come from, in bytes: on an H200 one of 64 TiB succeeds and one of 100 TiB does
@@ -64,7 +65,7 @@ struct Malloc {
 /// What was opened, and how many times more often than closed.
 #[derive(Debug)]
 struct Opening {
-    of: Shared,
+    of: SharedMemory,
     times: usize,
 }
 
@@ -303,7 +304,7 @@ impl Memory {
     }
 
     /// The address of what another GPU's `malloc` gave: one, however often it is opened.
-    pub(super) fn open(&mut self, of: Shared) -> Answer<u64> {
+    pub(super) fn open(&mut self, of: SharedMemory) -> Answer<u64> {
         for (address, malloc) in &mut self.mallocs {
             if let Some(opening) = malloc.foreign.as_mut().filter(|opening| opening.of == of) {
                 opening.times += 1;

@@ -3,8 +3,9 @@
 //! Owns: which there are, and which of them were given access. Every mapping with access has the same list, as on a real
 //! device: a peer gets what is mapped already, too.
 
+use super::faults::Range;
 use super::memory::Memory;
-use super::{Answer, Range, refuse};
+use super::refusal::{Answer, refuse};
 use crate::driver::{Status, StreamId};
 
 #[derive(Debug, Default)]

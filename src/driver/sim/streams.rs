@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::completion::{Completion, Gate, later};
 use super::faults::Range;
-use super::{Answer, refuse};
+use super::refusal::{Answer, Refusal, refuse};
 use crate::driver::{EventId, Status, StreamId};
 
 /// Work of a stream that ends only when it is told to: what [`SimGpu::hold`](super::SimGpu::hold) gives.
@@ -278,6 +278,6 @@ impl Timeline {
     }
 }
 
-fn unknown(event: EventId) -> super::Refusal {
+fn unknown(event: EventId) -> Refusal {
     refuse(Status::INVALID_HANDLE, format!("event {:#x} does not exist or was destroyed", event.0))
 }

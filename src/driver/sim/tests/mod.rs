@@ -1,11 +1,16 @@
 //! The simulated GPU as an allocator sees it: the rules of memory, faults, leaks, failures and costs.
 
 mod bytes;
+mod capture;
 mod share;
 mod time;
 
-use super::*;
-use crate::driver::{Driver, Handle, MemoryInfo};
+use std::fmt;
+
+use super::config::GRANULARITY;
+use super::{Fault, Leaks, Piece, Profile, Range, SimConfig, SimConfigError, SimGpu};
+use crate::driver::prelude::*;
+use crate::driver::{Call, CaptureMode, DriverResult, Handle, MemoryInfo, Status, StreamId};
 
 const G: u64 = GRANULARITY;
 const GIB: u64 = 1 << 30;

@@ -1,8 +1,9 @@
 //! The simulated GPU's clock, streams, events and held work.
 
 use super::{S, Status};
+use crate::driver::prelude::*;
 use crate::driver::sim::{SimConfig, SimGpu};
-use crate::driver::{Call, Driver, EventId, StreamId};
+use crate::driver::{Call, EventId, StreamId};
 
 const T: StreamId = StreamId(2);
 

@@ -1,0 +1,51 @@
+//! The layout of a compact file, which reading and writing share.
+//!
+//! Owns: the header, the limits, the numbers of operations, and the code of signed numbers.
+
+use crate::csv;
+use crate::error::TraceError;
+
+/// How every compact file begins. The bytes above 127 and the line ends show a file that was copied as text, as PNG's
+/// do.
+pub const MAGIC: [u8; 8] = *b"\x89sea\r\n\x1a\n";
+
+/// The version that is written, and the newest that is read.
+pub const VERSION: u32 = 1;
+
+/// Magic, version, checksum, length of the body.
+pub(super) const HEADER: usize = 24;
+
+/// Window of the compression, as a power of two; also what a reader must be ready to hold.
+pub(super) const WINDOW_LOG: u32 = 26;
+
+/// The longest body in bytes: fifteen times that of the longest trace at hand (2 million events).
+pub(super) const MAX_BODY: u64 = 1 << WINDOW_LOG;
+
+/// The longest description of a job in bytes, as a csv file's longest line.
+pub(super) const MAX_META: u64 = csv::MAX_LINE;
+
+/// Operations, one byte each.
+pub(super) const ALLOC: u8 = 0;
+pub(super) const FREE: u8 = 1;
+pub(super) const FREE_REQUESTED: u8 = 2;
+pub(super) const FREE_COMPLETED: u8 = 3;
+
+/// Signed to unsigned, the small ones of either sign to small ones: 0, -1, 1, -2, 2.
+pub(super) const fn zigzag(number: i64) -> u64 {
+    ((number << 1) ^ (number >> 63)).cast_unsigned()
+}
+
+pub(super) const fn unzigzag(number: u64) -> i64 {
+    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
+}
+
+/// Refuses what is longer than the format allows.
+pub(super) fn limited(file: &str, found: u64, limit: u64, unit: &'static str) -> Result<(), TraceError> {
+    if found > limit { Err(TraceError::TooLarge { file: file.to_owned(), limit, unit }) } else { Ok(()) }
+}
+
+pub(super) fn checksum(body: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(body);
+    crc.sum()
+}

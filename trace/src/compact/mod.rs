@@ -1,0 +1,12 @@
+//! The compact format of traces, `.seam`: columns under zstd, with a version and a checksum (docs/trace-format.md).
+
+mod layout;
+mod read;
+mod write;
+
+pub use layout::{MAGIC, VERSION};
+pub use read::read_compact;
+pub use write::write_compact;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! The csv format of traces: one event a line, plain text, meant to be read and made by scripts.
+//!
+//! Owns: reading and writing it. Unpacking gzip and telling formats apart are `read.rs`'s.
+//!
+//! ```text
+//! # {"job": "gpt2xl-N"}      optional, the first line only: what is known of the job
+//! a,ID,SIZE,STREAM           an allocation: requested bytes, stream handle in hex
+//! r,ID                       the program freed the block
+//! f,ID                       every stream has finished with it
+//! ```
+
+use std::fmt::Display;
+use std::io::{self, BufRead, Read, Write};
+
+use crate::builder::{self, TraceBuilder};
+use crate::error::{Place, RuleError, TraceError, excerpt};
+use crate::trace::{Trace, TraceEvent};
+use seamalloc::driver::StreamId;
+
+/// The longest line in bytes; only the first one, with what is known of the job, is ever long.
+pub(crate) const MAX_LINE: u64 = 1 << 20;
+
+/// The most text that is read, in bytes: twenty times the longest trace at hand (24 MB, 2 million events), so that a
+/// small hostile gzip file cannot fill the memory.
+const MAX_TEXT: u64 = 512 << 20;
+
+/// Reads a trace from plain text. `name` is the trace's name and stands in errors.
+///
+/// # Errors
+/// Every error names the line: a field that is wrong, too few or too many, an event that cannot have happened, text
+/// that ends early, no allocation at all.
+pub fn read_csv(name: &str, file: &str, mut text: impl BufRead) -> Result<Trace, TraceError> {
+    let mut builder = TraceBuilder::new(name);
+    let mut line = Vec::with_capacity(256);
+    let mut number = 0u64;
+    let mut total = 0u64;
+    loop {
+        line.clear();
+        number = number.saturating_add(1);
+        let read = (&mut text)
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut line)
+            .map_err(|error| TraceError::read(file, Place::Line(number), error))?;
+        if read == 0 {
+            break;
+        }
+        total = total.saturating_add(read as u64);
+        if total > MAX_TEXT {
+            return Err(TraceError::TooLarge { file: file.to_owned(), limit: MAX_TEXT, unit: "bytes of text" });
+        }
+        let content = line.strip_suffix(b"\n").unwrap_or(&line);
+        if content.len() == line.len() && read as u64 == MAX_LINE {
+            let expected = format!("at most {MAX_LINE} bytes in a line");
+            return Err(TraceError::malformed(file, Place::Line(number), excerpt(content), expected));
+        }
+        let content = content.strip_suffix(b"\r").unwrap_or(content);
+        Line { file, number, content }.read_into(&mut builder)?;
+    }
+    if builder.blocks() == 0 {
+        return Err(TraceError::Empty { file: file.to_owned() });
+    }
+    Ok(builder.finish())
+}
+
+struct Line<'a> {
+    file: &'a str,
+    number: u64,
+    content: &'a [u8],
+}
+
+impl Line<'_> {
+    fn read_into(&self, builder: &mut TraceBuilder) -> Result<(), TraceError> {
+        if self.content.is_empty() {
+            return Ok(());
+        }
+        if self.number == 1 && self.content.first() == Some(&b'#') {
+            return self.read_meta(builder);
+        }
+        let mut fields = self.content.split(|&byte| byte == b',');
+        let kind = fields.next().unwrap_or_default();
+        let mut field = |what: &'static str| {
+            fields.next().ok_or_else(|| self.malformed("too few fields", format!("{what} after a comma")))
+        };
+        let event = match kind {
+            b"a" => {
+                let id = self.decimal(field("an id")?, "an id")?;
+                let size = self.decimal(field("a size in bytes")?, "a size in bytes")?;
+                let stream = self.stream(field("a stream in hex")?)?;
+                self.end(fields)?;
+                let stream = builder.stream(stream).map_err(|rule| self.rule(rule))?;
+                builder.alloc(id, size, stream).map(drop)
+            }
+            b"r" | b"f" => {
+                let id = self.decimal(field("an id")?, "an id")?;
+                self.end(fields)?;
+                if kind == b"r" { builder.free_requested(id) } else { builder.free_completed(id) }
+            }
+            _ => return Err(self.malformed(excerpt(self.content), "a line that begins with a, r or f and a comma")),
+        };
+        event.map_err(|rule| self.rule(rule))
+    }
+
+    fn read_meta(&self, builder: &mut TraceBuilder) -> Result<(), TraceError> {
+        let json = self.content.get(1..).unwrap_or_default();
+        let meta = serde_json::from_slice(json)
+            .map_err(|error| self.malformed(format!("{} ({error})", excerpt(self.content)), "# and a JSON object"))?;
+        builder.set_meta(meta);
+        Ok(())
+    }
+
+    fn decimal(&self, digits: &[u8], what: &str) -> Result<u64, TraceError> {
+        self.number_of(digits, 10)
+            .ok_or_else(|| self.malformed(excerpt(digits), format!("{what}: a decimal number from 0 to {}", u64::MAX)))
+    }
+
+    fn stream(&self, digits: &[u8]) -> Result<StreamId, TraceError> {
+        let bare = digits.strip_prefix(b"0x").unwrap_or(digits);
+        let number = self.number_of(bare, 16);
+        number
+            .map(StreamId)
+            .ok_or_else(|| self.malformed(excerpt(digits), "a stream: a hexadecimal number of up to 64 bits"))
+    }
+
+    fn number_of(&self, digits: &[u8], radix: u32) -> Option<u64> {
+        if digits.is_empty() {
+            return None;
+        }
+        digits.iter().try_fold(0u64, |number, &byte| {
+            let digit = char::from(byte).to_digit(radix)?;
+            number.checked_mul(radix.into())?.checked_add(digit.into())
+        })
+    }
+
+    fn end<'b>(&self, mut fields: impl Iterator<Item = &'b [u8]>) -> Result<(), TraceError> {
+        match fields.next() {
+            None => Ok(()),
+            Some(_) => Err(self.malformed(excerpt(self.content), "fewer fields: a,ID,SIZE,STREAM or r,ID or f,ID")),
+        }
+    }
+
+    fn malformed(&self, found: impl Into<String>, expected: impl Into<String>) -> TraceError {
+        TraceError::malformed(self.file, Place::Line(self.number), found, expected)
+    }
+
+    fn rule(&self, rule: RuleError) -> TraceError {
+        TraceError::rule(self.file, Place::Line(self.number), rule)
+    }
+}
+
+/// Writes a trace as plain text; the ids are the block numbers. The name is not written.
+///
+/// # Errors
+/// The trace breaks a rule, or `out` cannot be written.
+pub fn write_csv(trace: &Trace, out: impl Write) -> Result<(), TraceError> {
+    let fail = |source| TraceError::io(&trace.name, source);
+    builder::check(trace).map_err(|(event, rule)| TraceError::rule(&trace.name, Place::Event(event), rule))?;
+    let mut out = io::BufWriter::new(out);
+    if !trace.meta.is_empty() {
+        let line = format!("# {}\n", serde_json::to_string(&trace.meta).map_err(|error| fail(error.into()))?);
+        if line.len() as u64 > MAX_LINE {
+            return Err(TraceError::TooLarge { file: trace.name.clone(), limit: MAX_LINE, unit: "bytes in a line" });
+        }
+        out.write_all(line.as_bytes()).map_err(fail)?;
+    }
+    let mut next = 0u64;
+    for event in &trace.events {
+        match *event {
+            TraceEvent::Alloc { size, stream } => {
+                let stream = trace.streams.get(stream as usize).copied().unwrap_or_default();
+                writeln!(out, "a,{next},{size},{:x}", stream.0).map_err(fail)?;
+                next = next.saturating_add(1);
+            }
+            TraceEvent::FreeRequested { block } => write_free(&mut out, 'r', block).map_err(fail)?,
+            TraceEvent::FreeCompleted { block } => write_free(&mut out, 'f', block).map_err(fail)?,
+        }
+    }
+    out.flush().map_err(fail)
+}
+
+fn write_free(out: &mut impl Write, kind: impl Display, block: u32) -> io::Result<()> {
+    writeln!(out, "{kind},{block}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::builder::tests::valid_trace;
+
+    fn read(text: &str) -> Result<Trace, TraceError> {
+        read_csv("t", "t.csv", text.as_bytes())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn round_trip(trace in valid_trace()) {
+            let mut text = Vec::new();
+            write_csv(&trace, &mut text).unwrap();
+            prop_assert_eq!(read_csv("made", "made.csv", text.as_slice()).unwrap(), trace);
+        }
+    }
+
+    #[test]
+    fn the_documented_lines_are_read() {
+        let trace =
+            read("# {\"job\": \"x\"}\r\na,18446744073709551615,512,0\r\na,7,3,1e8c5d20\nr,7\n\nf,7\na,7,9,0x1E8C5D20")
+                .unwrap();
+        assert_eq!(trace.meta["job"], "x");
+        assert_eq!(trace.streams, [StreamId(0), StreamId(0x1e8c_5d20)]);
+        assert_eq!(trace.events[1], TraceEvent::Alloc { size: 3, stream: 1 });
+        assert_eq!(
+            trace.events[2..4],
+            [TraceEvent::FreeRequested { block: 1 }, TraceEvent::FreeCompleted { block: 1 }]
+        );
+        assert_eq!(trace.events[4], TraceEvent::Alloc { size: 9, stream: 1 });
+    }
+
+    #[test]
+    fn wrong_lines_are_named() {
+        for (text, line) in [
+            ("a,1,5,0\nx,1", 2),
+            ("a,1,5,0\n\nar,1", 3),
+            ("a,1,5", 1),
+            ("a,1", 1),
+            ("r", 1),
+            ("a,1,5,0,0", 1),
+            ("a,1,5,0\nr,1,1", 2),
+            ("a,1,-5,0", 1),
+            ("a,1,+5,0", 1),
+            ("a,1, 5,0", 1),
+            ("a,1,18446744073709551616,0", 1),
+            ("a,,5,0", 1),
+            ("a,1,5,0x", 1),
+            ("a,1,5,g", 1),
+            ("a,1,5,10000000000000000", 1),
+            ("# {", 1),
+            ("# [1]", 1),
+            ("a,1,5,0\n# {}", 2),
+        ] {
+            match read(text) {
+                Err(TraceError::Malformed { place: Place::Line(found), file, .. }) => {
+                    assert_eq!((found, file.as_str()), (line, "t.csv"), "{text:?}");
+                }
+                other => panic!("{text:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn broken_rules_are_named_with_their_line() {
+        for (text, line, rule) in [
+            ("a,1,0,0", 1, RuleError::ZeroSize(1)),
+            ("a,1,281474976710656,0", 1, RuleError::TooLarge { id: 1, size: 1 << 48 }),
+            ("a,1,5,0\na,1,5,0", 2, RuleError::Reused(1)),
+            ("a,1,5,0\nr,2", 2, RuleError::Unknown(2)),
+            ("a,1,5,0\nf,1", 2, RuleError::CompletedBeforeRequested(1)),
+            ("a,1,5,0\nr,1\nr,1", 3, RuleError::DoubleFree(1)),
+            ("a,1,5,0\nr,1\nf,1\nr,1", 4, RuleError::Unknown(1)),
+        ] {
+            match read(text) {
+                Err(TraceError::Rule { place: Place::Line(found), source, .. }) => {
+                    assert_eq!((found, source), (line, rule), "{text:?}");
+                }
+                other => panic!("{text:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn no_allocation_is_an_error() {
+        for text in ["", "\n", "# {}\n"] {
+            let error = read(text).unwrap_err();
+            assert!(error.to_string().contains("holds no allocation"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_endless_line_is_refused() {
+        let text = vec![b'1'; MAX_LINE as usize + 10];
+        let error = read_csv("t", "t.csv", text.as_slice()).unwrap_err();
+        assert!(matches!(error, TraceError::Malformed { place: Place::Line(1), .. }), "{error}");
+    }
+
+    #[test]
+    fn an_invalid_trace_is_not_written() {
+        let trace = Trace { events: vec![TraceEvent::FreeRequested { block: 0 }], ..Trace::default() };
+        assert!(matches!(write_csv(&trace, Vec::new()), Err(TraceError::Rule { place: Place::Event(0), .. })));
+    }
+}

@@ -1,0 +1,125 @@
+//! The smallest device on which a trace still runs.
+//!
+//! Owns: the bisection over the capacity of the simulated device.
+
+use crate::replay::{PassReport, ReplayError, ReplayOptions, replay};
+use crate::trace::Trace;
+use seamalloc::driver::sim::SimConfig;
+use serde_json::{Value, json};
+
+/// The step of the search, in bytes: the granularity of physical memory.
+const STEP: u64 = 2 << 20;
+/// The first device that is tried has this many times the live bytes: plenty, and yet no more than needed, since some
+/// strategies reserve addresses for all of it on every stream.
+const PLENTY: u64 = 16;
+/// Where that is not enough, the next device has this many times more.
+const MORE: u64 = 4;
+/// No device is tried with more than this, in bytes.
+pub const LARGEST: u64 = seamalloc::driver::sim::MAX_CAPACITY;
+
+/// The smallest capacity that suffices for a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FitReport {
+    /// The trace's name.
+    pub trace: String,
+    /// The strategy's name.
+    pub strategy: &'static str,
+    /// The device's name, without its capacity.
+    pub device: String,
+    /// The smallest capacity in bytes, a multiple of 2 MiB, on which every pass ran.
+    pub capacity: u64,
+    /// The most bytes requested and not freed: no strategy can do with less.
+    pub peak_live: u64,
+    /// What the strategy reserved where memory was plenty.
+    pub peak_reserved: u64,
+    /// How many devices were tried.
+    pub tries: u32,
+}
+
+impl FitReport {
+    /// How much more than the live bytes is needed: 0.015 is 1.5%.
+    #[must_use]
+    pub fn overhead(&self) -> f64 {
+        if self.peak_live == 0 { 0.0 } else { self.capacity as f64 / self.peak_live as f64 - 1.0 }
+    }
+
+    /// The line that `--json` prints.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json!({
+            "trace": self.trace,
+            "strategy": self.strategy,
+            "device": self.device,
+            "capacity": self.capacity,
+            "peak_live": self.peak_live,
+            "peak_reserved": self.peak_reserved,
+            "overhead": (self.overhead() * 1e6).round() / 1e6,
+            "tries": self.tries,
+        })
+    }
+}
+
+/// Finds the smallest capacity, by bisection between the live peak and what the strategy reserves where memory is
+/// plenty. The options' own capacity is not used. Bisection takes it that more memory never hurts; a strategy for which
+/// it sometimes does gets one of its limits. That it runs says nothing of its speed: near the smallest capacity a
+/// strategy gives memory back, and waits for the GPU, again and again.
+///
+/// `None` where the trace does not run on 16 TiB. `progress` is told the tries done, and about how many there will be.
+///
+/// # Errors
+/// As [`replay`].
+pub fn fit(
+    trace: &Trace,
+    options: &ReplayOptions,
+    progress: &mut dyn FnMut(u32, u32),
+) -> Result<Option<FitReport>, ReplayError> {
+    let mut tries = 0;
+    let limited = options.config.memory_fraction.is_some() || options.config.memory_limit.is_some();
+    let mut run = |capacity: u64, expected: u32, progress: &mut dyn FnMut(u32, u32)| {
+        let device = SimConfig { capacity, ..options.device.clone() };
+        let passes = replay(trace, &ReplayOptions { device, ..options.clone() }, &mut |_, _| {})?;
+        tries += 1;
+        progress(tries, expected.max(tries));
+        Ok::<_, ReplayError>(passes)
+    };
+    let ran = |passes: &[PassReport]| passes.last().is_some_and(|pass| pass.oom.is_none());
+    let peak_live = trace.summary().peak_live;
+    let mut capacity = peak_live.max(STEP).saturating_mul(PLENTY).min(LARGEST).next_multiple_of(STEP);
+    let plenty = loop {
+        let passes = run(capacity, 18, progress)?;
+        match capacity {
+            _ if ran(&passes) => break passes,
+            LARGEST => return Ok(None),
+            _ => capacity = capacity.saturating_mul(MORE).min(LARGEST),
+        }
+    };
+    let Some(strategy) = plenty.last().map(|pass| pass.strategy) else { return Ok(None) };
+    let peak_reserved = plenty.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0);
+    // In steps: `low` is too little, `high` is enough.
+    let mut low = (peak_live / STEP).saturating_sub(1);
+    let mut high = peak_reserved.div_ceil(STEP).max(low + 1);
+    // What was reserved is enough, unless only a part of the device may be.
+    let enough = capacity / STEP;
+    while limited && high < enough && !ran(&run(high * STEP, 18, progress)?) {
+        low = high;
+        high = high.saturating_mul(2).min(enough);
+    }
+    let expected = 2 + (high - low).max(1).ilog2();
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if ran(&run(middle * STEP, expected, progress)?) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Ok(Some(FitReport {
+        trace: trace.name.clone(),
+        strategy,
+        device: SimConfig { capacity: options.device.profile.memory(), ..options.device.clone() }.to_string(),
+        capacity: high * STEP,
+        peak_live,
+        peak_reserved,
+        tries,
+    }))
+}

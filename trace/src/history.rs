@@ -1,0 +1,176 @@
+//! From a history of addresses to a [`Trace`]: what allocators report knows addresses, not blocks, and may have lost
+//! its beginning.
+//!
+//! Owns: the completion of a history that wrapped. Snapshots and the recorder both come through here.
+
+use rustc_hash::FxHashSet;
+use serde_json::{Map, Value};
+
+use crate::builder::TraceBuilder;
+use crate::error::RuleError;
+use crate::trace::Trace;
+use seamalloc::driver::StreamId;
+use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::{BlockState, Snapshot};
+
+/// A block that was there before the history began.
+struct Earlier {
+    address: u64,
+    size: u64,
+    stream: StreamId,
+    /// Freed by the program already, but not complete.
+    pending: bool,
+}
+
+/// Makes a trace of a history, as PyTorch records it: of the last so many entries. What was allocated before them is
+/// known from its free, or from `held`, what the allocator holds at the end; it is allocated at the start of the trace,
+/// in the order of addresses, so that the peaks are right. `None` stands for entries that are no events.
+///
+/// # Errors
+/// The index of the first event that cannot have happened, and the rule that it breaks; the index is that of the
+/// history's end for what is wrong in `held`.
+pub(crate) fn trace_of_history(
+    name: &str,
+    meta: Map<String, Value>,
+    history: impl Iterator<Item = Option<Event>> + Clone,
+    held: Option<&Snapshot>,
+) -> Result<Trace, (usize, RuleError)> {
+    let mut builder = TraceBuilder::new(name);
+    builder.set_meta(meta);
+    let (count, earlier) = earlier_blocks(history.clone(), held);
+    for block in &earlier {
+        let allocated = builder.stream(block.stream).and_then(|s| builder.alloc(block.address, block.size, s));
+        allocated.map_err(|rule| (count, rule))?;
+    }
+    for block in earlier.iter().filter(|block| block.pending) {
+        builder.free_requested(block.address).map_err(|rule| (count, rule))?;
+    }
+    for (index, event) in history.enumerate() {
+        let Some(event) = event else { continue };
+        let done = match event.action {
+            Action::Alloc => {
+                builder.stream(event.stream).and_then(|s| builder.alloc(event.address, event.size, s)).map(drop)
+            }
+            Action::FreeRequested => builder.free_requested(event.address),
+            Action::FreeCompleted => builder.free_completed(event.address),
+            Action::SegmentAlloc
+            | Action::SegmentFree
+            | Action::SegmentMap
+            | Action::SegmentUnmap
+            | Action::SegmentLeft
+            | Action::SegmentJoined
+            | Action::Oom => Ok(()),
+        };
+        done.map_err(|rule| (index, rule))?;
+    }
+    Ok(builder.finish())
+}
+
+/// The blocks from before the history, by address, and the history's length.
+fn earlier_blocks(history: impl Iterator<Item = Option<Event>>, held: Option<&Snapshot>) -> (usize, Vec<Earlier>) {
+    let mut seen: FxHashSet<u64> = FxHashSet::default();
+    let mut earlier = Vec::new();
+    let mut count = 0usize;
+    for event in history {
+        count = count.saturating_add(1);
+        let Some(Event { action, address, size, stream, .. }) = event else { continue };
+        let pending = match action {
+            Action::Alloc => None,
+            Action::FreeRequested => Some(false),
+            Action::FreeCompleted => Some(true),
+            _ => continue,
+        };
+        let first = seen.insert(address);
+        if let Some(pending) = pending.filter(|_| first) {
+            earlier.push(Earlier { address, size, stream, pending });
+        }
+    }
+    for segment in held.map(|snapshot| snapshot.segments.as_slice()).unwrap_or_default() {
+        for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
+            if seen.insert(block.address) {
+                let size = if block.requested_size == 0 { block.size } else { block.requested_size };
+                let pending = block.state == BlockState::ActivePendingFree;
+                earlier.push(Earlier { address: block.address, size, stream: segment.stream, pending });
+            }
+        }
+    }
+    earlier.sort_unstable_by_key(|block| block.address);
+    (count, earlier)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceEvent;
+    use seamalloc::PoolId;
+    use seamalloc::snapshot::{BlockInfo, SegmentInfo};
+
+    fn event(action: Action, address: u64) -> Option<Event> {
+        Some(Event { action, address, size: address + 1, stream: StreamId(address % 2), pool: PoolId::NONE })
+    }
+
+    fn trace(history: &[Option<Event>], held: Option<&Snapshot>) -> Result<Trace, (usize, RuleError)> {
+        trace_of_history("t", Map::new(), history.iter().copied(), held)
+    }
+
+    #[test]
+    fn what_the_history_lost_comes_first_by_address() {
+        let block = |address, state| BlockInfo { address, size: 512, requested_size: address / 2, state };
+        let blocks = vec![
+            block(0, BlockState::ActiveAllocated),
+            block(40, BlockState::ActivePendingFree),
+            block(50, BlockState::Inactive),
+            block(60, BlockState::ActiveAllocated),
+        ];
+        let segment = SegmentInfo {
+            address: 0,
+            total_size: 2048,
+            stream: StreamId(7),
+            small: true,
+            expandable: false,
+            pool: seamalloc::PoolId::NONE,
+            blocks,
+        };
+        let held = Snapshot { segments: vec![segment], ..Snapshot::default() };
+        let history = [
+            event(Action::FreeCompleted, 30),
+            None,
+            event(Action::FreeRequested, 20),
+            event(Action::Alloc, 60),
+            event(Action::SegmentAlloc, 99),
+        ];
+        let trace = trace(&history, Some(&held)).unwrap();
+        assert_eq!(trace.streams, [StreamId(7), StreamId(0)]);
+        let alloc = |size, stream| TraceEvent::Alloc { size, stream };
+        assert_eq!(
+            trace.events,
+            [
+                alloc(512, 0),
+                alloc(21, 1),
+                alloc(31, 1),
+                alloc(20, 0),
+                TraceEvent::FreeRequested { block: 2 },
+                TraceEvent::FreeRequested { block: 3 },
+                TraceEvent::FreeCompleted { block: 2 },
+                TraceEvent::FreeRequested { block: 1 },
+                alloc(61, 1),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_impossible_history_is_named_by_its_entry() {
+        let twice = [event(Action::Alloc, 4), None, event(Action::Alloc, 4)];
+        assert_eq!(trace(&twice, None), Err((2, RuleError::Reused(4))));
+        let freed = [event(Action::FreeRequested, 4), event(Action::FreeRequested, 4)];
+        assert_eq!(trace(&freed, None), Err((1, RuleError::DoubleFree(4))));
+        let empty = [Some(Event {
+            action: Action::FreeRequested,
+            address: 4,
+            size: 0,
+            stream: StreamId(0),
+            pool: PoolId::NONE,
+        })];
+        assert_eq!(trace(&empty, None), Err((1, RuleError::ZeroSize(4))));
+    }
+}

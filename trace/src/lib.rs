@@ -1,0 +1,57 @@
+//! Allocation traces: what a program asked of its allocator, in order.
+//!
+//! ```text
+//! builder                          the rules that make a Trace valid
+//! csv, compact, pytorch            the formats; read and write choose one
+//! recorder, history                traces of a running allocator
+//! recorded, workload               traces of real jobs, and generated ones
+//! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
+//! ```
+//!
+//! What a recorded job reserves of a simulated H200:
+//!
+//! ```
+//! use seamalloc::driver::sim::{Profile, SimConfig};
+//! use seamalloc::{Config, StrategyKind};
+//! use seamalloc_trace::recorded;
+//! use seamalloc_trace::replay::{ReplayOptions, replay};
+//!
+//! let trace = recorded::find("gpt2xl-N").ok_or("no such job")?.load()?;
+//! let options = ReplayOptions::new(Config::with_strategy(StrategyKind::Stitch), SimConfig::new(Profile::H200));
+//! let passes = replay(&trace, &options, &mut |_, _| {})?;
+//! assert!(passes[0].utilization() > 0.98);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![deny(unsafe_code)]
+
+pub mod builder;
+pub mod compact;
+pub mod csv;
+mod error;
+pub mod fit;
+mod fragmentation;
+mod history;
+pub mod pytorch;
+pub mod read;
+pub mod recorded;
+mod recorder;
+pub mod replay;
+mod summary;
+mod trace;
+mod unpack;
+pub mod whatif;
+pub mod workload;
+mod write;
+
+pub use builder::TraceBuilder;
+pub use compact::{read_compact, write_compact};
+pub use csv::{read_csv, write_csv};
+pub use error::{Place, RuleError, TraceError};
+pub use fragmentation::fragmentation_json;
+pub use pytorch::{PyTorchSnapshot, read_snapshot, write_snapshot_json, write_snapshot_pickle};
+pub use read::{read_bytes, read_path};
+pub use recorder::{Recorder, TimedEvent};
+pub use summary::Summary;
+pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
+pub use write::{ENDINGS, can_write, write_path, write_snapshot_path};

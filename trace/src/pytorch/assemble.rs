@@ -1,0 +1,289 @@
+//! From the raw form of a snapshot file, as pickle and JSON are read into it, to snapshots and traces.
+//!
+//! Owns: what must be true of the values.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::contents::{PyTorchSnapshot, reserved};
+use super::raw::{MAX_DEVICES, RawSegment, RawSnapshot};
+use crate::error::{Place, RuleError, TraceError};
+use crate::history::trace_of_history;
+use seamalloc::PoolId;
+use seamalloc::driver::StreamId;
+use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
+
+/// Checks what was read and sorts it by device.
+pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTorchSnapshot, TraceError> {
+    let settings = raw.settings.get("PYTORCH_CUDA_ALLOC_CONF").and_then(Value::as_str).unwrap_or_default();
+    let highest = raw.segments.iter().map(|segment| segment.device as usize).max().unwrap_or(0);
+    if raw.traces.len().max(highest.saturating_add(1)) > MAX_DEVICES {
+        return Err(TraceError::TooLarge { file: file.to_owned(), limit: MAX_DEVICES as u64, unit: "devices" });
+    }
+    let mut devices: BTreeMap<u32, Snapshot> = BTreeMap::new();
+    let empty = |device| Snapshot { device, segments: Vec::new(), settings: settings.to_owned() };
+    for (index, segment) in raw.segments.into_iter().enumerate() {
+        let device = segment.device;
+        let segment = checked_segment(file, index, segment)?;
+        devices.entry(device).or_insert_with(|| empty(device)).segments.push(segment);
+    }
+    let is_use = |event: &Option<Event>| {
+        event.is_some_and(|e| matches!(e.action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted))
+    };
+    let mut used = Vec::new();
+    for (device, trace) in raw.traces.iter().enumerate().filter(|(_, trace)| trace.iter().any(is_use)) {
+        let ordinal = u32::try_from(device).unwrap_or(u32::MAX);
+        devices.entry(ordinal).or_insert_with(|| empty(ordinal));
+        used.push((device, ordinal, trace));
+    }
+    let mut traces = Vec::new();
+    for &(device, ordinal, history) in &used {
+        let held = devices.get(&ordinal);
+        let mut meta = Map::new();
+        meta.insert("source".to_owned(), "pytorch snapshot".into());
+        meta.insert("device".to_owned(), ordinal.into());
+        meta.insert("reserved".to_owned(), held.map_or(0, reserved).into());
+        let (before, peak) = reserved_before(held.map_or(0, reserved), history);
+        meta.insert("reserved_before".to_owned(), before.into());
+        meta.insert("peak_reserved".to_owned(), peak.into());
+        meta.insert("allocator_settings".to_owned(), raw.settings.clone());
+        let name = if used.len() > 1 { format!("{name}.dev{ordinal}") } else { name.to_owned() };
+        let trace = trace_of_history(&name, meta, history.iter().copied(), held);
+        traces.push(trace.map_err(|(index, rule)| history_error(file, device, index, history.len(), rule))?);
+    }
+    let mut snapshots: Vec<Snapshot> = devices.into_values().collect();
+    snapshots.iter_mut().for_each(|snapshot| snapshot.segments.sort_by_key(|segment| segment.address));
+    Ok(PyTorchSnapshot { snapshots, traces })
+}
+
+/// The bytes that were held before a history at whose end `held` are, and the most in its course.
+fn reserved_before(held: u64, history: &[Option<Event>]) -> (u64, u64) {
+    let (mut now, mut peak) = (held, held);
+    for event in history.iter().rev().flatten() {
+        match event.action {
+            Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
+            Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
+            _ => {}
+        }
+        peak = peak.max(now);
+    }
+    (now, peak)
+}
+
+fn history_error(file: &str, device: usize, index: usize, length: usize, rule: RuleError) -> TraceError {
+    let place = if index < length { Place::Entry { device, index } } else { Place::Whole };
+    TraceError::rule(file, place, rule)
+}
+
+fn checked_segment(file: &str, index: usize, raw: RawSegment) -> Result<SegmentInfo, TraceError> {
+    let wrong = |found: String, expected: &str| TraceError::malformed(file, Place::Segment(index), found, expected);
+    let end = raw.address.checked_add(raw.total_size);
+    let end =
+        end.ok_or_else(|| wrong(format!("{} bytes at {:#x}", raw.total_size, raw.address), "64-bit addresses"))?;
+    let mut next = raw.address;
+    let mut blocks = Vec::with_capacity(raw.blocks.len());
+    for block in raw.blocks {
+        let address = block.address.unwrap_or(next);
+        let after = address.checked_add(block.size).filter(|&after| address >= next && after <= end);
+        next = after.ok_or_else(|| {
+            wrong(format!("a block of {} bytes at {address:#x}", block.size), "blocks in order inside of the segment")
+        })?;
+        let requested_size = block.requested_size.unwrap_or(block.size);
+        if block.state != BlockState::Inactive && requested_size > block.size {
+            let found = format!("a block of {} bytes of which {requested_size} were requested", block.size);
+            return Err(wrong(found, "no more than its size"));
+        }
+        blocks.push(BlockInfo { address, size: block.size, requested_size, state: block.state });
+    }
+    Ok(SegmentInfo {
+        address: raw.address,
+        total_size: raw.total_size,
+        stream: StreamId(raw.stream),
+        small: raw.small,
+        expandable: raw.is_expandable,
+        pool: PoolId(raw.segment_pool_id.0, raw.segment_pool_id.1),
+        blocks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::raw::MAX_SETTINGS;
+    use super::super::read::read_snapshot;
+    use super::*;
+    use crate::read::read_bytes;
+
+    /// The value as JSON and as a pickle.
+    fn both(value: &Value) -> [Vec<u8>; 2] {
+        let pickle = serde_pickle::to_vec(value, serde_pickle::SerOptions::new().proto_v2()).unwrap();
+        [serde_json::to_vec(value).unwrap(), pickle]
+    }
+
+    fn entry(action: &str, addr: u64) -> Value {
+        json!({"action": action, "addr": addr, "size": 8, "stream": 0, "time_us": 1, "frames": [{"name": "f"}]})
+    }
+
+    fn snapshot(segments: Value, traces: Value) -> Value {
+        json!({"segments": segments, "device_traces": traces, "allocator_settings": {"a": {"b": [1, true, null, 0.5]}}})
+    }
+
+    #[test]
+    fn every_device_with_a_history_has_its_trace() {
+        let used = json!([entry("alloc", 512), entry("annotate", 0), entry("free_requested", 512)]);
+        let idle = json!([{"action": "oom", "device_free": 9, "size": 8, "stream": 0}]);
+        for bytes in both(&snapshot(json!([]), json!([used.clone(), [], idle, used]))) {
+            let traces = read_bytes("job.snapshot.pickle", &bytes).unwrap();
+            let names: Vec<&str> = traces.iter().map(|trace| trace.name.as_str()).collect();
+            assert_eq!(names, ["job.dev0", "job.dev3"]);
+            assert_eq!(traces[1].events.len(), 2);
+            assert_eq!(traces[1].meta["device"], 3);
+            assert_eq!(traces[1].meta["allocator_settings"]["a"]["b"], json!([1, true, null, 0.5]));
+        }
+    }
+
+    #[test]
+    fn what_is_no_snapshot_says_what_was_expected() {
+        for value in [json!({"segments": []}), json!({"device_traces": []}), json!({"state_dict": {}})] {
+            for bytes in both(&value) {
+                let error = read_bytes("t", &bytes).unwrap_err().to_string();
+                assert!(error.contains("_dump_snapshot"), "{error}");
+            }
+        }
+        let list = serde_pickle::to_vec(&[1, 2], serde_pickle::SerOptions::new()).unwrap();
+        let error = read_bytes("t", &list).unwrap_err().to_string();
+        assert!(error.contains("found a list, expected a dict with the keys segments"), "{error}");
+        let error = read_bytes("t", b"{\"segments\":\n [}").unwrap_err();
+        assert!(matches!(error, TraceError::Malformed { place: Place::LineColumn(2, 3), .. }), "{error}");
+        assert!(read_snapshot(b"hello").is_err() && read_snapshot(b"").is_err());
+    }
+
+    #[test]
+    fn a_snapshot_without_history_tells_how_to_record_one() {
+        let segment = json!({"device": 0, "address": 512, "total_size": 512, "stream": 3, "segment_type": "small",
+            "blocks": [{"size": 512, "state": "active_allocated"}]});
+        for bytes in both(&snapshot(json!([segment]), json!([[], []]))) {
+            let error = read_bytes("t", &bytes).unwrap_err().to_string();
+            assert!(error.contains("torch.cuda.memory._record_memory_history"), "{error}");
+            let read = read_snapshot(&bytes).unwrap();
+            assert_eq!((read.reserved_bytes(), read.traces.len()), (512, 0));
+            assert_eq!(read.snapshots[0].segments[0].blocks[0].address, 512);
+        }
+    }
+
+    #[test]
+    fn wrong_entries_are_named() {
+        let good = entry("alloc", 512);
+        for wrong in [
+            json!({"action": "alloc", "addr": -1, "size": 8, "stream": 0}),
+            json!({"action": "alloc", "addr": 512, "size": "8", "stream": 0}),
+            json!({"action": "alloc", "size": 8, "stream": 0}),
+            json!({"action": "alloc", "addr": 512, "stream": 0}),
+            json!({"action": 3, "addr": 512, "size": 8, "stream": 0}),
+            json!({"addr": 512}),
+            json!([1]),
+        ] {
+            let [json, pickle] = both(&snapshot(json!([]), json!([[], [good, wrong]])));
+            let error = read_bytes("t", &json).unwrap_err();
+            assert!(matches!(error, TraceError::Malformed { place: Place::LineColumn(1, _), .. }), "{error}");
+            let error = read_bytes("t", &pickle).unwrap_err();
+            let place = Place::Entry { device: 1, index: 1 };
+            assert!(matches!(error, TraceError::Malformed { place: found, .. } if found == place), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_impossible_history_is_named_by_its_entry() {
+        let twice = json!([[entry("snapshot", 0), entry("alloc", 512), entry("alloc", 512)]]);
+        for bytes in both(&snapshot(json!([]), twice)) {
+            let error = read_bytes("t", &bytes).unwrap_err();
+            let place = Place::Entry { device: 0, index: 2 };
+            assert!(
+                matches!(error, TraceError::Rule { place: p, source: RuleError::Reused(512), .. } if p == place),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_segments_are_named() {
+        let block =
+            |size: u64, requested: u64, state: &str| json!({"size": size, "requested_size": requested, "state": state});
+        let segment = |address: u64, total: u64, block: Value| json!({"address": address, "total_size": total, "blocks": [block]});
+        for wrong in [
+            segment(u64::MAX, 512, block(512, 1, "inactive")),
+            segment(0, 512, block(513, 1, "inactive")),
+            segment(0, 512, block(u64::MAX, 1, "inactive")),
+            segment(0, 512, block(512, 513, "active_allocated")),
+        ] {
+            for bytes in both(&snapshot(json!([wrong]), json!([]))) {
+                let error = read_snapshot(&bytes).unwrap_err();
+                assert!(matches!(error, TraceError::Malformed { place: Place::Segment(0), .. }), "{error}");
+            }
+        }
+        for bytes in both(&snapshot(json!([segment(0, 512, block(512, 1, "gone"))]), json!([]))) {
+            let error = read_snapshot(&bytes).unwrap_err().to_string();
+            assert!(error.contains("gone") && error.contains("active_pending_free or inactive"), "{error}");
+        }
+    }
+
+    #[test]
+    fn json_that_nests_or_multiplies_is_refused() {
+        for key in ["segments", "device_traces", "allocator_settings", "other"] {
+            let json = format!("{{\"{key}\": {}", "[".repeat(100_000));
+            let error = read_snapshot(json.as_bytes()).unwrap_err();
+            assert!(matches!(error, TraceError::Malformed { .. }), "{error}");
+        }
+        let many = json!({"segments": [], "device_traces": [], "allocator_settings": vec![0; MAX_SETTINGS]});
+        let long = json!({"segments": [], "device_traces": [], "allocator_settings": {"a": "x".repeat(100_000)}});
+        for bytes in both(&many).into_iter().chain(both(&long)) {
+            let error = read_snapshot(&bytes).unwrap_err();
+            assert!(error.to_string().contains("more than 1024 values in allocator_settings"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lists_in_several_places_do_not_multiply() {
+        // device_traces: a thousand times the same list of a thousand times the same dict; and the same of segments.
+        let entry = b"}(X\x06\x00\x00\x00actionX\x05\x00\x00\x00allocX\x04\x00\x00\x00addrK\x01X\x04\x00\x00\x00sizeK\x01X\x06\x00\x00\x00streamK\x00u";
+        let mut pickle = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces](](".to_vec();
+        pickle.extend(entry);
+        pickle.push(0x94);
+        (1..1000).for_each(|_| pickle.extend(b"h\x00"));
+        pickle.extend(b"e\x94");
+        (1..1000).for_each(|_| pickle.extend(b"h\x01"));
+        pickle.extend(b"eu.");
+        let error = read_snapshot(&pickle).unwrap_err();
+        assert!(error.to_string().contains("stands in several places"), "{error}");
+    }
+
+    #[test]
+    fn devices_are_bounded() {
+        let far = json!({"device": u32::MAX, "address": 0, "total_size": 0, "blocks": []});
+        for value in [snapshot(json!([far]), json!([])), snapshot(json!([]), json!(vec![json!([]); 1025]))] {
+            for bytes in both(&value) {
+                let error = read_snapshot(&bytes).unwrap_err();
+                assert!(matches!(error, TraceError::TooLarge { unit: "devices", .. }), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_that_multiply_are_bounded() {
+        // allocator_settings: lists that each hold the one before ten times, 10^7 values if they were copied.
+        let mut pickle = b"\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]".to_vec();
+        pickle.extend(b"X\x12\x00\x00\x00allocator_settings]\x94");
+        for id in 0..7 {
+            pickle.push(b'(');
+            (0..10).for_each(|_| pickle.extend([b'h', id]));
+            pickle.extend(b"l\x94");
+        }
+        // All eight lists are still on the stack: drop them, and take the last one back.
+        pickle.extend(b"00000000h\x07u.");
+        let error = read_snapshot(&pickle).unwrap_err();
+        assert!(error.to_string().contains("more than 1024 values in allocator_settings"), "{error}");
+    }
+}

@@ -1,0 +1,21 @@
+//! PyTorch's memory snapshots, as `torch.cuda.memory._dump_snapshot` writes them: read into traces and snapshots of
+//! ours, and written so that PyTorch's own tools show them.
+//!
+//! `unpickle.rs` makes values of a pickle and `dicts.rs` a raw snapshot of them, `json.rs` one of JSON, and `assemble.rs`
+//! checks it. Recognising and unpacking files is done by the folder above.
+
+mod assemble;
+mod contents;
+mod dicts;
+mod json;
+mod opcode;
+mod pickle;
+mod raw;
+mod read;
+mod unpickle;
+mod write;
+
+pub use contents::PyTorchSnapshot;
+pub use read::read_snapshot;
+pub(crate) use read::{PICKLE_MAGIC, read_snapshot_named};
+pub use write::{write_snapshot_json, write_snapshot_pickle};

@@ -1,0 +1,123 @@
+//! A snapshot file's content before it is checked, which pickle and JSON are both read into.
+//!
+//! Owns: the keys and names of a snapshot file (PyTorch's `torch/csrc/cuda/Module.cpp`, `torch_cuda_memorySnapshot`), and
+//! the limits on it. Keys that are not needed are passed over, unknown actions too.
+
+use std::borrow::Cow;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::error::excerpt;
+use seamalloc::observer::{Action, Event};
+use seamalloc::snapshot::BlockState;
+
+/// Most values of `allocator_settings` that are kept, and the depth of dicts in it; PyTorch 2.11 has 50, keys counted,
+/// at depth 2.
+pub(super) const MAX_SETTINGS: usize = 1024;
+pub(super) const MAX_SETTINGS_DEPTH: usize = 8;
+
+/// Bytes of text in `allocator_settings` that count as one value more.
+const TEXT_PER_VALUE: usize = 16;
+
+/// The most devices of a snapshot; PyTorch is built for at most 120 (`C10_COMPILE_TIME_MAX_GPUS`).
+pub(super) const MAX_DEVICES: usize = 1024;
+
+/// What a top-level value must be.
+pub(super) const SNAPSHOT: &str =
+    "a dict with the keys segments and device_traces, as torch.cuda.memory._dump_snapshot writes it";
+
+/// The content, as it stands in the file.
+pub(super) struct RawSnapshot {
+    pub(super) segments: Vec<RawSegment>,
+    /// Of each device; `None` for an entry that is no event of ours.
+    pub(super) traces: Vec<Vec<Option<Event>>>,
+    pub(super) settings: Value,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawSegment {
+    #[serde(default)]
+    pub(super) device: u32,
+    pub(super) address: u64,
+    pub(super) total_size: u64,
+    #[serde(default)]
+    pub(super) stream: u64,
+    #[serde(default, rename = "segment_type", deserialize_with = "is_small")]
+    pub(super) small: bool,
+    #[serde(default)]
+    pub(super) is_expandable: bool,
+    /// Absent before PyTorch 2.0.
+    #[serde(default)]
+    pub(super) segment_pool_id: (u64, u64),
+    pub(super) blocks: Vec<RawBlock>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct RawBlock {
+    /// Absent before PyTorch 2.0.
+    #[serde(default)]
+    pub(super) address: Option<u64>,
+    pub(super) size: u64,
+    #[serde(default)]
+    pub(super) requested_size: Option<u64>,
+    #[serde(deserialize_with = "state")]
+    pub(super) state: BlockState,
+}
+
+/// The `segment_type` of small segments.
+pub(super) const SMALL: &str = "small";
+
+/// The states of blocks, for errors.
+pub(super) const STATES: &str = "active_allocated, active_pending_free or inactive";
+
+/// The state of that name. PyTorch's documentation has a second one for blocks that wait.
+pub(super) fn block_state(name: &str) -> Option<BlockState> {
+    let states = [BlockState::ActiveAllocated, BlockState::ActivePendingFree, BlockState::Inactive];
+    let waiting = (name == "active_awaiting_free").then_some(BlockState::ActivePendingFree);
+    states.into_iter().find(|state| state.name() == name).or(waiting)
+}
+
+/// Reads the name of a block's state.
+fn state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BlockState, D::Error> {
+    let name = Cow::<str>::deserialize(deserializer)?;
+    block_state(&name).ok_or_else(|| D::Error::custom(format!("{} is not {STATES}", excerpt(name.as_bytes()))))
+}
+
+/// Reads the type of a segment.
+fn is_small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Cow::<str>::deserialize(deserializer).map(|name| name == SMALL)
+}
+
+/// Takes one value of the settings, and its text, from what is left; false if that is not enough.
+pub(super) fn spend(left: &mut usize, text: &str) -> bool {
+    let cost = (text.len() / TEXT_PER_VALUE).saturating_add(1);
+    match left.checked_sub(cost) {
+        Some(rest) => {
+            *left = rest;
+            true
+        }
+        None => false,
+    }
+}
+
+/// The action of that name; `None` for an entry that is no event of ours.
+pub(super) fn action(name: &str) -> Option<Action> {
+    const ALL: [Action; 8] = [
+        Action::Alloc,
+        Action::FreeRequested,
+        Action::FreeCompleted,
+        Action::SegmentAlloc,
+        Action::SegmentFree,
+        Action::SegmentMap,
+        Action::SegmentUnmap,
+        Action::Oom,
+    ];
+    ALL.into_iter().find(|action| action.name() == name)
+}
+
+/// The key of an entry's address. An `oom` has the device's free bytes in its place.
+pub(super) fn address_key(action: Action) -> &'static str {
+    if action == Action::Oom { "device_free" } else { "addr" }
+}

@@ -1,0 +1,32 @@
+//! Reads a snapshot file, pickle or JSON.
+
+use super::contents::PyTorchSnapshot;
+use super::{assemble, dicts, json};
+use crate::error::{Place, TraceError, excerpt};
+use crate::unpack::read_whole;
+
+/// How a pickle of protocol 2 or later begins (PROTO).
+pub(crate) const PICKLE_MAGIC: u8 = 0x80;
+
+/// Reads a snapshot file's content: pickle or JSON, plain or gzip. A snapshot in which no history was recorded has no
+/// traces.
+///
+/// # Errors
+/// The content is no snapshot, is damaged, holds objects that are not plain data (which are not executed), or tells
+/// what cannot have happened.
+pub fn read_snapshot(bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
+    let file = "snapshot";
+    let whole = read_whole(file, bytes)?;
+    read_snapshot_named(file, file, &whole)
+}
+
+/// Reads unpacked content; `file` stands in errors, `name` is that of the traces.
+pub(crate) fn read_snapshot_named(file: &str, name: &str, bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
+    let raw = match bytes {
+        [PICKLE_MAGIC, ..] => dicts::from_pickle(file, bytes)?,
+        [b'{', ..] => json::from_json(file, bytes)?,
+        [] => return Err(TraceError::Empty { file: file.to_owned() }),
+        _ => return Err(TraceError::malformed(file, Place::Byte(0), excerpt(bytes), "a pickle or a JSON object")),
+    };
+    assemble::assemble(file, name, raw)
+}

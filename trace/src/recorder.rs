@@ -1,0 +1,193 @@
+//! Records what an allocator does, so that it can be written as a trace or shown by PyTorch's memory viewer.
+//!
+//! Owns: the bounded history and its clock. It is an [`Observer`] and touches no allocator.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde_json::Map;
+
+use crate::error::{Place, TraceError};
+use crate::history::trace_of_history;
+use crate::trace::Trace;
+use seamalloc::observer::{Event, Observer};
+use seamalloc::snapshot::Snapshot;
+
+/// Something that happened in an allocator, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedEvent {
+    /// What happened.
+    pub event: Event,
+    /// When, in microseconds since 1970.
+    pub time_us: u64,
+}
+
+/// A history of the last events of an allocator. Clones share it: one handle stays with the reader, its observer is
+/// given to the allocator.
+///
+/// ```
+/// use seamalloc::driver::StreamId;
+/// use seamalloc::PoolId;
+/// use seamalloc::observer::{Action, Event};
+/// use seamalloc_trace::Recorder;
+///
+/// let (recorder, mut observer) = Recorder::new(100_000);
+/// let (stream, pool) = (StreamId::DEFAULT, PoolId::NONE);
+/// observer.event(&Event { action: Action::Alloc, address: 4096, size: 512, stream, pool });
+/// assert_eq!(recorder.to_trace("job", None)?.events.len(), 1);
+/// # Ok::<(), seamalloc_trace::TraceError>(())
+/// ```
+#[derive(Clone)]
+pub struct Recorder {
+    history: Arc<Mutex<History>>,
+}
+
+struct History {
+    events: VecDeque<TimedEvent>,
+    max_entries: usize,
+    dropped: u64,
+}
+
+/// Gives the time in microseconds since 1970.
+type Clock = Box<dyn FnMut() -> u64 + Send>;
+
+struct Tap {
+    history: Arc<Mutex<History>>,
+    clock: Clock,
+}
+
+impl Observer for Tap {
+    fn event(&mut self, event: &Event) {
+        let time_us = (self.clock)();
+        let mut history = self.history.lock();
+        if history.events.len() >= history.max_entries {
+            history.events.pop_front();
+            history.dropped = history.dropped.saturating_add(1);
+        }
+        if history.max_entries > 0 {
+            history.events.push_back(TimedEvent { event: *event, time_us });
+        }
+    }
+}
+
+impl Recorder {
+    /// A recorder of the last `max_entries` events, with the system's clock, and the observer that feeds it.
+    #[must_use]
+    pub fn new(max_entries: usize) -> (Self, Box<dyn Observer>) {
+        Self::with_clock(max_entries, || {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// As [`Self::new`], with a clock that gives microseconds since 1970.
+    #[must_use]
+    pub fn with_clock(max_entries: usize, clock: impl FnMut() -> u64 + Send + 'static) -> (Self, Box<dyn Observer>) {
+        let history = Arc::new(Mutex::new(History { events: VecDeque::new(), max_entries, dropped: 0 }));
+        (Self { history: Arc::clone(&history) }, Box::new(Tap { history, clock: Box::new(clock) }))
+    }
+
+    /// The events that are kept, the oldest first.
+    #[must_use]
+    pub fn history(&self) -> Vec<TimedEvent> {
+        self.history.lock().events.iter().copied().collect()
+    }
+
+    /// How many events were dropped for newer ones.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.history.lock().dropped
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let mut history = self.history.lock();
+        history.events.clear();
+        history.dropped = 0;
+    }
+
+    /// The history as a trace. What was allocated before it is known from its free, and from `held`, the allocator's
+    /// snapshot of this moment, where one is given; it is allocated at the trace's start.
+    ///
+    /// # Errors
+    /// The events contradict each other: [`TraceError::Rule`] with the index of the event.
+    pub fn to_trace(&self, name: &str, held: Option<&Snapshot>) -> Result<Trace, TraceError> {
+        let history = self.history();
+        let mut meta = Map::new();
+        meta.insert("source".to_owned(), "seamalloc recorder".into());
+        let events = history.iter().map(|timed| Some(timed.event));
+        trace_of_history(name, meta, events, held)
+            .map_err(|(index, rule)| TraceError::rule(name, Place::Event(index), rule))
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let history = self.history.lock();
+        f.debug_struct("Recorder")
+            .field("events", &history.events.len())
+            .field("max_entries", &history.max_entries)
+            .field("dropped", &history.dropped)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::RuleError;
+    use crate::trace::TraceEvent;
+    use seamalloc::PoolId;
+    use seamalloc::driver::StreamId;
+    use seamalloc::observer::Action;
+
+    fn event(action: Action, address: u64) -> Event {
+        Event { action, address, size: 64, stream: StreamId(0), pool: PoolId::NONE }
+    }
+
+    #[test]
+    fn the_handle_reads_what_the_observer_saw() {
+        let mut time = 41;
+        let (recorder, mut observer) = Recorder::with_clock(10, move || {
+            time += 1;
+            time
+        });
+        observer.event(&event(Action::Alloc, 512));
+        observer.event(&event(Action::FreeRequested, 512));
+        let history = recorder.clone().history();
+        assert_eq!(history[1], TimedEvent { event: event(Action::FreeRequested, 512), time_us: 43 });
+        assert_eq!(recorder.to_trace("t", None).unwrap().events.len(), 2);
+        recorder.clear();
+        assert!(recorder.history().is_empty());
+    }
+
+    #[test]
+    fn the_history_is_bounded_and_what_it_lost_is_allocated_first() {
+        let (recorder, mut observer) = Recorder::new(2);
+        observer.event(&event(Action::Alloc, 512));
+        observer.event(&event(Action::Alloc, 1024));
+        observer.event(&event(Action::FreeRequested, 512));
+        assert_eq!((recorder.history().len(), recorder.dropped()), (2, 1));
+        let trace = recorder.to_trace("t", None).unwrap();
+        assert_eq!(trace.events.len(), 3);
+        assert_eq!(trace.events[2], TraceEvent::FreeRequested { block: 0 });
+        let (recorder, mut observer) = Recorder::new(0);
+        observer.event(&event(Action::Alloc, 512));
+        assert_eq!((recorder.history().len(), recorder.dropped()), (0, 1));
+    }
+
+    #[test]
+    fn events_that_contradict_each_other_are_an_error() {
+        let (recorder, mut observer) = Recorder::new(9);
+        observer.event(&event(Action::Alloc, 512));
+        observer.event(&event(Action::Alloc, 512));
+        let error = recorder.to_trace("t", None).unwrap_err();
+        assert!(
+            matches!(error, TraceError::Rule { place: Place::Event(1), source: RuleError::Reused(512), .. }),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,15 @@
+//! Replays a trace through an allocator, on the simulated GPU or on a real one, and says what came of it.
+//!
+//! The judge of every comparison: it asks the allocator for what the trace says and nothing else, and reads the result from
+//! the allocator's own statistics and the driver's own counters.
+
+mod device;
+mod json;
+mod passes;
+mod peak;
+mod replayer;
+mod report;
+
+pub use passes::{replay, replay_on_cuda};
+pub use replayer::Replayer;
+pub use report::{PassReport, ReplayError, ReplayOptions};

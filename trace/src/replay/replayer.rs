@@ -1,0 +1,260 @@
+//! One trace on its way through one allocator.
+//!
+//! Owns: the order of a replay, and its clock.
+
+use super::device::ReplayDevice;
+use super::peak::Peak;
+use super::report::{PassReport, ReplayError};
+use crate::summary::Summary;
+use crate::trace::{Trace, TraceEvent};
+use rustc_hash::FxHashMap;
+use seamalloc::driver::sim::{Hold, SimGpu};
+use seamalloc::driver::{Call, CallStats, StreamId};
+use seamalloc::{Allocator, Error, Fragmentation, OutOfMemory, Stats};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How often the caller hears of progress, in events.
+const PROGRESS_EVERY: usize = 1 << 14;
+
+/// Streams that the trace does not name but whose work holds a freed block back: handles from here on, but for those
+/// that the trace has.
+const HOLDING_STREAMS: u64 = 1 << 62;
+
+/// One trace on its way through one allocator.
+pub struct Replayer<'t> {
+    trace: &'t Trace,
+    // Dropped before the streams that it knows.
+    allocator: Allocator,
+    device: ReplayDevice,
+    /// The device's streams for the trace's.
+    streams: Vec<StreamId>,
+    /// Where each block of the pass lies; 0 once it is freed.
+    addresses: Vec<u64>,
+    peak_live: u64,
+    peak: Peak,
+    /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU.
+    clocked: bool,
+    /// The stream that holds back each block whose free has not completed.
+    holding: FxHashMap<u32, (StreamId, Hold)>,
+    idle_holding: Vec<StreamId>,
+    /// The handle to try for the next stream that holds.
+    next_holding: u64,
+}
+
+/// How far a pass came.
+struct Run {
+    /// The event at which it ended: the trace's end, or the request for which the memory did not suffice.
+    event: usize,
+    /// Allocations and frees carried out.
+    ops: u64,
+    allocations: u64,
+    oom: Option<(usize, Box<OutOfMemory>)>,
+}
+
+impl<'t> Replayer<'t> {
+    /// A replay of `trace` through `allocator`, which must allocate on `sim`.
+    #[must_use]
+    pub fn new(trace: &'t Trace, allocator: Allocator, sim: Arc<SimGpu>) -> Self {
+        Self::on(trace, allocator, ReplayDevice::Sim(sim))
+    }
+
+    pub(super) fn on(trace: &'t Trace, allocator: Allocator, device: ReplayDevice) -> Self {
+        let summary = trace.summary();
+        Self {
+            trace,
+            allocator,
+            streams: device.streams(trace),
+            device,
+            addresses: Vec::with_capacity(summary.allocations as usize),
+            peak_live: summary.peak_live,
+            peak: Peak::default(),
+            clocked: summary.deferred_frees > 0 || trace.streams.len() > 1,
+            holding: FxHashMap::default(),
+            idle_holding: Vec::new(),
+            next_holding: HOLDING_STREAMS,
+        }
+    }
+
+    /// How many events the trace has.
+    pub(super) fn events(&self) -> usize {
+        self.trace.events.len()
+    }
+
+    /// The allocator, to look at it between passes.
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Replays the trace once, and frees what is left live.
+    ///
+    /// # Errors
+    /// As [`replay`](crate::replay::replay).
+    pub fn pass(&mut self, pass: u32, progress: &mut dyn FnMut(usize)) -> Result<PassReport, ReplayError> {
+        self.addresses.clear();
+        self.allocator.reset_peak_stats();
+        let before = self.allocator.stats();
+        let calls = self.device.driver().call_stats();
+        let idle_waits = self.device.idle_waits();
+        self.peak.begin(&self.allocator, self.device.driver().busy_ns(), &self.trace.events);
+        let start = Instant::now();
+        let Run { event, ops, allocations, oom } = self.run(progress)?;
+        let elapsed = start.elapsed();
+        progress(event);
+        // Looking is the judge's work, not the allocator's.
+        let ns_per_op = elapsed.saturating_sub(self.peak.spent()).as_nanos() as f64 / ops.max(1) as f64;
+        let (peak_event, fragmentation) = self.peak.end(&self.allocator, self.device.driver().busy_ns(), event);
+        let mut report = self.report(pass, &before, &calls);
+        report.idle_waits -= idle_waits;
+        if oom.is_some() {
+            // What the rest of the trace would have held was never there.
+            report.peak_live = Summary::of(self.trace.events.get(..event).unwrap_or_default()).peak_live;
+        }
+        self.end_pass(event)?;
+        Ok(PassReport { ops, allocations, ns_per_op, peak_event, fragmentation, oom, ..report })
+    }
+
+    /// Carries out the events of the trace, up to the first request that the memory does not suffice for.
+    fn run(&mut self, progress: &mut dyn FnMut(usize)) -> Result<Run, ReplayError> {
+        let mut oom = None;
+        let (mut ops, mut allocations, mut event) = (0u64, 0u64, 0);
+        let events = &self.trace.events;
+        while let Some(now) = events.get(event) {
+            if event % PROGRESS_EVERY == 0 {
+                progress(event);
+            }
+            if self.clocked {
+                self.device.tick();
+            }
+            match *now {
+                TraceEvent::Alloc { size, stream } => {
+                    let Some(stream) = self.streams.get(stream as usize) else {
+                        return Err(self.bad_trace(event, "it names a stream that the trace does not have"));
+                    };
+                    match self.allocator.allocate(size, *stream) {
+                        Ok(address) => self.addresses.push(address),
+                        Err(Error::OutOfMemory(report)) => {
+                            oom = Some((event, report));
+                            break;
+                        }
+                        Err(error) => return Err(self.failed(event, error)),
+                    }
+                    allocations += 1;
+                    ops += 1;
+                }
+                TraceEvent::FreeRequested { block } => {
+                    self.peak.before_free(&self.allocator, self.device.driver().busy_ns(), event);
+                    let at_once = events.get(event + 1) == Some(&TraceEvent::FreeCompleted { block });
+                    self.free(event, block, at_once)?;
+                    event += usize::from(at_once);
+                    ops += 1;
+                }
+                TraceEvent::FreeCompleted { block } => {
+                    if let Some((stream, hold)) = self.holding.remove(&block) {
+                        self.finish_hold(stream, hold);
+                    }
+                }
+            }
+            event += 1;
+        }
+        Ok(Run { event, ops, allocations, oom })
+    }
+
+    fn free(&mut self, event: usize, block: u32, at_once: bool) -> Result<(), ReplayError> {
+        let address = self.addresses.get_mut(block as usize).map_or(0, std::mem::take);
+        if address == 0 {
+            return Err(self.bad_trace(event, "it frees a block that is not live"));
+        }
+        if !at_once {
+            // Work on a stream of its own keeps the block in use until the trace says that its free has completed.
+            let stream = self.hold(block);
+            self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
+        }
+        self.allocator.free(address).map_err(|error| self.failed(event, error))
+    }
+
+    /// A stream that uses the block until the trace says that its free has completed, as far as that can be.
+    fn hold(&mut self, block: u32) -> StreamId {
+        let sim = match &self.device {
+            ReplayDevice::Sim(sim) => Arc::clone(sim),
+            ReplayDevice::Cuda(device) => return device.side_stream,
+        };
+        let stream = self.holding_stream();
+        self.holding.insert(block, (stream, sim.hold(stream)));
+        stream
+    }
+
+    fn finish_hold(&mut self, stream: StreamId, hold: Hold) {
+        if let ReplayDevice::Sim(sim) = &self.device {
+            // A CPU wait in the meantime may have ended it already.
+            sim.finish_hold(hold);
+        }
+        self.idle_holding.push(stream);
+    }
+
+    /// A stream that is neither the trace's nor holds anything.
+    fn holding_stream(&mut self) -> StreamId {
+        if let Some(stream) = self.idle_holding.pop() {
+            return stream;
+        }
+        loop {
+            let stream = StreamId(self.next_holding);
+            self.next_holding = self.next_holding.wrapping_add(1);
+            if !self.trace.streams.contains(&stream) {
+                return stream;
+            }
+        }
+    }
+
+    fn end_pass(&mut self, event: usize) -> Result<(), ReplayError> {
+        for address in std::mem::take(&mut self.addresses) {
+            self.allocator.free(address).map_err(|error| self.failed(event, error))?;
+        }
+        for (_, (stream, hold)) in std::mem::take(&mut self.holding) {
+            self.finish_hold(stream, hold);
+        }
+        self.device.synchronize().map_err(|error| self.failed(event, error.into()))
+    }
+
+    fn report(&self, pass: u32, before: &Stats, calls: &CallStats) -> PassReport {
+        let stats = self.allocator.stats();
+        let driver = self.device.driver().call_stats().since(calls);
+        let syncs = [Call::EventSynchronize, Call::StreamSynchronize, Call::Free];
+        PassReport {
+            trace: self.trace.name.clone(),
+            strategy: self.allocator.config().strategy.name(),
+            device: self.device.driver().properties().name.clone(),
+            pass,
+            ops: 0,
+            allocations: 0,
+            peak_live: self.peak_live,
+            peak_active: stats.requested_bytes.all.peak,
+            peak_reserved: stats.reserved_bytes.all.peak,
+            ns_per_op: 0.0,
+            stalls: stats.stalls.since(&before.stalls),
+            views_built: stats.views_built - before.views_built,
+            views_reused: stats.views_reused - before.views_reused,
+            views_dropped: stats.views_dropped - before.views_dropped,
+            mappings: stats.mappings,
+            view_mappings: stats.view_mappings,
+            host_bytes: stats.host_bytes,
+            stream_waits: stats.stream_waits - before.stream_waits,
+            idle_waits: self.device.idle_waits(),
+            waits: stats.waits.since(&before.waits),
+            cpu_syncs: syncs.iter().map(|call| driver.get(*call).count).sum(),
+            driver,
+            fragmentation: Fragmentation::default(),
+            peak_event: 0,
+            oom: None,
+        }
+    }
+
+    fn failed(&self, event: usize, error: Error) -> ReplayError {
+        ReplayError::Allocator { trace: self.trace.name.clone(), event, error }
+    }
+
+    fn bad_trace(&self, event: usize, what: &'static str) -> ReplayError {
+        ReplayError::BadTrace { trace: self.trace.name.clone(), event, what }
+    }
+}

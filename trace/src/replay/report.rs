@@ -1,0 +1,125 @@
+//! How to replay, and what came of it.
+//!
+//! Owns: the plain values of a replay. Their JSON is `json.rs`'s.
+
+use seamalloc::driver::CallStats;
+use seamalloc::driver::cuda::CudaOpenError;
+use seamalloc::driver::sim::{SimConfig, SimConfigError};
+use seamalloc::{Config, Error, Fragmentation, OutOfMemory, Stalls, Waits};
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// The allocator's options, its strategy among them.
+    pub config: Config,
+    /// The simulated device.
+    pub device: SimConfig,
+    /// How far the CPU runs ahead of the GPU, in operations: an event recorded at operation k completes when the replay
+    /// has reached operation k + lag. 0: the GPU keeps up.
+    pub lag: u64,
+    /// How often the trace is replayed over. What is still live at a pass's end is freed in between.
+    pub passes: u32,
+}
+
+impl ReplayOptions {
+    /// One pass on a device, the GPU keeping up.
+    #[must_use]
+    pub fn new(config: Config, device: SimConfig) -> Self {
+        Self { config, device, lag: 0, passes: 1 }
+    }
+}
+
+/// Why a replay could not be carried out. Running out of memory is a result, not an error.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReplayError {
+    /// The simulated device cannot be made so.
+    #[error(transparent)]
+    Device(#[from] SimConfigError),
+    /// The real device cannot be opened, or has no streams to give.
+    #[error(transparent)]
+    Cuda(#[from] CudaOpenError),
+    /// The allocator cannot be made, or failed otherwise than for want of memory.
+    #[error("trace `{trace}`, event {event}: {error}")]
+    Allocator {
+        /// The trace's name.
+        trace: String,
+        /// Which event of the trace, from 0.
+        event: usize,
+        /// What the allocator said.
+        error: Error,
+    },
+    /// The trace frees a block that it has not allocated, or names a stream that it does not have.
+    #[error("trace `{trace}`, event {event}: {what}")]
+    BadTrace {
+        /// The trace's name.
+        trace: String,
+        /// Which event of the trace, from 0.
+        event: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+}
+
+/// What one pass over a trace came to. Sizes are bytes; peaks are those of this pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PassReport {
+    /// The trace's name.
+    pub trace: String,
+    /// The strategy's name.
+    pub strategy: &'static str,
+    /// The device's name.
+    pub device: String,
+    /// Which pass, from 1.
+    pub pass: u32,
+    /// Allocations and frees carried out.
+    pub ops: u64,
+    /// Allocations carried out.
+    pub allocations: u64,
+    /// The most bytes requested and not freed; where memory did not suffice, until then.
+    pub peak_live: u64,
+    /// The same with freed blocks that other streams still used.
+    pub peak_active: u64,
+    /// The most bytes held of the device.
+    pub peak_reserved: u64,
+    /// Wall time of the pass divided by `ops`, in nanoseconds, the replay's own work and the simulation included.
+    pub ns_per_op: f64,
+    /// Driver calls of the pass and the time in them (simulated).
+    pub driver: CallStats,
+    /// Operations that called the driver, and how long they spent there.
+    pub stalls: Stalls,
+    /// Views built in the pass.
+    pub views_built: u64,
+    /// Requests of the pass that were served by a view which was there already.
+    pub views_reused: u64,
+    /// Views dropped in the pass.
+    pub views_dropped: u64,
+    /// Mappings at the end of the pass.
+    pub mappings: u64,
+    /// Of these, mappings in views.
+    pub view_mappings: u64,
+    /// Bytes of host memory in the allocator's own tables at the end of the pass.
+    pub host_bytes: u64,
+    /// GPU-side waits of a stream for another.
+    pub stream_waits: u64,
+    /// Of these, waits for an event that was complete already, by the simulated clock.
+    pub idle_waits: u64,
+    /// What the waits passed on, and how many operations ago their events were recorded.
+    pub waits: Waits,
+    /// How often the CPU waited for the GPU: synchronisations, and frees that imply one.
+    pub cpu_syncs: u64,
+    /// How the memory was divided up while most of it was held: shortly after that was reached, before anything was freed
+    /// where possible. In a pass in which nothing grows, when most was live.
+    pub fragmentation: Fragmentation,
+    /// The event at which that was.
+    pub peak_event: usize,
+    /// The event at which the memory did not suffice, and the report. The pass ended there.
+    pub oom: Option<(usize, Box<OutOfMemory>)>,
+}
+
+impl PassReport {
+    /// Peak live bytes over peak reserved bytes: 1 is perfect.
+    #[must_use]
+    pub fn utilization(&self) -> f64 {
+        if self.peak_reserved == 0 { 1.0 } else { self.peak_live as f64 / self.peak_reserved as f64 }
+    }
+}

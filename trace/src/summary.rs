@@ -1,0 +1,95 @@
+//! What a trace asks for, whoever serves it.
+//!
+//! Owns: figures that depend on the trace alone. They are the yardstick: no allocator can reserve less than the peak of
+//! the live bytes.
+
+use crate::trace::{Trace, TraceEvent};
+
+/// Figures of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Allocations.
+    pub allocations: u64,
+    /// Blocks freed by the program.
+    pub frees: u64,
+    /// Frees that completed later than they were requested, since another stream still used the block.
+    pub deferred_frees: u64,
+    /// The most bytes requested and not freed at any time.
+    pub peak_live: u64,
+    /// The same, with freed blocks counted until their free completed.
+    pub peak_active: u64,
+    /// Bytes requested and not freed at the end.
+    pub live_at_end: u64,
+}
+
+impl Trace {
+    /// Counts the trace through.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary::of(&self.events)
+    }
+}
+
+impl Summary {
+    /// Counts the first events of a trace through.
+    pub(crate) fn of(events: &[TraceEvent]) -> Self {
+        let mut out = Summary::default();
+        let mut sizes = Vec::new();
+        let (mut live, mut active) = (0u64, 0u64);
+        let size_of = |sizes: &[u64], block: u32| sizes.get(block as usize).copied().unwrap_or(0);
+        let mut last_request = None;
+        for event in events {
+            match *event {
+                TraceEvent::Alloc { size, .. } => {
+                    out.allocations += 1;
+                    sizes.push(size);
+                    live = live.saturating_add(size);
+                    active = active.saturating_add(size);
+                    out.peak_live = out.peak_live.max(live);
+                    out.peak_active = out.peak_active.max(active);
+                }
+                TraceEvent::FreeRequested { block } => {
+                    out.frees += 1;
+                    out.deferred_frees += 1;
+                    live = live.saturating_sub(size_of(&sizes, block));
+                    last_request = Some(block);
+                    continue;
+                }
+                TraceEvent::FreeCompleted { block } => {
+                    active = active.saturating_sub(size_of(&sizes, block));
+                    out.deferred_frees -= u64::from(last_request == Some(block));
+                }
+            }
+            last_request = None;
+        }
+        out.live_at_end = live;
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seamalloc::driver::StreamId;
+
+    #[test]
+    fn a_deferred_free_keeps_memory_active() {
+        use TraceEvent::{Alloc, FreeCompleted, FreeRequested};
+        let trace = Trace {
+            streams: vec![StreamId::DEFAULT],
+            events: vec![
+                Alloc { size: 100, stream: 0 },
+                FreeRequested { block: 0 },
+                Alloc { size: 50, stream: 0 },
+                FreeCompleted { block: 0 },
+                FreeRequested { block: 1 },
+                FreeCompleted { block: 1 },
+                Alloc { size: 7, stream: 0 },
+            ],
+            ..Trace::default()
+        };
+        let want =
+            Summary { allocations: 3, frees: 2, deferred_frees: 1, peak_live: 100, peak_active: 150, live_at_end: 7 };
+        assert_eq!(trace.summary(), want);
+    }
+}

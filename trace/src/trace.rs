@@ -1,0 +1,45 @@
+//! A trace in memory: what a program asked of its allocator, in order.
+//!
+//! Owns: the plain values. `builder.rs` owns the rules that make one valid.
+
+use seamalloc::driver::StreamId;
+
+/// The largest block in bytes: 128 TiB, the user addresses of x86-64, in which CUDA's unified addresses lie.
+pub const MAX_BLOCK_SIZE: u64 = 1 << 47;
+
+/// One thing a program asked of its allocator. Blocks are numbered from 0 in the order in which they were allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceEvent {
+    /// The program asked for `size` bytes on a stream (an index into [`Trace::streams`]). The n-th `Alloc` of a trace
+    /// makes block n.
+    Alloc {
+        /// Requested bytes, more than 0.
+        size: u64,
+        /// Index into [`Trace::streams`].
+        stream: u32,
+    },
+    /// The program freed the block; work of other streams may still use it until the `FreeCompleted`.
+    FreeRequested {
+        /// The block.
+        block: u32,
+    },
+    /// Every stream has finished with the block. Follows its `FreeRequested`, at once in the common case.
+    FreeCompleted {
+        /// The block.
+        block: u32,
+    },
+}
+
+/// A program's allocations and frees, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// Short name for output: `gpt2xl-N`.
+    pub name: String,
+    /// What is known of the job, as a JSON object: the keys `job`, `torch`, `device`, `peak_req`, `peak_res_native`
+    /// and others of the recording program. Copied through, never interpreted.
+    pub meta: serde_json::Map<String, serde_json::Value>,
+    /// The streams of the trace, as the driver's handles.
+    pub streams: Vec<StreamId>,
+    /// What happened, in order.
+    pub events: Vec<TraceEvent>,
+}

@@ -1,0 +1,32 @@
+//! Why a trace could not be generated, and the limits on it.
+
+use thiserror::Error;
+
+/// A generated trace holds at most this many events (512 MiB of host memory).
+pub const MAX_EVENTS: usize = 32 << 20;
+/// The most steps that a [`Scale`](super::Scale) may ask for.
+pub const MAX_STEPS: u32 = 100_000;
+
+/// Why a trace could not be generated.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// The scale asks for no step, or for more than [`MAX_STEPS`].
+    #[error("{steps} steps asked for, 1 to {MAX_STEPS} possible")]
+    Steps {
+        /// What was asked for.
+        steps: u32,
+    },
+    /// The trace would hold more than [`MAX_EVENTS`] events: ask for fewer steps.
+    #[error("the trace would hold more than {limit} events: ask for fewer steps")]
+    TooLong {
+        /// The bound.
+        limit: usize,
+    },
+    /// The workload's pattern cannot run this model.
+    #[error("the pattern cannot run a model like `{model}`")]
+    WrongArchitecture {
+        /// The model.
+        model: &'static str,
+    },
+}

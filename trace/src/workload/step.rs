@@ -1,0 +1,159 @@
+//! The parts of a training step around the blocks: weights, embedding, loss, optimizer.
+//!
+//! Owns: what those allocate. The blocks stand in `layer.rs`, and what is kept, recomputed or offloaded is the pattern's
+//! to say.
+
+use super::{
+    layer::{Trains, WeightGradients},
+    models::{Model, Transformer},
+    recipe::Op,
+    tape::{Block, Tape},
+};
+
+/// Single precision, in bytes.
+const FP32: u64 = 4;
+/// A token or position index, in bytes.
+const INDEX: u64 = 8;
+/// A loss, in bytes.
+const SCALAR: u64 = 4;
+
+/// The matrix library's workspace on Hopper, in bytes: made at the first product, kept to the end.
+const PRODUCT_WORKSPACE: u64 = 32 << 20;
+
+/// What the libraries allocate once for the main stream.
+pub(super) fn library_workspace(tape: &mut Tape) {
+    tape.alloc_for_good(PRODUCT_WORKSPACE);
+}
+
+/// The weights, each tensor cut into `world` shards of which one is kept. They live to the end of the trace.
+pub(super) fn weights(tape: &mut Tape, model: &Model, world: u64) {
+    for tensor in model.tensors() {
+        tape.alloc_for_good(tensor.bytes.div_ceil(world));
+    }
+}
+
+/// The adapters of every block, which live to the end of the trace.
+pub(super) fn adapters(tape: &mut Tape, ops: &[Op], layers: u64) {
+    for _ in 0..layers {
+        for op in ops.iter().filter(|op| op.adapter && op.weight > 0) {
+            tape.alloc_for_good(op.weight);
+        }
+    }
+}
+
+/// A batch of tokens, and the model that it goes through.
+#[derive(Clone, Copy)]
+pub(super) struct Batch<'a> {
+    pub(super) model: &'a Model,
+    pub(super) shape: &'a Transformer,
+    pub(super) tokens: u64,
+}
+
+impl Batch<'_> {
+    /// Looks the batch's tokens up: the first block's input, and what the step holds to its end.
+    pub(super) fn embed(self, tape: &mut Tape) -> (Block, Vec<Block>) {
+        let Self { model, shape, tokens } = self;
+        let row = shape.hidden * model.dtype_bytes;
+        let ids = tape.alloc(tokens * INDEX);
+        let found = tape.alloc(tokens * row);
+        let mask = tape.alloc(tokens * FP32);
+        for _ in 0..2 {
+            tape.workspace(tokens * FP32);
+        }
+        let positions = tape.alloc(tokens * INDEX);
+        if shape.positions == 0 {
+            let (cosine, sine) = (tape.alloc(tokens * INDEX), tape.alloc(tokens * INDEX));
+            return (found, vec![ids, mask, positions, cosine, sine]);
+        }
+        let placed = tape.alloc(tokens * row);
+        let input = tape.alloc(tokens * row);
+        tape.free(placed);
+        tape.free(found);
+        (input, vec![ids, mask, positions])
+    }
+
+    /// The last norm, the logits, the loss and their backward: returns the gradient of the last block's output.
+    pub(super) fn loss(self, tape: &mut Tape, gradients: &mut WeightGradients) -> Block {
+        let Self { model, shape, tokens } = self;
+        let row = tokens * shape.hidden * model.dtype_bytes;
+        let (narrow, wide) = (tokens * shape.vocab * model.dtype_bytes, tokens * shape.vocab * FP32);
+        let normed = tape.alloc(row);
+        let (mean, deviation) = (tape.alloc(tokens * FP32), tape.alloc(tokens * FP32));
+        let logits = tape.alloc(narrow);
+        let upcast = tape.alloc(wide);
+        let padded = tape.alloc((tokens + 1) * INDEX);
+        let labels = tape.alloc(tokens * INDEX);
+        let probabilities = tape.alloc(wide);
+        let (value, count) = (tape.alloc(SCALAR), tape.alloc(SCALAR));
+        tape.free_all([upcast, padded, logits]);
+        let picked = tape.alloc(wide);
+        tape.free_all([labels, count]);
+        let softmax = tape.alloc(wide);
+        tape.free_all([picked, probabilities]);
+        let gradient = tape.alloc(narrow);
+        tape.free(softmax);
+        if gradients.trains == Trains::All {
+            gradients.blocks.push(tape.alloc(shape.vocab * shape.hidden * model.dtype_bytes));
+        }
+        let projected = tape.alloc(row);
+        tape.free_all([gradient, normed]);
+        let upstream = tape.alloc(row);
+        if gradients.trains == Trains::All {
+            let width = shape.hidden * model.dtype_bytes;
+            gradients.blocks.extend([tape.alloc(width), tape.alloc(width)]);
+        }
+        tape.free_all([projected, mean, deviation, value]);
+        upstream
+    }
+
+    /// The backward of the embedding: sorts the tokens, then sums rows.
+    pub(super) fn embed_backward(self, tape: &mut Tape, upstream: Block, gradients: &mut WeightGradients) {
+        let Self { model, shape, tokens } = self;
+        let width = shape.hidden * model.dtype_bytes;
+        if gradients.trains == Trains::All {
+            for (rows, shared) in [(shape.positions, false), (shape.vocab, shape.tied)] {
+                if rows == 0 {
+                    continue;
+                }
+                let (sorted, order) = (tape.alloc(tokens * INDEX), tape.alloc(tokens * INDEX));
+                let keys = tape.alloc(tokens * INDEX);
+                // The radix sort's own scratch: about two and a half words a key.
+                tape.workspace(tokens * INDEX * 5 / 2);
+                tape.free(keys);
+                let gradient = tape.alloc(rows * width);
+                let (counts, segments) = (tape.alloc(tokens * INDEX), tape.alloc(INDEX));
+                let offsets = tape.alloc(tokens * INDEX + INDEX);
+                // Partial sums in single precision, one for every ten tokens or so.
+                tape.workspace(tokens.div_ceil(10) * shape.hidden * FP32);
+                tape.free_all([offsets, segments, counts, order, sorted]);
+                if shared {
+                    // Added to that of the output projection.
+                    tape.free(gradient);
+                } else {
+                    gradients.blocks.push(gradient);
+                }
+            }
+        }
+        tape.free(upstream);
+    }
+}
+
+/// AdamW in PyTorch's `foreach` form: whole lists of temporaries at once.
+#[derive(Debug, Default)]
+pub(super) struct AdamW {
+    states: Vec<Block>,
+}
+
+impl AdamW {
+    /// Updates from the gradients, then frees them (`zero_grad`). The first step makes the two states.
+    pub(super) fn step(&mut self, tape: &mut Tape, gradients: Vec<Block>) {
+        if self.states.is_empty() {
+            for gradient in &gradients {
+                self.states.extend([tape.alloc(gradient.size()), tape.alloc(gradient.size())]);
+            }
+        }
+        let roots: Vec<Block> = gradients.iter().map(|gradient| tape.alloc(gradient.size())).collect();
+        tape.free_all(roots.into_iter().rev());
+        tape.free_all(gradients);
+    }
+}

@@ -1,0 +1,117 @@
+//! Writes a trace to a file, in the format that the file's name asks for.
+//!
+//! Owns: the choice of the format, and that a file is either written whole or not at all.
+
+use crate::compact::write_compact;
+use crate::csv::write_csv;
+use crate::error::{Place, TraceError};
+use crate::pytorch::write_snapshot_pickle;
+use crate::recorder::TimedEvent;
+use crate::trace::Trace;
+use seamalloc::snapshot::Snapshot;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// How the names of the formats end that are written.
+pub const ENDINGS: [&str; 3] = [".seam", ".csv", ".csv.gz"];
+
+/// Whether a file of this name can be written.
+#[must_use]
+pub fn can_write(path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Writes `trace` to `path`: `.seam` is the compact format, `.csv` and `.csv.gz` the text. The file appears only when it
+/// is complete.
+///
+/// # Errors
+/// The name ends in none of these, the trace breaks a rule, or the file cannot be written.
+pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
+    let file = path.display().to_string();
+    let mut bytes = Vec::new();
+    if file.ends_with(".seam") {
+        write_compact(trace, &mut bytes)?;
+    } else if file.ends_with(".csv") {
+        write_csv(trace, &mut bytes)?;
+    } else if file.ends_with(".csv.gz") {
+        let mut gzip = flate2::write::GzEncoder::new(&mut bytes, flate2::Compression::default());
+        write_csv(trace, &mut gzip)?;
+        gzip.finish().map_err(|error| TraceError::io(&file, error))?;
+    } else {
+        return Err(TraceError::malformed(
+            &file,
+            Place::Whole,
+            "a name without a known ending",
+            ".seam, .csv or .csv.gz",
+        ));
+    }
+    put(path, &bytes).map_err(|error| TraceError::io(&file, error))
+}
+
+/// Writes a snapshot, and a history where there is one, as a pickle that PyTorch's viewer reads. The file appears only
+/// when it is complete.
+///
+/// # Errors
+/// As [`write_snapshot_pickle`], or the file cannot be written.
+pub fn write_snapshot_path(snapshot: &Snapshot, history: &[TimedEvent], path: &Path) -> Result<(), TraceError> {
+    let mut bytes = Vec::new();
+    write_snapshot_pickle(snapshot, history, &mut bytes)?;
+    put(path, &bytes).map_err(|error| TraceError::io(&path.display().to_string(), error))
+}
+
+/// Writes beside the file and renames, so that a full disk or a signal leaves what was there. What is no file, such as a
+/// pipe or a device, is written to: a renamed file would take its place.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return fs::write(path, bytes);
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        // It may not exist; the first error is the one to tell.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::read_path;
+    use crate::trace::TraceEvent;
+
+    #[test]
+    fn every_format_is_read_back() {
+        let trace = Trace {
+            name: "job".into(),
+            streams: vec![seamalloc::driver::StreamId(5)],
+            events: vec![TraceEvent::Alloc { size: 7, stream: 0 }, TraceEvent::FreeRequested { block: 0 }],
+            ..Trace::default()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["job.seam", "job.csv", "job.csv.gz"] {
+            let path = folder.path().join(name);
+            write_path(&trace, &path).unwrap();
+            assert_eq!(read_path(&path).unwrap(), std::slice::from_ref(&trace), "{name}");
+        }
+        let error = write_path(&trace, &folder.path().join("job.txt")).unwrap_err().to_string();
+        assert!(error.contains(".seam, .csv or .csv.gz"), "{error}");
+        assert!(write_path(&trace, &folder.path().join("missing/job.seam")).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing half done is left");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_is_written_to_and_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("null.pickle");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        write_snapshot_path(&Snapshot::default(), &[], &path).unwrap();
+        assert!(path.is_symlink(), "a file took its place");
+        assert!(put(folder.path(), b"").is_err(), "a folder is neither");
+    }
+}
