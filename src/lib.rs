@@ -35,7 +35,7 @@ pub use config::{Config, ConfigError, Sharing, StrategyKind, rounding};
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use ids::PoolId;
-pub use ipc::{IpcError, Shared};
+pub use ipc::{IpcError, IpcHandle};
 pub use report::fragmentation::Fragmentation;
 pub use report::out_of_memory::OutOfMemory;
 pub use report::pool::{PoolBlock, PoolStats};

@@ -1,8 +1,39 @@
-//! The allocator's private pools: who uses them, what is routed to them, and the order of things while a stream is being
-//! captured.
+//! Private pools: the public operations on them, and the order of things while a stream is being captured.
 //!
-//! Owns: the public operations on private pools. Who uses a pool is kept in `heap/private_pools.rs`, its memory in
-//! `heap/private.rs`, and a request of one is served in `allocate.rs` as any other.
+//! Owns: those operations. Who uses a pool and what is routed to it is kept in the heap, and so is its memory.
+//!
+//! # Note: capture
+//!
+//! **Rationale.** A CUDA graph uses the addresses that its capture was given, each time that it is launched, on any stream.
+//! So these must lead to the same memory, and nobody else may have that memory, until the graph is gone. And while a stream
+//! is being captured, many calls are refused and make the capture invalid, in other threads too.
+//!
+//! **Approach.** Requests of a capture go to a private pool, by name or by a [`Route`] that is begun before the capture and
+//! ended after it. The pool takes idle memory before it grows. What it once had is pinned: its chunks are not released, the
+//! views that it handed out blocks through are not dropped, and free ranges do not merge with what lies beside them.
+//!
+//! | from begin to end of a capture | |
+//! |---|---|
+//! | events | none is recorded or asked for; short of memory, those from before the capture are asked for in relaxed mode |
+//! | frees with `record_stream` | are held, without events, until the end |
+//! | `empty_cache`, `trim` | do nothing |
+//! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
+//!
+//! A graph may be launched on another stream than the one of its capture, so a capture takes nothing that is free only in
+//! the order of some stream. At the begin the CPU waits for the streams on which the pool's memory was used outside of
+//! captures. What is freed so later is put aside, in a pair of pools that no captured request looks into, until the next
+//! begin.
+//!
+//! The last use released, a pool that no capture used becomes its streams' memory in stream order. What a graph may use
+//! serves others only after a wait for the device, since graphs run on streams that nobody names.
+//!
+//! **Limitations.**
+//! - Graphs that share a pool must be launched in the order of their captures, and their results be read before the next
+//!   one: a later capture may take what an earlier one freed. PyTorch has the same rule.
+//! - Short of memory in a capture, nothing may be waited for, so a request can fail that would be met otherwise.
+//! - A pool's free memory serves nobody else, however long the pool lives.
+//! - Which requests a route covers is asked of a filter under the allocator's lock. It must be quick, and may not call
+//!   back.
 
 use super::core::{Allocator, Core};
 use crate::error::{Error, Result};

@@ -7,7 +7,7 @@ use super::opened::OpenedRange;
 use crate::driver::{Driver, DriverResult, Exported, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::heap::{Physical, PhysicalSpan};
-use crate::ipc::{IpcError, Place, Shared, SharedChunk, fetch, offer};
+use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
 
 impl Allocator {
     /// Names a live allocation so that another process can open it with [`Self::open_shared`], as CUDA's IPC does for memory
@@ -22,7 +22,7 @@ impl Allocator {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::Ipc`](crate::Error::Ipc) where there can be no socket or thread;
     /// [`Error::Driver`](crate::Error::Driver) where the memory cannot be exported.
-    pub fn share(&self, address: u64) -> Result<Shared> {
+    pub fn share(&self, address: u64) -> Result<IpcHandle> {
         let core = &*self.core.lock();
         let PhysicalSpan { memory, offset } = core.heap.physical(core.heap.live(address)?)?;
         let place = match memory {
@@ -30,19 +30,19 @@ impl Allocator {
             Physical::Handles(handles) => {
                 let export = |driver: &dyn Driver| handles.iter().map(|(handle, _)| driver.export(*handle)).collect();
                 let exported: Vec<Exported> = core.allowed_in_captures(export)?;
-                let office = offer(&exported)?;
+                let endpoint = offer(&exported)?;
                 let chunk = |(exported, (_, size)): (&Exported, &(_, u64))| {
                     let key = exported.number();
                     SharedChunk { key, size: *size }
                 };
-                Place::Chunks { office, chunks: exported.iter().zip(&handles).map(chunk).collect() }
+                Place::Chunks { endpoint, chunks: exported.iter().zip(&handles).map(chunk).collect() }
             }
         };
-        Ok(Shared { handle: place.to_bytes(), offset })
+        Ok(IpcHandle { handle: place.to_bytes(), offset })
     }
 
-    /// Opens memory that a process shares, by [`Shared::handle`]: the address at which all that it lies in begins here. The
-    /// allocation itself begins [`Shared::offset`] bytes later. The device may read and write it, on any stream; in which
+    /// Opens memory that a process shares, by [`IpcHandle::handle`]: the address at which all that it lies in begins here. The
+    /// allocation itself begins [`IpcHandle::offset`] bytes later. The device may read and write it, on any stream; in which
     /// order with the other process is the program's to see to. Opening it twice gives two addresses, for plain memory the
     /// same one twice; either way it is closed twice.
     ///
@@ -59,9 +59,9 @@ impl Allocator {
                 range.plain = true;
                 Ok(core.opened.add(range))
             }
-            Place::Chunks { office, chunks } => {
+            Place::Chunks { endpoint, chunks } => {
                 // Not under the lock: it waits for the other process.
-                let exported = fetch(&office, chunks.iter().map(|chunk| chunk.key))?;
+                let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.core.lock();
                 if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
                     core.opened.undo(range, &*self.driver);

@@ -5,5 +5,6 @@
 mod advice;
 mod figures;
 mod input;
+mod report;
 
 pub(crate) use input::ReportInput;

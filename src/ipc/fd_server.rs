@@ -7,7 +7,8 @@
 //! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers, and
 //! Ubuntu's default for processes that are not parent and child, do not give that. A socket needs neither.
 
-use super::{IpcError, Office};
+use super::error::IpcError;
+use super::handle::Endpoint;
 use crate::driver::Exported;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -37,11 +38,11 @@ const HERE: u8 = 1;
 const GONE: u8 = 2;
 
 /// What may be given away, by [`Exported::number`].
-type Letters = FxHashMap<u64, Weak<OwnedFd>>;
+type FdTable = FxHashMap<u64, Weak<OwnedFd>>;
 
-struct Counter {
-    office: Office,
-    letters: Mutex<Letters>,
+struct Server {
+    endpoint: Endpoint,
+    table: Mutex<FdTable>,
     /// Processes that are being answered.
     served: AtomicUsize,
 }
@@ -64,44 +65,44 @@ impl Drop for Served {
 }
 
 /// From now on other processes of this user get these descriptors if they ask for them by their numbers. Says where.
-pub(crate) fn offer(memory: &[Exported]) -> Result<Office, IpcError> {
-    static COUNTER: Mutex<Option<&'static Counter>> = Mutex::new(None);
-    let counter = {
-        let mut counter = COUNTER.lock();
-        match *counter {
-            Some(counter) => counter,
+pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, IpcError> {
+    static SERVER: Mutex<Option<&'static Server>> = Mutex::new(None);
+    let server = {
+        let mut server = SERVER.lock();
+        match *server {
+            Some(server) => server,
             // What it lacks now, files most likely, it may have the next time.
-            None => *counter.insert(open()?),
+            None => *server.insert(open()?),
         }
     };
-    if counter.office.pid != std::process::id() {
+    if server.endpoint.pid != std::process::id() {
         return Err(unavailable("this process was forked from one that shares memory"));
     }
-    let mut letters = counter.letters.lock();
+    let mut table = server.table.lock();
     // Those whose memory is gone are looked for as rarely as the table doubles.
-    if letters.len() + memory.len() > letters.capacity() {
-        letters.retain(|_, descriptor| descriptor.strong_count() > 0);
+    if table.len() + memory.len() > table.capacity() {
+        table.retain(|_, descriptor| descriptor.strong_count() > 0);
     }
-    letters.extend(memory.iter().map(|exported| (exported.number(), Arc::downgrade(exported.descriptor()))));
-    Ok(counter.office)
+    table.extend(memory.iter().map(|exported| (exported.number(), Arc::downgrade(exported.descriptor()))));
+    Ok(server.endpoint)
 }
 
 fn unavailable(why: impl ToString) -> IpcError {
     IpcError::Unavailable { why: why.to_string() }
 }
 
-fn open() -> Result<&'static Counter, IpcError> {
+fn open() -> Result<&'static Server, IpcError> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty()).map_err(unavailable)?;
-    let office = Office { pid: std::process::id(), secret };
-    let listener = SocketAddr::from_abstract_name(office.name()).and_then(|name| UnixListener::bind_addr(&name));
+    let endpoint = Endpoint { pid: std::process::id(), secret };
+    let listener = SocketAddr::from_abstract_name(endpoint.name()).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(unavailable)?;
     // For the thread, which ends with the process.
-    let counter: &'static Counter =
-        Box::leak(Box::new(Counter { office, letters: Mutex::default(), served: AtomicUsize::new(0) }));
+    let server: &'static Server =
+        Box::leak(Box::new(Server { endpoint, table: Mutex::default(), served: AtomicUsize::new(0) }));
     let thread = thread::Builder::new().name("seamalloc-ipc".to_owned());
-    thread.spawn(move || counter.serve(&listener)).map_err(unavailable)?;
-    Ok(counter)
+    thread.spawn(move || server.serve(&listener)).map_err(unavailable)?;
+    Ok(server)
 }
 
 /// Refuses a process of another user, at either end: a name is free for anyone once its process has ended.
@@ -114,7 +115,7 @@ fn begin(stream: &UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-impl Counter {
+impl Server {
     fn serve(&'static self, listener: &UnixListener) {
         loop {
             match listener.accept().and_then(|(stream, _)| self.admit(stream)) {
@@ -147,7 +148,7 @@ impl Counter {
     fn answer(&self, mut stream: &UnixStream) -> io::Result<()> {
         let mut password = [0; 8];
         stream.read_exact(&mut password)?;
-        if password != self.office.password() {
+        if password != self.endpoint.password() {
             return Err(io::Error::new(ErrorKind::PermissionDenied, "it has no handle"));
         }
         let mut keys = [0; 8 * BATCH];
@@ -169,9 +170,9 @@ impl Counter {
     }
 
     fn find(&self, keys: &[u8]) -> Option<Vec<Arc<OwnedFd>>> {
-        let letters = self.letters.lock();
+        let table = self.table.lock();
         let (keys, _) = keys.as_chunks::<8>();
-        keys.iter().map(|key| letters.get(&u64::from_le_bytes(*key))?.upgrade()).collect()
+        keys.iter().map(|key| table.get(&u64::from_le_bytes(*key))?.upgrade()).collect()
     }
 }
 
@@ -187,12 +188,12 @@ fn send(stream: &UnixStream, descriptors: &[Arc<OwnedFd>]) -> io::Result<()> {
 }
 
 /// The descriptors with these numbers, of another process or of this one.
-pub(crate) fn fetch(office: &Office, keys: impl Iterator<Item = u64>) -> Result<Vec<Exported>, IpcError> {
-    let pid = office.pid;
+pub(crate) fn fetch(endpoint: &Endpoint, keys: impl Iterator<Item = u64>) -> Result<Vec<Exported>, IpcError> {
+    let pid = endpoint.pid;
     let unreachable = |error: io::Error| IpcError::Unreachable { pid, why: error.to_string() };
-    let name = SocketAddr::from_abstract_name(office.name()).map_err(unreachable)?;
+    let name = SocketAddr::from_abstract_name(endpoint.name()).map_err(unreachable)?;
     let mut stream = UnixStream::connect_addr(&name).map_err(unreachable)?;
-    begin(&stream).and_then(|()| stream.write_all(office.password())).map_err(unreachable)?;
+    begin(&stream).and_then(|()| stream.write_all(endpoint.password())).map_err(unreachable)?;
     let keys: Vec<u64> = keys.collect();
     let mut found = Vec::with_capacity(keys.len());
     for batch in keys.chunks(BATCH) {

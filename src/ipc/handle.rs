@@ -1,4 +1,4 @@
-//! The bytes that name shared memory.
+//! The name of shared memory, in types and in bytes that any process can be sent.
 //!
 //! ```text
 //! chunks   "seam-ipc" 1 0 0 0 | pid: 4 | secret: 16 | of each chunk: key 8, size 8
@@ -6,22 +6,84 @@
 //! ```
 //! Numbers are little-endian.
 
-use super::{IpcError, Office, Place, SharedChunk};
+use super::error::IpcError;
 use crate::driver::IpcMemory;
-use crate::heap::GRANULE;
+use std::fmt;
 
+/// Chunks are multiples of this, in bytes: the granularity of the driver's virtual-memory calls.
+const GRANULE: u64 = 2 << 20;
 const MAGIC: &[u8; 8] = b"seam-ipc";
 const CHUNKS: [u8; 4] = [1, 0, 0, 0];
 const PLAIN: [u8; 4] = [2, 0, 0, 0];
+
+/// A live allocation, as other processes can open it: [`Allocator::share`](crate::Allocator::share).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IpcHandle {
+    /// The memory that the allocation lies in, in bytes to be sent as they are: some dozens, and 16 for each chunk. The
+    /// same memory has the same ones every time, so that who gets them twice can see that.
+    pub handle: Vec<u8>,
+    /// Where in it the allocation begins, in bytes.
+    pub offset: u64,
+}
+
+/// What an allocation lies in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Chunks one behind the other.
+    Chunks {
+        /// Who has them.
+        endpoint: Endpoint,
+        chunks: Vec<SharedChunk>,
+    },
+    /// What `malloc` gave.
+    Plain(IpcMemory),
+}
+
+/// A chunk of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedChunk {
+    /// What its process calls it.
+    pub(crate) key: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// A process that passes memory on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) pid: u32,
+    /// Chosen at random. The first half is in the socket's name, which everyone on the machine can read
+    /// (`/proc/net/unix`); the second is told to the process before it gives anything.
+    pub(crate) secret: [u8; 16],
+}
+
+impl Endpoint {
+    /// The abstract name of its socket.
+    pub(super) fn name(&self) -> String {
+        let name: String = self.secret[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("seamalloc-{}-{name}", self.pid)
+    }
+
+    /// What says that its name came from a handle.
+    pub(super) fn password(&self) -> &[u8] {
+        &self.secret[8..]
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
 
 impl Place {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
-            Self::Chunks { office, chunks } => {
+            Self::Chunks { endpoint, chunks } => {
                 bytes.extend(CHUNKS);
-                bytes.extend(office.pid.to_le_bytes());
-                bytes.extend(office.secret);
+                bytes.extend(endpoint.pid.to_le_bytes());
+                bytes.extend(endpoint.secret);
                 for chunk in chunks {
                     bytes.extend(chunk.key.to_le_bytes());
                     bytes.extend(chunk.size.to_le_bytes());
@@ -70,7 +132,7 @@ fn chunks(bytes: &[u8]) -> Result<Place, &'static str> {
     if chunks.is_empty() {
         return Err("there is no chunk");
     }
-    Ok(Place::Chunks { office: Office { pid: u32::from_le_bytes(*pid), secret: *secret }, chunks })
+    Ok(Place::Chunks { endpoint: Endpoint { pid: u32::from_le_bytes(*pid), secret: *secret }, chunks })
 }
 
 #[cfg(test)]
@@ -78,9 +140,9 @@ mod tests {
     use super::*;
 
     fn places() -> [Place; 2] {
-        let office = Office { pid: 7, secret: std::array::from_fn(|index| index as u8) };
+        let endpoint = Endpoint { pid: 7, secret: std::array::from_fn(|index| index as u8) };
         let chunks = vec![SharedChunk { key: 1, size: 2 << 20 }, SharedChunk { key: u64::MAX, size: 6 << 20 }];
-        [Place::Chunks { office, chunks }, Place::Plain(IpcMemory([9; 64]))]
+        [Place::Chunks { endpoint, chunks }, Place::Plain(IpcMemory([9; 64]))]
     }
 
     #[test]

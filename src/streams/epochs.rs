@@ -1,16 +1,37 @@
-//! Epochs: streams pass memory to one another, and no event is recorded at a free.
+//! Epochs: when memory freed on one stream may serve another.
 //!
-//! Owns: the events that close epochs. A range freed on a stream may be reused there at once; elsewhere when the GPU has
-//! passed the epoch in which it was freed, or behind a GPU-side wait for that epoch. An epoch is closed when another stream
-//! misses, or when it has become long.
+//! Owns: the events that close epochs, and which epochs the GPU has passed.
 //!
+//! # Note: epochs
+//!
+//! **Rationale.** A stream runs its work in order, so memory freed on it may be handed out on it again at once. Another
+//! stream may have it only after the GPU has come to the free. An event at each free would say when, and cost a driver call
+//! each time.
+//!
+//! **Approach.** Each stream counts epochs, and a freed range at home carries the number of the open one (`freed_at`). One
+//! event closes an epoch:
 //! ```text
-//! stream A   free free | free free free | free ...       epochs 1, 2 are closed by events, 3 is open
-//!                      e1               e2
-//! stream B                 miss: waits for e1 on the GPU, and takes what A freed in epoch 1
+//! stream A   | free a, free b | event 0 | free c | event 1 | free d
+//!            |    epoch 0     |         |epoch 1 |         | epoch 2, open
 //! ```
-//! An epoch ends with an event on its own stream, and one on each stream that was current while something of it was freed
-//! ([`free_under`](crate::Allocator::free_under)): that may have used the memory, although nobody said so.
+//! If event 0 is complete, `a` and `b` are *passed*. What is passed becomes idle: it belongs to all streams. Where nothing
+//! is passed yet, another stream may wait for event 0 on the GPU and take `a` or `b` behind that wait (`sharing:wait`).
+//! From then on it is the waiting stream that has to pass.
+//!
+//! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory. With
+//! one stream no event is recorded. Ranges that merge count as freed when the youngest of them was.
+//!
+//! A free may name another stream than the block's own ([`free_under`](crate::Allocator::free_under)): work on that one
+//! may still use the memory, although nobody called `record_stream`. Then an event is recorded there at once, and the epoch
+//! is passed only when that is complete too. The block's own stream need not wait, as in PyTorch.
+//!
+//! **Limitations.**
+//! - A large free range that its stream goes on freeing into is passed late, since it is as young as its youngest byte.
+//! - A wait is for the whole epoch. Epochs that are long make waits longer than they need be; short ones cost events.
+//! - During a capture no epoch is closed: its event might become the graph's. Events from before may be asked for.
+//! - A wait is for an event that is recorded already, so streams of one process cannot wait for each other in a circle. By
+//!   way of another process they can. Such programs use `sharing:completed`, where no stream waits.
+//! - A stream that is more than 1,024 epochs behind has its last one prolonged.
 
 use super::context::StreamContext;
 use super::record_stream::{RecordedStreams, destroy_events};
