@@ -7,7 +7,8 @@
 //!
 //! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
 //!
-//! The README shows the command `seamalloc`, which compares strategies on traces; docs/design.md says how it all works.
+//! The README shows the command `seamalloc`, which compares strategies on traces. docs/ARCHITECTURE.md is the map of the
+//! code.
 //!
 //! The library does not print, exit or panic. Errors are values ([`Error`]); log events go to `tracing`.
 

@@ -21,7 +21,7 @@
 //! back. Requests of up to 1 MiB are served from segments of 2 MiB by `malloc`, as in PyTorch's native allocator.
 //! Blocks serve their own stream only.
 //!
-//! Where the paper and its release differ, or the release has an error, this follows what helps GMLake: docs/decisions
+//! Where the paper and its release differ, or the release has an error, this follows what helps GMLake: docs/decisions/0023-gmlake-differences.md
 //! has the list. pBlocks lie at home and sBlocks are views, so tables, accounting and checks are those of the strategy
 //! `stitch`; its algorithm is not used.
 

@@ -12,7 +12,7 @@ use crate::span::Span;
 
 /// The most bytes of a chunk: a request that grows home by less gets one chunk. Each chunk costs driver time, and the
 /// free part of a chunk that is partly in use serves no view: smaller chunks cost time, larger ones memory.
-/// docs/decisions has the figures.
+/// docs/decisions/0013-chunk-size-rule.md has the figures.
 const LARGEST_CHUNK: u64 = 20 << 20;
 /// A request gets at most about this many chunks, so that no stall exceeds a few milliseconds, unless the size of
 /// chunks is set.
