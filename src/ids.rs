@@ -1,4 +1,4 @@
-//! The names of things: numbers that say which stream, pool, block or chunk, each of a type of its own.
+//! Identifiers: numbers that name a stream, pool, block or chunk, each of a type of its own.
 //!
 //! Owns: the types, and the arithmetic on them that has a meaning. It knows no tables.
 
@@ -6,8 +6,8 @@ use std::fmt;
 
 /// A stream as the driver knows it: the raw handle (`CUstream`, `cudaStream_t`) as an integer. Zero is the default stream.
 ///
-/// It says nothing of whether there is such a stream. On a real GPU a handle is a pointer, which libcuda follows:
-/// [`CudaDriver`](crate::driver::cuda::CudaDriver) says which ones it takes, and on whose word.
+/// The type does not say whether the stream exists. On a real GPU a handle is a pointer, which libcuda follows:
+/// [`CudaDriver`](crate::driver::cuda::CudaDriver) documents which handles it accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
@@ -42,13 +42,13 @@ pub struct Handle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);
 
-/// Which private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n, 0)` and
-/// those of users `(0, n)`.
+/// The id of a private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n,
+/// 0)` and those of users `(0, n)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// No private pool: memory that serves everyone.
+    /// No private pool: memory that serves every request.
     pub const NONE: Self = Self(0, 0);
 }
 
@@ -66,17 +66,17 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// Both, large first.
+    /// Both classes, large first.
     pub(crate) const ALL: [Self; 2] = [Self::Large, Self::Small];
 
-    /// The class of small requests, or of large ones.
+    /// Returns the class of small requests, or of large ones.
     pub(crate) fn of(small: bool) -> Self {
         if small { Self::Small } else { Self::Large }
     }
 }
 
-/// Which of the heap's pools. A stream has a pair of them: one for large requests, one for small ones. So does each stream
-/// of a private pool, and so does memory that every stream has passed.
+/// The index of one of the heap's pools. A stream has a pair of them: one for large requests, one for small ones. So
+/// has each stream of a private pool, and so has idle memory.
 ///
 /// ```text
 /// bit 31 … 1   the number of the pair
@@ -94,43 +94,43 @@ impl PoolIndex {
         Self((number as u32) << 1)
     }
 
-    /// The pool of large requests beside it, or itself.
+    /// Returns the pool of large requests of its pair.
     pub(crate) const fn large(self) -> Self {
         Self(self.0 & !1)
     }
 
-    /// The pool of small requests beside it, or itself.
+    /// Returns the pool of small requests of its pair.
     pub(crate) const fn small(self) -> Self {
         Self(self.0 | 1)
     }
 
-    /// The pool of that class beside it, or itself.
+    /// Returns the pool of that class of its pair.
     pub(crate) const fn of(self, class: Class) -> Self {
         Self(self.large().0 | class as u32)
     }
 
-    /// Whether it serves small requests.
+    /// Returns whether the pool serves small requests.
     pub(crate) const fn is_small(self) -> bool {
         self.0 & 1 == 1
     }
 
-    /// The requests that it serves.
+    /// Returns the class of the requests that the pool serves.
     pub(crate) const fn class(self) -> Class {
         if self.is_small() { Class::Small } else { Class::Large }
     }
 
-    /// The number of its pair, by which tables of streams are ordered.
+    /// Returns the number of its pair, which indexes tables of streams.
     pub(crate) const fn stream(self) -> usize {
         (self.0 >> 1) as usize
     }
 
-    /// Its place in the table of pools.
+    /// Returns its index in the table of pools.
     pub(crate) const fn slot(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Which block: an index into the table of blocks.
+/// A block: an index into the table of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockId(pub(crate) u32);
 
@@ -146,17 +146,17 @@ impl BlockId {
         self != Self::NONE
     }
 
-    /// The block, if it is one.
+    /// Returns the block, or `None` for [`Self::NONE`].
     pub(crate) fn some(self) -> Option<Self> {
         (self != Self::NONE).then_some(self)
     }
 }
 
-/// Which segment: an index into the table of segments.
+/// A segment: an index into the table of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SegmentId(pub(crate) u32);
 
-/// Which view: an index into the table of views.
+/// A view: an index into the table of views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ViewId(pub(crate) u32);
 
@@ -165,7 +165,7 @@ impl ViewId {
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
-/// Which chunk: an index into the chunks at home.
+/// A chunk: an index into the chunks at home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ChunkId(pub(crate) u32);
 

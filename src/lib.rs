@@ -1,15 +1,16 @@
-//! A GPU memory allocator, and the simulated GPU that judges it.
+//! A GPU memory allocator, and a simulated GPU to test it on.
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
-//!   `stitch` joins free memory wherever it lies; the other two are PyTorch's, to compare with.
-//! - [`driver`]: what an allocator asks of a GPU. [`driver::sim::SimGpu`] simulates one, [`driver::cuda::CudaDriver`]
-//!   is a real one, which [`Allocator::cuda`] opens.
+//!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's, for comparison.
+//! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
+//!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens.
 //!
 //! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
 //!
-//! The README shows the command `seamalloc`, which compares strategies on traces; docs/design.md says how it all works.
+//! The README shows the command `seamalloc`, which compares strategies on traces. docs/ARCHITECTURE.md is the map of the
+//! code.
 //!
-//! The library does not print, exit or panic. Errors are values ([`Error`]), events go to `tracing`.
+//! The library does not print, exit or panic. Errors are values ([`Error`]); log events go to `tracing`.
 
 #![deny(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! The callbacks by which programs are asked for memory.
+//! The callbacks that ask programs to free memory.
 //!
-//! Owns: the order in which they are called, and what becomes of one that panics. They are called outside of the
+//! Owns: the order of the calls, and the removal of a callback that panics. Callbacks are called outside of the
 //! allocator's lock, which this file does not know.
 
 use crate::report::pressure::MemoryPressure;
@@ -10,18 +10,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-/// Names a callback, to remove it again.
+/// Identifies a callback, to remove it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallbackId(u64);
 
 impl CallbackId {
-    /// Its number, for those who can only hold numbers.
+    /// Returns its number, for users that can store only numbers.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
     }
 
-    /// The callback of that number, if its allocator has one.
+    /// Returns the callback with this number, if its allocator has one.
     #[must_use]
     pub const fn from_number(number: u64) -> Self {
         Self(number)
@@ -34,7 +34,7 @@ type Callback = Arc<dyn Fn(&MemoryPressure) -> bool + Send + Sync>;
 struct State {
     callbacks: Vec<(CallbackId, Callback)>,
     next: u64,
-    /// The threads that call them at this moment.
+    /// The threads that are calling callbacks at this moment.
     calling: Vec<ThreadId>,
 }
 
@@ -51,18 +51,18 @@ impl Callbacks {
         id
     }
 
-    /// Whether there was one of that name.
+    /// Removes a callback. Returns whether it existed.
     pub(crate) fn remove(&self, id: CallbackId) -> bool {
         let mut state = self.0.lock();
         let at = state.callbacks.iter().position(|(of, _)| *of == id);
         let removed = at.map(|at| state.callbacks.remove(at));
-        // It is the program's, and what it owns may do anything when dropped.
+        // The callback belongs to the program, and dropping what it owns may call anything.
         drop(state);
         removed.is_some()
     }
 
-    /// The callbacks for a request of this thread, in the order in which they were added. None for a request that one of
-    /// them makes: it would come back to itself for ever.
+    /// Returns the callbacks for a request of this thread, in the order in which they were added. Returns none for a
+    /// request that a callback makes, which would recurse without end.
     pub(crate) fn begin(&self) -> Option<Calls<'_>> {
         let mut state = self.0.lock();
         let thread = std::thread::current().id();
@@ -79,7 +79,7 @@ impl Callbacks {
     }
 }
 
-/// A thread that calls the callbacks. It owns none of them, so that it may be dropped under any lock.
+/// A thread that calls callbacks. It owns none of them, so it may be dropped under any lock.
 pub(crate) struct Calls<'a> {
     of: &'a Callbacks,
     thread: ThreadId,
@@ -87,8 +87,8 @@ pub(crate) struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Calls the next one that was not removed meanwhile: whether it freed anything. `None` after the last. One that
-    /// panics is removed.
+    /// Calls the next callback that was not removed meanwhile, and removes it if it panics. Returns whether it freed
+    /// anything, or `None` after the last one.
     pub(crate) fn next(&mut self, pressure: &MemoryPressure) -> Option<bool> {
         let (id, callback) = loop {
             let id = self.left.pop_front()?;
@@ -103,7 +103,7 @@ impl Calls<'_> {
                 self.of.remove(id);
                 drop((panic, callback));
             })));
-            // It may have freed something before.
+            // It may have freed memory before the panic.
             true
         }))
     }

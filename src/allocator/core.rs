@@ -1,6 +1,7 @@
-//! What an allocator is.
+//! The allocator and the state behind its lock.
 //!
-//! Owns: what the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes an error.
+//! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
+//! an error.
 
 use super::callbacks::Callbacks;
 use super::opened::Opened;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 /// A caching allocator for the memory of one device.
 ///
 /// Addresses are those of the device (`CUdeviceptr`). Memory freed on a stream is handed out again on that stream in
-/// stream order, without waiting for the GPU; where other streams use a block, say so with
+/// stream order, without waiting for the GPU. If other streams use a block, name them with
 /// [`Allocator::record_stream`].
 ///
 /// ```
@@ -42,7 +43,7 @@ pub struct Allocator {
     pub(super) callbacks: Callbacks,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(super) struct Core {
     pub(super) heap: Heap,
     pub(super) streams: Streams,
@@ -50,25 +51,25 @@ pub(super) struct Core {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) config: Config,
     pub(super) rules: Rules,
-    /// How requests of private pools with segments of their own find their blocks: of split ones, of unsplit ones.
+    /// The rules of requests to private pools with segments of their own: for split segments, and for unsplit ones.
     pub(super) own_rules: [FitRules; 2],
     pub(super) limits: Limits,
     pub(super) low_water: LowWaterMark,
-    /// Whether a request has more to look at than free blocks: frees that wait for other streams, or routes to private
-    /// pools. One flag, for the hot path; it may stay set for one request too many.
+    /// Whether a request must look at more than free blocks: frees that wait for other streams, or routes to private
+    /// pools. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
     pub(super) strategy: Box<dyn Strategy>,
     pub(super) opened: Opened,
-    /// Devices that were let to use the memory.
+    /// Devices that may use the memory.
     pub(super) peers: Vec<u32>,
 }
 
 impl Allocator {
-    /// An allocator that holds nothing yet. Makes no driver call.
+    /// Makes an allocator that holds no memory. Makes no driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range, [`Error::NoVirtualMemory`] and [`Error::Granularity`] where the
-    /// device cannot do what the strategy needs.
+    /// [`Error::Config`] for options outside of their range; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
+    /// the device cannot do what the strategy needs.
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let config = without_full_fraction(config.validated()?);
         let kind = config.strategy;
@@ -104,13 +105,13 @@ impl Allocator {
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
     }
 
-    /// The device it allocates on.
+    /// Returns the device on which it allocates.
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
     }
 
-    /// The options in force.
+    /// Returns the options in force.
     #[must_use]
     pub fn config(&self) -> Config {
         self.core.lock().config.clone()
@@ -134,12 +135,12 @@ impl Core {
         result
     }
 
-    /// Whether a stream capture may be under way.
+    /// Returns whether a stream capture may be under way.
     pub(super) fn capturing(&self) -> bool {
         self.heap.private().capturing()
     }
 
-    /// The options change, and all that follows from them.
+    /// Changes the options, and everything derived from them.
     pub(super) fn set_config(&mut self, config: Config) {
         self.config = without_full_fraction(config);
         self.limits = Limits::new(&self.config, self.driver.properties().total_memory);
@@ -147,7 +148,7 @@ impl Core {
         self.own_rules = own_rules(&self.config);
     }
 
-    /// Frees what other streams have passed, unless a capture forbids to ask.
+    /// Frees blocks that other streams have passed, unless a capture forbids the queries.
     pub(super) fn poll(&mut self) -> Result<()> {
         if self.streams.recorded.waiting() == 0 || self.capturing() {
             return Ok(());
@@ -155,13 +156,13 @@ impl Core {
         Ok(self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver))?)
     }
 
-    /// Whether the next request is to ask what other streams have passed, whether it needs memory or not.
+    /// Returns whether the next request should query the events of other streams, even if it is a hit.
     pub(super) fn poll_due(&self) -> bool {
         let recorded = &self.streams.recorded;
         recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
     }
 
-    /// Returns the error of a request that could not be met, with the report of it.
+    /// Returns the error for a request that was refused, with its report.
     #[cold]
     pub(super) fn out_of_memory(&mut self, request: &Request, refused: Option<ViewUsage>) -> Error {
         self.heap.counters_mut().num_ooms += 1;
@@ -188,7 +189,7 @@ impl Core {
         self.strategy.check(&self.heap)
     }
 
-    /// With the feature `paranoid` and in this crate's own tests, every operation ends with a full check.
+    /// Checks every rule after an operation, with the feature `paranoid` and in this crate's own tests.
     #[inline]
     pub(super) fn checked(&self) -> Result<()> {
         if cfg!(any(feature = "paranoid", test))
@@ -200,7 +201,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a stream is the one that a block belongs to. A handle that has ended is another stream's now.
+    /// Returns whether a block belongs to this stream. The handle of an ended stream belongs to another stream.
     #[inline]
     pub(super) fn is_own_stream(&self, id: crate::ids::BlockId, stream: StreamId) -> bool {
         let of = self.heap.pool(self.heap.block(id).pool.large());
@@ -212,8 +213,8 @@ fn own_rules(config: &Config) -> [FitRules; 2] {
     [false, true].map(|unsplit| rules_of_own_segments(config, unsplit))
 }
 
-/// A fraction of 1 is no limit: as in PyTorch, with it nothing is counted against the device's size, and no garbage is
-/// collected.
+/// Returns the options without a fraction of 1, which is no limit: as in PyTorch, nothing is then counted against the
+/// device's size, and no garbage is collected.
 fn without_full_fraction(config: Config) -> Config {
     Config { memory_fraction: config.memory_fraction.filter(|fraction| *fraction < 1.0), ..config }
 }

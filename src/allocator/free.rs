@@ -1,6 +1,6 @@
-//! Frees: one block becomes free, at once or when other streams have passed.
+//! Frees: a block becomes free at once, or when other streams have passed.
 //!
-//! Owns: the order of things in a free.
+//! Owns: the order of steps in a free.
 
 use super::core::{Allocator, Core};
 use crate::error::Result;
@@ -8,18 +8,18 @@ use crate::heap::Block;
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::strategy::FreeUsedBy;
 
-/// An epoch of a stream ends once this part of what is reserved was freed in it, and never before this many bytes were.
-/// An event costs a quarter of a microsecond.
+/// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
+/// bytes. An event costs a quarter of a microsecond.
 const EPOCHS: u64 = 16;
 const LONG_EPOCH: u64 = 32 << 20;
 
 impl Allocator {
-    /// Frees an allocation. Its memory serves later requests of its stream at once; where other streams were named
-    /// with [`Allocator::record_stream`], once they have passed this point.
+    /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
+    /// [`Allocator::record_stream`], once they have passed this point.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there; [`Error::Driver`] where an event could not be
-    /// recorded, and the allocation stays live.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live.
     pub fn free(&self, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -27,11 +27,11 @@ impl Allocator {
         self.core.lock().free(address)
     }
 
-    /// As [`Self::free`], for a program that names the stream of the last use, as CUDA's stream-ordered frees do: where
-    /// that is not the stream of the allocation, its memory waits for both.
+    /// Does the same as [`Self::free`], for a program that names the stream of the last use, as CUDA's stream-ordered
+    /// frees do. If that is not the stream of the allocation, its memory waits for both.
     ///
     /// # Errors
-    /// As [`Self::free`].
+    /// Those of [`Self::free`].
     pub fn free_on(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -40,21 +40,21 @@ impl Allocator {
         let stream = core.driver.canonical_stream(stream)?;
         let id = core.heap.take_live(address)?;
         core.streams.recorded.record_use(&mut core.heap, id, stream);
-        core.free_taken(id)
+        core.free_block(id)
     }
 
-    /// As [`Self::free`], for a program that has a current stream, as PyTorch's: work on it may use the allocation although
-    /// nobody named it with [`Self::record_stream`]. The memory serves its own stream at once, as there. Other streams, and the
-    /// driver, get it once `stream` too has passed all that it was given so far.
+    /// Does the same as [`Self::free`], for a program with a current stream, such as PyTorch: work on that stream may
+    /// use the allocation, even if [`Self::record_stream`] did not name it. As in PyTorch, the memory serves its own
+    /// stream at once. Other streams, and the driver, get it once `stream` has passed all its work so far, too.
     ///
-    /// PyTorch's own allocator never passes memory from one stream to another, so a program may free a tensor under the
-    /// stream that used it, and be right as long as the tensor's own stream asks for nothing meanwhile.
+    /// PyTorch's own allocator never passes memory from one stream to another. So its programs may free a tensor under
+    /// the stream that used it, and are correct as long as the tensor's own stream makes no request meanwhile.
     ///
-    /// With the strategy `expandable`, and while a stream is being captured, when no event can be recorded, the memory waits
-    /// for both streams, as by [`Self::free_on`].
+    /// With the strategy `expandable`, and during a stream capture, when no event can be recorded, the memory waits for
+    /// both streams, as with [`Self::free_on`].
     ///
     /// # Errors
-    /// As [`Self::free`].
+    /// Those of [`Self::free`].
     pub fn free_under(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -67,19 +67,20 @@ impl Allocator {
             core.heap.keep_live(id);
             return Err(error);
         }
-        core.free_taken(id)
+        core.free_block(id)
     }
 }
 
 impl Core {
+    #[inline]
     pub(super) fn free(&mut self, address: u64) -> Result<()> {
         let id = self.heap.take_live(address)?;
-        self.free_taken(id)
+        self.free_block(id)
     }
 
     /// Frees a block that was taken out of the table of live allocations.
     #[inline]
-    fn free_taken(&mut self, id: BlockId) -> Result<()> {
+    fn free_block(&mut self, id: BlockId) -> Result<()> {
         let Block { size, pool, has_uses, .. } = *self.heap.block(id);
         if has_uses {
             self.free_used(id)?;
@@ -96,7 +97,7 @@ impl Core {
         self.checked()
     }
 
-    /// Frees a block that other streams use, or that is of a private pool.
+    /// Frees a block that other streams use, or that belongs to a private pool.
     fn free_used(&mut self, id: BlockId) -> Result<()> {
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {
@@ -122,7 +123,7 @@ impl Core {
         Ok(())
     }
 
-    /// Much was freed on the stream of a large pool since this was said last: its epoch has become long.
+    /// Ends the epoch of a large pool's stream, because much was freed in it.
     #[cold]
     fn epoch_full(&mut self, large: PoolIndex) {
         self.heap.reset_freed(large);
@@ -138,7 +139,7 @@ impl Core {
         }
     }
 
-    /// Live memory has fallen by much since its last high: what was freed on different streams may meet and merge now.
+    /// Gathers passed memory at the low-water mark, so that ranges freed on different streams can merge.
     #[cold]
     fn consolidate(&mut self) {
         if !self.rules.passes_memory_on {
@@ -148,14 +149,14 @@ impl Core {
             let (streams, mut on) = context.on_streams();
             streams.epochs.gather_all(&mut on)
         });
-        // The block is free whether or not this works.
+        // The block is free, whether this succeeds or not.
         if let Err(error) = gathered {
             tracing::warn!(%error, "freed memory could not be gathered");
         }
     }
 
-    /// Something that was taken out of the table of live allocations is freed while another stream than its own is current,
-    /// or its own under another name.
+    /// Notes that a block, taken out of the table of live allocations, is freed while `stream` is current. That may be
+    /// another stream than its own, or the same under another name.
     #[cold]
     fn note_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
         let stream = self.driver.canonical_stream(stream)?;
@@ -163,10 +164,10 @@ impl Core {
             return Ok(());
         }
         let large = self.heap.block(id).pool.large();
-        // Where it waits for others anyway, or has no stream of its own any more, it waits for this one too.
+        // A block that waits for other streams already, or whose own stream has ended, waits for this stream too.
         let mut waits = self.heap.pool(large).ended || self.streams.recorded.has_uses(id);
         if !waits && self.heap.is_private(large) {
-            // What a private pool has serves nobody else before the pool ends.
+            // Memory of a private pool serves no one else before the pool ends.
             let owner = self.heap.owner_of(large);
             self.heap.private_mut().set_used_by_others(owner);
         } else if !waits {

@@ -1,16 +1,16 @@
 //! The allocator: one device, one lock, any number of threads and streams.
 //!
-//! Owns: the public face. A hit is `allocate.rs` or `free.rs` and the heap alone; a miss goes to the strategy.
+//! Owns: the public API. A hit involves only `allocate.rs` or `free.rs` and the heap; a miss goes to the strategy.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | core | what the lock guards, and how a step that calls the driver is run |
+//! | core | the state behind the lock, and how a step that calls the driver is run |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
 //! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
-//! | report | statistics, snapshots, who watches |
+//! | report | statistics, snapshots, observers |
 //! | peers, shared_memory | other devices, other processes |
 
 mod allocate;

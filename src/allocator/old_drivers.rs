@@ -1,4 +1,4 @@
-//! Tests: what an allocator makes of CUDA drivers and devices that lack something.
+//! Tests of the allocator on CUDA drivers and devices that lack something.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Memory of other processes that is open here.
+//! Memory of other processes that is open in this one.
 //!
-//! Owns: what was opened, and the calls that map it and give it back. It is no memory of this allocator: nothing is counted
-//! as reserved or allocated, and no request is served from it.
+//! Owns: the opened ranges, and the calls that map them and give them back. This memory is not the allocator's: it is
+//! not counted as reserved or allocated, and no request is served from it.
 
 use crate::driver::{Driver, DriverResult, Exported};
 use crate::ids::Handle;
@@ -9,12 +9,12 @@ use crate::ipc::SharedChunk;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// What was opened, and what could not be closed yet.
+/// The opened ranges, and those that could not be closed yet.
 #[derive(Default)]
 pub(super) struct Opened {
-    /// By address. CUDA gives plain memory that is opened again the same one, and counts.
+    /// By address. Plain memory that is opened again gets the same address from CUDA, which counts the openings.
     pub(super) ranges: BTreeMap<u64, Vec<OpenedRange>>,
-    /// A capture was under way, or a call failed.
+    /// Ranges that the program has closed, but that stay open because of a capture or a failed call.
     pub(super) closing: Vec<OpenedRange>,
 }
 
@@ -25,7 +25,7 @@ impl Opened {
         address
     }
 
-    /// Takes what was opened at this address out, once.
+    /// Takes one opening of the range at this address out of the table.
     pub(super) fn take(&mut self, address: u64) -> Option<OpenedRange> {
         let Entry::Occupied(mut entry) = self.ranges.entry(address) else { return None };
         let range = entry.get_mut().pop();
@@ -35,7 +35,7 @@ impl Opened {
         range
     }
 
-    /// Undoes what failed halfway. Nothing has used it.
+    /// Undoes an opening that failed halfway. Nothing has used its memory.
     pub(super) fn undo(&mut self, mut range: OpenedRange, driver: &dyn Driver) {
         if let Err(error) = range.undo(driver) {
             tracing::error!(%error, address = range.address, "shared memory that could not be opened is left for later");
@@ -48,17 +48,17 @@ impl Opened {
 #[derive(Default)]
 pub(super) struct OpenedRange {
     pub(super) address: u64,
-    /// Bytes of addresses; 0 once they were given back, and for plain memory.
+    /// Bytes of addresses; 0 after they were given back, and for plain memory.
     reserved: u64,
     /// Bytes from the address on that are mapped.
     mapped: u64,
     handles: Vec<Handle>,
-    /// Whether it is plain memory that is open.
+    /// Whether this is plain memory that is open.
     pub(super) plain: bool,
 }
 
 impl OpenedRange {
-    /// Maps every chunk, one behind the other. After a failed call what was done is there to be undone.
+    /// Maps every chunk, one behind the other. After a failed call, [`Self::undo`] undoes what was done.
     pub(super) fn map(
         &mut self,
         driver: &dyn Driver,
@@ -78,7 +78,7 @@ impl OpenedRange {
         driver.set_access(self.address, size)
     }
 
-    /// Undoes what was done so far. After a failed call the rest is left to be undone.
+    /// Undoes what was done so far. A failed call leaves the rest for another attempt.
     pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.plain {
             driver.ipc_close(self.address)?;

@@ -1,6 +1,6 @@
 //! Private pools with segments of their own: how they are opened.
 //!
-//! Owns: the public operations on them. Where the segments come from is `backing/segments.rs`'s.
+//! Owns: the public operations on them. `backing/segments.rs` takes the segments and gives them back.
 
 use super::core::Allocator;
 use crate::error::{Error, Result};
@@ -9,8 +9,8 @@ use crate::ids::PoolId;
 
 /// # Private pools with segments of their own
 ///
-/// PyTorch's `MemPool(allocator=…)` and `MemPool(no_split=True)`. Such a pool is used, released and counted as any other;
-/// what differs is where its memory comes from, and that it goes back there when the pool has ended.
+/// PyTorch's `MemPool(allocator=…)` and `MemPool(no_split=True)`. Such a pool is used, released and counted like any
+/// other. The difference is the source of its memory, to which the memory returns when the pool has ended.
 ///
 /// ```
 /// use seamalloc::driver::{PlainMemory, StreamId, sim::{SimConfig, SimGpu}};
@@ -41,34 +41,33 @@ use crate::ids::PoolId;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Allocator {
-    /// Uses the private pool of that name once more, or makes it; it has segments of its own from now on.
+    /// Adds one use to the private pool of this id, which is made if it does not exist, and gives it segments of its
+    /// own.
     ///
-    /// When its last use was released, its memory serves nobody any more. What lies free goes back by
-    /// [`Self::empty_pool`], [`Self::empty_cache`] and [`Self::trim`], before a request would fail, and at the allocator's
-    /// end, each time after a wait for the device; live blocks stay valid, and go back that way after they were freed. The
-    /// source is dropped with the last of it. As any pool it can be opened anew until then.
+    /// After its last use was released, its memory serves no one. Free memory goes back by [`Self::empty_pool`],
+    /// [`Self::empty_cache`] and [`Self::trim`], before a request would fail, and at the end of the allocator, each
+    /// time after a wait for the device. Live blocks stay valid, and go back in the same way after they were freed. The
+    /// source is dropped after the last segment went back. Until then the pool can be opened again, like any other.
     ///
-    /// # Errors
-    /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] where the pool has memory, or segments of its own,
-    /// already; [`Error::Driver`] where devices that may use the allocator's memory could not be let to use plain memory.
+    /// [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if the pool already has memory or segments of
+    /// its own; [`Error::Driver`] if devices that may use the allocator's memory could not get access to plain memory.
     /// `segments` are dropped then.
     pub fn open_pool_with(&self, pool: PoolId, segments: Segments) -> Result<()> {
         let core = &mut *self.core.lock();
         if core.heap.private().segments(pool).is_some() || !core.heap.holds_nothing(pool) {
             return Err(Error::PoolInUse { pool });
         }
-        core.let_peers_use_plain()?;
+        core.open_plain_to_peers()?;
         core.heap.private_mut().open(pool)?;
         core.heap.private_mut().set_segments(pool, segments);
         Ok(())
     }
 
-    /// From now on a private pool's segments are one block each, as [`Segments::unsplit`] says; it gets segments by the
-    /// driver's `malloc` if it has none of its own.
+    /// Keeps each segment of a private pool one block from this call on, as described at [`Segments::unsplit`]. The
+    /// pool gets segments by the driver's `malloc` if it has none of its own.
     ///
-    /// # Errors
-    /// [`Error::UnknownPool`] where nobody uses it; [`Error::PoolInUse`] where it has memory already that is not in
-    /// segments of its own; [`Error::Driver`] as of [`Self::open_pool_with`].
+    /// [`Error::UnknownPool`] if the pool has no use; [`Error::PoolInUse`] if it has memory already that is not in
+    /// segments of its own; [`Error::Driver`] as for [`Self::open_pool_with`].
     pub fn set_pool_unsplit(&self, pool: PoolId) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().used(pool)?;
@@ -79,7 +78,7 @@ impl Allocator {
         if !core.heap.holds_nothing(pool) {
             return Err(Error::PoolInUse { pool });
         }
-        core.let_peers_use_plain()?;
+        core.open_plain_to_peers()?;
         core.heap.private_mut().set_segments(pool, Segments::by_malloc().unsplit());
         Ok(())
     }

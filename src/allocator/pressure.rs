@@ -1,4 +1,4 @@
-//! Programs that can give memory up are asked to before a request is refused.
+//! Asks programs to free memory before a request is refused.
 
 use super::callbacks::CallbackId;
 use super::core::{Allocator, Core};
@@ -7,17 +7,17 @@ use crate::report::pressure::MemoryPressure;
 use std::sync::Arc;
 
 impl Allocator {
-    /// From now on `callback` is called when a request finds too little memory, before the CPU waits for the GPU and
-    /// cached memory is given back for it: it may free what the program can do without. After each callback that answers
-    /// `true` (it freed something) the request is tried again, and the next is called only if that did not help; they are
-    /// called in the order in which they were added. In PyTorch these are the `FreeMemoryCallback`s of
+    /// Registers `callback` for requests that find too little memory. It is called before the CPU waits for the GPU and
+    /// cached memory is given back: it may free memory that the program can do without. Callbacks are called in the
+    /// order in which they were added. After each one that returns `true` (it freed something) the request is tried
+    /// again, and the next is called only if that failed. In PyTorch these are the `FreeMemoryCallback`s of
     /// `FreeCudaMemoryCallbacksRegistry`.
     ///
-    /// The thread whose request it is calls it, without any lock of the allocator: it may call every method of the
-    /// allocator. A request that it makes itself is refused without callbacks if memory is short. It may be called by
-    /// several threads at once, and may still run on another thread when it is removed. One that panics is removed,
-    /// and the request goes on. It should not own the allocator ([`std::sync::Weak`] will do), which would then never be
-    /// dropped.
+    /// It is called by the thread that makes the request, without any lock of the allocator: it may call every method
+    /// of the allocator. A request that it makes itself is refused without callbacks if memory is short. Several
+    /// threads may call it at once, and it may still be running on another thread when it is removed. If it panics it
+    /// is removed, and the request goes on. It should hold the allocator by [`std::sync::Weak`], because an allocator
+    /// that it owned would never be dropped.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -38,14 +38,14 @@ impl Allocator {
         self.callbacks.add(Arc::new(callback))
     }
 
-    /// Removes a callback. `false` if it was removed already, or panicked.
+    /// Removes a callback. Returns `false` if it was removed already, or panicked.
     pub fn remove_memory_callback(&self, callback: CallbackId) -> bool {
         self.callbacks.remove(callback)
     }
 }
 
 impl Core {
-    /// Returns what a callback is told of a request.
+    /// Returns the information about a request that a callback gets.
     pub(super) fn pressure(&self, request: &Request) -> MemoryPressure {
         MemoryPressure {
             requested: request.requested,

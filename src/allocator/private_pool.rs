@@ -1,39 +1,40 @@
-//! Private pools: the public operations on them, and the order of things while a stream is being captured.
+//! Private pools: the public operations on them, and the rules during a stream capture.
 //!
-//! Owns: those operations. Who uses a pool and what is routed to it is kept in the heap, and so is its memory.
+//! Owns: those operations. The heap keeps the uses, routes and memory of each pool.
 //!
 //! # Note: capture
 //!
-//! **Rationale.** A CUDA graph uses the addresses that its capture was given, each time that it is launched, on any stream.
-//! So these must lead to the same memory, and nobody else may have that memory, until the graph is gone. And while a stream
-//! is being captured, many calls are refused and make the capture invalid, in other threads too.
+//! **Rationale.** A CUDA graph uses the addresses of its capture each time it is launched, on any stream. So they must
+//! lead to the same memory, which no one else may have, until the graph is gone. And while a stream is being captured,
+//! many calls are refused and invalidate the capture, in other threads too.
 //!
-//! **Approach.** Requests of a capture go to a private pool, by name or by a [`Route`] that is begun before the capture and
-//! ended after it. The pool takes idle memory before it grows. What it once had is pinned: its chunks are not released, the
-//! views that it handed out blocks through are not dropped, and free ranges do not merge with what lies beside them.
+//! **Approach.** Requests of a capture go to a private pool, by name or by a [`Route`] that is begun before the capture
+//! and ended after it. The pool takes idle memory before it grows. All memory that it has handed out is pinned: its
+//! chunks are not released, the views of its blocks are not dropped, and its free ranges do not merge with ranges of
+//! other pools.
 //!
 //! | from begin to end of a capture | |
 //! |---|---|
-//! | events | none is recorded or asked for; short of memory, those from before the capture are asked for in relaxed mode |
+//! | events | none is recorded or queried; when memory is short, earlier ones are queried in relaxed mode |
 //! | frees with `record_stream` | are held, without events, until the end |
 //! | `empty_cache`, `trim` | do nothing |
 //! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
 //!
-//! A graph may be launched on another stream than the one of its capture, so a capture takes nothing that is free only in
-//! the order of some stream. At the begin the CPU waits for the streams on which the pool's memory was used outside of
-//! captures. What is freed so later is put aside, in a pair of pools that no captured request looks into, until the next
-//! begin.
+//! A graph may be launched on another stream than the one of its capture, so a capture takes no memory that is free
+//! only in the order of some stream. When the route begins, the CPU waits for the streams on which the pool's memory
+//! was used outside of captures. Memory freed so later is set aside, in a pair of pools that captured requests do not
+//! use, until the next begin.
 //!
-//! The last use released, a pool that no capture used becomes its streams' memory in stream order. What a graph may use
-//! serves others only after a wait for the device, since graphs run on streams that nobody names.
+//! When the last use is released, a pool that no capture used becomes its streams' memory in stream order. Memory that
+//! a graph may use becomes public only after a wait for the device, since graphs run on unnamed streams.
 //!
 //! **Limitations.**
-//! - Graphs that share a pool must be launched in the order of their captures, and their results be read before the next
-//!   one: a later capture may take what an earlier one freed. PyTorch has the same rule.
-//! - Short of memory in a capture, nothing may be waited for, so a request can fail that would be met otherwise.
-//! - A pool's free memory serves nobody else, however long the pool lives.
-//! - Which requests a route covers is asked of a filter under the allocator's lock. It must be quick, and may not call
-//!   back.
+//! - Graphs that share a pool must be launched in the order of their captures, and their results read before the next
+//!   launch: a later capture may take memory that an earlier one freed. PyTorch has the same rule.
+//! - During a capture, the CPU cannot wait for memory, so a request can fail that would be served otherwise.
+//! - A pool's free memory serves no one else while the pool lives.
+//! - A filter decides which requests a route covers, under the allocator's lock. It must be quick, and may not call
+//!   the allocator.
 
 use super::core::{Allocator, Core};
 use crate::error::{Error, Result};
@@ -43,8 +44,8 @@ use crate::report::pool::PoolStats;
 
 /// # Private pools and CUDA graphs
 ///
-/// A private pool's memory serves only requests made for the pool. Addresses that it ever handed out stay mapped to the
-/// same memory until nobody uses the pool any more, so that a graph which was captured with them can be replayed.
+/// A private pool's memory serves only requests made for the pool. Addresses that it has handed out stay mapped to the
+/// same memory until the pool has no use left, so that a graph captured with them can be replayed.
 ///
 /// | PyTorch | here |
 /// |---|---|
@@ -77,14 +78,14 @@ use crate::report::pool::PoolStats;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Allocator {
-    /// A new private pool, used once: [`Self::release_pool`] ends that use. It holds nothing yet.
+    /// Makes a new private pool with one use, which [`Self::release_pool`] ends. It holds no memory yet.
     #[must_use]
     pub fn create_pool(&self) -> PoolId {
         self.core.lock().heap.private_mut().create()
     }
 
-    /// Uses the private pool of that name once more, or makes it: what PyTorch does where it names pools itself. A pool
-    /// that was released and whose memory waits for the device comes back with that memory.
+    /// Adds one use to the private pool of this id, which is made if it does not exist; PyTorch chooses the ids itself.
+    /// A released pool whose memory waits for the device comes back with that memory.
     ///
     /// # Errors
     /// [`Error::UnknownPool`] for [`PoolId::NONE`].
@@ -92,25 +93,25 @@ impl Allocator {
         self.core.lock().heap.private_mut().open(pool)
     }
 
-    /// Uses a private pool once more: it takes one more [`Self::release_pool`] to end it.
+    /// Adds one use to a private pool: it takes one more [`Self::release_pool`] to end it.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] where nobody uses it.
+    /// [`Error::UnknownPool`] if the pool has no use.
     pub fn retain_pool(&self, pool: PoolId) -> Result<()> {
         self.core.lock().heap.private_mut().retain(pool)
     }
 
-    /// Ends one use of a private pool. With the last one its memory goes back to all: what no capture has used, at once
-    /// and in the order of its streams; what a graph may still use, or a stream under which some of it was freed
-    /// ([`Self::free_under`]), when the device has passed everything, which is waited for by [`Self::empty_cache`] or
-    /// before a request would fail. Segments of its own go back where they came from ([`Self::open_pool_with`]). Live
-    /// allocations stay valid, and are freed as any other. While requests are routed to the pool, it lives on until
-    /// [`Self::end_allocate_to_pool`].
+    /// Ends one use of a private pool. After the last one, its memory becomes public: at once, in the order of its
+    /// streams, if no capture has used it. Memory that a graph may still use, or another stream under which some of it
+    /// was freed ([`Self::free_under`]), becomes public when the device has passed everything; [`Self::empty_cache`]
+    /// waits for that, and so does a request before it would fail. Segments of its own go back to where they came from
+    /// ([`Self::open_pool_with`]). Live allocations stay valid, and are freed like any other. While requests are routed
+    /// to the pool, it lives on until [`Self::end_allocate_to_pool`].
     ///
     /// No graph that was captured with the pool may be launched afterwards.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] where nobody uses it: released too often, or never created.
+    /// [`Error::UnknownPool`] if the pool has no use: released too often, or never created.
     pub fn release_pool(&self, pool: PoolId) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().release(pool)?;
@@ -118,33 +119,34 @@ impl Allocator {
         core.checked()
     }
 
-    /// Routes requests to a private pool from now on, those that `route` covers. Of several routes that cover a request,
-    /// the one begun last takes it. For a stream capture, with [`Route::capturing`]: begin before the capture does, and
-    /// end after its end.
+    /// Routes the requests that `route` covers to a private pool from now on. If several routes cover a request, the
+    /// one begun last takes it. For a stream capture, use [`Route::capturing`]: begin the route before the capture, and
+    /// end it after the capture.
     ///
-    /// A capture takes no memory of the pool that the GPU may still be using: where some was freed on a stream outside of
-    /// a capture, the CPU waits for that stream here. Not for a stream that was only the current one at the free
-    /// ([`Self::free_under`]): the capture may take such memory, as in PyTorch.
+    /// A capture takes no memory of the pool that the GPU may still be using: if some was freed on a stream outside of
+    /// a capture, the CPU waits for that stream here. It does not wait for a stream that was only the current one at
+    /// the free ([`Self::free_under`]): the capture may take such memory, as in PyTorch.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`]; [`Error::PoolRouted`]; [`Error::Driver`] where a wait failed, and nothing is routed.
+    /// [`Error::UnknownPool`]; [`Error::PoolRouted`]; [`Error::Driver`] if a wait failed, and nothing is routed.
     pub fn begin_allocate_to_pool(&self, pool: PoolId, route: Route) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().may_begin(pool)?;
         if route.is_capturing() {
-            // Until the end nobody can be asked.
+            // No event can be queried until the end of the route.
             core.poll()?;
-            core.let_pass(pool)?;
+            core.wait_for_pool(pool)?;
         }
         core.heap.private_mut().begin(pool, route)?;
         core.has_pre_work = true;
         core.checked()
     }
 
-    /// Ends what [`Self::begin_allocate_to_pool`] began.
+    /// Ends the route that [`Self::begin_allocate_to_pool`] began.
     ///
     /// # Errors
-    /// [`Error::PoolNotRouted`] where no requests are routed to the pool, [`Error::UnknownPool`] where there is none.
+    /// [`Error::PoolNotRouted`] if no requests are routed to the pool; [`Error::UnknownPool`] if the pool does not
+    /// exist.
     pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().end(pool)?;
@@ -152,15 +154,15 @@ impl Allocator {
         core.checked()
     }
 
-    /// What a private pool holds. Walks all blocks.
+    /// Returns the state of a private pool. Walks all blocks.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] where there is none. One whose memory waits for the device is there still.
+    /// [`Error::UnknownPool`] if the pool does not exist. A pool whose memory waits for the device still exists.
     pub fn pool_stats(&self, pool: PoolId) -> Result<PoolStats> {
         self.core.lock().heap.private_stats(pool)
     }
 
-    /// Every private pool that is used or holds memory, in the order of their ids.
+    /// Returns every private pool that is used or holds memory, in the order of their ids.
     #[must_use]
     pub fn private_pools(&self) -> Vec<PoolId> {
         self.core.lock().heap.private().ids()
@@ -168,12 +170,12 @@ impl Allocator {
 }
 
 impl Core {
-    /// Waits until the GPU has passed all uses of a private pool's free memory, but on streams that are being captured:
-    /// those cannot be waited for, and their captures get other memory.
-    pub(super) fn let_pass(&mut self, owner: PoolId) -> Result<()> {
+    /// Waits until the GPU has passed all uses of a private pool's free memory, except on streams that are being
+    /// captured: those cannot be waited for, and their captures get other memory.
+    pub(super) fn wait_for_pool(&mut self, owner: PoolId) -> Result<()> {
         let capturing = self.capturing();
         for stream in self.heap.streams_to_pass(owner) {
-            // Waiting for the default stream may be waiting for a captured one.
+            // A wait for the default stream may include a captured stream.
             if capturing && (stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
                 continue;
             }
@@ -187,8 +189,8 @@ impl Core {
         Ok(())
     }
 
-    /// The memory of pools that nobody uses any more becomes everyone's, but for those whose memory a graph or an unnamed
-    /// stream may use, and those with segments of their own, which go back to nobody else.
+    /// Makes the memory of released pools public, except of those whose memory a graph or an unnamed stream may use,
+    /// and those with segments of their own.
     fn merge_released_pools(&mut self) {
         for pool in self.heap.private().released() {
             if self.heap.private().segments(pool).is_some() {
@@ -199,7 +201,8 @@ impl Core {
         }
     }
 
-    /// The allocator is at its end. What a graph may use stays with the driver: freeing it is worse than a leak.
+    /// Ends all private pools with the allocator. Memory that a graph may use is not given back, since freeing it is
+    /// worse than a leak.
     pub(super) fn close_private(&mut self) {
         self.heap.private_mut().close();
         self.merge_released_pools();

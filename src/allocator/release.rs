@@ -1,7 +1,7 @@
 //! Memory goes back to the driver.
 //!
-//! Owns: `empty_cache`, `trim`, the limits, and the end of an allocator. All of them reclaim in one order: wait for frees,
-//! take back what private pools have left, let the strategy release.
+//! Owns: `empty_cache`, `trim`, the limits, and the end of an allocator. All of them reclaim in the same order: wait
+//! for frees, take the memory of ended private pools, and let the strategy release.
 
 use super::core::{Allocator, Core};
 use crate::backing::{StrategyContext, reclaim_private_pools, release_own_segments};
@@ -11,13 +11,13 @@ use crate::ids::PoolId;
 use crate::strategy::{Goal, Strategy};
 
 impl Allocator {
-    /// Waits for freed blocks that other streams use, and gives back to the driver all free memory that can be: the
-    /// bytes given back. Memory of private pools that were not released stays. During a stream capture, when nothing can
-    /// be waited for, it does nothing.
+    /// Waits for freed blocks that other streams use, and gives all free memory that can go back to the driver. Returns
+    /// the bytes given back. Memory of private pools that were not released stays. During a stream capture, when the
+    /// CPU cannot wait, it does nothing.
     ///
     /// # Errors
-    /// [`Error::Driver`]; what was given back before the call that failed stays given back, and is accounted.
-    /// [`Error::Source`] where a source did not take its own back; all else was given back.
+    /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
+    /// [`Error::Source`] if a source refused its own memory; all else was given back.
     pub fn empty_cache(&self) -> Result<u64> {
         let core = &mut *self.core.lock();
         if core.capturing() {
@@ -30,22 +30,22 @@ impl Allocator {
         Ok(before.saturating_sub(core.heap.reserved()))
     }
 
-    /// Gives free memory back to the driver until `bytes` were given back, and hardly more: the bytes given back. Fewer
-    /// only where not as much is free.
+    /// Gives free memory back to the driver until `bytes` were given back, and hardly more. Returns the bytes given
+    /// back: fewer than `bytes` only if not as much is free.
     ///
-    /// Bytes are physical ones, and go in whole pieces: with `caching` segments of which nothing is in use, with
-    /// `expandable` the units of its segments (2 or 20 MiB), with `gmlake` primitive blocks that are not split, with
-    /// `stitch` chunks (2 MiB or a multiple). None of the pieces could have been kept. What fits best is chosen; of what
-    /// fits as well, what lay unused longest.
+    /// Bytes are physical ones, and go in whole pieces: with `caching` segments that are wholly free, with `expandable`
+    /// the units of its segments (2 or 20 MiB), with `gmlake` primitive blocks that are not split, with `stitch` chunks
+    /// (2 MiB or a multiple). No piece goes that could have stayed. The pieces that fit best are chosen, and of equal
+    /// ones those unused longest.
     ///
-    /// Where what the GPU has passed suffices, nothing is waited for (but with `caching`, whose `cudaFree` waits by
-    /// itself); otherwise the CPU waits for the streams. Memory of private pools that were not released stays, and during a
-    /// stream capture, when nothing can be waited for, nothing is given back. The memory that goes may serve a request again only by being
-    /// taken from the driver anew, which costs time.
+    /// If memory that the GPU has passed suffices, the CPU does not wait (except with `caching`, whose `cudaFree` waits
+    /// by itself); otherwise it waits for the streams. Memory of private pools that were not released stays. During a
+    /// stream capture, when the CPU cannot wait, nothing is given back. Taking the memory from the driver again costs
+    /// time.
     ///
     /// # Errors
-    /// [`Error::Driver`]; what was given back before the call that failed stays given back, and is accounted.
-    /// [`Error::Source`] where the source of a private pool that has ended did not take its own back; all else was given back.
+    /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
+    /// [`Error::Source`] if the source of an ended private pool refused its own memory; all else was given back.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -64,12 +64,12 @@ impl Allocator {
         core.trim(down_to)
     }
 
-    /// Gives back to the driver, or to its source, what a private pool holds that nobody uses any more, after a wait for
-    /// the device: the bytes given back. 0 where the pool is used or is gone (memory of a pool without segments of its own
-    /// that no capture has used is everyone's from its release on), and during a stream capture.
+    /// Waits for the device, and gives the memory of a private pool without uses back to the driver, or to its source.
+    /// Returns the bytes given back. It is 0 during a stream capture, or if the pool has a use or is gone (memory of a
+    /// pool without segments of its own that no capture has used is public from its release on).
     ///
     /// # Errors
-    /// [`Error::Driver`], [`Error::Source`]; what was given back before the call that failed stays given back, and is
+    /// [`Error::Driver`], [`Error::Source`]; memory given back before the failed call stays given back, and is
     /// accounted.
     pub fn empty_pool(&self, pool: PoolId) -> Result<u64> {
         let core = &mut *self.core.lock();
@@ -82,8 +82,8 @@ impl Allocator {
         Ok(before.saturating_sub(core.heap.reserved()))
     }
 
-    /// Limits what the allocator may hold to a part (0 to 1) of the device's memory; 1 lifts the limit. What is held
-    /// already is not given back.
+    /// Limits the memory of the allocator to a part (0 to 1) of the device's memory; 1 lifts the limit. Memory that is
+    /// held already is not given back.
     ///
     /// # Errors
     /// [`Error::Config`] outside of 0 to 1.
@@ -94,12 +94,13 @@ impl Allocator {
         Ok(())
     }
 
-    /// Limits the physical bytes that the allocator may hold at any moment; `None` lifts the limit. Where
-    /// [`Allocator::set_memory_fraction`] allows less, that counts. Free memory beyond the new limit is given back, as by
-    /// [`Allocator::trim`]; what is in use beyond it stays, and nothing is taken until enough was freed.
+    /// Limits the physical bytes that the allocator may hold at any moment; `None` lifts the limit. If
+    /// [`Allocator::set_memory_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is
+    /// given back, as by [`Allocator::trim`]; memory in use beyond it stays, and no more is taken until enough was
+    /// freed.
     ///
     /// # Errors
-    /// [`Error::Driver`], [`Error::Source`] where memory could not be given back; the limit is in force all the same.
+    /// [`Error::Driver`], [`Error::Source`] if memory could not be given back; the limit is in force nevertheless.
     pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<()> {
         let core = &mut *self.core.lock();
         core.set_config(Config { memory_limit: bytes, ..core.config.clone() });
@@ -129,10 +130,10 @@ impl Core {
         Ok(before.saturating_sub(self.heap.reserved()))
     }
 
-    /// Nobody will use the allocator any more: all that can goes back.
+    /// Gives everything back that can go, at the end of the allocator.
     fn close(&mut self) -> Result<()> {
         self.timed(|strategy, context| {
-            // Where the wait fails, what waits stays; all else can be given back.
+            // If the wait fails, the blocks that wait stay; all else can be given back.
             let reclaimed = wait_and_reclaim(context).and_then(|failed| failed.map_or(Ok(()), Err));
             let released = strategy.release(context, Goal::Everything);
             reclaimed.and(released.map(drop))
@@ -140,8 +141,8 @@ impl Core {
     }
 }
 
-/// Waits for frees, takes back what private pools have left, and lets the strategy release. What the source of a private
-/// pool failed with comes last, for it hinders nothing else.
+/// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
+/// pool's source is returned last, for it stops nothing else.
 fn reclaim(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, goal: Goal) -> Result<()> {
     context.heap.counters_mut().num_sync_all_streams += 1;
     let failed = wait_and_reclaim(context)?;
@@ -154,7 +155,7 @@ fn wait_and_reclaim(context: &mut StrategyContext<'_>) -> Result<Option<Error>> 
     reclaim_private_pools(context)
 }
 
-/// Gives back what a private pool holds that nobody uses any more.
+/// Gives the memory of a private pool without uses back.
 fn empty_pool(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, pool: PoolId) -> Result<()> {
     let before = context.heap.reserved();
     context.wait_for_recorded_streams()?;
@@ -169,8 +170,8 @@ fn empty_pool(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, po
     Ok(())
 }
 
-/// Gives every event and every free segment back. Blocks that are still live stay with the driver: freeing memory that
-/// a program may still use is worse than a leak.
+/// Gives every event and every free segment back. Blocks that are still live are not given back: freeing memory that a
+/// program may still use is worse than a leak.
 impl Drop for Allocator {
     fn drop(&mut self) {
         let core = self.core.get_mut();
@@ -179,7 +180,7 @@ impl Drop for Allocator {
             let bytes = core.heap.counters().allocated_bytes.current();
             tracing::warn!(live, bytes, "an allocator is dropped while allocations of it are live; their memory leaks");
         }
-        core.leave_shared();
+        core.close_shared_at_end();
         if core.capturing() {
             tracing::warn!("an allocator is dropped while a stream is being captured; all its memory leaks");
         } else {

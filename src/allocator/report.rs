@@ -1,4 +1,4 @@
-//! What an allocator tells: statistics, snapshots, and who watches.
+//! The reports of an allocator: statistics, snapshots, and events for an observer.
 
 use super::core::Allocator;
 use crate::config::Sharing;
@@ -9,16 +9,16 @@ use crate::report::snapshot::Snapshot;
 use crate::report::stats::Stats;
 
 impl Allocator {
-    /// The address and size in bytes of the live allocation that starts at `address`, rounding included.
+    /// Returns the address and size in bytes of the live allocation that starts at `address`, rounding included.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there.
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn size_of(&self, address: u64) -> Result<u64> {
         let core = self.core.lock();
         Ok(core.heap.block(core.heap.live(address)?).size)
     }
 
-    /// What was done so far and is held now.
+    /// Returns the statistics: all that was done so far, and the memory held at present.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = self.core.lock();
@@ -32,14 +32,15 @@ impl Allocator {
         }
     }
 
-    /// Bytes held of the driver: `stats().reserved_bytes.all.current`, without the copy of all else.
+    /// Returns the bytes held from the driver: `stats().reserved_bytes.all.current`, without the cost of all
+    /// statistics.
     #[must_use]
     pub fn reserved(&self) -> u64 {
         self.core.lock().heap.reserved()
     }
 
-    /// How the memory is divided up now: what is free for whom, and how much of it one request could have. Walks over all
-    /// free ranges under the lock, and makes no driver call.
+    /// Returns how the memory is divided up at present: how much is free for whom, and how much of it one request could
+    /// have. Walks over all free ranges under the lock, and makes no driver call.
     #[must_use]
     pub fn fragmentation(&self) -> Fragmentation {
         let core = self.core.lock();
@@ -57,7 +58,7 @@ impl Allocator {
         self.core.lock().heap.counters_mut().reset_accumulated();
     }
 
-    /// Segments and blocks, as they are now.
+    /// Returns a snapshot of all segments and blocks.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let core = self.core.lock();
@@ -65,12 +66,12 @@ impl Allocator {
         Snapshot { device, segments: core.heap.segment_infos(), settings: core.config.to_string() }
     }
 
-    /// From now on `observer` is told of everything that changes; the one before is returned.
+    /// Registers `observer` for all changes from now on. Returns the one before.
     pub fn observe(&self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.core.lock().heap.set_observer(observer)
     }
 
-    /// Walks every table and checks every rule that always holds: for tests, slow.
+    /// Walks every table and checks every rule that always holds. Slow; for tests.
     ///
     /// # Errors
     /// Says which rule is broken, and where.

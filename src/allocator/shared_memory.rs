@@ -1,6 +1,6 @@
-//! Memory shared with other processes, and theirs opened here.
+//! Memory shared with other processes, and memory of other processes opened here.
 //!
-//! Owns: the public operations. What is open is kept in `opened.rs`, and how descriptors are passed on in `ipc`.
+//! Owns: the public operations. `opened.rs` keeps the opened ranges, and `ipc` passes the descriptors on.
 
 use super::core::{Allocator, Core};
 use super::opened::OpenedRange;
@@ -10,18 +10,18 @@ use crate::heap::{Physical, PhysicalSpan};
 use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
 
 impl Allocator {
-    /// Names a live allocation so that another process can open it with [`Self::open_shared`], as CUDA's IPC does for memory
-    /// of `cudaMalloc`; also where it is stitched. The allocation must stay live until everyone who got the name has
-    /// closed it: nobody else keeps its memory from being used for something else. Neighbours in the same chunks of memory
-    /// (2 MiB and more) are within the reach of whoever opens it.
+    /// Returns a handle with which another process can open a live allocation by [`Self::open_shared`], as CUDA's IPC
+    /// does for memory of `cudaMalloc`; it works for stitched memory too. The allocation must stay live until every
+    /// process with the handle has closed it: otherwise its memory may be used for something else. The process that
+    /// opens it can also reach neighbours in the same chunks of memory (2 MiB and more).
     ///
-    /// The first time, a thread is started that gives the memory away, to processes of the same user (and root) which know
-    /// the name; it needs an abstract socket of the process's network namespace. Linux only.
+    /// The first call starts a thread that sends the memory to processes of the same user (and root) which have the
+    /// handle. It needs an abstract socket of the process's network namespace. Linux only.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
-    /// [`Error::Ipc`](crate::Error::Ipc) where there can be no socket or thread;
-    /// [`Error::Driver`](crate::Error::Driver) where the memory cannot be exported.
+    /// [`Error::Ipc`](crate::Error::Ipc) if the socket or thread cannot be made;
+    /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported.
     pub fn share(&self, address: u64) -> Result<IpcHandle> {
         let core = &*self.core.lock();
         let PhysicalSpan { memory, offset } = core.heap.physical(core.heap.live(address)?)?;
@@ -41,15 +41,15 @@ impl Allocator {
         Ok(IpcHandle { handle: place.to_bytes(), offset })
     }
 
-    /// Opens memory that a process shares, by [`IpcHandle::handle`]: the address at which all that it lies in begins here. The
-    /// allocation itself begins [`IpcHandle::offset`] bytes later. The device may read and write it, on any stream; in which
-    /// order with the other process is the program's to see to. Opening it twice gives two addresses, for plain memory the
-    /// same one twice; either way it is closed twice.
+    /// Opens memory that a process shares, by [`IpcHandle::handle`]. Returns the address of the whole memory that the
+    /// handle names; the allocation itself begins [`IpcHandle::offset`] bytes later. The device may read and write it,
+    /// on any stream; the program must order this with the other process. Memory that is opened twice gets two
+    /// addresses, plain memory the same one twice; either way it must be closed twice.
     ///
     /// # Errors
     /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, a process that is gone or does not answer within 10 seconds,
-    /// or memory that it has freed; [`Error::Driver`](crate::Error::Driver) where the memory cannot be imported or
-    /// mapped. Nothing is opened then.
+    /// or memory that it has freed; [`Error::Driver`](crate::Error::Driver) if the memory cannot be imported or mapped.
+    /// Nothing is opened then.
     pub fn open_shared(&self, handle: &[u8]) -> Result<u64> {
         let mut range = OpenedRange::default();
         match Place::from_bytes(handle)? {
@@ -60,7 +60,7 @@ impl Allocator {
                 Ok(core.opened.add(range))
             }
             Place::Chunks { endpoint, chunks } => {
-                // Not under the lock: it waits for the other process.
+                // The lock is not held, since this waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.core.lock();
                 if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
@@ -72,13 +72,13 @@ impl Allocator {
         }
     }
 
-    /// Closes what [`Self::open_shared`] opened at this address, once the device has done all its work: the CPU waits for
-    /// it. While a stream is being captured nothing can be waited for: it is closed later then, when something else is
-    /// closed, the cache is emptied, or the allocator is dropped.
+    /// Waits for all work of the device, and closes one opening of [`Self::open_shared`] at this address. While a
+    /// stream is being captured, the CPU cannot wait: the memory is then closed later, when other memory is closed, the
+    /// cache is emptied, or the allocator is dropped.
     ///
     /// # Errors
-    /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) where a
-    /// call failed: it is closed for the program, and what is left is tried again likewise.
+    /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) if a call
+    /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
     pub fn close_shared(&self, address: u64) -> Result<()> {
         let core = &mut *self.core.lock();
         let range = core.opened.take(address).ok_or(IpcError::NotOpen { address })?;
@@ -88,7 +88,7 @@ impl Allocator {
 }
 
 impl Core {
-    /// Closes what the program has closed.
+    /// Gives back the memory that the program has closed.
     pub(super) fn close_shared(&mut self) -> Result<()> {
         if self.opened.closing.is_empty() || self.capturing() {
             return Ok(());
@@ -101,8 +101,8 @@ impl Core {
         Ok(())
     }
 
-    /// Before the allocator goes. What the program has not closed stays open.
-    pub(super) fn leave_shared(&mut self) {
+    /// Gives back the memory that the program has closed, at the end of the allocator. All else stays open.
+    pub(super) fn close_shared_at_end(&mut self) {
         let open = self.opened.ranges.len();
         if open > 0 {
             tracing::warn!(open, "an allocator is dropped while shared memory is open; it stays open");
@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    /// Makes calls that captures forbid so that none is harmed.
+    /// Makes calls that captures forbid, in a way that leaves captures valid.
     fn allowed_in_captures<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
         let driver = &*self.driver;
         in_relaxed_capture_mode(driver, self.capturing(), || calls(driver))

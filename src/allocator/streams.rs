@@ -1,7 +1,7 @@
-//! The allocator's streams: how they are registered, named by programs, and how they end.
+//! The allocator's streams: registered at their first request, named by programs, and ended.
 //!
-//! Owns: when the driver is asked which stream a handle is, and what is done once a stream is no more. Neither is on the hot
-//! path: a handle that is registered is taken for the same stream there.
+//! Owns: when the driver is asked which stream a handle names, and the steps after a stream has ended. Neither is on
+//! the hot path, where a registered handle always means the same stream.
 
 use super::core::{Allocator, Core};
 use crate::driver::{Call, DriverError, Status};
@@ -10,17 +10,17 @@ use crate::ids::{Class, PoolIndex, StreamId};
 
 /// # Streams
 ///
-/// A [`StreamId`] is the handle of a stream, and the stream must live for as long as the allocator may name it to the
-/// driver: from the first call with it to [`forget_stream`](Self::forget_stream), or to the end of the allocator. Events are
-/// recorded on it also after its memory was freed.
+/// A [`StreamId`] is the handle of a stream. The stream must live for as long as the allocator may pass it to the
+/// driver: from the first call with it to [`forget_stream`](Self::forget_stream), or to the end of the allocator.
+/// Events are recorded on it even after its memory was freed.
 ///
-/// Drivers give the handle of a destroyed stream to a new one. Where the driver numbers streams (CUDA 12.0), that is noticed
-/// before another stream gets memory that was freed on it, and before such memory goes back to the driver; the CPU waits for
-/// the device then. It is not noticed by the new stream's own requests, which may get memory that the old one still uses, nor
-/// for a stream named with [`record_stream`](Self::record_stream) or [`free_under`](Self::free_under), nor in private
-/// pools. So forget a stream before it is destroyed.
+/// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), this is
+/// noticed before another stream gets memory that was freed on it, and before such memory goes back to the driver; the
+/// CPU waits for the device then. It is not noticed by requests of the new stream, which may get memory that the old
+/// one still uses, nor for a stream named with [`record_stream`](Self::record_stream) or
+/// [`free_under`](Self::free_under), nor in private pools. So forget a stream before it is destroyed.
 impl Allocator {
-    /// Says that work on `stream` uses the allocation: after it is freed, it waits for that stream too. The
+    /// Says that work on `stream` uses the allocation: after it is freed, its memory waits for that stream too. The
     /// allocation's own stream need not be named. Address 0 is ignored.
     ///
     /// # Errors
@@ -36,16 +36,16 @@ impl Allocator {
         core.checked()
     }
 
-    /// The program is about to destroy `stream`: the CPU waits for what it was given, and the allocator never names it to the
-    /// driver again. Its free memory serves other streams, with `stitch` at once; with the other strategies, which do not
-    /// share, it serves a new stream of that handle, or goes back to the driver when memory is short. Frees that wait for
-    /// the stream are over.
+    /// Forgets a stream that the program is about to destroy: the CPU waits for its work, and the allocator never
+    /// passes it to the driver again. Its free memory serves other streams, with `stitch` at once. With the other
+    /// strategies, which do not share, it serves a new stream with that handle, or goes back to the driver when memory
+    /// is short. Frees that wait for the stream are completed.
     ///
-    /// Memory that was allocated for it and is still live stays valid. It is of no stream: once freed it serves others, so
-    /// name the streams that use it on with [`Self::record_stream`]. A later call with the same handle means a new stream.
-    /// The default stream cannot be destroyed, and is not forgotten.
+    /// Its live memory stays valid, and belongs to no stream: once freed it serves others, so name the streams that go
+    /// on using it with [`Self::record_stream`]. A later call with the same handle means a new stream. The default
+    /// stream cannot be destroyed, and is not forgotten.
     ///
-    /// The wait is short for a program that has waited itself.
+    /// The wait is short if the program has already waited itself.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -62,8 +62,8 @@ impl Allocator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver): while a stream is being captured, when nothing can be waited for
-    /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]); where the wait failed. The stream is known as before then.
+    /// [`Error::Driver`](crate::Error::Driver) while a stream is being captured, when the CPU cannot wait
+    /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if the wait failed. The stream is then known as before.
     pub fn forget_stream(&self, stream: StreamId) -> Result<()> {
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
@@ -76,14 +76,15 @@ impl Allocator {
 }
 
 impl Core {
-    /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that serves it.
+    /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that
+    /// serves it.
     #[cold]
     pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
         let canonical = self.driver.canonical_stream(stream)?;
         if canonical == StreamId::DEFAULT {
             self.heap.alias_default(stream);
         } else {
-            // Nobody knows whether a capture would allow to ask.
+            // It is unknown whether a capture would allow the query.
             let number = match self.capturing() {
                 true => None,
                 false => self.timed(|_, context| context.driver.stream_number(canonical))?,
@@ -100,7 +101,7 @@ impl Core {
             return Err(DriverError::new(Call::StreamSynchronize, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
         let waited = self.timed(|_, context| match context.driver.stream_synchronize(stream) {
-            // It was destroyed already: its work is waited for with all other.
+            // The stream was destroyed already: its work is waited for together with all other work.
             Err(error) if error.status == Status::INVALID_HANDLE => context.driver.synchronize(),
             waited => waited,
         });

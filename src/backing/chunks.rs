@@ -1,6 +1,7 @@
-//! Chunks come to home, are mapped there, and go.
+//! Chunks of physical memory are created, mapped at home, and released.
 //!
-//! Owns: the driver calls for them. How large they are, where they are placed and which of them go is the strategy's.
+//! Owns: the driver calls for chunks. The strategy chooses how large they are, where they are placed and which of them
+//! go.
 
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
@@ -11,20 +12,20 @@ use crate::heap::{Chunk, ChunkMap, NewMemory};
 use crate::ids::{BlockId, ChunkId, Handle};
 use crate::span::Span;
 
-/// Where new chunks lie, and what they are for.
+/// Where new chunks lie, and how they are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkPlace {
     pub(crate) memory: NewMemory,
     /// The most bytes of a chunk.
     pub(crate) chunk: u64,
-    /// Whether they are mapped at home at once. Otherwise they are bare until home needs them.
+    /// Whether the chunks are mapped at home at once. Otherwise they are bare until home needs them.
     pub(crate) mapped: bool,
-    /// Whether they are slabs for small blocks.
+    /// Whether the chunks are slabs for small blocks.
     pub(crate) slab: bool,
 }
 
-/// Creates chunks for a part of home without memory, or leaves nothing behind. Returns the free block that they are part of.
-/// Their names are added to `added`.
+/// Creates chunks for a part of home without memory, or changes nothing. Returns the free block that they are part of,
+/// and adds their ids to `added`.
 pub(crate) fn add_chunks(
     context: &mut StrategyContext<'_>,
     place: ChunkPlace,
@@ -58,7 +59,7 @@ pub(crate) fn add_chunks(
     Ok(context.heap.mapped(memory, &mut slots))
 }
 
-/// Maps what is bare of a range of home, or nothing of it: chunks that only views have used so far.
+/// Maps all bare chunks of a range of home, which only views have used so far, or none of them.
 pub(crate) fn map_home(context: &mut StrategyContext<'_>, span: Span) -> DriverResult<()> {
     if context.heap.home().is_none_or(|home| !home.is_bare(span.start, span.size)) {
         return Ok(());
@@ -101,8 +102,8 @@ fn bare_runs(home: &ChunkMap, span: Span) -> Vec<Vec<Chunk>> {
     runs
 }
 
-/// Gives back the chunks of a span inside a free block, which no stream uses and no view maps. They are either all mapped
-/// at home or all bare.
+/// Releases the chunks of a span inside a free block. No stream uses them and no view maps them, and they are either
+/// all mapped at home or all bare.
 pub(crate) fn release_chunks(context: &mut StrategyContext<'_>, block: BlockId, span: Span) -> Result<(), Error> {
     let Some(home) = context.heap.home() else { return Ok(()) };
     let mapped = !home.is_bare(span.start, span.size);

@@ -1,7 +1,7 @@
-//! What a strategy works on, and why it may fail.
+//! The context of a strategy's step, and the reasons why a step fails.
 //!
-//! Owns: [`StrategyContext`], and the steps that are no single file's: waiting for the device, memory of other streams, and
-//! calls that captures forbid.
+//! Owns: [`StrategyContext`], and steps of no other file: waiting for the device, taking memory of other streams, and
+//! making calls that captures forbid.
 
 use super::rollback::PendingRollback;
 use crate::config::{Config, Increase, Limits};
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::streams::{StreamContext, Streams};
 
-/// All that a strategy may touch.
+/// Everything that a strategy may use.
 pub(crate) struct StrategyContext<'a> {
     pub(crate) heap: &'a mut Heap,
     pub(crate) streams: &'a mut Streams,
@@ -20,21 +20,21 @@ pub(crate) struct StrategyContext<'a> {
     pub(crate) limits: Limits,
 }
 
-/// Why a miss could not be met.
+/// Why no memory was found for a request.
 #[derive(Debug)]
 pub(crate) enum Miss {
-    /// Too little memory, after all was tried.
+    /// There is too little memory, after all means were tried.
     OutOfMemory {
-        /// What views would have taken with the one that the bounds forbade, all others dropped that could be. `None` where
-        /// the request wanted no view, or got it.
+        /// If the bounds on views forbade a view: how much all views would have taken with it, after every other one
+        /// that could be was dropped. `None` if the request wanted no view, or got it.
         refused: Option<ViewUsage>,
     },
-    /// Something else went wrong.
+    /// Another error occurred.
     Failed(Error),
 }
 
 impl Miss {
-    /// Too little memory, and no view was refused.
+    /// Too little memory, without a refused view.
     pub(crate) const OUT_OF_MEMORY: Self = Self::OutOfMemory { refused: None };
 }
 
@@ -54,34 +54,34 @@ impl From<Error> for Miss {
 }
 
 impl StrategyContext<'_> {
-    /// Whether a stream may be being captured: until that is over, nothing may be waited for, asked for or freed that a
-    /// capture forbids.
+    /// Returns whether a stream may be being captured. Until the end of the capture, no wait, query or free may be made
+    /// that a capture forbids.
     pub(crate) fn capturing(&self) -> bool {
         self.heap.private().capturing()
     }
 
-    /// What is known of streams, and what that works on.
+    /// Returns the state of the streams, and the context that its methods take.
     pub(crate) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
         let context = StreamContext { heap: self.heap, driver: self.driver, sharing: self.config.sharing };
         (self.streams, context)
     }
 
-    /// Whether so much more memory keeps within the limits.
+    /// Returns whether the limits allow this increase.
     pub(crate) fn allows(&self, more: Increase) -> bool {
         self.limits.allows(self.heap.reserved(), more)
     }
 
-    /// Returns the bytes by which memory could grow as things are; 0 where the driver does not say.
+    /// Returns by how many bytes memory can grow at present; 0 if the driver does not tell.
     pub(crate) fn room(&self) -> u64 {
         self.driver.memory_info().map_or(0, |info| info.free).min(self.limits.room(self.heap.reserved()))
     }
 
-    /// Tries to undo what earlier failed calls have left behind.
+    /// Tries again to undo earlier failed calls.
     pub(crate) fn retry_rollback(&mut self) -> DriverResult<()> {
         self.rollback.retry(self.heap, self.driver)
     }
 
-    /// The CPU waits for the device, and streams that nobody named: neither unmap nor release waits for the GPU.
+    /// Lets the CPU wait for the device, unnamed streams included, since neither unmap nor release waits for the GPU.
     pub(crate) fn wait_for_all(&mut self) -> DriverResult<()> {
         self.driver.synchronize()?;
         let (streams, mut on) = self.on_streams();
@@ -89,31 +89,31 @@ impl StrategyContext<'_> {
         Ok(())
     }
 
-    /// The CPU waits for every freed block that other streams use, and frees it.
+    /// Lets the CPU wait for every freed block that other streams use, and frees it.
     pub(crate) fn wait_for_recorded_streams(&mut self) -> DriverResult<()> {
         self.heap.counters_mut().num_sync_all_streams += 1;
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
-    /// What every stream has passed belongs to all.
+    /// Makes idle the memory that every stream has passed. Returns whether there was any.
     pub(crate) fn gather(&mut self, request: &Request) -> DriverResult<bool> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.gather(&mut on, request.pool.large())
     }
 
-    /// Ends every open epoch and notes what the GPU has passed.
+    /// Ends every open epoch and notes which epochs the GPU has passed.
     pub(crate) fn advance_epochs(&mut self) -> DriverResult<()> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.advance(&mut on)
     }
 
-    /// Hands the request memory of other streams, behind GPU-side waits. Returns whether any came.
+    /// Hands memory of other streams to the request, behind GPU-side waits. Returns whether there was any.
     pub(crate) fn wait_for_others(&mut self, request: &Request, missing: u64) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.epochs.wait_for(&mut on, request, missing)?)
     }
 
-    /// Makes calls that captures forbid so that none is harmed.
+    /// Makes calls that captures forbid, in a way that leaves captures valid.
     pub(crate) fn allowed_in_captures<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
         in_relaxed_capture_mode(self.driver, self.capturing(), calls)
     }

@@ -1,6 +1,6 @@
-//! Home's addresses: reserved at the first need, given back when nothing lies in them.
+//! The addresses of home: reserved when first needed, given back when home is empty.
 //!
-//! Owns: the driver calls for them. What lies there, and where, is the strategy's.
+//! Owns: the driver calls for them. The strategy chooses what lies in home, and where.
 
 use super::context::{Miss, StrategyContext};
 use crate::driver::{Call, DriverResult};
@@ -8,23 +8,23 @@ use crate::heap::{GRANULE, State};
 use crate::span::Span;
 
 /// The most addresses of home, in bytes (64 TiB): no driver was seen to reserve more at once.
-const MOST: u64 = 64 << 40;
+const MAX_HOME: u64 = 64 << 40;
 
-/// Reserves home, if there is none yet: so many times the addresses of the device.
+/// Reserves home, if it does not exist yet, with `times` as many addresses as the device has memory.
 pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64) -> Result<(), Miss> {
     if context.heap.home().is_some() {
         return Ok(());
     }
     let mut slots = context.heap.reserve_slots(1)?;
     let total = context.driver.properties().total_memory;
-    let size = total.saturating_mul(times).clamp(GRANULE, MOST).next_multiple_of(64 * GRANULE);
+    let size = total.saturating_mul(times).clamp(GRANULE, MAX_HOME).next_multiple_of(64 * GRANULE);
     let span = Span::new(context.driver.reserve(size, 0)?, size);
     context.heap.check_answer(Call::Reserve, span, GRANULE)?;
     context.heap.add_home(span, &mut slots);
     Ok(())
 }
 
-/// Gives back home itself, if there is nothing in it.
+/// Gives back the addresses of home, if it is empty.
 pub(crate) fn release_home(context: &mut StrategyContext<'_>) -> DriverResult<()> {
     let Some(home) = context.heap.home() else { return Ok(()) };
     let (span, head) = (home.span, context.heap.block(context.heap.head_of(home.segment)));

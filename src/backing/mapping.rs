@@ -1,6 +1,6 @@
-//! Physical memory mapped one piece behind the other, whole or not at all.
+//! Pieces of physical memory mapped one behind the other, all or none.
 //!
-//! Owns: the order of driver calls that make a mapping, and that undo one of which a call failed.
+//! Owns: the order of driver calls that make a mapping, and that undo it when one of them fails.
 
 use crate::driver::{Driver, DriverResult};
 use crate::ids::{Class, Handle};
@@ -13,37 +13,37 @@ pub(crate) struct Piece {
     pub(crate) handle: Option<Handle>,
 }
 
-/// Pieces on their way to be mapped, one behind the other.
+/// Pieces that are to be mapped one behind the other.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) address: u64,
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes from the address on that are mapped.
+    /// How many bytes from the address on are mapped.
     mapped: u64,
-    /// The class that the memory counts for, if it was created for this mapping; otherwise others own it.
+    /// The class that the memory is counted for, if it was created for this mapping. Otherwise it is owned elsewhere.
     pub(super) owned: Option<Class>,
-    /// Bytes of address space that are given back with it.
+    /// Bytes of address space that are given back with the mapping.
     reserved: u64,
 }
 
 impl Mapping {
-    /// Memory that is to be created for addresses which stay reserved.
+    /// Prepares a mapping of memory that will be created, at addresses that stay reserved.
     pub(crate) fn of_new_memory(address: u64, class: Class) -> Self {
         Self { address, pieces: Vec::new(), mapped: 0, owned: Some(class), reserved: 0 }
     }
 
-    /// Memory of others, mapped once more at addresses of its own.
+    /// Prepares another mapping of existing memory, at addresses of its own.
     pub(crate) fn of_chunks(address: u64, pieces: Vec<Piece>) -> Self {
         let reserved = pieces.iter().map(|piece| piece.size).sum();
         Self { address, pieces, mapped: 0, owned: None, reserved }
     }
 
-    /// Memory of others, mapped at addresses that stay reserved.
+    /// Prepares another mapping of existing memory, at addresses that stay reserved.
     pub(crate) fn at_home(address: u64, pieces: Vec<Piece>) -> Self {
         Self { address, pieces, mapped: 0, owned: None, reserved: 0 }
     }
 
-    /// Creates `size` bytes in pieces of at most `piece` bytes, behind those that are there.
+    /// Creates `size` bytes in pieces of at most `piece` bytes, and appends them.
     pub(crate) fn create(&mut self, driver: &dyn Driver, size: u64, piece: u64) -> DriverResult<()> {
         let mut missing = size;
         while missing > 0 {
@@ -54,7 +54,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Maps every piece and lets the device use it.
+    /// Maps every piece and lets the device use them.
     pub(crate) fn map(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         for piece in &self.pieces {
             let Some(handle) = piece.handle else { continue };
@@ -64,13 +64,13 @@ impl Mapping {
         driver.set_access(self.address, self.mapped)
     }
 
-    /// Memory that is mapped nowhere and could not be released.
+    /// Describes memory that is not mapped and could not be released.
     pub(super) fn of_unmapped(handle: Handle, size: u64, class: Class) -> Self {
         let pieces = vec![Piece { size, handle: Some(handle) }];
         Self { address: 0, pieces, mapped: 0, owned: Some(class), reserved: 0 }
     }
 
-    /// Returns the physical bytes that it holds: pieces that are mapped, or not released.
+    /// Returns the physical bytes that it holds: pieces that are mapped or not released.
     pub(super) fn held(&self) -> u64 {
         let mut at = 0;
         let mut held = 0;
@@ -83,8 +83,8 @@ impl Mapping {
         held
     }
 
-    /// Releases, unmaps and gives back what is its own. Nothing has used the addresses yet. After a failed call it says how
-    /// far it came.
+    /// Releases, unmaps and gives back all that the mapping owns. Nothing has used the addresses yet. A call that fails
+    /// leaves the rest to the next attempt.
     pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.owned.is_some() {
             for piece in &mut self.pieces {

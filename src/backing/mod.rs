@@ -1,7 +1,7 @@
-//! Backing: the mechanics by which memory is taken from the driver, mapped, and given back. Strategies share them.
+//! Backing: how memory is taken from the driver, mapped, and given back. Strategies share this code.
 //!
-//! Owns: every driver call for memory, in what order, and what is undone when one fails. Which memory, and when, is the
-//! strategy's. A step that fails has changed nothing, or has noted what it changed.
+//! Owns: every driver call for memory, their order, and what is undone when one fails. The strategy chooses which
+//! memory, and when. A step that fails has changed nothing, or has noted its changes in the heap.
 
 mod chunks;
 mod context;

@@ -1,15 +1,15 @@
-//! Just enough: which pieces of memory to give back so that it suffices and is hardly more.
+//! Which pieces of memory to give back, so that they suffice and are hardly more than needed.
 //!
-//! Owns: the choice. It knows sizes and an order of preference, nothing of what the pieces are.
+//! Owns: the choice. It knows sizes and an order of preference, but not what the pieces are.
 
 use crate::heap::GRANULE;
 
-/// Where no more than this is missing, in bytes, the choice is made to the granule; what is missing beyond is taken in
-/// order of preference. It bounds the time: pieces times this many granules at most.
+/// Up to this many missing bytes, the choice is exact to the granule; beyond it, pieces are taken in order of
+/// preference. This bounds the time: pieces times this many granules at most.
 const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
-/// Which of the pieces, given by their sizes in order of preference, make up at least `bytes`. None of them could be left
-/// out. All, where all together are less.
+/// Returns which of the pieces make up at least `bytes`, so that none of them could be left out. `sizes` is in order of
+/// preference. Returns all pieces if all of them together are less.
 pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Vec<usize> {
     let mut missing = bytes;
     let (mut taken, mut rest) = (Vec::new(), Vec::new());
@@ -30,12 +30,12 @@ pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Vec<usize> {
     let Some((sum, _, chosen)) = single.into_iter().chain(together).min_by_key(|(sum, last, _)| (*sum, *last)) else {
         return (0..sizes.len()).collect();
     };
-    // The last piece may be so large that some of the others need not go.
-    let mut spare = sum - missing;
+    // The last piece may be so large that some of the others are not needed.
+    let mut excess = sum - missing;
     let mut kept: Vec<usize> = Vec::new();
     for index in taken.into_iter().rev() {
-        match spare.checked_sub(sizes[index]) {
-            Some(left) => spare = left,
+        match excess.checked_sub(sizes[index]) {
+            Some(left) => excess = left,
             None => kept.push(index),
         }
     }
@@ -44,15 +44,15 @@ pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Vec<usize> {
     kept
 }
 
-/// Of the pieces smaller than `missing`, those whose sum is the least that suffices: the sum, the least preferred of them
-/// and all of them. As few of the least preferred as that sum allows.
+/// Chooses, among the pieces smaller than `missing`, those with the least sum that suffices. Returns that sum, the
+/// least preferred chosen piece, which is as preferred as possible, and all chosen pieces.
 fn closest_sum(sizes: &[u64], pieces: &[usize], missing: u64) -> Option<(u64, usize, Vec<usize>)> {
     if missing > CHOSEN_EXACTLY {
-        // Every piece that is left is larger.
+        // Every remaining piece is larger.
         return None;
     }
     let wanted = missing.div_ceil(GRANULE) as usize;
-    // For each sum in granules, the first piece with which it could be reached.
+    // For each sum in granules, the first piece with which it can be reached.
     let mut reached: Vec<Option<usize>> = vec![None; 2 * wanted];
     for &index in pieces {
         let size = (sizes[index] / GRANULE) as usize;

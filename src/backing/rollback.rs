@@ -1,23 +1,24 @@
-//! What failed calls have left behind, and how it goes.
+//! Mappings that failed calls left behind, and how they are undone.
 //!
-//! Owns: mappings that could not be undone at once. They count as reserved, and are tried again before the next change.
+//! Owns: mappings that could not be undone at once. They count as reserved, and undoing them is tried again before the
+//! next change.
 
 use super::mapping::Mapping;
 use crate::driver::{Driver, DriverResult};
 use crate::heap::Heap;
 use crate::ids::{Class, Handle};
 
-/// Mappings that are to be undone.
+/// Mappings that are still to be undone.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRollback(Vec<Mapping>);
 
 impl PendingRollback {
-    /// Whether nothing is left behind.
+    /// Returns whether nothing is left to undo.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Undoes a mapping that failed. What cannot be undone now counts as reserved, and is tried again.
+    /// Undoes a mapping that failed. If that fails too, it counts as reserved, and is tried again later.
     pub(crate) fn undo(&mut self, heap: &mut Heap, driver: &dyn Driver, mut mapping: Mapping) {
         if let Err(error) = mapping.undo(driver) {
             tracing::error!(%error, address = mapping.address, "a failed growth could not be undone yet");
@@ -28,8 +29,8 @@ impl PendingRollback {
         }
     }
 
-    /// Releases memory that is mapped nowhere any more and that the heap no longer counts. If that fails, it counts as
-    /// reserved until it goes.
+    /// Releases memory that is not mapped and that the heap no longer counts. If that fails, it counts as reserved
+    /// until it succeeds.
     pub(crate) fn release(
         &mut self,
         heap: &mut Heap,
@@ -43,7 +44,7 @@ impl PendingRollback {
         })
     }
 
-    /// Tries again.
+    /// Tries again to undo everything.
     pub(crate) fn retry(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         while let Some(mapping) = self.0.last_mut() {
             let before = mapping.held();

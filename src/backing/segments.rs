@@ -1,7 +1,7 @@
-//! Segments that come whole: from the driver's `malloc`, or from the source of a private pool.
+//! Segments that are allocated whole, by the driver's `malloc` or by the source of a private pool.
 //!
-//! Owns: where such a segment comes from and goes to, which ones can go, and how private pools that have ended give up
-//! their memory. How segments are sized and split is the strategy's.
+//! Owns: where such a segment comes from and goes to, which ones can be released, and how private pools that have ended
+//! give up their memory. The strategy chooses how segments are sized and split.
 
 use super::context::{Miss, StrategyContext};
 use crate::config::rounding::MIN_BLOCK;
@@ -12,27 +12,28 @@ use crate::ids::{BlockId, PoolId, PoolIndex};
 use crate::span::Span;
 use std::cmp::Reverse;
 
-/// Takes a segment for a pool: from its source, or by the driver's `malloc`. Returns its block, which is in no index.
+/// Allocates a segment for a pool, from its source or by the driver's `malloc`. Returns its block, which is in no
+/// index.
 pub(crate) fn malloc_segment(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
     size: u64,
 ) -> std::result::Result<BlockId, Miss> {
     let mut slots = context.heap.reserve_slots(1)?;
-    let address = take(context, pool, size)?;
+    let address = take_memory(context, pool, size)?;
     Ok(context.heap.add_malloc_segment(pool, Span::new(address, size), &mut slots))
 }
 
-/// Gives a segment back to the driver whose only block is free.
+/// Releases a segment whose only block is free.
 pub(crate) fn release_segment(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
-    context.heap.malloc_segment_goes(id);
+    context.heap.notify_segment_free(id);
     let freed = context.driver.free(context.heap.block(id).address);
-    freed.inspect_err(|_| context.heap.malloc_segment_stays(id))?;
+    freed.inspect_err(|_| context.heap.notify_segment_kept(id))?;
     context.heap.remove_malloc_segment(id);
     Ok(())
 }
 
-/// Gives back every segment of public pools of which nothing is in use.
+/// Releases every segment of public pools that is wholly free.
 pub(crate) fn release_whole_segments(context: &mut StrategyContext<'_>) -> DriverResult<()> {
     for pool in context.heap.every_public_pool() {
         for id in context.heap.free_blocks(pool) {
@@ -44,7 +45,7 @@ pub(crate) fn release_whole_segments(context: &mut StrategyContext<'_>) -> Drive
     Ok(())
 }
 
-/// Returns the free blocks of public pools that are segments of their own, those unused longest first.
+/// Returns the free blocks of public pools that are whole segments, those unused longest first.
 pub(crate) fn whole_segments(heap: &Heap) -> Vec<BlockId> {
     let mut whole = Vec::new();
     for pool in heap.every_public_pool() {
@@ -60,14 +61,14 @@ pub(crate) fn whole_segments(heap: &Heap) -> Vec<BlockId> {
     whole.into_iter().map(|(.., id)| id).collect()
 }
 
-/// Makes memory of private pools that were released memory of all: the CPU waits for the device, since graphs may have
-/// been launched on streams that nobody named.
+/// Makes the memory of released private pools public. The CPU waits for the device first, since graphs may have been
+/// launched on unnamed streams.
 ///
-/// Pools with segments of their own give these back instead. Returns what a source failed with, the first one, if any: it
-/// hinders nothing else.
+/// Pools with segments of their own release these instead. Returns the first error of a source, if any; it does not
+/// stop the rest.
 pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result<Option<Error>> {
     let mut released = context.heap.private().released();
-    released.retain(|pool| context.heap.has_something_to_reclaim(*pool));
+    released.retain(|pool| context.heap.is_reclaimable(*pool));
     if released.is_empty() || context.capturing() {
         return Ok(None);
     }
@@ -83,18 +84,18 @@ pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result
     Ok(failed)
 }
 
-/// Gives back the free segments of a pool that has ended; the device has passed everything. Returns what its source failed
-/// with, the first time; what it did not take stays.
+/// Releases the free segments of a pool that has ended. The device has passed all work. Returns the first error of its
+/// source, if any; a segment that the source refused stays.
 pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: PoolId) -> Result<Option<Error>> {
     let mut failed = None;
     for id in context.heap.whole_segments_of(owner) {
         let (pool, span) = (context.heap.block(id).pool, context.heap.block(id).span());
-        context.heap.malloc_segment_goes(id);
-        let Err(error) = give_back(context, pool, span) else {
+        context.heap.notify_segment_free(id);
+        let Err(error) = return_memory(context, pool, span) else {
             context.heap.remove_malloc_segment(id);
             continue;
         };
-        context.heap.malloc_segment_stays(id);
+        context.heap.notify_segment_kept(id);
         if !matches!(error, Error::Source { .. }) {
             return Err(error);
         }
@@ -105,9 +106,9 @@ pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: Poo
     Ok(failed)
 }
 
-/// New memory for a pool: from its source, or by the driver's `malloc`. An address that cannot be is an error, and is not
-/// given back: it may be someone's.
-fn take(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> std::result::Result<u64, Miss> {
+/// Takes memory for a segment of a pool, from its source or by the driver's `malloc`. Returns the address. An invalid
+/// address is an error, and is not given back, since someone else may use it.
+fn take_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> std::result::Result<u64, Miss> {
     let owner = context.heap.owner_of(pool);
     let Some(answer) = call(context, owner, |source| guarded("giving a segment", || source.malloc(size))) else {
         let address = context.allowed_in_captures(|| context.driver.malloc(size))?;
@@ -120,7 +121,7 @@ fn take(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> std::r
         Err(SourceError::Failed(detail)) => return Err(Error::Source { pool: owner, detail }.into()),
     };
     let span = Span::new(address, size);
-    if context.heap.may_begin_at(span, MIN_BLOCK) && !meets_view(context.heap, span) {
+    if context.heap.may_begin_at(span, MIN_BLOCK) && !overlaps_view(context.heap, span) {
         return Ok(address);
     }
     let detail =
@@ -128,8 +129,8 @@ fn take(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> std::r
     Err(Error::Source { pool: owner, detail }.into())
 }
 
-/// Gives back what [`take`] took.
-fn give_back(context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span) -> Result<()> {
+/// Gives back memory that [`take_memory`] took.
+fn return_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span) -> Result<()> {
     let owner = context.heap.owner_of(pool);
     let freed = call(context, owner, |source| guarded("taking a segment back", || source.free(span.start, span.size)));
     match freed.transpose()? {
@@ -142,7 +143,7 @@ fn give_back(context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span) -> 
     }
 }
 
-/// Calls the source of a private pool, in a capture too; `None` where it has none.
+/// Calls the source of a private pool, in relaxed mode during a capture. Returns `None` if the pool has no source.
 fn call<T>(
     context: &mut StrategyContext<'_>,
     owner: PoolId,
@@ -153,7 +154,7 @@ fn call<T>(
     Some(in_relaxed_capture_mode(driver, capturing, || Ok(call(source))))
 }
 
-/// Whether some of these bytes are addresses of a view.
-fn meets_view(heap: &Heap, span: Span) -> bool {
-    heap.views().iter().any(|(_, view)| view.span().meets(&span).is_some())
+/// Returns whether some of these bytes are addresses of a view.
+fn overlaps_view(heap: &Heap, span: Span) -> bool {
+    heap.views().iter().any(|(_, view)| view.span().intersection(&span).is_some())
 }

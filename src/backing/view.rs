@@ -1,7 +1,7 @@
-//! Views: built, cut, dropped.
+//! Views are built, cut and dropped.
 //!
-//! Owns: the driver calls that make a view and take it away, and the bounds of views. Over which chunks one is built is the
-//! strategy's.
+//! Owns: the driver calls that make and remove a view, and the bounds on views. The strategy chooses the chunks of a
+//! view.
 
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
@@ -12,19 +12,19 @@ use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, ViewUsage, Window};
 use crate::ids::{BlockId, ChunkId, ViewId};
 use crate::span::Span;
 
-/// The chunks that a view is to map one behind the other, and where in it the request begins.
+/// The chunks that a view maps one behind the other, and the offset of the request in it.
 pub(crate) struct ViewPlan {
     chunks: Vec<(ChunkId, Chunk)>,
     offset: u64,
-    /// What the view is remembered by.
+    /// The hash by which the view is remembered.
     hash: Option<PlanHash>,
 }
 
 impl ViewPlan {
-    /// The plan of a view over these spans of home.
+    /// Plans a view over these spans of home.
     ///
     /// # Errors
-    /// One of them lies in no chunk.
+    /// One of the spans lies in no chunk.
     pub(crate) fn over(heap: &Heap, spans: &[Span], hash: Option<PlanHash>) -> Result<Self, Error> {
         const GONE: Error = Error::Internal("free memory without a chunk");
         let home = heap.home().ok_or(GONE)?;
@@ -42,23 +42,23 @@ impl ViewPlan {
         Ok(Self { chunks, offset, hash })
     }
 
-    /// Returns how many bytes of address space it takes.
+    /// Returns how many bytes of address space the view takes.
     fn size(&self) -> u64 {
         self.chunks.iter().map(|(_, chunk)| chunk.size).sum()
     }
 
-    /// Whether it keeps within the bounds if there is no other view.
+    /// Returns whether the view is within the bounds if there is no other view.
     pub(crate) fn fits_alone(&self, config: &Config) -> bool {
-        self.beside(ViewUsage { views: 0, mappings: 0, addresses: 0 }).is_within(config)
+        self.usage_with(ViewUsage { views: 0, mappings: 0, addresses: 0 }).is_within(config)
     }
 
-    /// Whether it keeps within the bounds as things are.
+    /// Returns whether the view is within the bounds together with the present ones.
     pub(crate) fn fits(&self, heap: &Heap, config: &Config) -> bool {
-        self.beside(heap.views().usage()).is_within(config)
+        self.usage_with(heap.views().usage()).is_within(config)
     }
 
-    /// Returns what views take with this one.
-    fn beside(&self, usage: ViewUsage) -> ViewUsage {
+    /// Returns how much views take with this one, if the others take `usage`.
+    fn usage_with(&self, usage: ViewUsage) -> ViewUsage {
         ViewUsage {
             views: usage.views + 1,
             mappings: usage.mappings + self.chunks.len(),
@@ -67,7 +67,7 @@ impl ViewPlan {
     }
 }
 
-/// Maps the chunks of a plan, and hands the request its bytes. Returns the block.
+/// Maps the chunks of a plan, and gives the request its part. Returns the block.
 pub(crate) fn build_view(
     context: &mut StrategyContext<'_>,
     plan: ViewPlan,
@@ -87,15 +87,15 @@ pub(crate) fn build_view(
     Ok(context.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
 }
 
-/// Drops the views unused longest, of those that no stream can still be using, until the planned one keeps within the
-/// bounds beside the rest. Returns what views would have taken with it where it cannot; then none is dropped.
+/// Drops views until the planned one is within the bounds: those unused longest first, and only views that no stream
+/// can still be using. If that cannot suffice, drops none and returns how much views would have taken.
 pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> DriverResult<Option<ViewUsage>> {
     let views = context.heap.views();
     let mut left = views.usage();
     let mut done_with = views.unused().filter(|(_, view)| context.heap.is_done_with(view));
     let mut dropped = Vec::new();
-    while !plan.beside(left).is_within(context.config) {
-        let Some((id, view)) = done_with.next() else { return Ok(Some(plan.beside(left))) };
+    while !plan.usage_with(left).is_within(context.config) {
+        let Some((id, view)) = done_with.next() else { return Ok(Some(plan.usage_with(left))) };
         left.views -= 1;
         left.mappings -= view.mappings();
         left.addresses -= view.size;
@@ -105,12 +105,12 @@ pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> D
     dropped.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| None)
 }
 
-/// Drops a view that nobody uses and every stream has passed.
+/// Drops a view without users that every stream has passed.
 pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> DriverResult<()> {
     let Some(view) = context.heap.views().get(id) else { return Ok(()) };
     let (span, mappings) = (view.span(), view.mappings());
     if !view.holes.is_empty() {
-        // One by one, each noted: whichever call fails, what is mapped is known.
+        // The chunks are unmapped one by one and each is noted, so that the heap is right whichever call fails.
         cut_view(context, id, |_| true)?;
         context.heap.unmapped_view(id, 0);
     } else if mappings > 0 {
@@ -122,11 +122,11 @@ pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> Driver
     Ok(())
 }
 
-/// Unmaps these chunks of a view, of which other parts may be in use.
+/// Unmaps these chunks of a view. Its other parts may be in use.
 pub(crate) fn cut_view(
     context: &mut StrategyContext<'_>,
     id: ViewId,
-    gone: impl Fn(ChunkId) -> bool,
+    is_cut: impl Fn(ChunkId) -> bool,
 ) -> DriverResult<()> {
     let Some((home, view)) = context.heap.home().zip(context.heap.views().get(id)) else { return Ok(()) };
     let address = view.address;
@@ -135,7 +135,7 @@ pub(crate) fn cut_view(
     for (index, chunk) in view.chunks.iter().enumerate() {
         let hole = || view.holes.iter().find(|hole| hole.start == at).map_or(0, |hole| hole.size);
         let size = home.chunk(*chunk).map_or_else(hole, |chunk| chunk.size);
-        if *chunk != ChunkId::NONE && gone(*chunk) {
+        if *chunk != ChunkId::NONE && is_cut(*chunk) {
             found.push((index, Span::new(at, size)));
         }
         at += size;
@@ -147,7 +147,7 @@ pub(crate) fn cut_view(
     Ok(())
 }
 
-/// Gives back the addresses of views whose mappings are gone already.
+/// Gives back the addresses of views without mappings.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> DriverResult<()> {
     let unmapped = context.heap.views().iter().filter(|(_, view)| view.chunks.is_empty()).map(|(id, _)| id);
     let unmapped: Vec<ViewId> = unmapped.collect();

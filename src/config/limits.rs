@@ -1,11 +1,11 @@
 //! How much memory an allocator may hold.
 //!
-//! Owns: the two limits, and whether more memory keeps within them. PyTorch's strategies count a whole segment against
-//! the fraction, whatever they map of it; the limit in bytes counts what is really taken.
+//! Owns: the two limits, and whether an increase keeps within them. PyTorch's strategies count a whole segment against
+//! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken.
 
 use super::options::Config;
 
-/// What limits how much an allocator may hold.
+/// A limit on how much an allocator may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
@@ -14,18 +14,18 @@ pub enum Limit {
     Fraction,
     /// The option `memory_limit`, or [`Allocator::set_memory_limit`](crate::Allocator::set_memory_limit).
     Bytes,
-    /// Both: each alone would have been too low.
+    /// Both limits: each of them alone forbids it.
     Both,
 }
 
-/// The most bytes that may be held, where that is limited.
+/// The most bytes that may be held, if that is limited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     fraction: Option<u64>,
     bytes: Option<u64>,
 }
 
-/// Memory that is about to be taken, in bytes, as each limit counts it. `None`: this limit is checked at another place.
+/// Memory that is about to be taken, in bytes, as each limit counts it. `None`: this limit is checked elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Increase {
     pub(crate) against_fraction: Option<u64>,
@@ -33,17 +33,17 @@ pub(crate) struct Increase {
 }
 
 impl Increase {
-    /// Both limits count the same bytes.
+    /// An increase that both limits count alike.
     pub(crate) const fn of(bytes: u64) -> Self {
         Self { against_fraction: Some(bytes), against_bytes: Some(bytes) }
     }
 
-    /// A segment as PyTorch counts it, before anything is taken.
+    /// A segment as PyTorch counts it, before any memory is taken.
     pub(crate) const fn segment(bytes: u64) -> Self {
         Self { against_fraction: Some(bytes), against_bytes: None }
     }
 
-    /// What is really taken for a segment that was counted before.
+    /// The bytes really taken for a segment that was counted before.
     pub(crate) const fn taken(bytes: u64) -> Self {
         Self { against_fraction: None, against_bytes: Some(bytes) }
     }
@@ -56,27 +56,27 @@ impl Limits {
         Self { fraction, bytes: config.memory_limit }
     }
 
-    /// The lower of the two limits.
+    /// Returns the lower of the two limits.
     pub(crate) fn lowest(&self) -> Option<u64> {
         self.fraction.into_iter().chain(self.bytes).min()
     }
 
-    /// The limit by `memory_fraction`.
+    /// Returns the limit by `memory_fraction`.
     pub(crate) fn by_fraction(&self) -> Option<u64> {
         self.fraction
     }
 
-    /// Bytes that may be taken beside those `held`.
+    /// Returns the bytes that may be taken if `held` bytes are held.
     pub(crate) fn room(&self, held: u64) -> u64 {
         self.lowest().map_or(u64::MAX, |limit| limit.saturating_sub(held))
     }
 
-    /// Whether more memory, beside the bytes `held`, keeps within the limits.
+    /// Returns whether more memory, beside the bytes `held`, keeps within the limits.
     pub(crate) fn allows(&self, held: u64, more: Increase) -> bool {
         self.exceeded(held, more).is_none()
     }
 
-    /// Which limits more memory would exceed.
+    /// Returns which limits more memory would exceed.
     pub(crate) fn exceeded(&self, held: u64, more: Increase) -> Option<Limit> {
         let exceeds = |limit: Option<u64>, more: Option<u64>| {
             limit.zip(more).is_some_and(|(limit, more)| held.saturating_add(more) > limit)

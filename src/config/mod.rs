@@ -1,4 +1,4 @@
-//! What an allocator can be told: the typed [`Config`], and the same in PyTorch's syntax.
+//! The options of an allocator: the typed [`Config`], and the same in PyTorch's syntax.
 //!
 //! Owns: the options, their defaults and limits; how a request becomes a block size; how much may be held.
 

@@ -1,6 +1,6 @@
-//! The typed options: what each means, its default and its range.
+//! The typed options: the meaning, default and range of each.
 //!
-//! Owns: [`Config`] and its parts. How they are written as text is `syntax.rs`'s.
+//! Owns: [`Config`] and its parts. `syntax.rs` reads and writes them as text.
 
 use crate::config::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
@@ -8,19 +8,19 @@ use std::fmt;
 use std::str::FromStr;
 
 pub(super) const MIB: u64 = 1 << 20;
-/// PyTorch's lower bound of `large_segment_size_mb`: it must hold any request that shares a segment.
+/// PyTorch's lower bound of `large_segment_size_mb`: a segment must hold any request that shares one.
 const MIN_LARGE_SEGMENT_MB: u64 = 10;
 
-/// What happens when no free block fits a request.
+/// The strategy for requests that no free block fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StrategyKind {
     /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
     Caching,
     /// The stream's segment grows at its end: PyTorch's expandable segments.
     Expandable,
-    /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched from a size on.
+    /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched for larger requests.
     Gmlake,
-    /// Free memory is stitched together, wherever it lies.
+    /// Stitches free memory together, wherever it lies.
     #[default]
     Stitch,
 }
@@ -29,7 +29,7 @@ impl StrategyKind {
     /// Every strategy.
     pub const ALL: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
 
-    /// Whether it makes virtual-memory calls, which old devices and drivers do not have.
+    /// Returns whether the strategy makes virtual-memory calls, which old devices and drivers do not have.
     #[must_use]
     pub const fn needs_virtual_memory(self) -> bool {
         match self {
@@ -38,7 +38,7 @@ impl StrategyKind {
         }
     }
 
-    /// The name, as on the command line.
+    /// Returns the name, as on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,14 +67,14 @@ impl FromStr for StrategyKind {
     }
 }
 
-/// When memory freed on one stream may serve another. Only the strategy `stitch` shares at all.
+/// When memory freed on one stream may serve another. Only the strategy `stitch` shares memory between streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sharing {
     /// Never, as in PyTorch.
     Never,
-    /// When the GPU has passed the free.
+    /// When the GPU has completed the work before the free.
     Completed,
-    /// At once, behind a GPU-side wait for the free. Programs run far ahead of the GPU, where waiting for completion
+    /// At once, behind a GPU-side wait for the free. Programs run far ahead of the GPU, so that waiting for completion
     /// alone gains nothing.
     #[default]
     Wait,
@@ -84,7 +84,7 @@ impl Sharing {
     /// Every policy.
     pub const ALL: [Self; 3] = [Self::Never, Self::Completed, Self::Wait];
 
-    /// The name, as in options.
+    /// Returns the name, as in options.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,7 +95,7 @@ impl Sharing {
     }
 }
 
-/// The options of an allocator. The defaults are PyTorch's, but for the strategy: free memory is stitched.
+/// The options of an allocator. The defaults are PyTorch's, except that the strategy is `stitch`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`].
@@ -109,15 +109,16 @@ pub struct Config {
     /// Bytes of the segments that requests from 1 to 10 MiB share, and the unit in which expandable segments of large
     /// requests grow. A multiple of 2 MiB, more than 10 MiB.
     pub large_segment_size: u64,
-    /// Into how many parts each power of two is divided for rounding a request up, from 1 MiB to 32 GiB. 0: off.
+    /// The number of parts into which each power of two is divided for rounding a request up, from 1 MiB to 32 GiB. 0:
+    /// off.
     pub roundup_power2_divisions: RoundupDivisions,
     /// Above this part (0 to 1) of the memory limit, unused segments older than the average are given back before a
     /// new one is taken. 0: never. Without effect unless [`Config::memory_fraction`] is below 1, as in PyTorch.
     pub garbage_collection_threshold: f64,
     /// The part (0 to 1) of the device's memory that the allocator may hold. `None`, or 1: no limit.
     pub memory_fraction: Option<f64>,
-    /// The most physical bytes that the allocator may hold at any moment: all that it has of the driver and has not given
-    /// back, whatever it is for. `None`: no limit. Where `memory_fraction` allows less, that counts.
+    /// The most physical bytes that the allocator may hold at any moment, for any purpose: all that it has taken from
+    /// the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit counts.
     pub memory_limit: Option<u64>,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: Sharing,
@@ -132,38 +133,38 @@ pub struct Config {
     /// The most views there may be, with the strategy `stitch`. Each is a reservation of the driver's, and a search for
     /// the one unused longest looks at all of them.
     pub max_views: usize,
-    /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home takes as much
-    /// as twice the device besides. All devices of a process share one address space.
+    /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home takes up to
+    /// twice the device's memory in addition. All devices of a process share one address space.
     pub max_view_address_space: u64,
-    /// `fragLimit`, with the strategy `gmlake`: requests of fewer bytes are not stitched. Lower saves memory and costs
-    /// driver calls.
+    /// `fragLimit`, with the strategy `gmlake`: requests of fewer bytes are not stitched. A lower limit saves memory
+    /// and costs driver calls.
     pub frag_limit: u64,
     /// `reuseLimit`, with the strategy `gmlake`: an inactive stitched block may be up to this many times as large as the
     /// request that it serves. At least 1: no larger.
     pub reuse_limit: f64,
     /// `defragLevel`, with the strategy `gmlake`: 0 stitches whenever no single block is large enough; 1 only once no
-    /// more memory can be had; 2 only once all cached memory was given back besides; 3 and more never.
+    /// more memory can be had; 2 only after all cached memory was given back too; 3 and more never.
     pub defrag_level: u32,
     /// `autoGC`, with the strategy `gmlake`: the most address space of all stitched blocks, in GiB; above it, those unused
     /// longest are dropped. `max_view_mappings` bounds them too.
     pub auto_gc: u64,
 }
 
-/// 0.28 GB of host memory at most.
+/// This many mappings take 0.28 GB of host memory at most.
 const MAX_VIEW_MAPPINGS: usize = 64 << 10;
-/// A quarter of the mappings, so that this bound is met first only where views have fewer than four chunks in the mean.
+/// A quarter of the mappings, so that views reach this bound first only if they have fewer than four chunks on average.
 /// Recorded jobs have some hundred views.
 const MAX_VIEWS: usize = 16 << 10;
-/// In bytes. The driver was seen to reserve 64 TiB and no more: half of them for the views of eight devices.
+/// In bytes. The driver was seen to reserve 64 TiB and no more: half of them suffice for the views of eight devices.
 const MAX_VIEW_ADDRESS_SPACE: u64 = 4 << 40;
-/// 2 MiB, all that is not small. The default of GMLake's release is 512 MiB; its tutorial says to lower it where too much
-/// memory stays fragmented, and to raise it where stitching does not settle. It settles on every recorded job, and two of
-/// them reserve a fifth to a third less.
+/// In bytes: every large request. The default of GMLake's release is 512 MiB; its tutorial says to lower it if too much
+/// memory stays fragmented, and to raise it if stitching does not end. It ends on every recorded job, and two of them
+/// reserve a fifth to a third less with this value.
 const FRAG_LIMIT: u64 = 2 << 20;
 /// The default of GMLake's release, and the value in all of its examples.
 const REUSE_LIMIT: f64 = 10.0;
-/// The default of GMLake's release, in GiB. What `max_view_mappings` allows by default, 128 GiB, is reached before; the
-/// README of the release sets 80, with which the same memory takes some more driver calls.
+/// The default of GMLake's release, in GiB. The default of `max_view_mappings`, 128 GiB, is reached earlier. The README
+/// of the release sets 80, with which the same memory takes slightly more driver calls.
 const AUTO_GC: u64 = 1000;
 
 impl Default for Config {
@@ -190,7 +191,7 @@ impl Default for Config {
     }
 }
 
-/// An option that is not one, or has a value it cannot take.
+/// An unknown option, or a value that an option cannot take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// No option has this name.
@@ -209,14 +210,14 @@ pub enum ConfigError {
         /// A similar name that exists.
         nearest: Option<&'static str>,
     },
-    /// The option's value is not what it takes.
+    /// The value of the option is invalid.
     #[error("option `{option}` has the value `{found}`; expected {expected}")]
     BadValue {
         /// The option.
         option: String,
         /// The value as given.
         found: String,
-        /// What it takes.
+        /// The values that it takes.
         expected: String,
     },
     /// The text is not a list of `key:value`.
@@ -231,7 +232,7 @@ pub enum ConfigError {
     },
 }
 
-/// Options of PyTorch that change nothing here: they concern pinned host memory, locking or graph capture of its own
+/// Options of PyTorch without effect here: they concern pinned host memory, locking or graph capture in its own
 /// implementation.
 pub(super) const WITHOUT_EFFECT: [&str; 6] = [
     "release_lock_on_cudamalloc",
@@ -285,7 +286,7 @@ impl Config {
         Self { strategy, ..Self::default() }
     }
 
-    /// Checks what the type alone cannot: ranges, and options that depend on one another.
+    /// Checks the ranges of options, and options that depend on one another.
     ///
     /// # Errors
     /// [`ConfigError::BadValue`] for the first option that is outside of its range.

@@ -1,4 +1,4 @@
-//! How a request becomes a block size, and a miss a segment size.
+//! How a request is rounded to a block size, and a miss to a segment size.
 //!
 //! Owns: the constants and rules of PyTorch's allocator (c10/core/AllocatorConfig.h and `round_size`,
 //! `get_allocation_size` of c10/cuda/CUDACachingAllocator.cpp, 2.11), which every strategy here shares so that they can
@@ -18,14 +18,14 @@ pub const LARGE_SEGMENT: u64 = 20 << 20;
 pub const ROUND_LARGE: u64 = 2 << 20;
 /// No request may be larger than this, in bytes (PyTorch refuses more than 1 EB).
 pub const MAX_REQUEST: u64 = 1 << 60;
-/// Powers of two from 1 MiB to 32 GiB that `roundup_power2_divisions` tells apart.
+/// The powers of two, from 1 MiB to 32 GiB, for which `roundup_power2_divisions` has a value each.
 pub const ROUNDUP_INTERVALS: usize = 16;
 
-/// Divisions of each power of two into which a request is rounded up; 0 turns it off. The first entry also serves what
-/// is smaller, the last what is larger.
+/// The number of parts of each power of two to which a request is rounded up; 0 turns this off. The first entry also
+/// applies below 1 MiB, the last above 32 GiB.
 pub type RoundupDivisions = [u32; ROUNDUP_INTERVALS];
 
-/// The block size for a request of `size` bytes. No request above [`MAX_REQUEST`] is ever served.
+/// Returns the block size for a request of `size` bytes. No request above [`MAX_REQUEST`] is ever served.
 #[must_use]
 pub fn round_size(size: u64, divisions: &RoundupDivisions) -> u64 {
     if size < MIN_BLOCK {
@@ -42,7 +42,7 @@ pub fn round_size(size: u64, divisions: &RoundupDivisions) -> u64 {
     up_to_multiple(size, MIN_BLOCK)
 }
 
-/// The size of the segment that a miss of `size` bytes (already rounded) asks for.
+/// Returns the segment size for a miss of `size` bytes, which are already rounded.
 #[must_use]
 pub fn segment_size(size: u64, large_segment: u64) -> u64 {
     if size <= SMALL_LIMIT {
@@ -54,7 +54,7 @@ pub fn segment_size(size: u64, large_segment: u64) -> u64 {
     }
 }
 
-/// The next multiple, or the last that fits in 64 bits: no caller has that much, and none shall wrap around.
+/// Returns the next multiple, or the last one that fits in 64 bits, so that the size cannot wrap around.
 fn up_to_multiple(size: u64, of: u64) -> u64 {
     size.checked_next_multiple_of(of).unwrap_or(u64::MAX - u64::MAX % of)
 }
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(round_size(1200 * MIB, &four), 1280 * MIB);
         assert_eq!(round_size(1024 * MIB, &four), 1024 * MIB);
         assert_eq!(round_size(2047 * MIB, &four), 2048 * MIB);
-        // Small sizes are left to the multiple of 512.
+        // Small sizes are rounded to a multiple of 512 only.
         assert_eq!(round_size(2048, &four), 2048);
         assert_eq!(round_size(2049, &four), 2560);
         // One division is the same as none.

@@ -1,7 +1,7 @@
 //! PyTorch's syntax of options (`key:value,key:[a:b,c:d]`), read and written.
 //!
-//! Owns: the names of the options, and what each value looks like as text. Ranges are checked in
-//! `options.rs`. The syntax is that of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be moved over as it is.
+//! Owns: the names of the options, and the text form of each value. `options.rs` checks the ranges. The syntax is that
+//! of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
 use super::options::{Config, ConfigError, MIB, OPTIONS, Sharing, StrategyKind, WITHOUT_EFFECT};
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
@@ -26,12 +26,12 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// Names the option and what it takes; a misspelt name gets the nearest one that exists.
+    /// The error names the option and its values; for an unknown name, it suggests the nearest one that exists.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         Self::default().overlaid(text)
     }
 
-    /// The same with the options of `text` set over it.
+    /// Returns these options, changed by those of `text`.
     ///
     /// # Errors
     /// As [`Config::parse`].
@@ -74,7 +74,7 @@ impl Config {
             "max_non_split_rounding_mb" => self.max_non_split_rounding = mib(key, value)?,
             "large_segment_size_mb" => {
                 let size = mib(key, value)?;
-                // The default of the other option follows, since it may not be smaller.
+                // The default of the other option follows, because it may not be smaller.
                 self.max_non_split_rounding = self.max_non_split_rounding.max(size);
                 self.large_segment_size = size;
             }
@@ -99,7 +99,7 @@ impl Config {
     }
 }
 
-/// The options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads it back.
+/// Prints the options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads them back.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
@@ -186,9 +186,9 @@ fn fraction(option: &str, value: &str) -> Result<f64, ConfigError> {
     value.parse::<f64>().ok().filter(|x| x.is_finite()).ok_or_else(|| bad_value(option, value, "a number from 0 to 1"))
 }
 
-/// `4`, or `[256:1,512:2,>:4]`: the divisions from each power of two (in MiB) on. As in PyTorch, what is below the
-/// first interval named takes its divisions, `>` takes effect from the last interval named, and an interval between
-/// two that are named stays off.
+/// Reads `4`, or `[256:1,512:2,>:4]`: the divisions from each power of two (in MiB) on. As in PyTorch, sizes below the
+/// first named interval take its divisions, `>` applies from the last named interval on, and an interval between two
+/// named ones stays off.
 fn divisions(option: &str, value: &str) -> Result<RoundupDivisions, ConfigError> {
     let parse = |text: &str| {
         let number = text.parse::<u32>().ok().filter(|n| *n == 0 || n.is_power_of_two());

@@ -1,4 +1,4 @@
-//! The cause of a refusal, and what would have met the request: one function for each.
+//! The cause of a refusal, and the advice with which the request would have been served: one function for each.
 //!
 //! Owns: the conditions under which a [`Cause`] or an [`Advice`] is true.
 
@@ -13,11 +13,11 @@ use crate::strategy::Assumption;
 const CHUNK_SIZES: [(u64, Option<u64>); 4] =
     [(20 << 20, None), (8 << 20, Some(8 << 20)), (4 << 20, Some(4 << 20)), (2 << 20, Some(2 << 20))];
 
-/// Returns why the request failed, and all that would have met it, the least effort first.
+/// Returns why the request failed, and every advice with which it would have been served, the least effort first.
 pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> (Cause, Vec<Advice>) {
     let cause = cause(input, figures);
     if input.heap.has_source(input.request.pool) {
-        // Nobody knows what the source would have given under other figures.
+        // How the source would have answered under other figures is unknown.
         return (cause, Vec::new());
     }
     let advice = [
@@ -35,17 +35,17 @@ pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> (Cause
 }
 
 fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
-    let Figures { servable, needed, most, growth, room, fenced, .. } = *figures;
+    let Figures { servable, needed, max_held, growth, room, fenced, .. } = *figures;
     let size = input.request.size;
     match () {
         () if input.heap.has_source(input.request.pool) && figures.exceeded().is_none() => Cause::OwnSegments,
-        // Where the driver did not say what is free, nobody knows whether all of it would have been enough.
-        () if needed > most && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
+        // If the driver did not tell how much is free, it is unknown whether all of it would have been enough.
+        () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
         () if figures.capturing => Cause::Capture,
-        () if needed.saturating_add(fenced) > most => Cause::PrivatePools,
+        () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
         () if figures.segmented => Cause::OwnSegments,
         () if !figures.stitches => Cause::OneRange,
-        // Where the last resort has moved memory since, there may be nothing left to join.
+        // The last resort may have moved memory since, and left nothing to join.
         () if input.refused.is_some() && servable >= size => Cause::ViewBounds,
         () if servable >= size || growth <= room => Cause::Refused,
         () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },
@@ -53,7 +53,7 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
     }
 }
 
-/// The bounds with which a view that was refused would have been built.
+/// Advises bounds on views within which the refused view would have been built.
 fn more_views(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let refused = input.refused.filter(|_| figures.servable >= input.request.size)?;
     if !figures.has_plenty(Assumption::AsIs) {
@@ -69,7 +69,7 @@ fn more_views(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> 
     })
 }
 
-/// What other streams have free.
+/// Advises to share memory between streams, if other streams have enough free.
 fn share_streams(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let helps = input.config.sharing == Sharing::Never
         && figures.is_shared_by_streams()
@@ -79,10 +79,10 @@ fn share_streams(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advic
     helps.then(|| Advice::ShareStreams { free: others() })
 }
 
-/// The strategy that joins free memory, where another one refused.
+/// Advises the strategy that joins free memory, where another one refused.
 fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let kept = figures.needed.saturating_add(figures.margin).saturating_add(figures.fenced);
-    let joins = input.properties.virtual_memory && kept <= figures.most;
+    let joins = input.properties.virtual_memory && kept <= figures.max_held;
     if figures.stitches || figures.segmented || figures.capturing || !joins {
         return None;
     }
@@ -91,7 +91,7 @@ fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     Some(Advice::Stitch { chunk_size: *chunk_size })
 }
 
-/// A higher limit, for which the device has room.
+/// Advises a higher limit, if the device has room for it.
 fn raise_limit(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let info = input.device.filter(|info| figures.growth <= info.free);
     let limit = info.and_then(|_| figures.exceeded())?;
@@ -99,7 +99,7 @@ fn raise_limit(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice>
     Some(Advice::RaiseLimit { limit, to, total: input.properties.total_memory })
 }
 
-/// Memory of the device that others hold.
+/// Advises to free memory of the device that others hold.
 fn free_device(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let info = input.device.filter(|_| figures.exceeded().is_none())?;
     let elsewhere = info.total.saturating_sub(info.free).saturating_sub(figures.memory.reserved);
@@ -107,10 +107,10 @@ fn free_device(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice>
     (missing > 0 && missing <= elsewhere).then_some(Advice::FreeDevice { missing, elsewhere })
 }
 
-/// A smaller request, or less that is live.
+/// Advises a smaller request, or fewer live bytes.
 fn ask_less(cause: Cause, figures: &Figures<'_>) -> Option<Advice> {
     let missing = match cause {
-        Cause::TooLittle => figures.needed.saturating_add(figures.fenced).saturating_sub(figures.most),
+        Cause::TooLittle => figures.needed.saturating_add(figures.fenced).saturating_sub(figures.max_held),
         _ => 0,
     };
     let at_most = figures.at_most();

@@ -1,4 +1,4 @@
-//! What a report is made from.
+//! The input of a report.
 
 use crate::config::{Config, Limits};
 use crate::driver::{DeviceProperties, MemoryInfo};
@@ -12,9 +12,9 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
     pub(crate) properties: &'a DeviceProperties,
-    /// `None` where the driver did not say.
+    /// `None` if the driver did not tell.
     pub(crate) device: Option<MemoryInfo>,
     pub(crate) request: &'a Request,
-    /// What views would have taken with the one that the bounds forbade.
+    /// If the bounds on views forbade a view: how much all views would have taken with it.
     pub(crate) refused: Option<ViewUsage>,
 }

@@ -1,4 +1,4 @@
-//! Why a request could not be met, and what would have met it: derived from figures, never guessed.
+//! Why a request was refused, and how it would have been served: derived from figures, never guessed.
 //!
 //! Owns: the judgement. The report that it fills in is a plain value (`report/out_of_memory`).
 

@@ -1,4 +1,4 @@
-//! The report of a request that could not be met, filled in.
+//! Fills in the report of a request that was refused.
 
 use super::advice::diagnose;
 use super::figures::Figures;

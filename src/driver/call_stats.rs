@@ -1,6 +1,6 @@
 //! How often each kind of driver call was made, and how long it took.
 //!
-//! Owns: the figures, which are values. Who counts is the driver.
+//! Owns: the figures, which are plain values. The drivers do the counting.
 
 use super::error::Call;
 

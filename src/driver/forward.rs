@@ -1,7 +1,7 @@
-//! Layers over a driver: types that pass most calls on to another driver and do something else in a few.
+//! Layers over a driver: types that pass most calls on to another driver and change a few.
 //!
-//! Owns: [`ForwardingDriver`], and the one list of all methods of a driver. A layer cannot miss a method: the traits of the
-//! contract have no default bodies, so that a method which is not in the list does not compile.
+//! Owns: [`ForwardingDriver`], and the one list of all methods of a driver. A layer cannot miss a method: the traits of
+//! the contract have no default bodies, so that a method outside of the list does not compile.
 
 use super::call_stats::CallStats;
 use super::contract::{
@@ -11,8 +11,8 @@ use super::contract::{
 use super::error::{Call, DriverResult};
 use crate::ids::{EventId, Handle, StreamId};
 
-/// Makes [`ForwardingDriver`] and the implementations for it of a list of methods, by trait. `calls` are the driver's,
-/// each with its [`Call`] and the type that it returns in a [`DriverResult`]; `answers` make no call.
+/// Defines [`ForwardingDriver`], and implements the traits for it, from a list of methods by trait. `calls` make a
+/// driver call, each given with its [`Call`] and the type that it returns in a [`DriverResult`]; `answers` make none.
 macro_rules! forward {
     ($(
         $contract:ident {
@@ -20,11 +20,11 @@ macro_rules! forward {
             answers { $($answer:ident($($asked:ident: $asked_kind:ty),*) -> $answered:ty;)* }
         }
     )*) => {
-        /// A layer over a driver: what it does not write itself goes to the driver below, as it is.
+        /// A layer over a driver: a method that it does not write itself goes to the driver below, unchanged.
         ///
-        /// A layer writes [`inner`](Self::inner) and the methods in which it differs, and is a [`Driver`] by that. Where
-        /// something is to happen at every call, it writes [`make_call`](Self::make_call). The methods bear the names of
-        /// the contract's traits, so this trait should be in scope only where a layer is written; there, name the trait:
+        /// A layer writes [`inner`](Self::inner) and the methods that differ, which makes it a [`Driver`]. To do
+        /// something at every call, it writes [`make_call`](Self::make_call). The methods have the names of the
+        /// contract's traits, so this trait should be in scope only where a layer is written. Name the trait there:
         /// `self.inner().malloc(size)` calls the driver below, `PlainMemory::malloc(self, size)` the layer.
         ///
         /// ```
@@ -181,7 +181,7 @@ mod tests {
     use crate::driver::error::Status;
     use crate::driver::sim::{SimConfig, SimGpu};
 
-    /// Notes which calls it makes of a simulated GPU.
+    /// Notes the calls that it makes of a simulated GPU.
     struct Noting {
         gpu: SimGpu,
         made: Mutex<Vec<Call>>,
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Makes a call of that kind, right or wrong; those that are a program's are not made.
+    /// Makes a call of that kind, valid or not. Returns `None` for calls of a program, which are not made.
     fn make(driver: &dyn Driver, call: Call) -> Option<DriverResult<()>> {
         let (stream, event, handle) = (StreamId(1), EventId(77), Handle(77));
         let ipc = IpcMemory([0; 64]);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(*layer.made.lock().unwrap(), expected, "these are no calls");
     }
 
-    /// Refuses to create memory, and passes on all else.
+    /// Refuses to create memory, and passes all other calls on.
     struct Full(SimGpu);
 
     impl ForwardingDriver for Full {

@@ -1,15 +1,15 @@
-//! The calls an allocator makes of a GPU driver, and nothing else.
+//! The calls of a GPU driver that an allocator makes, and nothing else.
 //!
 //! ```text
-//! contract/       the traits of a driver, small ones by purpose, and what both sides of each call see to
-//! error.rs        the kinds of calls, the statuses, and the error of a call that failed
+//! contract/       the small traits of a driver, by purpose, and the duties of both sides of each call
+//! error.rs        the kinds of calls, the statuses, and the error of a failed call
 //! call_stats.rs   how often each kind of call was made, and how long it took
 //! forward.rs      ForwardingDriver: a layer over another driver, which writes only the calls that differ
-//! prelude.rs      all traits of a driver at once, for their methods
+//! prelude.rs      all traits of a driver, for their methods
 //! sim/            the simulated GPU       cuda/   a real one, through libcuda
 //! ```
 //!
-//! Nothing above this module knows CUDA, and nothing in it knows blocks, pools or strategies.
+//! Code above this module does not know CUDA, and code in it does not know blocks, pools or strategies.
 
 mod call_stats;
 mod contract;

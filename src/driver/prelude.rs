@@ -1,4 +1,4 @@
-//! The traits of a driver, so that all methods of a concrete one can be called.
+//! All traits of a driver, so that every method of a concrete one can be called.
 //!
 //! ```
 //! use seamalloc::driver::prelude::*;

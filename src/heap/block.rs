@@ -2,32 +2,32 @@
 //!
 //! Owns: the storage of [`Block`]s and the meaning of a [`BlockId`]. It does not know what a free block is for.
 //!
-//! Slot 0 is a sentinel that no block ever uses. A missing neighbour is slot 0, so links can be written without asking
-//! whether there is one, and an id out of range reads the sentinel instead of panicking.
+//! Slot 0 is a sentinel that no block ever uses. A missing neighbour is slot 0, so links are written without a check,
+//! and an id out of range reads the sentinel instead of panicking.
 
 use crate::ids::{BlockId, PoolIndex, SegmentId, ViewId};
 use crate::span::Span;
 use std::ops::{Index, IndexMut};
 
-/// What a block is doing.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
     /// The slot holds no block.
     Vacant,
-    /// In the free index of its pool.
+    /// The block is in the free index of its pool.
     Free,
-    /// Handed out.
+    /// The block is handed out.
     Allocated,
-    /// Freed by the program; other streams have not finished with it.
+    /// The program has freed the block, but other streams have not finished with it.
     Pending,
-    /// Address space of a segment with no memory behind it.
+    /// Address space of a segment without memory.
     Unmapped,
     /// A range of home whose bytes a block hands out through a view.
     Piece,
 }
 
-/// What stands behind a block's addresses.
+/// The kind of memory that a block is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -41,16 +41,16 @@ pub(crate) enum Kind {
     View,
 }
 
-/// A contiguous part of a segment. 64 bytes: one cache line.
+/// A contiguous part of a segment. It takes 64 bytes, which is one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Bytes as requested, of the last time it was handed out.
+    /// Bytes as requested, when the block was last handed out.
     pub(crate) requested: u64,
-    /// The pool's clock when its bytes became free, the latest of them: searches (an age, for garbage collection), or
-    /// the epoch of its stream.
+    /// The clock of the pool when the last of the bytes became free. The clock counts searches (an age, for garbage
+    /// collection), or the epochs of the stream.
     pub(crate) freed_at: u64,
     /// The neighbour before it in its segment.
     pub(crate) prev: BlockId,
@@ -60,14 +60,14 @@ pub(crate) struct Block {
     pub(crate) left: BlockId,
     pub(crate) right: BlockId,
     pub(crate) pool: PoolIndex,
-    /// The segment; of a block of kind `View` the number of the view.
+    /// The segment, or the number of the view for a block of kind `View`.
     pub(crate) segment: SegmentId,
-    /// Of a live block of a private pool the capture in which it was handed out; 0 is none.
+    /// For a live block of a private pool: the capture in which it was handed out; 0 is none.
     pub(crate) capture: u32,
     pub(crate) kind: Kind,
     pub(crate) state: State,
-    /// Whether freeing it takes more than merging: other streams were named by `record_stream`, or it is of a private
-    /// pool.
+    /// Whether freeing the block takes more than merging: other streams were named by `record_stream`, or the block is
+    /// of a private pool.
     pub(crate) has_uses: bool,
 }
 
@@ -89,43 +89,43 @@ const VACANT: Block = Block {
 };
 
 impl Block {
-    /// A block that is nobody's neighbour yet.
+    /// Makes a block without neighbours.
     pub(crate) fn new(span: Span, pool: PoolIndex, segment: SegmentId, kind: Kind, state: State) -> Self {
         Self { address: span.start, size: span.size, pool, segment, kind, state, ..VACANT }
     }
 
-    /// A block that is handed out through a view.
+    /// Makes a block that is handed out through a view.
     pub(crate) fn in_view(span: Span, pool: PoolIndex, view: ViewId) -> Self {
         Self::new(span, pool, SegmentId(view.0), Kind::View, State::Free)
     }
 
-    /// A part of the same segment, at another place.
+    /// Returns a block of the same segment, pool and kind, for another span.
     pub(crate) fn part(&self, span: Span, state: State) -> Self {
         Self { freed_at: self.freed_at, ..Self::new(span, self.pool, self.segment, self.kind, state) }
     }
 
-    /// Its bytes.
+    /// Returns the addresses of the block.
     pub(crate) fn span(&self) -> Span {
         Span::new(self.address, self.size)
     }
 
-    /// The view of a block of kind `View`.
+    /// Returns the view that a block of kind `View` lies in.
     pub(crate) fn view(&self) -> ViewId {
         ViewId(self.segment.0)
     }
 
-    /// Whether the segment holds other blocks too.
+    /// Returns whether the segment holds other blocks too.
     pub(crate) fn is_split(&self) -> bool {
         self.prev.is_some() || self.next.is_some()
     }
 
-    /// The first byte behind it.
+    /// Returns the first byte behind it.
     pub(crate) fn end(&self) -> u64 {
         self.address + self.size
     }
 }
 
-/// Slots of a [`BlockTable`] that nobody else takes, since whoever holds them holds the heap.
+/// Slots of a [`BlockTable`] that are reserved for the caller, who holds the heap, so that no one else can take them.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Slots {
@@ -146,19 +146,19 @@ impl BlockTable {
         Self { slots: vec![VACANT], vacant: BlockId::NONE, live: 0 }
     }
 
-    /// How many blocks there are.
+    /// Returns how many blocks there are.
     pub(crate) fn len(&self) -> usize {
         self.live
     }
 
-    /// Bytes of host memory that the table takes.
+    /// Returns the bytes of host memory that the table takes.
     pub(crate) fn host_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Block>()
     }
 
-    /// Makes room for `count` more blocks. `None` when so many would be more than the table can hold.
+    /// Makes room for `count` more blocks. Returns `None` when the table cannot hold so many.
     ///
-    /// What a driver call has changed must be noted: the slots for it are taken before the call.
+    /// The slots for a change are reserved before its driver call, so that the change can always be noted.
     pub(crate) fn reserve(&mut self, count: usize) -> Option<Slots> {
         let vacant = self.slots.len() - 1 - self.live;
         let new = count.saturating_sub(vacant);
@@ -177,7 +177,7 @@ impl BlockTable {
         self.insert(block).unwrap_or(BlockId::NONE)
     }
 
-    /// Puts a block into a vacant slot, or a new one. `None` when 2^32 - 1 blocks exist.
+    /// Puts a block into a vacant slot, or a new one. Returns `None` when 2^32 - 1 blocks exist.
     pub(crate) fn insert(&mut self, block: Block) -> Option<BlockId> {
         let id = self.vacant;
         if id.is_some() {
@@ -221,12 +221,12 @@ impl BlockTable {
         self.clear_sentinel();
     }
 
-    /// Links to a missing neighbour land in the sentinel; forget them.
+    /// Clears the sentinel, into which links to a missing neighbour were written.
     fn clear_sentinel(&mut self) {
         self[BlockId::NONE] = VACANT;
     }
 
-    /// Every block with its id, in no particular order.
+    /// Returns every block with its id, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         (0u32..).map(BlockId).zip(&self.slots).filter(|(_, block)| block.state != State::Vacant)
     }

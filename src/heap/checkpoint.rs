@@ -1,7 +1,7 @@
-//! Blocks of a private pool that are handed out again where they were before, as a checkpoint says.
+//! Restoring a checkpoint: blocks of a private pool are handed out again at the addresses that they had.
 //!
-//! Owns: which free bytes of a private pool a remembered block is made of. Nothing here calls the driver: what a pool has
-//! handed out is mapped until it is released.
+//! Owns: which free bytes of a private pool a block is restored from. Nothing here calls the driver: memory that a pool
+//! has handed out stays mapped until the pool is released.
 
 use super::block::State;
 use super::chunk_map::GRANULE;
@@ -15,7 +15,7 @@ use crate::report::pool::PoolBlock;
 use crate::span::Span;
 
 impl Heap {
-    /// The live blocks of a private pool, by address.
+    /// Returns the live blocks of a private pool, by address.
     pub(crate) fn live_of(&self, owner: PoolId) -> Vec<PoolBlock> {
         let pairs = self.pairs_of(owner);
         let live = self.blocks.iter().map(|(_, block)| block);
@@ -27,7 +27,7 @@ impl Heap {
         live
     }
 
-    /// Takes the free bytes of a private pool that a block had, for [`Heap::hand_out`] to hand out whole.
+    /// Takes the free bytes where a block of a private pool lay, so that [`Heap::hand_out`] can hand them out whole.
     pub(crate) fn retake(&mut self, owner: PoolId, block: &PoolBlock) -> Result<(BlockId, Request)> {
         let gone = Error::NotRestorable { address: block.address };
         let aligned = block.address.is_multiple_of(MIN_BLOCK) && block.size.is_multiple_of(MIN_BLOCK);
@@ -55,7 +55,7 @@ impl Heap {
         match class {
             Class::Large if self.blocks[free].pool != large => return Ok(None),
             Class::Small if self.blocks[free].pool == large => {
-                // Its slab became large memory again when nothing was left in it.
+                // The slab became large memory again when its last block was freed.
                 let start = block.address - block.address % GRANULE;
                 if self.free_at(owner, start, GRANULE) != Some(free) {
                     return Ok(None);
@@ -69,7 +69,7 @@ impl Heap {
         self.carve(free, Span::new(block.address, block.size)).map(Some)
     }
 
-    /// The free block of a private pool that these bytes lie in.
+    /// Returns the free block of a private pool that holds these bytes.
     fn free_at(&self, owner: PoolId, address: u64, size: u64) -> Option<BlockId> {
         let id = self.covering(address);
         let block = &self.blocks[id];
@@ -88,7 +88,7 @@ impl Heap {
         self.take_window(window, block.size, large).map(Some)
     }
 
-    /// The large pool, of those of a private pool, for which all of these bytes of a view are free.
+    /// Returns the large pool of a private pool for which all of these bytes of a view are free.
     fn open_window(&self, owner: PoolId, window: Window, size: u64) -> Option<PoolIndex> {
         let home = self.home.as_ref()?;
         let mut large = None;
@@ -105,7 +105,7 @@ impl Heap {
         large
     }
 
-    /// As [`Self::open_window`], of bytes at home; `large` is the pool if that is known.
+    /// Does the same as [`Self::open_window`] for bytes at home. `large` is the pool, if it is known.
     fn open_span(&self, owner: PoolId, large: Option<PoolIndex>, span: Span) -> Option<PoolIndex> {
         let mut id = self.covering(span.start);
         let large = large.unwrap_or(self.blocks[id].pool.large());

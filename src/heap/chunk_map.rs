@@ -1,8 +1,8 @@
 //! Home: the one address range in which every chunk of physical memory has its permanent place.
 //!
-//! Owns: where the chunks are, which of them are mapped there, and which block covers an address. All are answered in
-//! constant time from tables with an entry for each 2 MiB granule, which splits and merges keep up by touching one entry
-//! each. A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
+//! Owns: where the chunks are, which of them are mapped there, and which block covers an address. All three are looked
+//! up in constant time, in tables with one entry for each granule of 2 MiB; a split or merge updates one entry of each.
+//! A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
 //!
 //! ```text
 //! granule    |0     |1     |2     |3     |
@@ -32,7 +32,7 @@ impl Chunk {
         self.address + self.size
     }
 
-    /// Its bytes at home.
+    /// Returns the addresses of the chunk at home.
     pub(crate) fn span(&self) -> Span {
         Span::new(self.address, self.size)
     }
@@ -41,9 +41,9 @@ impl Chunk {
 /// The home of one device.
 #[derive(Debug)]
 pub(crate) struct ChunkMap {
-    /// Its addresses.
+    /// The addresses of home.
     pub(crate) span: Span,
-    /// Its number among the segments.
+    /// The number of home among the segments.
     pub(crate) segment: SegmentId,
     /// The first block that begins in each granule; 0 is none. Untouched parts of the tables take no host memory.
     first: Vec<u32>,
@@ -79,7 +79,7 @@ impl ChunkMap {
         home
     }
 
-    /// Bytes of host memory in the tables.
+    /// Returns the bytes of host memory in the tables.
     pub(crate) fn host_bytes(&self) -> usize {
         self.first.capacity() * 8 + self.begun.capacity() * 16 + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }
@@ -88,12 +88,12 @@ impl ChunkMap {
         (address.wrapping_sub(self.span.start) / GRANULE) as usize
     }
 
-    /// Whether the address is one of home.
+    /// Returns whether the address is one of home.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.span.contains(address)
     }
 
-    /// A block begins at `address` now; the block before it begins at `before_address`.
+    /// Notes a block that begins at `address`. The block before it begins at `before_address`.
     pub(crate) fn begins(&mut self, id: BlockId, address: u64, before: BlockId, before_address: u64) {
         let granule = self.granule(address);
         if before.is_some() && self.granule(before_address) == granule {
@@ -105,7 +105,7 @@ impl ChunkMap {
         }
     }
 
-    /// The block at `address` is gone: absorbed by the one before it. `next` begins behind it.
+    /// Notes that the block at `address` was merged into the one before it. `next` begins behind it.
     pub(crate) fn ends(&mut self, id: BlockId, address: u64, next: BlockId, next_address: u64) {
         let granule = self.granule(address);
         if self.first.get(granule) != Some(&id.0) {
@@ -119,7 +119,7 @@ impl ChunkMap {
         }
     }
 
-    /// The block that covers `address`.
+    /// Returns the block that covers `address`.
     pub(crate) fn covering(&self, blocks: &BlockTable, address: u64) -> BlockId {
         let granule = self.granule(address);
         let mut id = BlockId(self.first.get(granule).copied().unwrap_or(0));
@@ -132,7 +132,7 @@ impl ChunkMap {
         id
     }
 
-    /// A block that begins in the nearest granule before this one in which any does.
+    /// Returns a block that begins in the nearest earlier granule in which any block begins.
     fn last_before(&self, granule: usize) -> BlockId {
         let mut word = granule / 64;
         let Some(&bits) = self.begun.get(word) else { return BlockId::NONE };
@@ -145,18 +145,18 @@ impl ChunkMap {
         BlockId(self.first[word * 64 + 63 - bits.leading_zeros() as usize])
     }
 
-    /// The chunk at `address`, if there is one.
+    /// Returns the chunk that holds `address`.
     pub(crate) fn chunk_at(&self, address: u64) -> Option<(ChunkId, Chunk)> {
         let slot = self.chunk_of.get(self.granule(address)).copied().unwrap_or(0).checked_sub(1)?;
         Some((ChunkId(slot), self.chunks.get(slot as usize).copied().flatten()?))
     }
 
-    /// The chunk of that number.
+    /// Returns the chunk with this number.
     pub(crate) fn chunk(&self, id: ChunkId) -> Option<Chunk> {
         self.chunks.get(id.0 as usize).copied().flatten()
     }
 
-    /// Puts a chunk in its place. It is bare.
+    /// Adds a chunk at its place. It is bare at first.
     pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> ChunkId {
         let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
         match self.chunks.get_mut(slot as usize) {
@@ -175,7 +175,7 @@ impl ChunkMap {
         ChunkId(slot)
     }
 
-    /// A chunk is mapped at its place from now on, or no longer.
+    /// Sets or clears the bare bits of a chunk.
     fn mark(&mut self, chunk: Chunk, bare: bool) {
         let first = self.granule(chunk.address);
         for granule in first..first + (chunk.size / GRANULE) as usize {
@@ -186,14 +186,14 @@ impl ChunkMap {
         self.bare_chunks = if bare { self.bare_chunks + 1 } else { self.bare_chunks - 1 };
     }
 
-    /// A bare chunk is mapped at its place.
+    /// Notes that a bare chunk was mapped at its place.
     pub(crate) fn mapped(&mut self, chunk: Chunk) {
         if self.is_bare(chunk.address, 1) {
             self.mark(chunk, false);
         }
     }
 
-    /// Whether any of these bytes lie in a bare chunk. Addresses outside of home do not.
+    /// Returns whether any of these bytes lie in a bare chunk. Addresses outside of home never do.
     #[inline]
     pub(crate) fn is_bare(&self, address: u64, size: u64) -> bool {
         if self.bare_chunks == 0 {
@@ -212,7 +212,7 @@ impl ChunkMap {
         false
     }
 
-    /// Takes a chunk out; its place stays empty.
+    /// Removes a chunk. Its place stays empty.
     pub(crate) fn remove_chunk(&mut self, id: ChunkId) {
         let Some(chunk) = self.chunk(id) else { return };
         self.mapped(chunk);
@@ -225,12 +225,12 @@ impl ChunkMap {
         self.vacant.push(id.0);
     }
 
-    /// Whether the address lies in a chunk that was placed as a slab.
+    /// Returns whether the address lies in a chunk that was placed as a slab.
     pub(crate) fn is_slab(&self, address: u64) -> bool {
         address >= self.slabs_from && self.chunk_at(address).is_some_and(|(_, chunk)| chunk.slab)
     }
 
-    /// Every chunk.
+    /// Returns every chunk with its number.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, Chunk)> + '_ {
         (0..).map(ChunkId).zip(&self.chunks).filter_map(|(id, chunk)| chunk.map(|chunk| (id, chunk)))
     }
@@ -240,7 +240,7 @@ impl ChunkMap {
 mod tests {
     use super::*;
 
-    /// Chunks of so many granules each, one behind the other from the start of a home of 1 GiB.
+    /// Makes a home of 1 GiB with chunks of these many granules, one behind the other.
     fn home(granules: &[u64]) -> (ChunkMap, Vec<(ChunkId, Chunk)>) {
         const START: u64 = 7 << 30;
         let mut home = ChunkMap::new(Span::new(START, 1 << 30), SegmentId(0), BlockId(1));

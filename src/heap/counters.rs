@@ -1,6 +1,6 @@
-//! What an allocator has done so far, counted.
+//! Counters of all that an allocator has done.
 //!
-//! Owns: the counters behind [`Stats`]. They are written at every operation, so adding is three writes and taking away one.
+//! Owns: the counters behind [`Stats`]. They are written at every operation: three writes to add, one to subtract.
 
 use crate::ids::Class;
 use crate::report::stats::{Stalls, Stat, StatByPool, Stats, Waits};
@@ -9,10 +9,10 @@ use crate::report::stats::{Stalls, Stat, StatByPool, Stats, Waits};
 struct PoolCount {
     current: u64,
     peak: u64,
-    /// Ever added, modulo 2^64: a program that runs long enough allocates more bytes than that. What was taken away is
-    /// this less `current`.
+    /// All that was ever added, modulo 2^64, since a long run allocates more bytes than that. The part that was taken
+    /// away is `added` less `current`.
     added: u64,
-    /// `added` and the part taken away, at the last reset of accumulated figures.
+    /// `added`, and the part taken away, at the last reset of accumulated figures.
     added_at_reset: u64,
     freed_at_reset: u64,
 }
@@ -49,14 +49,14 @@ impl Counter {
         self.peak = self.peak.max(self.pools[0].current + self.pools[1].current);
     }
 
-    /// Takes away; more than there is would be a broken invariant, and counts as all there is.
+    /// Subtracts. More than the present value would be a broken invariant, and makes the counter 0.
     pub(crate) fn sub(&mut self, class: Class, amount: u64) {
         let pool = &mut self.pools[class as usize];
         debug_assert!(pool.current >= amount, "a counter would fall below 0");
         pool.current = pool.current.saturating_sub(amount);
     }
 
-    /// The present value of one class.
+    /// Returns the present value of one class.
     pub(crate) fn of(&self, class: Class) -> u64 {
         self.pools[class as usize].current
     }
@@ -136,13 +136,13 @@ impl Counters {
         ]
     }
 
-    /// Allocations and frees so far, modulo 2^64: a clock.
+    /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock.
     pub(crate) fn operations(&self) -> u64 {
         let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
         of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))
     }
 
-    /// Counts a GPU-side wait for an event that was recorded `at` this many operations.
+    /// Counts a GPU-side wait for an event that was recorded when [`Self::operations`] was `at`.
     pub(crate) fn add_stream_wait(&mut self, at: u64) {
         self.stream_waits += 1;
         self.waits.add(self.operations().wrapping_sub(at));
@@ -164,7 +164,7 @@ impl Counters {
         self.stalls = Stalls::default();
     }
 
-    /// The copy for users; the caller adds what is not counted here.
+    /// Returns a copy for users. The caller adds the figures that are not counted here.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             allocation: self.allocation.by_pool(),

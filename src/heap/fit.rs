@@ -1,18 +1,19 @@
 //! How a request finds a free block.
 //!
-//! Owns: [`FitRules`], a strategy's rules as plain data, so that the hot path calls nobody.
+//! Owns: [`FitRules`], the rules of a strategy as plain data, so that the hot path makes no dynamic call.
 
 use super::block::{BlockTable, State};
 use super::tables::Heap;
 use crate::config::rounding::MIN_BLOCK;
 use crate::ids::{BlockId, Class, PoolIndex};
 
-/// How a request finds its block, and what becomes of the rest.
+/// How a request finds its block, and how the rest of the block is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FitRules {
-    /// A block at the growing edge of an expandable segment counts with the address space behind it.
+    /// Whether a block at the growing edge of an expandable segment is compared by its size and the address space
+    /// behind it.
     pub(crate) growing_edge: bool,
-    /// Requests below it may not take a block of at least this size; larger ones are not split.
+    /// Requests smaller than this may not take a block of at least this size; larger requests take such a block whole.
     pub(crate) max_split_size: u64,
     /// By how much a block may exceed a request of at least `max_split_size`.
     pub(crate) max_non_split_rounding: u64,
@@ -22,11 +23,11 @@ pub(crate) struct FitRules {
     pub(crate) no_split_from: u64,
     /// Whether the ages of free blocks matter.
     pub(crate) count_ages: bool,
-    /// Whether a large request that its own pool cannot serve may take what is idle.
+    /// Whether a large request that its own pool cannot serve may take idle memory.
     pub(crate) takes_idle: bool,
 }
 
-/// The smallest block that fits serves, wherever it lies; all of its rest becomes a block.
+/// By default, the smallest block that fits serves a request, wherever it lies, and all of its rest becomes a block.
 impl Default for FitRules {
     fn default() -> Self {
         Self {
@@ -44,16 +45,16 @@ impl Default for FitRules {
 /// A request on its way to a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    /// Rounded bytes.
+    /// Bytes, rounded.
     pub(crate) size: u64,
-    /// Bytes as asked for.
+    /// Bytes as the program asked for.
     pub(crate) requested: u64,
     pub(crate) pool: PoolIndex,
     pub(crate) class: Class,
 }
 
 impl Heap {
-    /// Takes the block out of the free index that serves the request best. Returns [`BlockId::NONE`] if there is none.
+    /// Takes the block that serves the request best out of the free index. Returns [`BlockId::NONE`] if there is none.
     pub(crate) fn fit(&mut self, request: &Request, rules: &FitRules) -> BlockId {
         if rules.count_ages {
             self.searches[request.class as usize] += 1;
@@ -72,7 +73,8 @@ impl Heap {
             return found;
         }
         if rules.growing_edge {
-            // Only a block at an edge counts for more than its size, so only there can the next one be better.
+            // Only a block at a growing edge can serve more than its size, so only after one can the next block be
+            // better.
             while room(&self.blocks, found) > self.blocks[found].size {
                 let next = pool.free.successor(&self.blocks, found);
                 if next.is_none() || room(&self.blocks, next) >= room(&self.blocks, found) {

@@ -12,8 +12,8 @@ use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Heap {
-    /// The program frees an allocation that was taken out of the address table: it is no longer allocated, but still
-    /// active.
+    /// Notes that the program frees an allocation that was taken out of the address table. The block is no longer
+    /// allocated, but still active.
     pub(crate) fn free_requested(&mut self, id: BlockId) {
         let Block { address, size, requested, pool, .. } = self.blocks[id];
         let class = pool.class();
@@ -27,7 +27,8 @@ impl Heap {
         }
     }
 
-    /// Every stream has finished with a freed block: it merges with its free neighbours and can be handed out again.
+    /// Frees a block that every stream has finished with: it merges with its free neighbours and can be handed out
+    /// again.
     pub(crate) fn free_completed(&mut self, id: BlockId) {
         let Block { address, size, requested, pool, kind, .. } = self.blocks[id];
         let class = pool.class();
@@ -40,7 +41,7 @@ impl Heap {
         match kind {
             Kind::Malloc => {
                 let (id, merged, merged_bytes) = self.free_bytes(id);
-                // The net change, as PyTorch counts it: one event, not one for each neighbour.
+                // PyTorch counts the net change of one event, not each merged neighbour.
                 let (added, added_bytes) = if self.blocks[id].is_split() { (1, self.blocks[id].size) } else { (0, 0) };
                 net(&mut self.counters.inactive_split, class, added, merged);
                 net(&mut self.counters.inactive_split_bytes, class, added_bytes, merged_bytes);
@@ -58,19 +59,20 @@ impl Heap {
         }
     }
 
-    /// A freed block waits for other streams from now on.
+    /// Marks a freed block as waiting for other streams.
     pub(crate) fn set_pending(&mut self, id: BlockId) {
         self.blocks[id].has_uses = false;
         self.blocks[id].state = State::Pending;
     }
 
-    /// Says whether freeing a live block takes more than merging.
+    /// Notes whether freeing a live block takes more than merging.
     pub(crate) fn set_has_uses(&mut self, id: BlockId, has_uses: bool) {
         self.blocks[id].has_uses = has_uses;
     }
 
-    /// The bytes of a block become free: it merges with its neighbours and enters the index. Returns the block that is left,
-    /// how many were joined to it, and their bytes.
+    /// Frees the bytes of a block: it merges with its neighbours and enters the index. Returns the block that remains,
+    /// how many were merged into it, and their bytes.
+    #[inline]
     pub(super) fn free_bytes(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         if self.rules.adopts_idle && self.blocks[id].kind == Kind::Home {
             self.adopt_idle(id);
@@ -81,7 +83,8 @@ impl Heap {
         merged
     }
 
-    /// Puts a block that becomes free now into the index of its pool.
+    /// Puts a block that has just become free into the index of its pool.
+    #[inline]
     pub(super) fn insert_freed(&mut self, id: BlockId) {
         let Block { pool, kind, .. } = self.blocks[id];
         self.blocks[id].freed_at = if kind == Kind::Home {
@@ -95,7 +98,7 @@ impl Heap {
         self.insert_free(id);
     }
 
-    /// Puts a block that was free before into the index of its pool.
+    /// Puts a block that was already free into the index of its pool.
     pub(crate) fn insert_free(&mut self, id: BlockId) {
         self.blocks[id].state = State::Free;
         let pool = self.blocks[id].pool;
@@ -108,8 +111,8 @@ impl Heap {
         self.pools[pool].free.remove(&mut self.blocks, id);
     }
 
-    /// Joins a block with neighbours that are free; they leave the index. Returns the block that is left, how many were
-    /// joined to it, and their bytes.
+    /// Merges a block with its free neighbours, which leave the index. Returns the block that remains, how many were
+    /// merged into it, and their bytes.
     pub(super) fn merge_free(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
         let prev = self.blocks[id].prev;
@@ -129,7 +132,8 @@ impl Heap {
         (id, merged, bytes)
     }
 
-    /// Whether two neighbours become one: both free, of one pool, and of small blocks at home not across slabs.
+    /// Returns whether two neighbours merge: both are free and of one pool, and slabs for small blocks at home stay
+    /// apart.
     pub(super) fn joins(&self, before: BlockId, id: BlockId) -> bool {
         let (before, block) = (&self.blocks[before], &self.blocks[id]);
         before.state == State::Free
@@ -138,7 +142,7 @@ impl Heap {
             && !(block.kind == Kind::Home && block.address.is_multiple_of(GRANULE) && block.pool.is_small())
     }
 
-    /// Makes a block as large as itself and the next together.
+    /// Merges the next block into this one.
     pub(super) fn absorb_next(&mut self, id: BlockId) {
         let next = self.blocks[id].next;
         if let (Kind::Home, Some(home)) = (self.blocks[id].kind, &mut self.home) {
@@ -151,13 +155,15 @@ impl Heap {
         self.blocks.remove(next);
     }
 
-    /// Adds a block right behind `id`; `None` when the table is full.
+    /// Adds a block right behind `id`. Returns `None` when the table is full.
+    #[inline]
     pub(super) fn insert_after(&mut self, id: BlockId, block: Block) -> Option<BlockId> {
         let new = self.blocks.insert(block)?;
         self.link_after(id, new);
         Some(new)
     }
 
+    #[inline]
     fn link_after(&mut self, id: BlockId, new: BlockId) {
         self.blocks.link_after(id, new);
         let Block { address, kind, .. } = self.blocks[new];
@@ -166,7 +172,8 @@ impl Heap {
         }
     }
 
-    /// A free block is of another pool from now on, and merges there. Returns the block that it is part of then.
+    /// Moves a free block to another pool, where it merges with its neighbours. Returns the block that it is part of
+    /// then.
     pub(crate) fn hand_over(&mut self, id: BlockId, pool: PoolIndex) -> BlockId {
         self.take_free(id);
         self.assign(id, pool);
@@ -175,7 +182,7 @@ impl Heap {
         id
     }
 
-    /// Returns the first `size` bytes of a free block as a free block of their own, if it has more.
+    /// Splits a free block if it has more than `size` bytes. Returns the free block of its first `size` bytes.
     pub(crate) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
         if self.blocks[id].size <= size {
             return Ok(id);
@@ -192,8 +199,8 @@ impl Heap {
         Ok(self.cut(id, span, &mut slots, Self::insert_free))
     }
 
-    /// Makes a span of a block a block of its own, for which two slots were reserved. What is left before and behind it is
-    /// handed to `rest`.
+    /// Makes a span of a block a block of its own, for which two slots were reserved. The parts before and behind it
+    /// are passed to `rest`.
     pub(super) fn cut(
         &mut self,
         id: BlockId,

@@ -18,7 +18,7 @@ use crate::ids::BlockId;
 
 const MANTISSA_BITS: u32 = 5;
 const PER_OCTAVE: usize = 1 << MANTISSA_BITS;
-/// Up to 2^42 units of 512 B (2 PiB) have bins of their own; what is larger shares the last.
+/// Up to 2^42 units of 512 B (2 PiB) have bins of their own; larger sizes share the last bin.
 const BINS: usize = 38 * PER_OCTAVE;
 const WORDS: usize = BINS / 64;
 
@@ -26,14 +26,14 @@ const WORDS: usize = BINS / 64;
 #[derive(Debug)]
 pub(crate) struct FreeIndex {
     roots: Box<[BlockId; BINS]>,
-    /// One bit a bin: it holds a block.
+    /// One bit for each bin: whether it holds a block.
     occupied: [u64; WORDS],
-    /// One bit a word of `occupied`: it is not 0.
+    /// One bit for each word of `occupied`: whether it is not 0.
     summary: u64,
     len: usize,
 }
 
-/// A place that holds a link: the root of a bin, or a child of a block.
+/// A place that holds a link: the root of a bin, or a child link of a block.
 #[derive(Clone, Copy)]
 enum Link {
     Root(usize),
@@ -42,19 +42,19 @@ enum Link {
 }
 
 impl FreeIndex {
-    /// Bytes of host memory behind the struct itself.
+    /// Bytes of host memory besides the struct itself.
     pub(crate) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
 
     pub(crate) fn new() -> Self {
         Self { roots: Box::new([BlockId::NONE; BINS]), occupied: [0; WORDS], summary: 0, len: 0 }
     }
 
-    /// How many blocks it holds.
+    /// Returns how many blocks it holds.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a block by its size and address, which must not change while it is in here.
+    /// Adds a block. Its size and address must not change while it is in the index.
     pub(crate) fn insert(&mut self, table: &mut BlockTable, id: BlockId) {
         let key = key_of(table, id);
         let bin = bin_of(key.0);
@@ -65,7 +65,7 @@ impl FreeIndex {
             at = self.get(table, link);
         }
         self.set(table, link, id);
-        // Split what stood here by the new key: the smaller blocks to its left, the larger to its right.
+        // Split the subtree found here by the new key: smaller blocks go to the left, larger ones to the right.
         let (mut smaller, mut larger) = (Link::Left(id), Link::Right(id));
         while at.is_some() {
             if key_of(table, at) < key {
@@ -85,7 +85,7 @@ impl FreeIndex {
         self.len += 1;
     }
 
-    /// Takes a block out. Whether it was in.
+    /// Removes a block. Returns whether it was in the index.
     pub(crate) fn remove(&mut self, table: &mut BlockTable, id: BlockId) -> bool {
         let key = key_of(table, id);
         let bin = bin_of(key.0);
@@ -124,18 +124,18 @@ impl FreeIndex {
         true
     }
 
-    /// The smallest block of at least `size` bytes, the lowest address among equals, or [`BlockId::NONE`].
+    /// Returns the smallest block of at least `size` bytes, the lowest address among equals, or [`BlockId::NONE`].
     pub(crate) fn best_fit(&self, table: &BlockTable, size: u64) -> BlockId {
         self.at_or_after(table, (size, 0))
     }
 
-    /// The next block in the order of size and address, or [`BlockId::NONE`].
+    /// Returns the next block in the order of size and address, or [`BlockId::NONE`].
     pub(crate) fn successor(&self, table: &BlockTable, id: BlockId) -> BlockId {
         let (size, address) = key_of(table, id);
         self.at_or_after(table, (size, address + 1))
     }
 
-    /// The last block in the order of size and address, or [`BlockId::NONE`].
+    /// Returns the last block in the order of size and address, or [`BlockId::NONE`].
     pub(crate) fn largest(&self, table: &BlockTable) -> BlockId {
         let Some(word) = 63u32.checked_sub(self.summary.leading_zeros()) else { return BlockId::NONE };
         let word = word as usize;
@@ -147,17 +147,17 @@ impl FreeIndex {
         at
     }
 
-    /// Every block, in the order of size and address. Allocates; not for the hot path.
+    /// Returns every block, in the order of size and address. Allocates; not for the hot path.
     pub(crate) fn in_order(&self, table: &BlockTable) -> Vec<BlockId> {
         let mut out = Vec::with_capacity(self.len);
         self.visit_from(table, 0, |id| out.push(id));
         out
     }
 
-    /// Visits every block of at least `size` bytes, in the order of size and address: each in constant time on average.
+    /// Visits every block of at least `size` bytes, in the order of size and address, each in constant time on average.
     /// Allocates; not for the hot path.
     pub(crate) fn visit_from(&self, table: &BlockTable, size: u64, mut visit: impl FnMut(BlockId)) {
-        // The blocks above the one at hand that come after it.
+        // The ancestors of the present block that come after it in the order.
         let mut above = Vec::new();
         let mut bin = bin_of(size);
         loop {
@@ -203,7 +203,7 @@ impl FreeIndex {
         at
     }
 
-    /// The first bin behind `bin` that holds a block.
+    /// Returns the first bin behind `bin` that holds a block.
     fn next_occupied(&self, bin: usize) -> Option<usize> {
         let word = bin / 64;
         let rest = self.occupied[word] & (!0u64 << (bin % 64) << 1);
@@ -240,13 +240,13 @@ fn key_of(table: &BlockTable, id: BlockId) -> (u64, u64) {
     (block.size, block.address)
 }
 
-/// A hash of the id, so that trees are balanced whatever the order of frees.
+/// Returns a hash of the id, so that trees are balanced whatever the order of frees.
 fn priority(id: BlockId) -> u32 {
     let x = id.0.wrapping_mul(0x9E37_79B1);
     x ^ (x >> 15)
 }
 
-/// Monotonic in size: a larger block never has a lower bin.
+/// Returns the bin of a size. It is monotonic: a larger block never has a lower bin.
 fn bin_of(size: u64) -> usize {
     let units = size / MIN_BLOCK;
     if units < PER_OCTAVE as u64 {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted set: the same answers after any sequence of inserts and removes.
+        /// Compares with a sorted set: the answers are the same after any sequence of inserts and removes.
         #[test]
         fn agrees_with_a_sorted_set(ops in proptest::collection::vec((0u8..4, 1u64..5000, 0u64..40), 1..400)) {
             let mut table = BlockTable::new();

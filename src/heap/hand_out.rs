@@ -9,13 +9,13 @@ use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Heap {
-    /// Hands out a block that is not in the free index any more; a large enough rest goes back as a free block. Returns its
-    /// address.
+    /// Hands out a block that was taken out of the free index. A rest that is large enough goes back as a free block.
+    /// Returns the address of the block.
     pub(crate) fn hand_out(&mut self, id: BlockId, request: &Request, rules: &FitRules) -> Result<u64> {
         let block = self.blocks[id];
         let Block { address, size, .. } = block;
         let was_split = block.is_split();
-        // As in PyTorch, only what lies free in a `malloc` segment counts as inactive split.
+        // As in PyTorch, only free memory of a `malloc` segment counts as inactive split.
         let counted = block.kind == Kind::Malloc;
         let class = request.class;
         let rest = size - request.size;
@@ -70,6 +70,7 @@ impl Heap {
     }
 
     /// Takes a live allocation out of the address table, on the way to freeing it.
+    #[inline]
     pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
         self.addresses.remove(&address).ok_or_else(|| not_live(address))
     }
@@ -80,7 +81,7 @@ impl Heap {
     }
 }
 
-/// Out of the way of every free that succeeds.
+/// Kept out of the code of every free that succeeds.
 #[cold]
 fn not_live(address: u64) -> Error {
     Error::InvalidAddress { address }

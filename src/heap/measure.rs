@@ -1,4 +1,4 @@
-//! How the memory is divided up: a walk over what is free, for [`Fragmentation`]. Changes nothing.
+//! How the memory is divided up: a walk over all free ranges, for [`Fragmentation`]. Changes nothing.
 
 use super::chunk_map::GRANULE;
 use super::pool::Pool;
@@ -9,12 +9,13 @@ use crate::report::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemor
 use crate::span::Span;
 
 impl Heap {
-    /// The longest free range of a pool.
+    /// Returns the longest free range of a pool.
     pub(crate) fn largest_in(&self, pool: PoolIndex) -> u64 {
         self.blocks[self.largest_free(pool)].size
     }
 
-    /// The division of the memory. `servable` says what a large pool's stream could be given for one request. O(free ranges).
+    /// Returns how the memory is divided up. `servable` gives the largest request that a large pool's stream could be
+    /// given. O(free ranges).
     pub(crate) fn measure(&self, sharing: Sharing, servable: impl Fn(PoolIndex) -> u64) -> Fragmentation {
         let allocated = self.counters.allocated_bytes.current();
         let pools: Vec<PoolMemory> =
@@ -47,7 +48,7 @@ impl Heap {
         if pool.free.len() == 0 {
             return None;
         }
-        let everyones = index.large() == self.idle;
+        let is_idle = index.large() == self.idle;
         let small = index.is_small();
         let mut memory = PoolMemory {
             owner: self.memory_owner(index),
@@ -62,15 +63,15 @@ impl Heap {
             let shared = match sharing {
                 _ if self.is_private(index) => false,
                 Sharing::Never | Sharing::Completed => false,
-                // A slab serves others only whole.
+                // A slab serves other streams only whole.
                 Sharing::Wait => !small || size == GRANULE,
             };
-            memory.stranded += if everyones || shared { 0 } else { size };
+            memory.stranded += if is_idle || shared { 0 } else { size };
         }
         Some(memory)
     }
 
-    /// Who may take what is free in a pool.
+    /// Returns who may take the free memory of a pool.
     pub(crate) fn memory_owner(&self, pool: PoolIndex) -> Owner {
         if pool.large() == self.idle {
             Owner::Everyone
@@ -85,7 +86,7 @@ impl Heap {
         pool.free.in_order(&self.blocks).into_iter().map(|id| self.blocks[id].size)
     }
 
-    /// Chunks of which a part is free, whoever may have it.
+    /// Adds the figures of chunks that are partly free, whoever may have the free part.
     fn measure_chunks(&self, out: &mut Fragmentation) {
         let Some(home) = &self.home else { return };
         out.chunks = home.chunks().count() as u64;
@@ -103,7 +104,7 @@ impl Heap {
         let mut counted = None;
         for span in free {
             let (start, end) = (span.start, span.end());
-            // Chunks between the first and the last that a span touches are wholly free.
+            // Chunks between the first and the last one of a span are wholly free.
             let first = home.chunk_at(start);
             let last = home.chunk_at(end - 1).filter(|(id, _)| first.is_none_or(|(first, _)| first != *id));
             for (id, chunk) in first.into_iter().chain(last) {

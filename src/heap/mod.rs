@@ -1,18 +1,19 @@
-//! The heap: segments, the blocks that tile them, and the pools whose free blocks serve requests. All that the hot path
-//! touches is here.
+//! The heap: segments, the blocks that tile them, and the pools whose free blocks serve requests. The hot path touches
+//! nothing else.
 //!
-//! Owns: every table of blocks, pools, segments, chunks and views, and the counters of them. The fields are private: whoever
-//! stands above reads through `&` and writes by verbs. The heap never calls the driver: backing does, and then tells the heap
-//! what it got.
+//! Owns: every table of blocks, pools, segments, chunks and views, and their counters. The fields are private: callers
+//! read through `&` and write by methods. The heap never calls the driver: `backing` does, and then notes the result in
+//! the heap.
 //!
 //! | file | owns |
 //! |---|---|
-//! | block, free_index, pool, chunk_map, views, counters | one table each; they know nothing of the heap |
-//! | hand_out, free | the two halves of the hot path |
-//! | segment | segments come, grow, shrink and go |
+//! | block, free_index, pool, chunk_map, views, counters | one table each; none of them knows the heap |
+//! | tables | [`Heap`] itself, and reading it |
+//! | segment, segments | segments, and how they come, grow, shrink and go |
+//! | hand_out, free, fit | the hot path |
 //! | stitched | blocks that are handed out through views |
-//! | stream_pools, private, own_segments, checkpoint | who has which pools |
-//! | notify, snapshot, measure, physical | what others are told |
+//! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
+//! | notify, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
 //! | check | the rules that always hold |
 
 mod block;

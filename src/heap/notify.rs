@@ -1,7 +1,7 @@
-//! What an observer is told: of blocks, of segments that come and go, and of memory that goes from one to another.
+//! The events that an observer gets: blocks, segments that come and go, and memory that moves between segments.
 //!
-//! PyTorch's viewer plays the history backwards from a snapshot. So each byte has to leave and to join segments in the
-//! history as it does in the snapshots before and after, and no block may be live where no segment is, at any event.
+//! PyTorch's viewer replays the history backwards from a snapshot. So each byte must leave and join segments in the
+//! history as it does in the snapshots before and after, and a block may be live only inside a segment, at every event.
 
 use super::block::Kind;
 use super::snapshot::Shown;
@@ -12,7 +12,7 @@ use crate::span::Span;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Heap {
-    /// A free block is of another pool from now on.
+    /// Assigns a free block to another pool.
     pub(crate) fn assign(&mut self, id: BlockId, pool: PoolIndex) {
         let before = std::mem::replace(&mut self.blocks[id].pool, pool);
         if self.observer.is_some() {
@@ -20,7 +20,8 @@ impl Heap {
         }
     }
 
-    /// Says that a block which is not live came from another pool, where snapshots show it in another segment.
+    /// Reports that a block which is not live came from another pool, if snapshots show that pool's memory in another
+    /// segment.
     pub(super) fn notify_moved(&mut self, id: BlockId, before: PoolIndex) {
         let (kind, pool, span) = (self.blocks[id].kind, self.blocks[id].pool, self.blocks[id].span());
         if before != pool && self.shown(kind, before) != self.shown(kind, pool) {
@@ -29,7 +30,7 @@ impl Heap {
         }
     }
 
-    /// Says that a range came to a segment or left it.
+    /// Reports that a range joined a segment or left it.
     pub(super) fn notify_range(&mut self, action: Action, kind: Kind, span: Span, pool: PoolIndex) {
         if self.observer.is_some() {
             let Shown { stream, pool, .. } = self.shown(kind, pool);
@@ -37,7 +38,7 @@ impl Heap {
         }
     }
 
-    /// Says what happened to a block of a pool, or to a request.
+    /// Reports what happened to a block of a pool, or to a request.
     pub(crate) fn notify(&mut self, action: Action, span: Span, pool: PoolIndex) {
         if self.observer.is_none() {
             return;
@@ -48,7 +49,7 @@ impl Heap {
 
     fn send(&mut self, event: Event) {
         let Some(observer) = &mut self.observer else { return };
-        // It is the program's code, called halfway through a change: a panic must not end the change there.
+        // The observer is the program's code, called in the middle of a change: a panic in it must not end that change.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.event(&event))) {
             tracing::error!(action = event.action.name(), "the observer panicked; it is told nothing more");
             let observer = self.observer.take();

@@ -1,4 +1,4 @@
-//! The memory behind a live block, as the driver knows it.
+//! The physical memory of a live block, as the driver knows it.
 
 use super::block::Kind;
 use super::segment::Backing;
@@ -6,11 +6,11 @@ use super::tables::Heap;
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Handle};
 
-/// Physical memory that a block lies in, and where in it.
+/// The physical memory that a block lies in, and the block's offset in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PhysicalSpan {
     pub(crate) memory: Physical,
-    /// Bytes from its beginning to the block.
+    /// Bytes from the beginning of the memory to the block.
     pub(crate) offset: u64,
 }
 
@@ -18,14 +18,14 @@ pub(crate) struct PhysicalSpan {
 pub(crate) enum Physical {
     /// Handles whose memory lies one behind the other, with the bytes of each.
     Handles(Vec<(Handle, u64)>),
-    /// What `malloc` gave at this address.
+    /// Memory of `malloc`, by its address.
     Plain(u64),
 }
 
 const GONE: Error = Error::Internal("a live block without memory");
 
 impl Heap {
-    /// No more handles than the block touches.
+    /// Returns the physical memory of a live block, with no more handles than the block touches.
     pub(crate) fn physical(&self, id: BlockId) -> Result<PhysicalSpan> {
         let block = &self.blocks[id];
         let (start, end) = (block.address, block.end());
@@ -64,8 +64,8 @@ impl Heap {
     }
 }
 
-/// Of what lies one behind the other from `address` on, that which `[start, end)` touches. A part without a handle must lie
-/// outside.
+/// Returns the handles that `[start, end)` touches, of parts that lie one behind the other from `address` on. Parts
+/// without a handle must lie outside.
 fn touched(
     mut address: u64,
     parts: impl Iterator<Item = (Option<Handle>, u64)>,

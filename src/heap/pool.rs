@@ -1,6 +1,6 @@
 //! A pool: the free blocks that requests of one stream and one class may take.
 //!
-//! Owns: [`Pool`], and the table of all pools. A pool does not know what its blocks are for.
+//! Owns: [`Pool`], and the table of all pools. A pool does not know what its blocks are used for.
 
 use super::free_index::FreeIndex;
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
@@ -11,26 +11,26 @@ use std::ops::{Index, IndexMut};
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) stream: StreamId,
-    /// Whether it is part of a private pool, or of nothing any more.
+    /// Whether the pool is part of a private pool, or is vacant.
     pub(crate) private: bool,
     pub(crate) class: Class,
     pub(crate) free: FreeIndex,
     /// Unmapped blocks by address.
     pub(crate) unmapped: BTreeSet<(u64, BlockId)>,
-    /// The epoch of its stream that is open: what `freed_at` of free blocks at home counts.
+    /// The open epoch of its stream. `freed_at` of free blocks at home counts these.
     pub(crate) epoch: u64,
-    /// Whether anything was freed in it.
+    /// Whether anything was freed in the open epoch.
     pub(crate) freed_in_epoch: bool,
-    /// Bytes that the program freed on its stream since an epoch was last ended for being long.
+    /// Bytes that the program freed on its stream since an epoch was last ended because it was long.
     pub(crate) freed_bytes: u64,
     /// The first epoch that the GPU has not passed yet.
     pub(crate) passed: u64,
-    /// Of a private pool: whether memory that lies free was used outside of the capture that is under way, so that only
-    /// this stream may take it.
+    /// For a private pool: whether some of its free memory was used outside of the present capture, so that only this
+    /// stream may take it.
     pub(crate) in_stream_order: bool,
-    /// Whether its stream is no more, and all that it was given is done.
+    /// Whether its stream has ended and all work of the stream is done.
     pub(crate) ended: bool,
-    /// What tells its stream from others that get the same handle, where the driver tells.
+    /// A number that tells the stream from other streams with the same handle, if the driver gives one.
     pub(crate) number: Option<u64>,
 }
 
@@ -53,12 +53,12 @@ impl Pool {
     }
 }
 
-/// Every pool, in pairs: large, small.
+/// Every pool, in pairs of a large one and a small one.
 #[derive(Debug, Default)]
 pub(super) struct Pools(Vec<Pool>);
 
 impl Pools {
-    /// How many there are.
+    /// Returns how many pools there are.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -70,13 +70,13 @@ impl Pools {
         large
     }
 
-    /// Every pool with its index.
+    /// Returns every pool with its index.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (PoolIndex, &Pool)> {
         let indices = self.large().flat_map(|large| [large, large.small()]).collect::<Vec<_>>();
         indices.into_iter().zip(&self.0)
     }
 
-    /// The large pool of each pair.
+    /// Returns the large pool of each pair.
     pub(super) fn large(&self) -> impl DoubleEndedIterator<Item = PoolIndex> + use<> {
         (0..self.0.len() / 2).map(PoolIndex::of_pair)
     }

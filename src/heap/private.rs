@@ -1,12 +1,12 @@
-//! The memory of private pools: kept apart from all other, and pinned until the pool is released.
+//! The memory of private pools. It is kept apart from all other memory, and pinned until the pool is released.
 //!
-//! Owns: the pools of each private pool, one pair for each stream, and how their memory comes back to all.
+//! Owns: the pools of each private pool, one pair for each stream, and how their memory becomes public again.
 //!
 //! ```text
 //! private pool (0, 7)   stream A: large, small    stream B: large, small    an older pair of A
 //! ```
-//! A captured request may be replayed on any stream, so it takes nothing that is free in stream order only. Where its
-//! pair holds such memory, the pair is put aside and a new one begun; [`Heap::join_pairs`] brings them together once the
+//! A captured request may be replayed on any stream, so it takes no memory that is free in stream order only. If its
+//! pair holds such memory, the pair is set aside and a new one is begun; [`Heap::join_pairs`] joins them once the
 //! stream has passed.
 
 use super::block::{Block, Kind, State};
@@ -17,7 +17,7 @@ use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::pool::PoolStats;
 
 impl Heap {
-    /// Whether a pool is part of a private pool, or of nothing.
+    /// Returns whether a pool is part of a private pool, or vacant.
     pub(crate) fn is_private(&self, pool: PoolIndex) -> bool {
         self.pools[pool].private
     }
@@ -87,20 +87,20 @@ impl Heap {
         }
     }
 
-    /// A block is being freed. If it is of a private pool, and was handed out or is freed outside of captures, work of its
-    /// stream may still use it, and no graph may take it. What one capture has handed out and another frees may be taken, as
-    /// in PyTorch: graphs that share a pool are launched in the order of their captures, one after the other.
+    /// Notes that a block is being freed. A block of a private pool that was handed out or is freed outside of captures
+    /// may still be in use by its stream, so no graph may take it. A block that one capture has handed out and another
+    /// frees may be taken, as in PyTorch: graphs that share a pool are launched in the order of their captures.
     pub(crate) fn freed_privately(&mut self, id: BlockId) {
         let block = self.blocks[id];
         let capture = self.private.get(self.owner_of(block.pool)).map_or(0, |pool| pool.capture);
         let pool = &mut self.pools[block.pool.large()];
-        // A stream that has ended gives its memory no order.
+        // Memory of a stream that has ended is in no stream order.
         if pool.private && !pool.ended && (block.capture == 0 || capture == 0) {
             pool.in_stream_order = true;
         }
     }
 
-    /// Returns the streams on which memory of a private pool lies free in stream order only.
+    /// Returns the streams of a private pool that have memory free in stream order only.
     pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Vec<StreamId> {
         let open = |pair: &&PrivatePair| pair.owner == owner && self.pools[pair.large].in_stream_order;
         let mut streams: Vec<_> = self.private_pairs.iter().filter(open).map(|pair| pair.stream).collect();
@@ -109,7 +109,8 @@ impl Heap {
         streams
     }
 
-    /// The GPU has passed all that a stream was given: of a private pool, what lies free on it serves captures too.
+    /// Joins the pairs of one stream of a private pool. The GPU has passed all work of the stream, so its free memory
+    /// serves captures too.
     pub(crate) fn join_pairs(&mut self, owner: PoolId, stream: StreamId) {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
         let pairs: Vec<PoolIndex> = self.private_pairs.iter().filter(of_stream).map(|pair| pair.large).collect();
@@ -121,8 +122,8 @@ impl Heap {
         self.pools[newest].in_stream_order = false;
     }
 
-    /// The memory of a private pool that was released becomes that of its streams, where others may take it as they take
-    /// any other: at once if the device has `passed`. Live blocks go on as any other.
+    /// Moves the memory of a released private pool to the public pools of its streams, where others may take it like
+    /// any other: at once if the device has `passed`. Live blocks are freed like any other.
     pub(crate) fn merge_private_pool(&mut self, owner: PoolId, passed: bool) {
         let pairs: Vec<_> = self.private_pairs.extract_if(.., |pair| pair.owner == owner).collect();
         for PrivatePair { stream, large, .. } in pairs {
@@ -130,7 +131,7 @@ impl Heap {
             let known = self.pool_of.contains_key(&stream);
             let to = self.stream_pool(stream);
             let pool = &mut self.pools[to];
-            // What is left of an ended stream does not bring it back.
+            // Leftover memory does not revive a stream that has ended.
             pool.ended = ended && (pool.ended || !known);
             self.move_pair(large, to, passed || ended);
         }
@@ -138,14 +139,14 @@ impl Heap {
         self.private.remove(owner);
     }
 
-    /// Everything in two pools, large and small, becomes part of two others.
+    /// Moves every block of two pools, large and small, to two others.
     fn move_pair(&mut self, from: PoolIndex, to: PoolIndex, passed: bool) {
         let of_pair = |(id, block): (BlockId, &Block)| (block.pool.large() == from).then_some(id);
         let blocks: Vec<BlockId> = self.blocks.iter().filter_map(of_pair).collect();
         for segment in self.segments.iter_mut().flatten().filter(|segment| segment.pool.large() == from) {
             segment.pool = to.of(segment.pool.class());
         }
-        // What is not free first: free blocks merge with their neighbours.
+        // Blocks that are not free are moved first, since free blocks merge with their neighbours.
         let (free, other): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|id| self.blocks[*id].state == State::Free);
         for id in other {
             let Block { address, pool, state, .. } = self.blocks[id];
@@ -168,7 +169,7 @@ impl Heap {
             }
             let id = self.hand_over(id, to.of(block.pool.class()));
             if block.pool.is_small() && block.kind == Kind::Home {
-                // Its other parts may have been in the pair that it came to.
+                // Its other parts may already be in the new pair.
                 self.return_slab(id);
             }
         }

@@ -1,7 +1,7 @@
 //! Private pools: memory that serves only requests made for the pool, as CUDA graphs need it.
 //!
-//! Owns: which private pools there are, who uses them, and which requests are routed to one. Their memory is the heap's
-//! (heap/private.rs). The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
+//! Owns: which private pools exist, who uses them, and which requests are routed to one. Their memory is in
+//! `private.rs`. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
 use super::segment_source::Segments;
@@ -25,40 +25,41 @@ pub struct Route {
 }
 
 impl Route {
-    /// Requests on the streams for which `covers` says so. It is asked in the thread that allocates, under the
-    /// allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is not routed.
+    /// Routes requests on the streams for which `covers` returns `true`. It is called in the thread that allocates,
+    /// under the allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is
+    /// not routed.
     pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
         Self { covers: Box::new(covers), captures: false }
     }
 
-    /// Requests on one stream.
+    /// Routes requests on one stream.
     #[must_use]
     pub fn stream(stream: StreamId) -> Self {
         Self::when(move |of| of == stream)
     }
 
-    /// Requests of the calling thread, whatever their stream.
+    /// Routes requests of the calling thread, on any stream.
     #[must_use]
     pub fn this_thread() -> Self {
         let thread = thread::current().id();
         Self::when(move |_| thread::current().id() == thread)
     }
 
-    /// From begin to end a stream may be being captured: until the end the allocator makes no call that a capture
-    /// forbids, in any thread.
+    /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
+    /// that a capture forbids, in any thread.
     #[must_use]
     pub fn capturing(self) -> Self {
         Self { captures: true, ..self }
     }
 
-    /// Whether a stream capture is under way from begin to end.
+    /// Returns whether a stream capture is under way from begin to end.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
         self.captures
     }
 
     fn covers(&self, stream: StreamId) -> bool {
-        // It is the program's code, called halfway through a request.
+        // `covers` is the program's code, called in the middle of a request.
         catch_unwind(AssertUnwindSafe(|| (self.covers)(stream))).unwrap_or_else(|panic| {
             tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
             drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
@@ -79,47 +80,48 @@ pub(crate) struct PrivatePool {
     uses: u64,
     /// Whether a graph may use its memory.
     pub(crate) captured: bool,
-    /// Whether a block of it was freed while another stream was current, which may use it still.
+    /// Whether a block of it was freed while another stream was current, which may still use it.
     used_by_others: bool,
     /// The number of the capture that is under way for it; 0 is none.
     pub(crate) capture: u32,
-    /// Its own segments, where its memory does not come from the strategy.
+    /// Its own segments, if its memory does not come from the strategy.
     segments: Option<Segments>,
 }
 
 impl PrivatePool {
-    /// Whether its memory can become everyone's in the order of its own streams. Else the device has to pass.
+    /// Returns whether its memory can become public in the order of its own streams. Otherwise the device must pass
+    /// first.
     pub(crate) fn is_in_order(&self) -> bool {
         !self.captured && !self.used_by_others
     }
 }
 
-/// Every private pool, and what is routed where.
+/// Every private pool, and the routes to them.
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePools {
     pools: FxHashMap<PoolId, PrivatePool>,
-    /// In the order of their beginning.
+    /// In the order in which they were begun.
     routes: Vec<(PoolId, Route)>,
     /// How many of the routes capture.
     capturing: usize,
     /// How many captures were begun.
     captures: u32,
-    /// How many pools were given a number here.
+    /// How many pools got their number here.
     numbered: u64,
 }
 
 impl PrivatePools {
-    /// How many routes there are.
+    /// Returns how many routes there are.
     pub(crate) fn routes(&self) -> usize {
         self.routes.len()
     }
 
-    /// Whether a stream capture may be under way.
+    /// Returns whether a stream capture may be under way.
     pub(crate) fn capturing(&self) -> bool {
         self.capturing > 0
     }
 
-    /// Every pool, in the order of their ids.
+    /// Returns every pool, in the order of their ids.
     pub(crate) fn ids(&self) -> Vec<PoolId> {
         let mut ids: Vec<_> = self.pools.keys().copied().collect();
         ids.sort_unstable();
@@ -130,7 +132,7 @@ impl PrivatePools {
         self.pools.get(&id)
     }
 
-    /// A new pool, used once.
+    /// Creates a pool with one use. Returns its id.
     pub(crate) fn create(&mut self) -> PoolId {
         let id = loop {
             self.numbered += 1;
@@ -143,7 +145,7 @@ impl PrivatePools {
         id
     }
 
-    /// Uses the pool of that name once more, or makes it.
+    /// Adds one use to the pool of that id, which is made if it does not exist.
     pub(crate) fn open(&mut self, id: PoolId) -> Result<()> {
         if id == PoolId::NONE {
             return Err(Error::UnknownPool { pool: id });
@@ -152,19 +154,19 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// A pool that has nothing yet has segments of its own from now on.
+    /// Gives a pool that holds nothing segments of its own.
     pub(crate) fn set_segments(&mut self, id: PoolId, segments: Segments) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.segments = Some(segments);
         }
     }
 
-    /// Whether any pool has segments of its own.
+    /// Returns whether any pool has segments of its own.
     pub(crate) fn has_segmented(&self) -> bool {
         self.pools.values().any(|pool| pool.segments.is_some())
     }
 
-    /// The segments of a pool that has its own.
+    /// Returns the segments of a pool, if it has its own.
     pub(crate) fn segments(&self, id: PoolId) -> Option<&Segments> {
         self.pools.get(&id)?.segments.as_ref()
     }
@@ -173,12 +175,12 @@ impl PrivatePools {
         self.pools.get_mut(&id)?.segments.as_mut()
     }
 
-    /// The allocator is at its end: sources whose memory may be in use are never dropped.
+    /// Leaks the sources at the end of the allocator: a source whose memory may be in use is never dropped.
     pub(crate) fn leak_sources(&mut self) {
         self.pools.values_mut().filter_map(|pool| pool.segments.as_mut()).for_each(Segments::leak);
     }
 
-    /// A pool that is used.
+    /// Returns a pool that has a use.
     pub(crate) fn used(&mut self, id: PoolId) -> Result<&mut PrivatePool> {
         self.pools.get_mut(&id).filter(|pool| pool.uses > 0).ok_or(Error::UnknownPool { pool: id })
     }
@@ -189,30 +191,30 @@ impl PrivatePools {
         if exists { Ok(()) } else { Err(Error::UnknownPool { pool: id }) }
     }
 
-    /// Uses the pool once more.
+    /// Adds one use to the pool.
     pub(crate) fn retain(&mut self, id: PoolId) -> Result<()> {
         self.used(id)?.uses += 1;
         Ok(())
     }
 
-    /// Uses the pool once less.
+    /// Ends one use of the pool.
     pub(crate) fn release(&mut self, id: PoolId) -> Result<()> {
         self.used(id)?.uses -= 1;
         Ok(())
     }
 
-    /// Refuses what [`Self::begin`] would not take.
+    /// Refuses a pool that [`Self::begin`] would refuse.
     pub(crate) fn may_begin(&mut self, id: PoolId) -> Result<()> {
         self.used(id)?;
         if self.is_routed(id) { Err(Error::PoolRouted { pool: id }) } else { Ok(()) }
     }
 
-    /// Routes requests to a pool, before all routes that are there.
+    /// Routes requests to a pool. The new route precedes all earlier ones.
     pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<()> {
         self.may_begin(id)?;
         if route.captures {
             self.capturing += 1;
-            // 0 stands for none.
+            // 0 means no capture.
             self.captures = self.captures.checked_add(1).unwrap_or(1);
             let capture = self.captures;
             self.used(id)?.capture = capture;
@@ -221,7 +223,7 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Ends the route to a pool, also of one that was released meanwhile.
+    /// Ends the route to a pool, even if the pool was released meanwhile.
     pub(crate) fn end(&mut self, id: PoolId) -> Result<()> {
         let not_routed = if self.pools.contains_key(&id) {
             Error::PoolNotRouted { pool: id }
@@ -243,26 +245,27 @@ impl PrivatePools {
         self.routes.iter().any(|(of, _)| *of == id)
     }
 
-    /// The pool to which a request of the calling thread on `stream` goes: that of the route begun last which covers it.
+    /// Returns the pool to which a request of the calling thread on `stream` goes. Of several routes that cover it, the
+    /// one begun last counts.
     pub(crate) fn route_of(&self, stream: StreamId) -> Option<PoolId> {
         self.routes.iter().rev().find(|(_, route)| route.covers(stream)).map(|(id, _)| *id)
     }
 
-    /// A block of the pool was handed out in a capture.
+    /// Notes that a block of the pool was handed out in a capture.
     pub(crate) fn set_captured(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.captured = true;
         }
     }
 
-    /// A block of the pool is freed while another stream than its own is current.
+    /// Notes that a block of the pool is freed while another stream than its own is current.
     pub(crate) fn set_used_by_others(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.used_by_others = true;
         }
     }
 
-    /// The pools that nobody uses any more and nothing is routed to.
+    /// Returns the pools that have no use and no route left.
     pub(crate) fn released(&self) -> Vec<PoolId> {
         let released = |(id, pool): (&PoolId, &PrivatePool)| (pool.uses == 0 && !self.is_routed(*id)).then_some(*id);
         self.pools.iter().filter_map(released).collect()
@@ -273,14 +276,14 @@ impl PrivatePools {
         self.pools.remove(&id);
     }
 
-    /// Uses and routes, for statistics.
+    /// Returns the uses and routes of a pool.
     pub(crate) fn stats(&self, id: PoolId) -> Result<PoolStats> {
         let pool = self.get(id).ok_or(Error::UnknownPool { pool: id })?;
         let routed = self.is_routed(id);
         Ok(PoolStats { uses: pool.uses, routed, captured: pool.captured, ..PoolStats::default() })
     }
 
-    /// Nobody will ask for anything any more: every pool that no graph can use is as if released.
+    /// Releases every pool that no graph can use, at the end of the allocator.
     pub(crate) fn close(&mut self) {
         self.routes.clear();
         for pool in self.pools.values_mut().filter(|pool| !pool.captured) {

@@ -3,7 +3,7 @@
 use crate::ids::{BlockId, Handle, PoolIndex};
 use crate::span::Span;
 
-/// What stands behind a segment's addresses.
+/// How the addresses of a segment get memory.
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// One `malloc`.
@@ -20,6 +20,6 @@ pub(crate) struct Segment {
     pub(crate) span: Span,
     pub(crate) pool: PoolIndex,
     pub(crate) backing: Backing,
-    /// The block at its first byte. Splits and merges keep the name of the lower block, so it never changes.
+    /// The block at its first byte. It never changes, because splits and merges keep the id of the lower block.
     pub(crate) head: BlockId,
 }

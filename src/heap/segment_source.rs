@@ -1,50 +1,51 @@
 //! Where the memory of a private pool comes from when it does not come from the allocator's strategy.
 //!
-//! Owns: the [`SegmentSource`] trait, and [`Segments`], which a private pool is opened with. Taking segments and giving
-//! them back is strategy/segmented.rs's, the pool itself pools.rs's.
+//! Owns: the [`SegmentSource`] trait, and [`Segments`], which a private pool is opened with. `backing/segments.rs`
+//! takes segments and gives them back; the pool itself is in `private_pools.rs`.
 
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Gives a private pool its memory, segment by segment, in the place of `cudaMalloc` and `cudaFree`: memory that a library
-/// has registered, that other devices or hosts can reach, that lies in a file. What PyTorch calls the allocator of a
-/// `MemPool`.
+/// A source of memory for a private pool, segment by segment, in the place of `cudaMalloc` and `cudaFree`: memory that
+/// a library has registered, that other devices or hosts can reach, or that lies in a file. PyTorch calls this the
+/// allocator of a `MemPool`.
 ///
-/// It is called under the allocator's lock, by the thread whose request it is: it must not call the allocator, which would
-/// wait for itself for ever, nor wait for a thread that may. During a stream capture it is called in relaxed capture mode,
-/// so that it may call `cudaMalloc` and its kin. Where it panics, it counts as having failed.
+/// It is called under the allocator's lock, by the thread that makes the request: it must not call the allocator, which
+/// would deadlock, nor wait for a thread that may. During a stream capture it is called in relaxed capture mode, so
+/// that it may call `cudaMalloc` and similar functions. A panic counts as a failure.
 ///
-/// It is dropped when the pool has ended and the last of its segments went back, under the lock too. Where an allocator is
-/// dropped while some of its segments are in use, it is not dropped at all.
+/// It is dropped under the lock, when the pool has ended and the last of its segments went back. If an allocator is
+/// dropped while some of the segments are in use, the source is not dropped at all.
 pub trait SegmentSource: Send {
-    /// A segment of `size` bytes: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB. The address
-    /// of its first byte, a multiple of 512, at which no memory lies that the allocator has already.
+    /// Returns the address of a new segment of `size` bytes: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a
+    /// multiple of 2 MiB. The address must be a multiple of 512, and the allocator must not hold any of these addresses
+    /// already.
     ///
     /// # Errors
-    /// [`SourceError::OutOfMemory`], whereupon the allocator gives back what it can and asks once more or twice;
-    /// [`SourceError::Failed`], which ends the request.
+    /// [`SourceError::OutOfMemory`]: the allocator gives back what it can and asks once or twice more.
+    /// [`SourceError::Failed`]: the request fails.
     fn malloc(&mut self, size: u64) -> Result<u64, SourceError>;
 
-    /// Takes back a whole segment that it gave. Everything that used it is done.
+    /// Takes back a whole segment that this source gave. All work that used it is done.
     ///
     /// # Errors
     /// [`SourceError::Failed`]: the allocator keeps the segment, and tries again when it next gives memory back.
     fn free(&mut self, address: u64, size: u64) -> Result<(), SourceError>;
 }
 
-/// Why a source did not do what it was asked for.
+/// Why a source failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceError {
-    /// It has too little memory.
+    /// The source has too little memory.
     OutOfMemory,
     /// Something else, in words.
     Failed(String),
 }
 
-/// The memory of a private pool that has segments of its own ([`Allocator::open_pool_with`]). They are cached and split as
-/// the strategy `caching` does, whatever the allocator's strategy: never stitched, never mapped or unmapped. When the pool
-/// has ended, they go back where they came from, and serve nobody else.
+/// The memory of a private pool that has segments of its own ([`Allocator::open_pool_with`]). They are cached and split
+/// as the strategy `caching` does it, whatever the allocator's strategy is: never stitched, never mapped or unmapped.
+/// When the pool has ended, they go back to where they came from, and serve no other pool.
 ///
 /// [`Allocator::open_pool_with`]: crate::Allocator::open_pool_with
 pub struct Segments {
@@ -64,7 +65,8 @@ impl Segments {
         Self { source: None, unsplit: false }
     }
 
-    /// The same, of which each is one block: what a request leaves of it serves no other. PyTorch's `no_split`.
+    /// Keeps each segment one block: the rest that a request leaves serves no other request. This is PyTorch's
+    /// `no_split`.
     #[must_use]
     pub fn unsplit(mut self) -> Self {
         self.set_unsplit();
@@ -87,13 +89,13 @@ impl Segments {
         self.source.is_some()
     }
 
-    /// The source is never dropped.
+    /// Leaks the source, so that it is never dropped.
     pub(crate) fn leak(&mut self) {
         mem::forget(self.source.take());
     }
 }
 
-/// It is the program's code, under the allocator's lock.
+/// The source is the program's code, and is dropped under the allocator's lock.
 impl Drop for Segments {
     fn drop(&mut self) {
         let source = self.source.take();
@@ -116,7 +118,7 @@ impl fmt::Debug for Segments {
     }
 }
 
-/// A call of a source, which is the program's code: a panic is a failure.
+/// Calls a source, which is the program's code. A panic counts as a failure.
 pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));

@@ -1,4 +1,4 @@
-//! Segments come, grow, shrink and go: what backing tells the heap of the memory it got and gave back.
+//! Segments come, grow, shrink and go: `backing` notes here which memory it got and gave back.
 
 use super::block::{Block, Kind, Slots, State};
 use super::chunk_map::{Chunk, ChunkMap};
@@ -10,18 +10,18 @@ use crate::ids::{BlockId, ChunkId, Class, Handle, PoolIndex, SegmentId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// What a part of a segment without memory is filled with.
+/// Memory that a part of a segment gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewMemory {
-    /// The unmapped block that it is a part of.
+    /// The unmapped block that the span is a part of.
     pub(crate) room: BlockId,
     pub(crate) span: Span,
-    /// The pool whose requests it serves.
+    /// The pool whose requests the memory serves.
     pub(crate) pool: PoolIndex,
 }
 
 impl Heap {
-    /// A segment that the driver gave by `malloc`: one block, not yet in the free index.
+    /// Adds a segment that the driver gave by `malloc`. Returns its one block, which is not in the free index yet.
     pub(crate) fn add_malloc_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
         let id = self.add_segment(pool, span, Backing::Malloc, slots);
         let class = pool.class();
@@ -35,7 +35,7 @@ impl Heap {
         id
     }
 
-    /// A reservation in which nothing is mapped yet: one unmapped block.
+    /// Adds a reservation in which nothing is mapped. Returns its one unmapped block.
     pub(crate) fn add_expandable_segment(
         &mut self,
         pool: PoolIndex,
@@ -48,7 +48,7 @@ impl Heap {
         id
     }
 
-    /// The reservation that is home: nothing in it is mapped yet.
+    /// Adds the reservation of home, in which nothing is mapped.
     pub(crate) fn add_home(&mut self, span: Span, slots: &mut Slots) {
         let id = self.add_segment(self.idle, span, Backing::Home, slots);
         self.pools[self.idle].unmapped.insert((span.start, id));
@@ -72,18 +72,18 @@ impl Heap {
         head
     }
 
-    /// Says that a `malloc` segment is about to go back, whose only block is free: a library that has registered the memory
-    /// must let go of it first. PyTorch says so too.
-    pub(crate) fn malloc_segment_goes(&mut self, id: BlockId) {
+    /// Reports that a `malloc` segment, whose only block is free, is about to be given back: a library that has
+    /// registered the memory must deregister it first. PyTorch reports it at the same time.
+    pub(crate) fn notify_segment_free(&mut self, id: BlockId) {
         self.notify(Action::SegmentFree, self.blocks[id].span(), self.blocks[id].pool);
     }
 
-    /// Takes back what [`Self::malloc_segment_goes`] said: it could not be given back.
-    pub(crate) fn malloc_segment_stays(&mut self, id: BlockId) {
+    /// Undoes the report of [`Self::notify_segment_free`]: the segment could not be given back.
+    pub(crate) fn notify_segment_kept(&mut self, id: BlockId) {
         self.notify(Action::SegmentAlloc, self.blocks[id].span(), self.blocks[id].pool);
     }
 
-    /// Forgets a `malloc` segment that was said to go: the driver has it back.
+    /// Removes a `malloc` segment that was given back to the driver. Its release was reported before.
     pub(crate) fn remove_malloc_segment(&mut self, id: BlockId) {
         let Block { size, pool, segment, .. } = self.blocks[id];
         let class = pool.class();
@@ -97,14 +97,14 @@ impl Heap {
         }
     }
 
-    /// Forgets an expandable segment of which nothing is mapped: its addresses are given back.
+    /// Removes an expandable segment in which nothing is mapped, and whose addresses were given back.
     pub(crate) fn remove_expandable_segment(&mut self, id: BlockId) {
         let Block { address, pool, segment, .. } = self.blocks[id];
         self.pools[pool].unmapped.remove(&(address, id));
         self.remove_segment(id, segment);
     }
 
-    /// Forgets home, in which nothing lies: its addresses are given back.
+    /// Removes home, whose addresses were given back.
     pub(crate) fn remove_home(&mut self) {
         if let Some(home) = self.home.take() {
             self.remove_expandable_segment(self.head_of(home.segment));
@@ -123,8 +123,8 @@ impl Heap {
         self.segment(segment).map_or(BlockId::NONE, |segment| segment.head)
     }
 
-    /// A part of an unmapped block has memory now. It merges with its free neighbours. Returns the block that is left, which
-    /// is in the free index. Two slots were reserved for it.
+    /// Notes that a part of an unmapped block has memory. It merges with its free neighbours. Returns the block that
+    /// remains, which is in the free index. Two slots were reserved for it.
     pub(crate) fn mapped(&mut self, memory: NewMemory, slots: &mut Slots) -> BlockId {
         let NewMemory { room, span, pool } = memory;
         let gone = self.blocks[room];
@@ -133,7 +133,7 @@ impl Heap {
             let Block { address, pool, .. } = heap.blocks[rest];
             heap.pools[pool].unmapped.insert((address, rest));
         });
-        // Memory that nobody has used is idle from the start.
+        // Memory that was never used is idle from the start.
         self.blocks[new].freed_at = 0;
         self.blocks[new].pool = pool;
         self.blocks[new].state = State::Free;
@@ -145,8 +145,8 @@ impl Heap {
         new
     }
 
-    /// A part of a free block has no memory any more. What is left before and behind it stays free. Two slots were reserved
-    /// for it.
+    /// Notes that a part of a free block lost its memory. The parts before and behind it stay free. Two slots were
+    /// reserved for them.
     pub(crate) fn unmapped(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
         let Block { pool, segment, .. } = self.blocks[id];
         self.take_free(id);
@@ -174,10 +174,10 @@ impl Heap {
         id
     }
 
-    /// Notes the handles of units of an expandable segment that are mapped now, from an address on.
+    /// Notes the handles of units of an expandable segment that were mapped from `address` on.
     ///
     /// # Errors
-    /// The block is no part of an expandable segment. Nothing has changed.
+    /// The block is not part of an expandable segment. Nothing has changed.
     pub(crate) fn note_units(&mut self, block: BlockId, address: u64, handles: &[Option<Handle>]) -> Result<()> {
         const NOT_EXPANDABLE: Error = Error::Internal("a block of a segment that cannot grow");
         let segment = self.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
@@ -193,7 +193,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Returns the handle of a unit of an expandable segment, while it has one.
+    /// Returns the handle of a unit of an expandable segment, if it has one.
     pub(crate) fn unit_handle(&self, segment: SegmentId, unit: u64) -> Option<Handle> {
         match &self.segment(segment)?.backing {
             Backing::Expandable { units, .. } => units.get(unit as usize).copied().flatten(),
@@ -201,7 +201,7 @@ impl Heap {
         }
     }
 
-    /// A unit's handle is released; its memory goes back with its last mapping.
+    /// Notes that a unit's handle was released. Its memory goes back with its last mapping.
     pub(crate) fn unit_released(&mut self, segment: SegmentId, unit: u64) {
         if let Some(Backing::Expandable { units, .. }) = self.segment_mut(segment).map(|segment| &mut segment.backing)
             && let Some(handle) = units.get_mut(unit as usize)
@@ -210,7 +210,7 @@ impl Heap {
         }
     }
 
-    /// Puts a chunk in its place at home, where it is not mapped yet.
+    /// Adds a chunk at its place at home, where it is not mapped yet.
     ///
     /// # Errors
     /// There is no home. Nothing has changed.
@@ -219,7 +219,7 @@ impl Heap {
         Ok(home.add_chunk(chunk))
     }
 
-    /// A chunk is mapped at its place.
+    /// Notes that a chunk was mapped at its place.
     pub(crate) fn chunk_mapped(&mut self, chunk: Chunk) {
         if let Some(home) = &mut self.home {
             home.mapped(chunk);
@@ -227,8 +227,8 @@ impl Heap {
         }
     }
 
-    /// Forgets the chunks of a span inside a free block, whose memory is about to go back: they are unmapped already. Two
-    /// slots were reserved for it.
+    /// Removes the chunks of a span inside a free block. They are unmapped already, and their memory is about to go
+    /// back. Two slots were reserved for the parts of the block.
     pub(crate) fn remove_chunks(&mut self, block: BlockId, span: Span, slots: &mut Slots) {
         let Some(home) = &mut self.home else { return };
         let mut at = span.start;
@@ -240,13 +240,14 @@ impl Heap {
         self.unmapped(block, span, slots);
     }
 
-    /// Units of an expandable segment that lie in a free block are unmapped. Two slots were reserved for it.
+    /// Notes that units of an expandable segment, which lie in a free block, were unmapped. Two slots were reserved for
+    /// the parts of the block.
     pub(crate) fn unmapped_units(&mut self, block: BlockId, span: Span, count: u64, slots: &mut Slots) {
         self.counters.mappings -= count;
         self.unmapped(block, span, slots);
     }
 
-    /// A failed growth holds `now` bytes that are part of no block, and held `before`.
+    /// Notes the bytes that failed growths hold outside of all blocks: `now` instead of `before`.
     pub(crate) fn pending_rollback(&mut self, class: Class, now: u64, before: u64) {
         self.pending_rollback[class as usize] += now;
         self.pending_rollback[class as usize] -= before;
@@ -254,8 +255,8 @@ impl Heap {
         self.counters.reserved_bytes.sub(class, before.saturating_sub(now));
     }
 
-    /// Refuses addresses that no driver gives out, or that belong to a segment already. They are not given back either:
-    /// they may be someone's.
+    /// Refuses addresses that no driver gives out, or that belong to a segment already. The caller does not give them
+    /// back either, since someone else may use them.
     pub(crate) fn check_answer(&self, call: Call, span: Span, alignment: u64) -> DriverResult<()> {
         if self.may_begin_at(span, alignment) {
             return Ok(());
@@ -265,12 +266,12 @@ impl Heap {
         Err(DriverError::new(call, Status::UNKNOWN, detail))
     }
 
-    /// Whether these can be addresses, and none of them is part of a segment.
+    /// Returns whether these can be addresses that no segment has.
     pub(crate) fn may_begin_at(&self, span: Span, alignment: u64) -> bool {
         let Span { start, size } = span;
         if start == 0 || !start.is_multiple_of(alignment) || start.checked_add(size).is_none() {
             return false;
         }
-        !self.segments.iter().flatten().any(|other| other.span.meets(&span).is_some())
+        !self.segments.iter().flatten().any(|other| other.span.intersection(&span).is_some())
     }
 }

@@ -1,4 +1,4 @@
-//! The heap as its users see it in a snapshot. What they see changing, `notify.rs` tells.
+//! The heap as a snapshot shows it. `notify.rs` reports the changes of it.
 
 use super::block::{Block, Kind, State};
 use super::segment::{Backing, Segment};
@@ -6,38 +6,39 @@ use super::tables::Heap;
 use crate::ids::{Class, PoolId, PoolIndex, StreamId};
 use crate::report::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
-/// What a snapshot says of a segment: memory of different kinds is in different ones.
+/// The properties by which a snapshot tells segments apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shown {
     class: Class,
     pub(super) stream: StreamId,
     pub(super) pool: PoolId,
-    /// Within a private pool, whose requests it serves: as in PyTorch, each stream of a pool has segments of its own.
+    /// For a private pool, the stream that the memory serves: as in PyTorch, each stream of a pool has segments of its
+    /// own.
     serves: StreamId,
 }
 
 impl Heap {
-    /// How a snapshot shows the memory of a pool.
+    /// Returns how a snapshot shows the memory of a pool.
     pub(super) fn shown(&self, kind: Kind, pool: PoolIndex) -> Shown {
         let of = &self.pools[pool];
-        // The viewer joins mapped ranges of one stream only, and at home memory goes from stream to stream all the time; when
-        // a private pool ends, also where blocks are live.
-        let nobodys = kind == Kind::Home && self.rules.home_is_shared;
-        let stream = if nobodys || pool.large() == self.idle { StreamId::DEFAULT } else { of.stream };
+        // The viewer joins mapped ranges of one stream only. Memory at home moves between streams all the time, and
+        // does so even with live blocks when a private pool ends.
+        let is_shared = kind == Kind::Home && self.rules.home_is_shared;
+        let stream = if is_shared || pool.large() == self.idle { StreamId::DEFAULT } else { of.stream };
         let owner = self.owner_of(pool);
         let serves = if owner == PoolId::NONE { StreamId::DEFAULT } else { of.stream };
         Shown { class: of.class, stream, pool: owner, serves }
     }
 
-    /// Returns the segments with their blocks, by address. Of an expandable segment, each contiguous mapped range; at home,
-    /// what is for small blocks apart from what is for large ones, as the statistics count them, and what each private pool
-    /// has.
+    /// Returns the segments with their blocks, by address. An expandable segment is shown as one segment for each
+    /// contiguous mapped range. At home, small memory, large memory and the memory of each private pool are separate
+    /// segments, as the statistics count them.
     pub(crate) fn segment_infos(&self) -> Vec<SegmentInfo> {
         let mut out = Vec::new();
         for segment in self.segments.iter().flatten() {
             self.add_segment_infos(segment, &mut out);
         }
-        // A stitched block is a segment of its own, and its pieces are no part of another: every byte is shown once.
+        // A stitched block is a segment of its own, and its pieces are part of no other: every byte is shown once.
         for (_, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
             let pending = block.state == State::Pending;
             let state = if pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
@@ -50,7 +51,8 @@ impl Heap {
         out
     }
 
-    /// Adds what a snapshot shows of a segment: its blocks, as often as memory of another kind begins.
+    /// Adds the segments that a snapshot shows for one segment of the heap: a new one begins wherever the kind of
+    /// memory changes.
     fn add_segment_infos(&self, segment: &Segment, out: &mut Vec<SegmentInfo>) {
         let expandable = !matches!(segment.backing, Backing::Malloc);
         let mut open: Option<SegmentInfo> = None;
@@ -65,7 +67,7 @@ impl Heap {
                 State::Unmapped | State::Vacant | State::Piece => None,
             };
             if let Some(state) = state {
-                // At home all lie side by side.
+                // At home, memory of all kinds lies side by side.
                 let shown = self.shown(block.kind, block.pool);
                 if open_for != Some(shown) {
                     out.extend(open.take());
@@ -83,7 +85,7 @@ impl Heap {
     }
 }
 
-/// A segment that begins with a block and is empty yet.
+/// Returns an empty segment that begins with `block`.
 fn segment_info(shown: Shown, block: &Block, expandable: bool) -> SegmentInfo {
     SegmentInfo {
         address: block.address,

@@ -1,4 +1,4 @@
-//! Blocks that are handed out through views: their pieces of home, taken and given back.
+//! Stitched blocks, which are handed out through views: how their pieces of home are taken and returned.
 //!
 //! Owns: the accounting of stitched blocks, and of the slabs that small blocks share. The bytes of a stitched block are
 //! counted at home, in pieces; the view only maps them.
@@ -13,7 +13,7 @@ use crate::ids::{BlockId, ChunkId, Class, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
-/// Bytes of a view: where they begin.
+/// A place in a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) view: ViewId,
@@ -21,10 +21,10 @@ pub(crate) struct Window {
 }
 
 impl Heap {
-    /// Whether a request of a large pool may take the block at once.
+    /// Returns whether a request of a large pool may take the block at once.
     pub(crate) fn is_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
-        // Slabs for small blocks serve large ones only whole.
+        // A slab for small blocks serves large requests only whole.
         block.state == State::Free
             && (block.pool == pool
                 || block.pool == self.idle
@@ -53,7 +53,7 @@ impl Heap {
         chunk.end() - start.max(chunk.address)
     }
 
-    /// Returns where in a view `size` free bytes lie one behind the other.
+    /// Returns the first place in a view with `size` contiguous free bytes.
     pub(crate) fn window(&self, view: ViewId, size: u64, pool: PoolIndex) -> Option<Window> {
         let home = self.home.as_ref()?;
         let View { chunks, size: whole, .. } = self.views.get(view)?;
@@ -78,7 +78,7 @@ impl Heap {
         None
     }
 
-    /// Adds a view that was built: these chunks are mapped one behind the other from `address` on.
+    /// Adds a view that was built, in which these chunks are mapped one behind the other.
     pub(crate) fn add_view(&mut self, span: Span, chunks: Vec<ChunkId>, plan: Option<PlanHash>) -> ViewId {
         self.counters.views_built += 1;
         self.counters.mappings += chunks.len() as u64;
@@ -89,7 +89,7 @@ impl Heap {
         view
     }
 
-    /// Serves a request by a view that is there already. Returns the block.
+    /// Serves a request by an existing view. Returns the block.
     pub(crate) fn reuse_view(
         &mut self,
         window: Window,
@@ -104,26 +104,27 @@ impl Heap {
         self.take_window(window, size, pool)
     }
 
-    /// A chunk of a view is unmapped there, at this place by number and by offset: the view serves nobody any more.
+    /// Notes that a chunk was unmapped from a view, given its number and its bytes there. The view serves no more
+    /// requests.
     pub(crate) fn cut_view(&mut self, view: ViewId, index: usize, hole: Span) {
         self.views.cut(view, index, hole);
         self.counters.mappings -= 1;
     }
 
-    /// All chunks of a view are unmapped there; its addresses are still to be given back.
+    /// Notes that all chunks of a view were unmapped. Its addresses are not given back yet.
     pub(crate) fn unmapped_view(&mut self, view: ViewId, mappings: usize) {
         self.views.forget_chunks(view);
         self.counters.mappings -= mappings as u64;
     }
 
-    /// Forgets a view whose addresses were given back.
+    /// Removes a view whose addresses were given back.
     pub(crate) fn remove_view(&mut self, view: ViewId) {
         self.views.remove(view);
         self.counters.views_dropped += 1;
     }
 
-    /// Takes `size` bytes of a view, which must be free. Returns a block of that size, with its pieces cut out of home.
-    /// Allocates nothing beyond slots of the block table.
+    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of that size. Allocates
+    /// nothing but slots of the block table.
     pub(crate) fn take_window(&mut self, window: Window, size: u64, pool: PoolIndex) -> Result<BlockId> {
         const BROKEN: Error = Error::Internal("a view over a chunk that is gone");
         let view = self.views.get(window.view).ok_or(BROKEN)?;
@@ -133,7 +134,7 @@ impl Heap {
         let id = self.blocks.insert_reserved(&mut slot, block);
         let mut last = BlockId::NONE;
         let (mut at, end) = (0, window.offset + size);
-        // Neighbours in the view that are neighbours at home too are one piece.
+        // Neighbours in the view that are also neighbours at home become one piece.
         let mut piece = Span::default();
         for index in 0..count {
             let chunk = self.views.get(window.view).and_then(|view| view.chunks.get(index)).copied();
@@ -156,7 +157,7 @@ impl Heap {
         Ok(id)
     }
 
-    /// Cuts a span out of home, as pieces of a block behind its `last`. Returns the last of them.
+    /// Cuts a span out of home, as pieces of a block that follow its piece `last`. Returns the last new piece.
     fn take_piece(&mut self, id: BlockId, mut last: BlockId, span: Span, pool: PoolIndex) -> Result<BlockId> {
         let (mut from, mut missing) = (span.start, span.size);
         while missing > 0 {
@@ -166,7 +167,7 @@ impl Heap {
                 return Err(Error::Internal("a piece of a view is not free"));
             }
             if self.blocks[free].pool == self.idle.small() && part < self.blocks[free].size {
-                // The rest of an idle slab goes along, or the two would never meet in one pool again.
+                // The whole idle slab moves, because a rest left behind could never merge with it again.
                 self.hand_over(free, pool.small());
             }
             let part = Span::new(from, part);
@@ -186,7 +187,7 @@ impl Heap {
         Ok(last)
     }
 
-    /// Gives the pieces of a block back to home; the view stays.
+    /// Returns the pieces of a block to home. The view stays.
     pub(super) fn return_pieces(&mut self, id: BlockId) {
         let Block { left, pool, .. } = self.blocks[id];
         let (view, span) = (self.blocks[id].view(), self.blocks[id].span());
@@ -207,39 +208,39 @@ impl Heap {
         self.blocks.remove(id);
     }
 
-    /// Whether any of the first `size` bytes of a block lie in a chunk that is not mapped at home.
+    /// Returns whether any of the first `size` bytes of a block lie in a chunk that is not mapped at home.
     #[inline]
     pub(crate) fn is_bare(&self, id: BlockId, size: u64) -> bool {
         self.home.as_ref().is_some_and(|home| home.is_bare(self.blocks[id].address, size))
     }
 
-    /// Whether nobody uses a view, and the GPU has passed all uses of it.
+    /// Returns whether a view has no user, and the GPU has passed all uses of it.
     pub(crate) fn is_done_with(&self, view: &View) -> bool {
         view.users == 0 && view.pins.is_empty() && self.has_passed(view)
     }
 
-    /// Whether the GPU has passed all uses of a view that are over. Private pools are left out: the parts that they have
-    /// used are theirs still, and pinned.
+    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools are left out: their
+    /// parts still belong to the pools, and are pinned.
     pub(crate) fn has_passed(&self, view: &View) -> bool {
         let passed = |(stream, epoch): &(PoolIndex, u64)| *epoch < self.pools[*stream].passed;
         view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))
     }
 
-    /// Every stream has passed everything: what is free at home belongs to all, whole slabs included.
+    /// Makes all free memory at home idle, whole slabs included, because every stream has passed all its work.
     pub(crate) fn make_all_idle(&mut self) {
         for large in self.stream_pools().collect::<Vec<_>>() {
             self.make_passed_idle(large, u64::MAX);
         }
     }
 
-    /// What a stream freed before an epoch belongs to all: large ranges, and slabs that are wholly free. Returns whether
+    /// Makes idle what a stream freed before an epoch: large ranges, and slabs that are wholly free. Returns whether
     /// there was any.
     pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> bool {
         let mut any = false;
-        // Of small memory whole slabs.
-        for (pool, idle, least) in [(large, self.idle, 0), (large.small(), self.idle.small(), GRANULE)] {
+        // Of small memory, only whole slabs become idle.
+        for (pool, idle, min_size) in [(large, self.idle, 0), (large.small(), self.idle.small(), GRANULE)] {
             let mut passed = Vec::new();
-            self.visit_free(pool, least, |id| {
+            self.visit_free(pool, min_size, |id| {
                 if self.blocks[id].kind == Kind::Home && self.blocks[id].freed_at < epoch {
                     passed.push(id);
                 }
@@ -252,8 +253,8 @@ impl Heap {
         any
     }
 
-    /// Makes one free block of a pool, of at least `size` bytes, out of a run of its own and idle ones that begins with
-    /// `first`. Of the idle ones it takes no more than is needed, since the pool keeps them until the GPU has passed.
+    /// Joins a run of the pool's own free blocks and idle ones, beginning with `first`, into one free block of at least
+    /// `size` bytes. It takes no more idle bytes than needed, since the pool keeps them until the GPU has passed.
     pub(crate) fn join_run(&mut self, first: BlockId, pool: PoolIndex, size: u64) -> Result<BlockId> {
         let start = self.blocks[first].address;
         let mut id = first;
@@ -261,7 +262,7 @@ impl Heap {
             if self.blocks[id].pool == self.idle {
                 let missing = size.saturating_sub(self.blocks[id].address - start);
                 let part = self.part_of(id, missing.next_multiple_of(MIN_BLOCK))?;
-                // Every stream has passed it.
+                // Every stream has passed this memory.
                 self.blocks[part].freed_at = 0;
                 id = self.hand_over(part, pool);
             }
@@ -272,7 +273,7 @@ impl Heap {
         }
     }
 
-    /// Makes the bytes of a chunk, which are all free and passed by every stream, part of one block of idle memory. Returns
+    /// Joins the bytes of a chunk, all of them free and passed by every stream, into one block of idle memory. Returns
     /// that block.
     pub(crate) fn gather_chunk(&mut self, chunk: &Chunk) -> Result<BlockId> {
         let mut at = chunk.address;
@@ -288,15 +289,14 @@ impl Heap {
         self.block_around(chunk).ok_or(Error::Internal("a free chunk is not of one kind"))
     }
 
-    /// Returns the block that holds all bytes of a chunk.
+    /// Returns the block that holds all bytes of a chunk, if there is one.
     pub(crate) fn block_around(&self, chunk: &Chunk) -> Option<BlockId> {
         let id = self.covering(chunk.address);
         let block = &self.blocks[id];
         (block.address <= chunk.address && block.end() >= chunk.end()).then_some(id)
     }
 
-    /// Idle ranges merge with all: those beside a block that is about to become free join its pool, and what of that
-    /// pool lies beyond them.
+    /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.
     pub(super) fn adopt_idle(&mut self, id: BlockId) {
         let Block { prev, next, pool, .. } = self.blocks[id];
         if pool.is_small() {
@@ -304,14 +304,14 @@ impl Heap {
         }
         for beside in [prev, next] {
             let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
-            // What a private pool has it keeps: it shall not have more than it asked for.
+            // A private pool does not take memory that it did not ask for, because it keeps all that it gets.
             if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);
             }
         }
     }
 
-    /// 2 MiB of large memory that a slab was made of go back to the large pool once they are wholly free; what was placed
+    /// Returns a wholly free slab to the large pool, if it was made of 2 MiB of large memory. A chunk that was placed
     /// as a slab stays one.
     pub(super) fn return_slab(&mut self, id: BlockId) {
         let Block { address, size, pool, .. } = self.blocks[id];
@@ -323,7 +323,7 @@ impl Heap {
         self.hand_over(id, pool.large());
     }
 
-    /// Makes 2 MiB of large memory that are not in the index a slab for small blocks.
+    /// Makes a slab for small blocks of 2 MiB of large memory, which are not in the index.
     pub(crate) fn make_slab(&mut self, id: BlockId, pool: PoolIndex) {
         self.assign(id, pool);
         self.counters.reserved_bytes.sub(Class::Large, GRANULE);

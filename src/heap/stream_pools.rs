@@ -1,8 +1,8 @@
 //! Which stream has which pools.
 //!
-//! Owns: how a stream comes by its pools, and the epochs of them. A program may create streams for ever, so streams that
-//! have nothing any more leave their pools to others. Pools of a stream that has ended stay until the program names its
-//! handle again; the handle is never given to the driver meanwhile.
+//! Owns: how a stream gets its pools, and their epochs. A program may create streams without end, so a stream that
+//! holds nothing leaves its pools to others. Pools of a stream that has ended stay until the program names its handle
+//! again; until then the handle is never passed to the driver.
 
 use super::pool::Pool;
 use super::tables::{FEW_STREAMS, Heap};
@@ -10,12 +10,12 @@ use crate::config::rounding::SMALL_LIMIT;
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 
 impl Heap {
-    /// The large pools of streams: all but that of idle memory and those of private pools.
+    /// Returns the large pools of streams: all but those of idle memory and of private pools.
     pub(crate) fn stream_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
         self.pools.large().filter(|pool| *pool != self.idle && !self.is_private(*pool))
     }
 
-    /// Returns the pool that serves rounded `size` bytes on `stream`; `None` for a stream that is not registered.
+    /// Returns the pool that serves rounded `size` bytes on `stream`, or `None` for a stream that is not registered.
     #[inline]
     pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> Option<(PoolIndex, Class)> {
         let class = Class::of(size <= SMALL_LIMIT);
@@ -30,25 +30,25 @@ impl Heap {
         self.pool_of.get(&stream).copied().filter(|pool| !self.pools[*pool].ended)
     }
 
-    /// Registers a stream, whose handle another may have had that has ended.
+    /// Registers a stream, whose handle may be that of a stream that has ended.
     pub(crate) fn register_stream(&mut self, stream: StreamId, number: Option<u64>) {
         let large = self.stream_pool(stream);
         let pool = &mut self.pools[large];
         (pool.ended, pool.number) = (false, number);
     }
 
-    /// Registers another handle of the default stream, whose pools are never anyone else's.
+    /// Registers another handle of the default stream, whose pools never pass to another stream.
     pub(crate) fn alias_default(&mut self, alias: StreamId) {
         self.pool_of.insert(alias, PoolIndex::DEFAULT);
     }
 
-    /// Returns the large pools of that handle, those of private pools too.
+    /// Returns the large pools of this handle, those of private pools included.
     pub(crate) fn pools_of(&self, stream: StreamId) -> Vec<PoolIndex> {
         let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
         self.pool_of.get(&stream).copied().into_iter().chain(private).collect()
     }
 
-    /// The stream is no more, and all that it was given is done.
+    /// Notes that the stream has ended and all its work is done.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
         for large in self.pools_of(stream) {
             let pool = &mut self.pools[large];
@@ -59,12 +59,12 @@ impl Heap {
         }
     }
 
-    /// The handle of a pool's stream is another stream's now.
+    /// Notes that the handle of a pool's stream belongs to another stream.
     pub(crate) fn renumber_stream(&mut self, large: PoolIndex, number: Option<u64>) {
         self.pools[large].number = number;
     }
 
-    /// Counts bytes that the program freed on the stream of a pool. Returns how many there are since the last reset.
+    /// Counts bytes that the program freed on the stream of a pool. Returns the count since the last reset.
     #[inline]
     pub(crate) fn count_freed(&mut self, pool: PoolIndex, size: u64) -> u64 {
         let freed = &mut self.pools[pool.large()].freed_bytes;
@@ -72,24 +72,24 @@ impl Heap {
         *freed
     }
 
-    /// The count of bytes freed on a stream begins anew.
+    /// Resets the count of bytes freed on a stream.
     pub(crate) fn reset_freed(&mut self, large: PoolIndex) {
         self.pools[large].freed_bytes = 0;
     }
 
-    /// The open epoch of a stream ends, and the next begins.
+    /// Ends the open epoch of a stream, and begins the next.
     pub(crate) fn end_epoch(&mut self, large: PoolIndex) {
         let pool = &mut self.pools[large];
         pool.epoch += 1;
         pool.freed_in_epoch = false;
     }
 
-    /// The GPU has passed all epochs of a stream before this one.
+    /// Notes that the GPU has passed all epochs of a stream before this one.
     pub(crate) fn set_passed(&mut self, large: PoolIndex, epoch: u64) {
         self.pools[large].passed = epoch;
     }
 
-    /// Returns the large pool of a stream, a new one if it has none.
+    /// Returns the large pool of a stream, and adds one if it has none.
     pub(super) fn stream_pool(&mut self, stream: StreamId) -> PoolIndex {
         match self.pool_of.get(&stream) {
             Some(pool) => *pool,
@@ -98,10 +98,10 @@ impl Heap {
     }
 
     pub(super) fn add_pools(&mut self, stream: StreamId) -> PoolIndex {
-        if self.vacant_pools.is_empty() && self.pools.len() >= self.most_pools {
+        if self.vacant_pools.is_empty() && self.pools.len() >= self.vacate_from {
             self.vacate_pools();
-            // Seldom enough that the time to look is constant for each stream.
-            self.most_pools = (2 * (self.pools.len() - 2 * self.vacant_pools.len())).max(2 * FEW_STREAMS);
+            // The limit doubles, so that the time for the walk is constant for each stream.
+            self.vacate_from = (2 * (self.pools.len() - 2 * self.vacant_pools.len())).max(2 * FEW_STREAMS);
         }
         let first = self.add_pair(stream, false);
         self.pool_of.insert(stream, first);
@@ -112,15 +112,15 @@ impl Heap {
         let pair = Class::ALL.map(|class| Pool::new(stream, private, class));
         let Some(large) = self.vacant_pools.pop() else { return self.pools.push_pair(pair) };
         for (index, pool) in [large, large.small()].into_iter().zip(pair) {
-            // Epochs go on: events of those before may still be asked about.
+            // Epoch numbers continue, because events of the former stream may still be queried.
             let slot = &mut self.pools[index];
             *slot = Pool { epoch: slot.epoch, passed: slot.passed, ..pool };
         }
         large
     }
 
-    /// The pools of streams that have neither memory nor a view which they may still use become vacant. The default
-    /// stream keeps its own, and so does the one asked for last, which is remembered.
+    /// Vacates the pools of streams that have neither memory nor a view that they may still use. The default stream
+    /// keeps its pools, and so does the stream that was looked up last, which is cached.
     fn vacate_pools(&mut self) {
         let mut kept = vec![false; self.pools.len() / 2];
         let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;
@@ -140,8 +140,8 @@ impl Heap {
         self.vacant_pools.extend(vacant);
     }
 
-    /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU: that stream is the one
-    /// that must pass before anyone else may have it. Returns the bytes that it got.
+    /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU. From then on, that
+    /// stream must pass before others may have it. Returns the bytes handed over.
     pub(crate) fn pass_on(&mut self, id: BlockId, most: u64, to: PoolIndex) -> crate::error::Result<u64> {
         let epoch = self.pools[to].epoch;
         self.pools[to].freed_in_epoch = true;

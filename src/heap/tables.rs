@@ -1,6 +1,6 @@
-//! The heap's tables, and how those above read them.
+//! The heap's tables, and how callers read them.
 //!
-//! Owns: the fields of [`Heap`]. The files beside this one write them.
+//! Owns: the fields of [`Heap`]. The other files of this folder write them.
 
 use super::block::{Block, BlockTable, Slots};
 use super::chunk_map::ChunkMap;
@@ -16,20 +16,20 @@ use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
 use crate::report::observer::Observer;
 use rustc_hash::FxHashMap;
 
-/// Stands for the stream of memory that no stream has to itself.
+/// The stream id of idle memory, which belongs to no stream.
 const IDLE: StreamId = StreamId(u64::MAX);
-/// With no more streams than this nobody asks which of them have nothing any more. The pools of one take 10 KB.
+/// Up to this many streams, pools are never vacated. The pools of one stream take 10 KB.
 pub(super) const FEW_STREAMS: usize = 16;
 
-/// What does not change while a heap lives.
+/// Settings that do not change while a heap lives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeapRules {
     /// Blocks of at least this size count as oversize.
     pub(crate) oversize_from: u64,
-    /// Whether idle ranges join the pool of a block freed beside them. They are not idle any more then: only where other
-    /// streams can wait for them.
+    /// Whether idle ranges join the pool of a block freed beside them. They are then no longer idle, so this is only
+    /// for strategies in which other streams can wait for them.
     pub(crate) adopts_idle: bool,
-    /// Whether memory at home goes from stream to stream, so that it is no stream's own.
+    /// Whether memory at home moves between streams, so that it belongs to none.
     pub(crate) home_is_shared: bool,
 }
 
@@ -49,29 +49,29 @@ pub(crate) struct Heap {
     pub(super) segments: Vec<Option<Segment>>,
     pub(super) counters: Counters,
     pub(super) observer: Option<Box<dyn Observer>>,
-    /// How often the pools of a class were searched, whatever the stream: the clock for the age of free blocks.
+    /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
     pub(super) searches: [u64; 2],
     /// Live allocations by address.
     pub(super) addresses: FxHashMap<u64, BlockId>,
     /// The large pool of each stream.
     pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
-    /// The stream asked for last and its large pool: most programs use one.
+    /// The stream that was looked up last and its large pool: most programs use one stream.
     pub(super) last_pool: (StreamId, PoolIndex),
-    /// Where chunks have their places, for a strategy that has any.
+    /// Home, for a strategy that has one.
     pub(super) home: Option<ChunkMap>,
-    /// The views over them.
+    /// The views over chunks at home.
     pub(super) views: Views,
-    /// The large pool of ranges that every stream has passed; it belongs to all.
+    /// The large pool of idle ranges, which every stream has passed and may take.
     pub(super) idle: PoolIndex,
-    /// Who uses private pools, and what is routed to them.
+    /// The private pools with their uses and routes.
     pub(super) private: PrivatePools,
-    /// The pairs of private pools. Of several pairs of one stream the last serves it.
+    /// The pairs of private pools. Of several pairs of one stream, the last one serves it.
     pub(super) private_pairs: Vec<PrivatePair>,
-    /// Large pools of pairs that are part of nothing any more.
+    /// Large pools of pairs that belong to no one.
     pub(super) vacant_pools: Vec<PoolIndex>,
-    /// With how many pools it is time to look which streams have nothing any more.
-    pub(super) most_pools: usize,
-    /// Bytes held that are part of no block: a failed growth could not be undone yet. By [`Class`].
+    /// With this many pools, pools are vacated before a pair is added.
+    pub(super) vacate_from: usize,
+    /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
     pub(super) pending_rollback: [u64; 2],
 }
 
@@ -94,24 +94,24 @@ impl Heap {
             private: PrivatePools::default(),
             private_pairs: Vec::new(),
             vacant_pools: Vec::new(),
-            most_pools: 2 * FEW_STREAMS,
+            vacate_from: 2 * FEW_STREAMS,
             pending_rollback: [0; 2],
         };
         heap.add_pools(StreamId::DEFAULT);
         heap.idle = heap.add_pools(IDLE);
-        // No stream's requests go there, whatever its handle.
+        // `IDLE` is no stream of a program, so no request may find this pool.
         heap.pool_of.remove(&IDLE);
         heap
     }
 
-    /// Returns the bytes held of the driver.
+    /// Returns the bytes held from the driver.
     #[inline]
     pub(crate) fn reserved(&self) -> u64 {
         self.counters.reserved_bytes.current()
     }
 
-    /// Returns about the bytes of host memory in the tables. Tables count whole, though what was never touched takes no
-    /// memory.
+    /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
+    /// no memory.
     pub(crate) fn host_bytes(&self) -> usize {
         self.blocks.host_bytes()
             + map_bytes(&self.addresses)
@@ -121,29 +121,29 @@ impl Heap {
             + self.views.host_bytes()
     }
 
-    /// The block of that name, or the vacant sentinel.
+    /// Returns the block with this id, or the vacant sentinel.
     #[inline]
     pub(crate) fn block(&self, id: BlockId) -> &Block {
         &self.blocks[id]
     }
 
-    /// Every block with its name, in no particular order.
+    /// Returns every block with its id, in no particular order.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         self.blocks.iter()
     }
 
-    /// A pool. Its index came from this heap.
+    /// Returns a pool. The index came from this heap.
     #[inline]
     pub(crate) fn pool(&self, pool: PoolIndex) -> &Pool {
         &self.pools[pool]
     }
 
-    /// The large pool of memory that every stream has passed.
+    /// Returns the large pool of memory that every stream has passed.
     pub(crate) fn idle(&self) -> PoolIndex {
         self.idle
     }
 
-    /// The places of chunks; `None` before the first one.
+    /// Returns home, or `None` before the first chunk.
     pub(crate) fn home(&self) -> Option<&ChunkMap> {
         self.home.as_ref()
     }
@@ -156,7 +156,7 @@ impl Heap {
         &self.counters
     }
 
-    /// The counters of events that are no change of a table, and their resets.
+    /// Returns the counters, to count events that change no table, and to reset them.
     pub(crate) fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
     }
@@ -177,7 +177,8 @@ impl Heap {
         self.segments.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Returns the smallest free block of a pool of at least `size` bytes, the lowest of equals, or [`BlockId::NONE`].
+    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equals, or
+    /// [`BlockId::NONE`].
     pub(crate) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
         self.pools[pool].free.best_fit(&self.blocks, size)
     }
@@ -192,12 +193,12 @@ impl Heap {
         self.pools[pool].free.in_order(&self.blocks)
     }
 
-    /// Visits the free blocks of a pool of at least `least` bytes, in the order of size and address.
-    pub(crate) fn visit_free(&self, pool: PoolIndex, least: u64, visit: impl FnMut(BlockId)) {
-        self.pools[pool].free.visit_from(&self.blocks, least, visit);
+    /// Visits the free blocks of a pool with at least `min_size` bytes, in the order of size and address.
+    pub(crate) fn visit_free(&self, pool: PoolIndex, min_size: u64, visit: impl FnMut(BlockId)) {
+        self.pools[pool].free.visit_from(&self.blocks, min_size, visit);
     }
 
-    /// How often the pools of a class were searched so far.
+    /// Returns how often the pools of a class were searched so far.
     pub(crate) fn clock(&self, class: Class) -> u64 {
         self.searches[class as usize]
     }
@@ -207,7 +208,7 @@ impl Heap {
         self.home.as_ref().map_or(BlockId::NONE, |home| home.covering(&self.blocks, address))
     }
 
-    /// Makes room for the blocks that a change will add, before the driver is called for it.
+    /// Reserves slots for the blocks that a change will add, before the driver is called for it.
     ///
     /// # Errors
     /// The table of blocks is full. Nothing has changed.
@@ -215,7 +216,7 @@ impl Heap {
         self.blocks.reserve(count).ok_or(Error::Internal("the block table is full"))
     }
 
-    /// Replaces whoever watches.
+    /// Replaces the observer. Returns the one before.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         std::mem::replace(&mut self.observer, observer)
     }

@@ -1,7 +1,7 @@
 //! Views: address ranges in which chunks that are not neighbours at home are mapped one behind the other.
 //!
-//! Owns: which views there are, and which to try first for a request. A view holds no memory, only mappings; it stays
-//! behind when its block is freed, so that the same request finds it again without a driver call.
+//! Owns: which views exist, and which to try first for a request. A view holds no memory, only mappings. It stays when
+//! its block is freed, so that the same request finds it again without a driver call.
 
 use super::host_bytes::map_bytes;
 use crate::config::Config;
@@ -12,20 +12,20 @@ use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::ops::RangeInclusive;
 
-/// How many views are looked at closely for one request.
-const MOST_TRIED: usize = 32;
-/// For how many plans the view that served them is remembered. A step of training makes some dozen to some hundred.
-const MOST_REMEMBERED: usize = 4096;
+/// How many views are examined for one request.
+const MAX_TRIED: usize = 32;
+/// How many plans are remembered with the views that served them. A step of training makes dozens to hundreds of plans.
+const MAX_PLANS: usize = 4096;
 /// How many views are remembered for one plan.
-const MOST_ALIKE: u8 = 8;
+const MAX_VIEWS_PER_PLAN: u8 = 8;
 
-/// The spans of home that a request would get if there were no views yet, as a hash. A program that repeats itself finds
+/// A hash of the spans of home that a request would get if there were no views. A program that repeats itself finds
 /// home as it was and gets the same spans, so the view that served them before serves them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlanHash(u64);
 
 impl PlanHash {
-    /// The hash of these spans, in their order.
+    /// Returns the hash of these spans, in their order.
     pub(crate) fn of(spans: &[Span]) -> Self {
         let mut hasher = FxHasher::default();
         spans.hash(&mut hasher);
@@ -38,40 +38,42 @@ impl PlanHash {
 pub(crate) struct View {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// In their order; [`ChunkId::NONE`] in a hole.
+    /// In the order of their addresses; [`ChunkId::NONE`] in a hole.
     pub(crate) chunks: Vec<ChunkId>,
-    /// Where a chunk went back to the driver while another part was in use: offsets from the view's start, in order.
+    /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
+    /// order.
     pub(crate) holes: Vec<Span>,
-    /// Live and pending blocks in it.
+    /// How many live and pending blocks use the view.
     pub(crate) users: u32,
-    /// Of each stream (its large pool) that has used it, the epoch in which it freed a block of it last. No view is
-    /// unmapped before all of these have passed.
+    /// For each stream (its large pool) that has used the view, the epoch in which it last freed a block of it. The
+    /// view is not unmapped before all of these have passed.
     pub(crate) last_uses: Vec<(PoolIndex, u64)>,
-    /// Private pools that have handed out blocks through it: until they are released it stays, for graphs may use it.
+    /// Private pools that have handed out blocks through the view. Until they are released the view stays, since graphs
+    /// may use it.
     pub(crate) pins: Vec<PoolId>,
     /// When it was used last.
     pub(crate) tick: u64,
-    /// Which of all views ever it is, so that what is remembered of one is not taken for the next in its slot. 0 once it
-    /// serves nobody any more.
+    /// A number that no other view has, so that a plan remembered for this view does not find the next one in its slot.
+    /// 0 once the view serves no more requests.
     serial: u64,
-    /// Its neighbours among the unused.
+    /// Its neighbours in the list of unused views.
     before: ViewId,
     after: ViewId,
 }
 
 impl View {
-    /// How many chunks are mapped.
+    /// Returns how many chunks are mapped.
     pub(crate) fn mappings(&self) -> usize {
         self.chunks.len() - self.holes.len()
     }
 
-    /// Its addresses.
+    /// Returns the addresses of the view.
     pub(crate) fn span(&self) -> Span {
         Span::new(self.address, self.size)
     }
 }
 
-/// What views take of all that is bounded.
+/// How much views take of each bounded quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ViewUsage {
     pub(crate) views: usize,
@@ -94,10 +96,10 @@ pub(crate) struct Views {
     slots: Vec<Option<View>>,
     vacant: Vec<ViewId>,
     by_size: BTreeSet<(u64, ViewId)>,
-    /// The views that have served a plan, in the order in which they were found to, each with its serial number. Where the
-    /// first is in use, the next is tried: a step takes what the step before took, whatever was built since.
+    /// The views that have served each plan, in the order in which they first did, each with its serial number. If the
+    /// first is in use, the next is tried: so a step takes the same views as the step before, whatever was built since.
     by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
-    /// Views that nobody uses, linked: the one unused longest, and the one unused shortest.
+    /// The list of views without users: the first is the one unused longest.
     unused: Option<(ViewId, ViewId)>,
     mappings: usize,
     address_space: u64,
@@ -111,27 +113,27 @@ impl Views {
         self.mappings
     }
 
-    /// How many there are.
+    /// Returns how many views there are.
     pub(crate) fn count(&self) -> usize {
         self.slots.len() - self.vacant.len()
     }
 
-    /// Bytes of address space of all views together.
+    /// Returns the bytes of address space of all views together.
     pub(crate) fn address_space(&self) -> u64 {
         self.address_space
     }
 
-    /// All of these.
+    /// Returns how much all views take together.
     pub(crate) fn usage(&self) -> ViewUsage {
         ViewUsage { views: self.count(), mappings: self.mappings, addresses: self.address_space }
     }
 
-    /// Bytes of host memory in the tables, about.
+    /// Returns about how many bytes of host memory the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
-        /// Of a view that one stream has used: that, and its place in the order of sizes.
-        const BESIDE: usize = size_of::<(PoolIndex, u64)>() + 2 * size_of::<(u64, ViewId)>();
+        /// For a view that one stream has used: that use, and the view's place in the order of sizes.
+        const PER_VIEW: usize = size_of::<(PoolIndex, u64)>() + 2 * size_of::<(u64, ViewId)>();
         self.slots.capacity() * size_of::<Option<View>>()
-            + self.count() * BESIDE
+            + self.count() * PER_VIEW
             + self.mappings * size_of::<ChunkId>()
             + map_bytes(&self.by_plan)
     }
@@ -144,7 +146,7 @@ impl Views {
         self.slots.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
-    /// Adds a view that nobody uses yet.
+    /// Adds a view without users.
     pub(crate) fn add(&mut self, address: u64, size: u64, chunks: Vec<ChunkId>) -> ViewId {
         let id = self.vacant.pop().unwrap_or(ViewId(self.slots.len() as u32));
         self.mappings += chunks.len();
@@ -163,7 +165,7 @@ impl Views {
         id
     }
 
-    /// Nobody uses the view from now on: it is the last of the unused.
+    /// Appends a view to the list of unused views.
     fn enqueue(&mut self, id: ViewId) {
         let before = self.unused.map_or(ViewId::NONE, |(_, last)| last);
         self.unused = Some((self.unused.map_or(id, |(first, _)| first), id));
@@ -175,7 +177,7 @@ impl Views {
         }
     }
 
-    /// Takes a view out of the unused.
+    /// Takes a view out of the list of unused views.
     fn dequeue(&mut self, id: ViewId) {
         let Some((view, (first, last))) = self.get(id).zip(self.unused) else { return };
         let (before, after) = (view.before, view.after);
@@ -189,13 +191,13 @@ impl Views {
         self.unused = Some(ends).filter(|(first, _)| *first != ViewId::NONE);
     }
 
-    /// The views that nobody uses, the one unused longest first.
+    /// Returns the views without users, the one unused longest first.
     pub(crate) fn unused(&self) -> impl Iterator<Item = (ViewId, &View)> {
         let first = self.unused.and_then(|(first, _)| Some((first, self.get(first)?)));
         std::iter::successors(first, |(_, view)| Some((view.after, self.get(view.after)?)))
     }
 
-    /// Takes a view out.
+    /// Removes a view.
     pub(crate) fn remove(&mut self, id: ViewId) -> Option<View> {
         if self.get(id)?.users == 0 {
             self.dequeue(id);
@@ -208,7 +210,7 @@ impl Views {
         Some(view)
     }
 
-    /// The view's mappings are gone, but not yet its addresses: it serves nobody any more.
+    /// Notes that the view's mappings are gone, but not yet its addresses. It serves no more requests.
     pub(crate) fn forget_chunks(&mut self, id: ViewId) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         self.mappings -= view.mappings();
@@ -216,8 +218,8 @@ impl Views {
         self.retire(id);
     }
 
-    /// The chunk at this place of the view, by number and by offset and bytes, is not mapped any more. The view stays for
-    /// those who use other parts of it, and serves nobody else.
+    /// Notes that one chunk of the view is no longer mapped, given its index and its offset and bytes. The view stays
+    /// for users of its other parts, and serves no more requests.
     pub(crate) fn cut(&mut self, id: ViewId, index: usize, hole: Span) {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         let Some(chunk) = view.chunks.get_mut(index) else { return };
@@ -235,32 +237,32 @@ impl Views {
         self.by_size.remove(&(size, id));
     }
 
-    /// The view meets this plan from now on.
+    /// Remembers that the view served this plan.
     pub(crate) fn remember(&mut self, plan: PlanHash, id: ViewId) {
-        if self.by_plan.len() >= MOST_REMEMBERED {
+        if self.by_plan.len() >= MAX_PLANS {
             let mut by_plan = std::mem::take(&mut self.by_plan);
-            by_plan.retain(|_, known| self.still(*known).is_some());
-            // Else the next would look through all of them again.
-            if by_plan.len() >= MOST_REMEMBERED / 2 {
+            by_plan.retain(|_, known| self.if_current(*known).is_some());
+            // Otherwise the next call would walk over all of them again.
+            if by_plan.len() >= MAX_PLANS / 2 {
                 by_plan.clear();
             }
             self.by_plan = by_plan;
         }
         let Some(serial) = self.get(id).map(|view| view.serial) else { return };
         let known = |rank: &u8| {
-            let known = self.by_plan.get(&(plan, *rank)).and_then(|known| self.still(*known));
+            let known = self.by_plan.get(&(plan, *rank)).and_then(|known| self.if_current(*known));
             known.is_none_or(|known| known == id)
         };
-        let rank = (0..MOST_ALIKE).find(known).unwrap_or(MOST_ALIKE - 1);
+        let rank = (0..MAX_VIEWS_PER_PLAN).find(known).unwrap_or(MAX_VIEWS_PER_PLAN - 1);
         self.by_plan.insert((plan, rank), (id, serial));
     }
 
-    /// What is remembered, if it is still there.
-    fn still(&self, (id, serial): (ViewId, u64)) -> Option<ViewId> {
+    /// Returns the view if its serial number is still the same.
+    fn if_current(&self, (id, serial): (ViewId, u64)) -> Option<ViewId> {
         self.get(id).is_some_and(|view| view.serial == serial).then_some(id)
     }
 
-    /// A block is handed out through the view.
+    /// Notes that a block is handed out through the view.
     pub(crate) fn used(&mut self, id: ViewId) {
         self.clock += 1;
         let tick = self.clock;
@@ -272,7 +274,7 @@ impl Views {
         }
     }
 
-    /// A stream has freed a block of the view in an epoch.
+    /// Notes that a stream has freed a block of the view in an epoch.
     pub(crate) fn freed(&mut self, id: ViewId, stream: PoolIndex, epoch: u64) {
         let Some(view) = self.get_mut(id) else { return };
         view.users -= 1;
@@ -285,7 +287,7 @@ impl Views {
         }
     }
 
-    /// A private pool has handed out a block of the view.
+    /// Notes that a private pool has handed out a block of the view.
     pub(crate) fn pin(&mut self, id: ViewId, owner: PoolId) {
         if let Some(view) = self.get_mut(id)
             && !view.pins.contains(&owner)
@@ -294,12 +296,12 @@ impl Views {
         }
     }
 
-    /// A private pool is no more.
+    /// Forgets a private pool that is released.
     pub(crate) fn unpin(&mut self, owner: PoolId) {
         self.slots.iter_mut().flatten().for_each(|view| view.pins.retain(|pin| *pin != owner));
     }
 
-    /// The uses by one stream's pool count from now on as those of another's in an epoch, or not at all.
+    /// Counts the uses by one stream's pool as those of another's in an epoch, or drops them.
     pub(crate) fn move_uses(&mut self, from: PoolIndex, to: Option<(PoolIndex, u64)>) {
         for view in self.slots.iter_mut().flatten() {
             let Some(at) = view.last_uses.iter().position(|(of, _)| *of == from) else { continue };
@@ -312,25 +314,25 @@ impl Views {
         }
     }
 
-    /// The GPU has passed all uses by these streams' pools.
+    /// Drops the uses by these streams' pools, because the GPU has passed them.
     pub(crate) fn forget_uses(&mut self, by: impl Fn(PoolIndex) -> bool) {
         self.slots.iter_mut().flatten().for_each(|view| view.last_uses.retain(|(pool, _)| !by(*pool)));
     }
 
-    /// The views worth a look for `size` bytes: the one that met this plan before, then the smallest first.
+    /// Returns the views to examine for `size` bytes: first those that served this plan before, then the smallest ones.
     pub(crate) fn candidates(&self, plan: PlanHash, size: u64) -> impl Iterator<Item = ViewId> + '_ {
-        let known = (0..MOST_ALIKE).filter_map(move |rank| self.still(*self.by_plan.get(&(plan, rank))?));
-        let fitting = self.by_size.range((size, ViewId(0))..).map(|(_, id)| *id).take(MOST_TRIED);
+        let known = (0..MAX_VIEWS_PER_PLAN).filter_map(move |rank| self.if_current(*self.by_plan.get(&(plan, rank))?));
+        let fitting = self.by_size.range((size, ViewId(0))..).map(|(_, id)| *id).take(MAX_TRIED);
         known.chain(fitting)
     }
 
-    /// The views of these sizes, the smallest first.
+    /// Returns the views of these sizes, the smallest first.
     pub(crate) fn of_size(&self, sizes: RangeInclusive<u64>) -> impl Iterator<Item = ViewId> + '_ {
         let (first, last) = ((*sizes.start(), ViewId(0)), (*sizes.end().max(sizes.start()), ViewId(u32::MAX)));
         self.by_size.range(first..=last).map(|(_, id)| *id)
     }
 
-    /// Every view with its number.
+    /// Returns every view with its number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ViewId, &View)> {
         (0..).map(ViewId).zip(&self.slots).filter_map(|(id, view)| Some((id, view.as_ref()?)))
     }
@@ -346,10 +348,10 @@ mod tests {
     fn slots_are_used_again_and_what_is_remembered_is_bounded() {
         let mut views = Views::default();
         let first = views.add(0, 100, vec![ChunkId(0), ChunkId(1)]);
-        let last = 3 * MOST_REMEMBERED as u64;
+        let last = 3 * MAX_PLANS as u64;
         for plan in 1..=last {
             views.remember(PlanHash(plan), first);
-            assert!(views.by_plan.len() <= MOST_REMEMBERED);
+            assert!(views.by_plan.len() <= MAX_PLANS);
         }
         assert_eq!(views.candidates(PlanHash(last), 1000).next(), Some(first), "too small, but it met this plan");
         assert_eq!(views.candidates(NO_PLAN, 99).collect::<Vec<_>>(), [first]);
@@ -380,7 +382,7 @@ mod tests {
         views.remove(ids[2]);
         assert_eq!(tried(&views), [ids[5], ids[9]]);
         ids.iter().for_each(|id| views.remember(PlanHash(1), *id));
-        assert_eq!(tried(&views).len(), MOST_ALIKE as usize);
+        assert_eq!(tried(&views).len(), MAX_VIEWS_PER_PLAN as usize);
         assert_eq!(tried(&views)[0], ids[5]);
     }
 

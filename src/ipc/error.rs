@@ -1,6 +1,6 @@
-//! What can be wrong with shared memory.
+//! Errors of sharing memory with other processes.
 
-/// Why memory could not be shared, or what was shared not be opened.
+/// Why memory could not be shared, or shared memory could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpcError {
     /// The bytes are not those of [`crate::IpcHandle::handle`].
@@ -17,9 +17,9 @@ pub enum IpcError {
          one network namespace, and of one user)"
     )]
     Unreachable {
-        /// Its number, as it knows itself.
+        /// Its process id, in its own namespace.
         pid: u32,
-        /// What the system says.
+        /// The error of the system.
         why: String,
     },
     /// The process has given the memory back to the driver since.
@@ -30,13 +30,13 @@ pub enum IpcError {
         /// Its number.
         pid: u32,
     },
-    /// This process cannot pass memory on.
+    /// This process cannot pass memory to others.
     #[error("memory cannot be shared with other processes: {why}")]
     Unavailable {
-        /// What the system says.
+        /// The error of the system.
         why: String,
     },
-    /// Nothing that was opened begins at the address.
+    /// No opened memory begins at the address.
     #[error("no shared memory was opened at {address:#x} (closed twice, or of another allocator?)")]
     NotOpen {
         /// The address.

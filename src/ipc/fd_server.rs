@@ -1,11 +1,10 @@
-//! How descriptors get from one process to another: a thread of the process that shares memory answers on a socket.
+//! How descriptors reach another process: a thread of the process that shares memory answers on a socket.
 //!
-//! Owns: that thread and those that it starts, one for each process that asks, and which descriptors they may give away.
-//! They hold none of them: a descriptor is closed when its memory goes back to the driver, and asking for it then is an
-//! error.
+//! Owns: that thread, the threads that it starts for each client process, and which descriptors they may send. They
+//! hold no descriptor: it is closed when its memory goes back to the driver, and asking for it then is an error.
 //!
-//! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers, and
-//! Ubuntu's default for processes that are not parent and child, do not give that. A socket needs neither.
+//! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers,
+//! and Ubuntu's default for processes that are not parent and child, deny it. A socket does not need that right.
 
 use super::error::IpcError;
 use super::handle::Endpoint;
@@ -29,49 +28,50 @@ use std::time::Duration;
 
 /// Descriptors in one message. Linux allows 253.
 const BATCH: usize = 64;
-/// Processes that are answered at once.
-const MOST_SERVED: usize = 64;
+/// Client processes that are served at once.
+const MAX_CLIENTS: usize = 64;
 /// How long either side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Before the first byte of an answer: whether the descriptors come with it.
-const HERE: u8 = 1;
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The first byte of an answer, if the descriptors come with it.
+const FOUND: u8 = 1;
 const GONE: u8 = 2;
 
-/// What may be given away, by [`Exported::number`].
+/// The descriptors that may be sent, by [`Exported::number`].
 type FdTable = FxHashMap<u64, Weak<OwnedFd>>;
 
 struct Server {
     endpoint: Endpoint,
     table: Mutex<FdTable>,
-    /// Processes that are being answered.
-    served: AtomicUsize,
+    /// How many client processes are being served.
+    clients: AtomicUsize,
 }
 
-/// One of the processes that are being answered.
-struct Served(&'static AtomicUsize);
+/// A client process that is being served.
+struct Client(&'static AtomicUsize);
 
-impl Served {
-    fn one_more(all: &'static AtomicUsize) -> io::Result<Self> {
+impl Client {
+    fn register(all: &'static AtomicUsize) -> io::Result<Self> {
         let before = all.fetch_add(1, Ordering::Relaxed);
-        let served = Self(all);
-        if before >= MOST_SERVED { Err(io::Error::other("too many ask at once")) } else { Ok(served) }
+        let client = Self(all);
+        if before >= MAX_CLIENTS { Err(io::Error::other("too many ask at once")) } else { Ok(client) }
     }
 }
 
-impl Drop for Served {
+impl Drop for Client {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// From now on other processes of this user get these descriptors if they ask for them by their numbers. Says where.
+/// Lets other processes of this user ask for these descriptors by their numbers. Returns the endpoint at which they
+/// ask.
 pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, IpcError> {
     static SERVER: Mutex<Option<&'static Server>> = Mutex::new(None);
     let server = {
         let mut server = SERVER.lock();
         match *server {
             Some(server) => server,
-            // What it lacks now, files most likely, it may have the next time.
+            // After a failure, probably because of too many open files, the next call tries again.
             None => *server.insert(open()?),
         }
     };
@@ -79,7 +79,7 @@ pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, IpcError> {
         return Err(unavailable("this process was forked from one that shares memory"));
     }
     let mut table = server.table.lock();
-    // Those whose memory is gone are looked for as rarely as the table doubles.
+    // Entries whose memory is gone are removed only when the table would grow.
     if table.len() + memory.len() > table.capacity() {
         table.retain(|_, descriptor| descriptor.strong_count() > 0);
     }
@@ -97,54 +97,54 @@ fn open() -> Result<&'static Server, IpcError> {
     let endpoint = Endpoint { pid: std::process::id(), secret };
     let listener = SocketAddr::from_abstract_name(endpoint.name()).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(unavailable)?;
-    // For the thread, which ends with the process.
+    // Leaked for the thread, which runs until the process ends.
     let server: &'static Server =
-        Box::leak(Box::new(Server { endpoint, table: Mutex::default(), served: AtomicUsize::new(0) }));
+        Box::leak(Box::new(Server { endpoint, table: Mutex::default(), clients: AtomicUsize::new(0) }));
     let thread = thread::Builder::new().name("seamalloc-ipc".to_owned());
     thread.spawn(move || server.serve(&listener)).map_err(unavailable)?;
     Ok(server)
 }
 
-/// Refuses a process of another user, at either end: a name is free for anyone once its process has ended.
+/// Refuses a process of another user, at either end: once a process has ended, anyone can bind its name.
 fn begin(stream: &UnixStream) -> io::Result<()> {
     let peer = sockopt::socket_peercred(stream)?;
     if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
         return Err(io::Error::new(ErrorKind::PermissionDenied, format!("it is of user {}", peer.uid.as_raw())));
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))
 }
 
 impl Server {
     fn serve(&'static self, listener: &UnixListener) {
         loop {
-            match listener.accept().and_then(|(stream, _)| self.admit(stream)) {
+            match listener.accept().and_then(|(stream, _)| self.serve_client(stream)) {
                 Ok(()) => {}
-                // Anyone on the machine can knock.
+                // Any process on the machine can connect.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => tracing::debug!(%error, "not served"),
                 Err(error) => {
                     tracing::warn!(%error, "a process that asked for shared memory was not served");
-                    // Too many open files, most likely; others may close some.
+                    // Probably there are too many open files; others may close some.
                     thread::sleep(Duration::from_millis(10));
                 }
             }
         }
     }
 
-    /// Serves a process in a thread of its own, so that none has to wait for one that has stopped.
-    fn admit(&'static self, stream: UnixStream) -> io::Result<()> {
+    /// Serves a client in a thread of its own, so that a stopped client does not block the others.
+    fn serve_client(&'static self, stream: UnixStream) -> io::Result<()> {
         begin(&stream)?;
-        let served = Served::one_more(&self.served)?;
+        let client = Client::register(&self.clients)?;
         let answer = move || {
             if let Err(error) = self.answer(&stream) {
                 tracing::debug!(%error, "a process that asked for shared memory was not served");
             }
-            drop(served);
+            drop(client);
         };
         thread::Builder::new().name("seamalloc-ipc".to_owned()).spawn(answer).map(drop)
     }
 
-    /// Answers one process until it hangs up.
+    /// Serves one client until it closes the connection.
     fn answer(&self, mut stream: &UnixStream) -> io::Result<()> {
         let mut password = [0; 8];
         stream.read_exact(&mut password)?;
@@ -183,11 +183,11 @@ fn send(stream: &UnixStream, descriptors: &[Arc<OwnedFd>]) -> io::Result<()> {
     if !message.push(SendAncillaryMessage::ScmRights(&borrowed)) {
         return Err(io::Error::new(ErrorKind::InvalidData, "too many descriptors"));
     }
-    retry_on_intr(|| sendmsg(stream, &[IoSlice::new(&[HERE])], &mut message, SendFlags::NOSIGNAL))?;
+    retry_on_intr(|| sendmsg(stream, &[IoSlice::new(&[FOUND])], &mut message, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
-/// The descriptors with these numbers, of another process or of this one.
+/// Fetches the descriptors with these numbers, of another process or of this one.
 pub(crate) fn fetch(endpoint: &Endpoint, keys: impl Iterator<Item = u64>) -> Result<Vec<Exported>, IpcError> {
     let pid = endpoint.pid;
     let unreachable = |error: io::Error| IpcError::Unreachable { pid, why: error.to_string() };
@@ -210,13 +210,13 @@ pub(crate) fn fetch(endpoint: &Endpoint, keys: impl Iterator<Item = u64>) -> Res
     Ok(found)
 }
 
-/// One answer; `None` if the memory is gone.
+/// Receives one answer. Returns `None` if the memory is gone.
 fn receive(stream: &UnixStream) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut messages = RecvAncillaryBuffer::new(&mut space);
     let mut status = [0];
     let flags = RecvFlags::CMSG_CLOEXEC;
-    // A signal ends it even where the program has calls restarted: the socket has a timeout.
+    // A signal interrupts the call even if the program restarts system calls, because the socket has a timeout.
     let answer = retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(&mut status)], &mut messages, flags))?;
     let mut descriptors = Vec::new();
     for message in messages.drain() {
@@ -225,7 +225,7 @@ fn receive(stream: &UnixStream) -> io::Result<Option<Vec<OwnedFd>>> {
         }
     }
     match status {
-        [HERE] if answer.bytes == 1 => Ok(Some(descriptors)),
+        [FOUND] if answer.bytes == 1 => Ok(Some(descriptors)),
         [GONE] if answer.bytes == 1 => Ok(None),
         _ => Err(io::Error::new(ErrorKind::UnexpectedEof, "it hung up")),
     }

@@ -1,4 +1,4 @@
-//! The name of shared memory, in types and in bytes that any process can be sent.
+//! The handle of shared memory, as types and as bytes that any process can receive.
 //!
 //! ```text
 //! chunks   "seam-ipc" 1 0 0 0 | pid: 4 | secret: 16 | of each chunk: key 8, size 8
@@ -16,55 +16,55 @@ const MAGIC: &[u8; 8] = b"seam-ipc";
 const CHUNKS: [u8; 4] = [1, 0, 0, 0];
 const PLAIN: [u8; 4] = [2, 0, 0, 0];
 
-/// A live allocation, as other processes can open it: [`Allocator::share`](crate::Allocator::share).
+/// A live allocation that other processes can open: [`Allocator::share`](crate::Allocator::share).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
-    /// The memory that the allocation lies in, in bytes to be sent as they are: some dozens, and 16 for each chunk. The
-    /// same memory has the same ones every time, so that who gets them twice can see that.
+    /// Names the memory that the allocation lies in: bytes to be sent as they are, some dozens and 16 for each chunk.
+    /// The same memory has the same bytes every time, so that a receiver can recognize it.
     pub handle: Vec<u8>,
-    /// Where in it the allocation begins, in bytes.
+    /// The offset of the allocation in that memory, in bytes.
     pub offset: u64,
 }
 
-/// What an allocation lies in.
+/// The memory that an allocation lies in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Chunks one behind the other.
     Chunks {
-        /// Who has them.
+        /// The process that holds them.
         endpoint: Endpoint,
         chunks: Vec<SharedChunk>,
     },
-    /// What `malloc` gave.
+    /// Memory of `malloc`.
     Plain(IpcMemory),
 }
 
 /// A chunk of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SharedChunk {
-    /// What its process calls it.
+    /// The number that its process gave it.
     pub(crate) key: u64,
     /// Bytes.
     pub(crate) size: u64,
 }
 
-/// A process that passes memory on.
+/// A process that sends descriptors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) pid: u32,
-    /// Chosen at random. The first half is in the socket's name, which everyone on the machine can read
-    /// (`/proc/net/unix`); the second is told to the process before it gives anything.
+    /// A random number. Its first half is in the socket's name, which everyone on the machine can read
+    /// (`/proc/net/unix`); a client must send the second half before it gets anything.
     pub(crate) secret: [u8; 16],
 }
 
 impl Endpoint {
-    /// The abstract name of its socket.
+    /// Returns the abstract name of its socket.
     pub(super) fn name(&self) -> String {
         let name: String = self.secret[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         format!("seamalloc-{}-{name}", self.pid)
     }
 
-    /// What says that its name came from a handle.
+    /// Returns the half of the secret that proves that a client has the handle.
     pub(super) fn password(&self) -> &[u8] {
         &self.secret[8..]
     }
@@ -157,7 +157,7 @@ mod tests {
         for place in places() {
             let bytes = place.to_bytes();
             for end in 0..bytes.len() {
-                // A whole chunk less is another range of memory.
+                // Without a whole chunk, the bytes name another range of memory.
                 if Place::from_bytes(&bytes[..end]).is_ok() {
                     assert_eq!(end, bytes.len() - 16);
                 }

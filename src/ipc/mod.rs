@@ -1,11 +1,11 @@
 //! Memory of one process in another: CUDA IPC for stitched memory.
 //!
-//! Owns: how a live allocation is named in bytes that any process can be sent (`handle.rs`), and how the descriptors of its
-//! chunks get there: through a socket (`fd_server.rs`). The allocator makes and opens them
+//! Owns: how a live allocation is named in bytes that any process can receive (`handle.rs`), and how the descriptors of
+//! its chunks are sent, through a socket (`fd_server.rs`). The allocator makes and opens them
 //! ([`Allocator::share`](crate::Allocator::share)).
 //!
-//! CUDA's own IPC (`cuIpcGetMemHandle`) knows memory of `cuMemAlloc` alone. Memory of `cuMemCreate` is exported chunk by
-//! chunk, as file descriptors, and whoever opens it maps the chunks in the same order.
+//! CUDA's own IPC (`cuIpcGetMemHandle`) works for memory of `cuMemAlloc` alone. Memory of `cuMemCreate` is exported
+//! chunk by chunk, as file descriptors, and the receiver maps the chunks in the same order.
 
 mod error;
 #[cfg_attr(not(target_os = "linux"), path = "no_fd_server.rs")]

@@ -1,4 +1,4 @@
-//! Where there are no abstract sockets, no descriptors are passed on.
+//! Platforms without abstract sockets, where no descriptors can be sent.
 
 use super::error::IpcError;
 use super::handle::Endpoint;

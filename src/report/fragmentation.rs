@@ -1,18 +1,18 @@
-//! How an allocator's memory is divided up at one moment: what is in use, what is free for whom, and how much of it one
-//! request could have.
+//! How an allocator's memory is divided up at one moment: how much is in use, how much is free for whom, and how much
+//! one request could have.
 //!
-//! Owns: the plain values of [`Fragmentation`] and the figures that follow from them. Measuring is the heap's
-//! (`heap/measure.rs`): one walk over the free ranges, when it is asked for.
+//! Owns: the plain values of [`Fragmentation`] and the figures derived from them. `heap/measure.rs` measures them, in
+//! one walk over the free ranges.
 
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 use std::fmt;
 
-/// Who may take free memory in the first place.
+/// The owner of free memory, who may take it first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Owner {
-    /// One stream, whose work used it last.
+    /// One stream, whose work used the memory last.
     Stream(StreamId),
     /// Every stream: all have passed it.
     Everyone,
@@ -21,7 +21,7 @@ pub enum Owner {
 }
 
 impl fmt::Display for Owner {
-    /// A stream as it prints itself, `everyone`, or `pool (n, m)`.
+    /// Prints `everyone`, `pool (n, m)`, or the stream.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stream(stream) => stream.fmt(f),
@@ -34,31 +34,32 @@ impl fmt::Display for Owner {
 /// The free memory of one pool. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolMemory {
-    /// Whose it is.
+    /// Who may take it first.
     pub owner: Owner,
     /// Whether it serves requests of up to 1 MiB, from segments or slabs of their own, or larger ones.
     pub small: bool,
     /// Free bytes.
     pub free: u64,
-    /// In how many ranges they lie.
+    /// The number of ranges in which they lie.
     pub ranges: u64,
-    /// The longest of them.
+    /// The longest of these ranges.
     pub largest: u64,
-    /// Of `free`, what no other owner's requests can have as things stand: all of a stream's where streams do not share;
-    /// where they do (strategy `stitch`), what other streams may not take yet (`sharing:completed`), and of small memory
-    /// what lies in slabs that are partly in use. All that a private pool has.
+    /// The part of `free` that requests of no other owner can take at present. Where streams do not share, this is all
+    /// memory of a stream. With `sharing:completed` it is memory that other streams may not take yet, and of small
+    /// memory always what lies in slabs that are partly in use. A private pool's memory is stranded as a whole.
     pub stranded: u64,
 }
 
-/// What one stream could get for one request of more than 1 MiB, without new memory from the driver. Sizes are bytes.
+/// The largest request of more than 1 MiB that a stream could be given without new memory from the driver. Sizes are
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamMemory {
     /// The stream.
     pub stream: StreamId,
     /// The longest free range that it may take.
     pub largest: u64,
-    /// The largest request that it could be given: by stitching, where the strategy does; otherwise `largest`. Memory of
-    /// other streams is counted where a GPU-side wait may pass it on (`sharing:wait`).
+    /// The largest request that it could be given: by stitching if the strategy does that, otherwise `largest`. Memory
+    /// of other streams is counted where a GPU-side wait may pass it on (`sharing:wait`).
     pub reachable: u64,
 }
 
@@ -69,7 +70,7 @@ pub struct StreamMemory {
 /// over `pools`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragmentation {
-    /// Bytes held of the driver.
+    /// Bytes held from the driver.
     pub reserved: u64,
     /// Of these, in blocks that the program has not freed, rounding included.
     pub allocated: u64,
@@ -77,22 +78,22 @@ pub struct Fragmentation {
     pub pending: u64,
     /// Bytes that the program asked for, of the blocks in `allocated` and `pending`.
     pub requested: u64,
-    /// Free bytes, whoever may have them.
+    /// Free bytes, for any owner.
     pub free: u64,
     /// Bytes of a growth that failed halfway and could not be undone yet; part of no block.
     pub unsettled: u64,
-    /// The pools that have anything free.
+    /// The pools that have free memory.
     pub pools: Vec<PoolMemory>,
-    /// The default stream, and every other that ever made a request.
+    /// The default stream, and every other stream that made a request.
     pub streams: Vec<StreamMemory>,
     /// Chunks of physical memory; 0 with strategies that do not stitch.
     pub chunks: u64,
-    /// Chunks of which a part is free and a part is not. A view maps chunks whole, so it can use the free part of at most
+    /// Chunks that are partly free and partly in use. A view maps chunks whole, so it can use the free part of at most
     /// two of them, one at each end.
     pub partly_free_chunks: u64,
     /// The free bytes in them.
     pub partly_free_bytes: u64,
-    /// Of `partly_free_bytes`, in ranges that touch neither end of their chunk: no view can use these.
+    /// The part of `partly_free_bytes` in ranges that touch neither end of their chunk, so that no view can use them.
     pub landlocked_bytes: u64,
     /// Views that exist.
     pub views: u64,
@@ -103,45 +104,45 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
-    /// The part of the reserved bytes that the program asked for and still has, or other streams still use: 1 is perfect,
-    /// and so is holding nothing.
+    /// Returns the part of the reserved bytes that the program asked for and that is still in use, by the program or by
+    /// other streams. 1 is perfect; it is also 1 if nothing is held.
     #[must_use]
     pub fn utilization(&self) -> f64 {
         if self.reserved == 0 { 1.0 } else { self.requested as f64 / self.reserved as f64 }
     }
 
-    /// Bytes lost to rounding: blocks are larger than what was asked for.
+    /// Returns the bytes lost to rounding, because blocks are larger than the requests.
     #[must_use]
     pub fn rounding_loss(&self) -> u64 {
         (self.allocated + self.pending).saturating_sub(self.requested)
     }
 
-    /// The longest free range that any stream may take.
+    /// Returns the longest free range that any stream may take.
     #[must_use]
     pub fn largest_free(&self) -> u64 {
         self.streams.iter().map(|stream| stream.largest).max().unwrap_or(0)
     }
 
-    /// The largest request that any stream could be given without new memory.
+    /// Returns the largest request that any stream could be given without new memory.
     #[must_use]
     pub fn largest_reachable(&self) -> u64 {
         self.streams.iter().map(|stream| stream.reachable).max().unwrap_or(0)
     }
 
-    /// External fragmentation as it lies: 1 - longest free range / all that is free. 0 is none; 0 too where nothing is
-    /// free.
+    /// Returns the external fragmentation without stitching: 1 - longest free range / all free bytes. 0 means none, or
+    /// nothing free.
     #[must_use]
     pub fn external(&self) -> f64 {
         self.unreached(self.largest_free())
     }
 
-    /// External fragmentation after what stitching could reach: 1 - largest request that could be met / all that is free.
+    /// Returns the external fragmentation with stitching: 1 - largest request that could be served / all free bytes.
     #[must_use]
     pub fn external_after_stitching(&self) -> f64 {
         self.unreached(self.largest_reachable())
     }
 
-    /// Free bytes of a stream that no other can have as things stand; see [`PoolMemory::stranded`].
+    /// Returns the free bytes of a stream that no other stream can take at present; see [`PoolMemory::stranded`].
     #[must_use]
     pub fn stranded_on(&self, stream: StreamId) -> u64 {
         let own = self.pools.iter().filter(|pool| pool.owner == Owner::Stream(stream));
@@ -161,7 +162,7 @@ impl Fragmentation {
         pools.map(|pool| pool.free).sum()
     }
 
-    /// Free bytes in private pools, but for one of them.
+    /// Returns the free bytes in all private pools except one.
     pub(crate) fn free_in_private_pools(&self, except: PoolId) -> u64 {
         let fenced = |owner| matches!(owner, Owner::Pool(pool) if pool != except);
         self.pools.iter().filter(|pool| fenced(pool.owner)).map(|pool| pool.free).sum()

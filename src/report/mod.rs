@@ -1,6 +1,6 @@
-//! What an allocator tells: statistics, snapshots, events, and the report of a request that could not be met.
+//! The reports of an allocator: statistics, snapshots, events, and the report of a refused request.
 //!
-//! Owns: plain values that print themselves. Nothing here looks at an allocator: the heap fills them in, `diagnose` judges.
+//! Owns: plain values that print themselves. Nothing here looks at an allocator: the heap and `diagnose` fill them in.
 
 pub mod fragmentation;
 pub mod observer;

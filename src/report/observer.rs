@@ -1,12 +1,12 @@
-//! What an allocator tells whoever watches it: one event for each thing that changes.
+//! The events that an observer of an allocator gets, one for each change.
 //!
 //! Owns: the [`Event`] and the [`Observer`] trait. The events and their sizes are PyTorch's (`device_traces` of a
-//! memory snapshot), so that its tools read what is recorded here.
+//! memory snapshot), so that its tools can read them.
 
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 
-/// What happened. The names in a snapshot are PyTorch's `TraceEntry` actions.
+/// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A block was handed out; size as requested.
@@ -23,18 +23,18 @@ pub enum Action {
     SegmentMap,
     /// Physical memory was unmapped from a segment and given back.
     SegmentUnmap,
-    /// Memory left a segment for another, of which the next [`Action::SegmentJoined`] tell: a stitched block, which is a
-    /// segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
-    /// nothing changed.
+    /// Memory left a segment for another one, which the following [`Action::SegmentJoined`] events name: a stitched
+    /// block, which is a segment of its own while it is live, took it or returned it, or the memory serves other
+    /// requests. The driver is not involved.
     SegmentLeft,
-    /// Memory that had left other segments is part of this one.
+    /// Memory that left other segments joined this one.
     SegmentJoined,
-    /// A request could not be met. The address holds the device's free bytes, as in PyTorch.
+    /// A request was refused. The address holds the device's free bytes, as in PyTorch.
     Oom,
 }
 
 impl Action {
-    /// The name in PyTorch's snapshots, which know mapping alone.
+    /// Returns the name in PyTorch's snapshots, which have no word for joining but mapping.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,23 +50,23 @@ impl Action {
     }
 }
 
-/// One thing that happened in an allocator.
+/// One change in an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What.
+    /// What happened.
     pub action: Action,
-    /// Where; for [`Action::Oom`] the bytes that the device had free.
+    /// The address; for [`Action::Oom`] the bytes that the device had free.
     pub address: u64,
-    /// How many bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// On which stream.
+    /// The stream.
     pub stream: StreamId,
-    /// Of which private pool; [`PoolId::NONE`] of none.
+    /// The private pool, or [`PoolId::NONE`].
     pub pool: PoolId,
 }
 
 /// Watches an allocator. Called under the allocator's lock: be quick, and do not call the allocator.
 pub trait Observer: Send {
-    /// Something happened.
+    /// Called for each event.
     fn event(&mut self, event: &Event);
 }

@@ -1,18 +1,18 @@
-//! What a callback for memory pressure is told.
+//! The information that a callback for memory pressure gets.
 
 use crate::ids::StreamId;
 
-/// A request for which there is too little memory, as a callback is told of it. All sizes are bytes.
+/// A request for which there is too little memory, as a callback sees it. All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryPressure {
-    /// What the program asked for.
+    /// The size that the program asked for.
     pub requested: u64,
-    /// The stream it is for.
+    /// The stream of the request.
     pub stream: StreamId,
-    /// What the allocator holds of the device.
+    /// The bytes that the allocator holds from the device.
     pub reserved: u64,
-    /// Of `reserved`, in blocks that the program has not freed.
+    /// The part of `reserved` in blocks that the program has not freed.
     pub allocated: u64,
-    /// What the allocator may hold at most, if it is limited.
+    /// The most that the allocator may hold, if it is limited.
     pub limit: Option<u64>,
 }

@@ -1,12 +1,12 @@
-//! A picture of what an allocator holds: segments, and the blocks that tile them.
+//! A snapshot of all that an allocator holds: segments, and the blocks that tile them.
 //!
 //! Owns: the plain values. The fields and their meanings are those of PyTorch's memory snapshots
-//! (`torch.cuda.memory._snapshot()["segments"]`). Writing them as JSON or pickle is done by `seamalloc-trace`.
+//! (`torch.cuda.memory._snapshot()["segments"]`). `seamalloc-trace` writes them as JSON or pickle.
 
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 
-/// What a block is doing.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockState {
     /// Handed out.
@@ -18,7 +18,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// The name in PyTorch's snapshots.
+    /// Returns the name in PyTorch's snapshots.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ pub struct BlockInfo {
     pub size: u64,
     /// Bytes as requested; for a free block those of its last use, or 0.
     pub requested_size: u64,
-    /// What it is doing.
+    /// Its state.
     pub state: BlockState,
 }
 
@@ -62,7 +62,7 @@ pub struct SegmentInfo {
 }
 
 impl SegmentInfo {
-    /// Bytes of blocks that are handed out.
+    /// Returns the bytes of blocks that are handed out.
     #[must_use]
     pub fn allocated_size(&self) -> u64 {
         self.blocks
@@ -72,13 +72,13 @@ impl SegmentInfo {
             .fold(0, u64::saturating_add)
     }
 
-    /// Bytes of blocks that are handed out or wait for other streams.
+    /// Returns the bytes of blocks that are handed out or wait for other streams.
     #[must_use]
     pub fn active_size(&self) -> u64 {
         self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.size).fold(0, u64::saturating_add)
     }
 
-    /// Bytes requested of the blocks counted in [`Self::active_size`].
+    /// Returns the requested bytes of the blocks counted in [`Self::active_size`].
     #[must_use]
     pub fn requested_size(&self) -> u64 {
         self.blocks
@@ -89,7 +89,7 @@ impl SegmentInfo {
     }
 }
 
-/// What an allocator holds, at one moment.
+/// All that an allocator holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The ordinal of the device, 0 on a simulated one.

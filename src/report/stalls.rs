@@ -1,7 +1,7 @@
-//! How long operations spent in the driver: a histogram of fixed size, so that counting allocates nothing.
+//! How long operations spent in the driver: a histogram of fixed size, so that counting allocates no memory.
 
-/// Buckets of the histogram: bucket 0 holds stalls below 1 us, bucket i those from 2^(i-1) us to below 2^i us, the last
-/// all that is longer (from 4.2 s).
+/// Buckets of the histogram: bucket 0 holds stalls below 1 us, bucket i those from 2^(i-1) us to below 2^i us, and the
+/// last one all longer stalls (from 4.2 s).
 pub const STALL_BUCKETS: usize = 24;
 
 /// Operations that called the driver, and how long they spent in it.
@@ -9,16 +9,17 @@ pub const STALL_BUCKETS: usize = 24;
 pub struct Stalls {
     /// Operations that made any driver call.
     pub count: u64,
-    /// Time in the driver, all of them together, in nanoseconds.
+    /// The total time in the driver, in nanoseconds.
     pub total_ns: u64,
-    /// The longest, in nanoseconds, since the last reset of peaks.
+    /// The longest stall, in nanoseconds, since the last reset of peaks.
     pub worst_ns: u64,
-    /// How many fell into each bucket; see [`STALL_BUCKETS`].
+    /// The number of stalls in each bucket; see [`STALL_BUCKETS`].
     pub by_us: [u64; STALL_BUCKETS],
 }
 
 impl Stalls {
-    /// An operation that took `ns` in the driver. No time is no call: some misses find their memory without one.
+    /// Adds an operation that took `ns` in the driver. 0 means that it made no call, as some misses find their memory
+    /// without one.
     pub(crate) fn add(&mut self, ns: u64) {
         if ns == 0 {
             return;
@@ -29,7 +30,7 @@ impl Stalls {
         self.by_us[bucket_of(ns)] += 1;
     }
 
-    /// What came since an earlier copy. The worst is the one since the last reset of peaks, whenever that was.
+    /// Returns the stalls since an earlier copy. `worst_ns` is still the one since the last reset of peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut out = *self;
@@ -41,8 +42,8 @@ impl Stalls {
         out
     }
 
-    /// A time in nanoseconds that this part (0 to 1) of the stalls did not exceed: the upper edge of their bucket, at
-    /// most twice the exact figure, and no more than the worst. 0 without stalls.
+    /// Returns a time in nanoseconds that this part (0 to 1) of the stalls did not exceed: the upper edge of their
+    /// bucket, at most twice the exact figure, and never more than the worst. 0 without stalls.
     #[must_use]
     pub fn percentile_ns(&self, part: f64) -> u64 {
         let total: u64 = self.by_us.iter().sum();

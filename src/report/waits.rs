@@ -1,29 +1,29 @@
-//! GPU-side waits: how much memory they passed on, and how old the events were that they were for.
+//! GPU-side waits: how much memory they passed on, and how old their events were.
 
-/// Memory that streams took from others behind GPU-side waits. The age of a wait is how many operations (allocations
-/// and frees, of all streams) ago its event had been recorded: the older, the less the waiting stream is held up, and
-/// an age near 0 is a wait for all that the other stream has been given.
+/// Memory that streams took from others behind GPU-side waits. The age of a wait is the number of operations
+/// (allocations and frees, of all streams) since its event was recorded. An older event holds the waiting stream up
+/// less; an age near 0 is a wait for all work that the other stream has been given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// Bytes of free memory handed from one stream to another.
+    /// Bytes of free memory that were handed from one stream to another.
     pub bytes: u64,
-    /// The ages of all waits together, in operations.
+    /// The sum of the ages of all waits, in operations.
     pub age_total: u64,
-    /// The least age since the last reset of peaks, in operations; `None` without a wait.
+    /// The smallest age since the last reset of peaks, in operations; `None` without a wait.
     pub age_least: Option<u64>,
     /// The largest age since the last reset of peaks, in operations.
     pub age_most: u64,
 }
 
 impl Waits {
-    /// A wait for an event recorded `age` operations ago.
+    /// Adds a wait for an event recorded `age` operations ago.
     pub(crate) fn add(&mut self, age: u64) {
         self.age_total = self.age_total.saturating_add(age);
         self.age_least = Some(self.age_least.map_or(age, |least| least.min(age)));
         self.age_most = self.age_most.max(age);
     }
 
-    /// What came since an earlier copy. The extremes are those since the last reset of peaks, whenever that was.
+    /// Returns the waits since an earlier copy. The extremes are still those since the last reset of peaks.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (bytes, age_total) = (self.bytes, self.age_total);

@@ -1,6 +1,6 @@
-//! Strategy `caching`: PyTorch's native allocator. A miss takes a segment by plain `cudaMalloc`, and keeps it.
+//! Strategy `caching`: PyTorch's native allocator. A miss takes a segment by plain `cudaMalloc`, and caches it.
 //!
-//! Owns: segments by `malloc`, `max_split_size`, and garbage collection. The baseline of every comparison.
+//! Owns: segments by `malloc`, `max_split_size`, and garbage collection. It is the baseline of every comparison.
 
 use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_fallback::{self, Grow};
@@ -21,10 +21,10 @@ impl Strategy for Caching {
         let fit = FitRules {
             max_split_size,
             max_non_split_rounding: config.max_non_split_rounding,
-            // A rest of a large block must itself be able to serve large requests.
+            // The rest of a large block must itself be large enough for large requests.
             min_rest: [SMALL_LIMIT + MIN_BLOCK, MIN_BLOCK],
             no_split_from: max_split_size,
-            // PyTorch counts only where garbage is collected; where it never is, the ages are for `trim`.
+            // PyTorch counts ages only where garbage is collected; elsewhere, they are counted for `trim`.
             count_ages: config.garbage_collection_threshold == 0.0 || config.memory_fraction.is_some(),
             ..FitRules::default()
         };
@@ -41,7 +41,7 @@ impl Strategy for Caching {
         malloc_fallback::serve(self, context, request, means)
     }
 
-    /// Whole segments. `cudaFree` itself waits for the GPU, so none is free of waiting.
+    /// Releases whole segments. `cudaFree` itself waits for the GPU, so no release is free of waiting.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         let Goal::DownTo { down_to, may_wait } = goal else {
             release_whole_segments(context)?;
@@ -76,7 +76,7 @@ impl Grow for Caching {
         let mut whole = aged_segments(context.heap);
         let (mut total_age, mut count) = (whole.iter().map(|(age, _)| *age).sum::<u64>(), whole.len() as u64);
         let mut reclaimed = 0;
-        // Everything older than the average goes, beyond the target too, so that it is not reached again soon.
+        // Every segment older than the average goes, even beyond the target, so that it is not reached again soon.
         while reclaimed < target && count > 0 {
             let average = total_age as f64 / count as f64;
             let (old, rest): (Vec<_>, Vec<_>) = whole.into_iter().partition(|(age, _)| *age as f64 >= average);
@@ -101,7 +101,7 @@ impl Grow for Caching {
         request: &Request,
     ) -> std::result::Result<bool, Miss> {
         let Some(max_split_size) = context.config.max_split_size else { return Ok(false) };
-        // A private pool keeps what it has.
+        // A private pool keeps its memory.
         if context.heap.is_private(request.pool) {
             return Ok(false);
         }
@@ -114,7 +114,7 @@ impl Grow for Caching {
             release_segment(context, fitting)?;
             return Ok(true);
         }
-        // No single segment covers the request: give back several, the largest first.
+        // No single segment covers the request, so several are released, the largest first.
         let mut released = 0;
         while released < wanted {
             let id = context.heap.largest_free(request.pool);
@@ -128,7 +128,7 @@ impl Grow for Caching {
     }
 }
 
-/// Returns the free large segments, in searches since they became free.
+/// Returns the free large segments with their ages, in searches since they became free.
 fn aged_segments(heap: &Heap) -> Vec<(u64, BlockId)> {
     let now = heap.clock(Class::Large);
     let free = heap.public_pools(Class::Large).into_iter().flat_map(|pool| heap.free_blocks(pool));

@@ -1,8 +1,8 @@
 //! Strategy `expandable`: PyTorch's expandable segments. Each pool has a reservation larger than the device; a miss
 //! maps memory where the reservation's mapped part ends, or in a hole of it, in units of 2 MiB or 20 MiB.
 //!
-//! Owns: which units of a segment are mapped, in calls and costs as PyTorch makes them
-//! (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11), but for errors: a failed growth is undone here.
+//! Owns: which units of a segment are mapped, with the same calls and costs as PyTorch's (`ExpandableSegment` of
+//! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
 
 use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_fallback::{self, Grow};
@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 
 pub(super) struct Expandable;
 
-/// Units of a segment that lie wholly inside a free block: the first, and the one behind the last.
+/// Units of a segment that lie wholly inside a free block: the first, and the end of the last.
 #[derive(Clone, Copy)]
 struct Units {
     block: BlockId,
@@ -114,7 +114,7 @@ fn undo(context: &mut StrategyContext<'_>, parts: Vec<Part>, reserved: Option<Bl
     Ok(())
 }
 
-/// Gives back the addresses of a segment of which nothing is mapped.
+/// Gives back the addresses of a segment in which nothing is mapped.
 fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
     let Span { start, size } = context.heap.block(id).span();
     context.driver.address_free(start, size)?;
@@ -122,12 +122,12 @@ fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> Driver
     Ok(())
 }
 
-/// Unmaps what lies free in public pools.
+/// Unmaps the free units of public pools.
 fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     for pool in context.heap.every_public_pool() {
         for id in context.heap.free_blocks(pool) {
             if let Some(units) = whole_units(context.heap, id) {
-                // Neither unmap nor release waits for the GPU, and work on the stream may still use the memory.
+                // Neither unmap nor release waits for the GPU, and work of the stream may still use the memory.
                 context.on_streams().1.wait_for_stream(pool)?;
                 unmap_units(context, units)?;
             }
@@ -137,7 +137,7 @@ fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Unmaps units from the end of free blocks: those that have passed first, and of these the ones unused longest.
+/// Unmaps units from the end of free blocks: passed ones first, and among these the ones unused longest.
 fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool) -> Result<bool> {
     let mut found = free_units(context)?;
     found.retain(|(_, passed)| *passed || may_wait);
@@ -169,7 +169,8 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
     Ok(true)
 }
 
-/// Returns what could be given back, of every public pool, and whether the GPU has passed all that used it.
+/// Returns the units that could be given back, for each free block of public pools, and whether the GPU has passed
+/// them.
 fn free_units(context: &mut StrategyContext<'_>) -> DriverResult<Vec<(Units, bool)>> {
     let mut found = Vec::new();
     let mut asked: Vec<(StreamId, bool)> = Vec::new();
@@ -193,7 +194,7 @@ fn free_units(context: &mut StrategyContext<'_>) -> DriverResult<Vec<(Units, boo
     Ok(found)
 }
 
-/// Gives segments back of which nothing is mapped any more.
+/// Gives back segments in which nothing is mapped.
 fn release_empty_segments(context: &mut StrategyContext<'_>, pool: PoolIndex) -> DriverResult<()> {
     let unmapped = context.heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
     let empty: Vec<_> = unmapped.filter(|id| !context.heap.block(*id).is_split()).collect();
@@ -208,7 +209,7 @@ fn unit_of(config: &Config, class: Class) -> u64 {
     }
 }
 
-/// Returns the lowest run of free and unmapped blocks that has room for the request and something to map.
+/// Returns the lowest run of free and unmapped blocks that is large enough for the request and has an unmapped part.
 fn find_room(heap: &Heap, request: &Request) -> Option<BlockId> {
     let open = |id: BlockId| matches!(heap.block(id).state, State::Free | State::Unmapped);
     heap.pool(request.pool).unmapped.iter().find_map(|&(_, unmapped)| {
@@ -223,7 +224,7 @@ fn find_room(heap: &Heap, request: &Request) -> Option<BlockId> {
     })
 }
 
-/// Reserves addresses for a new segment: room for the whole device and an eighth more, as PyTorch reserves.
+/// Reserves addresses for a new segment: nine eighths of the device's memory, as PyTorch does.
 fn reserve(context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
     let mut slots = context.heap.reserve_slots(1)?;
     let unit = unit_of(context.config, request.class);
@@ -235,7 +236,7 @@ fn reserve(context: &mut StrategyContext<'_>, request: &Request) -> std::result:
     Ok(context.heap.add_expandable_segment(request.pool, span, unit, &mut slots))
 }
 
-/// Returns what is to be mapped so that the request has memory from the start of `id`.
+/// Returns the parts to map so that the request has memory from the start of `id`.
 fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut missing = request.size;
@@ -256,7 +257,8 @@ fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<Part>
     parts
 }
 
-/// Creates, maps and opens every part. Returns the slots to note them in. After an error the parts say how far it came.
+/// Creates and maps every part, and gives the device access. Returns the slots for their blocks. After an error, each
+/// part says how much of it was done.
 fn map_parts(context: &mut StrategyContext<'_>, parts: &mut [Part], unit: u64) -> std::result::Result<Slots, Miss> {
     if !context.allows(Increase::taken(parts.iter().map(|part| part.size).sum())) {
         return Err(Miss::OUT_OF_MEMORY);
@@ -286,8 +288,8 @@ fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Result<()> {
     let id = context.heap.block(block).segment;
     let Some(base) = context.heap.segment(id).map(|segment| segment.span.start) else { return Ok(()) };
     let mut slots = context.heap.reserve_slots(2)?;
-    // PyTorch unmaps first. Released first, a unit stays whole whichever of the two calls fails: the memory of a
-    // released handle goes back with its last mapping.
+    // PyTorch unmaps first. Releasing first keeps a unit whole whichever call fails: the memory of a released handle
+    // goes back with its last mapping.
     let mut gone = 0;
     let result: Result<()> = (first..end).try_for_each(|slot| {
         if let Some(handle) = context.heap.unit_handle(id, slot) {

@@ -1,7 +1,7 @@
-//! What PyTorch's allocator does when no free block fits, in its order: collect garbage, take new memory, give back
+//! The steps of PyTorch's allocator when no free block fits, in its order: collect garbage, take new memory, give back
 //! just enough and try again, give back everything and try again.
 //!
-//! Owns: the order, shared by the strategies that are PyTorch's (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
+//! Owns: the order, which PyTorch's strategies share (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
 use super::contract::{Goal, Means, Strategy};
 use crate::backing::{Miss, StrategyContext};
@@ -20,7 +20,7 @@ pub(super) trait Grow: Strategy {
         Ok(())
     }
 
-    /// Gives back just enough oversize segments of the request's stream. Returns whether it did.
+    /// Gives back just enough oversize segments of the request's stream. Returns whether any were given back.
     fn release_available(&mut self, _context: &mut StrategyContext<'_>, _request: &Request) -> Result<bool, Miss> {
         Ok(false)
     }
@@ -39,9 +39,9 @@ pub(super) fn serve<S: Grow>(
     }
 }
 
-/// The first steps: those that give back no memory but garbage.
+/// Runs the first steps, which give back no memory but garbage.
 fn grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
-    // Giving back waits, which no capture allows.
+    // Giving memory back waits, which no capture allows.
     let collects = context.limits.by_fraction().is_some() && context.config.garbage_collection_threshold > 0.0;
     if !context.capturing() && collects {
         strategy.collect_garbage(context)?;
@@ -49,7 +49,7 @@ fn grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &
     grow_within_limit(strategy, context, request)
 }
 
-/// The last steps, until one finds a block.
+/// Runs the last steps, until one finds a block.
 fn reclaim_and_grow<S: Grow>(
     strategy: &mut S,
     context: &mut StrategyContext<'_>,
@@ -64,15 +64,15 @@ fn reclaim_and_grow<S: Grow>(
             done => return done,
         }
     }
-    // As in PyTorch, what becomes free here is given back rather than searched: blocks that are split stay.
+    // As in PyTorch, memory that becomes free here is given back rather than searched: blocks that are split stay.
     context.wait_for_recorded_streams()?;
     strategy.release(context, Goal::Everything)?;
     context.heap.counters_mut().num_alloc_retries += 1;
     grow_within_limit(strategy, context, request)
 }
 
-/// PyTorch counts a whole segment against the fraction, whatever an expandable one would really map. The limit in bytes
-/// is for what is really taken, and checked where it is.
+/// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an
+/// expandable segment would map. The limit in bytes counts the bytes that are really taken, and is checked there.
 pub(super) fn grow_within_limit<S: Grow>(
     strategy: &mut S,
     context: &mut StrategyContext<'_>,

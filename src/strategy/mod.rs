@@ -1,7 +1,7 @@
-//! Strategies: what happens when no free block fits, and which memory goes back.
+//! Strategies: what happens when no free block fits, and which memory goes back to the driver.
 //!
-//! Owns: the factory. The contract is in `contract.rs`, and each strategy in a file or folder of its own. To add one, write
-//! its file, name it in [`StrategyKind`], and make it here.
+//! Owns: the factory. The contract is in `contract.rs`, and each strategy in a file or folder of its own. To add one,
+//! write its file, name it in [`StrategyKind`], and construct it here.
 
 mod caching;
 mod contract;
@@ -12,11 +12,11 @@ mod own_segments;
 mod stitch;
 
 pub(crate) use contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-pub(crate) use own_segments::{LIKE as OWN_SEGMENTS_LIKE, rules_of_own_segments, serve_own_segments};
+pub(crate) use own_segments::{REPORT_STRATEGY as OWN_SEGMENTS_STRATEGY, rules_of_own_segments, serve_own_segments};
 
 use crate::config::StrategyKind;
 
-/// The strategy of that name.
+/// Makes the strategy of this name.
 pub(crate) fn new(kind: StrategyKind) -> Box<dyn Strategy> {
     match kind {
         StrategyKind::Caching => Box::new(caching::Caching),

@@ -1,6 +1,6 @@
 //! Private pools with segments of their own, under any strategy: PyTorch's rules, over a source or the driver's `malloc`.
 //!
-//! Owns: the order of things when no segment is to be had. How segments are sized and split is `caching.rs`'s.
+//! Owns: the steps when no segment can be had. `caching.rs` chooses how segments are sized and split.
 
 use super::caching::Caching;
 use super::contract::{Goal, Means, Strategy};
@@ -11,17 +11,17 @@ use crate::config::rounding::segment_size;
 use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
 
-/// What such a pool is judged by in reports.
-pub(crate) const LIKE: &dyn Strategy = &Caching;
+/// The strategy whose estimates reports use for such a pool.
+pub(crate) const REPORT_STRATEGY: &dyn Strategy = &Caching;
 
-/// Returns how requests find their blocks.
+/// Returns the rules by which requests find their blocks.
 pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules {
     let rules = Caching.rules(config).fit;
     FitRules { no_split_from: if unsplit { 0 } else { rules.no_split_from }, ..rules }
 }
 
-/// Serves a request from a new segment. Where there is none to be had, and all means may be used: once what other streams
-/// used is free, once others have given back as much, and once they have given back all.
+/// Serves a request from a new segment. If there is none and all means may be used, it tries again once frees that
+/// waited for other streams are done, once the strategy has given back as much, and once it has given back everything.
 pub(crate) fn serve_own_segments(
     strategy: &mut dyn Strategy,
     context: &mut StrategyContext<'_>,
@@ -29,7 +29,7 @@ pub(crate) fn serve_own_segments(
     means: Means,
 ) -> Result<BlockId, Miss> {
     match grow_within_limit(&mut Caching, context, request) {
-        // Giving back waits, which no capture allows.
+        // Giving memory back waits, which no capture allows.
         Err(Miss::OutOfMemory { .. }) if means == Means::All && !context.capturing() => {}
         done => return done,
     }

@@ -1,13 +1,13 @@
-//! What a step works on that concerns streams.
+//! The parts of an allocator that a step about streams works on.
 //!
-//! Owns: how the CPU waits for a stream, and how a stream is told from another one that got its handle.
+//! Owns: how the CPU waits for a stream, and how a stream is told from another one with the same handle.
 
 use crate::config::Sharing;
 use crate::driver::{Driver, DriverResult};
 use crate::heap::Heap;
 use crate::ids::PoolIndex;
 
-/// The heap, the driver, and when streams share.
+/// The heap, the driver, and the policy of sharing memory between streams.
 pub(crate) struct StreamContext<'a> {
     pub(crate) heap: &'a mut Heap,
     pub(crate) driver: &'a dyn Driver,
@@ -15,14 +15,14 @@ pub(crate) struct StreamContext<'a> {
 }
 
 impl StreamContext<'_> {
-    /// Whether a stream may be being captured: until that is over, nothing may be waited for, asked for or freed that a
-    /// capture forbids.
+    /// Returns whether a stream may be being captured. Until the end of the capture, no wait, query or free may be made
+    /// that a capture forbids.
     pub(crate) fn capturing(&self) -> bool {
         self.heap.private().capturing()
     }
 
-    /// Whether the handle of a pool's stream is another stream's now, which the program did not say. The CPU has waited for
-    /// the device then, since no event can be recorded on a stream that is no more.
+    /// Returns whether the handle of a pool's stream belongs to another stream, unknown to the program. In that case
+    /// the CPU has waited for the device, since no event can be recorded on a stream that was destroyed.
     pub(crate) fn was_replaced(&mut self, large: PoolIndex) -> DriverResult<bool> {
         let of = self.heap.pool(large);
         let (stream, Some(known)) = (of.stream, of.number) else { return Ok(false) };
@@ -36,7 +36,7 @@ impl StreamContext<'_> {
         Ok(true)
     }
 
-    /// The CPU waits for what the stream of a pool was given.
+    /// Lets the CPU wait for all work of a pool's stream.
     pub(crate) fn wait_for_stream(&mut self, pool: PoolIndex) -> DriverResult<()> {
         let large = pool.large();
         let of = self.heap.pool(large);

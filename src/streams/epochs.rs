@@ -5,33 +5,34 @@
 //! # Note: epochs
 //!
 //! **Rationale.** A stream runs its work in order, so memory freed on it may be handed out on it again at once. Another
-//! stream may have it only after the GPU has come to the free. An event at each free would say when, and cost a driver call
-//! each time.
+//! stream may have the memory only after the GPU has reached the free. An event at each free would tell when, at the
+//! cost of a driver call each time.
 //!
-//! **Approach.** Each stream counts epochs, and a freed range at home carries the number of the open one (`freed_at`). One
-//! event closes an epoch:
+//! **Approach.** Each stream counts epochs, and a freed range at home carries the number of the open one (`freed_at`).
+//! One event closes an epoch:
 //! ```text
 //! stream A   | free a, free b | event 0 | free c | event 1 | free d
 //!            |    epoch 0     |         |epoch 1 |         | epoch 2, open
 //! ```
-//! If event 0 is complete, `a` and `b` are *passed*. What is passed becomes idle: it belongs to all streams. Where nothing
-//! is passed yet, another stream may wait for event 0 on the GPU and take `a` or `b` behind that wait (`sharing:wait`).
-//! From then on it is the waiting stream that has to pass.
+//! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle: any stream may take it. If nothing is
+//! passed yet, another stream may wait for event 0 on the GPU and take `a` or `b` behind that wait (`sharing:wait`).
+//! From then on, the waiting stream is the one that has to pass.
 //!
-//! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory. With
-//! one stream no event is recorded. Ranges that merge count as freed when the youngest of them was.
+//! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory.
+//! With a single stream, no event is recorded. Merged ranges count as freed when the last of them was.
 //!
-//! A free may name another stream than the block's own ([`free_under`](crate::Allocator::free_under)): work on that one
-//! may still use the memory, although nobody called `record_stream`. Then an event is recorded there at once, and the epoch
-//! is passed only when that is complete too. The block's own stream need not wait, as in PyTorch.
+//! A free may name another stream than the block's own ([`free_under`](crate::Allocator::free_under)): work on that
+//! stream may still use the memory, although `record_stream` was not called. Then an event is recorded there at once,
+//! and the epoch is passed only when that event is complete too. The block's own stream need not wait, as in PyTorch.
 //!
 //! **Limitations.**
-//! - A large free range that its stream goes on freeing into is passed late, since it is as young as its youngest byte.
-//! - A wait is for the whole epoch. Epochs that are long make waits longer than they need be; short ones cost events.
-//! - During a capture no epoch is closed: its event might become the graph's. Events from before may be asked for.
-//! - A wait is for an event that is recorded already, so streams of one process cannot wait for each other in a circle. By
-//!   way of another process they can. Such programs use `sharing:completed`, where no stream waits.
-//! - A stream that is more than 1,024 epochs behind has its last one prolonged.
+//! - If a stream keeps freeing into a large free range, that range is passed late, since it is as young as its
+//!   youngest byte.
+//! - A wait is for the whole epoch. Long epochs make waits longer than necessary; short epochs cost events.
+//! - During a capture no epoch is closed: its event might become the graph's. Earlier events may be queried.
+//! - A wait is for an event that is recorded already, so streams of one process cannot wait for each other in a
+//!   circle. Through another process they can. Such programs use `sharing:completed`, where no stream waits.
+//! - If a stream is more than 1,024 epochs behind, its last epoch is prolonged.
 
 use super::context::StreamContext;
 use super::record_stream::{RecordedStreams, destroy_events};
@@ -50,7 +51,7 @@ struct Closed {
     event: EventId,
     /// Events of other streams that were current while memory was freed in it.
     others: Vec<(StreamId, EventId)>,
-    /// The allocator's operations when the event was recorded.
+    /// The allocator's count of operations when the event was recorded.
     at: u64,
 }
 
@@ -60,23 +61,23 @@ impl Closed {
     }
 }
 
-/// A free block of another stream that a request takes, with the epoch in which it was freed there.
+/// A free block of another stream that a request takes, with the epoch in which that stream freed it.
 #[derive(Clone, Copy)]
-struct Taken {
+struct ForeignBlock {
     from: PoolIndex,
     epoch: u64,
     block: BlockId,
 }
 
-/// How many times the request a stream gets at most of a range that it waits for. With less it waits again and again for
-/// the same range; with all of it the other stream soon waits for its own memory.
-const MOST_PASSED_ON: u64 = 16;
+/// The most that a stream takes of a range that it waits for, as a multiple of the request. With less, it would wait
+/// again and again for the same range; with the whole range, the other stream would soon wait for its own memory.
+const MAX_PASSED_ON: u64 = 16;
 
-/// How many epochs of a stream are told apart while the GPU has not passed them, each with an event. A stream that is
-/// further behind has its last epoch prolonged.
-const MOST_CLOSED: usize = 1024;
+/// How many epochs of a stream are kept apart while the GPU has not passed them, each with an event. If a stream is
+/// further behind, its last epoch is prolonged.
+const MAX_CLOSED: usize = 1024;
 
-/// With fewer other streams in an open epoch, nobody asks which of them have passed.
+/// With fewer other streams in an open epoch, their events are not queried.
 const MANY_OTHERS: usize = 64;
 
 /// The closed epochs of every stream whose events have not completed.
@@ -84,17 +85,17 @@ const MANY_OTHERS: usize = 64;
 pub(crate) struct Epochs {
     /// By stream (the number of its pair of pools), oldest first.
     closed: Vec<VecDeque<Closed>>,
-    /// Likewise: what [`Closed::others`] of the open epoch will be.
+    /// The same for the open epoch of each stream: what [`Closed::others`] will be.
     others: Vec<Vec<(StreamId, EventId)>>,
-    /// Events to use again.
+    /// Events that can be used again.
     idle_events: Vec<EventId>,
-    /// Asks whether the GPU has done all that a stream was given.
+    /// An event to find out whether the GPU has done all work of a stream.
     probe: Option<EventId>,
 }
 
 impl Epochs {
-    /// Makes idle what the GPU has passed, of all streams. Does nothing as long as one stream alone has memory. Returns
-    /// whether any became idle. In a capture no epoch ends: its event might be the graph's.
+    /// Makes idle the memory of all streams that the GPU has passed. Does nothing while only one stream has memory.
+    /// Returns whether any became idle. In a capture no epoch ends: its event might be the graph's.
     pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> DriverResult<bool> {
         if context.capturing() {
             return Ok(false);
@@ -115,27 +116,28 @@ impl Epochs {
         Ok(any)
     }
 
-    /// As [`Self::gather`], for no stream in particular: a stream alone has nobody to meet.
+    /// Does the same as [`Self::gather`], for no stream in particular.
     pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> DriverResult<bool> {
         let first = with_memory(context).next();
         first.map_or(Ok(false), |own| self.gather(context, own))
     }
 
-    /// Ends an epoch that has become long, where another stream may come to ask for what was freed in it: then it has not
-    /// to wait for all that this one was given since.
+    /// Ends an epoch that has become long, if another stream may need the memory freed in it: that stream then need not
+    /// wait for later work of this one.
     pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
         let alone = context.heap.stream_pools().nth(1).is_none();
         if alone || context.sharing == Sharing::Never || context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }
-        // Only to make room: who needs to know how far the GPU is asks for itself.
-        if self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MOST_CLOSED / 2) {
+        // This query only makes room. A stream that needs to know how far the GPU is queries the events itself.
+        if self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2) {
             self.poll(context, pool)?;
         }
         self.close(context, pool)
     }
 
-    /// In a capture: frees and makes idle what events that were recorded before it tell to be passed.
+    /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
+    /// capture.
     pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> DriverResult<()> {
         let sharing = context.sharing != Sharing::Never;
         let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).collect();
@@ -150,7 +152,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// Ends every open epoch and notes what the GPU has passed. In a capture it does neither.
+    /// Ends every open epoch and notes which epochs the GPU has passed. Does neither in a capture.
     pub(crate) fn advance(&mut self, context: &mut StreamContext<'_>) -> DriverResult<()> {
         if context.capturing() {
             return Ok(());
@@ -162,8 +164,8 @@ impl Epochs {
         Ok(())
     }
 
-    /// Hands memory of other streams to the request's pool, behind GPU-side waits, until about `missing` bytes have come
-    /// together: what was freed longest ago first, so that the wait is over soonest. Returns whether any came.
+    /// Hands memory of other streams to the request's pool, behind GPU-side waits, until about `missing` bytes are
+    /// found. Memory freed longest ago comes first, so that the wait is short. Returns whether any was handed over.
     pub(crate) fn wait_for(
         &mut self,
         context: &mut StreamContext<'_>,
@@ -171,7 +173,7 @@ impl Epochs {
         missing: u64,
     ) -> Result<bool> {
         let pool = request.pool;
-        // A captured stream cannot wait for what is outside of its graph, and a graph may be replayed on another stream.
+        // A captured stream cannot wait for work outside of its graph, and a graph may be replayed on another stream.
         if context.sharing != Sharing::Wait || context.capturing() || context.heap.is_private(pool) {
             return Ok(false);
         }
@@ -180,17 +182,17 @@ impl Epochs {
         for (from, epoch) in latest_by_stream(&taken) {
             self.wait_on_gpu(context, stream, (from, epoch))?;
         }
-        let most = request.size.saturating_mul(MOST_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
-        for Taken { block, .. } in &taken {
+        let most = request.size.saturating_mul(MAX_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
+        for ForeignBlock { block, .. } in &taken {
             let bytes = context.heap.pass_on(*block, most, pool)?;
             context.heap.counters_mut().waits.bytes += bytes;
         }
         Ok(!taken.is_empty())
     }
 
-    /// Returns free blocks of other streams, of `missing` bytes together or more, whose epochs are closed: those freed
-    /// longest ago, the largest of equals.
-    fn freed_longest_ago(&self, context: &StreamContext<'_>, own: PoolIndex, missing: u64) -> Vec<Taken> {
+    /// Returns free blocks of other streams in closed epochs, of `missing` bytes together or more: those freed longest
+    /// ago, and of equals the largest.
+    fn freed_longest_ago(&self, context: &StreamContext<'_>, own: PoolIndex, missing: u64) -> Vec<ForeignBlock> {
         let mut free: Vec<Reverse<(u64, Reverse<u64>, BlockId)>> = Vec::new();
         for other in with_memory(context).filter(|other| *other != own) {
             context.heap.visit_free(other, 0, |id| {
@@ -198,21 +200,21 @@ impl Epochs {
                 free.push(Reverse((block.freed_at, Reverse(block.size), id)));
             });
         }
-        // Few of them are taken, so they are not sorted.
+        // Only a few are taken, so a heap is cheaper than sorting.
         let mut oldest = BinaryHeap::from(free);
         let (mut found, mut taken) = (0, Vec::new());
         while found < missing {
             let Some(Reverse((epoch, Reverse(size), block))) = oldest.pop() else { break };
             let from = context.heap.block(block).pool;
             if self.covers(from, epoch) {
-                taken.push(Taken { from, epoch, block });
+                taken.push(ForeignBlock { from, epoch, block });
                 found += size;
             }
         }
         taken
     }
 
-    /// The stream waits on the GPU until another one has passed an epoch.
+    /// Makes the stream wait on the GPU until another one has passed an epoch.
     fn wait_on_gpu(
         &self,
         context: &mut StreamContext<'_>,
@@ -221,7 +223,7 @@ impl Epochs {
     ) -> DriverResult<()> {
         let closed = self.closed_up_to(from, epoch);
         let Some(newest) = closed.last() else { return Ok(()) };
-        // Those of earlier epochs too: memory that merged since may be of any.
+        // Earlier epochs count too: memory that was merged since may come from any of them.
         let mut others: Vec<(StreamId, EventId)> = Vec::new();
         for (of, event) in closed.iter().rev().flat_map(|closed| &closed.others) {
             if *of != stream && !others.iter().any(|(known, _)| known == of) {
@@ -235,7 +237,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// Whether a closed epoch covers `epoch`.
+    /// Returns whether a closed epoch covers `epoch`.
     fn covers(&self, pool: PoolIndex, epoch: u64) -> bool {
         self.closed.get(pool.stream()).and_then(VecDeque::back).is_some_and(|last| last.epoch >= epoch)
     }
@@ -262,9 +264,9 @@ impl Epochs {
         let (epoch, event) = (of.epoch, self.record(context.driver, of.stream)?);
         let others = self.others.get_mut(number).map(std::mem::take).unwrap_or_default();
         let queue = &mut self.closed[number];
-        let full = queue.len() >= MOST_CLOSED;
+        let full = queue.len() >= MAX_CLOSED;
         match queue.back_mut().filter(|_| full) {
-            // The later events stand for both.
+            // The later events cover both epochs.
             Some(last) => {
                 self.idle_events.push(std::mem::replace(&mut last.event, event));
                 for (stream, event) in others {
@@ -281,9 +283,10 @@ impl Epochs {
         Ok(())
     }
 
-    /// Something of a large pool is freed while `stream` is the current one: what that was given so far is passed before
-    /// others get what was freed in this epoch. The event is recorded at once, for the stream may be destroyed after. Returns
-    /// whether it was: not in a capture, when what other streams than the captured one were given runs all the same.
+    /// Notes that memory of a large pool is freed while `stream` is the current one: the work given to that stream so
+    /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, for the stream
+    /// may be destroyed afterwards. Returns whether it was recorded. In a capture it is not, and other streams than the
+    /// captured one run all the same.
     pub(crate) fn free_used_by(
         &mut self,
         context: &StreamContext<'_>,
@@ -306,14 +309,14 @@ impl Epochs {
         Ok(true)
     }
 
-    /// An epoch may stay open for ever while streams come and go under which memory is freed. Each time they have doubled,
-    /// those are forgotten that have passed.
+    /// Drops other streams that have passed, each time their number has doubled: an epoch may stay open without end
+    /// while such streams come and go.
     fn drop_passed(&mut self, driver: &dyn Driver, number: usize) {
         let others = &mut self.others[number];
         if others.len() < MANY_OTHERS || !others.len().is_power_of_two() {
             return;
         }
-        // Of one that cannot be asked about now, who needs the memory hears.
+        // An event that cannot be queried at this point is kept, and queried by the request that needs the memory.
         let passed = others.extract_if(.., |(_, event)| driver.event_query(*event).unwrap_or(false));
         self.idle_events.extend(passed.map(|(_, event)| event));
     }
@@ -347,7 +350,8 @@ impl Epochs {
         Ok(())
     }
 
-    /// Whether the GPU has done all that the stream of a large pool was given so far. Records an event and asks for it.
+    /// Returns whether the GPU has done all work given to the stream of a large pool so far. Records an event and
+    /// queries it.
     pub(crate) fn has_passed_all(&mut self, context: &mut StreamContext<'_>, large: PoolIndex) -> DriverResult<bool> {
         let pool = context.heap.pool(large);
         let (stream, ended) = (pool.stream, pool.ended);
@@ -362,20 +366,20 @@ impl Epochs {
         context.driver.event_query(event)
     }
 
-    /// Whether streams other than its own may still use what was freed on the stream of a large pool.
+    /// Returns whether streams other than its own may still use memory freed on the stream of a large pool.
     pub(crate) fn waits_for_others(&self, pool: PoolIndex) -> bool {
         let number = pool.stream();
         self.others.get(number).is_some_and(|others| !others.is_empty())
             || self.closed.get(number).is_some_and(|closed| closed.iter().any(|closed| !closed.others.is_empty()))
     }
 
-    /// The CPU has waited for every stream: all epochs are passed, those that are open too.
+    /// Notes that the CPU has waited for every stream: all epochs are passed, open ones too.
     pub(crate) fn all_passed(&mut self, context: &mut StreamContext<'_>) {
         context.heap.stream_pools().collect::<Vec<_>>().into_iter().for_each(|pool| self.passed(context.heap, pool));
     }
 
-    /// All that a stream was given is done, and all that others were given that were current while its memory was freed: its
-    /// epochs are passed, the one that is open too.
+    /// Notes that all work of a stream is done, and all work of the other streams that were current while its memory
+    /// was freed: its epochs are passed, the open one too.
     pub(crate) fn passed(&mut self, heap: &mut Heap, pool: PoolIndex) {
         if let Some(queue) = self.closed.get_mut(pool.stream()) {
             self.idle_events.extend(queue.drain(..).flat_map(Closed::events));
@@ -387,7 +391,7 @@ impl Epochs {
         heap.set_passed(pool, heap.pool(pool).epoch);
     }
 
-    /// Gives every event back. For the end of an allocator.
+    /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         let queued = self.closed.drain(..).flatten().flat_map(Closed::events);
         let others = self.others.drain(..).flatten().map(|(_, event)| event);
@@ -395,10 +399,10 @@ impl Epochs {
     }
 }
 
-/// Returns the latest epoch of each stream: it covers those before it, so that one wait for each stream suffices.
-fn latest_by_stream(taken: &[Taken]) -> Vec<(PoolIndex, u64)> {
+/// Returns the latest epoch of each stream. It covers the earlier ones, so one wait for each stream suffices.
+fn latest_by_stream(taken: &[ForeignBlock]) -> Vec<(PoolIndex, u64)> {
     let mut last: Vec<(PoolIndex, u64)> = Vec::new();
-    for Taken { from, epoch, .. } in taken {
+    for ForeignBlock { from, epoch, .. } in taken {
         match last.iter_mut().find(|(of, _)| of == from) {
             Some((_, last)) => *last = (*last).max(*epoch),
             None => last.push((*from, *epoch)),
@@ -407,7 +411,7 @@ fn latest_by_stream(taken: &[Taken]) -> Vec<(PoolIndex, u64)> {
     last
 }
 
-/// The large pools of streams that have anything free, in large blocks or small.
+/// Returns the large pools of streams that have free memory, in large blocks or small.
 fn with_memory<'a>(context: &'a StreamContext<'_>) -> impl Iterator<Item = PoolIndex> + use<'a> {
     let free = |pool: PoolIndex| context.heap.pool(pool).free.len();
     context.heap.stream_pools().filter(move |large| free(*large) + free(large.small()) > 0)

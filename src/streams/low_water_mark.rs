@@ -1,6 +1,6 @@
-//! The low-water mark of live memory, by which the allocator knows the steps of a program.
+//! The low-water mark of live memory. It tells the allocator when a step of the program ends.
 //!
-//! Owns: when live memory is said to be low. What is done then is the caller's.
+//! Owns: when live memory counts as low. The caller acts on it.
 //!
 //! ```text
 //! live   /\    /\    /\       a step of training begins and ends low, and is high in between
@@ -10,29 +10,29 @@
 
 use crate::heap::Heap;
 
-/// Memory is not said to be low twice within so many allocations and frees. Where a program allocates a block and frees it,
-/// over and over, nothing is to be gathered, and doing so each time would take longer than all else.
+/// Memory does not count as low twice within this many allocations and frees. Where a program allocates and frees one
+/// block over and over, there is nothing to gather, and gathering each time would take longer than all else.
 const SHORT_STEP: u64 = 8;
 
-/// The rise and fall of live memory. What is gathered at a low gives every step of training the same start, and so the same
-/// choices and views.
+/// The rise and fall of live memory. Memory gathered at each low point gives every step of training the same free
+/// ranges, and so the same choices and views.
 #[derive(Debug, Default)]
 pub(crate) struct LowWaterMark {
-    /// Live memory rises again once it has been above this.
+    /// Live memory counts as rising again once it exceeds this.
     high: u64,
-    /// It is low once it is below this: by a quarter of what is reserved, and where it came to lie the last time.
+    /// Live memory is low below this: a quarter of the reserved bytes below the high, or near the last lowest point.
     mark: u64,
     /// Whether it was low and has not risen since.
     is_low: bool,
-    /// The fewest live bytes since it rose last, and in the fall before.
+    /// The fewest live bytes since it last rose, and in the fall before that.
     lowest: u64,
     last_lowest: u64,
-    /// It is not low again before there were so many operations in all.
+    /// It is not low again before this many operations in all.
     next: u64,
 }
 
 impl LowWaterMark {
-    /// Whether live memory has just fallen below the mark, `freed` bytes having been freed.
+    /// Returns whether live memory has just fallen below the mark, after `freed` bytes were freed.
     #[inline]
     pub(crate) fn is_reached(&mut self, freed: u64, heap: &Heap) -> bool {
         let live = heap.counters().allocated_bytes.current();
@@ -57,7 +57,7 @@ impl LowWaterMark {
         let (reserved, operations) = (heap.reserved(), heap.counters().operations());
         self.is_low = true;
         self.high = live + reserved / 4;
-        // Near the last lowest point, and exactly there: steps are alike, if not equal.
+        // The next marks: a quarter below, near the last lowest point, or exactly there. Steps are alike, if not equal.
         let marks = [live.saturating_sub(reserved / 4), self.last_lowest + reserved / 128, self.last_lowest + 1];
         self.mark = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
         if operations < self.next {

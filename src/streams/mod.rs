@@ -1,7 +1,7 @@
 //! Streams: when memory freed on one may be used again, there and elsewhere.
 //!
-//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the moment at which live
-//! memory is low. It calls the driver for events, waits and the names of streams; never for memory.
+//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the moment at which
+//! live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
 
 mod context;
 mod epochs;
@@ -15,7 +15,7 @@ pub(crate) use record_stream::RecordedStreams;
 
 use crate::driver::Driver;
 
-/// All that is known of the streams of an allocator beyond its tables.
+/// The state of an allocator's streams outside of the heap.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     pub(crate) recorded: RecordedStreams,
@@ -23,7 +23,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Gives every event back to the driver. For the end of an allocator.
+    /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         self.epochs.destroy_events(driver);
         self.recorded.destroy_events(driver);

@@ -1,9 +1,9 @@
 //! Blocks that the program has freed while other streams may still use them.
 //!
-//! Owns: the streams named by `record_stream`, the events recorded at the free, and the order in which they are asked
-//! about. As in PyTorch, events are asked in the order of each stream, and only at an allocation: at every one, or where the
-//! strategy says so, at one that finds no free block and now and then; while a stream is being captured none is recorded or
-//! asked for.
+//! Owns: the streams named by `record_stream`, the events recorded at the free, and the order in which they are
+//! queried. As in PyTorch, events are queried in the order of each stream, and only at an allocation: at every one, or,
+//! where the strategy says so, at one that finds no free block and now and then. While a stream is being captured, none
+//! is recorded or queried.
 
 use crate::driver::{Driver, DriverResult};
 use crate::heap::{Heap, map_bytes};
@@ -14,25 +14,25 @@ use std::collections::VecDeque;
 /// Freed blocks waiting for the streams that used them.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedStreams {
-    /// Streams other than its own that use a live block.
+    /// The streams, other than its own, that use each live block.
     uses: FxHashMap<BlockId, Vec<StreamId>>,
     /// Events recorded at frees, by stream, oldest first.
     queues: Vec<(StreamId, VecDeque<(EventId, BlockId)>)>,
-    /// Blocks freed during a capture: their events are recorded once it is over. Oldest first.
+    /// Blocks freed during a capture, oldest first. Their events are recorded after its end.
     held: VecDeque<BlockId>,
     /// How many events each pending block waits for.
     waiting: FxHashMap<BlockId, u32>,
-    /// Events to use again.
+    /// Events that can be used again.
     idle_events: Vec<EventId>,
-    /// How many blocks were still waiting when events were last asked about.
+    /// How many blocks were still waiting when events were last queried.
     left: usize,
 }
 
-/// With fewer blocks waiting, only a miss asks about them.
+/// With fewer blocks waiting, only a miss queries their events.
 const FEW: usize = 64;
 
 impl RecordedStreams {
-    /// Bytes of host memory, about.
+    /// Returns about how many bytes of host memory the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
         let queued: usize = self.queues.iter().map(|(_, queue)| queue.capacity()).sum();
         queued * size_of::<(EventId, BlockId)>()
@@ -42,26 +42,26 @@ impl RecordedStreams {
             + map_bytes(&self.waiting)
     }
 
-    /// Whether it is time to ask about events even if no request misses their memory: so many more blocks wait than when
-    /// they were last asked about that the time to ask is constant for each, or some have no events yet.
+    /// Returns whether events should be queried even if no request misses the memory: many more blocks wait than at the
+    /// last query, so that the time of queries is constant for each, or some blocks have no events yet.
     pub(crate) fn is_due(&self) -> bool {
         !self.held.is_empty() || self.waiting.len() > FEW.max(2 * self.left)
     }
 
-    /// How many streams and held blocks freed blocks wait for; 0 if none waits.
+    /// Returns how many streams and held blocks are waited for; 0 if no block waits.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.len() + self.held.len()
     }
 
-    /// Whether other streams use a live or held block.
+    /// Returns whether other streams use a live or held block.
     pub(crate) fn has_uses(&self, id: BlockId) -> bool {
         self.uses.contains_key(&id)
     }
 
-    /// A stream other than the block's own uses it from now on. Naming it twice is the same as once.
+    /// Notes that a stream other than the block's own uses it. Naming it twice is the same as once.
     pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
         let pool = heap.pool(heap.block(id).pool.large());
-        // A handle that has ended is another stream's now.
+        // The handle of an ended stream belongs to another stream.
         if stream == pool.stream && !pool.ended {
             return;
         }
@@ -91,7 +91,7 @@ impl RecordedStreams {
         Ok(PendingFree { id, events })
     }
 
-    /// The block waits for its events from now on.
+    /// Makes the block wait for its events.
     pub(crate) fn defer(&mut self, heap: &mut Heap, pending: PendingFree) {
         let PendingFree { id, events } = pending;
         self.uses.remove(&id);
@@ -105,13 +105,13 @@ impl RecordedStreams {
         }
     }
 
-    /// The block waits for the end of a capture, and then for the streams that use it.
+    /// Makes the block wait for the end of a capture, and then for the streams that use it.
     pub(crate) fn hold(&mut self, heap: &mut Heap, id: BlockId) {
         heap.set_pending(id);
         self.held.push_back(id);
     }
 
-    /// No stream is being captured any more: held blocks wait for their streams.
+    /// Records the events of held blocks, after the end of all captures.
     fn record_held(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         while let Some(&id) = self.held.front() {
             if !self.has_uses(id) {
@@ -126,18 +126,18 @@ impl RecordedStreams {
         Ok(())
     }
 
-    /// Frees what has become free: of each stream the oldest events, up to the first that is not complete.
+    /// Frees the blocks that are done. Of each stream, the oldest events are queried, up to the first incomplete one.
     pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.record_held(heap, driver)?;
         self.ask(heap, driver)
     }
 
-    /// As [`Self::poll`], for what has its events already.
+    /// Does the same as [`Self::poll`], only for blocks that have their events already.
     pub(crate) fn ask(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.drain(heap, |_, event| driver.event_query(event))
     }
 
-    /// A stream is no more, and all that it was given is done: nothing waits for it any longer.
+    /// Ends all waiting for a stream that has ended and whose work is done.
     pub(crate) fn end_stream(&mut self, heap: &mut Heap, stream: StreamId) -> DriverResult<()> {
         self.uses.retain(|_, streams| {
             streams.retain(|of| *of != stream);
@@ -146,7 +146,7 @@ impl RecordedStreams {
         self.drain(heap, |of, _| Ok(of == stream))
     }
 
-    /// Waits for every event, and frees all that waited.
+    /// Waits for every event, and frees all waiting blocks.
     pub(crate) fn synchronize(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.record_held(heap, driver)?;
         self.drain(heap, |_, event| driver.event_synchronize(event).map(|()| true))
@@ -185,14 +185,14 @@ impl RecordedStreams {
         result
     }
 
-    /// Gives every event back to the driver. For the end of an allocator.
+    /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, _)| event);
         destroy_events(driver, self.idle_events.drain(..).chain(queued));
     }
 }
 
-/// Gives events back to the driver. With a lost context none can be: that is said once, not a thousand times.
+/// Gives events back to the driver. With a lost context none can be given back, which is logged once.
 pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = EventId>) {
     let failed: Vec<_> = events.filter_map(|event| driver.event_destroy(event).err()).collect();
     if let Some(error) = failed.first() {
@@ -200,7 +200,7 @@ pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = E
     }
 }
 
-/// A block whose events are recorded but which is not pending yet.
+/// A block whose events are recorded, but which is not pending yet.
 pub(crate) struct PendingFree {
     id: BlockId,
     events: Vec<(StreamId, EventId)>,

@@ -1,6 +1,6 @@
-//! A driver: the calls of all purposes, and those that concern the device as a whole.
+//! A driver: all traits together, and the calls that concern the device as a whole.
 //!
-//! Owns: [`Driver`], and what a device says of itself.
+//! Owns: [`Driver`], and the properties of a device.
 
 use super::events::Events;
 use super::peer_access::PeerAccess;
@@ -12,7 +12,7 @@ use super::virtual_memory::VirtualMemory;
 use crate::driver::call_stats::CallStats;
 use crate::driver::error::DriverResult;
 
-/// What the device has, in bytes (`cuMemGetInfo`).
+/// The memory of the device, in bytes (`cuMemGetInfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// Bytes that `create` and `malloc` could still hand out.
@@ -21,7 +21,7 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
-/// What does not change while the device is open.
+/// The properties of a device that do not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceProperties {
     /// Short name for output: `sim:h200`, `cuda:0`.
@@ -38,27 +38,27 @@ pub struct DeviceProperties {
     pub virtual_memory: bool,
 }
 
-/// The driver of one GPU, real or simulated: all calls that an allocator makes of it.
+/// The driver of one GPU, real or simulated: all calls that an allocator makes.
 ///
-/// Implementations are shared between threads and lock for themselves.
+/// Implementations are shared between threads and do their own locking.
 ///
 /// The methods of every trait can be called on a `dyn Driver` as they are. On a concrete type such as
-/// [`SimGpu`](crate::driver::sim::SimGpu) they need their traits in scope, which
-/// [`driver::prelude`](crate::driver::prelude) has all of. A type that passes most calls on to another driver is a
+/// [`SimGpu`](crate::driver::sim::SimGpu), their traits must be in scope; [`driver::prelude`](crate::driver::prelude)
+/// has all of them. A type that passes most calls on to another driver is a
 /// [`ForwardingDriver`](crate::driver::ForwardingDriver).
 ///
-/// No method has a default body: a driver that cannot do something answers
-/// [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED), and says so itself.
+/// No method has a default body: a driver that does not support a call returns
+/// [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED) explicitly.
 pub trait Driver:
     VirtualMemory + PlainMemory + Events + Streams + StreamCapture + PeerAccess + ProcessSharing + Send + Sync
 {
-    /// Returns what the device is. Cheap; makes no driver call.
+    /// Returns the properties of the device. Cheap; makes no driver call.
     fn properties(&self) -> &DeviceProperties;
 
     /// `cuMemGetInfo`: returns how much memory the device has, and how much of it is free.
     fn memory_info(&self) -> DriverResult<MemoryInfo>;
 
-    /// `cuCtxSynchronize`: the CPU waits for all work of the device, whatever its stream.
+    /// `cuCtxSynchronize`: the CPU waits for all work of the device, on every stream.
     ///
     /// pre: no stream is being captured. In a capture it is refused in every mode and from every thread, and invalidates
     /// the capture.

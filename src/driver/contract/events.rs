@@ -1,11 +1,11 @@
-//! Events: places in streams, and waits for them.
+//! Events: markers in streams, and waits for them.
 //!
 //! Owns: the contract of [`Events`].
 
 use crate::driver::error::DriverResult;
 use crate::ids::{EventId, StreamId};
 
-/// Places in streams, and waits for them, by the CPU or by other streams.
+/// Markers in streams, and waits for them by the CPU or by other streams.
 ///
 /// pre, for every call: an event came from `event_create`, and was not destroyed.
 /// pre, for every call: a stream's handle is that of a live stream (unchecked where the driver was told to trust them, see
@@ -21,7 +21,7 @@ pub trait Events {
     /// earlier record.
     fn event_record(&self, event: EventId, stream: StreamId) -> DriverResult<()>;
 
-    /// `cuEventQuery`: returns whether the event is complete. One that was never recorded is.
+    /// `cuEventQuery`: returns whether the event is complete. An event that was never recorded is complete.
     ///
     /// pre: no capture forbids the call, and the event was not recorded in a captured stream.
     fn event_query(&self, event: EventId) -> DriverResult<bool>;

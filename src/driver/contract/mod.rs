@@ -1,10 +1,10 @@
 //! The contract between an allocator and a GPU driver: one small trait for each purpose, and [`Driver`] for all of them.
 //!
 //! ```text
-//! device.rs            Driver: every trait below, and what concerns the device as a whole
+//! device.rs            Driver: every trait below, and the calls for the device as a whole
 //! virtual_memory.rs    VirtualMemory: address space, physical memory, and mappings of one at the other
 //! plain_memory.rs      PlainMemory: memory that has its address from the start
-//! events.rs            Events: places in streams, and waits for them
+//! events.rs            Events: markers in streams, and waits for them
 //! streams.rs           Streams: which stream a handle names, and the wait for one
 //! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
 //! peer_access.rs       PeerAccess: other devices of the process
@@ -16,10 +16,10 @@
 //! - Sizes, offsets and addresses are bytes.
 //! - Every call may fail. A call that fails has changed nothing, except that a call which a stream capture forbids
 //!   invalidates that capture.
-//! - The contract of a call is that of CUDA's call of the same name, and of what was measured of it. An implementation
+//! - Each call has the contract of the CUDA call of the same name, and of its measured behaviour. An implementation
 //!   refuses what CUDA refuses, with the same [`Status`](crate::driver::Status).
-//! - A line `pre:` says what the caller sees to. A driver refuses the call where it can tell that such a line is broken.
-//!   It cannot tell where the line says "unchecked": on a real GPU the context may be lost, or results be wrong.
+//! - A line `pre:` is the caller's duty. A driver refuses the call if it can tell that the line is broken. A line
+//!   with "unchecked" cannot be checked: on a real GPU the context may be lost, or results may be wrong.
 
 mod device;
 mod events;

@@ -13,11 +13,11 @@ use std::sync::{
 use crate::driver::error::DriverResult;
 use crate::ids::Handle;
 
-/// Memory of `malloc` as another process can open it: a `CUipcMemHandle`.
+/// Memory of `malloc` in a form that another process can open: a `CUipcMemHandle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpcMemory(pub [u8; 64]);
 
-/// Memory of `create` as other processes can import it: a file descriptor, which is closed with the last copy of this.
+/// Memory of `create` in a form that other processes can import: a file descriptor, which is closed with its last copy.
 #[derive(Clone, Debug)]
 pub struct Exported {
     #[cfg(unix)]
@@ -26,7 +26,7 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// Memory behind a descriptor that a driver gave, or that came from another process.
+    /// Wraps a descriptor that a driver returned, or that came from another process.
     #[cfg(unix)]
     #[must_use]
     pub fn new(descriptor: OwnedFd) -> Self {
@@ -41,7 +41,8 @@ impl Exported {
         &self.descriptor
     }
 
-    /// Returns a number that no other `Exported` of the process has or will have. Descriptors are used again, this is not.
+    /// Returns a number that no other `Exported` of the process has or will have, unlike its descriptor, which is used
+    /// again.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -49,19 +50,19 @@ impl Exported {
 }
 
 /// Memory that processes share: that of `create` through file descriptors, that of `malloc` through CUDA's IPC handles.
-/// How these reach the other process is not the driver's matter.
+/// The driver does not send these to the other process.
 ///
 /// A driver that shares nothing answers every call with
 /// [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED).
 pub trait ProcessSharing {
-    /// `cuMemExportToShareableHandle`: returns memory of `create` as a file descriptor, which other processes can import.
-    /// Asked again, it returns the same one, which is closed once the handle is released and nobody holds it any more.
+    /// `cuMemExportToShareableHandle`: returns memory of `create` as a file descriptor, which other processes can
+    /// import. Further calls return the same one. It is closed once the handle is released and every copy is dropped.
     ///
     /// pre: `handle` was not released.
     fn export(&self, handle: Handle) -> DriverResult<Exported>;
 
-    /// `cuMemImportFromShareableHandle`: returns a handle for memory that another process exported, or this one. It is
-    /// mapped and released as one of `create`. The memory lives until everyone has released and unmapped it.
+    /// `cuMemImportFromShareableHandle`: returns a handle for memory that this process or another one exported. It is
+    /// mapped and released like one of `create`. The memory lives until every process has released and unmapped it.
     ///
     /// pre: `size` is the size with which the memory was created (unchecked on a real GPU).
     fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle>;
@@ -71,13 +72,13 @@ pub trait ProcessSharing {
     /// pre: `address` came from `malloc`, and was not freed.
     fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory>;
 
-    /// `cuIpcOpenMemHandle`: returns the address in this process of an allocation of another process. Opened again, it has
-    /// the same address, and must be closed as often.
+    /// `cuIpcOpenMemHandle`: returns the address in this process of an allocation of another process. Opened again, it
+    /// has the same address, and must be closed once for each opening.
     ///
-    /// pre: `memory` is another process's; a process cannot open its own.
+    /// pre: `memory` is of another process; a process cannot open its own memory.
     fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64>;
 
-    /// `cuIpcCloseMemHandle`: gives back an address of `ipc_open`. Does not wait for the GPU.
+    /// `cuIpcCloseMemHandle`: ends one opening of `ipc_open`. Does not wait for the GPU.
     ///
     /// pre: no work of the GPU uses the memory any more (unchecked).
     fn ipc_close(&self, address: u64) -> DriverResult<()>;

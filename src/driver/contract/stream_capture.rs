@@ -1,39 +1,39 @@
-//! Stream captures: which calls they forbid, and how a thread makes such a call nevertheless.
+//! Stream captures: which calls they forbid, and how a thread makes such a call anyway.
 //!
-//! Owns: [`CaptureMode`], the contract of [`StreamCapture`], and the one way in which this crate makes calls that a
-//! capture forbids.
+//! Owns: [`CaptureMode`], the contract of [`StreamCapture`], and the one function through which this crate makes calls
+//! that a capture forbids.
 
 use crate::driver::error::DriverResult;
 use crate::ids::StreamId;
 
-/// Which calls a stream capture forbids (`CUstreamCaptureMode`): as the mode of a capture, to others; as the mode of a
-/// thread, to itself. The stricter one of the two is void: both must forbid a call.
+/// Which calls a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a call
+/// is forbidden only if both forbid it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CaptureMode {
-    /// Unsafe calls of any thread. What a thread begins with.
+    /// Forbids unsafe calls of any thread. Every thread starts in this mode.
     #[default]
     Global,
-    /// Unsafe calls of the thread that began the capture.
+    /// Forbids unsafe calls of the thread that began the capture.
     ThreadLocal,
-    /// None.
+    /// Forbids none.
     Relaxed,
 }
 
-/// What captures forbid.
+/// The effects of captures on calls.
 pub trait StreamCapture {
-    /// `cuStreamIsCapturing`: returns whether the stream is being captured, also where the capture is invalid already.
+    /// `cuStreamIsCapturing`: returns whether the stream is being captured, even if the capture is invalid already.
     ///
     /// pre: the handle is that of a live stream (unchecked, as for [`Events`](super::Events)).
     fn is_capturing(&self, stream: StreamId) -> DriverResult<bool>;
 
-    /// `cuThreadExchangeStreamCaptureMode`: sets what captures forbid the calling thread from now on, and returns what they
-    /// did until now. In [`CaptureMode::Relaxed`] a call that captures forbid otherwise is legal, unless it waits for a
-    /// captured stream or asks for an event of one.
+    /// `cuThreadExchangeStreamCaptureMode`: sets the mode of the calling thread, and returns the one before. In
+    /// [`CaptureMode::Relaxed`], calls that captures otherwise forbid are legal, unless they wait for a captured stream
+    /// or query an event of one.
     fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode>;
 }
 
-/// Makes calls that a stream capture forbids otherwise. Where one is under way (`capturing`), the calling thread is in
-/// relaxed mode for as long as they take, so that they are legal and the capture stays valid.
+/// Makes calls that a stream capture otherwise forbids. While a capture is under way (`capturing`), the calling thread
+/// is in relaxed mode during the calls, so that they are legal and the capture stays valid.
 pub(crate) fn in_relaxed_capture_mode<T>(
     driver: &(impl StreamCapture + ?Sized),
     capturing: bool,
@@ -45,7 +45,7 @@ pub(crate) fn in_relaxed_capture_mode<T>(
     let before = driver.exchange_capture_mode(CaptureMode::Relaxed)?;
     let result = calls();
     if let Err(error) = driver.exchange_capture_mode(before) {
-        // The calls were made. All that is wrong is that captures bind the thread less than before.
+        // The calls were made. Only the mode is wrong: captures bind the thread less than before.
         tracing::error!(%error, "a thread stays in relaxed capture mode");
     }
     result

@@ -1,11 +1,11 @@
-//! Virtual memory: address space, physical memory, and mappings of one at the other.
+//! Virtual memory: address space, physical memory, and mappings of physical memory at addresses.
 //!
 //! Owns: the contract of [`VirtualMemory`].
 
 use crate::driver::error::DriverResult;
 use crate::ids::Handle;
 
-/// Address space, physical memory, and mappings of one at the other (CUDA driver API, "Virtual Memory Management").
+/// Address space, physical memory, and mappings between them (CUDA driver API, "Virtual Memory Management").
 ///
 /// ```text
 /// reserve -> addresses --+                                                       +-> address_free
@@ -27,11 +27,11 @@ pub trait VirtualMemory {
     /// pre: nothing is mapped in it.
     fn address_free(&self, address: u64, size: u64) -> DriverResult<()>;
 
-    /// `cuMemCreate`: returns a handle of `size` bytes of physical memory on the device.
-    /// [`Status::OUT_OF_MEMORY`](crate::driver::Status::OUT_OF_MEMORY) where the device has less than that free.
+    /// `cuMemCreate`: returns a handle of `size` bytes of physical memory on the device. Returns
+    /// [`Status::OUT_OF_MEMORY`](crate::driver::Status::OUT_OF_MEMORY) if the device has less than that free.
     fn create(&self, size: u64) -> DriverResult<Handle>;
 
-    /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of it is left either.
+    /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of it is left.
     ///
     /// pre: `handle` came from `create` or [`import`](super::ProcessSharing::import), and was not released.
     fn release(&self, handle: Handle) -> DriverResult<()>;
@@ -49,8 +49,8 @@ pub trait VirtualMemory {
     /// pre: no work of the GPU uses the range any more (unchecked).
     fn unmap(&self, address: u64, size: u64) -> DriverResult<()>;
 
-    /// `cuMemSetAccess`: lets the device read and write a range, and the peers of
-    /// [`enable_peer_access`](super::PeerAccess::enable_peer_access) too.
+    /// `cuMemSetAccess`: lets the device, and the peers of
+    /// [`enable_peer_access`](super::PeerAccess::enable_peer_access), read and write a range.
     ///
     /// pre: the range consists of whole mappings without a gap.
     fn set_access(&self, address: u64, size: u64) -> DriverResult<()>;

@@ -1,7 +1,7 @@
 //! Which devices may use this one's memory.
 //!
-//! Owns: the peers that were enabled, and what is mapped with access, so that a peer which comes later gets access to that
-//! too. Who gives the access is peer_access.rs.
+//! Owns: the peers that were enabled, and the ranges mapped with access, so that a later peer gets access to them too.
+//! peer_access.rs makes the calls.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use super::api::CudaApi;
 use super::context::PrimaryContext;
 use super::ffi::{CUdevice, MemAccessDesc};
 
-/// The access list of everything mapped.
+/// The access list of all mapped memory.
 #[derive(Debug)]
 pub(super) struct Access(pub(super) Mutex<AccessState>);
 
-/// What [`Access`] locks.
+/// The state that [`Access`] locks.
 #[derive(Debug)]
 pub(super) struct AccessState {
     /// The device itself, then its peers.
     pub(super) list: Vec<MemAccessDesc>,
     pub(super) peers: Vec<Peer>,
-    /// What `set_access` was called for and is mapped still, start to end. None reaches beyond one reservation.
+    /// The ranges with access that are still mapped, start to end. None crosses the end of a reservation.
     pub(super) ranges: BTreeMap<u64, u64>,
 }
 
@@ -54,7 +54,7 @@ impl AccessState {
         self.ranges.insert(start, end);
     }
 
-    /// Takes a range out, whatever parts of noted ranges it consists of.
+    /// Removes a range, which may consist of parts of several noted ranges.
     pub(super) fn forget(&mut self, start: u64, end: u64) {
         let before = self.ranges.range(..start).next_back().filter(|(_, to)| **to > start).map(|(from, _)| *from);
         let met = before.into_iter().chain(self.ranges.range(start..end).map(|(from, _)| *from)).collect::<Vec<_>>();

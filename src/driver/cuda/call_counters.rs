@@ -1,6 +1,6 @@
-//! Counts and times driver calls without a lock.
+//! Counting and timing of driver calls without a lock.
 //!
-//! Owns: the counters. What is counted, and when, is the device's matter.
+//! Owns: the counters. device.rs decides which calls are counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -25,7 +25,7 @@ impl CallCounters {
         self.busy.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// The figures so far.
+    /// Returns the figures so far.
     pub(super) fn snapshot(&self) -> CallStats {
         CallStats::from_fn(|call| CallStat {
             count: self.counts[call as usize].load(Ordering::Relaxed),

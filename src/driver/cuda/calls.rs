@@ -1,7 +1,7 @@
-//! The calls of the driver's traits, each one a call of libcuda.
+//! The methods of the driver's traits, each of which is one call of libcuda.
 //!
-//! Owns: which entry point serves which call, with which arguments. Contexts, errors and counting are device.rs'; streams,
-//! peers and other processes have files of their own.
+//! Owns: which entry point serves which call, with which arguments. device.rs handles contexts, errors and counting;
+//! streams, peers and other processes have files of their own.
 
 use std::ptr;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl VirtualMemory for CudaDriver {
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
-        // Out of the table first: no `map` can take it from now on.
+        // Removed from the table first, so that no `map` can use it any more.
         let Some(exported) = self.handles.lock().remove(&handle) else {
             return Err(unknown_handle(Call::Release, handle));
         };
@@ -64,7 +64,7 @@ impl VirtualMemory for CudaDriver {
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
         let (bytes, start) = (host_size(Call::Map, size)?, host_size(Call::Map, offset)?);
         let arguments = || format!("{}, offset {offset}, {}", range_text(address, size), handle_text(handle));
-        // Held during the call, so that the handle is not released meanwhile.
+        // The lock is held during the call, so that the handle is not released meanwhile.
         let handles = self.handles.lock();
         if !handles.contains_key(&handle) {
             return Err(unknown_handle(Call::Map, handle));
@@ -150,7 +150,7 @@ impl StreamCapture for CudaDriver {
         // SAFETY: the pointer is to a live integer, and the stream is alive (`raw_stream`).
         let issue = |api: &CudaApi| unsafe { api.stream_is_capturing(raw, &mut capture) };
         self.demand(Call::IsCapturing, || stream_text(stream), issue)?;
-        // An invalidated capture goes on until it is ended.
+        // An invalidated capture lasts until it is ended.
         Ok(capture != ffi::CAPTURE_STATUS_NONE)
     }
 
@@ -161,7 +161,7 @@ impl StreamCapture for CudaDriver {
         self.demand(Call::ExchangeCaptureMode, arguments, |api| unsafe {
             api.thread_exchange_stream_capture_mode(&mut raw)
         })?;
-        // A mode that no thread can be in yet is taken for the strictest.
+        // An unknown mode is taken for the strictest one.
         Ok(ffi::CAPTURE_MODES.into_iter().find(|mode| ffi::capture_mode(*mode) == raw).unwrap_or_default())
     }
 }

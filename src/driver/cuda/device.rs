@@ -1,8 +1,8 @@
-//! One GPU, opened: what the calls of the driver's traits stand on.
+//! One open GPU: the state and helpers behind the methods of the driver's traits.
 //!
-//! Owns: which events and handles are alive, errors and statistics of its calls. It adds no rule to the driver's own, but
-//! one: an event, a handle or a stream that this device did not give out, or that is gone, never reaches libcuda, which
-//! would follow it as a pointer. For streams of others somebody must vouch (streams.rs).
+//! Owns: which events and handles are live, and the errors and statistics of its calls. It adds one rule to the
+//! driver's own: an event, a handle or a stream that this device did not create, or that is gone, never reaches
+//! libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch (streams.rs).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -23,13 +23,13 @@ use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, 
 
 /// An NVIDIA GPU.
 ///
-/// Uses the device's primary context, the one that the CUDA runtime and frameworks use; a calling thread needs no
-/// current context and keeps the one it has. Dropping it releases the context, and leaves alone what was not destroyed,
-/// released or freed before.
+/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context
+/// and keeps the one it has. Dropping it releases the context, but not what was not destroyed, released or freed
+/// before.
 ///
-/// Of streams it takes the default stream and those of [`Self::create_stream`], until they are destroyed: libcuda follows
-/// a stream's handle as a pointer, which nobody can check. Handles of other libraries it takes once the program vouches
-/// for them, with [`Self::trust_streams`]; until then they are refused with [`Status::INVALID_HANDLE`].
+/// It accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda follows a
+/// stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with
+/// [`Status::INVALID_HANDLE`] until the program vouches for them by [`Self::trust_streams`].
 #[derive(Debug)]
 pub struct CudaDriver {
     pub(super) api: CudaApi,
@@ -37,18 +37,18 @@ pub struct CudaDriver {
     pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
     pub(super) direct_rdma: bool,
-    /// Whether memory can be exported to other processes. It is created so wherever that can be: on an H200 it took no
-    /// longer.
+    /// Whether memory can be exported to other processes. It is created exportable wherever possible: on an H200 this
+    /// took no longer.
     pub(super) exportable: bool,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
-    /// Those that are alive, and what was exported of them.
+    /// The live handles, and their exports.
     pub(super) handles: Mutex<FxHashMap<Handle, Option<Exported>>>,
-    /// Those made here.
+    /// The streams that were made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
-    /// Whether the program vouches for every other.
+    /// Whether the program vouches for all other streams.
     pub(super) trusts_streams: AtomicBool,
-    /// Cleared where the driver turns out to give streams no numbers.
+    /// Cleared if the driver turns out not to number streams.
     pub(super) tells_streams_apart: AtomicBool,
     pub(super) calls: CallCounters,
 }
@@ -58,13 +58,13 @@ pub struct CudaDriver {
 pub(super) struct LiveEvent(pub(super) EventId);
 
 impl CudaDriver {
-    /// libcuda, for what it is: its version and its names of errors.
+    /// Returns libcuda, for its version and its names of errors.
     #[must_use]
     pub fn api(&self) -> &CudaApi {
         &self.api
     }
 
-    /// The maker's name of the device, `NVIDIA H200`; empty where the driver does not tell.
+    /// Returns the maker's name of the device, `NVIDIA H200`; empty if the driver does not tell.
     #[must_use]
     pub fn model(&self) -> String {
         let mut bytes = [0_u8; 256];
@@ -78,7 +78,7 @@ impl CudaDriver {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Makes one counted call with the context current, and returns what the driver answered.
+    /// Makes one counted call with the context current. Returns the driver's status.
     pub(super) fn ask(
         &self,
         call: Call,
@@ -127,7 +127,7 @@ impl CudaDriver {
             return Err(unknown_event(call, event));
         };
         let answer = self.ask(call, || event_text(event), |api| issue(api, raw_event(live.0)));
-        // Whoever lets go of it last destroys it: another thread may have asked for that during the call.
+        // The last user of the event destroys it, since another thread may have asked for that during the call.
         if let Some(last) = Arc::into_inner(live)
             && let Err(error) = self.destroy(&last)
         {

@@ -1,21 +1,21 @@
-//! The real driver: libcuda, loaded at run time and needed neither to build nor to link.
+//! The real driver: libcuda, which is loaded at run time, and not needed to build or link.
 //!
 //! ```text
 //! calls.rs            the driver's traits: which entry point serves which call
-//! streams.rs          which streams it takes, and streams made for programs that have none
-//! peer_access.rs      other devices' access to its memory       access.rs   which have it, and to what
+//! streams.rs          which streams are accepted, and streams made for programs that have none
+//! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
 //! process_sharing.rs  memory that processes share
 //! open.rs             opening a GPU: what it and its driver can do
-//! query.rs            questions about a device that need no context
+//! query.rs            queries of a device that need no context
 //! device.rs           CudaDriver: one open GPU, its live events and handles
 //! context.rs          its context, current during a call        call_counters.rs   counts and times
 //! api.rs              CudaApi: libcuda's entry points, each one optional
-//! error.rs            what goes wrong before a device is open
+//! error.rs            errors before a device is open
 //! ffi.rs              CUDA's types and constants as plain integers
 //! fake_libcuda/       a libcuda for tests on machines without a GPU
 //! ```
 //!
-//! Owns: every call of libcuda. All `unsafe` code for it is in this folder. Knows nothing of blocks or pools.
+//! Owns: every call of libcuda. All `unsafe` code for it is in this folder. It does not know blocks or pools.
 
 #![allow(unsafe_code)]
 

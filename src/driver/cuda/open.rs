@@ -1,6 +1,6 @@
-//! Opening a device: what it is, and what it and its driver can do.
+//! Opening a device: its properties, and what it and its driver support.
 //!
-//! Owns: the order of questions before the context is retained, and which missing entry points a device can do without.
+//! Owns: the order of queries before the context is retained, and which missing entry points a device can do without.
 
 use std::sync::atomic::AtomicBool;
 
@@ -16,10 +16,10 @@ use super::ffi::{self, CUdevice, MemAllocationProp};
 use super::query::{find, granularity, has_attribute};
 use crate::driver::{DeviceProperties, Status};
 
-/// Used where the driver cannot be asked: 2 MiB on every NVIDIA GPU so far (measured on an H200).
+/// The granularity if the driver cannot be queried: 2 MiB on every NVIDIA GPU so far (measured on an H200).
 const USUAL_GRANULARITY: u64 = 2 << 20;
 
-/// Without any one of them a device has no virtual memory.
+/// Entry points without any one of which a device has no virtual memory.
 const VIRTUAL_MEMORY_CALLS: [&str; 8] = [
     "cuMemGetAllocationGranularity",
     "cuMemAddressReserve",
@@ -35,8 +35,8 @@ impl CudaDriver {
     /// Opens the device with this ordinal. libcuda counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see, in
     /// that order: ordinal 0 is the first one named there.
     ///
-    /// A device without virtual memory opens too, and so does one whose driver lacks the calls;
-    /// [`DeviceProperties::virtual_memory`] says so.
+    /// A device without virtual memory opens too, and so does one whose driver lacks the calls: see
+    /// [`DeviceProperties::virtual_memory`].
     ///
     /// # Errors
     /// [`CudaOpenError`]: no driver, a driver that is too old, no such device, or a call that failed.
@@ -70,7 +70,7 @@ impl CudaDriver {
         // SAFETY: the pointer is to a live integer.
         api.check("cuDeviceTotalMem", unsafe { api.device_total_mem(&mut total, device) }?)?;
         properties.total_memory = total as u64;
-        // Last, so that nothing above has to give it back.
+        // This comes last, so that no earlier failure has to release it.
         let context =
             PrimaryContext::retain(&api, device)?.map_err(|status| api.failed("cuDevicePrimaryCtxRetain", status))?;
         Ok(Self {
@@ -90,7 +90,7 @@ impl CudaDriver {
         })
     }
 
-    /// The ordinal in a device's name: `cuda:1` is 1, `cuda` alone is 0.
+    /// Returns the ordinal in a device's name: `cuda:1` is 1, `cuda` alone is 0.
     ///
     /// # Errors
     /// [`CudaOpenError::BadName`] for anything else.
@@ -98,7 +98,7 @@ impl CudaDriver {
         let bad = || CudaOpenError::BadName { name: name.to_owned() };
         match name.strip_prefix("cuda").ok_or_else(bad)? {
             "" => Ok(0),
-            // `parse` alone would take a sign.
+            // `parse` alone would accept a sign.
             rest => rest
                 .strip_prefix(':')
                 .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
@@ -108,7 +108,7 @@ impl CudaDriver {
     }
 }
 
-/// Whether the device has virtual memory, and the driver all calls for it.
+/// Returns whether the device has virtual memory, and the driver has all calls for it.
 fn has_virtual_memory(api: &CudaApi, device: CUdevice) -> Result<bool, CudaOpenError> {
     if !has_attribute(api, ffi::ATTRIBUTE_VIRTUAL_MEMORY, device)? {
         return Ok(false);

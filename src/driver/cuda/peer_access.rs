@@ -1,8 +1,8 @@
-//! Access of other devices to this one's memory.
+//! Access of other devices to this device's memory.
 //!
-//! Owns: the calls that give it, and take it back where one of them fails. Mapped memory has an access list of its own
-//! (`cuMemSetAccess`), which CUDA's peer access between contexts (`cudaDeviceEnablePeerAccess`) does not touch; plain memory
-//! has that alone.
+//! Owns: the calls that grant access, and that revoke it if one of them fails. Mapped memory has an access list of its
+//! own (`cuMemSetAccess`), which is independent of CUDA's peer access between contexts (`cudaDeviceEnablePeerAccess`).
+//! Plain memory has only the latter.
 
 use super::access::{AccessState, Peer};
 use super::context::{ContextError, PrimaryContext};
@@ -72,7 +72,7 @@ impl CudaDriver {
         })
     }
 
-    /// Whether a path between the two devices lets the peer use this one's memory, in pieces as this one makes them.
+    /// Refuses a peer without a path to this device's memory, or with an unsuitable granularity.
     fn check_peer(&self, ordinal: u32, device: CUdevice) -> DriverResult<()> {
         let peer_error = |error| peer_error(ordinal, error);
         let mut can = 0;
@@ -98,7 +98,7 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Gives the last device of the list access to what is mapped already, or to nothing of it.
+    /// Gives the last device of the list access to all memory that is mapped, or to none of it.
     fn extend_access(&self, state: &AccessState, list: &[MemAccessDesc]) -> DriverResult<()> {
         let Some(peer) = list.last() else { return Ok(()) };
         for (&start, &end) in &state.ranges {

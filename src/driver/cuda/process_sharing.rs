@@ -1,7 +1,7 @@
 //! Memory that processes share: exported as file descriptors, or opened by CUDA's IPC.
 //!
-//! Owns: that a handle is exported once, and which descriptors the driver is given. Who passes them on, and how, is not
-//! known here.
+//! Owns: that a handle is exported once, and which descriptors the driver gets. It does not know how they reach other
+//! processes.
 
 use super::device::{CudaDriver, handle_text, unknown_handle};
 use super::ffi::{self, IpcMemHandle};
@@ -48,7 +48,7 @@ impl CudaDriver {
     fn export_handle(&self, handle: Handle) -> DriverResult<Exported> {
         use std::os::fd::{FromRawFd, OwnedFd};
 
-        // Held during the call, so that the handle is not released meanwhile, nor exported twice.
+        // The lock is held during the call, so that the handle is neither released nor exported twice meanwhile.
         let mut handles = self.handles.lock();
         let known = handles.get_mut(&handle).ok_or_else(|| unknown_handle(Call::Export, handle))?;
         if let Some(exported) = known {
@@ -70,9 +70,9 @@ impl CudaDriver {
             let detail = format!("{}: {descriptor} is no descriptor", handle_text(handle));
             return Err(DriverError::new(Call::Export, Status::UNKNOWN, detail));
         }
-        // SAFETY: the driver has just opened it for the caller, who alone knows it.
+        // SAFETY: the driver has just opened it for this caller, and nothing else knows it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // Programs that this one starts must not keep the memory. Where this fails, they do.
+        // Programs that this process starts must not keep the memory open. If this call fails, they do.
         #[cfg(target_os = "linux")]
         let _ = rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC);
         let exported = Exported::new(descriptor);
@@ -90,8 +90,8 @@ impl CudaDriver {
         self.demand(
             Call::Import,
             || format!("descriptor {descriptor}, {size} bytes"),
-            // SAFETY: the pointer is to a live integer. The driver takes the descriptor as a pointer's value, looks at what
-            // it is of, and keeps nothing of it.
+            // SAFETY: the pointer is to a live integer. The driver takes the descriptor as a pointer's value, looks up
+            // its memory, and does not keep it.
             |api| unsafe { api.mem_import_from_shareable_handle(&mut handle, value, ffi::MEM_HANDLE_TYPE_POSIX_FD) },
         )?;
         let handle = Handle(handle);

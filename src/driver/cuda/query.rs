@@ -1,6 +1,6 @@
-//! Questions about a device that need no context: which there are, and what each can do.
+//! Queries of a device that need no context: which devices exist, and what each supports.
 //!
-//! Owns: the questions. Who asks them, and when, is not known here.
+//! Owns: the queries. It does not know when they are made.
 
 use std::ffi::c_int;
 
@@ -29,7 +29,7 @@ pub(super) fn has_attribute(api: &CudaApi, attribute: u32, device: CUdevice) -> 
     let mut value = 0;
     // SAFETY: the pointer is to a live integer.
     match unsafe { api.device_get_attribute(&mut value, attribute, device) }? {
-        // A driver older than the attribute does not know its number.
+        // A driver older than the attribute returns this status.
         Status::INVALID_VALUE => Ok(false),
         status => api.check("cuDeviceGetAttribute", status).map(|()| value != 0),
     }

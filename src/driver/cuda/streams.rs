@@ -1,7 +1,7 @@
-//! Which streams libcuda is ever handed, and streams made for programs that have none: a replay.
+//! Which streams reach libcuda, and streams made for programs that have none, such as a replay.
 //!
-//! Owns: the calls of [`Streams`], and which streams were made here; none else is ever destroyed. Making and destroying them are no calls of an
-//! allocator, and are not counted.
+//! Owns: the calls of [`Streams`], and which streams were made here; only those can be destroyed. Creating and
+//! destroying them are not calls of an allocator, and are not counted.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ impl Streams for CudaDriver {
     }
 
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
-        // First, so that a stream nobody vouches for is refused with old drivers too.
+        // This comes first, so that a stream for which the program does not vouch is refused with old drivers too.
         let raw = self.raw_stream(Call::StreamNumber, stream)?;
         if raw.is_null() || !self.tells_streams_apart() {
             return Ok(None);
@@ -46,7 +46,7 @@ impl Streams for CudaDriver {
 }
 
 impl CudaDriver {
-    /// `cuStreamCreate`: a stream that does not wait for the default stream.
+    /// Creates a stream by `cuStreamCreate`, which does not wait for the default stream.
     ///
     /// # Errors
     /// The driver's.
@@ -59,19 +59,19 @@ impl CudaDriver {
         Ok(stream)
     }
 
-    /// Takes every stream's handle from now on, whoever made the stream.
+    /// Accepts every stream's handle from now on, whoever made the stream.
     ///
     /// # Safety
-    /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or directly,
-    /// and that is neither the default stream nor one of [`Self::create_stream`]: it is the handle of a stream of this
-    /// device's primary context, and the stream lives until the last call that names it has returned. An allocator names a
-    /// stream that it was told of until [`Allocator::forget_stream`](crate::Allocator::forget_stream), or until it is
-    /// dropped.
+    /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or
+    /// directly, except the default stream and those of [`Self::create_stream`]: it is the handle of a stream of this
+    /// device's primary context, and the stream lives until the last call that names it has returned. An allocator may
+    /// name a stream until [`Allocator::forget_stream`](crate::Allocator::forget_stream), or until it is dropped.
     pub unsafe fn trust_streams(&self) {
         self.trusts_streams.store(true, Ordering::Relaxed);
     }
 
-    /// The handle for libcuda: of the default stream, of a live stream made here, or of one that the program vouches for.
+    /// Returns the handle for libcuda, if it is that of the default stream, of a live stream made here, or of a stream
+    /// for which the program vouches.
     pub(super) fn raw_stream(&self, call: Call, stream: StreamId) -> DriverResult<CUstream> {
         let canonical = self.canonical_stream(stream)?;
         let known = canonical == StreamId::DEFAULT
@@ -84,7 +84,7 @@ impl CudaDriver {
         Ok(ptr::with_exposed_provenance_mut(canonical.0 as usize))
     }
 
-    /// Whether the driver gives streams numbers. Where it does not, that is said once.
+    /// Returns whether the driver numbers streams. If it does not, this is logged once.
     fn tells_streams_apart(&self) -> bool {
         let Err(missing) = self.api.need("cuStreamGetId") else { return true };
         if self.tells_streams_apart.swap(false, Ordering::Relaxed) {
@@ -96,7 +96,7 @@ impl CudaDriver {
         false
     }
 
-    /// `cuStreamDestroy`, for a stream of [`Self::create_stream`]. An allocator that knows it must
+    /// Destroys a stream of [`Self::create_stream`] by `cuStreamDestroy`. An allocator that knows the stream must
     /// [forget](crate::Allocator::forget_stream) it before.
     ///
     /// # Errors

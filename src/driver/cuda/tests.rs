@@ -1,4 +1,4 @@
-//! Opening devices on whatever machine the tests run, and what a real GPU must answer.
+//! Tests of opening devices on any machine, and of answers that only a real GPU can give.
 
 use std::ptr;
 
@@ -18,7 +18,7 @@ fn names_of_devices_are_read() {
 
 #[test]
 fn opening_what_is_not_there_is_a_typed_error() {
-    // Holds on a machine without a driver, with a driver and no GPU, and with GPUs.
+    // This holds on a machine without a driver, with a driver and no GPU, and with GPUs.
     let error = CudaDriver::open(u32::MAX).unwrap_err();
     assert!(
         matches!(
@@ -49,7 +49,7 @@ fn a_thread_keeps_its_own_context() {
     assert_eq!(driver.busy_ns(), driver.call_stats().total_ns());
 }
 
-/// The refusal that keeps a stale handle from libcuda is only right if it is libcuda's own.
+/// Our refusal of a stale handle, which never reaches libcuda, is right only if libcuda refuses it too.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn libcuda_refuses_a_released_handle_as_we_do() {
@@ -57,7 +57,7 @@ fn libcuda_refuses_a_released_handle_as_we_do() {
     let handle = driver.create(driver.properties().granularity).unwrap();
     driver.release(handle).unwrap();
     let ours = driver.release(handle).unwrap_err().status;
-    // SAFETY: not known to be safe: that is what the test is for, and a crash is an answer too.
+    // SAFETY: this is not known to be safe: that is what the test is for, and a crash is an answer too.
     let theirs = driver.ask(Call::Release, String::new, |api| unsafe { api.mem_release(handle.0) }).unwrap();
     assert_eq!(theirs, ours);
 }

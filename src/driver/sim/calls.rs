@@ -1,6 +1,6 @@
 //! The driver's calls on the simulated GPU.
 //!
-//! Owns: which parts of the device each call asks, and in which order. The rules are those parts'.
+//! Owns: which parts of the device each call uses, and in which order. The rules are in those parts.
 
 use std::sync::atomic::Ordering;
 

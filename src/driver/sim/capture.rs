@@ -1,7 +1,7 @@
-//! What a stream capture forbids.
+//! The rules of stream captures.
 //!
-//! Owns: the captures that are on and their rules, as measured on an H200 (driver 580.159). It records no graph:
-//! captured work is never run.
+//! Owns: the captures under way and their rules, as measured on an H200 (driver 580.159). It records no graph: captured
+//! work is never run.
 //!
 //! | call | global | thread-local | relaxed |
 //! |---|---|---|---|
@@ -12,8 +12,9 @@
 //! | query or synchronize an event recorded in the captured stream | no | no | no |
 //! | synchronizing the device | no | no | no |
 //!
-//! A call that is refused invalidates the capture. A thread may bind itself less than that (`exchange_mode`): in
-//! thread-local mode by captures that it began itself, in relaxed mode by none. The last four rows stay.
+//! A refused call invalidates the capture. A thread can loosen these rules for itself (`exchange_mode`): in
+//! thread-local mode it is bound by captures that it began itself, in relaxed mode by none. The last four rows always
+//! hold.
 
 use std::thread::{self, ThreadId};
 
@@ -22,18 +23,18 @@ use rustc_hash::FxHashMap;
 use super::refusal::{Answer, Refusal, refuse};
 use crate::driver::{CaptureMode, Status, StreamId};
 
-/// Beginning a capture of a stream that is captured, or ending one that was not begun.
+/// A capture is begun of a stream that is captured already, or ended without having been begun.
 pub(super) const ILLEGAL_STATE: Status = Status(401);
-/// Waiting inside of a capture for what is outside.
+/// A captured stream waits for work outside of the capture.
 pub(super) const STREAM_CAPTURE_ISOLATION: Status = Status(905);
-/// Asking for the time of an event that stands for a place in a graph.
+/// An event is queried that marks a place in a graph.
 pub(super) const CAPTURED_EVENT: Status = Status(907);
-/// Ending a capture that is not relaxed from a thread that did not begin it.
+/// A capture that is not relaxed is ended by a thread that did not begin it.
 pub(super) const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
 
 #[derive(Debug)]
 struct Capture {
-    /// The stream it was begun of, then those that joined it by waiting for an event of the capture.
+    /// The stream of which it was begun, then those that joined by waiting for an event of the capture.
     streams: Vec<StreamId>,
     mode: CaptureMode,
     thread: ThreadId,
@@ -41,7 +42,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Whether a thread in this mode may make no unsafe call.
+    /// Returns whether a thread in this mode may make no unsafe call.
     fn forbids_unsafe(&self, thread: ThreadId, mode: CaptureMode) -> bool {
         let own = self.thread == thread;
         match (mode, self.mode) {
@@ -55,7 +56,7 @@ impl Capture {
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     on: Vec<Capture>,
-    /// Threads in another mode than the one that they begin with.
+    /// The modes of threads that are not in the initial mode.
     modes: FxHashMap<ThreadId, CaptureMode>,
 }
 
@@ -87,12 +88,12 @@ impl Captures {
         Ok(())
     }
 
-    /// Whether the stream is being captured, also where the capture is invalid already.
+    /// Returns whether the stream is being captured, even if the capture is invalid already.
     pub(super) fn is_capturing(&self, stream: StreamId) -> bool {
         self.position(stream).is_some()
     }
 
-    /// Refuses a call that the driver holds to be unsafe in a capture.
+    /// Refuses a call that the driver considers unsafe during a capture.
     pub(super) fn refuse_unsafe(&mut self) -> Answer<()> {
         if self.on.is_empty() {
             return Ok(());
@@ -101,7 +102,8 @@ impl Captures {
         self.invalidate(|capture| capture.forbids_unsafe(thread, mode))
     }
 
-    /// Refuses to let the CPU wait for a stream: unsafe as such, and without end where the stream is being captured.
+    /// Refuses to let the CPU wait for a stream: the call is unsafe, and would never end if the stream is being
+    /// captured.
     pub(super) fn refuse_synchronize(&mut self, stream: StreamId) -> Answer<()> {
         if self.on.is_empty() {
             return Ok(());
@@ -110,12 +112,12 @@ impl Captures {
         self.invalidate(|capture| capture.forbids_unsafe(thread, mode) || capture.streams.contains(&stream))
     }
 
-    /// Refuses to let the CPU wait for the device: that would be for captured streams too.
+    /// Refuses to let the CPU wait for the device, which would include captured streams.
     pub(super) fn refuse_synchronize_all(&mut self) -> Answer<()> {
         self.invalidate(|_| true)
     }
 
-    /// The calling thread is in this mode from now on; the one before.
+    /// Sets the mode of the calling thread. Returns the one before.
     pub(super) fn exchange_mode(&mut self, mode: CaptureMode) -> CaptureMode {
         let thread = thread::current().id();
         let before = match mode {
@@ -130,7 +132,7 @@ impl Captures {
         (thread, self.modes.get(&thread).copied().unwrap_or_default())
     }
 
-    /// Whether work given to `stream` runs: in a capture it does not.
+    /// Returns whether work given to `stream` runs. During a capture it does not.
     pub(super) fn check_work(&self, stream: StreamId) -> Answer<bool> {
         match self.position(stream).and_then(|at| self.on.get(at)) {
             None => Ok(true),
@@ -139,7 +141,7 @@ impl Captures {
         }
     }
 
-    /// Refuses to ask for the time of an event that was recorded in a capture, of the stream `captured`.
+    /// Refuses to query an event that was recorded in a capture, in the stream `captured`.
     pub(super) fn check_event(&mut self, captured: Option<StreamId>) -> Answer<()> {
         let Some(stream) = captured else { return Ok(()) };
         let at = self.position(stream);
@@ -149,8 +151,8 @@ impl Captures {
         Err(refuse(CAPTURED_EVENT, format!("the event was recorded in a capture of stream {stream}")))
     }
 
-    /// Whether the wait of `stream` for a recorded event is one in time. `captured` is the stream in whose capture the
-    /// event was recorded; waiting for such an event draws a stream into the capture.
+    /// Returns whether the wait of `stream` for a recorded event is a real one. `captured` is the stream in whose
+    /// capture the event was recorded; a wait for such an event makes `stream` join the capture.
     pub(super) fn check_wait(&mut self, stream: StreamId, captured: Option<StreamId>) -> Answer<bool> {
         let (own, other) = (self.position(stream), captured.and_then(|stream| self.position(stream)));
         match (own, captured) {

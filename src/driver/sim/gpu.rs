@@ -1,6 +1,6 @@
-//! The simulated GPU as a program has it: what it is made from, what a program gives it to do, and what it reports.
+//! The simulated GPU as a program sees it: its configuration, the work that a program gives it, and its reports.
 //!
-//! Owns: [`SimGpu`], and the order in which a call of the driver is checked, carried out, charged and counted.
+//! Owns: [`SimGpu`], and the order in which a driver call is checked, carried out, charged and counted.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::state::State;
 use super::streams::Hold;
 use crate::driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
-/// A simulated GPU. Shared between threads as it is, in an `Arc`.
+/// A simulated GPU. It can be shared between threads, in an `Arc`.
 ///
 /// ```
 /// use seamalloc::driver::prelude::*;
@@ -31,7 +31,7 @@ use crate::driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResu
 /// ```
 pub struct SimGpu {
     pub(super) config: SimConfig,
-    /// Tells its memory from that of other simulated GPUs, of other processes too.
+    /// Tells its memory from that of other simulated GPUs, including those of other processes.
     pub(super) identity: u64,
     pub(super) properties: DeviceProperties,
     pub(super) state: Mutex<State>,
@@ -40,10 +40,10 @@ pub struct SimGpu {
 }
 
 impl SimGpu {
-    /// A simulated GPU with nothing on it.
+    /// Makes a simulated GPU with nothing on it.
     ///
     /// # Errors
-    /// [`SimConfigError::Capacity`] where the capacity holds not even one chunk.
+    /// [`SimConfigError::Capacity`] if the capacity has no room for a single chunk.
     pub fn new(config: SimConfig) -> Result<Self, SimConfigError> {
         config.check()?;
         let properties = DeviceProperties {
@@ -59,13 +59,13 @@ impl SimGpu {
         Ok(Self { config, identity, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
     }
 
-    /// What it was made from.
+    /// Returns the configuration from which it was made.
     #[must_use]
     pub fn config(&self) -> &SimConfig {
         &self.config
     }
 
-    /// The clock: nanoseconds since the start, or what [`advance`](Self::advance) counts.
+    /// Returns the clock: nanoseconds since the start, or whatever [`advance`](Self::advance) counts.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.state.lock().timeline.now()
@@ -76,20 +76,20 @@ impl SimGpu {
         self.state.lock().timeline.advance(ns);
     }
 
-    /// From now on an event completes no earlier than `ns` after it is recorded: the CPU submits that far ahead of the
-    /// GPU. What a stream is given after the event is as late.
+    /// Makes each later event complete no earlier than `ns` after it is recorded, as if the CPU submitted that far
+    /// ahead of the GPU. Work that a stream is given after the event is delayed as well.
     pub fn set_run_ahead(&self, ns: u64) {
         self.state.lock().timeline.set_run_ahead(ns);
     }
 
-    /// Gives `stream` a kernel that uses `ranges` for `duration_ns`, once all that the stream was given before is done.
-    /// The launch is the program's, not the allocator's: it costs nothing and is not counted. In a stream that is being
-    /// captured it does not run and uses nothing.
+    /// Gives `stream` a kernel that uses `ranges` for `duration_ns`, after all earlier work of the stream. The program
+    /// launches it, not the allocator: it costs nothing and is not counted. In a stream that is being captured, it does
+    /// not run and uses nothing.
     ///
     /// # Errors
-    /// [`Status::ILLEGAL_ADDRESS`] where a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
-    /// kept, and the kernel does not run. A real GPU answers so at a later call, and its context is lost.
-    /// [`Status::STREAM_CAPTURE_INVALIDATED`] in a capture that is invalid.
+    /// [`Status::ILLEGAL_ADDRESS`] if a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
+    /// recorded, and the kernel does not run. A real GPU returns this at a later call, and its context is lost.
+    /// [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid capture.
     pub fn launch(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<()> {
         let mut state = self.state.lock();
         if !state.captures.check_work(stream).map_err(|refusal| refusal.into_error(Call::Launch))? {
@@ -109,24 +109,24 @@ impl SimGpu {
         Ok(())
     }
 
-    /// Gives `stream` work that ends only when [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold) says so,
-    /// or when the CPU waits for it. Events recorded behind it complete no earlier.
+    /// Gives `stream` work that lasts until [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold), or until
+    /// the CPU waits for it. Later events of the stream complete no earlier.
     pub fn hold(&self, stream: StreamId) -> Hold {
         self.state.lock().timeline.hold(stream)
     }
 
-    /// Ends the oldest held work of `stream`, now. `false` if it has none.
+    /// Ends the oldest held work of `stream` at once. Returns `false` if it has none.
     pub fn finish(&self, stream: StreamId) -> bool {
         self.state.lock().timeline.finish(stream)
     }
 
-    /// Ends this held work, now, and with it whatever its stream held before it: a stream runs in order. `false` if it
-    /// has ended already.
+    /// Ends this held work at once, and all earlier held work of its stream, since a stream runs in order. Returns
+    /// `false` if it has ended already.
     pub fn finish_hold(&self, hold: Hold) -> bool {
         self.state.lock().timeline.finish_hold(hold)
     }
 
-    /// `cuStreamBeginCapture`. Work given to the stream from now on does not run.
+    /// Begins a capture, as by `cuStreamBeginCapture`. Later work of the stream does not run.
     ///
     /// # Errors
     /// CUDA's status 401 (illegal state) if the stream is being captured already, and
@@ -135,7 +135,8 @@ impl SimGpu {
         self.state.lock().captures.begin(stream, mode).map_err(|refusal| refusal.into_error(Call::BeginCapture))
     }
 
-    /// `cuStreamEndCapture`. The capture of the stream, if there is one, is over whatever the answer.
+    /// Ends a capture, as by `cuStreamEndCapture`. The capture of the stream, if there is one, is over even after an
+    /// error.
     ///
     /// # Errors
     /// [`Status::STREAM_CAPTURE_INVALIDATED`] after a call that the capture forbade; CUDA's status 401 (illegal state) if
@@ -144,85 +145,87 @@ impl SimGpu {
         self.state.lock().captures.end(stream).map_err(|refusal| refusal.into_error(Call::EndCapture))
     }
 
-    /// Makes the `nth` call of that kind from now (1 is the next) fail with `status` and change nothing. Several may be
-    /// pending. Calls that are not the driver's ([`launch`](Self::launch) and captures) cannot be made to fail.
+    /// Makes the `nth` call of that kind from now (1 is the next) fail with `status` and change nothing. Several
+    /// failures may be pending. Calls that are not the driver's ([`launch`](Self::launch) and captures) cannot be made
+    /// to fail.
     pub fn fail_nth(&self, call: Call, nth: u64, status: Status) {
         self.state.lock().fail_nth(call, nth, status);
     }
 
-    /// Forgets what [`fail_nth`](Self::fail_nth) was asked for and has not come.
+    /// Cancels the pending failures of [`fail_nth`](Self::fail_nth).
     pub fn fail_no_more(&self) {
         self.state.lock().fail_no_more();
     }
 
-    /// Every call from now on fails with `status`, one of those for which [`Status::is_context_lost`] holds: a kernel has
-    /// gone wrong.
+    /// Makes every later call fail with `status`, for which [`Status::is_context_lost`] must hold, as after a failed
+    /// kernel.
     pub fn lose_context(&self, status: Status) {
         self.state.lock().lost = Some(status);
     }
 
-    /// `cuStreamDestroy`: what the stream was given goes on. Calls that name it are refused from now on, with
-    /// [`Status::INVALID_HANDLE`]; a real driver would follow the handle anywhere.
+    /// Destroys a stream, as by `cuStreamDestroy`. Its work goes on. Later calls that name it are refused with
+    /// [`Status::INVALID_HANDLE`]; a real driver would follow the dangling handle.
     pub fn destroy_stream(&self, stream: StreamId) {
         self.state.lock().timeline.destroy(stream);
     }
 
-    /// `cuStreamCreate`, where the new stream gets the handle of one that was destroyed, or is destroyed now.
+    /// Creates a stream, as by `cuStreamCreate`, with the handle of a destroyed stream. It destroys the old stream if
+    /// necessary.
     pub fn replace_stream(&self, stream: StreamId) {
         self.state.lock().timeline.replace(stream);
     }
 
-    /// From now on there is a device with this ordinal beside this one, which can use its memory once it is given access.
+    /// Adds a device with this ordinal, which can use the memory of this one once it is given access.
     pub fn connect_peer(&self, ordinal: u32) {
         self.state.lock().peers.connect(ordinal);
     }
 
-    /// Whether a kernel of the device with this ordinal may use `range` of this one's memory.
+    /// Returns whether a kernel of the device with this ordinal may use `range` of this device's memory.
     #[must_use]
     pub fn can_peer_use(&self, ordinal: u32, range: Range) -> bool {
         let state = self.state.lock();
         state.peers.can_use(ordinal, range, &state.memory)
     }
 
-    /// The physical memory behind `range`, in the order of addresses: two addresses that lead to the same memory show
-    /// here. Addresses without memory are left out.
+    /// Returns the physical memory of `range`, in the order of addresses, which shows where two addresses lead to the
+    /// same memory. Addresses without memory are left out.
     #[must_use]
     pub fn physical(&self, range: Range) -> Vec<Piece> {
-        self.state.lock().memory.behind(range)
+        self.state.lock().memory.physical_at(range)
     }
 
-    /// When all that `stream` was given so far is done, by the clock; `None` while that depends on held work.
+    /// Returns when all work given to `stream` so far is done, by the clock, or `None` while that depends on held work.
     #[must_use]
     pub fn done_at(&self, stream: StreamId) -> Option<u64> {
         self.state.lock().timeline.done_at(stream)
     }
 
-    /// How many GPU-side waits so far were for an event that was complete already: they held no stream up.
+    /// Returns how many GPU-side waits so far were for an event that was already complete, and so delayed no stream.
     #[must_use]
     pub fn idle_waits(&self) -> u64 {
         self.state.lock().timeline.idle_waits()
     }
 
-    /// What was reported so far, oldest first; no more than the first 10,000.
+    /// Returns the first 10,000 faults, oldest first.
     #[must_use]
     pub fn faults(&self) -> Vec<Fault> {
         self.state.lock().faults.clone()
     }
 
-    /// What is held of the device now.
+    /// Returns the resources that are held on the device at present.
     #[must_use]
     pub fn leaks(&self) -> Leaks {
         self.state.lock().leaks()
     }
 
-    /// One call of the driver's that concerns `size` bytes, at the table's cost for them.
+    /// Makes one driver call that concerns `size` bytes, at the cost of the table.
     pub(super) fn call<T>(&self, call: Call, size: u64, run: impl FnOnce(&mut State) -> Answer<T>) -> DriverResult<T> {
         let profile = self.config.profile;
         self.charged(call, size, |state| Ok((run(state)?, profile.cost(call, size))))
     }
 
-    /// One call of the driver's: made to fail if that was asked for, carried out, charged and counted. `run` gives the
-    /// answer and what the call costs; what it waits shows in the clock.
+    /// Makes one driver call: it fails if that was asked for, or is carried out, and is charged and counted. `run`
+    /// returns the answer and the cost of the call; time that it waits shows in the clock.
     pub(super) fn charged<T>(
         &self,
         call: Call,

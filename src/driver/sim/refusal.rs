@@ -1,6 +1,6 @@
 //! Why a part of the simulated GPU refuses a call.
 //!
-//! Owns: the status and the words, until the call itself is added and they become an error.
+//! Owns: the status and the text, until the call is added and they become an error.
 
 use crate::driver::{Call, DriverError, Status};
 
@@ -11,7 +11,7 @@ pub(super) struct Refusal {
     detail: String,
 }
 
-/// What a part of the device answers to a call.
+/// The answer of a part of the device to a call.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
 pub(super) fn refuse(status: Status, detail: String) -> Refusal {

@@ -1,7 +1,7 @@
-//! The name that memory of a simulated GPU has outside of it, in this process and in others.
+//! The name of a simulated GPU's memory outside of that GPU, in this process and in others.
 //!
-//! Owns: [`SharedMemory`], and how it stands in a descriptor or an IPC handle. A descriptor holds no bytes of the memory,
-//! only whose it is.
+//! Owns: [`SharedMemory`], and its form in a descriptor or an IPC handle. A descriptor holds no bytes of the memory,
+//! only its name.
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::refusal::{Answer, refuse};
 use crate::driver::{Exported, Status};
 
-/// Which memory of which simulated GPU.
+/// The name of memory: its simulated GPU, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedMemory {
-    /// Of the simulated GPU.
+    /// The identity of the simulated GPU.
     pub(super) identity: u64,
     pub(super) number: u64,
     pub(super) size: u64,
 }
 
-/// The first bytes of a descriptor's content, and of an IPC handle.
+/// The first bytes of a descriptor's content and of an IPC handle.
 const MAGIC: [u8; 8] = *b"simulate";
 
-/// Returns a number that no other simulated GPU of a running process has.
+/// Returns a number that no other running simulated GPU has, in any process.
 pub(super) fn new_identity() -> u64 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     u64::from(process::id()) << 32 | u64::from(COUNT.fetch_add(1, Ordering::Relaxed))

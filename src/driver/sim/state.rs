@@ -1,7 +1,7 @@
-//! All that changes on a simulated GPU, behind one lock.
+//! All mutable state of a simulated GPU, behind one lock.
 //!
-//! Owns: the parts of the device together, and what concerns all calls alike: failures that were asked for, a lost context,
-//! statistics and faults. The rules of the parts are theirs.
+//! Owns: the parts of the device, and the state that concerns all calls: failures that were asked for, a lost context,
+//! statistics and faults. Each part has its own rules.
 
 use rustc_hash::FxHashMap;
 
@@ -13,10 +13,10 @@ use super::refusal::{Answer, refuse};
 use super::streams::Timeline;
 use crate::driver::{Call, CallStats, Exported, Handle, Status};
 
-/// Faults kept in full; a program that is wrong at every step must not fill the memory with reports.
+/// The most faults that are kept, so that a program with a fault at every step does not fill the memory with reports.
 const FAULTS_KEPT: usize = 10_000;
 
-/// A call that shall fail when it comes.
+/// A call that will fail.
 #[derive(Debug)]
 struct Failure {
     call: Call,
@@ -30,17 +30,17 @@ pub(super) struct State {
     pub(super) timeline: Timeline,
     pub(super) captures: Captures,
     pub(super) peers: Peers,
-    /// Of handles that were not released.
+    /// The exports of handles that were not released.
     pub(super) exported: FxHashMap<Handle, Exported>,
     failures: Vec<Failure>,
-    /// What every call answers once the context is lost.
+    /// The status of every call once the context is lost.
     pub(super) lost: Option<Status>,
     pub(super) stats: CallStats,
     pub(super) faults: Vec<Fault>,
 }
 
 impl State {
-    /// The state of a device with so many bytes of memory and nothing on it.
+    /// Makes the state of a device with this many bytes of memory and nothing on it.
     pub(super) fn new(capacity: u64) -> Self {
         Self {
             memory: Memory::new(capacity),
@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// Keeps a fault.
+    /// Records a fault.
     pub(super) fn report(&mut self, fault: Fault) {
         if self.faults.len() < FAULTS_KEPT {
             self.faults.push(fault);
@@ -67,12 +67,12 @@ impl State {
         self.failures.push(Failure { call, calls_left: nth.max(1), status });
     }
 
-    /// Forgets the failures that have not come.
+    /// Cancels the pending failures.
     pub(super) fn fail_no_more(&mut self) {
         self.failures.clear();
     }
 
-    /// Refuses a call that was made to fail, and every call once the context is lost. Counts the others that are to fail.
+    /// Refuses a call that was made to fail, and every call once the context is lost. Counts down the other failures.
     pub(super) fn failure(&mut self, call: Call) -> Answer<()> {
         if let Some(status) = self.lost {
             return Err(refuse(status, "the context is lost".to_owned()));
@@ -94,7 +94,7 @@ impl State {
         status.map_or(Ok(()), |status| Err(refuse(status, "made to fail".to_owned())))
     }
 
-    /// Returns what is held of the device now.
+    /// Returns the resources that are held on the device at present.
     pub(super) fn leaks(&self) -> Leaks {
         Leaks { events: self.timeline.events(), ..self.memory.leaks() }
     }

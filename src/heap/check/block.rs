@@ -8,7 +8,7 @@ use crate::config::rounding::MIN_BLOCK;
 use crate::ids::BlockId;
 
 impl Heap {
-    /// Checks a block of a segment, by the number of the segment and the block before it.
+    /// Checks a block against all rules, given the number of its segment and the block before it.
     pub(super) fn check_block(&self, index: usize, segment: &Segment, previous: BlockId, id: BlockId) -> Checked {
         let block = &self.blocks[id];
         let broken = [
@@ -24,13 +24,13 @@ impl Heap {
         }
     }
 
-    /// No two neighbours are both free of one pool, or both unmapped.
+    /// Two neighbours are never both free in one pool, or both unmapped.
     fn is_merged(&self, previous: BlockId, id: BlockId) -> Option<&'static str> {
         let both_unmapped = [previous, id].iter().all(|id| self.blocks[*id].state == State::Unmapped);
         (self.joins(previous, id) || both_unmapped).then_some("two neighbours of the same kind are not merged")
     }
 
-    /// A block stands in the table of what it is doing: free index, address table, unmapped set.
+    /// A block is in the table of its state: free index, address table, or set of unmapped blocks.
     fn is_in_its_table(&self, id: BlockId) -> Option<&'static str> {
         let block = &self.blocks[id];
         match block.state {
@@ -48,7 +48,7 @@ impl Heap {
         }
     }
 
-    /// Whether the free index of its pool finds a block by its size.
+    /// Returns whether the free index of the block's pool finds it by its size.
     fn is_indexed(&self, id: BlockId) -> bool {
         let Block { pool, size, .. } = self.blocks[id];
         let free = &self.pools[pool].free;
@@ -59,7 +59,7 @@ impl Heap {
         found == id
     }
 
-    /// Home finds a block by its first byte and by its last.
+    /// Home finds a block by its first byte and by its last byte.
     fn is_found_at_home(&self, id: BlockId) -> Option<&'static str> {
         let block = &self.blocks[id];
         let found = |address| self.covering(address) == id;
@@ -67,7 +67,7 @@ impl Heap {
         lost.then_some("home does not find a block by its address")
     }
 
-    /// The pieces of a stitched block are pieces of its pool, and together as large.
+    /// The pieces of a stitched block belong to its pool, and their sizes add up to its size.
     pub(super) fn pieces_make_up_a_stitched_block(&self, id: BlockId, block: &Block) -> Checked {
         let mut held = 0;
         let mut piece = block.left;
@@ -84,7 +84,7 @@ impl Heap {
         Ok(())
     }
 
-    /// A stitched block is live or pending: freed, it is no block any more.
+    /// A stitched block is live or pending; once freed, it exists no longer.
     pub(super) fn a_stitched_block_is_in_use(&self, id: BlockId, block: &Block) -> Checked {
         match block.state {
             State::Allocated if self.addresses.get(&block.address) == Some(&id) => Ok(()),
@@ -94,12 +94,12 @@ impl Heap {
     }
 }
 
-/// A block has a size, in units of 512 bytes.
+/// The size of a block is a multiple of 512 bytes, and not 0.
 fn is_whole_units(block: &Block) -> Option<&'static str> {
     (block.size == 0 || !block.size.is_multiple_of(MIN_BLOCK)).then_some("a block has an odd size")
 }
 
-/// A block is linked to the one before it, and is of its segment, and of the segment's pool but at home.
+/// A block is linked to the one before it. It belongs to its segment and, except at home, to the segment's pool.
 fn is_linked(block: &Block, index: usize, segment: &Segment, previous: BlockId) -> Option<&'static str> {
     let right_pool = block.kind == Kind::Home || block.pool == segment.pool;
     let linked = block.prev == previous && block.segment.0 as usize == index && right_pool;

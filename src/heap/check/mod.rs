@@ -1,6 +1,6 @@
-//! The rules that always hold, one function each. They walk everything: for tests and the feature `paranoid`.
+//! The rules that always hold, one function for each. They walk every table, for tests and the feature `paranoid`.
 //!
-//! Owns: the order of the walk, and what it adds up. The rules of a block are in `block.rs`, those of private pools in
+//! Owns: the order of the walk and its sums. The rules of a block are in `block.rs`, those of private pools in
 //! `private.rs`.
 
 mod block;
@@ -11,17 +11,17 @@ use super::segment::{Backing, Segment};
 use super::tables::Heap;
 use crate::ids::{BlockId, Class};
 
-/// What is broken, and where.
+/// The broken rule and its place, if any.
 pub(super) type Checked = std::result::Result<(), String>;
 
-/// What the walk over the blocks has found.
+/// The sums of the walk over the blocks.
 #[derive(Default)]
 struct Found {
     /// By class.
     live: [u64; 2],
     live_bytes: [u64; 2],
     pending_bytes: [u64; 2],
-    /// Bytes held of the driver, by the class that they are counted for.
+    /// Bytes held from the driver, by the class that they are counted for.
     held: [u64; 2],
     blocks: usize,
     /// Bytes in pieces of stitched blocks, and in the stitched blocks themselves.
@@ -33,7 +33,7 @@ struct Found {
 }
 
 impl Found {
-    /// Adds a block that is handed out, or waits for other streams.
+    /// Adds a block that is handed out or pending.
     fn add_used(&mut self, block: &Block) {
         let class = block.pool.class() as usize;
         match block.state {
@@ -48,7 +48,7 @@ impl Found {
 }
 
 impl Heap {
-    /// Checks every rule that always holds. O(blocks), but for the free index, with a logarithm.
+    /// Checks every rule that always holds. O(n log n) in the number of blocks, because of the free index.
     ///
     /// # Errors
     /// Says which rule is broken, and where.
@@ -76,7 +76,8 @@ impl Heap {
         self.counters_count_what_is_there(&found)
     }
 
-    /// The blocks of a segment lie one behind the other from its first byte to its last, and each keeps the rules of a block.
+    /// The blocks of a segment lie one behind the other from its first byte to its last, and each keeps the rules of a
+    /// block.
     fn blocks_tile_their_segment(&self, index: usize, segment: &Segment, found: &mut Found) -> Checked {
         let mut at = segment.span.start;
         let mut previous = BlockId::NONE;
@@ -91,7 +92,7 @@ impl Heap {
             self.check_block(index, segment, previous, id)?;
             if block.state != State::Unmapped {
                 let home = self.home.as_ref().filter(|_| block.kind == Kind::Home);
-                // What a large block has of a slab stays small memory.
+                // The part of a slab that a large block holds still counts as small memory.
                 let slab = home.is_some_and(|home| home.is_slab(at));
                 found.held[if slab { Class::Small } else { block.pool.class() } as usize] += block.size;
                 found.at_home += if block.kind == Kind::Home { block.size } else { 0 };
@@ -119,7 +120,7 @@ impl Heap {
         Ok(())
     }
 
-    /// What has memory at home lies in chunks, and chunks lie nowhere else.
+    /// The blocks with memory at home have as many bytes as the chunks.
     fn chunks_are_what_lies_at_home(&self, found: &Found) -> Checked {
         let chunks: u64 = self.home.iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk.size).sum();
         let has_home = self.segments.iter().flatten().any(|segment| matches!(segment.backing, Backing::Home));
@@ -129,7 +130,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Every block is in a segment or a view, and every free one in an index.
+    /// Every block is in a segment or a view, and every free block is in an index.
     fn no_block_is_lost(&self, found: &Found) -> Checked {
         let free: usize = self.pools.iter().map(|(_, pool)| pool.free.len()).sum();
         let free_blocks = self.blocks.iter().filter(|(_, block)| block.state == State::Free).count();
@@ -140,7 +141,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Memory is accounted to the byte.
+    /// The counters agree with the blocks, to the byte.
     fn counters_count_what_is_there(&self, found: &Found) -> Checked {
         let [live, live_bytes, pending] =
             [found.live, found.live_bytes, found.pending_bytes].map(|by_class| by_class.iter().sum::<u64>());

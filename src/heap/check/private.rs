@@ -5,7 +5,7 @@ use super::super::tables::{Heap, PrivatePair};
 use super::Checked;
 
 impl Heap {
-    /// A pair of a private pool is of that pool and stream alone.
+    /// Each pair of a private pool belongs to that pool and one stream.
     pub(super) fn pairs_of_private_pools_are_their_own(&self) -> Checked {
         for PrivatePair { owner, stream, large } in &self.private_pairs {
             let pool = &self.pools[*large];
@@ -17,7 +17,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Nothing is part of a vacant pool.
+    /// No block belongs to a vacant pool.
     pub(super) fn vacant_pools_are_empty(&self) -> Checked {
         for large in &self.vacant_pools {
             if self.blocks.iter().any(|(_, block)| block.pool.large() == *large) {
@@ -27,7 +27,8 @@ impl Heap {
         Ok(())
     }
 
-    /// A block of a private pool is freed as one, its view is pinned, and it lies where the pool's memory comes from.
+    /// A live block of a private pool takes the slow path of a free, its view is pinned, and it lies where the pool's
+    /// memory comes from.
     pub(super) fn blocks_of_private_pools_stay_theirs(&self) -> Checked {
         for (id, block) in self.blocks.iter().filter(|(_, block)| self.is_private(block.pool)) {
             let owner = self.owner_of(block.pool);

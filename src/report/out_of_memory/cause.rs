@@ -1,42 +1,44 @@
-//! Why free memory did not serve a request, and what would have helped.
+//! Why free memory did not serve a request, and which change would have helped.
 //!
-//! Owns: [`Cause`] and [`Advice`]. When each is true is judged in `diagnose`.
+//! Owns: [`Cause`] and [`Advice`]. `diagnose` decides when each is true.
 
 use crate::config::{Limit, Sharing};
 use crate::units::{format_bytes, format_bytes_exactly};
 use std::fmt;
 
-/// Why the free memory did not serve.
+/// Why the free memory did not serve the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// What is in use and the request together are more than this allocator may or can hold: no arrangement would help.
+    /// The bytes in use and the request together are more than this allocator may or can hold: no arrangement would
+    /// help.
     #[default]
     TooLittle,
-    /// A stream capture is under way: until it is over, nothing is waited for or given back.
+    /// A stream capture is under way: until its end, nothing is waited for or given back.
     Capture,
     /// The rest is free in private pools, which keep it until they are released.
     PrivatePools,
-    /// The strategy serves a request from one contiguous free range of its stream (`gmlake`: from several, if it is large
-    /// enough), or from new memory, and there is neither.
+    /// The strategy serves a request from one contiguous free range of its stream (`gmlake`: from several, if it is
+    /// large enough), or from new memory, and neither is available.
     OneRange,
-    /// The request is of a private pool with segments of its own: none has enough free in one range, and there is no new one.
+    /// The request is for a private pool with segments of its own: none has a free range that is large enough, and no
+    /// new segment could be had.
     OwnSegments,
-    /// The rest is free on other streams, from which this one may not take it: never, or not yet.
+    /// The rest is free on other streams, from which this one may not take it, or not yet.
     OtherStreams {
-        /// When it may.
+        /// When it may take it.
         sharing: Sharing,
     },
-    /// Joining takes a view more than `max_views`, `max_view_mappings` or `max_view_address_space` allows.
+    /// A view for the request would exceed `max_views`, `max_view_mappings` or `max_view_address_space`.
     ViewBounds,
     /// The rest lies in parts of chunks that are partly in use, more than the two that a view can have at its ends.
     PartsOfChunks,
-    /// There was enough by these figures: the driver refused a call for another reason, or there were no addresses in one
-    /// piece.
+    /// By these figures there was enough memory: the driver refused a call for another reason, or had no contiguous
+    /// addresses.
     Refused,
 }
 
-/// What would have met the request.
+/// A change with which the request would have been served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
@@ -45,53 +47,53 @@ pub enum Advice {
         /// Bytes that lie free on other streams.
         free: u64,
     },
-    /// Higher bounds on views, all that are named: with one alone, another would have been met.
+    /// Higher bounds on views. All the named ones are needed together, since another bound would be reached next.
     MoreViews {
-        /// The option `max_views`: at least so many.
+        /// The option `max_views`: at least this many.
         views: Option<usize>,
-        /// The option `max_view_mappings`: at least so many.
+        /// The option `max_view_mappings`: at least this many.
         mappings: Option<usize>,
-        /// The option `max_view_address_space`: at least so many bytes.
+        /// The option `max_view_address_space`: at least this many bytes.
         address_space: Option<u64>,
     },
     /// The option `strategy:stitch`.
     Stitch {
-        /// The option `chunk_size_mb`, in bytes, where what is free lies in such small ranges that it takes smaller chunks
-        /// than usual to join them.
+        /// The option `chunk_size_mb`, in bytes, if the free ranges are so small that it takes smaller chunks than
+        /// usual to join them.
         chunk_size: Option<u64>,
     },
     /// A higher limit.
     RaiseLimit {
-        /// Which one was in the way.
+        /// The limit that was exceeded.
         limit: Limit,
-        /// At least so many bytes.
+        /// At least this many bytes.
         to: u64,
-        /// The device's memory in bytes, of which a fraction is one.
+        /// The device's memory in bytes, to which a fraction refers.
         total: u64,
     },
     /// Memory of the device that others hold: other processes, other allocators, libraries.
     FreeDevice {
-        /// At least so many bytes must come free.
+        /// At least this many bytes must become free.
         missing: u64,
-        /// How many are held outside of this allocator, the driver's own context among them.
+        /// How many bytes are held outside of this allocator, including the driver's own context.
         elsewhere: u64,
     },
     /// A smaller request, or less that is live: a smaller batch, recomputation.
     AskLess {
-        /// How many live bytes too many there are; 0 where they alone are not the cause.
+        /// How many live bytes are too many; 0 if they alone are not the cause.
         missing: u64,
-        /// A request of up to so many bytes could be met now; 0 where none could.
+        /// A request of up to this many bytes could be served at present; 0 if none could.
         at_most: u64,
     },
 }
 
 impl Advice {
-    /// The value of `per_process_memory_fraction` that a raised limit comes to, with four digits, rounded up; 1 is no
+    /// Returns the value of `per_process_memory_fraction` for a limit of `to` bytes, rounded up to four digits; 1 is no
     /// limit.
     #[must_use]
     pub fn fraction(to: u64, total: u64) -> f64 {
         const DIGITS: f64 = 1e4;
-        // One digit more, should rounding have brought the product below a whole byte.
+        // Computed with one digit more, in case rounding brought the product below a whole byte.
         let part = (to as f64 / total.max(1) as f64 * DIGITS).ceil() / DIGITS;
         let enough = (total as f64 * part) as u64 >= to;
         (if enough { part } else { part + 1.0 / DIGITS }).min(1.0)

@@ -1,5 +1,5 @@
-//! The report of a request that could not be met: what was asked, what is free where, why that did not serve, and what
-//! would have.
+//! The report of a refused request: the request, the free memory, why that did not serve, and which change would have
+//! helped.
 
 mod cause;
 mod report;

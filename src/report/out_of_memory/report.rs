@@ -1,6 +1,6 @@
-//! The report itself.
+//! The report of a refused request.
 //!
-//! Owns: [`OutOfMemory`] and its words.
+//! Owns: [`OutOfMemory`] and its text.
 
 use super::cause::{Advice, Cause};
 use crate::config::{Sharing, StrategyKind};
@@ -9,55 +9,55 @@ use crate::report::fragmentation::{Fragmentation, Owner};
 use crate::units::format_bytes;
 use std::fmt;
 
-/// How many other streams the words name; the figures have all.
+/// The most other streams that the text names; the figures have all of them.
 const STREAMS_NAMED: usize = 4;
 
-/// Who held what when a request could not be met. All sizes are bytes.
+/// The state of memory when a request was refused. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The device's name.
     pub device: String,
-    /// The strategy that could not meet it.
+    /// The strategy that refused it.
     pub strategy: StrategyKind,
-    /// The stream that asked.
+    /// The stream of the request.
     pub stream: StreamId,
-    /// What the program asked for.
+    /// The size that the program asked for.
     pub requested: u64,
-    /// The same rounded up to what a block would have had.
+    /// The size rounded up to that of a block.
     pub rounded: u64,
-    /// What PyTorch's allocators would have taken from the driver for it.
+    /// The segment that PyTorch's allocators would have taken from the driver for it.
     pub segment: u64,
     /// The device's memory.
     pub device_total: u64,
-    /// What the device had free after all that could be given back was; 0 where the driver did not say.
+    /// The free memory of the device, after everything that could be was given back; 0 if the driver did not tell.
     pub device_free: u64,
-    /// What this allocator may hold at most, if it is limited.
+    /// The most that this allocator may hold, if it is limited.
     pub limit: Option<u64>,
-    /// What it holds.
+    /// The bytes that it holds.
     pub reserved: u64,
-    /// Of `reserved`, in blocks that the program has not freed.
+    /// The part of `reserved` in blocks that the program has not freed.
     pub allocated: u64,
-    /// Of `reserved`, in freed blocks that other streams still use.
+    /// The part of `reserved` in freed blocks that other streams still use.
     pub pending: u64,
-    /// The largest free block that this request might have taken: of its stream, or everyone's.
+    /// The largest free block that this request might have taken, of its stream or idle.
     pub largest_free: u64,
-    /// The largest request of this kind that the free memory could have met: by stitching, where the strategy does.
+    /// The largest request of this kind that free memory could have served: by stitching, if the strategy does that.
     pub reachable: u64,
     /// Free bytes in pools of other streams, small and large.
     pub free_on_other_streams: u64,
-    /// Free bytes in other private pools, small and large: they serve only those, until the pools are released.
+    /// Free bytes in other private pools, small and large: they serve only those pools until these are released.
     pub free_in_private_pools: u64,
-    /// How all of it is divided up.
+    /// How all the memory is divided up.
     pub memory: Fragmentation,
-    /// Why the free memory did not serve.
+    /// Why the free memory did not serve the request.
     pub cause: Cause,
-    /// What would have helped, the least effort first. Each is true by the figures of this report: with it alone, the
-    /// request would have been met.
+    /// Changes that would have helped, the least effort first. Each is true by the figures of this report: with it
+    /// alone, the request would have been served.
     pub advice: Vec<Advice>,
 }
 
 impl OutOfMemory {
-    /// Why the free memory did not serve, in a sentence.
+    /// Returns in a sentence why the free memory did not serve the request.
     fn cause_in_words(&self) -> String {
         let strategy = self.strategy;
         match self.cause {
@@ -120,13 +120,13 @@ impl OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// Bytes held but not handed out and not waiting.
+    /// Returns the bytes that are held, but neither handed out nor pending.
     #[must_use]
     pub fn unallocated(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated.saturating_add(self.pending))
     }
 
-    /// What is free where, in words; empty where nothing is.
+    /// Returns in words how much is free where; empty if nothing is free.
     #[must_use]
     pub fn whereabouts(&self) -> String {
         let memory = &self.memory;
@@ -160,7 +160,7 @@ impl OutOfMemory {
         listed(&parts)
     }
 
-    /// Why it did not serve and what would have helped, in sentences.
+    /// Returns in sentences why the request was refused and what would have helped.
     #[must_use]
     pub fn explanation(&self) -> String {
         let mut out = self.cause_in_words();
@@ -177,7 +177,7 @@ impl OutOfMemory {
     }
 }
 
-/// `a, b and c`.
+/// Returns `a, b and c`.
 fn listed(parts: &[String]) -> String {
     match parts {
         [] => String::new(),

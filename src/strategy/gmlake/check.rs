@@ -1,9 +1,9 @@
-//! The rules that always hold for primitive and stitched blocks, beyond those of every heap.
+//! The rules that always hold for primitive and stitched blocks, in addition to those of every heap.
 
 use super::pblock::CHUNK;
 use crate::heap::{Heap, Kind, State, View};
 
-/// Walks pBlocks and sBlocks. For tests and the `paranoid` feature.
+/// Checks all pBlocks and sBlocks, for tests and the `paranoid` feature.
 pub(super) fn check(heap: &Heap) -> Result<(), String> {
     for (id, block) in heap.blocks().filter(|(_, block)| block.kind == Kind::Home) {
         if !block.address.is_multiple_of(CHUNK) || !block.size.is_multiple_of(CHUNK) {
@@ -32,10 +32,10 @@ pub(super) fn check(heap: &Heap) -> Result<(), String> {
     }
 }
 
-/// What is wrong with an sBlock.
+/// Returns the rule that an sBlock breaks, if any.
 fn broken(heap: &Heap, view: &View) -> Option<&'static str> {
     if view.chunks.is_empty() {
-        // Its addresses are still to be given back.
+        // Only its addresses remain to be given back.
         return (view.users > 0).then_some("is used but maps nothing");
     }
     let mut chunks = view.chunks.clone();

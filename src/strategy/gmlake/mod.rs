@@ -1,29 +1,29 @@
-//! Strategy `gmlake`: GMLake's own algorithm (ASPLOS 2024), an opponent to be measured against.
+//! Strategy `gmlake`: GMLake's own algorithm (ASPLOS 2024), for comparison.
 //!
-//! Owns: the five states of its BestFit, and what happens where memory is short. Memory comes in primitive blocks of
+//! Owns: the five states of its BestFit, and what happens when memory is short. Memory comes in primitive blocks of
 //! uniform 2 MiB chunks; a stitched block maps the chunks of several of them once more, into one range.
 //!
 //! ```text
 //! pBlocks  |1.1.1.|    |2X2X|    |3.3.3.3.3X|      chunks of three allocations; X in use, dots free
 //! sBlock   |1.1.1.3.3.3.|                          six chunks in one range: inactive while all six are free
 //! ```
-//! A request of whole chunks (larger ones are rounded up) is met by the first of these states that holds:
-//! 1. exact match: an inactive pBlock, else an inactive sBlock, of just this size;
-//! 2. single block: the smallest larger pBlock is split; else an inactive sBlock of up to `reuseLimit` times the size
-//!    lends its head, as in the authors' release;
+//! A request of whole chunks (larger ones are rounded up) is served by the first of these states that holds:
+//! 1. exact match: an inactive pBlock, else an inactive sBlock, of exactly this size;
+//! 2. single block: the smallest larger pBlock is split; else the head of an inactive sBlock of up to `reuseLimit`
+//!    times the size serves, as in the authors' release;
 //! 3. multiple blocks, from `fragLimit` bytes on: free pBlocks, the largest first, are stitched, the last one split;
 //! 4. insufficient blocks: the missing bytes are created as one more pBlock, and stitched to all that is free; below
 //!    `fragLimit` a whole pBlock is created, of the size that PyTorch would give a segment;
 //! 5. out of memory, after all cached memory was given back.
 //!
-//! A free changes states alone: the chunks are free, in every pBlock and sBlock that maps them, and sBlocks stay. They go
-//! by least recent use when all together exceed `autoGC` (StitchFree), or with a pBlock that is given back. Up to 1 MiB
-//! requests are served from segments of 2 MiB by `malloc`, as PyTorch's native allocator does. Blocks serve their own
-//! stream only.
+//! A free changes states alone: the chunks become free, in every pBlock and sBlock that maps them, and sBlocks stay.
+//! They are dropped by least recent use when all together exceed `autoGC` (StitchFree), or with a pBlock that is given
+//! back. Requests of up to 1 MiB are served from segments of 2 MiB by `malloc`, as in PyTorch's native allocator.
+//! Blocks serve their own stream only.
 //!
-//! Where the paper and its release differ, or the release errs, this takes what helps GMLake: docs/decisions has the list.
-//! pBlocks lie at home and sBlocks are views, so that tables, accounting and checks are
-//! those of the strategy `stitch`; its algorithm is not used.
+//! Where the paper and its release differ, or the release has an error, this follows what helps GMLake: docs/decisions/0023-gmlake-differences.md
+//! has the list. pBlocks lie at home and sBlocks are views, so tables, accounting and checks are those of the strategy
+//! `stitch`; its algorithm is not used.
 
 mod check;
 mod pblock;

@@ -1,7 +1,7 @@
-//! Primitive blocks: created, split, given back.
+//! Primitive blocks are created, split, and given back.
 //!
-//! Owns: where pBlocks lie, and which of them can go. Each allocation of chunks lies apart from the others, so that it
-//! merges with none of them: what was split off it finds back to it, as in the release.
+//! Owns: where pBlocks lie, and which of them can be given back. Each allocation of chunks lies apart from the others,
+//! so that it merges with none of them, and only with parts split off it, as in the release.
 
 use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, drop_view, release_chunks, reserve_home};
 use crate::error::Result;
@@ -13,23 +13,23 @@ use std::cmp::Reverse;
 /// The size of every chunk in bytes (the release's `granularitySize`).
 pub(super) const CHUNK: u64 = GRANULE;
 
-/// Addresses for pBlocks, by the size of the device: at worst every chunk is one, with a gap as large beside it, and what
-/// was given back leaves holes.
-const HOMES: u64 = 4;
+/// Addresses for pBlocks, as a multiple of the device's memory: at worst, each chunk is a pBlock with a gap of the same
+/// size beside it, and released chunks leave holes.
+const HOME_MULTIPLE: u64 = 4;
 
-/// Creates a free pBlock of new chunks, or nothing has changed. It is in the free index.
+/// Creates a free pBlock of new chunks, which is in the free index, or changes nothing.
 pub(super) fn create(
     context: &mut StrategyContext<'_>,
     size: u64,
     pool: PoolIndex,
 ) -> std::result::Result<BlockId, Miss> {
     context.retry_rollback()?;
-    // Of more than the device has, the driver would refuse the last chunk only.
+    // If the device does not have that much, the driver would refuse only the last chunk.
     let limit = context.limits.lowest().unwrap_or(u64::MAX).min(context.driver.properties().total_memory);
     if context.heap.reserved().saturating_add(size) > limit {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    reserve_home(context, HOMES)?;
+    reserve_home(context, HOME_MULTIPLE)?;
     let (room, address) = place(context.heap, size).ok_or(Miss::OUT_OF_MEMORY)?;
     let memory = NewMemory { room, span: Span::new(address, size), pool };
     add_chunks(context, ChunkPlace { memory, chunk: CHUNK, mapped: true, slab: false }, &mut Vec::new())
@@ -41,29 +41,29 @@ fn place(heap: &Heap, size: u64) -> Option<(BlockId, u64)> {
     heap.pool(heap.idle()).unmapped.iter().find(fits).map(|(address, id)| (*id, address + CHUNK))
 }
 
-/// Takes the first `size` bytes of a free pBlock out of the index; the rest is a free pBlock.
+/// Takes a pBlock of the first `size` bytes of a free one out of the index. The rest becomes a free pBlock.
 pub(super) fn split(heap: &mut Heap, id: BlockId, size: u64) -> Result<BlockId> {
     heap.carve(id, Span::new(heap.block(id).address, size))
 }
 
-/// Gives back free pBlocks, and the sBlocks over them, which nobody uses. Every stream has passed.
+/// Gives back free pBlocks, and the unused sBlocks over them. Every stream has passed them.
 pub(super) fn release(context: &mut StrategyContext<'_>, ids: &[BlockId]) -> Result<()> {
     let going = marked(ids.iter().flat_map(|id| chunks(context.heap, *id)).map(|(id, _)| id));
     views_over(context.heap, &going).into_iter().try_for_each(|view| drop_view(context, view))?;
     ids.iter().try_for_each(|id| release_chunks(context, *id, context.heap.block(*id).span()))
 }
 
-/// Returns the pBlocks that can be given back: free, whole, and passed by every stream, as are the sBlocks over them. Those
-/// freed longest ago come first.
+/// Returns the pBlocks that can be given back, those freed longest ago first: they are free and whole, every stream has
+/// passed them, and the same holds for the sBlocks over them.
 pub(super) fn releasable(heap: &Heap) -> Vec<BlockId> {
-    // An sBlock in use may have lent its head alone: the chunks of its tail are free, but mapped in it.
+    // If an sBlock in use serves with its head alone, the chunks of its tail are free, but mapped in it.
     let in_use = heap.views().iter().filter(|(_, view)| !heap.is_done_with(view));
     let pinned = marked(in_use.flat_map(|(_, view)| view.chunks.iter().copied()));
     let is_pinned = |(id, _): &(ChunkId, Chunk)| pinned.get(id.0 as usize).copied().unwrap_or(false);
     let mut whole = Vec::new();
     for pool in heap.stream_pools() {
         let passed = heap.pool(pool).passed;
-        // What was freed in no epoch was never used.
+        // Memory that was freed in no epoch was never used.
         let has_passed = |id: &BlockId| heap.block(*id).freed_at == 0 || heap.block(*id).freed_at < passed;
         let free = heap.free_blocks(pool).into_iter().filter(has_passed).filter(|id| is_whole(heap, *id));
         whole.extend(free.filter(|id| !chunks(heap, *id).any(|chunk| is_pinned(&chunk))));
@@ -89,7 +89,7 @@ fn views_over(heap: &Heap, going: &[bool]) -> Vec<ViewId> {
     heap.views().iter().filter(|(_, view)| view.chunks.iter().any(goes)).map(|(id, _)| id).collect()
 }
 
-/// Whether nothing was split off a pBlock: addresses without memory lie on either side.
+/// Returns whether nothing was split off a pBlock, so that addresses without memory lie on either side.
 fn is_whole(heap: &Heap, id: BlockId) -> bool {
     let Block { prev, next, .. } = *heap.block(id);
     [prev, next].iter().all(|beside| heap.block(*beside).state == State::Unmapped)

@@ -1,7 +1,7 @@
-//! Stitched blocks: found again, chosen, and dropped by least recent use.
+//! Stitched blocks are found again, chosen, and dropped by least recent use.
 //!
-//! Owns: which pBlocks are stitched, whether an sBlock is inactive, and the bound on sBlocks. An sBlock is a view of whole
-//! chunks that one block at a time uses, from its head on.
+//! Owns: which pBlocks are stitched, whether an sBlock is inactive, and the bound on sBlocks. An sBlock is a view of
+//! whole chunks. One block at a time uses it, from its head on.
 
 use super::pblock::CHUNK;
 use crate::backing::{StrategyContext, drop_view};
@@ -13,14 +13,14 @@ use crate::ids::{BlockId, PoolIndex, ViewId};
 use crate::span::Span;
 use std::ops::RangeInclusive;
 
-/// Free pBlocks that are to be stitched.
+/// The parts of free pBlocks that are to be stitched.
 pub(super) struct Pieces {
     pub(super) spans: Vec<Span>,
-    /// Bytes that all free ones together are short of.
+    /// The bytes that all free pBlocks together lack.
     pub(super) missing: u64,
 }
 
-/// Returns free pBlocks for `size` bytes: the largest first, the last one in part.
+/// Returns free pBlocks for `size` bytes: the largest first, and a part of the last one.
 pub(super) fn pieces(heap: &Heap, size: u64, pool: PoolIndex) -> Pieces {
     let mut spans = Vec::new();
     let mut missing = size;
@@ -63,13 +63,13 @@ pub(super) fn reuse(heap: &mut Heap, view: ViewId, request: &Request) -> Result<
     heap.reuse_view(Window { view, offset: 0 }, request.size, request.pool, None)
 }
 
-/// StitchFree: makes room for an sBlock of `more` chunks. Those unused longest go, of those that no stream can still be
-/// using; the CPU does not wait. Returns whether there is room.
+/// StitchFree: makes room for an sBlock of `more` chunks. It drops the sBlocks unused longest, among those that no
+/// stream can still be using; the CPU does not wait. Returns whether there is room.
 pub(super) fn stitch_free(context: &mut StrategyContext<'_>, more: u64) -> DriverResult<bool> {
-    let most = most_mappings(context.config);
-    let has_room = |context: &StrategyContext<'_>| context.heap.views().mappings() as u64 + more <= most;
-    if more > most || has_room(context) {
-        return Ok(more <= most);
+    let max = max_mappings(context.config);
+    let has_room = |context: &StrategyContext<'_>| context.heap.views().mappings() as u64 + more <= max;
+    if more > max || has_room(context) {
+        return Ok(more <= max);
     }
     let idle = context.heap.views().iter().filter(|(_, view)| context.heap.is_done_with(view));
     let mut idle: Vec<_> = idle.map(|(id, view)| (view.tick, id)).collect();
@@ -84,7 +84,7 @@ pub(super) fn stitch_free(context: &mut StrategyContext<'_>, more: u64) -> Drive
 }
 
 /// Returns how many chunks all sBlocks together may map.
-fn most_mappings(config: &Config) -> u64 {
+fn max_mappings(config: &Config) -> u64 {
     const PER_GIB: u64 = (1 << 30) / CHUNK;
     config.auto_gc.saturating_mul(PER_GIB).min(config.max_view_mappings as u64)
 }

@@ -18,22 +18,22 @@ use crate::strategy::caching::Caching;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 use crate::strategy::malloc_fallback::{self, Grow};
 
-/// The release's attempts to stitch, of which `defragLevel` skips the first ones.
+/// The points at which the release tries to stitch. `defragLevel` skips the first ones.
 #[derive(Clone, Copy)]
 enum Attempt {
     /// Before any memory is created.
     AtOnce = 0,
     /// Memory could not be created.
     Short = 1,
-    /// All cached memory was given back.
+    /// After all cached memory was given back.
     LastResort = 2,
 }
 
-/// The strategy. What is free where stands in the heap.
+/// The strategy. It has no state of its own: free memory is in the heap.
 pub(crate) struct GmLake;
 
 impl Strategy for GmLake {
-    /// A hit is an exact match only: a block that is larger by a chunk or more is refused, and left to the states.
+    /// Accepts exact matches only: a block that is larger by a chunk or more is left to the states.
     fn rules(&self, _config: &Config) -> Rules {
         let fit = FitRules {
             max_split_size: 0,
@@ -59,7 +59,7 @@ impl Strategy for GmLake {
         }
     }
 
-    /// Whole pBlocks, and segments for small blocks, whose `cudaFree` waits by itself.
+    /// Releases whole pBlocks, and segments for small blocks, whose `cudaFree` waits by itself.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
         match goal {
@@ -90,7 +90,7 @@ impl Strategy for GmLake {
 }
 
 impl Grow for GmLake {
-    /// New memory of the size that PyTorch gives a segment.
+    /// Takes new memory of the size that PyTorch would give a segment.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
         if request.class == Class::Small {
             return Caching.grow(context, request);
@@ -102,7 +102,7 @@ impl Grow for GmLake {
 }
 
 impl GmLake {
-    /// States 1 to 4.
+    /// Tries states 1 to 4.
     fn best_fit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
         if let Some(id) = find(context, request)? {
             return Ok(id);
@@ -116,7 +116,7 @@ impl GmLake {
         }
     }
 
-    /// State 5, or one of the others once the GPU was waited for and all that is cached was given back.
+    /// Waits for the GPU, gives back all cached memory, and tries the states again. If none holds, this is state 5.
     fn wait_and_release(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -137,7 +137,7 @@ impl GmLake {
 
 fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     context.wait_for_all()?;
-    // Segments for small blocks. A pBlock is none: addresses without memory lie beside it.
+    // These are segments for small blocks. A pBlock is not one, because addresses without memory lie beside it.
     release_whole_segments(context)?;
     finish_drops(context)?;
     let whole = pblock::releasable(context.heap);
@@ -170,7 +170,7 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
     Ok(true)
 }
 
-/// States 1 and 2, and the reuse of larger sBlocks.
+/// Tries states 1 and 2, and the reuse of larger sBlocks.
 fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
     let smallest = context.heap.best_fit(pool, size).some();
@@ -181,7 +181,7 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     if let Some(smallest) = smallest {
         return pblock::split(context.heap, smallest, size).map(Some);
     }
-    // As in the release, a float: beyond 64 bits it is the largest number.
+    // As in the release, this is a float; beyond 64 bits it saturates.
     let most = (size as f64 * context.config.reuse_limit) as u64;
     match sblock::inactive(context.heap, size..=most, pool) {
         Some(view) => sblock::reuse(context.heap, view, request).map(Some),
@@ -189,7 +189,8 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     }
 }
 
-/// States 3 and 4 of requests that may be stitched. Returns `None` where they may not, or where nothing is free to stitch.
+/// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, or if there is no free
+/// memory to stitch.
 fn stitch(
     context: &mut StrategyContext<'_>,
     request: &Request,
@@ -199,7 +200,7 @@ fn stitch(
         return Ok(None);
     }
     let Pieces { mut spans, missing } = sblock::pieces(context.heap, request.size, request.pool);
-    // The event tells later when the GPU has passed the sBlocks that are idle now.
+    // The event of each epoch tells later when the GPU has passed the sBlocks that are unused at this moment.
     context.advance_epochs()?;
     if spans.is_empty() || !sblock::stitch_free(context, request.size / CHUNK)? {
         return Ok(None);
@@ -212,7 +213,7 @@ fn stitch(
     }
     let plan = ViewPlan::over(context.heap, &spans, None);
     let stitched = plan.map_err(Miss::from).and_then(|plan| build_view(context, plan, request));
-    // What may still be mapped somewhere would not go.
+    // A pBlock that may still be mapped elsewhere could not be released.
     if stitched.is_err()
         && let Some(created) = created
         && context.retry_rollback().is_ok()
@@ -223,12 +224,12 @@ fn stitch(
     stitched.map(Some)
 }
 
-/// Returns all that is free in a pool.
+/// Returns the free bytes of a pool.
 fn free_bytes(heap: &Heap, pool: PoolIndex) -> u64 {
     heap.free_blocks(pool).into_iter().map(|id| heap.block(id).size).sum()
 }
 
-/// Large requests are for whole chunks.
+/// Rounds a large request up to whole chunks.
 fn whole_chunks(request: &Request) -> Request {
     Request { size: request.size.next_multiple_of(CHUNK), ..*request }
 }

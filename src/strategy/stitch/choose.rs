@@ -32,29 +32,30 @@ impl Range {
         self.to - self.from
     }
 
-    /// Bytes before its first whole chunk.
+    /// Returns the bytes before its first whole chunk.
     fn head(&self) -> u64 {
         self.from - self.start
     }
 
-    /// Bytes behind its last whole chunk.
+    /// Returns the bytes behind its last whole chunk.
     fn tail(&self) -> u64 {
         self.end - self.to
     }
 }
 
-/// Returns the spans of home that make up `size` bytes, or how many bytes are missing. Only the first span may begin, and
-/// only the last may end, inside a chunk. Time is linear in the free ranges, with a logarithm for each that is taken.
+/// Returns the spans of home that make up `size` bytes, or the number of missing bytes. Only the first span may begin
+/// inside a chunk, and only the last may end inside one. O(n) in the free ranges, with a logarithm for each that is
+/// taken.
 pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Vec<Span>, u64> {
-    among(heap, size, &[pool, heap.idle()])
+    spans_in(heap, size, &[pool, heap.idle()])
 }
 
-/// Returns the most bytes that one view over what is free in these large pools, and in wholly free slabs, could have.
+/// Returns the most bytes that one view could have over free memory of these large pools and wholly free slabs.
 pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> u64 {
-    among(heap, u64::MAX, pools).err().map_or(u64::MAX, |missing| u64::MAX - missing)
+    spans_in(heap, u64::MAX, pools).err().map_or(u64::MAX, |missing| u64::MAX - missing)
 }
 
-fn among(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Vec<Span>, u64> {
+fn spans_in(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Vec<Span>, u64> {
     let ranges = open_ranges(heap, pools);
     let (first, last) = ends(&ranges);
     let usable = ranges.iter().map(Range::whole).sum::<u64>() + gain(&ranges, first, last);
@@ -64,19 +65,19 @@ fn among(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Vec<Span>, u64> 
     Ok(Composition::new(&ranges, size, first, last).compose())
 }
 
-/// Bytes that the two ends add to the whole chunks.
+/// Returns the bytes that the two end ranges add to the whole chunks.
 fn gain(ranges: &[Range], first: Option<usize>, last: Option<usize>) -> u64 {
     first.map_or(0, |index| ranges[index].head()) + last.map_or(0, |index| ranges[index].tail())
 }
 
-/// The ranges that a view of as many bytes as possible begins and ends with. Whichever of the two gains more is chosen
+/// Returns the ranges with which a view of as many bytes as possible begins and ends. The end that gains more is chosen
 /// first, since one range cannot be both.
 fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
-    // Not both ends in one chunk: a view maps no chunk twice.
+    // Both ends may not lie in one chunk, since a view maps no chunk twice.
     let apart = |a: usize, b: usize| {
         a != b && ranges[a].start_chunk != ranges[b].end_chunk && ranges[b].start_chunk != ranges[a].end_chunk
     };
-    // Of equal ones the largest, of those the lowest.
+    // Of equal gains the largest range, and of those the lowest.
     let best = |gain: fn(&Range) -> u64, except: Option<usize>| {
         let indexed = ranges.iter().enumerate().filter(|(index, _)| except.is_none_or(|other| apart(*index, other)));
         indexed.max_by_key(|(_, range)| (gain(range), range.whole(), Reverse(range.start))).map(|(index, _)| index)
@@ -87,7 +88,7 @@ fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     if gain(ranges, by_head.0, by_head.1) >= gain(ranges, by_tail.0, by_tail.1) { by_head } else { by_tail }
 }
 
-/// A view that is being put together: the first range, then the largest, and as the last the smallest that suffices.
+/// A view that is being composed: the first range, then the largest ones, and as the last the smallest that suffices.
 struct Composition<'a> {
     ranges: &'a [Range],
     first: Option<usize>,
@@ -147,7 +148,7 @@ impl<'a> Composition<'a> {
         }
     }
 
-    /// Returns the largest range between the two ends that is not taken yet.
+    /// Returns the largest unused range between the two ends.
     fn largest_unused(&mut self) -> Option<usize> {
         while self.largest.peek().is_some_and(|(.., index)| self.used[*index]) {
             self.largest.pop();
@@ -155,7 +156,7 @@ impl<'a> Composition<'a> {
         self.largest.peek().map(|(.., index)| *index)
     }
 
-    /// Returns the smallest range that, as the last one, has all that is missing. It is looked for only where one may
+    /// Returns the smallest range that, as the last one, has all missing bytes. It is searched only where one may
     /// suffice, so that the whole choice is about linear in the ranges.
     fn smallest_sufficient(&self, next: Option<usize>) -> Option<usize> {
         let Self { ranges, missing, .. } = *self;
@@ -171,16 +172,16 @@ impl<'a> Composition<'a> {
     }
 }
 
-/// Returns what is free in large pools, and the slabs beside them.
+/// Returns the free ranges of large pools and of the slabs beside them.
 fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Vec<Range> {
     let Some(home) = heap.home() else { return Vec::new() };
     let open = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
     let mut out = Vec::new();
     for pool in pools.iter().flat_map(|pool| [*pool, pool.small()]) {
-        // Slabs for small blocks serve large ones only whole.
-        let least = if pool.is_small() { GRANULE } else { 0 };
-        heap.visit_free(pool, least, |id| {
-            // Neighbours of different pools are one range: it is met at its first block.
+        // A slab for small blocks serves large requests only whole.
+        let min_size = if pool.is_small() { GRANULE } else { 0 };
+        heap.visit_free(pool, min_size, |id| {
+            // Neighbours of different pools are one range, which is visited at its first block.
             if open(heap.block(id).prev) {
                 return;
             }
@@ -194,7 +195,7 @@ fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Vec<Range> {
             let Some((end_chunk, last)) = home.chunk_at(end - 1) else { return };
             let from = if start == first.address { start } else { first.end() };
             let to = if end == last.end() { end } else { last.address };
-            // Inside one chunk it can only be an end of a view, if it touches one of the chunk.
+            // A range inside one chunk can only be an end of a view, and only if it touches an end of the chunk.
             if from <= to {
                 out.push(Range { start, from, to, end, start_chunk, end_chunk });
             }
@@ -203,8 +204,8 @@ fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Vec<Range> {
     out
 }
 
-/// Returns the first block of the smallest run of `size` bytes at home that only pools keep apart: what is free to one
-/// large pool, and what is idle.
+/// Returns the first block of the smallest contiguous run of `size` free bytes at home that consists of blocks of one
+/// large pool and idle ones.
 pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Option<BlockId> {
     let idle = heap.idle();
     if heap.pool(idle).free.len() == 0 || heap.is_private(pool) {
@@ -215,8 +216,8 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Option<Blo
         block.state == State::Free && (block.pool == pool || block.pool == idle)
     };
     let mut best: Option<(u64, u64, BlockId)> = None;
-    // A run of several blocks holds an idle one, and begins with its first or the block before that: neighbours of one
-    // pool are one block.
+    // A run of several blocks holds an idle one, and begins with its first idle block or the block before it, since
+    // neighbours of one pool are merged.
     heap.visit_free(idle, 0, |id| {
         let mut first = id;
         if open(heap.block(id).prev) {
@@ -238,7 +239,7 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Option<Blo
     best.map(|(.., first)| first)
 }
 
-/// Returns any 2 MiB of these large pools that lie free in a granule of their own, and the block that they lie in.
+/// Returns any free, aligned 2 MiB of these large pools, and the block in which they lie.
 pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Option<(BlockId, Span)> {
     for id in pools.iter().flat_map(|pool| heap.free_blocks(*pool)) {
         let block = heap.block(id);

@@ -1,4 +1,5 @@
-//! What the strategy could still do with the memory there is, for reports. It makes no driver call and changes nothing.
+//! Estimates of what the strategy could do with the present memory, for reports. It makes no driver call and changes
+//! nothing.
 
 use super::choose;
 use super::release::ReleasableChunks;
@@ -7,9 +8,9 @@ use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{Class, PoolIndex};
 use crate::strategy::contract::Assumption;
 
-/// Returns the largest request that what is free for a pool could meet: one range, or a view; `across` with the memory of
-/// all other streams. At least: ranges of two pools that lie side by side are not counted as one, as they are not while they
-/// belong to two.
+/// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
+/// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools are not counted as one,
+/// and are not one while they belong to two.
 pub(super) fn largest_servable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
     let pools = pools(heap, pool, across);
     if pool.is_small() {
@@ -19,14 +20,15 @@ pub(super) fn largest_servable(heap: &Heap, pool: PoolIndex, across: bool) -> u6
     whole.max(choose::usable(heap, &pools))
 }
 
-/// Returns by how many bytes home must grow, at most, for a request that nothing free meets. The last resort gives whole
-/// free chunks back, so that what grows in their stead is one piece.
+/// Returns by how many bytes home must grow, at most, for a request that no free memory serves. The last resort gives
+/// whole free chunks back, so that home grows in one piece instead.
 pub(super) fn growth_needed(heap: &Heap, request: &Request, assumption: Assumption) -> u64 {
     let size = request.size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
-    // In a capture nothing goes back.
+    // During a capture nothing is given back.
     let releasable = if heap.private().capturing() { 0 } else { ReleasableChunks::of(heap).bytes() };
     let in_one_piece = size.saturating_sub(releasable);
-    // New memory in a hole makes one range of two, of which only one end can be a view's. At the end of home it does not.
+    // New memory in a hole joins two ranges into one, of which a view can use only one end. At the end of home it does
+    // not.
     let scattered = heap.pool(heap.idle()).unmapped.len() > 1;
     if request.class == Class::Small || scattered || assumption == Assumption::NoMoreViews {
         return in_one_piece;
@@ -36,14 +38,14 @@ pub(super) fn growth_needed(heap: &Heap, request: &Request, assumption: Assumpti
     missing.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX).min(in_one_piece)
 }
 
-/// Returns the large pools that a request of a pool may take from.
+/// Returns the large pools from which a request of a pool may take memory.
 fn pools(heap: &Heap, pool: PoolIndex, across: bool) -> Vec<PoolIndex> {
     let own = pool.large();
     let others = heap.stream_pools().filter(|other| across && *other != own);
     [own, heap.idle()].into_iter().chain(others).collect()
 }
 
-/// Whether a slab could be had of what is free.
+/// Returns whether free memory has room for a slab.
 fn has_slab(heap: &Heap, pools: &[PoolIndex]) -> bool {
     pools.iter().any(|pool| heap.largest_in(pool.small()) >= GRANULE) || choose::slab_anywhere(heap, pools).is_some()
 }

@@ -1,50 +1,50 @@
 //! Home grows by chunks.
 //!
-//! Owns: how large chunks are, and where they are placed. The calls are `backing/chunks.rs`'s.
+//! Owns: how large chunks are, and where they are placed. `backing/chunks.rs` makes the calls.
 //!
-//! Large memory grows upwards from the start of home, so that it stays contiguous; slabs for small blocks grow downwards
-//! from its end, so that they do not stand between.
+//! Large memory grows upwards from the start of home, so that it stays contiguous. Slabs for small blocks grow
+//! downwards from its end, so that they do not lie between large chunks.
 
 use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, release_chunks};
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
 
-/// The most bytes of a chunk: a request that grows home by less gets one chunk. Driver time is by the chunk, and what
-/// lies free in a chunk that is partly in use serves no view: smaller chunks cost time, larger ones memory.
-/// docs/decisions has the figures.
+/// The most bytes of a chunk: a request that grows home by less gets one chunk. Each chunk costs driver time, and the
+/// free part of a chunk that is partly in use serves no view: smaller chunks cost time, larger ones memory.
+/// docs/decisions/0013-chunk-size-rule.md has the figures.
 const LARGEST_CHUNK: u64 = 20 << 20;
-/// A request is met by about this many chunks at most, so that no stall grows beyond some milliseconds, unless the size
-/// of chunks is set.
-const MOST_CHUNKS: u64 = 130;
+/// A request gets at most about this many chunks, so that no stall exceeds a few milliseconds, unless the size of
+/// chunks is set.
+const MAX_CHUNKS: u64 = 130;
 
-/// Where less is missing than this part of what is reserved, home grows by this part, up to a chunk: many small requests
-/// in a row would otherwise leave many small chunks. It costs 0.05% of memory at most.
+/// If fewer bytes are missing than this part (1/n) of the reserved ones, home grows by this part, up to a chunk: many
+/// small requests in a row would otherwise leave many small chunks. It costs 0.05% of memory at most.
 const AHEAD: u64 = 2048;
 
-/// By how much home grows, in what chunks, for whom.
+/// How many bytes home grows by, in which chunks, and for which pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growth {
     pool: PoolIndex,
     /// The most bytes of a chunk.
     chunk: u64,
-    /// What is missing, in whole granules.
+    /// The missing bytes, in whole granules.
     exact: u64,
-    /// What small requests in a row grow by, if that is more.
+    /// The bytes by which home grows for small requests in a row, if that is more.
     ahead: u64,
 }
 
 impl Growth {
-    /// A growth by `missing` bytes for a request.
+    /// Plans a growth by `missing` bytes for a request.
     pub(super) fn new(context: &StrategyContext<'_>, request: &Request, missing: u64) -> Self {
-        let by_default = || LARGEST_CHUNK.max(request.size / MOST_CHUNKS);
+        let by_default = || LARGEST_CHUNK.max(request.size / MAX_CHUNKS);
         let chunk = context.config.chunk_size.unwrap_or_else(by_default).next_multiple_of(GRANULE);
         let exact = missing.next_multiple_of(GRANULE);
         let ahead = (context.heap.reserved() / AHEAD).min(chunk) / GRANULE * GRANULE;
         Self { pool: request.pool, chunk, exact, ahead }
     }
 
-    /// Grows, ahead if that can be had. The chunks that came are added to `added`, also where not all did.
+    /// Grows home, by `ahead` if possible. New chunks are added to `added`, even if not all could be had.
     pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> Result<(), Miss> {
         if self.ahead > self.exact {
             match self.grow_by(context, self.ahead, added) {
@@ -74,7 +74,7 @@ impl Growth {
     }
 }
 
-/// Grows by one slab, for a pool of small blocks. Returns the free block that it is part of.
+/// Grows home by one slab, for a pool of small blocks. Returns the free block that the slab is part of.
 pub(super) fn grow_slab(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
@@ -87,16 +87,16 @@ pub(super) fn grow_slab(
     add_chunks(context, ChunkPlace { memory, chunk: GRANULE, mapped: false, slab: true }, added)
 }
 
-/// Returns the lowest place for `size` bytes in one piece; of none, the lowest for any.
+/// Returns the lowest unmapped block with `size` bytes in one piece; if there is none, the lowest of any size.
 fn lowest_unmapped(heap: &Heap, size: u64) -> Option<BlockId> {
     let unmapped = &heap.pool(heap.idle()).unmapped;
     let fitting = unmapped.iter().find(|(_, id)| heap.block(*id).size >= size);
     fitting.or_else(|| unmapped.first()).map(|(_, id)| *id)
 }
 
-/// Gives back chunks that were added for a request which cannot be met: nothing has used them.
-pub(super) fn take_back(context: &mut StrategyContext<'_>, added: &[ChunkId]) {
-    // What is still mapped somewhere would not go.
+/// Gives back chunks that were added for a request which then failed. Nothing has used them.
+pub(super) fn release_added(context: &mut StrategyContext<'_>, added: &[ChunkId]) {
+    // A chunk that is still mapped elsewhere could not be released.
     if added.is_empty() || context.retry_rollback().is_err() {
         return;
     }

@@ -1,8 +1,8 @@
-//! Before a request is refused: what the CPU can wait for, and what has to change its place.
+//! The last steps before a request is refused: the CPU waits, and memory is released and taken anew.
 //!
-//! Owns: the last steps of a miss, and the order of them. Memory that the request cannot use where it lies goes back to
-//! the driver, and home grows by it: free chunks of streams that share nothing, or free chunks that no view may join
-//! because views are at one of their bounds.
+//! Owns: these steps and their order. Memory that the request cannot use where it lies goes back to the driver, and
+//! home grows by it: free chunks of streams that share nothing, or free chunks that no view may join because views are
+//! at a bound.
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
@@ -12,8 +12,8 @@ use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
 
 impl Stitch {
-    /// The CPU waits for all that may still use freed memory. Then every free byte counts: where it lies, or in another
-    /// place.
+    /// Lets the CPU wait for all work that may still use freed memory. Then all free memory is usable, where it lies or
+    /// in another place.
     pub(super) fn wait_and_replace(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -28,7 +28,7 @@ impl Stitch {
             Err(Miss::OutOfMemory { .. }) => {}
             done => return done,
         }
-        // What is free only to others first, since the request's own memory counts beside it.
+        // Memory that is free only to others comes first, since the request's own memory counts besides.
         if request.class == Class::Large {
             let missing = match self.join(context, request)? {
                 Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
@@ -43,8 +43,8 @@ impl Stitch {
         self.replace(context, request, whole, |_, _| true)
     }
 
-    /// Gives back free chunks, of those that have a byte in a block that the predicate is true for, and grows by `bytes`
-    /// with them. Gives nothing back where it would not suffice.
+    /// Gives back free chunks that touch a block for which the predicate is true, and grows home by `bytes` with them.
+    /// Gives nothing back if that would not suffice.
     fn replace(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -53,9 +53,9 @@ impl Stitch {
         wanted: impl Fn(&Heap, BlockId) -> bool,
     ) -> Result<BlockId, Miss> {
         let bytes = bytes.next_multiple_of(GRANULE);
-        // Just enough; and where the driver then still refuses, for whatever reason, all.
+        // First just enough; if the driver still refuses, for whatever reason, all.
         for all in [false, true] {
-            // What is still mapped somewhere would not go.
+            // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
             let room = context.room();
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };

@@ -1,10 +1,10 @@
-//! What happens on a miss.
+//! The steps on a miss.
 //!
-//! Owns: [`Stitch`], the order of its steps, and what is undone where one fails.
+//! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
 
 use super::choose;
 use super::estimate;
-use super::grow::{Growth, grow_slab, take_back};
+use super::grow::{Growth, grow_slab, release_added};
 use super::release::ReleasableChunks;
 use crate::backing::{
     Miss, StrategyContext, ViewPlan, build_view, finish_drops, make_room, map_home, release_home, reserve_home,
@@ -17,17 +17,18 @@ use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 
-/// Addresses of home, by the size of the device: room for chunks of any size beside holes.
-const HOMES: u64 = 2;
+/// Addresses of home, as a multiple of the device's memory: room for chunks of any size beside holes.
+const HOME_MULTIPLE: u64 = 2;
 
-/// How often home grows for one request: twice is enough but where addresses or mappings are at their bounds.
-const MOST_GROWTHS: u32 = 8;
+/// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
+const MAX_GROWTHS: u32 = 8;
 
-/// How often a request waits for just what it is short of. What comes may lie in parts of chunks that no view can join;
-/// beyond this it waits for twice as much each time, or it would wait, and call the driver, once for each small range.
+/// How often a request waits for exactly the bytes that it lacks. Memory that it gets may lie in parts of chunks that
+/// no view can join; after this many waits it asks for twice as much each time. Otherwise it would wait, and call the
+/// driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
-/// How requests find their blocks.
+/// The rules by which requests find their blocks.
 const FIT: FitRules = FitRules {
     growing_edge: false,
     max_split_size: u64::MAX,
@@ -38,19 +39,19 @@ const FIT: FitRules = FitRules {
     takes_idle: true,
 };
 
-/// State of the request under way; what is free where stands in the heap.
+/// The state of the present request. Free memory is in the heap.
 #[derive(Default)]
 pub(crate) struct Stitch {
-    /// Chunks that were added for it: they go again if it fails.
+    /// Chunks that were added for the request. They are released if it fails.
     pub(super) added: Vec<ChunkId>,
-    /// What views would have taken with the one that the bounds forbade when its memory was last joined.
+    /// If the bounds on views forbade a view when memory was last joined: how much all views would have taken with it.
     refused: Option<ViewUsage>,
 }
 
-/// What joining free memory came to.
+/// The result of joining free memory.
 pub(super) enum Joined {
     Block(BlockId),
-    /// So many bytes are missing.
+    /// This many bytes are missing.
     Missing(u64),
 }
 
@@ -119,20 +120,20 @@ impl Strategy for Stitch {
 }
 
 impl Stitch {
-    /// All that costs nobody else anything.
+    /// Runs the steps that take nothing from others.
     pub(super) fn miss(
         &mut self,
         context: &mut StrategyContext<'_>,
         request: &Request,
     ) -> std::result::Result<BlockId, Miss> {
-        reserve_home(context, HOMES)?;
+        reserve_home(context, HOME_MULTIPLE)?;
         self.attempt(context, request, |stitch, context| match request.class {
             Class::Small => stitch.slab(context, request),
             Class::Large => stitch.stitch(context, request),
         })
     }
 
-    /// Runs a step, and makes what it finds usable. Where it finds nothing, what home grew by for it goes again.
+    /// Runs a step, and maps the block that it finds. If it finds none, the chunks that home grew by are released.
     pub(super) fn attempt(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -146,13 +147,12 @@ impl Stitch {
             Ok(id)
         });
         if usable.is_err() {
-            take_back(context, &self.added);
+            release_added(context, &self.added);
         }
         usable
     }
 
-    /// Finds a slab for small blocks: one that was freed meanwhile, one that is idle, a new one, or 2 MiB of whatever is
-    /// free.
+    /// Finds a slab for small blocks: one that was freed meanwhile, an idle one, a new one, or any free 2 MiB.
     pub(super) fn slab(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -179,7 +179,7 @@ impl Stitch {
         }
         let pools = [request.pool.large(), context.heap.idle()];
         let (id, slab) = choose::slab_anywhere(context.heap, &pools).ok_or(Miss::OUT_OF_MEMORY)?;
-        // Before it is cut out: where this fails, nothing has changed.
+        // Mapped before it is cut out: if this fails, nothing has changed.
         map_home(context, slab)?;
         let id = context.heap.carve(id, slab)?;
         context.heap.make_slab(id, request.pool);
@@ -187,7 +187,7 @@ impl Stitch {
     }
 
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
-        // Before views: what meets and merges needs none, and an event costs a tenth of a mapping.
+        // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
         context.gather(request)?;
         let mut missing = match self.join(context, request)? {
             Joined::Block(id) => return Ok(id),
@@ -206,15 +206,15 @@ impl Stitch {
         self.grow(context, request, missing)
     }
 
-    /// Grows by what is missing until the request fits. New memory between two ranges makes one of them, of which only
-    /// one end can be a view's: then a little more is missing than before.
+    /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a
+    /// view can use only one end: then a little more is missing than before.
     pub(super) fn grow(
         &mut self,
         context: &mut StrategyContext<'_>,
         request: &Request,
         mut missing: u64,
     ) -> std::result::Result<BlockId, Miss> {
-        for _ in 0..MOST_GROWTHS {
+        for _ in 0..MAX_GROWTHS {
             Growth::new(context, request, missing).run(context, &mut self.added)?;
             missing = match self.join(context, request)? {
                 Joined::Block(id) => return Ok(id),
@@ -224,7 +224,7 @@ impl Stitch {
         Err(Miss::OUT_OF_MEMORY)
     }
 
-    /// Makes the request out of what is free: in one range, in a view that is there, or in a new one.
+    /// Serves the request from free memory: in one range, in an existing view, or in a new view.
     pub(super) fn join(
         &mut self,
         context: &mut StrategyContext<'_>,
@@ -236,7 +236,7 @@ impl Stitch {
         if id.is_some() {
             return Ok(Joined::Block(id));
         }
-        // What only pools keep apart needs no view.
+        // A run that only pools separate needs no view.
         if let Some(first) = choose::run_at_home(context.heap, size, pool) {
             let id = context.heap.join_run(first, pool, size)?;
             context.heap.take_free(id);
@@ -253,8 +253,8 @@ impl Stitch {
             return Ok(Joined::Block(context.heap.reuse_view(window, size, pool, Some(hash))?));
         }
         let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;
-        self.refused = refused(context, &plan)?;
-        // At a bound, ours or the driver's, memory in one piece needs no view.
+        self.refused = refused_by_bounds(context, &plan)?;
+        // At a bound of ours or of the driver's, memory in one piece needs no view.
         if self.refused.is_some() {
             return Ok(Joined::Missing(size));
         }
@@ -265,9 +265,9 @@ impl Stitch {
     }
 }
 
-/// Makes room for a view within the bounds: views unused long are dropped. Returns what views would take with it where
-/// there is none.
-fn refused(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>> {
+/// Makes room for a view within the bounds by dropping views unused long. If that is not enough, returns how much views
+/// would take with it.
+fn refused_by_bounds(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>> {
     if plan.fits(context.heap, context.config) {
         return Ok(None);
     }

@@ -1,6 +1,6 @@
-//! Chunks go back to the driver: as many as are wanted, and hardly more.
+//! Chunks are given back to the driver: as many as are needed, and hardly more.
 //!
-//! Owns: which chunks may go, and in which order they are preferred. The calls are those of `backing`.
+//! Owns: which chunks may be given back, and their order of preference. `backing` makes the calls.
 
 use crate::backing::{StrategyContext, choose, cut_view, drop_view, release_chunks};
 use crate::driver::DriverResult;
@@ -9,21 +9,22 @@ use crate::heap::{Block, Chunk, Heap, State};
 use crate::ids::{BlockId, ChunkId, ViewId};
 use rustc_hash::FxHashMap;
 
-/// Chunks of which every byte is free and passed by every stream: the preferred first.
+/// Chunks in which every byte is free and passed by every stream, in order of preference.
 pub(super) struct ReleasableChunks(Vec<(ChunkId, Chunk)>);
 
 /// The views over a chunk.
 #[derive(Default)]
 struct ViewsOver {
-    /// When one of them was used last.
+    /// When one of them was last used.
     tick: u64,
-    /// Whether the GPU may still use one of them for what was freed.
+    /// Whether the GPU may still use one of them.
     busy: bool,
 }
 
 impl ReleasableChunks {
-    /// The chunks that may go. Those without views come first, then those whose views lie unused longest; among them those
-    /// freed longest ago, and last those nearest to the growing edge, so that home stays compact.
+    /// Finds the chunks that may be given back. Those without views come first, then those whose views are unused
+    /// longest. Among equals, those freed longest ago come first, and then those nearest to the growing edge, so that
+    /// home stays compact.
     pub(super) fn of(heap: &Heap) -> Self {
         let Some(home) = heap.home() else { return Self(Vec::new()) };
         let mut over: FxHashMap<ChunkId, ViewsOver> = FxHashMap::default();
@@ -32,7 +33,7 @@ impl ReleasableChunks {
             for chunk in &view.chunks {
                 let over = over.entry(*chunk).or_default();
                 over.busy |= busy;
-                // Of a chunk without views it is 0.
+                // For a chunk without views it is 0.
                 over.tick = over.tick.max(view.tick + 1);
             }
         }
@@ -48,13 +49,13 @@ impl ReleasableChunks {
         Self(found.into_iter().map(|(_, chunk)| chunk).collect())
     }
 
-    /// Only those of which some byte lies in a block that the predicate is true for.
+    /// Keeps only chunks that touch a block for which the predicate is true.
     pub(super) fn with(mut self, heap: &Heap, mut wanted: impl FnMut(BlockId) -> bool) -> Self {
         self.0.retain(|(_, chunk)| blocks_over(heap, chunk).any(&mut wanted));
         self
     }
 
-    /// Returns the bytes of all together.
+    /// Returns the bytes of all these chunks.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|(_, chunk)| chunk.size).sum()
     }
@@ -74,7 +75,7 @@ impl ReleasableChunks {
     }
 }
 
-/// The blocks that have a byte in a chunk.
+/// Returns the blocks that have a byte in a chunk.
 fn blocks_over<'a>(heap: &'a Heap, chunk: &Chunk) -> impl Iterator<Item = BlockId> + use<'a> {
     let first = heap.covering(chunk.address);
     let end = chunk.end();
@@ -91,9 +92,9 @@ fn freed_at(heap: &Heap, chunk: &Chunk) -> Option<u64> {
         let Block { state, pool, freed_at, .. } = *heap.block(id);
         classes[pool.class() as usize] = true;
         let large = pool.large();
-        // What was freed in no epoch was never used.
+        // Memory that was freed in no epoch was never used.
         let passed = large == heap.idle() || freed_at == 0 || freed_at < heap.pool(large).passed;
-        // What a private pool ever had stays where it is.
+        // Memory of a private pool stays where it is.
         if state != State::Free || !passed || heap.is_private(pool) {
             return None;
         }
@@ -103,8 +104,8 @@ fn freed_at(heap: &Heap, chunk: &Chunk) -> Option<u64> {
     (classes != [true; 2]).then_some(latest)
 }
 
-/// Drops every view over any of the chunks; of those that are in use, or pinned by a private pool, only the mappings of
-/// these chunks.
+/// Drops every view over any of the chunks. Of views that are in use, or pinned by a private pool, only the mappings of
+/// these chunks are removed.
 fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)]) -> DriverResult<()> {
     let mut ids: Vec<ChunkId> = chunks.iter().map(|(id, _)| *id).collect();
     ids.sort_unstable();

@@ -1,4 +1,4 @@
-//! Each call as libcuda gets it: its context, its arguments, its errors, its count.
+//! Tests of each call as libcuda receives it: its context, its arguments, its errors, its count.
 
 use super::*;
 use crate::driver::cuda::CudaOpenError;

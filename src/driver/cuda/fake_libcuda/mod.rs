@@ -1,7 +1,7 @@
-//! A fake libcuda for tests: as much of one as shows that [`CudaDriver`] calls it rightly.
+//! A fake libcuda for tests, just complete enough to show that [`CudaDriver`] calls it correctly.
 //!
-//! Owns: the fake, for two devices. It knows nothing of memory; the simulated GPU does. Its state is the thread's, as a
-//! test is. The tests beside it are those of this folder that need no GPU.
+//! Owns: the fake, for two devices. It models no memory, as the simulated GPU does. Its state is per thread, since each
+//! test has its own. The other files of this folder are tests that need no GPU.
 
 mod calls;
 pub(crate) mod old_drivers;
@@ -33,28 +33,28 @@ const NEWER_STATUS: RawStatus = 222;
 struct State {
     contexts: Vec<usize>,
     releases: u32,
-    /// Calls that were made with another context than they need.
+    /// How many calls were made with another context than they need.
     misplaced: u32,
     events: Vec<usize>,
     streams: Vec<usize>,
     created: usize,
     query: RawStatus,
     capture: u32,
-    /// The thread's capture mode.
+    /// The capture mode of the thread.
     mode: u32,
     synchronized: u32,
     /// Descriptors that were imported.
     imported: Vec<usize>,
     properties: Option<MemAllocationProp>,
-    /// What set-access was called with: the address, and who has which access.
+    /// The calls of set-access: the address, and the access of each device.
     access: Vec<(CUdeviceptr, Vec<(CUdevice, u32)>)>,
-    /// Set-access from here on is refused.
+    /// The address from which set-access is refused.
     access_fails_from: Option<CUdeviceptr>,
     /// Contexts that were given peer access to device 1's plain memory.
     peers: Vec<usize>,
-    /// Attributes that the device does not have.
+    /// Attributes that the device lacks.
     lacks: Vec<u32>,
-    /// What streams are told apart by, beside their handles.
+    /// The number that tells streams with the same handle apart.
     generation: u64,
 }
 
@@ -70,7 +70,7 @@ fn context_of(device: CUdevice) -> usize {
     0x1000 * (device as usize + 1)
 }
 
-/// As [`with`], for a call that needs device 1's context.
+/// The same as [`with`], for a call that needs device 1's context.
 fn in_context(change: impl FnOnce(&mut State) -> RawStatus) -> RawStatus {
     in_context_of(1, change)
 }
@@ -280,7 +280,7 @@ unsafe extern "C" fn stream_create(stream: *mut CUstream, flags: c_uint) -> RawS
     assert_eq!(flags, STREAM_NON_BLOCKING);
     in_context(|state| {
         state.created += 1;
-        // Not one of the handles that mean a default stream.
+        // Handles below this mean default streams.
         let handle = 0x100 + state.created;
         state.streams.push(handle);
         put(stream, ptr::without_provenance_mut(handle))

@@ -1,5 +1,5 @@
-//! Drivers and devices that lack something: what goes on without, said once, and what does not. What an allocator makes of
-//! them is tested with the allocator.
+//! Tests of drivers and devices that lack something: which calls work without it, with one warning, and which do not.
+//! The allocator's own tests cover the allocator on them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use super::*;
 use crate::driver::StreamId;
 use crate::driver::prelude::*;
 
-/// Keeps the text of warnings.
+/// Records the text of warnings.
 #[derive(Clone, Default)]
 struct Warnings {
     texts: Arc<Mutex<Vec<String>>>,
@@ -45,25 +45,25 @@ pub(crate) fn warned(run: impl FnOnce()) -> Vec<String> {
     std::mem::take(&mut *warnings.texts.lock().unwrap())
 }
 
-/// A device that has no virtual memory, with a driver that could do it.
+/// Opens a device without virtual memory, whose driver supports it.
 pub(crate) fn without_virtual_memory() -> CudaDriver {
     with(|state| state.lacks.push(ATTRIBUTE_VIRTUAL_MEMORY));
     open()
 }
 
-/// A device that could do more than its driver, which is that of CUDA 10.1.
+/// Opens a device with the driver of CUDA 10.1, which supports less than the device.
 pub(crate) fn of_cuda_10_1() -> CudaDriver {
     let old = EntryPoints { mem_set_access: None, stream_get_id: None, ..entry_points() };
     CudaDriver::open_with(CudaApi::of(old), 1).unwrap()
 }
 
-/// A device whose memory comes in pieces of 32 MiB.
+/// Opens a device whose memory comes in pieces of 32 MiB.
 pub(crate) fn with_coarse_granularity() -> CudaDriver {
     let coarse = EntryPoints { mem_get_allocation_granularity: Some(coarse_granularity), ..entry_points() };
     CudaDriver::open_with(CudaApi::of(coarse), 1).unwrap()
 }
 
-/// How many calls of this thread were made with another context than they need.
+/// Returns how many calls of this thread were made with another context than they need.
 pub(crate) fn misplaced_calls() -> u32 {
     with(|state| state.misplaced)
 }
@@ -75,7 +75,7 @@ fn a_driver_without_the_calls_says_why_it_has_no_virtual_memory() {
     assert!(texts[0].contains("libcuda has no cuMemSetAccess (CUDA 10.2 or newer is needed)"), "{texts:?}");
 }
 
-/// The driver of CUDA 11.2: it has all but the numbers of streams.
+/// The driver of CUDA 11.2, which has every call but that for the numbers of streams.
 #[test]
 fn a_driver_without_numbers_of_streams_says_so_once() {
     let old = EntryPoints { stream_get_id: None, device_primary_ctx_release_v2: None, ..entry_points() };

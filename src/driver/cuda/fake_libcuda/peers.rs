@@ -1,4 +1,4 @@
-//! Other devices' access to memory: one list for all that is mapped, whenever the peer came.
+//! Tests of other devices' access to memory: all mapped memory has one list, whenever the peer was added.
 
 use super::*;
 use crate::driver::Call;
@@ -59,7 +59,7 @@ fn plain_memory_is_for_contexts() {
     assert_eq!(with(|state| state.peers.clone()), [context_of(1)]);
     drop(driver);
     assert_eq!(with(|state| state.releases), 2, "the device's context and its peer's");
-    // Someone else has enabled it, and a peer of mapped memory becomes one of plain memory too.
+    // Another library has enabled it already, and a peer of mapped memory becomes one of plain memory too.
     let driver = open();
     driver.enable_peer_access(0, false).unwrap();
     driver.enable_peer_access(0, true).unwrap();

@@ -1,4 +1,4 @@
-//! Streams: which ones libcuda is handed, and how they are told apart.
+//! Tests of streams: which ones reach libcuda, and how they are told apart.
 
 use super::*;
 use crate::driver::cuda::CudaOpenError;

@@ -1,10 +1,10 @@
-//! No byte is ever lost, whatever is called in whatever order.
+//! Test that no byte is ever lost, whatever calls are made in whatever order.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A call chosen among what exists and what does not; numbers pick from what there is.
+/// A call on existing or missing objects; the numbers choose among them.
 #[derive(Clone, Debug)]
 enum Step {
     Reserve(u64),
@@ -35,41 +35,41 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// A handle as the test keeps its own book of it.
-struct Known {
+/// A handle as the test's model knows it.
+struct KnownHandle {
     handle: Handle,
     size: u64,
     mappings: usize,
     released: bool,
 }
 
-/// A GPU, and the test's own book of what is on it.
-struct Book {
+/// A GPU, and the test's model of its state.
+struct Model {
     gpu: SimGpu,
     /// Address and size.
     reservations: Vec<(u64, u64)>,
-    handles: Vec<Known>,
-    /// Address, and which of the handles.
+    handles: Vec<KnownHandle>,
+    /// Address, and the index of its handle.
     mappings: Vec<(u64, usize)>,
     /// Address and size.
     mallocs: Vec<(u64, u64)>,
 }
 
-/// Chunks of the GPU.
+/// The capacity of the GPU, in chunks.
 const CHUNKS: u64 = 24;
 
-impl Book {
+impl Model {
     fn new() -> Self {
         let (reservations, handles, mappings, mallocs) = Default::default();
         Self { gpu: gpu_of(CHUNKS * G), reservations, handles, mappings, mallocs }
     }
 
-    /// The address so many chunks into a reservation.
+    /// Returns the address that many chunks into a reservation.
     fn place(&self, at: usize, chunks: u64) -> u64 {
         self.reservations.get(at).map_or(chunks * G, |(address, _)| address + chunks * G)
     }
 
-    /// Makes the call, and notes what it has changed if it succeeds.
+    /// Makes the call, and updates the model if it succeeds.
     fn make(&mut self, step: Step) {
         match step {
             Step::Reserve(chunks) => {
@@ -83,7 +83,7 @@ impl Book {
             }
             Step::Create(chunks) => {
                 if let Ok(handle) = self.gpu.create(chunks * G) {
-                    self.handles.push(Known { handle, size: chunks * G, mappings: 0, released: false });
+                    self.handles.push(KnownHandle { handle, size: chunks * G, mappings: 0, released: false });
                 }
             }
             Step::Release(at) => {
@@ -124,7 +124,7 @@ impl Book {
         }
     }
 
-    /// What the GPU says that it holds is what the book says.
+    /// Checks that the GPU reports what the model holds.
     fn check(&self) {
         let created = self.handles.iter().filter(|known| !known.released || known.mappings > 0);
         let held: u64 = created.map(|known| known.size).sum();
@@ -147,10 +147,10 @@ proptest! {
 
     #[test]
     fn no_byte_is_ever_lost(steps in steps()) {
-        let mut book = Book::new();
+        let mut model = Model::new();
         for step in steps {
-            book.make(step);
-            book.check();
+            model.make(step);
+            model.check();
         }
     }
 }

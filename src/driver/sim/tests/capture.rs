@@ -1,4 +1,4 @@
-//! Calls in a capture, by its mode, the thread and the thread's mode.
+//! Tests of calls during a capture, by its mode, the thread and the thread's mode.
 
 use crate::driver::prelude::*;
 use crate::driver::sim::capture::{
@@ -16,7 +16,8 @@ fn status<A>(result: &DriverResult<A>) -> Status {
     result.as_ref().err().map_or(Status::SUCCESS, |error| error.status)
 }
 
-/// What `call` and the end of the capture answer, with an event recorded outside and an allocation at hand.
+/// Returns the statuses of `call` and of the end of the capture, with an event recorded outside and an allocation to
+/// use.
 fn captured(mode: CaptureMode, call: impl Fn(&SimGpu, EventId, u64) -> Status) -> (Status, Status) {
     let gpu = SimGpu::new(SimConfig::default()).unwrap();
     let event = gpu.event_create().unwrap();
@@ -123,7 +124,7 @@ fn another_thread_is_bound_by_a_global_capture_only() {
     }
 }
 
-/// All 18 answers to each call are those of an H200.
+/// All 18 statuses of each call are those of an H200.
 #[test]
 fn a_thread_in_another_mode_is_bound_as_it_wants() {
     for (mode, of_thread, other) in MODES

@@ -1,4 +1,4 @@
-//! The simulated GPU as an allocator sees it: the rules of memory, faults, leaks, failures and costs.
+//! Tests of the simulated GPU as an allocator sees it: the rules of memory, faults, leaks, failures and costs.
 
 mod bytes;
 mod capture;
@@ -28,7 +28,7 @@ fn status<T: fmt::Debug>(result: DriverResult<T>) -> Status {
     result.unwrap_err().status
 }
 
-/// Chunks mapped one behind the other at the start of a reservation of twice their size, with access.
+/// Maps chunks of these sizes one behind the other at the start of a reservation of twice their size, with access.
 fn mapped(gpu: &SimGpu, sizes: &[u64]) -> (u64, Vec<Handle>) {
     let size: u64 = sizes.iter().sum();
     let address = gpu.reserve(2 * size, 0).unwrap();
@@ -373,7 +373,7 @@ fn the_calls_cost_what_the_table_says() {
     assert_eq!((gpu.busy_ns(), gpu.now_ns()), (stats.total_ns(), stats.total_ns() + 7));
 }
 
-/// One legal call of that kind, made to fail; `None` for those that are not the driver's.
+/// Makes one legal call of that kind, which is made to fail. Returns `None` for calls that are not the driver's.
 fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
     let (address, handles) = mapped(gpu, &[G]);
     let empty = gpu.reserve(G, 0).unwrap();
