@@ -1,39 +1,25 @@
 //! Strategy `expandable`: PyTorch's expandable segments. Each pool has a reservation larger than the device; a miss
 //! maps memory where the reservation's mapped part ends, or in a hole of it, in units of 2 MiB or 20 MiB.
 //!
-//! Owns: which units of a segment are mapped, with the same calls and costs as PyTorch's (`ExpandableSegment` of
-//! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
+//! Owns: which units of a segment are mapped (`ExpandableSegment` of c10/cuda/CUDACachingAllocator.cpp, 2.11). The calls are
+//! those of `backing/units.rs`.
 
 use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_fallback::{self, Grow};
-use crate::backing::{Mapping, Miss, StrategyContext, choose};
+use crate::backing::{
+    Miss, StrategyContext, Units, UnmappedPart, choose, map_units, release_empty_segments, release_reservation,
+    reserve_segment, unmap_units, whole_units,
+};
 use crate::config::rounding::{MIN_BLOCK, SMALL_SEGMENT};
-use crate::config::{Config, Increase, Sharing};
-use crate::driver::{Call, DriverResult};
+use crate::config::{Config, Sharing};
+use crate::driver::DriverResult;
 use crate::error::Result;
-use crate::heap::{Backing, Block, FitRules, Heap, NewMemory, Request, Slots, State};
-use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::heap::{Block, FitRules, Heap, Request, State};
+use crate::ids::{BlockId, Class, StreamId};
 use crate::span::Span;
 use std::cmp::Reverse;
 
 pub(super) struct Expandable;
-
-/// Units of a segment that lie wholly inside a free block: the first, and the end of the last.
-#[derive(Clone, Copy)]
-struct Units {
-    block: BlockId,
-    /// Bytes of one.
-    unit: u64,
-    first: u64,
-    end: u64,
-}
-
-/// A part of a segment that is to be mapped.
-struct Part {
-    room: BlockId,
-    size: u64,
-    mapping: Mapping,
-}
 
 impl Strategy for Expandable {
     fn rules(&self, config: &Config) -> Rules {
@@ -76,50 +62,20 @@ impl Grow for Expandable {
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
         context.retry_rollback()?;
         let found = find_room(context.heap, request);
+        let unit = unit_of(context.config, request.class);
         let start = match found {
             Some(id) => id,
-            None => reserve(context, request)?,
+            None => reserve_segment(context, request.pool, addresses(context, request, unit), unit)?,
         };
-        let unit = unit_of(context.config, request.class);
-        let mut parts = plan(context.heap, start, request, unit);
-        let mut slots = match map_parts(context, &mut parts, unit) {
-            Ok(slots) => slots,
-            Err(miss) => {
-                undo(context, parts, found.is_none().then_some(start))?;
-                return Err(miss);
-            }
-        };
-        let mut grown = start;
-        for Part { room, size, mapping } in parts {
-            let span = Span::new(mapping.address, size);
-            let handles: Vec<_> = mapping.pieces.iter().map(|piece| piece.handle).collect();
-            context.heap.note_units(room, span.start, &handles)?;
-            grown = context.heap.mapped(NewMemory { room, span, pool: request.pool }, &mut slots);
+        let parts = plan(context.heap, start, request, unit);
+        let mapped = map_units(context, request.pool, parts, unit);
+        if mapped.is_err() && found.is_none() && context.rollback.is_empty() {
+            release_reservation(context, start)?;
         }
+        let grown = mapped?.unwrap_or(start);
         context.heap.take_free(grown);
         Ok(grown)
     }
-}
-
-/// Undoes a growth that failed, and gives back the segment that was reserved for it.
-fn undo(context: &mut StrategyContext<'_>, parts: Vec<Part>, reserved: Option<BlockId>) -> DriverResult<()> {
-    for part in parts {
-        context.rollback.undo(context.heap, context.driver, part.mapping);
-    }
-    if let Some(start) = reserved
-        && context.rollback.is_empty()
-    {
-        release_reservation(context, start)?;
-    }
-    Ok(())
-}
-
-/// Gives back the addresses of a segment in which nothing is mapped.
-fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
-    let Span { start, size } = context.heap.block(id).span();
-    context.driver.address_free(start, size)?;
-    context.heap.remove_expandable_segment(id);
-    Ok(())
 }
 
 /// Unmaps the free units of public pools.
@@ -194,13 +150,6 @@ fn free_units(context: &mut StrategyContext<'_>) -> DriverResult<Vec<(Units, boo
     Ok(found)
 }
 
-/// Gives back segments in which nothing is mapped.
-fn release_empty_segments(context: &mut StrategyContext<'_>, pool: PoolIndex) -> DriverResult<()> {
-    let unmapped = context.heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
-    let empty: Vec<_> = unmapped.filter(|id| !context.heap.block(*id).is_split()).collect();
-    empty.into_iter().try_for_each(|id| release_reservation(context, id))
-}
-
 /// Returns the bytes by which a segment grows at a time.
 fn unit_of(config: &Config, class: Class) -> u64 {
     match class {
@@ -224,30 +173,24 @@ fn find_room(heap: &Heap, request: &Request) -> Option<BlockId> {
     })
 }
 
-/// Reserves addresses for a new segment: nine eighths of the device's memory, as PyTorch does.
-fn reserve(context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
-    let mut slots = context.heap.reserve_slots(1)?;
-    let unit = unit_of(context.config, request.class);
+/// Returns how many bytes of addresses a new segment reserves: nine eighths of the device's memory, as PyTorch does.
+fn addresses(context: &StrategyContext<'_>, request: &Request, unit: u64) -> u64 {
     let total = context.driver.properties().total_memory;
     let plenty = total.saturating_add(total / 8).max(request.size).checked_next_multiple_of(unit);
-    let size = plenty.unwrap_or_else(|| request.size.next_multiple_of(unit));
-    let span = Span::new(context.driver.reserve(size, 0)?, size);
-    context.heap.check_answer(Call::Reserve, span, SMALL_SEGMENT)?;
-    Ok(context.heap.add_expandable_segment(request.pool, span, unit, &mut slots))
+    plenty.unwrap_or_else(|| request.size.next_multiple_of(unit))
 }
 
-/// Returns the parts to map so that the request has memory from the start of `id`.
-fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<Part> {
+/// Returns the unmapped parts to map so that the request has memory from the start of `id`.
+fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<UnmappedPart> {
     let mut parts = Vec::new();
     let mut missing = request.size;
     while missing > 0 && id.is_some() {
         let Block { address, size, state, next, .. } = *heap.block(id);
         let covered = match state {
             State::Unmapped => {
-                let size = missing.next_multiple_of(unit).min(size);
-                let mapping = Mapping::of_new_memory(address, request.class);
-                parts.push(Part { room: id, size, mapping });
-                size
+                let span = Span::new(address, missing.next_multiple_of(unit).min(size));
+                parts.push(UnmappedPart { room: id, span });
+                span.size
             }
             _ => size,
         };
@@ -255,53 +198,4 @@ fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<Part>
         id = next;
     }
     parts
-}
-
-/// Creates and maps every part, and gives the device access. Returns the slots for their blocks. After an error, each
-/// part says how much of it was done.
-fn map_parts(context: &mut StrategyContext<'_>, parts: &mut [Part], unit: u64) -> std::result::Result<Slots, Miss> {
-    if !context.allows(Increase::taken(parts.iter().map(|part| part.size).sum())) {
-        return Err(Miss::OUT_OF_MEMORY);
-    }
-    // Each part cuts one block into three at most.
-    let slots = context.heap.reserve_slots(2 * parts.len())?;
-    for part in parts {
-        part.mapping.create(context.driver, part.size, unit)?;
-        part.mapping.map(context.driver)?;
-    }
-    Ok(slots)
-}
-
-/// Returns the units that lie wholly inside a free block.
-fn whole_units(heap: &Heap, block: BlockId) -> Option<Units> {
-    let span = heap.block(block).span();
-    let segment = heap.segment(heap.block(block).segment)?;
-    let Backing::Expandable { unit, .. } = segment.backing else { return None };
-    let first = (span.start - segment.span.start).div_ceil(unit);
-    let end = (span.end() - segment.span.start) / unit;
-    (first < end).then_some(Units { block, unit, first, end })
-}
-
-/// Unmaps and releases units of a free block. Its stream has passed.
-fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Result<()> {
-    let Units { block, unit, first, end } = units;
-    let id = context.heap.block(block).segment;
-    let Some(base) = context.heap.segment(id).map(|segment| segment.span.start) else { return Ok(()) };
-    let mut slots = context.heap.reserve_slots(2)?;
-    // PyTorch unmaps first. Releasing first keeps a unit whole whichever call fails: the memory of a released handle
-    // goes back with its last mapping.
-    let mut gone = 0;
-    let result: Result<()> = (first..end).try_for_each(|slot| {
-        if let Some(handle) = context.heap.unit_handle(id, slot) {
-            context.driver.release(handle)?;
-            context.heap.unit_released(id, slot);
-        }
-        context.driver.unmap(base + slot * unit, unit)?;
-        gone += 1;
-        Ok(())
-    });
-    if gone > 0 {
-        context.heap.unmapped_units(block, Span::new(base + first * unit, gone * unit), gone, &mut slots);
-    }
-    result
 }

@@ -20,7 +20,7 @@ pub(crate) const LAYERS: [&[&str]; 13] = [
 ];
 
 /// Layers that may have the driver's plain values, and may not call it.
-const CALL_NO_DRIVER: [&str; 3] = ["config", "report", "heap"];
+const CALL_NO_DRIVER: [&str; 5] = ["config", "report", "heap", "strategy", "diagnose"];
 /// Where the heap's own are: it says what a call has failed with.
 const DRIVER_ERRORS: [&str; 2] = ["src/driver/error.rs", "src/driver/error/mod.rs"];
 /// The drivers themselves.
