@@ -17,7 +17,7 @@ use physical::Taken;
 use random::Random;
 use seamalloc::driver::sim::{Piece, Range, SimGpu};
 use seamalloc::driver::{Call, DriverResult, EventId, Events, Status, StreamId};
-use seamalloc::{Allocator, Config, Error, Sharing, StrategyKind};
+use seamalloc::{Allocator, Config, Error, StrategyKind, StreamSharing};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -418,6 +418,6 @@ fn nor_through_views_that_share_chunks() {
             views_built > 100 && views_reused > 0 && views_dropped > 90 && shared_chunks > 100,
             "{options}: {all:?}"
         );
-        assert!(stream_waits > 50 || config.sharing != Sharing::Wait, "{options}: {all:?}");
+        assert!(stream_waits > 50 || config.sharing != StreamSharing::Wait, "{options}: {all:?}");
     }
 }

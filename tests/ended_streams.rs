@@ -7,7 +7,7 @@ mod long_kernels;
 mod simulated;
 
 use long_kernels::{A, B, LONG, clean, use_long};
-use seamalloc::{Config, Sharing};
+use seamalloc::{Config, StreamSharing};
 
 const DEVICE: &str = "sim:h200,capacity=1GiB";
 const MIB: u64 = 1 << 20;
@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Nobody told the allocator, but the driver numbers its streams: no event of the new one says that the old one has passed.
 #[test]
 fn a_stream_that_was_replaced_unnoticed_is_waited_for_before_another_has_its_memory() {
-    for sharing in [Sharing::Completed, Sharing::Wait] {
+    for sharing in [StreamSharing::Completed, StreamSharing::Wait] {
         let config = Config { sharing, memory_limit: Some(600 * MIB), ..Config::default() };
         let (gpu, allocator) = simulated::on(DEVICE, config);
         let rest = allocator.allocate(580 * MIB, B).unwrap();

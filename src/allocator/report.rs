@@ -1,7 +1,7 @@
 //! The reports of an allocator: statistics, snapshots, and events for an observer.
 
 use super::core::Allocator;
-use crate::config::Sharing;
+use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::report::fragmentation::Fragmentation;
 use crate::report::observer::Observer;
@@ -44,7 +44,7 @@ impl Allocator {
     #[must_use]
     pub fn fragmentation(&self) -> Fragmentation {
         let core = self.core.lock();
-        let (sharing, across) = (core.rules.sharing, core.rules.sharing == Sharing::Wait);
+        let (sharing, across) = (core.rules.sharing, core.rules.sharing == StreamSharing::Wait);
         core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
     }
 

@@ -9,4 +9,4 @@ mod syntax;
 
 pub use limits::Limit;
 pub(crate) use limits::{Increase, Limits};
-pub use options::{Config, ConfigError, Sharing, StrategyKind};
+pub use options::{Config, ConfigError, StrategyKind, StreamSharing};

@@ -69,7 +69,7 @@ impl FromStr for StrategyKind {
 
 /// When memory freed on one stream may serve another. Only the strategy `stitch` shares memory between streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Sharing {
+pub enum StreamSharing {
     /// Never, as in PyTorch.
     Never,
     /// When the GPU has completed the work before the free.
@@ -80,7 +80,7 @@ pub enum Sharing {
     Wait,
 }
 
-impl Sharing {
+impl StreamSharing {
     /// Every policy.
     pub const ALL: [Self; 3] = [Self::Never, Self::Completed, Self::Wait];
 
@@ -121,7 +121,7 @@ pub struct Config {
     /// the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit counts.
     pub memory_limit: Option<u64>,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
-    pub sharing: Sharing,
+    pub sharing: StreamSharing,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
@@ -178,7 +178,7 @@ impl Default for Config {
             garbage_collection_threshold: 0.0,
             memory_fraction: None,
             memory_limit: None,
-            sharing: Sharing::default(),
+            sharing: StreamSharing::default(),
             chunk_size: None,
             max_view_mappings: MAX_VIEW_MAPPINGS,
             max_views: MAX_VIEWS,

@@ -3,7 +3,7 @@
 //! Owns: the names of the options, and the text form of each value. `options.rs` checks the ranges. The syntax is that
 //! of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
-use super::options::{Config, ConfigError, MIB, OPTIONS, Sharing, StrategyKind, WITHOUT_EFFECT};
+use super::options::{Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
 use crate::units::{format_bytes_exactly, parse_bytes};
@@ -46,7 +46,7 @@ impl Config {
         match key {
             "strategy" => self.strategy = value.parse()?,
             "sharing" => {
-                let policy = Sharing::ALL.into_iter().find(|policy| policy.name() == value);
+                let policy = StreamSharing::ALL.into_iter().find(|policy| policy.name() == value);
                 self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed` or `wait`"))?;
             }
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),

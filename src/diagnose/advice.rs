@@ -4,7 +4,7 @@
 
 use super::figures::Figures;
 use super::input::ReportInput;
-use crate::config::Sharing;
+use crate::config::StreamSharing;
 use crate::report::out_of_memory::{Advice, Cause};
 use crate::strategy::Assumption;
 
@@ -71,7 +71,7 @@ fn more_views(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> 
 
 /// Advises to share memory between streams, if other streams have enough free.
 fn share_streams(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
-    let helps = input.config.sharing == Sharing::Never
+    let helps = input.config.sharing == StreamSharing::Never
         && figures.is_shared_by_streams()
         && figures.has_room_for_views()
         && figures.has_plenty(Assumption::AllStreams);

@@ -3,7 +3,7 @@
 use super::advice::diagnose;
 use super::figures::Figures;
 use super::input::ReportInput;
-use crate::config::Sharing;
+use crate::config::StreamSharing;
 use crate::config::rounding::segment_size;
 use crate::report::fragmentation::Owner;
 use crate::report::out_of_memory::OutOfMemory;
@@ -13,7 +13,7 @@ impl ReportInput<'_> {
     pub(crate) fn report(&self) -> OutOfMemory {
         let Self { heap, request, config, .. } = *self;
         let sharing = self.strategy.rules(config).sharing;
-        let across = sharing == Sharing::Wait;
+        let across = sharing == StreamSharing::Wait;
         let memory = heap.measure(sharing, |pool| self.strategy.largest_servable(heap, config, pool, across));
         let figures = Figures::new(self, &memory);
         let (cause, advice) = diagnose(self, &figures);

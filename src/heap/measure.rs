@@ -3,7 +3,7 @@
 use super::chunk_map::GRANULE;
 use super::pool::Pool;
 use super::tables::Heap;
-use crate::config::Sharing;
+use crate::config::StreamSharing;
 use crate::ids::PoolIndex;
 use crate::report::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemory};
 use crate::span::Span;
@@ -16,7 +16,7 @@ impl Heap {
 
     /// Returns how the memory is divided up. `servable` gives the largest request that a large pool's stream could be
     /// given. O(free ranges).
-    pub(crate) fn measure(&self, sharing: Sharing, servable: impl Fn(PoolIndex) -> u64) -> Fragmentation {
+    pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Fragmentation {
         let allocated = self.counters.allocated_bytes.current();
         let pools: Vec<PoolMemory> =
             self.pools.iter().filter_map(|(index, pool)| self.pool_memory(index, pool, sharing)).collect();
@@ -44,7 +44,7 @@ impl Heap {
         out
     }
 
-    fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: Sharing) -> Option<PoolMemory> {
+    fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Option<PoolMemory> {
         if pool.free.len() == 0 {
             return None;
         }
@@ -62,9 +62,9 @@ impl Heap {
             memory.free += size;
             let shared = match sharing {
                 _ if self.is_private(index) => false,
-                Sharing::Never | Sharing::Completed => false,
+                StreamSharing::Never | StreamSharing::Completed => false,
                 // A slab serves other streams only whole.
-                Sharing::Wait => !small || size == GRANULE,
+                StreamSharing::Wait => !small || size == GRANULE,
             };
             memory.stranded += if is_idle || shared { 0 } else { size };
         }

@@ -8,7 +8,7 @@ use crate::backing::{
     Miss, StrategyContext, choose, malloc_segment, release_segment, release_whole_segments, whole_segments,
 };
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
-use crate::config::{Config, Increase, Sharing};
+use crate::config::{Config, Increase, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class};
@@ -29,7 +29,7 @@ impl Strategy for Caching {
             ..FitRules::default()
         };
         let free_used_by = FreeUsedBy::DeviceWaits;
-        Rules { fit, polls_first: true, sharing: Sharing::Never, passes_memory_on: false, free_used_by }
+        Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }
     }
 
     fn serve(

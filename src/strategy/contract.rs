@@ -17,7 +17,7 @@
 
 use crate::backing::{Miss, StrategyContext};
 use crate::config::rounding::segment_size;
-use crate::config::{Config, Sharing};
+use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, PoolIndex};
@@ -31,7 +31,7 @@ pub(crate) struct Rules {
     /// a request now and then, so that not every hit calls the driver while a block waits.
     pub(crate) polls_first: bool,
     /// When memory freed on one stream may serve another.
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: StreamSharing,
     /// Whether memory that a stream has freed at home becomes idle once it has passed. Then long epochs are ended, and
     /// passed memory is gathered when live memory is low.
     pub(crate) passes_memory_on: bool,

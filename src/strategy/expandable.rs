@@ -11,7 +11,7 @@ use crate::backing::{
     reserve_segment, unmap_units, whole_units,
 };
 use crate::config::rounding::{MIN_BLOCK, SMALL_SEGMENT};
-use crate::config::{Config, Sharing};
+use crate::config::{Config, StreamSharing};
 use crate::driver::DriverResult;
 use crate::error::Result;
 use crate::heap::{Block, FitRules, Heap, Request, State};
@@ -32,7 +32,7 @@ impl Strategy for Expandable {
             ..FitRules::default()
         };
         let free_used_by = FreeUsedBy::RecordStream;
-        Rules { fit, polls_first: true, sharing: Sharing::Never, passes_memory_on: false, free_used_by }
+        Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }
     }
 
     fn serve(

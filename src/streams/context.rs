@@ -2,7 +2,7 @@
 //!
 //! Owns: how the CPU waits for a stream, and how a stream is told from another one with the same handle.
 
-use crate::config::Sharing;
+use crate::config::StreamSharing;
 use crate::driver::{Driver, DriverResult};
 use crate::heap::Heap;
 use crate::ids::PoolIndex;
@@ -11,7 +11,7 @@ use crate::ids::PoolIndex;
 pub(crate) struct StreamContext<'a> {
     pub(crate) heap: &'a mut Heap,
     pub(crate) driver: &'a dyn Driver,
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: StreamSharing,
 }
 
 impl StreamContext<'_> {

@@ -36,7 +36,7 @@
 
 use super::context::StreamContext;
 use super::record_stream::{RecordedStreams, destroy_events};
-use crate::config::Sharing;
+use crate::config::StreamSharing;
 use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::heap::{GRANULE, Heap, Request};
@@ -100,7 +100,7 @@ impl Epochs {
         if context.capturing() {
             return Ok(false);
         }
-        if context.sharing == Sharing::Never || with_memory(context).all(|pool| pool == own) {
+        if context.sharing == StreamSharing::Never || with_memory(context).all(|pool| pool == own) {
             return Ok(false);
         }
         let pools: Vec<PoolIndex> = with_memory(context).collect();
@@ -126,7 +126,7 @@ impl Epochs {
     /// wait for later work of this one.
     pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
         let alone = context.heap.stream_pools().nth(1).is_none();
-        if alone || context.sharing == Sharing::Never || context.capturing() || context.heap.is_private(pool) {
+        if alone || context.sharing == StreamSharing::Never || context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }
         // This query only makes room. A stream that needs to know how far the GPU is queries the events itself.
@@ -139,7 +139,7 @@ impl Epochs {
     /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
     /// capture.
     pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> DriverResult<()> {
-        let sharing = context.sharing != Sharing::Never;
+        let sharing = context.sharing != StreamSharing::Never;
         let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).collect();
         in_relaxed_capture_mode(context.driver, true, || {
             recorded.ask(context.heap, context.driver)?;
@@ -174,7 +174,7 @@ impl Epochs {
     ) -> Result<bool> {
         let pool = request.pool;
         // A captured stream cannot wait for work outside of its graph, and a graph may be replayed on another stream.
-        if context.sharing != Sharing::Wait || context.capturing() || context.heap.is_private(pool) {
+        if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
             return Ok(false);
         }
         let taken = self.freed_longest_ago(context, pool, missing);

@@ -12,7 +12,7 @@ use crate::table::Table;
 use crate::values::whole;
 use clap::{Args, ValueHint};
 use plotters::style::{Color as _, RGBColor};
-use seamalloc::{Config, Sharing};
+use seamalloc::{Config, StreamSharing};
 use seamalloc_trace::columns::{Column, round_to};
 use seamalloc_trace::replay::ReplayOptions;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 const JOB: &str = "llama8b-fsdp2";
 
 /// The policy, and how many operations the CPU is ahead.
-type Setting = (Sharing, u64);
+type Setting = (StreamSharing, u64);
 type Lagging = Outcome<Setting>;
 type Figure = Column<Lagging>;
 
@@ -103,21 +103,21 @@ pub(crate) struct LagArgs {
     study: StudyArgs,
 }
 
-/// The colours of the policies, in the order of [`Sharing::ALL`].
+/// The colours of the policies, in the order of [`StreamSharing::ALL`].
 const COLOURS: [RGBColor; 3] = [chart::colour(5), chart::colour(4), chart::colour(2)];
 /// The width of a bar, where the next lag stands at 1.
 const BAR: f64 = 0.36;
 
 pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
     let study = &args.study;
-    let is_set = |config: &Config| config.sharing != Sharing::default();
+    let is_set = |config: &Config| config.sharing != StreamSharing::default();
     let (base, mut output) = study.begin(("sharing", is_set), color)?;
     let traces = study.traces(&args.traces, |name| name == JOB)?;
     let mut lags = args.lags.clone();
     lags.sort_unstable();
     lags.dedup();
     let settings: Vec<Setting> =
-        Sharing::ALL.into_iter().flat_map(|sharing| lags.iter().map(move |lag| (sharing, *lag))).collect();
+        StreamSharing::ALL.into_iter().flat_map(|sharing| lags.iter().map(move |lag| (sharing, *lag))).collect();
     let options = |(sharing, lag): Setting| {
         let config = Config { sharing, ..base.config.clone() };
         (format!("{}, {lag}", sharing.name()), ReplayOptions { config, lag, ..base.clone() })
@@ -151,7 +151,7 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
 fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::DrawError> {
     let ahead = || Axis::categories("how many operations the CPU is ahead of the GPU", lags);
     let mut panels = Vec::new();
-    for outcomes in all.chunks(Sharing::ALL.len() * lags.len()) {
+    for outcomes in all.chunks(StreamSharing::ALL.len() * lags.len()) {
         let trace = outcomes.first().map(|outcome| outcome.trace.as_str()).unwrap_or_default();
         let ran = || outcomes.iter().filter_map(Outcome::first_and_third);
         let used = ran().flat_map(|(first, third)| [first.utilization(), third.utilization()]);
@@ -209,7 +209,7 @@ fn ages((outcomes, colour): (&[Lagging], RGBColor)) -> Vec<Line> {
         let points = outcomes.iter().enumerate().filter_map(point).collect();
         Line { name: name.to_owned(), colour, dashed: !third, points, apart: Vec::new() }
     };
-    if outcomes.iter().all(|outcome| outcome.setting.0 != Sharing::Wait) {
+    if outcomes.iter().all(|outcome| outcome.setting.0 != StreamSharing::Wait) {
         return Vec::new();
     }
     vec![curve(false), curve(true)]
@@ -225,6 +225,6 @@ fn bars(outcomes: &[Lagging], colour: RGBColor) -> Vec<Bar> {
         };
         Some([bar(-BAR, first.stream_waits, 0.5), bar(0.0, third.stream_waits, 1.0)])
     };
-    let policy = outcomes.first().filter(|outcome| outcome.setting.0 == Sharing::Wait);
+    let policy = outcomes.first().filter(|outcome| outcome.setting.0 == StreamSharing::Wait);
     policy.into_iter().flat_map(|_| outcomes.iter().enumerate().filter_map(waits).flatten()).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Cause`] and [`Advice`]. `diagnose` decides when each is true.
 
-use crate::config::{Limit, Sharing};
+use crate::config::{Limit, StreamSharing};
 use crate::units::{format_bytes, format_bytes_exactly};
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub enum Cause {
     /// The rest is free on other streams, from which this one may not take it, or not yet.
     OtherStreams {
         /// When it may take it.
-        sharing: Sharing,
+        sharing: StreamSharing,
     },
     /// A view for the request would exceed `max_views`, `max_view_mappings` or `max_view_address_space`.
     ViewBounds,

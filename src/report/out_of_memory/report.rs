@@ -3,7 +3,7 @@
 //! Owns: [`OutOfMemory`] and its text.
 
 use super::cause::{Advice, Cause};
-use crate::config::{Sharing, StrategyKind};
+use crate::config::{StrategyKind, StreamSharing};
 use crate::ids::StreamId;
 use crate::report::fragmentation::{Fragmentation, Owner};
 use crate::units::format_bytes;
@@ -94,8 +94,8 @@ impl OutOfMemory {
             ),
             Cause::OtherStreams { sharing } => {
                 let why = match sharing {
-                    Sharing::Never => "which `sharing:never` keeps for themselves",
-                    Sharing::Completed | Sharing::Wait => "whose work the GPU has not finished",
+                    StreamSharing::Never => "which `sharing:never` keeps for themselves",
+                    StreamSharing::Completed | StreamSharing::Wait => "whose work the GPU has not finished",
                 };
                 format!("Enough is free, but a part of it on other streams, {why}.")
             }

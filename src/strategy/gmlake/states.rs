@@ -10,7 +10,7 @@ use crate::backing::{
     release_whole_segments, whole_segments,
 };
 use crate::config::rounding::segment_size;
-use crate::config::{Config, Sharing};
+use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
@@ -42,7 +42,7 @@ impl Strategy for GmLake {
             ..FitRules::default()
         };
         let free_used_by = FreeUsedBy::Epoch;
-        Rules { fit, polls_first: true, sharing: Sharing::Never, passes_memory_on: false, free_used_by }
+        Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }
     }
 
     fn serve(

@@ -7,7 +7,7 @@
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
 use crate::backing::{Miss, StrategyContext};
-use crate::config::Sharing;
+use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
 
@@ -21,7 +21,7 @@ impl Stitch {
     ) -> Result<BlockId, Miss> {
         context.wait_for_recorded_streams()?;
         context.wait_for_all()?;
-        if context.config.sharing != Sharing::Never {
+        if context.config.sharing != StreamSharing::Never {
             context.heap.make_all_idle();
         }
         match self.miss(context, request) {
