@@ -8,7 +8,7 @@ default:
 check:
     .ci/run format lint docs
 
-# The tests that every change must pass: `just test`, `just test -p seamalloc --test failures`.
+# The tests that every change must pass: `just test`, `just test -p seamalloc --test hot_path`.
 test *arguments:
     cargo test {{arguments}}
 

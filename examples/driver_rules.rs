@@ -5,7 +5,7 @@
 //! cargo run --release --example driver_rules -- sim:h200
 //! ```
 //!
-//! Where the two differ, the simulated GPU is stricter on purpose (docs/results/). Exit code 2: no such device.
+//! Where the two differ, the simulated GPU is stricter on purpose (docs/measurements/). Exit code 2: no such device.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
 

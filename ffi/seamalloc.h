@@ -90,16 +90,6 @@ typedef enum {
     SEAM_STATUS_IPC = 23,
 } seam_status;
 
-// What a block is doing.
-typedef enum {
-    // Free.
-    SEAM_BLOCK_STATE_INACTIVE = 0,
-    // Handed out.
-    SEAM_BLOCK_STATE_ACTIVE_ALLOCATED = 1,
-    // Freed by the program, still used by other streams.
-    SEAM_BLOCK_STATE_ACTIVE_PENDING_FREE = 2,
-} seam_block_state;
-
 // What happened. Names and meanings are those of PyTorch's memory snapshots.
 typedef enum {
     // A block was handed out; bytes as requested.
@@ -125,6 +115,16 @@ typedef enum {
     // Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
     SEAM_ACTION_SEGMENT_JOINED = 9,
 } seam_action;
+
+// What a block is doing.
+typedef enum {
+    // Free.
+    SEAM_BLOCK_STATE_INACTIVE = 0,
+    // Handed out.
+    SEAM_BLOCK_STATE_ACTIVE_ALLOCATED = 1,
+    // Freed by the program, still used by other streams.
+    SEAM_BLOCK_STATE_ACTIVE_PENDING_FREE = 2,
+} seam_block_state;
 
 // An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
 // (`SEAM_STATUS_INVALID_HANDLE`). 0 is none.
@@ -252,40 +252,25 @@ typedef struct {
     uint64_t second;
 } seam_pool;
 
-// A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
-// of no other.
+// One thing that happened in an allocator.
 typedef struct {
     // Of this struct, in the library: fields beyond it are not there.
     size_t size;
-    // First byte.
+    // What.
+    seam_action action;
+    // Where.
     uint64_t address;
-    // Bytes.
-    uint64_t total_size;
-    // The stream whose requests it serves; the default stream where memory goes from stream to stream.
+    // How many bytes.
+    uint64_t bytes;
+    // On which stream.
     seam_stream stream;
-    // The private pool that it serves; both 0 if it serves all.
+    // Of which private pool; both 0 of none.
     seam_pool pool;
-    // Whether it serves requests of up to 1 MiB.
-    bool is_small;
-    // Whether it is mapped memory, not one `cudaMalloc`.
-    bool is_expandable;
-} seam_segment;
+} seam_event;
 
-// A block of a segment. Sizes are bytes.
-typedef struct {
-    // First byte.
-    uint64_t address;
-    // With rounding.
-    uint64_t size;
-    // As requested; of a free block those of its last use, or 0.
-    uint64_t requested;
-    // What it is doing.
-    seam_block_state state;
-} seam_block;
-
-// Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
-// It must return (no exception, no longjmp).
-typedef void (*seam_segment_visitor)(const seam_segment *segment, const seam_block *blocks, size_t count, void *user);
+// Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
+// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
+typedef void (*seam_observer)(const seam_event *event, void *user);
 
 // Is told what `seamalloc_malloc` and `seamalloc_free` could not do. The text is valid during the call only. Called by the
 // thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
@@ -326,6 +311,41 @@ typedef struct {
     uint64_t reserved_bytes;
 } seam_pool_stats;
 
+// A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
+// of no other.
+typedef struct {
+    // Of this struct, in the library: fields beyond it are not there.
+    size_t size;
+    // First byte.
+    uint64_t address;
+    // Bytes.
+    uint64_t total_size;
+    // The stream whose requests it serves; the default stream where memory goes from stream to stream.
+    seam_stream stream;
+    // The private pool that it serves; both 0 if it serves all.
+    seam_pool pool;
+    // Whether it serves requests of up to 1 MiB.
+    bool is_small;
+    // Whether it is mapped memory, not one `cudaMalloc`.
+    bool is_expandable;
+} seam_segment;
+
+// A block of a segment. Sizes are bytes.
+typedef struct {
+    // First byte.
+    uint64_t address;
+    // With rounding.
+    uint64_t size;
+    // As requested; of a free block those of its last use, or 0.
+    uint64_t requested;
+    // What it is doing.
+    seam_block_state state;
+} seam_block;
+
+// Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
+// It must return (no exception, no longjmp).
+typedef void (*seam_segment_visitor)(const seam_segment *segment, const seam_block *blocks, size_t count, void *user);
+
 // Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
 // `*address` gets its first byte, a multiple of 512, where no memory lies that the allocator has already. Answers 0; where
 // it has too little memory `SEAM_STATUS_OUT_OF_MEMORY`, or 0 with NULL, upon which the allocator gives back what it can and
@@ -342,26 +362,6 @@ typedef int32_t (*seam_segment_free)(void *address, size_t bytes, void *user);
 
 // The source is called no more. Called as `seam_segment_alloc` is.
 typedef void (*seam_source_end)(void *user);
-
-// One thing that happened in an allocator.
-typedef struct {
-    // Of this struct, in the library: fields beyond it are not there.
-    size_t size;
-    // What.
-    seam_action action;
-    // Where.
-    uint64_t address;
-    // How many bytes.
-    uint64_t bytes;
-    // On which stream.
-    seam_stream stream;
-    // Of which private pool; both 0 of none.
-    seam_pool pool;
-} seam_event;
-
-// Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
-// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
-typedef void (*seam_observer)(const seam_event *event, void *user);
 
 #ifdef __cplusplus
 extern "C" {
@@ -383,7 +383,10 @@ seam_status seam_create(const char *device, const char *options, seam_allocator 
 // Options, as `seam_create` takes them, in the library's own words: each that differs from its default, once. "" if none
 // does. `SEAM_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
 // fork then. The buffer is as in `seam_stats_json`.
-seam_status seam_read_options(const char *options, char *buffer, size_t capacity, size_t *length);
+seam_status seam_read_options(const char *options,
+                              char *buffer,
+                              size_t capacity,
+                              size_t *length);
 
 // Ends an allocator. Its handle is refused from now on. Free memory goes back to the device, after a wait for the
 // streams that still use some; blocks that are live stay valid, and are lost to the device until the process ends.
@@ -407,8 +410,8 @@ seam_status seam_free_on(seam_allocator allocator, void *address, seam_stream st
 // it with `seam_record_stream`. The memory serves its own stream at once; other streams, and the device, get it once
 // `stream` too has passed all that it was given so far.
 seam_status seam_free_under(seam_allocator allocator,
-                        void *address,
-                        seam_stream stream);
+                            void *address,
+                            seam_stream stream);
 
 // Says that work on `stream` uses an allocation: once freed, its memory waits for that stream too. NULL is ignored.
 seam_status seam_record_stream(seam_allocator allocator, void *address, seam_stream stream);
@@ -417,7 +420,7 @@ seam_status seam_record_stream(seam_allocator allocator, void *address, seam_str
 // others. Blocks that were allocated for it stay valid and are of no stream: where other streams use them on, say so with
 // `seam_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
 seam_status seam_forget_stream(seam_allocator allocator,
-                           seam_stream stream);
+                               seam_stream stream);
 
 // Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 seam_status seam_enable_peer_access(seam_allocator allocator, uint32_t ordinal);
@@ -444,7 +447,7 @@ seam_status seam_set_memory_fraction(seam_allocator allocator, double fraction);
 // The part of the device's memory that the allocator may hold at most, as `seam_set_memory_fraction` or the options have set
 // it; 1 is no limit.
 seam_status seam_get_memory_fraction(seam_allocator allocator,
-                                 double *fraction);
+                                     double *fraction);
 
 // Walks every table of the allocator and checks every rule that always holds: for tests, slow. `SEAM_STATUS_INTERNAL` where
 // one is broken.
@@ -453,10 +456,14 @@ seam_status seam_check(seam_allocator allocator);
 // From now on `callback` is called when a request finds too little memory, before cached memory is given back for it;
 // where it answers true, the request is tried again. Callbacks are called in the order in which they were added. `id`
 // gets a number to remove it by; it may be NULL.
-seam_status seam_on_memory_pressure(seam_allocator allocator, seam_pressure_callback callback, void *user, uint64_t *id);
+seam_status seam_on_memory_pressure(seam_allocator allocator,
+                                    seam_pressure_callback callback,
+                                    void *user,
+                                    uint64_t *id);
 
 // Removes a callback. Another thread may still be in it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none of that number.
-seam_status seam_remove_memory_callback(seam_allocator allocator, uint64_t id);
+seam_status seam_remove_memory_callback(seam_allocator allocator,
+                                        uint64_t id);
 
 // What an allocator has done so far and holds now.
 seam_status seam_get_stats(seam_allocator allocator, seam_stats *stats);
@@ -474,9 +481,9 @@ seam_status seam_reset_accumulated_stats(seam_allocator allocator);
 // (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
 // of 0, `buffer` may be NULL too. The length may differ from call to call.
 seam_status seam_stats_json(seam_allocator allocator,
-                        char *buffer,
-                        size_t capacity,
-                        size_t *length);
+                            char *buffer,
+                            size_t capacity,
+                            size_t *length);
 
 // The largest request, in bytes, that some stream could be given of what is held free, stitched where that is allowed.
 // Walks over all free ranges.
@@ -500,9 +507,9 @@ void seamalloc_set_memory_fraction(double fraction, int device);
 // were captured, until `seamalloc_end_pool`. PyTorch passes the pool as a pair, which comes as two numbers, and behind it
 // a `std::function`, which is not looked at.
 void seamalloc_begin_pool(int device,
-                         uint64_t first,
-                         uint64_t second,
-                         const void *filter);
+                          uint64_t first,
+                          uint64_t second,
+                          const void *filter);
 
 // For `set_end_allocate_to_pool_fn`: ends what `seamalloc_begin_pool` began.
 void seamalloc_end_pool(int device, uint64_t first, uint64_t second);
@@ -510,9 +517,11 @@ void seamalloc_end_pool(int device, uint64_t first, uint64_t second);
 // For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
 void seamalloc_release_pool(int device, uint64_t first, uint64_t second);
 
-// Shows what the allocator holds at this moment, the segments by address. The visitor is called without a lock of the
-// library.
-seam_status seam_visit_segments(seam_allocator allocator, seam_segment_visitor visitor, void *user);
+// From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
+// observer before is called no more.
+seam_status seam_observe(seam_allocator allocator,
+                         seam_observer observer,
+                         void *user);
 
 // `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 //
@@ -524,8 +533,8 @@ seam_status seam_visit_segments(seam_allocator allocator, seam_segment_visitor v
 // (`seam_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
 // call fails, and one message says so. In a forked child every call fails, and no message says so.
 void *seamalloc_malloc(size_t size,
-                      int device,
-                      seam_stream stream);
+                       int device,
+                       seam_stream stream);
 
 // Frees what `seamalloc_malloc` gave for the same device: the freeing half of PyTorch's pluggable signature. `size` is
 // not looked at. Where `stream` is not the one that the memory was allocated for, it waits for both. NULL is ignored.
@@ -549,7 +558,8 @@ seam_status seam_set_message_handler(seam_message_handler handler, void *user);
 
 // A new private pool, used once: `seam_pool_release` ends that use. Its memory serves only requests made for it, and the
 // addresses that it handed out stay mapped until nobody uses it any more.
-seam_status seam_pool_create(seam_allocator allocator, seam_pool *pool);
+seam_status seam_pool_create(seam_allocator allocator,
+                             seam_pool *pool);
 
 // Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
 seam_status seam_pool_open(seam_allocator allocator, seam_pool pool);
@@ -568,16 +578,20 @@ seam_status seam_pool_malloc(seam_allocator allocator, seam_pool pool, size_t si
 // Routes requests on these streams to a private pool from now on, until `seam_pool_end`. Of several routes that cover a
 // request, the one begun last takes it. `flags` is 0 or `SEAM_POOL_CAPTURING`.
 seam_status seam_pool_begin_streams(seam_allocator allocator,
-                                seam_pool pool,
-                                const seam_stream *streams,
-                                size_t count,
-                                uint32_t flags);
+                                    seam_pool pool,
+                                    const seam_stream *streams,
+                                    size_t count,
+                                    uint32_t flags);
 
 // As `seam_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
 seam_status seam_pool_begin_thread(seam_allocator allocator, seam_pool pool, uint32_t flags);
 
 // As `seam_pool_begin_streams`, for the requests that `filter` says.
-seam_status seam_pool_begin_filter(seam_allocator allocator, seam_pool pool, seam_pool_filter filter, void *user, uint32_t flags);
+seam_status seam_pool_begin_filter(seam_allocator allocator,
+                                   seam_pool pool,
+                                   seam_pool_filter filter,
+                                   void *user,
+                                   uint32_t flags);
 
 // Ends what `seam_pool_begin_*` began.
 seam_status seam_pool_end(seam_allocator allocator, seam_pool pool);
@@ -586,17 +600,20 @@ seam_status seam_pool_end(seam_allocator allocator, seam_pool pool);
 // where they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
 // capacity of 0, `blocks` may be NULL too. Walks all blocks.
 seam_status seam_pool_blocks(seam_allocator allocator,
-                         seam_pool pool,
-                         seam_pool_block *blocks,
-                         size_t capacity,
-                         size_t *count);
+                             seam_pool pool,
+                             seam_pool_block *blocks,
+                             size_t capacity,
+                             size_t *count);
 
 // Frees every live block of a private pool, then hands out those of a checkpoint (`seam_pool_blocks`) again, at the same
 // addresses and over the same memory: for what a graph's launch has filled, though it was freed when the graph was
 // captured. `SEAM_STATUS_NOT_RESTORABLE` where a block cannot be had, and always with another strategy than `stitch`; the
 // blocks before it in the list may be live then, large ones first. May wait for the streams on which the pool's memory
 // was freed.
-seam_status seam_pool_restore(seam_allocator allocator, seam_pool pool, const seam_pool_block *blocks, size_t count);
+seam_status seam_pool_restore(seam_allocator allocator,
+                              seam_pool pool,
+                              const seam_pool_block *blocks,
+                              size_t count);
 
 // What a private pool holds. Walks all blocks.
 seam_status seam_pool_get_stats(seam_allocator allocator, seam_pool pool, seam_pool_stats *stats);
@@ -615,7 +632,7 @@ seam_status seam_record_stop(seam_allocator allocator);
 // Writes what was recorded as a trace that `seamalloc replay` reads; the name of the file tells the format: .seam, .csv or
 // .csv.gz. Recording goes on. `SEAM_STATUS_INVALID_ARGUMENT` if nothing is recorded.
 seam_status seam_record_write(seam_allocator allocator,
-                          const char *path);
+                              const char *path);
 
 // What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
 // list, of each job what the strategy would have held (`peak_reserved`, null where the device is too small), what PyTorch
@@ -624,11 +641,15 @@ seam_status seam_record_write(seam_allocator allocator,
 // `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays the job several times: seconds for each million of
 // operations. The buffer is as in `seam_stats_json`.
 seam_status seam_whatif_json(const char *path,
-                         const char *device,
-                         const char *options,
-                         char *buffer,
-                         size_t capacity,
-                         size_t *length);
+                             const char *device,
+                             const char *options,
+                             char *buffer,
+                             size_t capacity,
+                             size_t *length);
+
+// Shows what the allocator holds at this moment, the segments by address. The visitor is called without a lock of the
+// library.
+seam_status seam_visit_segments(seam_allocator allocator, seam_segment_visitor visitor, void *user);
 
 // Names a live allocation so that another process can open it with `seam_open_shared`. The handle is bytes, to be sent as
 // they are: some dozens, and 16 for each chunk of the memory; at most `capacity` are written to `handle`, or none where
@@ -638,11 +659,11 @@ seam_status seam_whatif_json(const char *path,
 // The allocation must stay live until everyone who got the handle has closed it. The first time, a thread is started that
 // gives the memory away, to processes of the same user (and root) which have the handle.
 seam_status seam_share(seam_allocator allocator,
-                   void *address,
-                   void *handle,
-                   size_t capacity,
-                   size_t *length,
-                   uint64_t *offset);
+                       void *address,
+                       void *handle,
+                       size_t capacity,
+                       size_t *length,
+                       uint64_t *offset);
 
 // Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
 // may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
@@ -665,31 +686,31 @@ seam_status seam_close_shared(seam_allocator allocator, void *address);
 // (`SEAM_STATUS_POOL_IN_USE`: the pool has memory already, or segments of its own) or has no functions. Where an
 // allocator is destroyed while blocks of the pool are live, it is never called.
 seam_status seam_pool_open_with(seam_allocator allocator,
-                            seam_pool pool,
-                            seam_segment_alloc alloc,
-                            seam_segment_free free,
-                            seam_source_end end,
-                            void *user,
-                            uint32_t flags);
+                                seam_pool pool,
+                                seam_segment_alloc alloc,
+                                seam_segment_free free,
+                                seam_source_end end,
+                                void *user,
+                                uint32_t flags);
 
 // From now on a private pool's segments are one block each, as `SEAM_POOL_UNSPLIT` says; it gets segments of the device's if
 // it has none of its own. `SEAM_STATUS_POOL_IN_USE` where it has other memory already.
 seam_status seam_pool_set_unsplit(seam_allocator allocator,
-                              seam_pool pool);
+                                  seam_pool pool);
 
 // Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
 // given back; it may be NULL. Nothing where the pool is used or gone, or a stream is being captured.
 seam_status seam_pool_empty(seam_allocator allocator,
-                        seam_pool pool,
-                        uint64_t *given);
+                            seam_pool pool,
+                            uint64_t *given);
 
 // As `seam_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
 // no error. No new memory is taken, and nothing waited for.
 seam_status seam_pool_malloc_held(seam_allocator allocator,
-                              seam_pool pool,
-                              size_t size,
-                              seam_stream stream,
-                              void **address);
+                                  seam_pool pool,
+                                  size_t size,
+                                  seam_stream stream,
+                                  void **address);
 
 // The status of the last call of this thread that failed, `SEAM_STATUS_OK` if none did since `seam_clear_last_error`. A call that
 // succeeds leaves it as it is.
@@ -707,12 +728,6 @@ void seam_clear_last_error(void);
 
 // A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
 const char *seam_status_name(int32_t status);
-
-// From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
-// observer before is called no more.
-seam_status seam_observe(seam_allocator allocator,
-                     seam_observer observer,
-                     void *user);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -3,13 +3,13 @@
 use crate::driver::DriverError;
 use crate::driver::cuda::CudaOpenError;
 use crate::ids::PoolId;
-use crate::shortage::OutOfMemory;
+use crate::report::out_of_memory::OutOfMemory;
 
 /// The result of an allocator's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation did not happen. Live allocations are as they were before the call (but for
-/// [`Error::NotRestorable`]); free memory may have gone back to the driver.
+/// Why an operation failed. Live allocations are as they were before the call (except for [`Error::NotRestorable`]);
+/// free memory may have gone back to the driver.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// There is not enough memory. Free some and try again; the report says what is held where.
@@ -21,19 +21,19 @@ pub enum Error {
         /// Bytes asked for.
         size: u64,
     },
-    /// The address is not that of a live allocation of this allocator: freed already, or never handed out.
+    /// The address is not that of a live allocation of this allocator: it was freed already, or never handed out.
     #[error("{address:#x} is not the address of a live allocation (freed twice, or of another allocator?)")]
     InvalidAddress {
         /// The address.
         address: u64,
     },
-    /// There is no such private pool, or nobody uses it any more.
+    /// There is no such private pool, or it has no use left.
     #[error("there is no private pool {pool} (released, or never created?)")]
     UnknownPool {
         /// The pool.
         pool: PoolId,
     },
-    /// Requests are routed to the private pool already: the route must end before another begins.
+    /// Requests are already routed to the private pool: that route must end before another begins.
     #[error("requests are routed to private pool {pool} already")]
     PoolRouted {
         /// The pool.
@@ -45,14 +45,14 @@ pub enum Error {
         /// The pool.
         pool: PoolId,
     },
-    /// Where a private pool's segments come from is said once, before it has memory.
+    /// The private pool has memory or segments of its own already; the source of its segments must be chosen before.
     #[error("private pool {pool} has memory already, or segments of its own: they are chosen once, before it has any")]
     PoolInUse {
         /// The pool.
         pool: PoolId,
     },
-    /// The segment source of a private pool failed in another way than for want of memory, or gave an address that cannot
-    /// be. What it gave then is not given back.
+    /// The segment source of a private pool failed for another reason than too little memory, or returned an invalid
+    /// address. Memory at such an address is not given back.
     #[error("the segment source of private pool {pool} failed: {detail}")]
     Source {
         /// The pool.
@@ -60,8 +60,8 @@ pub enum Error {
         /// What was wrong, in words.
         detail: String,
     },
-    /// A block cannot be handed out again where it was: its private pool does not hold that memory free. What came before
-    /// it in the list was handed out.
+    /// A block cannot be handed out again where it was, because its private pool does not hold that memory free. The
+    /// blocks before it in the list were handed out.
     #[error(
         "the block at {address:#x} cannot be restored: it is not free memory of its private pool (of another pool, \
          released since, or waiting for other streams), or the strategy is not `stitch`, or the pool has segments of \
@@ -71,7 +71,7 @@ pub enum Error {
         /// The block's address.
         address: u64,
     },
-    /// An option is outside of what it takes.
+    /// An option is outside of its range.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
     /// The device cannot do what the strategy needs.
@@ -84,7 +84,7 @@ pub enum Error {
         /// The device's name.
         device: String,
     },
-    /// The device divides memory up in a way that no device was known to.
+    /// The device's granularity is larger than the allocator supports.
     #[error("memory of {device} comes in multiples of {granularity} bytes, which do not divide 2 MiB; `caching` works")]
     Granularity {
         /// The device's name.
@@ -95,25 +95,25 @@ pub enum Error {
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] CudaOpenError),
-    /// The driver failed in another way than for want of memory.
+    /// The driver failed for another reason than too little memory.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// Memory could not be shared with another process, or what another one shared could not be opened.
+    /// Memory could not be shared with another process, or memory of another process could not be opened.
     #[error(transparent)]
     Ipc(#[from] crate::ipc::IpcError),
-    /// A rule that always holds inside the allocator did not. Please report it.
+    /// An internal rule of the allocator is broken. Please report it.
     #[error("internal error in seamalloc: {0}")]
     Internal(&'static str),
 }
 
 impl Error {
-    /// Whether freeing memory and trying again may help.
+    /// Returns whether freeing memory and trying again may help.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory(_))
     }
 
-    /// Whether the device's context is lost: nothing but a new process helps
+    /// Returns whether the device's context is lost, so that only a new process helps
     /// ([`DriverError::is_context_lost`]).
     #[must_use]
     pub fn is_context_lost(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The names of things: numbers that say which stream, pool, block or chunk, each of a type of its own.
+//! Identifiers: numbers that name a stream, pool, block or chunk, each of a type of its own.
 //!
 //! Owns: the types, and the arithmetic on them that has a meaning. It knows no tables.
 
@@ -6,8 +6,8 @@ use std::fmt;
 
 /// A stream as the driver knows it: the raw handle (`CUstream`, `cudaStream_t`) as an integer. Zero is the default stream.
 ///
-/// It says nothing of whether there is such a stream. On a real GPU a handle is a pointer, which libcuda follows:
-/// [`CudaDriver`](crate::driver::cuda::CudaDriver) says which ones it takes, and on whose word.
+/// The type does not say whether the stream exists. On a real GPU a handle is a pointer, which libcuda follows:
+/// [`CudaDriver`](crate::driver::cuda::CudaDriver) documents which handles it accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
@@ -42,18 +42,152 @@ pub struct Handle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);
 
-/// Which private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n, 0)` and
-/// those of users `(0, n)`.
+/// The id of a private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n,
+/// 0)` and those of users `(0, n)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// No private pool: memory that serves everyone.
+    /// No private pool: memory that serves every request.
     pub const NONE: Self = Self(0, 0);
 }
 
 impl fmt::Display for PoolId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({}, {})", self.0, self.1)
+    }
+}
+
+/// The two kinds of requests, which never share a pool: up to 1 MiB, and larger ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Large = 0,
+    Small = 1,
+}
+
+impl Class {
+    /// Both classes, large first.
+    pub(crate) const ALL: [Self; 2] = [Self::Large, Self::Small];
+
+    /// Returns the class of small requests, or of large ones.
+    pub(crate) fn of(small: bool) -> Self {
+        if small { Self::Small } else { Self::Large }
+    }
+}
+
+/// The index of one of the heap's pools. A stream has a pair of them: one for large requests, one for small ones. So
+/// has each stream of a private pool, and so has idle memory.
+///
+/// ```text
+/// bit 31 … 1   the number of the pair
+/// bit 0        0 large, 1 small
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PoolIndex(u32);
+
+impl PoolIndex {
+    /// The large pool of the default stream.
+    pub(crate) const DEFAULT: Self = Self(0);
+
+    /// The large pool of a pair.
+    pub(crate) const fn of_pair(number: usize) -> Self {
+        Self((number as u32) << 1)
+    }
+
+    /// Returns the pool of large requests of its pair.
+    pub(crate) const fn large(self) -> Self {
+        Self(self.0 & !1)
+    }
+
+    /// Returns the pool of small requests of its pair.
+    pub(crate) const fn small(self) -> Self {
+        Self(self.0 | 1)
+    }
+
+    /// Returns the pool of that class of its pair.
+    pub(crate) const fn of(self, class: Class) -> Self {
+        Self(self.large().0 | class as u32)
+    }
+
+    /// Returns whether the pool serves small requests.
+    pub(crate) const fn is_small(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// Returns the class of the requests that the pool serves.
+    pub(crate) const fn class(self) -> Class {
+        if self.is_small() { Class::Small } else { Class::Large }
+    }
+
+    /// Returns the number of its pair, which indexes tables of streams.
+    pub(crate) const fn stream(self) -> usize {
+        (self.0 >> 1) as usize
+    }
+
+    /// Returns its index in the table of pools.
+    pub(crate) const fn slot(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A block: an index into the table of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BlockId(pub(crate) u32);
+
+impl BlockId {
+    /// No block.
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    pub(crate) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
+
+    /// Returns the block, or `None` for [`Self::NONE`].
+    pub(crate) fn some(self) -> Option<Self> {
+        (self != Self::NONE).then_some(self)
+    }
+}
+
+/// A segment: an index into the table of segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SegmentId(pub(crate) u32);
+
+/// A view: an index into the table of views.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ViewId(pub(crate) u32);
+
+impl ViewId {
+    /// No view.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+/// A chunk: an index into the chunks at home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ChunkId(pub(crate) u32);
+
+impl ChunkId {
+    /// No chunk.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pools_of_a_stream_lie_side_by_side() {
+        let large = PoolIndex::of_pair(3);
+        assert_eq!((large.slot(), large.small().slot(), large.stream()), (6, 7, 3));
+        for pool in [large, large.small()] {
+            assert_eq!((pool.large(), pool.small(), pool.stream()), (large, large.small(), 3));
+            assert_eq!(pool.of(pool.class()), pool);
+        }
+        assert_eq!((large.class(), large.small().class()), (Class::Large, Class::Small));
+        assert!(large.small().is_small() && !large.is_small());
+        assert_eq!(PoolIndex::DEFAULT, PoolIndex::of_pair(0));
     }
 }

@@ -1,54 +1,47 @@
-//! A GPU memory allocator, and the simulated GPU that judges it.
+//! A GPU memory allocator, and a simulated GPU to test it on.
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
-//!   `stitch` joins free memory wherever it lies; the other two are PyTorch's, to compare with.
-//! - [`driver`]: what an allocator asks of a GPU. [`driver::sim::SimGpu`] simulates one, [`driver::cuda::CudaDriver`]
-//!   is a real one, which [`Allocator::cuda`] opens.
+//!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's, for comparison.
+//! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
+//!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens.
 //!
 //! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
 //!
-//! The README shows the command `seamalloc`, which compares strategies on traces; docs/design.md says how it all works.
+//! The README shows the command `seamalloc`, which compares strategies on traces. docs/ARCHITECTURE.md is the map of the
+//! code.
 //!
-//! The library does not print, exit or panic. Errors are values ([`Error`]), events go to `tracing`.
+//! The library does not print, exit or panic. Errors are values ([`Error`]); log events go to `tracing`.
 
 #![deny(unsafe_code)]
 
 mod allocator;
-mod blocks;
+mod backing;
 mod config;
-mod deferred;
+mod diagnose;
 pub mod driver;
 mod error;
-pub mod fragmentation;
-mod free_index;
 mod heap;
-mod home;
 mod ids;
 mod ipc;
 pub mod nearest;
-pub mod observer;
-mod pools;
-mod pressure;
-pub mod rounding;
-pub mod shortage;
-pub mod snapshot;
-mod source;
-mod stats;
+pub mod report;
+mod span;
 mod strategy;
+mod streams;
 pub mod units;
-mod views;
 
-pub use allocator::Allocator;
-pub use config::{Config, ConfigError, Sharing, StrategyKind};
+pub use allocator::{Allocator, CallbackId};
+pub use config::{Config, ConfigError, StrategyKind, StreamSharing, rounding};
 pub use error::{Error, Result};
-pub use fragmentation::Fragmentation;
+pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use ids::PoolId;
-pub use ipc::{IpcError, Shared};
-pub use pools::{PoolBlock, PoolStats, Route};
-pub use pressure::{CallbackId, MemoryPressure};
-pub use shortage::OutOfMemory;
-pub use source::{SegmentSource, Segments, SourceError};
-pub use stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
+pub use ipc::{IpcError, IpcHandle};
+pub use report::fragmentation::Fragmentation;
+pub use report::out_of_memory::OutOfMemory;
+pub use report::pool::{PoolBlock, PoolStats};
+pub use report::pressure::MemoryPressure;
+pub use report::stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
+pub use report::{fragmentation, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.
 #[cfg(doctest)]

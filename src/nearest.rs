@@ -1,6 +1,7 @@
-//! What a misspelt name may have meant.
+//! Suggestions for a misspelt name.
 
-/// The candidate that `name` begins, or else that takes the fewest edits, whatever the case; of none, the empty text.
+/// Returns the candidate that `name` begins, or else the one with the fewest edits, ignoring case; without candidates,
+/// the empty text.
 pub fn nearest(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> &'static str {
     let name = name.to_lowercase();
     let edits = |candidate: &&str| {
@@ -10,10 +11,11 @@ pub fn nearest(name: &str, candidates: impl IntoIterator<Item = &'static str>) -
     candidates.into_iter().min_by_key(edits).unwrap_or_default()
 }
 
-/// The candidate that a misspelt name may have meant: the one that it begins, or that takes few edits, whatever the case.
+/// Returns the candidate that a misspelt name may have meant: one that it begins, or that takes few edits, ignoring
+/// case.
 pub fn near(name: &str, candidates: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
     const NEAR: f64 = 0.6;
-    /// Letters that say which name was begun.
+    /// With fewer letters, a name is not taken for the beginning of another.
     const BEGINNING: usize = 3;
     let found = nearest(name, candidates);
     let likeness = strsim::normalized_damerau_levenshtein(&name.to_lowercase(), &found.to_lowercase());

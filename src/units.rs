@@ -1,6 +1,6 @@
 //! Sizes in bytes as people write them.
 //!
-//! Owns: reading `80GiB` and writing `1.50 GiB`. It knows nothing of what the sizes are for.
+//! Owns: reading `80GiB` and writing `1.50 GiB`. It does not know what the sizes are used for.
 
 /// The binary units, largest first.
 const BINARY_UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
@@ -24,7 +24,7 @@ const UNITS: [(&str, u64); 14] = [
     ("tb", 1_000_000_000_000),
 ];
 
-/// Digits after the point that are read; more cannot name a byte of any size below 2^64 in a decimal unit.
+/// Digits after the point that are read; more cannot matter for any size below 2^64 in a decimal unit.
 const MAX_FRACTION_DIGITS: usize = 18;
 
 /// A text that is not a size.
@@ -84,7 +84,7 @@ fn parse(text: &str) -> Result<u64, &'static str> {
     u64::try_from(bytes).map_err(|_| TOO_LARGE)
 }
 
-/// A size for people: `1.50 GiB`, `512 B`.
+/// Returns a size as people read it: `1.50 GiB`, `512 B`.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {
     for (name, unit) in BINARY_UNITS {
@@ -96,7 +96,8 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A size without loss, in the largest unit that divides it: `80GiB`, `150109880320`. [`parse_bytes`] reads it back.
+/// Returns a size without loss, in the largest unit that divides it: `80GiB`, `150109880320`. [`parse_bytes`] reads it
+/// back.
 #[must_use]
 pub fn format_bytes_exactly(bytes: u64) -> String {
     for (name, unit) in BINARY_UNITS {

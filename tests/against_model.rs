@@ -229,6 +229,9 @@ proptest! {
     }
 }
 
+/// Operations of a long run. Fewer where each of them checks all tables.
+const LONG: usize = if cfg!(feature = "paranoid") { 8_000 } else { 20_000 };
+
 /// Operations out of one seed. Without shrinking a cheap generator will do.
 fn seeded(seed: u8, count: usize) -> Vec<Op> {
     let rng = TestRng::from_seed(RngAlgorithm::XorShift, &[seed; 16]);
@@ -253,13 +256,13 @@ fn long_runs(cases: &[(&str, u64)], ops: &[Op], steps: &[Step]) {
 #[test]
 fn long_runs_of_the_native_allocator() {
     let steps = [Step::CollectGarbage, Step::ReleaseOne, Step::ReleaseSeveral, Step::ReleaseCached, Step::OutOfMemory];
-    long_runs(&CASES[..9], &seeded(1, 20_000), &steps);
+    long_runs(&CASES[..9], &seeded(1, LONG), &steps);
 }
 
 #[test]
 fn long_runs_of_expandable_segments() {
     let steps = [Step::PassOverEdge, Step::ReleaseCached, Step::OutOfMemory];
-    long_runs(&CASES[9..], &seeded(2, 20_000), &steps);
+    long_runs(&CASES[9..], &seeded(2, LONG), &steps);
 }
 
 #[test]

@@ -1,107 +1,12 @@
-//! What an allocator asks of a device beside memory: access for other devices, memory that can be exported, and typed errors
-//! once the context is lost.
+//! Devices that are not there.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
-use seamalloc::driver::{Call, Driver, Status, StreamId};
-use seamalloc::{Allocator, Config, Error, StrategyKind};
-use std::sync::Arc;
-
-const MIB: u64 = 1 << 20;
-const A: StreamId = StreamId(0xa0);
-const B: StreamId = StreamId(0xb0);
-const PEER: u32 = 3;
-
-fn device() -> Arc<SimGpu> {
-    Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap())
-}
-
-fn on(gpu: &Arc<SimGpu>, strategy: StrategyKind) -> Allocator {
-    Allocator::new(Arc::clone(gpu) as Arc<dyn Driver>, Config::with_strategy(strategy)).unwrap()
-}
-
-/// Small and large blocks, and with strategies that stitch a stitched one.
-fn blocks(allocator: &Allocator) -> Vec<Range> {
-    let allocate = |size| Range { address: allocator.allocate(size, A).unwrap(), size };
-    let mut blocks: Vec<Range> = [1000, 40 * MIB, 2 * MIB, 40 * MIB, 2 * MIB].map(allocate).into();
-    for at in [3, 1] {
-        allocator.free(blocks.remove(at).address).unwrap();
-    }
-    blocks.push(allocate(70 * MIB));
-    blocks
-}
-
-#[test]
-fn a_peer_can_use_every_block_whenever_it_was_enabled() {
-    for strategy in StrategyKind::ALL {
-        let gpu = device();
-        gpu.connect_peer(PEER);
-        let allocator = on(&gpu, strategy);
-        let before = blocks(&allocator);
-        assert!(before.iter().all(|block| !gpu.can_peer_use(PEER, *block)), "{strategy}");
-        allocator.enable_peer_access(PEER).unwrap();
-        let after = blocks(&allocator);
-        for block in before.iter().chain(&after) {
-            assert!(gpu.can_peer_use(PEER, *block), "{strategy}: {block}");
-            assert!(!gpu.can_peer_use(PEER + 1, *block), "{strategy}: {block}");
-        }
-    }
-}
-
-#[test]
-fn a_peer_that_is_refused_has_nothing_then_or_later() {
-    for strategy in StrategyKind::ALL {
-        let gpu = device();
-        let allocator = on(&gpu, strategy);
-        let before = blocks(&allocator);
-        let error = allocator.enable_peer_access(PEER).unwrap_err();
-        assert!(matches!(&error, Error::Driver(error) if error.status == Status::PEER_ACCESS_UNSUPPORTED), "{error}");
-        gpu.connect_peer(PEER);
-        gpu.fail_nth(Call::EnablePeer, 1, Status::OUT_OF_MEMORY);
-        allocator.enable_peer_access(PEER).unwrap_err();
-        for block in before.iter().chain(&blocks(&allocator)) {
-            assert!(!gpu.can_peer_use(PEER, *block), "{strategy}: {block}");
-        }
-        allocator.check().unwrap();
-    }
-}
+use seamalloc::{Allocator, Config, Error};
 
 #[test]
 fn a_device_that_is_not_there_is_a_typed_error() {
     // SAFETY: there is no such device, so no stream is ever named.
     let error = unsafe { Allocator::cuda(u32::MAX, Config::default()) }.err().unwrap();
     assert!(matches!(error, Error::Device(_)), "{error}");
-}
-
-#[test]
-fn a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean() {
-    for strategy in StrategyKind::ALL {
-        let gpu = device();
-        let allocator = on(&gpu, strategy);
-        let [kept, shared, waiting] = [30, 20, 10].map(|size| allocator.allocate(size * MIB, A).unwrap());
-        allocator.record_stream(shared, B).unwrap();
-        allocator.record_stream(waiting, B).unwrap();
-        gpu.hold(B);
-        allocator.free(waiting).unwrap();
-        gpu.lose_context(Status::ILLEGAL_ADDRESS);
-
-        let lost = |error: Error| assert!(error.is_context_lost(), "{strategy}: {error}");
-        lost(allocator.allocate(200 * MIB, A).unwrap_err());
-        lost(allocator.allocate(200 * MIB, StreamId(0xc0)).unwrap_err());
-        lost(allocator.free(shared).unwrap_err());
-        lost(allocator.empty_cache().unwrap_err());
-        lost(allocator.trim(u64::MAX).unwrap_err());
-        lost(allocator.forget_stream(A).unwrap_err());
-        lost(allocator.enable_peer_access(PEER).unwrap_err());
-        // What needs no driver works on.
-        allocator.free(kept).unwrap();
-        allocator.check().unwrap();
-        assert_eq!(
-            allocator.stats().allocated_bytes.all.current,
-            20 * MIB,
-            "{strategy}: what could not be freed is live"
-        );
-        drop(allocator);
-    }
 }

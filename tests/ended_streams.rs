@@ -1,121 +1,21 @@
-//! Streams that end, and handles that come again: memory is not given out before a stream that is no more has passed, no
-//! call names one, and nothing stays behind.
+//! Streams that end without a word, while others want their memory. What each strategy does with streams that end is in
+//! `contract/ended_streams.rs`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-mod random;
+mod long_kernels;
 mod simulated;
 
-use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
-use seamalloc::driver::{Call, Driver, Status, StreamId};
-use seamalloc::{Allocator, Config, Error, Route, Sharing, StrategyKind};
-use std::sync::Arc;
+use long_kernels::{A, B, LONG, clean, use_long};
+use seamalloc::{Config, StreamSharing};
 
 const DEVICE: &str = "sim:h200,capacity=1GiB";
 const MIB: u64 = 1 << 20;
-const A: StreamId = StreamId(0xa0);
-const B: StreamId = StreamId(0xb0);
-/// How long a kernel runs, in nanoseconds: longer than all driver calls of a test.
-const LONG: u64 = 1 << 40;
 
-fn on(strategy: StrategyKind) -> (Arc<SimGpu>, Allocator) {
-    simulated::on(DEVICE, Config::with_strategy(strategy))
-}
-
-/// Allocates on a stream, and gives it a kernel that uses the memory for a long time.
-fn use_long(gpu: &SimGpu, allocator: &Allocator, size: u64, stream: StreamId) -> u64 {
-    let address = allocator.allocate(size, stream).unwrap();
-    gpu.launch(stream, &[Range { address, size }], LONG).unwrap();
-    address
-}
-
-fn clean(gpu: &Arc<SimGpu>, allocator: Allocator) {
-    allocator.check().unwrap();
-    drop(allocator);
-    assert_eq!(gpu.faults(), []);
-    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
-}
-
+/// Nobody told the allocator, but the driver numbers its streams: no event of the new one says that the old one has passed.
 #[test]
-fn memory_of_a_forgotten_stream_serves_others_once_it_has_passed() {
-    for strategy in StrategyKind::ALL {
-        let (gpu, allocator) = on(strategy);
-        let old = use_long(&gpu, &allocator, 600 * MIB, A);
-        allocator.free(old).unwrap();
-        allocator.forget_stream(A).unwrap();
-        gpu.destroy_stream(A);
-        assert!(gpu.now_ns() >= LONG, "{strategy}: it waited");
-        let before = gpu.call_stats();
-        // There is room for one of them only.
-        let new = allocator.allocate(600 * MIB, B).unwrap();
-        if strategy == StrategyKind::Stitch {
-            assert_eq!(new, old);
-            assert_eq!(gpu.call_stats().since(&before).get(Call::Create).count, 0);
-        }
-        allocator.free(new).unwrap();
-        clean(&gpu, allocator);
-    }
-}
-
-#[test]
-fn what_is_live_outlives_its_stream() {
-    for strategy in StrategyKind::ALL {
-        let (gpu, allocator) = on(strategy);
-        let live = use_long(&gpu, &allocator, 300 * MIB, A);
-        let small = use_long(&gpu, &allocator, 1000, A);
-        // One that B uses on, and one of B that A has used.
-        allocator.record_stream(live, B).unwrap();
-        let other = allocator.allocate(300 * MIB, B).unwrap();
-        allocator.record_stream(other, A).unwrap();
-        allocator.forget_stream(A).unwrap();
-        gpu.destroy_stream(A);
-        let held = gpu.hold(B);
-        for address in [live, small, other] {
-            allocator.free(address).unwrap();
-        }
-        allocator.check().unwrap();
-        assert_eq!(allocator.stats().active_bytes.all.current, 300 * MIB, "{strategy}: `live` waits for B alone");
-        gpu.finish_hold(held);
-        allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved(), 0, "{strategy}");
-        clean(&gpu, allocator);
-    }
-}
-
-#[test]
-fn a_handle_that_comes_again_is_another_stream() {
-    for strategy in StrategyKind::ALL {
-        let (gpu, allocator) = on(strategy);
-        let live = use_long(&gpu, &allocator, 200 * MIB, A);
-        let freed = use_long(&gpu, &allocator, 200 * MIB, A);
-        allocator.free(freed).unwrap();
-        allocator.forget_stream(A).unwrap();
-        gpu.replace_stream(A);
-        // The new stream uses what the old one left alive: named, or it would not be waited for.
-        allocator.record_stream(live, A).unwrap();
-        gpu.launch(A, &[Range { address: live, size: 200 * MIB }], LONG).unwrap();
-        allocator.free(live).unwrap();
-        assert_eq!(allocator.stats().active_bytes.all.current, 200 * MIB, "{strategy}");
-        let again = use_long(&gpu, &allocator, 200 * MIB, A);
-        allocator.free(again).unwrap();
-        clean(&gpu, allocator);
-    }
-}
-
-/// Nobody told the allocator, but the driver numbers its streams.
-#[test]
-fn a_stream_that_was_replaced_unnoticed_is_waited_for() {
-    for strategy in StrategyKind::ALL {
-        let (gpu, allocator) = on(strategy);
-        let old = use_long(&gpu, &allocator, 200 * MIB, A);
-        allocator.free(old).unwrap();
-        gpu.replace_stream(A);
-        assert_eq!(allocator.trim(u64::MAX), Ok(200 * MIB), "{strategy}");
-        assert!(gpu.now_ns() >= LONG, "{strategy}");
-        clean(&gpu, allocator);
-    }
-    // Another stream asks for its memory: no event of the new one says that the old one has passed.
-    for sharing in [Sharing::Completed, Sharing::Wait] {
+fn a_stream_that_was_replaced_unnoticed_is_waited_for_before_another_has_its_memory() {
+    for sharing in [StreamSharing::Completed, StreamSharing::Wait] {
         let config = Config { sharing, memory_limit: Some(600 * MIB), ..Config::default() };
         let (gpu, allocator) = simulated::on(DEVICE, config);
         let rest = allocator.allocate(580 * MIB, B).unwrap();
@@ -129,50 +29,10 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for() {
     }
 }
 
-#[test]
-fn no_stream_is_forgotten_in_a_capture() {
-    let (gpu, allocator) = on(StrategyKind::Stitch);
-    let address = allocator.allocate(10 * MIB, A).unwrap();
-    let pool = allocator.create_pool();
-    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
-    gpu.begin_capture(B, CaptureMode::Global).unwrap();
-    let error = allocator.forget_stream(A).unwrap_err();
-    assert!(matches!(&error, Error::Driver(error) if error.status == Status::STREAM_CAPTURE_UNSUPPORTED), "{error}");
-    gpu.end_capture(B).unwrap();
-    allocator.end_allocate_to_pool(pool).unwrap();
-    allocator.forget_stream(A).unwrap();
-    gpu.destroy_stream(A);
-    allocator.free(address).unwrap();
-    allocator.release_pool(pool).unwrap();
-    allocator.forget_stream(StreamId::DEFAULT).unwrap();
-    clean(&gpu, allocator);
-}
-
-#[test]
-fn a_stream_of_a_private_pool_ends_too() {
-    for strategy in StrategyKind::ALL {
-        let (gpu, allocator) = on(strategy);
-        let pool = allocator.create_pool();
-        let [freed, live] = [100 * MIB, 50 * MIB].map(|size| allocator.allocate_in(pool, size, A).unwrap());
-        gpu.launch(A, &[Range { address: freed, size: 100 * MIB }], LONG).unwrap();
-        allocator.free(freed).unwrap();
-        allocator.forget_stream(A).unwrap();
-        gpu.destroy_stream(A);
-        allocator.free(live).unwrap();
-        // Begins without a wait for a stream that is no more.
-        allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
-        allocator.end_allocate_to_pool(pool).unwrap();
-        allocator.release_pool(pool).unwrap();
-        allocator.empty_cache().unwrap();
-        assert_eq!(allocator.reserved(), 0, "{strategy}");
-        clean(&gpu, allocator);
-    }
-}
-
 /// A stream that was destroyed and not forgotten: an error that names it, and forgetting it helps still.
 #[test]
 fn a_stream_that_is_gone_can_be_forgotten_late() {
-    let (gpu, allocator) = on(StrategyKind::Stitch);
+    let (gpu, allocator) = simulated::on(DEVICE, Config::default());
     let rest = allocator.allocate(1004 * MIB, B).unwrap();
     let old = use_long(&gpu, &allocator, 20 * MIB, A);
     allocator.free(old).unwrap();
@@ -184,62 +44,4 @@ fn a_stream_that_is_gone_can_be_forgotten_late() {
     let new = allocator.allocate(20 * MIB, B).unwrap();
     [rest, new].into_iter().for_each(|address| allocator.free(address).unwrap());
     clean(&gpu, allocator);
-}
-
-/// Programs that make and destroy streams all the time, with kernels on all memory.
-#[test]
-fn random_programs_never_name_a_stream_that_is_gone() {
-    for strategy in StrategyKind::ALL {
-        for seed in 0..6 {
-            let mut rng = random::Random(seed);
-            let (gpu, allocator) = on(strategy);
-            let mut exists = [true; 6];
-            let mut live: Vec<(u64, u64)> = Vec::new();
-            for _ in 0..600 {
-                let at = rng.below(6) as usize;
-                let stream = StreamId(0x100 + at as u64);
-                match rng.below(16) {
-                    0 if exists[at] => {
-                        allocator.forget_stream(stream).unwrap();
-                        gpu.destroy_stream(stream);
-                        exists[at] = false;
-                    }
-                    // Streams that `record_stream` names are not told apart.
-                    1 if exists[at] && at < 3 => gpu.replace_stream(stream),
-                    2 => drop(allocator.trim(rng.below(64 * MIB)).unwrap()),
-                    3 => gpu.advance(rng.below(1_000_000)),
-                    4..8 if !live.is_empty() => {
-                        let (address, _) = live.swap_remove(rng.below(live.len() as u64) as usize);
-                        allocator.free(address).unwrap();
-                    }
-                    8 if exists[at] && at >= 3 && !live.is_empty() => {
-                        let (address, size) = live[rng.below(live.len() as u64) as usize];
-                        allocator.record_stream(address, stream).unwrap();
-                        gpu.launch(stream, &[Range { address, size }], rng.below(1_000_000)).unwrap();
-                    }
-                    _ => {
-                        if !exists[at] {
-                            gpu.replace_stream(stream);
-                            exists[at] = true;
-                        }
-                        let size = 1 + rng.below(40 * MIB);
-                        match allocator.allocate(size, stream) {
-                            Ok(address) => {
-                                gpu.launch(stream, &[Range { address, size }], rng.below(1_000_000)).unwrap();
-                                live.push((address, size));
-                            }
-                            Err(error) => assert!(error.is_out_of_memory(), "{strategy}, seed {seed}: {error}"),
-                        }
-                    }
-                }
-                allocator.check().unwrap();
-            }
-            for (address, _) in live {
-                allocator.free(address).unwrap();
-            }
-            allocator.empty_cache().unwrap();
-            assert_eq!(allocator.reserved(), 0, "{strategy}, seed {seed}");
-            clean(&gpu, allocator);
-        }
-    }
 }

@@ -1,11 +1,12 @@
 //! What the allocator's tables take does not grow, however long a program runs: the program of the example `endurance`, in
-//! small.
+//! small. The checks of the feature `paranoid` take memory of their own, and are left out.
 
+#![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic fails the test")]
 
-mod around;
 #[path = "../examples/endurance/heap.rs"]
 mod heap;
+mod instrumented;
 #[path = "../examples/endurance/program.rs"]
 mod program;
 mod random;

@@ -24,7 +24,8 @@ use seamalloc::{Config, StrategyKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-const OPERATIONS: u64 = 5_000;
+/// Fewer where each of them checks all tables.
+const OPERATIONS: u64 = if cfg!(feature = "paranoid") { 3_000 } else { 5_000 };
 /// A mistake shows within a second, in most runs; without it the test fails in the end.
 const LONG: Duration = Duration::from_secs(100);
 

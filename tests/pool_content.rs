@@ -15,7 +15,7 @@ mod simulated;
 use physical::Taken;
 use random::Random;
 use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
-use seamalloc::driver::{Call, Driver, DriverResult, EventId, Status, StreamId};
+use seamalloc::driver::{Call, DriverResult, EventId, Events, Status, StreamCapture, StreamId};
 use seamalloc::{Allocator, Config, Error, PoolId, Route, StrategyKind};
 use std::sync::Arc;
 
@@ -275,7 +275,7 @@ impl Program {
         }
         let block = self.live.swap_remove(at);
         assert_eq!(self.gpu.physical(block.range), block.pieces, "a live block's memory stays where it is");
-        self.taken.give_back(&block.pieces);
+        self.taken.release(&block.pieces);
     }
 
     /// A pool to use: a new one, or one more use of an old one.

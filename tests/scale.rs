@@ -1,6 +1,7 @@
 //! Cost follows need: what the driver does grows with the requests that miss and the chunks that they need, on patterns made
-//! to break this.
+//! to break this. The checks of the feature `paranoid` cost what there is, and are left out.
 
+#![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use seamalloc::driver::sim::{Range, SimConfig, SimGpu};

@@ -5,8 +5,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "sharing/blocks.rs"]
+mod blocks;
 mod simulated;
 
+use blocks::blocks;
 use seamalloc::driver::sim::{Piece, Range, SimGpu};
 use seamalloc::driver::{Call, CaptureMode, Driver, Status, StreamId};
 use seamalloc::{Allocator, Config, Error, IpcError, Route, StrategyKind};
@@ -19,18 +22,6 @@ const DEVICE: &str = "sim:h200,capacity=1GiB";
 
 fn of(kind: StrategyKind) -> (Arc<SimGpu>, Allocator) {
     simulated::on(DEVICE, Config::with_strategy(kind))
-}
-
-/// Live blocks of many sizes between free ones; with the strategies that stitch, one of them lies in a view.
-fn blocks(allocator: &Allocator) -> Vec<u64> {
-    let sizes = [700, 3 * MIB, 20 * MIB, 33 * MIB, 21 * MIB, 5 * MIB, 40 * MIB, 2 * MIB + 512];
-    let mut live: Vec<u64> = sizes.iter().map(|size| allocator.allocate(*size, A).unwrap()).collect();
-    for index in [6, 4, 2] {
-        allocator.free(live.remove(index)).unwrap();
-    }
-    live.push(allocator.allocate(70 * MIB, A).unwrap());
-    live.push(allocator.allocate(MIB, A).unwrap());
-    live
 }
 
 fn behind(gpu: &SimGpu, address: u64, size: u64) -> Vec<Piece> {
@@ -59,32 +50,6 @@ fn what_is_opened_is_the_memory_that_was_shared() {
         assert_eq!(receiver.reserved(), 0, "memory of others is not held");
         assert_eq!(gpu.faults(), []);
         allocator.check().unwrap();
-    }
-}
-
-#[test]
-fn another_gpu_gets_it_and_gives_all_back() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = of(kind);
-        let (other, receiver) = of(kind);
-        let live = blocks(&allocator);
-        let shared: Vec<_> = live.iter().map(|address| allocator.share(*address).unwrap()).collect();
-        let opened: Vec<_> = shared.iter().map(|shared| receiver.open_shared(&shared.handle).unwrap()).collect();
-        for ((address, shared), opened) in live.iter().zip(&shared).zip(&opened) {
-            let range = Range { address: opened + shared.offset, size: allocator.size_of(*address).unwrap() };
-            other.launch(StreamId(3), &[range], 1_000).unwrap();
-        }
-        assert_eq!((other.leaks().bytes, receiver.reserved()), (0, 0), "{kind:?}");
-        opened.iter().for_each(|opened| receiver.close_shared(*opened).unwrap());
-        for opened in opened {
-            let error = receiver.close_shared(opened).unwrap_err();
-            assert_eq!(error, Error::Ipc(IpcError::NotOpen { address: opened }));
-        }
-        assert!(other.leaks().is_empty(), "{kind:?}: {}", other.leaks());
-        assert_eq!(other.faults(), [], "nothing was unmapped while a kernel used it");
-        live.into_iter().for_each(|address| allocator.free(address).unwrap());
-        drop(allocator);
-        assert!(gpu.leaks().is_empty(), "{kind:?}: {}", gpu.leaks());
     }
 }
 

@@ -3,144 +3,23 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod random;
+#[path = "shortage/script.rs"]
+mod script;
 mod simulated;
 
 use random::Random;
-use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
+use script::Step::{self, Allocate, EmptyCache, Finish, Free, Use};
+use script::{Run, advised, balanced, follow};
 use seamalloc::driver::{Call, Status, StreamId};
-use seamalloc::fragmentation::Owner;
-use seamalloc::shortage::{Advice, Cause, Limit};
-use seamalloc::{Allocator, Config, Error, Fragmentation, OutOfMemory, Route, StrategyKind};
-use std::sync::Arc;
+use seamalloc::out_of_memory::{Advice, Cause};
+use seamalloc::{Error, Fragmentation, OutOfMemory, StrategyKind};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(7);
-const READER: StreamId = StreamId(9);
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Allocate(u64, StreamId),
-    /// The nth allocation of the script.
-    Free(usize),
-    /// Another stream uses the nth allocation, and is busy.
-    Use(usize),
-    /// It has finished with the oldest of them.
-    Finish,
-    EmptyCache,
-}
-use Step::{Allocate, EmptyCache, Finish, Free, Use};
-
-/// A script on its way through an allocator.
-struct Run {
-    gpu: Arc<SimGpu>,
-    allocator: Allocator,
-    addresses: Vec<u64>,
-}
-
-impl Run {
-    fn on(device: &str, options: &str) -> Self {
-        let (gpu, allocator) = simulated::on(device, Config::parse(options).unwrap());
-        Self { gpu, allocator, addresses: Vec::new() }
-    }
-
-    fn step(&mut self, step: Step) -> Result<(), Error> {
-        match step {
-            Allocate(size, stream) => self.addresses.push(self.allocator.allocate(size, stream)?),
-            Free(nth) => self.allocator.free(self.addresses[nth])?,
-            Use(nth) => {
-                self.allocator.record_stream(self.addresses[nth], READER)?;
-                self.gpu.hold(READER);
-            }
-            Finish => drop(self.gpu.finish(READER)),
-            EmptyCache => drop(self.allocator.empty_cache()?),
-        }
-        Ok(())
-    }
-
-    /// All of a script but its last step succeeds; the last runs out of memory.
-    fn short(device: &str, options: &str, script: &[Step]) -> (Self, Box<OutOfMemory>) {
-        let mut run = Self::on(device, options);
-        let (last, before) = script.split_last().unwrap();
-        before.iter().for_each(|step| run.step(*step).unwrap());
-        match run.step(*last) {
-            Err(Error::OutOfMemory(report)) => (run, report),
-            other => panic!("{options} on {device}: {other:?}"),
-        }
-    }
-
-    /// All of a script succeeds. `false` where a step before the last runs out of memory: what was there before it lies
-    /// otherwise under other options, and near the edge that may be worse.
-    fn all(device: &str, options: &str, script: &[Step]) -> bool {
-        let mut run = Self::on(device, options);
-        for (nth, step) in script.iter().enumerate() {
-            match run.step(*step) {
-                Ok(()) => {}
-                Err(Error::OutOfMemory(_)) if nth + 1 < script.len() => return false,
-                Err(error) => panic!("{options} on {device}, step {nth}, {step:?}: {error}"),
-            }
-        }
-        true
-    }
-}
-
-fn balanced(memory: &Fragmentation) {
-    let pools: u64 = memory.pools.iter().map(|pool| pool.free).sum();
-    assert_eq!(memory.free, pools, "{memory:?}");
-    assert_eq!(memory.reserved, memory.allocated + memory.pending + memory.free + memory.unsettled, "{memory:?}");
-    assert!(memory.requested <= memory.allocated + memory.pending);
-    assert!(memory.stranded() <= memory.free && memory.landlocked_bytes <= memory.partly_free_bytes);
-    assert!(memory.partly_free_chunks <= memory.chunks && memory.partly_free_bytes <= memory.free);
-    for pool in &memory.pools {
-        assert!(pool.largest <= pool.free && pool.free <= pool.ranges * pool.largest && pool.ranges > 0, "{pool:?}");
-        assert!(pool.stranded <= pool.free && !(pool.owner == Owner::Everyone && pool.stranded > 0), "{pool:?}");
-    }
-    for stream in &memory.streams {
-        assert!(stream.largest <= stream.reachable && stream.reachable <= memory.free, "{stream:?} of {memory:?}");
-    }
-    assert!((0.0..=1.0).contains(&memory.external_after_stitching()) && memory.external() <= 1.0);
-    assert!(memory.external_after_stitching() <= memory.external());
-}
-
-/// Follows a piece of advice after a script whose last step failed: that step must succeed now. `false` where another
-/// one fails before it.
-fn follow(advice: Advice, run: Run, device: &str, options: &str, script: &[Step]) -> bool {
-    let Some(Allocate(size, stream)) = script.last().copied() else { panic!("only requests run out of memory") };
-    let again = |option: &str| Run::all(device, format!("{options},{option}").trim_start_matches(','), script);
-    match advice {
-        Advice::ShareStreams { .. } => again("sharing:wait"),
-        Advice::MoreViews { views, mappings, address_space } => {
-            let views = views.map(|to| format!("max_views:{to}"));
-            let mappings = mappings.map(|to| format!("max_view_mappings:{to}"));
-            let addresses = address_space.map(|to| format!("max_view_address_space:{to}"));
-            again(&[views, mappings, addresses].into_iter().flatten().collect::<Vec<_>>().join(","))
-        }
-        Advice::Stitch { chunk_size: None } => again("strategy:stitch"),
-        Advice::Stitch { chunk_size: Some(size) } => again(&format!("strategy:stitch,chunk_size_mb:{}", size / MIB)),
-        Advice::RaiseLimit { limit, to, total } => {
-            if limit != Limit::Bytes {
-                run.allocator.set_memory_fraction(Advice::fraction(to, total)).unwrap();
-            }
-            if limit != Limit::Fraction {
-                run.allocator.set_memory_limit(Some(to)).unwrap();
-            }
-            run.allocator.allocate(size, stream).unwrap();
-            true
-        }
-        Advice::AskLess { missing, at_most } => {
-            assert!(at_most < size && (missing > 0 || at_most > 0), "{advice:?}");
-            let met = run.allocator.allocate(at_most, stream);
-            met.unwrap_or_else(|error| panic!("{options}: {advice:?}: {error}"));
-            true
-        }
-        other => panic!("no test follows {other:?}"),
-    }
-}
-
-fn advised(report: &OutOfMemory, wanted: fn(&Advice) -> bool) -> Advice {
-    *report.advice.iter().find(|advice| wanted(advice)).unwrap_or_else(|| panic!("{report}"))
-}
+/// Random programs under each of the options.
+const SEEDS: u64 = 25;
 
 /// Blocks in a row, of which every other one is freed: holes that no large request fits.
 fn comb(count: usize, size: u64) -> Vec<Step> {
@@ -182,37 +61,6 @@ fn holes_apart_are_joined_by_the_strategy_that_joins() {
         let advice = advised(&report, |advice| matches!(advice, Advice::Stitch { .. }));
         assert_eq!(small, advice != Advice::Stitch { chunk_size: None }, "{report}");
         assert!(follow(advice, run, device, options, script));
-    }
-}
-
-#[test]
-fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do() {
-    for kind in StrategyKind::ALL {
-        let script = [Allocate(60 * MIB, MAIN), Allocate(50 * MIB, MAIN)];
-        let device = "sim:h200,capacity=400MiB";
-        for (options, bound) in [
-            ("per_process_memory_fraction:0.25", Limit::Fraction),
-            ("memory_limit:100MiB", Limit::Bytes),
-            ("memory_limit:300MiB,per_process_memory_fraction:0.25", Limit::Fraction),
-            ("memory_limit:100MiB,per_process_memory_fraction:0.9", Limit::Bytes),
-            ("memory_limit:104MiB,per_process_memory_fraction:0.25", Limit::Both),
-        ] {
-            let options = format!("strategy:{kind},{options}");
-            let (run, report) = Run::short(device, &options, &script);
-            assert_eq!(report.cause, Cause::TooLittle, "{report}");
-            assert_eq!(report.limit, Some(100 * MIB), "{report}");
-            let advice = advised(&report, |advice| matches!(advice, Advice::RaiseLimit { .. }));
-            let Advice::RaiseLimit { limit, .. } = advice else { panic!("{advice:?}") };
-            assert_eq!(limit, bound, "{options}: {report}");
-            let words = report.to_string();
-            assert_eq!(words.contains("per_process_memory_fraction:0."), bound != Limit::Bytes, "{words}");
-            assert_eq!(words.contains("memory_limit:1"), bound != Limit::Fraction, "{words}");
-            assert!(follow(advice, run, device, &options, &script));
-        }
-        // With nothing to spare on the device, a higher limit would not help, and is not advised.
-        let options = format!("strategy:{kind},per_process_memory_fraction:0.9");
-        let (_, report) = Run::short("sim:h200,capacity=100MiB", &options, &script);
-        assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::RaiseLimit { .. })), "{report}");
     }
 }
 
@@ -296,40 +144,6 @@ fn a_report_is_of_what_the_last_resort_has_left() {
 }
 
 #[test]
-fn what_others_hold_of_the_device_is_named_and_its_release_helps() {
-    for kind in StrategyKind::ALL {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=200MiB").unwrap()).unwrap());
-        let [other, allocator] =
-            [(); 2].map(|()| Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap());
-        let cached = other.allocate(120 * MIB, MAIN).unwrap();
-        other.free(cached).unwrap();
-        let Err(Error::OutOfMemory(report)) = allocator.allocate(150 * MIB, MAIN) else { panic!("it is not there") };
-        let advice = advised(&report, |advice| matches!(advice, Advice::FreeDevice { .. }));
-        let Advice::FreeDevice { missing, elsewhere } = advice else { panic!("{advice:?}") };
-        assert!(missing >= 70 * MIB && missing <= elsewhere && elsewhere == 120 * MIB, "{report}");
-        other.empty_cache().unwrap();
-        allocator.allocate(150 * MIB, MAIN).unwrap();
-    }
-}
-
-#[test]
-fn live_memory_that_is_too_much_is_said_so_and_how_much() {
-    for kind in StrategyKind::ALL {
-        let options = format!("strategy:{kind}");
-        let script = [Allocate(80 * MIB, MAIN), Allocate(40 * MIB, MAIN), Allocate(120 * MIB, MAIN)];
-        let (run, report) = Run::short("sim:h200,capacity=200MiB", &options, &script);
-        assert_eq!(report.cause, Cause::TooLittle);
-        let Advice::AskLess { missing, at_most } = advised(&report, |_| true) else { panic!("{report}") };
-        assert_eq!((report.advice.len(), missing, at_most), (1, 40 * MIB, 80 * MIB), "{report}");
-        assert!(report.to_string().contains("40.00 MiB less that is live"), "{report}");
-        assert!(report.to_string().contains("up to 80.00 MiB could be met now"), "{report}");
-        // With exactly so much less that is live, it is met.
-        run.allocator.free(run.addresses[1]).unwrap();
-        run.allocator.allocate(120 * MIB, MAIN).unwrap();
-    }
-}
-
-#[test]
 fn a_driver_that_does_not_say_what_is_free_is_not_guessed_at() {
     let mut run = Run::on("sim:h200,capacity=100MiB", "strategy:stitch");
     run.step(Allocate(60 * MIB, MAIN)).unwrap();
@@ -339,47 +153,8 @@ fn a_driver_that_does_not_say_what_is_free_is_not_guessed_at() {
     assert!(report.cause != Cause::TooLittle);
 }
 
-#[test]
-fn what_private_pools_keep_and_captures_forbid_is_said() {
-    for kind in StrategyKind::ALL {
-        let run = Run::on("sim:h200,capacity=200MiB", &format!("strategy:{kind}"));
-        let pool = run.allocator.create_pool();
-        run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE)).unwrap();
-        let kept = run.allocator.allocate(100 * MIB, SIDE).unwrap();
-        run.allocator.free(kept).unwrap();
-        run.allocator.end_allocate_to_pool(pool).unwrap();
-        let Err(Error::OutOfMemory(report)) = run.allocator.allocate(150 * MIB, MAIN) else { panic!("it is kept") };
-        assert_eq!((report.cause, report.free_in_private_pools), (Cause::PrivatePools, 100 * MIB), "{report}");
-        assert!(report.to_string().contains("100.00 MiB of it in other private pools"), "{report}");
-        assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 100 * MIB }], "{report}");
-        let memory = run.allocator.fragmentation();
-        balanced(&memory);
-        assert_eq!((memory.free_of(Owner::Pool(pool), false), memory.stranded()), (100 * MIB, 100 * MIB));
-        run.allocator.release_pool(pool).unwrap();
-        let large = run.allocator.allocate(150 * MIB, MAIN).unwrap();
-        // What the GPU has passed, `stitch` gives to a capture too.
-        run.gpu.hold(MAIN);
-        run.allocator.free(large).unwrap();
-
-        let pool = run.allocator.create_pool();
-        run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
-        run.gpu.begin_capture(SIDE, CaptureMode::Global).unwrap();
-        let Err(Error::OutOfMemory(report)) = run.allocator.allocate(180 * MIB, SIDE) else { panic!("it is cached") };
-        assert_eq!(report.cause, Cause::Capture, "{report}");
-        assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: report.device_free }], "{report}");
-        let met = run.allocator.allocate(report.device_free, SIDE).unwrap();
-        run.allocator.free(met).unwrap();
-        run.gpu.end_capture(SIDE).unwrap();
-        run.gpu.finish(MAIN);
-        run.allocator.end_allocate_to_pool(pool).unwrap();
-        balanced(&run.allocator.fragmentation());
-    }
-}
-
-/// Random operations: what is measured balances after each of them, and where memory runs out, all advice is true.
-#[test]
-fn figures_balance_and_advice_is_true_whatever_was_done() {
-    let (mut followed, mut lost) = ([0; 6], 0);
+/// Options under which random programs run until memory is short.
+fn cases() -> Vec<String> {
     let mut cases: Vec<String> = StrategyKind::ALL.map(|kind| format!("strategy:{kind}")).into();
     cases.extend(
         [
@@ -396,68 +171,130 @@ fn figures_balance_and_advice_is_true_whatever_was_done() {
         ]
         .map(str::to_owned),
     );
-    for (options, seed) in cases.iter().flat_map(|options| (0..25).map(move |seed| (options.as_str(), seed))) {
+    cases
+}
+
+/// A random program under one of the [`cases`].
+struct Program {
+    run: Run,
+    device: &'static str,
+    options: String,
+    random: Random,
+    script: Vec<Step>,
+    /// Which allocations of the script are live.
+    live: Vec<usize>,
+    /// Whether chunks are as large as they may be.
+    large: bool,
+}
+
+impl Program {
+    fn new(options: &str, seed: u64) -> Self {
         let large = options.contains("chunk_size_mb");
         let device = if large { "sim:h200,capacity=4GiB" } else { "sim:h200,capacity=700MiB" };
-        let mut random = Random(seed);
+        let script = if large { vec![Allocate(4 << 30, MAIN), Free(0)] } else { Vec::new() };
         let mut run = Run::on(device, options);
-        let (mut script, mut live) = (Vec::new(), Vec::new());
-        if large {
-            // So that chunks are as large as they may be.
-            script.extend([Allocate(4 << 30, MAIN), Free(0)]);
-            script.iter().for_each(|step| run.step(*step).unwrap());
-        }
-        for _ in 0..300 {
-            let step = match random.below(10) {
-                0..=5 => {
-                    let size = match random.below(8) {
-                        0 | 1 => 1 + random.below(300 * KIB),
-                        2..=4 => MIB + random.below(12 * MIB),
-                        5 | 6 => 8 * MIB + random.below(50 * MIB),
-                        _ => 40 * MIB + random.below(180 * MIB),
-                    };
-                    // Advice on views keeps a margin of 64 MiB, that is, of what only the ends of a view reach.
-                    let size = if large { size * 6 } else { size };
-                    Allocate(size, if random.below(3) == 0 { SIDE } else { MAIN })
-                }
-                9 if random.below(8) == 0 => EmptyCache,
-                9 if random.below(3) == 0 => Finish,
-                _ if live.is_empty() => continue,
-                8 if random.below(4) == 0 => Use(live[random.below(live.len() as u64) as usize]),
-                _ => Free(live.swap_remove(random.below(live.len() as u64) as usize)),
-            };
-            script.push(step);
-            let done = run.step(step);
-            balanced(&run.allocator.fragmentation());
-            match (step, done) {
-                (Allocate(..), Ok(())) => live.push(run.addresses.len() - 1),
-                (_, Ok(())) => {}
-                (_, Err(Error::OutOfMemory(report))) => {
-                    balanced(&report.memory);
-                    assert_ne!(report.cause, Cause::Refused, "{options}, seed {seed}: {report}");
-                    assert_eq!(report.memory, run.allocator.fragmentation(), "what it says is what there is");
-                    for advice in &report.advice {
-                        let kind = match advice {
-                            Advice::ShareStreams { .. } => 0,
-                            Advice::MoreViews { .. } => 1,
-                            Advice::Stitch { .. } => 2,
-                            Advice::RaiseLimit { .. } => 3,
-                            Advice::AskLess { .. } => 4,
-                            _ => 5,
-                        };
-                        followed[kind] += 1;
-                        // Each on an allocator of its own, brought to the same state.
-                        let (run, _) = Run::short(device, options, &script);
-                        lost += u32::from(!follow(*advice, run, device, options, &script));
-                    }
-                    break;
-                }
-                (_, Err(error)) => panic!("{options}, seed {seed}: {error}"),
+        script.iter().for_each(|step| run.step(*step).unwrap());
+        Self { run, device, options: options.to_owned(), random: Random(seed), script, live: Vec::new(), large }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random.below(limit)
+    }
+
+    fn any_live(&mut self) -> usize {
+        self.random.below(self.live.len() as u64) as usize
+    }
+
+    fn size(&mut self) -> u64 {
+        let size = match self.below(8) {
+            0 | 1 => 1 + self.below(300 * KIB),
+            2..=4 => MIB + self.below(12 * MIB),
+            5 | 6 => 8 * MIB + self.below(50 * MIB),
+            _ => 40 * MIB + self.below(180 * MIB),
+        };
+        // Advice on views keeps a margin of 64 MiB, that is, of what only the ends of a view reach.
+        if self.large { size * 6 } else { size }
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        Some(match self.below(10) {
+            0..=5 => {
+                let size = self.size();
+                Allocate(size, if self.below(3) == 0 { SIDE } else { MAIN })
             }
+            9 if self.below(8) == 0 => EmptyCache,
+            9 if self.below(3) == 0 => Finish,
+            _ if self.live.is_empty() => return None,
+            8 if self.below(4) == 0 => {
+                let at = self.any_live();
+                Use(self.live[at])
+            }
+            _ => {
+                let at = self.any_live();
+                Free(self.live.swap_remove(at))
+            }
+        })
+    }
+
+    /// Runs until memory is short, which some programs never are: `each` looks at what every step has left.
+    fn until_short(&mut self, each: impl Fn(&Run)) -> Option<Box<OutOfMemory>> {
+        for _ in 0..300 {
+            let Some(step) = self.next() else { continue };
+            self.script.push(step);
+            let done = self.run.step(step);
+            each(&self.run);
+            match (step, done) {
+                (Allocate(..), Ok(())) => self.live.push(self.run.addresses.len() - 1),
+                (_, Ok(())) => {}
+                (_, Err(Error::OutOfMemory(report))) => return Some(report),
+                (_, Err(error)) => panic!("{}: {error}", self.options),
+            }
+        }
+        None
+    }
+}
+
+/// Random operations: what is measured balances after each of them, and in the report of a shortage.
+#[test]
+fn figures_balance_whatever_was_done() {
+    for (options, seed) in cases().iter().flat_map(|options| (0..SEEDS).map(move |seed| (options, seed))) {
+        let mut program = Program::new(options, seed);
+        let short = program.until_short(|run| balanced(&run.allocator.fragmentation()));
+        if let Some(report) = short {
+            balanced(&report.memory);
+            assert_ne!(report.cause, Cause::Refused, "{options}, seed {seed}: {report}");
+            assert_eq!(report.memory, program.run.allocator.fragmentation(), "what it says is what there is");
+        }
+    }
+}
+
+/// The same operations: where memory runs out, whoever follows any of the advice is served.
+#[test]
+fn advice_is_true_whatever_was_done() {
+    let (mut followed, mut lost) = ([0; 6], 0);
+    for (options, seed) in cases().iter().flat_map(|options| (0..SEEDS).map(move |seed| (options, seed))) {
+        let mut program = Program::new(options, seed);
+        let Some(report) = program.until_short(|_| {}) else { continue };
+        for advice in &report.advice {
+            followed[number_of(advice)] += 1;
+            // Each on an allocator of its own, brought to the same state.
+            let (run, _) = Run::short(program.device, options, &program.script);
+            lost += u32::from(!follow(*advice, run, program.device, options, &program.script));
         }
     }
     // Since the last resort moves whole chunks, other bounds on views and shared streams are advised too seldom to be sure.
     assert!(followed[2..5].iter().all(|times| *times > 0) && lost * 50 < followed.iter().sum(), "{followed:?}, {lost}");
+}
+
+fn number_of(advice: &Advice) -> usize {
+    match advice {
+        Advice::ShareStreams { .. } => 0,
+        Advice::MoreViews { .. } => 1,
+        Advice::Stitch { .. } => 2,
+        Advice::RaiseLimit { .. } => 3,
+        Advice::AskLess { .. } => 4,
+        _ => 5,
+    }
 }
 
 /// What is said to be reachable is: a request of so much makes nothing grow, on every stream.

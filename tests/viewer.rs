@@ -10,7 +10,7 @@ mod viewer_rules;
 
 use random::Random;
 use seamalloc::driver::sim::{Range, SimGpu};
-use seamalloc::driver::{Driver, StreamId};
+use seamalloc::driver::{PlainMemory, StreamId};
 use seamalloc::observer::{Action, Event, Observer};
 use seamalloc::snapshot::Snapshot;
 use seamalloc::{Allocator, Config, PoolBlock, PoolId, Segments, StrategyKind};

@@ -7,12 +7,12 @@
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a benchmark prints, and one that cannot run should stop")]
 
-#[path = "../../tests/around/mod.rs"]
-mod around;
+#[path = "../../tests/instrumented/mod.rs"]
+mod instrumented;
 #[path = "../stage/mod.rs"]
 mod stage;
 
-use around::Around;
+use instrumented::Instrumented;
 use seamalloc::driver::Driver;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
@@ -191,7 +191,7 @@ fn misses(names: &[String]) {
             let clock = Arc::clone(&clock);
             move || Call(Instant::now(), Arc::clone(&clock))
         };
-        let driver: Arc<dyn Driver> = Arc::new(Around { gpu: Arc::clone(&gpu), begin });
+        let driver: Arc<dyn Driver> = Arc::new(Instrumented { gpu: Arc::clone(&gpu), begin });
         let allocator = Allocator::new(driver, Config::with_strategy(StrategyKind::Stitch)).expect("valid options");
         let mut taken = Vec::new();
         let mut simulated = 0;

@@ -29,6 +29,12 @@ pub(crate) enum Failure {
     Draw { path: PathBuf, error: String },
     #[error("cannot write to standard output: {0}")]
     Output(std::io::Error),
+    #[error("cannot read {path}: {error}; expected lines of `seamalloc stress --json`", path = .path.display())]
+    ReadRows { path: PathBuf, error: std::io::Error },
+    #[error("{place}: {found}; expected lines of `seamalloc stress --json`")]
+    NoRow { place: String, found: String },
+    #[error("{0} of {1} rows differ")]
+    Differ(usize, usize),
     #[error("{0} of {1} runs did not have enough memory")]
     OutOfMemory(usize, usize),
 }
@@ -43,6 +49,9 @@ impl Failure {
             | Self::NoSuchTrace { .. }
             | Self::Write { .. }
             | Self::Draw { .. }
+            | Self::ReadRows { .. }
+            | Self::NoRow { .. }
+            | Self::Differ(..)
             | Self::Output(_) => 1,
             Self::Usage(_) => USAGE,
             Self::OutOfMemory(..) => 3,

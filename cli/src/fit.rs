@@ -1,25 +1,18 @@
 //! `seamalloc fit`: the smallest memory on which each strategy still runs a trace.
 
-use crate::args::{Color, Device, TraceArgs};
+use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
-use crate::output::{self, Column, Output, gib};
+use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::source;
-use comfy_table::Cell;
+use crate::table::Table;
+use crate::values::Device;
 use seamalloc::units::format_bytes_exactly;
 use seamalloc_trace::Trace;
+use seamalloc_trace::columns::{Cell, gib};
 use seamalloc_trace::fit::{FitReport, LARGEST, fit};
 use seamalloc_trace::replay::ReplayOptions;
-
-const COLUMNS: [Column; 7] = [
-    Column::text("trace"),
-    Column::text("strategy"),
-    Column::figure("live\nGiB"),
-    Column::figure("smallest\nGiB"),
-    Column::figure("above\nlive"),
-    Column::figure("reserved GiB\nwhere plenty"),
-    Column::figure("tries").spare(1),
-];
+use serde_json::{Map, Value};
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     let Device::Sim(device) = &args.run.device else {
@@ -32,7 +25,7 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     }
     let traces = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
-    let mut table = output::table(&COLUMNS);
+    let mut table = Table::new(FitReport::COLUMNS);
     let (mut runs, mut failed) = (0, 0);
     for trace in &traces {
         for (index, options) in args.run.runs().iter().enumerate() {
@@ -43,49 +36,35 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
             failed += usize::from(report.is_none());
             match (report, args.run.json) {
                 (Some(report), true) => output::print(&report.to_json().to_string())?,
-                (Some(report), false) => _ = table.add_row(row(&report, index == 0)),
-                (None, true) => output::print(&does_not_fit(trace, options))?,
-                (None, false) => {
-                    _ = table.add_row([
-                        Cell::new(if index == 0 { trace.name.as_str() } else { "" }),
-                        Cell::new(options.config.strategy),
-                        Cell::new(gib(trace.summary().peak_live)),
-                        output::failed(&format!("more than {}", format_bytes_exactly(LARGEST))),
-                    ]);
-                }
+                (Some(report), false) => table.add(&report, usize::from(index > 0)),
+                (None, true) => output::print(&line_without_fit(trace, options))?,
+                (None, false) => table.add_cells(does_not_fit(trace, options), usize::from(index > 0)),
             }
         }
     }
     if !args.run.json {
-        output.table(&table, &COLUMNS)?;
+        output.table(&table)?;
     }
     output.finish()?;
     if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
 }
 
-fn row(report: &FitReport, first: bool) -> [Cell; 7] {
-    [
-        Cell::new(if first { report.trace.as_str() } else { "" }),
-        Cell::new(report.strategy),
-        Cell::new(gib(report.peak_live)),
-        Cell::new(gib(report.capacity)),
-        Cell::new(format!("+{:.1}%", report.overhead() * 100.0)),
-        Cell::new(gib(report.peak_reserved)),
-        Cell::new(report.tries),
-    ]
+/// The cells of a trace that runs on no device.
+fn does_not_fit(trace: &Trace, options: &ReplayOptions) -> [Cell; 4] {
+    let live = trace.summary().peak_live;
+    let why = format!("more than {}", format_bytes_exactly(LARGEST));
+    [trace.name.as_str().into(), options.config.strategy.name().into(), gib(live).into(), Cell::Failed(why)]
 }
 
 /// The line of a trace that runs on no device: the keys of those that do, and nothing found.
-fn does_not_fit(trace: &Trace, options: &ReplayOptions) -> String {
-    let line = serde_json::json!({
-        "trace": trace.name,
-        "strategy": options.config.strategy.name(),
-        "device": options.device.to_string(),
-        "capacity": null,
-        "peak_live": trace.summary().peak_live,
-        "peak_reserved": null,
-        "overhead": null,
-        "tries": null,
-    });
-    line.to_string()
+fn line_without_fit(trace: &Trace, options: &ReplayOptions) -> String {
+    let known = |key| match key {
+        "trace" => trace.name.as_str().into(),
+        "strategy" => options.config.strategy.name().into(),
+        "device" => options.device.to_string().into(),
+        "peak_live" => trace.summary().peak_live.into(),
+        _ => Value::Null,
+    };
+    let line = FitReport::COLUMNS.iter().map(|column| (column.key.to_owned(), known(column.key)));
+    Value::from(line.collect::<Map<_, _>>()).to_string()
 }

@@ -1,20 +1,26 @@
 //! The `seamalloc` command: allocation traces and stress patterns on a simulated GPU, strategy beside strategy.
 
 mod args;
+mod command_line;
+mod compare;
 mod convert;
+mod explain;
 mod failure;
 mod fit;
 mod output;
-mod picture;
 mod progress;
 mod replay;
+mod side_by_side;
 mod source;
 mod stress;
 mod study;
+mod svg;
+mod table;
+mod values;
 mod whatif;
 
-use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
+use command_line::{Cli, Command};
 use failure::Failure;
 use std::process::ExitCode;
 use tracing_subscriber::filter::Targets;
@@ -41,6 +47,7 @@ fn main() -> ExitCode {
         Command::Fit(args) => fit::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
+        Command::Compare(args) => compare::run(args, cli.color),
         Command::Convert(args) => convert::run(args),
         Command::Completions { shell } => {
             // clap panics where it cannot write.

@@ -1,23 +1,14 @@
 //! `seamalloc whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be.
 
-use crate::args::{Color, Device, TraceArgs};
+use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
-use crate::output::{self, Column, Output, bytes, gib, utilization};
+use crate::output::{self, Output, bytes};
 use crate::progress::Progress;
 use crate::source;
-use comfy_table::Cell;
+use crate::table::Table;
+use crate::values::Device;
 use seamalloc::StrategyKind;
-use seamalloc_trace::whatif::{LARGEST_FACTOR, WhatIf, whatif};
-
-const COLUMNS: [Column; 7] = [
-    Column::text("trace"),
-    Column::text("strategy"),
-    Column::figure("live\nGiB").spare(2),
-    Column::figure("reserved\nGiB"),
-    Column::figure("utilization"),
-    Column::figure("largest\nstep"),
-    Column::figure("tries").spare(1),
-];
+use seamalloc_trace::whatif::{WhatIf, times, whatif};
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     if matches!(args.run.device, Device::Cuda(_)) {
@@ -26,7 +17,7 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     }
     let traces = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
-    let mut table = output::table(&COLUMNS);
+    let mut table = Table::new(WhatIf::COLUMNS);
     let mut sentences = Vec::new();
     let (mut runs, mut failed) = (0, 0);
     for trace in &traces {
@@ -40,31 +31,19 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
             if args.run.json {
                 output::print(&report.to_json().to_string())?;
             } else {
-                table.add_row(row(&report, found.is_empty()));
+                table.add(&report, usize::from(!found.is_empty()));
             }
             found.push(report);
         }
         sentences.extend(sentence(&found));
     }
     if !args.run.json {
-        output.table(&table, &COLUMNS)?;
+        output.table(&table)?;
         output.text("")?;
         sentences.iter().try_for_each(|text| output.text(text))?;
     }
     output.finish()?;
     if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
-}
-
-fn row(report: &WhatIf, first: bool) -> [Cell; 7] {
-    [
-        Cell::new(if first { report.trace.as_str() } else { "" }),
-        Cell::new(report.strategy),
-        Cell::new(gib(report.peak_live)),
-        report.peak_reserved.map_or_else(|| output::failed("too much"), |held| Cell::new(gib(held))),
-        report.utilization().map_or_else(|| Cell::new(""), utilization),
-        Cell::new(report.largest_step.map_or_else(|| "none".to_owned(), |factor| format!("x {}", times(factor)))),
-        Cell::new(report.tries),
-    ]
 }
 
 /// What a job would have gained: by `stitch`, or by the strategy that needs least of those that were asked for.
@@ -89,9 +68,4 @@ fn sentence(found: &[WhatIf]) -> Option<String> {
     };
     let factor = times(best.largest_step?);
     Some(format!("{}: {compared} On {} its steps could be {factor} times as large.", best.trace, best.device))
-}
-
-/// A factor; at the search's limit it may be more.
-fn times(factor: f64) -> String {
-    format!("{factor:.2}{}", if factor >= LARGEST_FACTOR { " or more" } else { "" })
 }

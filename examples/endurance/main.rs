@@ -5,9 +5,9 @@
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "an example prints, and one that cannot run should stop")]
 
-#[path = "../../tests/around/mod.rs"]
-mod around;
 mod heap;
+#[path = "../../tests/instrumented/mod.rs"]
+mod instrumented;
 mod program;
 #[path = "../../tests/random/mod.rs"]
 mod random;

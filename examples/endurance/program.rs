@@ -5,8 +5,8 @@
 //! larger ones asked for; tens of thousands of small blocks. Other streams use some of the blocks. Now and then it gives
 //! memory back, and memory runs short. It holds no trace, so that a run may be of any length.
 
-use super::around::Around;
 use super::heap::{At, Part, held_by};
+use super::instrumented::Instrumented;
 use super::random::Random;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
@@ -73,7 +73,7 @@ impl Program {
         let gpu = Arc::new(SimGpu::new(config).expect("a device"));
         gpu.set_run_ahead(scale.ahead);
         let begin = || At::work(Part::Driver);
-        let driver: Arc<dyn Driver> = Arc::new(Around { gpu: Arc::clone(&gpu), begin });
+        let driver: Arc<dyn Driver> = Arc::new(Instrumented { gpu: Arc::clone(&gpu), begin });
         let config = Config::parse(options).expect("options");
         let allocator = {
             let _at = At::work(Part::Allocator);

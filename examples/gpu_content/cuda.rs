@@ -7,7 +7,7 @@ use crate::calls::{Calls, RawStatus};
 use crate::gpu::{Findings, Gpu, GraphId, Kernel, Key, Outcome, Words, WrongWord};
 use parking_lot::Mutex;
 use seamalloc::driver::cuda::CudaDriver;
-use seamalloc::driver::{CaptureMode, Driver, Status, StreamId};
+use seamalloc::driver::{CaptureMode, Driver, Status, StreamId, Streams};
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;

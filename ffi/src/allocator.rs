@@ -1,10 +1,10 @@
 //! An allocator: its beginning and end, memory, what is given back, limits, and callbacks.
 
-use crate::boundary::{self, call, give, offer, text, write_text};
+use crate::boundary::{self, User, call, optional_out, out_param, pointer, text, write_text};
+use crate::ids::{AllocatorId, Stream};
 use crate::instance::Instance;
-use crate::registry::{self, enter};
+use crate::registry::{self, borrow};
 use crate::status::{Failure, Outcome, Status};
-use crate::{AllocatorId, Stream};
 use seamalloc::{CallbackId, Config, MemoryPressure as Pressure};
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn seam_create(
         registry::add(Instance::open(device, options)?)
     };
     // SAFETY: as above.
-    unsafe { give(allocator, 0, "allocator", create) }
+    unsafe { out_param(allocator, 0, "allocator", create) }
 }
 
 /// Options, as `seam_create` takes them, in the library's own words: each that differs from its default, once. "" if none
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn seam_malloc(
     address: *mut *mut c_void,
 ) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { give(address, ptr::null_mut(), "address", || allocate(&*enter(allocator)?, size, stream)) }
+    unsafe { out_param(address, ptr::null_mut(), "address", || allocate(&*borrow(allocator)?, size, stream)) }
 }
 
 #[inline]
@@ -78,24 +78,18 @@ pub(crate) fn allocate(instance: &Instance, size: usize, handle: Stream) -> Outc
     Ok(pointer(address))
 }
 
-/// An address of the device's as C knows it.
-#[inline]
-pub(crate) fn pointer(address: u64) -> *mut c_void {
-    ptr::without_provenance_mut(address as usize)
-}
-
 /// Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
 /// memory at once. NULL is ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free(allocator: AllocatorId, address: *mut c_void) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.free(address.addr() as u64)?))
+    call(|| Ok(borrow(allocator)?.allocator.free(address.addr() as u64)?))
 }
 
 /// As `seam_free`, by a program that names the stream of the last use. Where that is not the one that the memory was
 /// allocated for, it waits for both.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free_on(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
-    call(|| free_on(&*enter(allocator)?, address, stream))
+    call(|| free_on(&*borrow(allocator)?, address, stream))
 }
 
 /// As `seam_free`, by a program that has a current stream, as PyTorch's: work on it may use the memory although nobody named
@@ -103,7 +97,7 @@ pub extern "C" fn seam_free_on(allocator: AllocatorId, address: *mut c_void, str
 /// `stream` too has passed all that it was given so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free_under(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.free_under(address.addr() as u64, boundary::stream(stream)?)?))
+    call(|| Ok(borrow(allocator)?.allocator.free_under(address.addr() as u64, boundary::stream(stream)?)?))
 }
 
 #[inline]
@@ -115,7 +109,7 @@ pub(crate) fn free_on(instance: &Instance, address: *mut c_void, handle: Stream)
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_stream(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
     call(|| {
-        let instance = enter(allocator)?;
+        let instance = borrow(allocator)?;
         Ok(instance.allocator.record_stream(address.addr() as u64, boundary::stream(stream)?)?)
     })
 }
@@ -125,21 +119,21 @@ pub extern "C" fn seam_record_stream(allocator: AllocatorId, address: *mut c_voi
 /// `seam_record_stream`. The same handle later means a new stream. Refused while a stream is being captured.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.forget_stream(boundary::stream(stream)?)?))
+    call(|| Ok(borrow(allocator)?.allocator.forget_stream(boundary::stream(stream)?)?))
 }
 
 /// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.enable_peer_access(ordinal)?))
+    call(|| Ok(borrow(allocator)?.allocator.enable_peer_access(ordinal)?))
 }
 
 /// The size in bytes of the allocation that starts at `address`, rounding included.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
-    let look = || Ok(enter(allocator)?.allocator.size_of(address.addr() as u64)? as usize);
+    let look = || Ok(borrow(allocator)?.allocator.size_of(address.addr() as u64)? as usize);
     // SAFETY: as for every function (see the header).
-    unsafe { give(size, 0, "size", look) }
+    unsafe { out_param(size, 0, "size", look) }
 }
 
 /// Gives all free memory back to the device that can be, after a wait for the streams that still use some. `given` gets
@@ -147,7 +141,7 @@ pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_vo
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.empty_cache()?)) }
+    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.empty_cache()?)) }
 }
 
 /// Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
@@ -155,37 +149,37 @@ pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.trim(bytes)?)) }
+    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.trim(bytes)?)) }
 }
 
 /// Limits the physical bytes that the allocator may hold at any moment; `SEAM_NO_LIMIT` lifts the limit. Free memory
 /// beyond it is given back at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_memory_limit(allocator: AllocatorId, bytes: u64) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.set_memory_limit((bytes != NO_LIMIT).then_some(bytes))?))
+    call(|| Ok(borrow(allocator)?.allocator.set_memory_limit((bytes != NO_LIMIT).then_some(bytes))?))
 }
 
 /// Limits what the allocator may hold to a part (0 to 1) of the device's memory, counted as PyTorch counts it; 1 lifts
 /// the limit.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_memory_fraction(allocator: AllocatorId, fraction: f64) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.set_memory_fraction(fraction)?))
+    call(|| Ok(borrow(allocator)?.allocator.set_memory_fraction(fraction)?))
 }
 
 /// The part of the device's memory that the allocator may hold at most, as `seam_set_memory_fraction` or the options have set
 /// it; 1 is no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_get_memory_fraction(allocator: AllocatorId, fraction: *mut f64) -> Status {
-    let look = || Ok(enter(allocator)?.allocator.config().memory_fraction.unwrap_or(1.0));
+    let look = || Ok(borrow(allocator)?.allocator.config().memory_fraction.unwrap_or(1.0));
     // SAFETY: as for every function (see the header).
-    unsafe { give(fraction, 0.0, "fraction", look) }
+    unsafe { out_param(fraction, 0.0, "fraction", look) }
 }
 
 /// Walks every table of the allocator and checks every rule that always holds: for tests, slow. `SEAM_STATUS_INTERNAL` where
 /// one is broken.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_check(allocator: AllocatorId) -> Status {
-    call(|| enter(allocator)?.allocator.check().map_err(|broken| Failure::new(Status::Internal, broken)))
+    call(|| borrow(allocator)?.allocator.check().map_err(|broken| Failure::new(Status::Internal, broken)))
 }
 
 /// A request for which there is too little memory, as a callback is told of it. Bytes.
@@ -228,7 +222,7 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
             let pressure = MemoryPressure {
                 size: size_of::<MemoryPressure>(),
                 requested: pressure.requested,
-                stream: ptr::with_exposed_provenance_mut(pressure.stream.0 as usize),
+                stream: boundary::handle(pressure.stream),
                 reserved: pressure.reserved,
                 allocated: pressure.allocated,
                 limit: pressure.limit.unwrap_or(NO_LIMIT),
@@ -236,35 +230,17 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
             // SAFETY: the caller promised that it may be called like this until it is removed.
             unsafe { callback(&raw const pressure, user.get()) }
         };
-        Ok(enter(allocator)?.allocator.on_memory_pressure(callback).number())
+        Ok(borrow(allocator)?.allocator.on_memory_pressure(callback).number())
     };
     // SAFETY: as for every function (see the header).
-    unsafe { offer(id, 0, add) }
+    unsafe { optional_out(id, 0, add) }
 }
 
 /// Removes a callback. Another thread may still be in it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none of that number.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
-    call(|| match enter(allocator)?.allocator.remove_memory_callback(CallbackId::from_number(id)) {
+    call(|| match borrow(allocator)?.allocator.remove_memory_callback(CallbackId::from_number(id)) {
         true => Ok(()),
         false => Err(Failure::argument(format!("there is no callback {id}"))),
     })
-}
-
-/// What C wants its callbacks to be called with.
-pub(crate) struct User(*mut c_void);
-
-// SAFETY: the library does not follow it; the header says that callbacks are called by any thread.
-unsafe impl Send for User {}
-// SAFETY: as above.
-unsafe impl Sync for User {}
-
-impl User {
-    pub(crate) const fn new(user: *mut c_void) -> Self {
-        Self(user)
-    }
-
-    pub(crate) fn get(&self) -> *mut c_void {
-        self.0
-    }
 }

@@ -3,12 +3,12 @@
 //! Owns: that no panic leaves the library, that no call is let in where none may be, and that what C hands over is looked
 //! at before it is used.
 
-use crate::Stream;
 use crate::fork;
+use crate::ids::Stream;
 use crate::status::{Failure, Outcome, Status, remember};
 use seamalloc::driver::StreamId;
 use std::any::Any;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -16,6 +16,9 @@ use std::ptr;
 const STREAM_LEGACY: usize = 1;
 /// `cudaStreamPerThread`: a different stream in each thread.
 const STREAM_PER_THREAD: usize = 2;
+
+/// No struct of this library will ever be as large: a size beyond is one that was not set.
+const MAX_STRUCT: usize = 64 << 10;
 
 /// The body of a function. What it returns as an error becomes the thread's last one.
 #[inline]
@@ -54,7 +57,12 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a st
 /// # Safety
 /// `place` is NULL, or may be written to, and by nobody else during the call.
 #[inline]
-pub(crate) unsafe fn give<T: Copy>(place: *mut T, none: T, what: &str, body: impl FnOnce() -> Outcome<T>) -> Status {
+pub(crate) unsafe fn out_param<T: Copy>(
+    place: *mut T,
+    none: T,
+    what: &str,
+    body: impl FnOnce() -> Outcome<T>,
+) -> Status {
     // SAFETY: the caller's promise.
     let place = unsafe { place.as_mut() };
     let Some(place) = place else {
@@ -67,16 +75,16 @@ pub(crate) unsafe fn give<T: Copy>(place: *mut T, none: T, what: &str, body: imp
     })
 }
 
-/// As [`give`], of a result that C may not be interested in: `place` may be NULL.
+/// As [`out_param`], of a result that C may not be interested in: `place` may be NULL.
 ///
 /// # Safety
-/// As [`give`].
-pub(crate) unsafe fn offer<T: Copy>(place: *mut T, none: T, body: impl FnOnce() -> Outcome<T>) -> Status {
+/// As [`out_param`].
+pub(crate) unsafe fn optional_out<T: Copy>(place: *mut T, none: T, body: impl FnOnce() -> Outcome<T>) -> Status {
     let mut unwanted = none;
     // SAFETY: the caller's promise.
     let place = unsafe { place.as_mut() }.unwrap_or(&mut unwanted);
     // SAFETY: it is a reference.
-    unsafe { give(place, none, "", body) }
+    unsafe { out_param(place, none, "", body) }
 }
 
 /// Whether `flags`, of which this is the only one, has it.
@@ -121,6 +129,45 @@ pub(crate) unsafe fn write_text(
     })
 }
 
+/// Fills in as much of a struct as its caller knows of it.
+///
+/// # Safety
+/// `to` is NULL, or a struct of C's begins there with its size in bytes, all of which may be written to. `T` is `repr(C)`,
+/// begins with that size too, and has no padding.
+pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> Status {
+    call(|| {
+        if to.is_null() {
+            return Err(Failure::argument("stats is NULL"));
+        }
+        let known = size_of::<T>();
+        // SAFETY: the caller's promise.
+        let size = unsafe { *to.cast::<usize>() };
+        // The first version of every struct is as large as it is now.
+        if !(known..=MAX_STRUCT).contains(&size) {
+            let text = format!("the struct's size is {size}; set it to its sizeof ({known} in this library)");
+            return Err(Failure::argument(text));
+        }
+        let full = look()?;
+        // SAFETY: `known` bytes are in both, and `size` bytes are the caller's.
+        unsafe {
+            ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), to.cast(), known);
+            ptr::write_bytes(to.cast::<u8>().add(known), 0, size - known);
+        }
+        Ok(())
+    })
+}
+
+/// An address of the device's as C knows it.
+#[inline]
+pub(crate) fn pointer(address: u64) -> *mut c_void {
+    ptr::without_provenance_mut(address as usize)
+}
+
+/// A stream of the allocator's as C knows it.
+pub(crate) fn handle(stream: StreamId) -> Stream {
+    ptr::with_exposed_provenance_mut(stream.0 as usize)
+}
+
 /// A stream as the allocator knows it.
 #[inline]
 pub(crate) fn stream(handle: Stream) -> Outcome<StreamId> {
@@ -137,6 +184,24 @@ fn per_thread() -> Failure {
     let text = "cudaStreamPerThread is a different stream in each thread: memory cannot be reused in its order; name a \
                 stream that was created";
     Failure::new(Status::InvalidStream, text)
+}
+
+/// What C wants its callbacks to be called with.
+pub(crate) struct User(*mut c_void);
+
+// SAFETY: the library does not follow it; the header says that callbacks are called by any thread.
+unsafe impl Send for User {}
+// SAFETY: as above.
+unsafe impl Sync for User {}
+
+impl User {
+    pub(crate) const fn new(user: *mut c_void) -> Self {
+        Self(user)
+    }
+
+    pub(crate) fn get(&self) -> *mut c_void {
+        self.0
+    }
 }
 
 #[cfg(test)]
@@ -178,16 +243,16 @@ mod tests {
         let mut place = 5;
         // SAFETY: the place is a live integer, or NULL.
         unsafe {
-            assert_eq!(give(&raw mut place, 0, "place", || Ok(7)), Status::Ok);
+            assert_eq!(out_param(&raw mut place, 0, "place", || Ok(7)), Status::Ok);
             assert_eq!(place, 7);
-            assert_eq!(give(&raw mut place, 0, "place", || Err(Failure::argument("no"))), Status::InvalidArgument);
+            assert_eq!(out_param(&raw mut place, 0, "place", || Err(Failure::argument("no"))), Status::InvalidArgument);
             assert_eq!(place, 0);
             assert_eq!(
-                give(ptr::null_mut(), 0, "place", || -> Outcome<i32> { panic!("not called") }),
+                out_param(ptr::null_mut(), 0, "place", || -> Outcome<i32> { panic!("not called") }),
                 Status::InvalidArgument
             );
             assert!(last_text().contains("place is NULL"));
-            assert_eq!(offer(ptr::null_mut(), 0, || Ok(7)), Status::Ok);
+            assert_eq!(optional_out(ptr::null_mut(), 0, || Ok(7)), Status::Ok);
         }
     }
 }

@@ -1,17 +1,13 @@
 //! Statistics and fragmentation: as structs that may grow, and as JSON.
 
-use crate::AllocatorId;
-use crate::boundary::{call, give, write_text};
-use crate::registry::enter;
-use crate::status::{Failure, Outcome, Status};
+use crate::boundary::{call, fill, out_param, write_text};
+use crate::ids::AllocatorId;
+use crate::registry::borrow;
+use crate::status::{Outcome, Status};
 use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
 use seamalloc_trace::fragmentation_json;
 use serde_json::{Map, Value, json};
 use std::ffi::c_char;
-use std::ptr;
-
-/// No struct of this library will ever be as large: a size beyond is one that was not set.
-const MAX_STRUCT: usize = 64 << 10;
 
 /// One figure over time.
 #[repr(C)]
@@ -159,42 +155,14 @@ impl From<Figures> for Stats {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_get_stats(allocator: AllocatorId, stats: *mut Stats) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { fill(stats, || Ok(enter(allocator)?.allocator.stats().into())) }
-}
-
-/// Fills in as much of a struct as its caller knows of it.
-///
-/// # Safety
-/// `to` is NULL, or a struct of C's begins there with its size in bytes, all of which may be written to. `T` is `repr(C)`,
-/// begins with that size too, and has no padding.
-pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> Status {
-    call(|| {
-        if to.is_null() {
-            return Err(Failure::argument("stats is NULL"));
-        }
-        let known = size_of::<T>();
-        // SAFETY: the caller's promise.
-        let size = unsafe { *to.cast::<usize>() };
-        // The first version of every struct is as large as it is now.
-        if !(known..=MAX_STRUCT).contains(&size) {
-            let text = format!("the struct's size is {size}; set it to its sizeof ({known} in this library)");
-            return Err(Failure::argument(text));
-        }
-        let full = look()?;
-        // SAFETY: `known` bytes are in both, and `size` bytes are the caller's.
-        unsafe {
-            ptr::copy_nonoverlapping((&raw const full).cast::<u8>(), to.cast(), known);
-            ptr::write_bytes(to.cast::<u8>().add(known), 0, size - known);
-        }
-        Ok(())
-    })
+    unsafe { fill(stats, || Ok(borrow(allocator)?.allocator.stats().into())) }
 }
 
 /// Sets every peak to the present value.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_reset_peak_stats(allocator: AllocatorId) -> Status {
     call(|| {
-        enter(allocator)?.allocator.reset_peak_stats();
+        borrow(allocator)?.allocator.reset_peak_stats();
         Ok(())
     })
 }
@@ -203,7 +171,7 @@ pub extern "C" fn seam_reset_peak_stats(allocator: AllocatorId) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_reset_accumulated_stats(allocator: AllocatorId) -> Status {
     call(|| {
-        enter(allocator)?.allocator.reset_accumulated_stats();
+        borrow(allocator)?.allocator.reset_accumulated_stats();
         Ok(())
     })
 }
@@ -229,9 +197,9 @@ pub unsafe extern "C" fn seam_stats_json(
 /// Walks over all free ranges.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u64) -> Status {
-    let look = || Ok(enter(allocator)?.allocator.fragmentation().largest_reachable());
+    let look = || Ok(borrow(allocator)?.allocator.fragmentation().largest_reachable());
     // SAFETY: as for every function (see the header).
-    unsafe { give(bytes, 0, "bytes", look) }
+    unsafe { out_param(bytes, 0, "bytes", look) }
 }
 
 /// How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
@@ -243,13 +211,13 @@ pub unsafe extern "C" fn seam_fragmentation_json(
     capacity: usize,
     length: *mut usize,
 ) -> Status {
-    let look = || Ok(fragmentation_json(&enter(allocator)?.allocator.fragmentation()).to_string());
+    let look = || Ok(fragmentation_json(&borrow(allocator)?.allocator.fragmentation()).to_string());
     // SAFETY: as for every function (see the header).
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
 fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
-    let instance = enter(allocator)?;
+    let instance = borrow(allocator)?;
     let driver = instance.allocator.driver();
     let figures = instance.allocator.stats();
     let histogram = figures.stalls.by_us;

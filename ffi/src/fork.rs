@@ -41,23 +41,23 @@ fn admit_with_care() -> Outcome<()> {
     Ok(())
 }
 
-/// Whether this process was forked from one that had called [`watch`].
+/// Whether this process was forked from one that had called [`notice_forks`].
 pub(crate) fn is_child() -> bool {
     ATTENTION.load(Ordering::Relaxed) & FORKED != 0
 }
 
 /// From now on a forked child knows that it is one. Before the first allocator there is nothing to protect, so that a
 /// child forked until then may use the library itself.
-pub(crate) fn watch() -> Outcome<()> {
-    static WATCHED: OnceLock<i32> = OnceLock::new();
-    match WATCHED.get_or_init(watch_once) {
+pub(crate) fn notice_forks() -> Outcome<()> {
+    static REGISTERED: OnceLock<i32> = OnceLock::new();
+    match REGISTERED.get_or_init(register_once) {
         0 => Ok(()),
         code => Err(Failure::new(Status::Internal, format!("pthread_atfork failed with {code}"))),
     }
 }
 
 #[cfg(unix)]
-fn watch_once() -> i32 {
+fn register_once() -> i32 {
     extern "C" fn in_child() {
         ATTENTION.fetch_or(FORKED, Ordering::Relaxed);
     }
@@ -67,7 +67,7 @@ fn watch_once() -> i32 {
 }
 
 #[cfg(not(unix))]
-fn watch_once() -> i32 {
+fn register_once() -> i32 {
     0
 }
 

@@ -2,18 +2,18 @@
 //!
 //! They answer nothing: what fails becomes the last error of the thread, and a message.
 
-use crate::Stream;
 use crate::boundary::{self, call};
-use crate::pluggable::{opened, plugged, tell};
+use crate::ids::{Pool, Stream};
+use crate::pluggable::{opened, plugged, report};
 use crate::status::{Outcome, Status};
-use seamalloc::{Error, PoolId, Route};
+use seamalloc::{Error, Route};
 use std::ffi::{c_int, c_void};
 
 /// Runs a hook. `device` is named in the message.
 fn hook(device: c_int, body: impl FnOnce() -> Outcome<()>) {
     let status = call(body);
     if status != Status::Ok {
-        tell(status, device);
+        report(status, device);
     }
 }
 
@@ -56,7 +56,7 @@ pub extern "C" fn seamalloc_set_memory_fraction(fraction: f64, device: c_int) {
 pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, filter: *const c_void) {
     let _ = filter;
     hook(device, || {
-        let (allocator, pool) = (&plugged(device)?.1.allocator, PoolId(first, second));
+        let (allocator, pool) = (&plugged(device)?.1.allocator, Pool { first, second }.id());
         allocator.open_pool(pool)?;
         if let Err(error) = allocator.begin_allocate_to_pool(pool, Route::when(|_| true).capturing()) {
             allocator.release_pool(pool)?;
@@ -69,11 +69,11 @@ pub extern "C" fn seamalloc_begin_pool(device: c_int, first: u64, second: u64, f
 /// For `set_end_allocate_to_pool_fn`: ends what `seamalloc_begin_pool` began.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_end_pool(device: c_int, first: u64, second: u64) {
-    hook(device, || Ok(plugged(device)?.1.allocator.end_allocate_to_pool(PoolId(first, second))?));
+    hook(device, || Ok(plugged(device)?.1.allocator.end_allocate_to_pool(Pool { first, second }.id())?));
 }
 
 /// For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seamalloc_release_pool(device: c_int, first: u64, second: u64) {
-    hook(device, || Ok(plugged(device)?.1.allocator.release_pool(PoolId(first, second))?));
+    hook(device, || Ok(plugged(device)?.1.allocator.release_pool(Pool { first, second }.id())?));
 }

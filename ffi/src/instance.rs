@@ -1,7 +1,7 @@
 //! What is behind a handle: an allocator, the device that it is on, and its recorder.
 
+use crate::observers::SharedObservers;
 use crate::status::{Failure, Outcome, Status};
-use crate::watching::Watchers;
 use parking_lot::Mutex;
 use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
@@ -17,8 +17,8 @@ pub(crate) struct Instance {
     pub(crate) ordinal: u32,
     /// Records what happens, where that was asked for.
     pub(crate) recorder: Mutex<Option<Recorder>>,
-    /// Who is told of it.
-    pub(crate) watchers: Arc<Watchers>,
+    /// The recorder's observer and C's.
+    pub(crate) observers: Arc<SharedObservers>,
     /// Whether it cannot be destroyed.
     pub(crate) is_permanent: bool,
 }
@@ -45,7 +45,7 @@ impl Instance {
             allocator,
             ordinal,
             recorder: Mutex::new(None),
-            watchers: Arc::default(),
+            observers: Arc::default(),
             is_permanent: false,
         }))
     }

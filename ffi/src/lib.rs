@@ -1,22 +1,26 @@
 //! `libseamalloc`: seamalloc for C, and for whatever loads C libraries. `seamalloc.h` is generated from this crate.
 //!
 //! ```text
-//! allocator.rs   create and destroy; allocate, free, give back, limits; memory callbacks
-//! pools.rs       private pools and their routes
-//! sharing.rs     memory of one process in another
-//! sources.rs     private pools with segments of their own
-//! figures.rs     statistics and fragmentation, as structs and as JSON
-//! recording.rs   snapshots and traces, to files
-//! picture.rs     what an allocator holds, segment by segment
-//! watching.rs    who is told of what happens: the recorder, a callback
-//! pluggable.rs   seamalloc_malloc and seamalloc_free: PyTorch's pluggable signature
-//! hooks.rs       its other hooks: streams, the cache, limits, pools
-//! status.rs      what functions return, and a thread's last error
-//! boundary.rs    what every function does first and last; what C hands over
-//! registry.rs    handles: numbers that are checked, so that a stale one is an error
-//! instance.rs    what is behind a handle
-//! fork.rs        a child process touches nothing
+//! pluggable.rs       seamalloc_malloc and seamalloc_free: PyTorch's pluggable signature
+//! hooks.rs           its other hooks: streams, the cache, limits, pools
+//! allocator.rs       create and destroy; allocate, free, empty the cache, limits; memory callbacks
+//! pools.rs           private pools and their routes
+//! sources.rs         private pools with segments of their own
+//! shared_memory.rs   memory of one process in another
+//! figures.rs         statistics and fragmentation, as structs and as JSON
+//! segments.rs        what an allocator holds, segment by segment
+//! recording.rs       snapshots and traces, to files
+//! observing.rs       a callback that is called for each event
+//! registry.rs        handles: numbers that are checked, so that a stale one is an error
+//! instance.rs        what is behind a handle
+//! observers.rs       the observers of an allocator: the recorder, a callback
+//! boundary.rs        what every function does first and last; what C hands over
+//! fork.rs            a child process touches nothing
+//! status.rs          what functions return, and a thread's last error
+//! ids.rs             what C names things by
 //! ```
+//!
+//! A file imports only files that stand below it in this list.
 //!
 //! No panic leaves a function, no pointer is followed before it is compared with NULL, and what a caller holds of an
 //! allocator is a number that is never given twice.
@@ -28,18 +32,20 @@ mod boundary;
 pub mod figures;
 mod fork;
 pub mod hooks;
+pub mod ids;
 mod instance;
-pub mod picture;
+pub mod observers;
+pub mod observing;
 pub mod pluggable;
 pub mod pools;
 pub mod recording;
 mod registry;
-pub mod sharing;
+pub mod segments;
+pub mod shared_memory;
 pub mod sources;
 pub mod status;
-pub mod watching;
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 
 /// The version of the binary interface that this header describes; `seam_abi_version` answers that of the library. The
 /// number is in the library's soname too. It grows with every change that would break a compiled program; what is
@@ -51,16 +57,6 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Ok(version) => version,
     Err(_) => c"unknown",
 };
-
-/// An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
-/// (`SEAM_STATUS_INVALID_HANDLE`). 0 is none.
-pub type AllocatorId = u64;
-
-/// A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
-/// `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
-/// Any other must be a live stream of the allocator's device, which nobody can check: alive until `seam_forget_stream`, or
-/// until the allocator is destroyed. On a simulated device every value is a stream.
-pub type Stream = *mut c_void;
 
 /// `SEAM_ABI_VERSION` of the library that is loaded.
 #[unsafe(no_mangle)]

@@ -4,12 +4,13 @@
 //! Owns: one allocator for each device, made from the environment on the first use, and the words for those who cannot
 //! be answered with a status.
 
-use crate::allocator::{User, allocate, free_on};
-use crate::boundary::{call, give, text};
+use crate::allocator::{allocate, free_on};
+use crate::boundary::{User, call, out_param, text};
+use crate::fork;
+use crate::ids::{AllocatorId, Stream};
 use crate::instance::Instance;
-use crate::registry::{self, enter_permanent};
+use crate::registry::{self, borrow_forever};
 use crate::status::{Failure, Outcome, Status, seam_last_error_text};
-use crate::{AllocatorId, Stream, fork};
 use parking_lot::Mutex;
 use seamalloc::Config;
 use std::cell::Cell;
@@ -33,14 +34,14 @@ type Plugged = (AllocatorId, &'static Instance);
 /// A device's allocator once it was asked for, or why there is none.
 struct Device {
     opened: OnceLock<Result<Plugged, (Status, String)>>,
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 /// What SEAMALLOC_CONF is put behind.
 static DEFAULTS: Mutex<String> = Mutex::new(String::new());
 
 static DEVICES: [Device; MAX_DEVICES] =
-    [const { Device { opened: OnceLock::new(), told: AtomicBool::new(false) } }; MAX_DEVICES];
+    [const { Device { opened: OnceLock::new(), reported: AtomicBool::new(false) } }; MAX_DEVICES];
 
 /// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 ///
@@ -59,7 +60,7 @@ pub extern "C" fn seamalloc_malloc(size: usize, device: c_int, stream: Stream) -
         Ok(())
     });
     if status != Status::Ok {
-        tell(status, device);
+        report(status, device);
     }
     address
 }
@@ -77,7 +78,7 @@ pub extern "C" fn seamalloc_free(address: *mut c_void, size: usize, device: c_in
     }
     let status = call(|| free_on(plugged(device)?.1, address, stream));
     if status != Status::Ok {
-        tell(status, device);
+        report(status, device);
     }
 }
 
@@ -86,7 +87,7 @@ pub extern "C" fn seamalloc_free(address: *mut c_void, size: usize, device: c_in
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_plugged(device: c_int, allocator: *mut AllocatorId) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { give(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
+    unsafe { out_param(allocator, 0, "allocator", || Ok(plugged(device)?.0)) }
 }
 
 /// Options for the allocators behind `seamalloc_malloc` where SEAMALLOC_CONF does not say otherwise; those of an earlier call
@@ -152,7 +153,7 @@ fn open(device: c_int) -> Outcome<Plugged> {
     if name.starts_with("sim") {
         instance.ordinal = u32::try_from(device).unwrap_or_default();
     }
-    enter_permanent(registry::add(instance)?)
+    borrow_forever(registry::add(instance)?)
 }
 
 /// An environment variable; one that is empty is as good as none.
@@ -180,9 +181,9 @@ pub extern "C" fn seam_set_message_handler(handler: MessageHandler, user: *mut c
 
 /// Says what the last error of the thread is, and once only that a device has no allocator.
 #[cold]
-pub(crate) fn tell(status: Status, device: c_int) {
+pub(crate) fn report(status: Status, device: c_int) {
     thread_local! {
-        static TELLING: Cell<bool> = const { Cell::new(false) };
+        static REPORTING: Cell<bool> = const { Cell::new(false) };
     }
     // A thread that does not exist here may have held what is needed to say anything.
     if fork::is_child() {
@@ -191,12 +192,12 @@ pub(crate) fn tell(status: Status, device: c_int) {
     let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index));
     if let Some(slot) = slot
         && slot.opened.get().is_some_and(Result::is_err)
-        && slot.told.swap(true, Ordering::Relaxed)
+        && slot.reported.swap(true, Ordering::Relaxed)
     {
         return;
     }
     // A handler that fails with the same functions would be told of that for ever.
-    if TELLING.try_with(|telling| telling.replace(true)).unwrap_or(true) {
+    if REPORTING.try_with(|reporting| reporting.replace(true)).unwrap_or(true) {
         return;
     }
     let handler = {
@@ -213,7 +214,7 @@ pub(crate) fn tell(status: Status, device: c_int) {
         // Where standard error is closed there is nobody to tell.
         None => drop(writeln!(io::stderr(), "seamalloc, device {device}: {}", last_text().to_string_lossy())),
     }
-    let _ = TELLING.try_with(|telling| telling.set(false));
+    let _ = REPORTING.try_with(|reporting| reporting.set(false));
 }
 
 fn last_text() -> CString {

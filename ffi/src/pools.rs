@@ -1,34 +1,17 @@
 //! Private pools, as CUDA graphs need them, and which requests are routed to one.
 
-use crate::allocator::{User, pointer};
-use crate::boundary::{call, give, has_flag, stream};
+use crate::boundary::{self, User, call, fill, has_flag, out_param, pointer, stream};
 use crate::fork::in_callback;
-use crate::registry::enter;
+use crate::ids::{AllocatorId, Pool, Stream};
+use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
-use crate::{AllocatorId, Stream};
-use seamalloc::{PoolBlock as Live, PoolId, PoolStats as Figures, Route};
+use seamalloc::{PoolBlock as Live, PoolStats as Figures, Route};
 use std::ffi::c_void;
 use std::ptr;
 
 /// For `flags` of `seam_pool_begin_*`: a stream capture is under way from begin to end, so that the allocator makes no call
 /// that a capture forbids, in any thread. Begin before the capture does, end after its end.
 pub const POOL_CAPTURING: u32 = 1;
-
-/// A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Pool {
-    /// PyTorch numbers the pools of graphs here.
-    pub first: u64,
-    /// And those of users here, as `seam_pool_create` does.
-    pub second: u64,
-}
-
-impl Pool {
-    pub(crate) fn id(self) -> PoolId {
-        PoolId(self.first, self.second)
-    }
-}
 
 /// Says whether requests of the calling thread on `stream` go to the pool. Called for every request while it is routed,
 /// by any thread, under the allocator's lock: it must be quick, call nothing of this library (`SEAM_STATUS_REENTRANT`), and
@@ -39,24 +22,21 @@ pub type PoolFilter = Option<unsafe extern "C" fn(stream: Stream, user: *mut c_v
 /// addresses that it handed out stay mapped until nobody uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Pool) -> Status {
-    let create = || {
-        let PoolId(first, second) = enter(allocator)?.allocator.create_pool();
-        Ok(Pool { first, second })
-    };
+    let create = || Ok(borrow(allocator)?.allocator.create_pool().into());
     // SAFETY: as for every function (see the header).
-    unsafe { give(pool, Pool { first: 0, second: 0 }, "pool", create) }
+    unsafe { out_param(pool, Pool { first: 0, second: 0 }, "pool", create) }
 }
 
 /// Uses the private pool of that name once more, or makes it: for programs that name pools themselves, as PyTorch does.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_open(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.open_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.open_pool(pool.id())?))
 }
 
 /// Uses a private pool once more.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.retain_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.retain_pool(pool.id())?))
 }
 
 /// Ends one use of a private pool. With the last one its memory goes back to all; what a graph may use, once the device
@@ -64,7 +44,7 @@ pub extern "C" fn seam_pool_retain(allocator: AllocatorId, pool: Pool) -> Status
 /// afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_release(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.release_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.release_pool(pool.id())?))
 }
 
 /// As `seam_malloc`, from a private pool, whatever is routed where. `seam_free` takes it back.
@@ -77,11 +57,11 @@ pub unsafe extern "C" fn seam_pool_malloc(
     address: *mut *mut c_void,
 ) -> Status {
     let allocate = || {
-        let stream = crate::boundary::stream(stream)?;
-        Ok(pointer(enter(allocator)?.allocator.allocate_in(pool.id(), size as u64, stream)?))
+        let stream = self::stream(stream)?;
+        Ok(pointer(borrow(allocator)?.allocator.allocate_in(pool.id(), size as u64, stream)?))
     };
     // SAFETY: as for every function (see the header).
-    unsafe { give(address, ptr::null_mut(), "address", allocate) }
+    unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
 }
 
 /// Routes requests on these streams to a private pool from now on, until `seam_pool_end`. Of several routes that cover a
@@ -124,9 +104,8 @@ pub extern "C" fn seam_pool_begin_filter(
         let filter = filter.ok_or_else(|| Failure::argument("filter is NULL"))?;
         let user = User::new(user);
         let covers = move |stream: seamalloc::driver::StreamId| {
-            let handle = ptr::with_exposed_provenance_mut(stream.0 as usize);
             // SAFETY: the caller promised that it may be called like this until the route's end.
-            in_callback(|| unsafe { filter(handle, user.get()) })
+            in_callback(|| unsafe { filter(boundary::handle(stream), user.get()) })
         };
         begin(allocator, pool, Route::when(covers), flags)
     })
@@ -134,13 +113,13 @@ pub extern "C" fn seam_pool_begin_filter(
 
 fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcome<()> {
     let route = if has_flag(flags, POOL_CAPTURING, "SEAM_POOL_CAPTURING")? { route.capturing() } else { route };
-    Ok(enter(allocator)?.allocator.begin_allocate_to_pool(pool.id(), route)?)
+    Ok(borrow(allocator)?.allocator.begin_allocate_to_pool(pool.id(), route)?)
 }
 
 /// Ends what `seam_pool_begin_*` began.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.end_allocate_to_pool(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.end_allocate_to_pool(pool.id())?))
 }
 
 /// What a private pool holds.
@@ -189,7 +168,7 @@ pub unsafe extern "C" fn seam_pool_blocks(
     count: *mut usize,
 ) -> Status {
     call(|| {
-        let live = enter(allocator)?.allocator.pool_blocks(pool.id())?;
+        let live = borrow(allocator)?.allocator.pool_blocks(pool.id())?;
         // SAFETY: as for every function (see the header).
         if let Some(count) = unsafe { count.as_mut() } {
             *count = live.len();
@@ -232,7 +211,7 @@ pub unsafe extern "C" fn seam_pool_restore(
         let blocks = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(blocks, count) } };
         let live = |block: &PoolBlock| Live { address: block.address, size: block.size, requested: block.requested };
         let blocks: Vec<_> = blocks.iter().map(live).collect();
-        Ok(enter(allocator)?.allocator.restore_pool(pool.id(), &blocks)?)
+        Ok(borrow(allocator)?.allocator.restore_pool(pool.id(), &blocks)?)
     })
 }
 
@@ -241,11 +220,11 @@ pub unsafe extern "C" fn seam_pool_restore(
 pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
     let look = || {
         let Figures { uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes } =
-            enter(allocator)?.allocator.pool_stats(pool.id())?;
+            borrow(allocator)?.allocator.pool_stats(pool.id())?;
         let size = size_of::<PoolStats>();
         let (routed, captured) = (routed.into(), captured.into());
         Ok(PoolStats { size, uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes })
     };
     // SAFETY: as for every function (see the header).
-    unsafe { crate::figures::fill(stats, look) }
+    unsafe { fill(stats, look) }
 }

@@ -1,10 +1,10 @@
 //! Snapshots and traces, to files, and what could have been made of those that are there.
 
-use crate::AllocatorId;
 use crate::boundary::{call, text, write_text};
-use crate::registry::enter;
+use crate::ids::AllocatorId;
+use crate::observing::update_observers;
+use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
-use crate::watching::watch;
 use seamalloc::Config;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::snapshot::Snapshot;
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
     call(|| {
         // SAFETY: as for every function (see the header).
         let path = unsafe { file(path) }?;
-        let instance = enter(allocator)?;
+        let instance = borrow(allocator)?;
         let recorder = instance.recorder.lock().clone();
         let snapshot = Snapshot { device: instance.ordinal, ..instance.allocator.snapshot() };
         let history = recorder.map(|recorder| recorder.history()).unwrap_or_default();
@@ -35,12 +35,12 @@ pub unsafe extern "C" fn seam_snapshot(allocator: AllocatorId, path: *const c_ch
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) -> Status {
     call(|| {
-        let instance = enter(allocator)?;
+        let instance = borrow(allocator)?;
         // Both change together, whoever else starts or stops at this moment.
         let mut recorder = instance.recorder.lock();
         let (reader, observer) = Recorder::new(max_entries);
         *recorder = Some(reader);
-        watch(&instance, |watchers| watchers.recorder = Some(observer));
+        update_observers(&instance, |observers| observers.recorder = Some(observer));
         Ok(())
     })
 }
@@ -49,10 +49,10 @@ pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) 
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_stop(allocator: AllocatorId) -> Status {
     call(|| {
-        let instance = enter(allocator)?;
+        let instance = borrow(allocator)?;
         let mut recorder = instance.recorder.lock();
         *recorder = None;
-        watch(&instance, |watchers| watchers.recorder = None);
+        update_observers(&instance, |observers| observers.recorder = None);
         Ok(())
     })
 }
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
     call(|| {
         // SAFETY: as for every function (see the header).
         let path = unsafe { file(path) }?;
-        let instance = enter(allocator)?;
+        let instance = borrow(allocator)?;
         let recorder = instance.recorder.lock().clone();
         let recorder =
             recorder.ok_or_else(|| Failure::argument("nothing is recorded: call seam_record_start first"))?;

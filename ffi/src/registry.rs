@@ -12,9 +12,10 @@
 //! Calls with a stale handle come and go in every phase: they add themselves, see that the generation or the phase is
 //! not theirs, and leave without a look at the instance. While it is `Closing`, whoever leaves last empties the slot.
 
+use crate::fork;
+use crate::ids::AllocatorId;
 use crate::instance::Instance;
 use crate::status::{Failure, Outcome, Status};
-use crate::{AllocatorId, fork};
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
@@ -76,7 +77,7 @@ fn stale(id: AllocatorId) -> Failure {
 
 /// Gives an instance a handle.
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
-    fork::watch()?;
+    fork::notice_forks()?;
     let _filling = FILLING.lock();
     for (index, slot) in TABLE.iter().enumerate() {
         let state = slot.state.load(Ordering::Acquire);
@@ -103,7 +104,7 @@ struct Entered(&'static Slot);
 
 /// The instance of a handle.
 #[inline]
-pub(crate) fn enter(id: AllocatorId) -> Outcome<Use> {
+pub(crate) fn borrow(id: AllocatorId) -> Outcome<Use> {
     let slot = slot(id)?;
     let entered = Entered(slot);
     let state = slot.state.fetch_add(1, Ordering::Acquire);
@@ -115,8 +116,8 @@ pub(crate) fn enter(id: AllocatorId) -> Outcome<Use> {
 }
 
 /// The instance of a handle that is never destroyed, and its handle.
-pub(crate) fn enter_permanent(id: AllocatorId) -> Outcome<(AllocatorId, &'static Instance)> {
-    let used = enter(id)?;
+pub(crate) fn borrow_forever(id: AllocatorId) -> Outcome<(AllocatorId, &'static Instance)> {
+    let used = borrow(id)?;
     // SAFETY: it is in use from now on, and so is not dropped.
     let instance = unsafe { used.instance.as_ref() };
     std::mem::forget(used);
@@ -163,7 +164,7 @@ fn empty(slot: &Slot, state: u64) {
 /// Takes a handle back: from now on it is refused. The instance is dropped by the last call that is using it, which is
 /// this one if no other thread is in one.
 pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
-    let instance = enter(id)?;
+    let instance = borrow(id)?;
     if instance.is_permanent {
         let text = "the allocator is that of seamalloc_malloc, which uses it as long as the process lives";
         return Err(Failure::new(Status::InvalidHandle, text));
@@ -191,9 +192,9 @@ mod tests {
     #[test]
     fn an_instance_in_use_outlives_its_handle() {
         let id = add(instance()).unwrap();
-        let used = enter(id).unwrap();
+        let used = borrow(id).unwrap();
         remove(id).unwrap();
-        assert_eq!(enter(id).map(drop).unwrap_err().status, Status::InvalidHandle);
+        assert_eq!(borrow(id).map(drop).unwrap_err().status, Status::InvalidHandle);
         assert_eq!(remove(id).unwrap_err().status, Status::InvalidHandle);
         assert_eq!(used.allocator.allocate(512, seamalloc::driver::StreamId(3)).map(|address| address % 512), Ok(0));
         let slot = used.entered.0;
@@ -206,9 +207,9 @@ mod tests {
     fn one_that_is_permanent_stays() {
         let mut boxed = instance();
         boxed.is_permanent = true;
-        let (id, forever) = enter_permanent(add(boxed).unwrap()).unwrap();
+        let (id, forever) = borrow_forever(add(boxed).unwrap()).unwrap();
         assert!(remove(id).unwrap_err().text.contains("seamalloc_malloc"));
-        assert!(std::ptr::eq(forever, &*enter(id).unwrap()));
+        assert!(std::ptr::eq(forever, &*borrow(id).unwrap()));
     }
 
     #[test]

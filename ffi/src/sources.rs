@@ -1,12 +1,9 @@
 //! Private pools with segments of their own: C functions as their source, and what is asked of such a pool.
 
-use crate::AllocatorId;
-use crate::Stream;
-use crate::allocator::{User, pointer};
-use crate::boundary::{call, give, has_flag, offer, stream};
+use crate::boundary::{User, call, has_flag, optional_out, out_param, pointer, stream};
 use crate::fork::in_callback;
-use crate::pools::Pool;
-use crate::registry::enter;
+use crate::ids::{AllocatorId, Pool, Stream};
+use crate::registry::borrow;
 use crate::status::{Failure, Status};
 use seamalloc::{SegmentSource, Segments, SourceError};
 use std::ffi::c_void;
@@ -108,7 +105,7 @@ pub extern "C" fn seam_pool_open_with(
         };
         let unsplit = has_flag(flags, POOL_UNSPLIT, "SEAM_POOL_UNSPLIT")?;
         let segments = if unsplit { segments.unsplit() } else { segments };
-        Ok(enter(allocator)?.allocator.open_pool_with(pool.id(), segments)?)
+        Ok(borrow(allocator)?.allocator.open_pool_with(pool.id(), segments)?)
     })
 }
 
@@ -116,7 +113,7 @@ pub extern "C" fn seam_pool_open_with(
 /// it has none of its own. `SEAM_STATUS_POOL_IN_USE` where it has other memory already.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> Status {
-    call(|| Ok(enter(allocator)?.allocator.set_pool_unsplit(pool.id())?))
+    call(|| Ok(borrow(allocator)?.allocator.set_pool_unsplit(pool.id())?))
 }
 
 /// Gives back what a private pool holds free that nobody uses any more, after a wait for the device. `given` gets the bytes
@@ -124,7 +121,7 @@ pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> S
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { offer(given, 0, || Ok(enter(allocator)?.allocator.empty_pool(pool.id())?)) }
+    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.empty_pool(pool.id())?)) }
 }
 
 /// As `seam_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is
@@ -139,9 +136,9 @@ pub unsafe extern "C" fn seam_pool_malloc_held(
 ) -> Status {
     let allocate = || {
         let stream = self::stream(stream)?;
-        let held = enter(allocator)?.allocator.allocate_held_in(pool.id(), size as u64, stream)?;
+        let held = borrow(allocator)?.allocator.allocate_held_in(pool.id(), size as u64, stream)?;
         Ok(held.map_or(ptr::null_mut(), pointer))
     };
     // SAFETY: as for every function (see the header).
-    unsafe { give(address, ptr::null_mut(), "address", allocate) }
+    unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
 }

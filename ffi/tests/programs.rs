@@ -77,8 +77,8 @@ fn pools() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn sharing() {
-    if let Some(program) = Program::build("tests/sharing.c") {
+fn shared_memory() {
+    if let Some(program) = Program::build("tests/shared_memory.c") {
         run(&mut program.command());
     }
 }
@@ -138,6 +138,6 @@ fn the_example_runs_also_with_the_static_library() {
 
 #[test]
 fn what_is_seen_from_outside() {
-    let Some(program) = Program::build("tests/watching.c") else { return };
+    let Some(program) = Program::build("tests/observing.c") else { return };
     run(&mut program.command());
 }

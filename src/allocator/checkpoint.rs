@@ -1,21 +1,21 @@
-//! Checkpoints of private pools: which blocks of one are live, and a pool in which just these are live again.
+//! Checkpoints of private pools: the list of a pool's live blocks, and a pool in which exactly these are live again.
 //!
-//! Owns: the order of things in a restore. A graph that is launched fills blocks that were freed when it was captured; a
-//! program that goes on from its results, to capture the next graph in the same pool, needs these blocks to be live again
-//! where they were. PyTorch's trees of graphs do (`torch.compile(mode="reduce-overhead")`).
+//! Owns: the steps of a restore. A launched graph fills blocks that were freed when it was captured. A program that
+//! goes on from its results, to capture the next graph in the same pool, needs these blocks to be live again at their
+//! addresses. PyTorch does this for trees of graphs (`torch.compile(mode="reduce-overhead")`).
 
-use super::{Allocator, Core};
+use super::core::{Allocator, Core};
 use crate::config::StrategyKind;
+use crate::config::rounding::SMALL_LIMIT;
 use crate::error::{Error, Result};
 use crate::ids::PoolId;
-use crate::pools::PoolBlock;
-use crate::rounding::SMALL_LIMIT;
+use crate::report::pool::PoolBlock;
 
 impl Allocator {
-    /// The live blocks of a private pool, by address: a checkpoint of it. Walks all blocks.
+    /// Returns the live blocks of a private pool, by address: a checkpoint of it. Walks all blocks.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] where there is none.
+    /// [`Error::UnknownPool`] if the pool does not exist.
     pub fn pool_blocks(&self, pool: PoolId) -> Result<Vec<PoolBlock>> {
         let core = self.core.lock();
         core.heap.private_stats(pool)?;
@@ -23,17 +23,17 @@ impl Allocator {
     }
 
     /// Frees every live block of a private pool, then hands out those of a checkpoint again, at the same addresses and
-    /// over the same memory. Blocks that are live before and after count as freed and allocated. Where the pool's memory
-    /// was freed in the order of a stream, the CPU waits for that stream.
+    /// over the same memory. Blocks that are live before and after count as freed and allocated. If some of the pool's
+    /// memory was freed in the order of a stream, the CPU waits for that stream.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] where nobody uses the pool, and nothing has changed; [`Error::NotRestorable`] where a block
-    /// cannot be had, any block at all with another strategy than `stitch` and of a pool with segments of its own;
-    /// [`Error::Driver`] where a wait failed.
+    /// [`Error::UnknownPool`] if the pool has no use, and nothing has changed; [`Error::NotRestorable`] if a block
+    /// cannot be had, which is always so with other strategies than `stitch` and for pools with segments of their own;
+    /// [`Error::Driver`] if a wait failed.
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.core.lock();
-        core.heap.private.exists(pool)?;
-        let stitched = core.config.strategy == StrategyKind::Stitch && core.heap.private.segments(pool).is_none();
+        core.heap.private().exists(pool)?;
+        let stitched = core.config.strategy == StrategyKind::Stitch && core.heap.private().segments(pool).is_none();
         if let (Some(first), false) = (blocks.first(), stitched) {
             return Err(Error::NotRestorable { address: first.address });
         }
@@ -41,9 +41,10 @@ impl Allocator {
             core.free(live.address)?;
         }
         core.poll()?;
-        // Memory of one stream may lie in two parts until the stream has passed.
-        core.let_pass(pool)?;
-        // Large ones first: a stitched block takes of a slab for small blocks only while that is wholly free.
+        // Memory of one stream may be split between two pairs of pools until the stream has passed.
+        core.wait_for_pool(pool)?;
+        // Large blocks come first: a stitched block can take a part of a slab for small blocks only while the slab is
+        // wholly free.
         let (large, small): (Vec<_>, Vec<_>) = blocks.iter().partition(|block| block.size > SMALL_LIMIT);
         large.into_iter().chain(small).try_for_each(|block| core.restore(pool, block))?;
         core.checked()
@@ -53,7 +54,7 @@ impl Allocator {
 impl Core {
     fn restore(&mut self, owner: PoolId, block: &PoolBlock) -> Result<()> {
         let (id, request) = self.heap.retake(owner, block)?;
-        self.heap.hand_out(id, &request, &self.rules)?;
+        self.heap.hand_out(id, &request, &self.rules.fit)?;
         self.heap.handed_out_privately(id, owner, false);
         Ok(())
     }

@@ -1,37 +1,51 @@
-//! The allocator's streams: how they are met, and how they end.
+//! The allocator's streams: registered at their first request, named by programs, and ended.
 //!
-//! Owns: when the driver is asked which stream a handle is, and what is done once a stream is no more. Neither is on the hot
-//! path: a handle that was met before is taken for the same stream there.
+//! Owns: when the driver is asked which stream a handle names, and the steps after a stream has ended. Neither is on
+//! the hot path, where a registered handle always means the same stream.
 
-use super::{Allocator, Core};
-use crate::blocks::BlockId;
+use super::core::{Allocator, Core};
 use crate::driver::{Call, DriverError, Status};
-use crate::error::Result;
-use crate::ids::StreamId;
-use crate::stats::Class;
+use crate::error::{Error, Result};
+use crate::ids::{Class, PoolIndex, StreamId};
 
 /// # Streams
 ///
-/// A [`StreamId`] is the handle of a stream, and the stream must live for as long as the allocator may name it to the
-/// driver: from the first call with it to [`forget_stream`](Self::forget_stream), or to the end of the allocator. Events are
-/// recorded on it also after its memory was freed.
+/// A [`StreamId`] is the handle of a stream. The stream must live for as long as the allocator may pass it to the
+/// driver: from the first call with it to [`forget_stream`](Self::forget_stream), or to the end of the allocator.
+/// Events are recorded on it even after its memory was freed.
 ///
-/// Drivers give the handle of a destroyed stream to a new one. Where the driver numbers streams (CUDA 12.0), that is noticed
-/// before another stream gets memory that was freed on it, and before such memory goes back to the driver; the CPU waits for
-/// the device then. It is not noticed by the new stream's own requests, which may get memory that the old one still uses, nor
-/// for a stream named with [`record_stream`](Self::record_stream) or [`free_under`](Self::free_under), nor in private
-/// pools. So forget a stream before it is destroyed.
+/// Drivers give the handle of a destroyed stream to a new one. If the driver numbers streams (CUDA 12.0), this is
+/// noticed before another stream gets memory that was freed on it, and before such memory goes back to the driver; the
+/// CPU waits for the device then. It is not noticed by requests of the new stream, which may get memory that the old
+/// one still uses, nor for a stream named with [`record_stream`](Self::record_stream) or
+/// [`free_under`](Self::free_under), nor in private pools. So forget a stream before it is destroyed.
 impl Allocator {
-    /// The program is about to destroy `stream`: the CPU waits for what it was given, and the allocator never names it to the
-    /// driver again. Its free memory serves other streams, with `stitch` at once; with the other strategies, which do not
-    /// share, it serves a new stream of that handle, or goes back to the driver when memory is short. Frees that wait for
-    /// the stream are over.
+    /// Says that work on `stream` uses the allocation: after it is freed, its memory waits for that stream too. The
+    /// allocation's own stream need not be named. Address 0 is ignored.
     ///
-    /// Memory that was allocated for it and is still live stays valid. It is of no stream: once freed it serves others, so
-    /// name the streams that use it on with [`Self::record_stream`]. A later call with the same handle means a new stream.
-    /// The default stream cannot be destroyed, and is not forgotten.
+    /// # Errors
+    /// [`Error::InvalidAddress`] if no live allocation starts there.
+    pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.core.lock();
+        let stream = core.driver.canonical_stream(stream)?;
+        let id = core.heap.live(address)?;
+        core.streams.recorded.record_use(&mut core.heap, id, stream);
+        core.checked()
+    }
+
+    /// Forgets a stream that the program is about to destroy: the CPU waits for its work, and the allocator never
+    /// passes it to the driver again. Its free memory serves other streams, with `stitch` at once. With the other
+    /// strategies, which do not share, it serves a new stream with that handle, or goes back to the driver when memory
+    /// is short. Frees that wait for the stream are completed.
     ///
-    /// The wait is short for a program that has waited itself.
+    /// Its live memory stays valid, and belongs to no stream: once freed it serves others, so name the streams that go
+    /// on using it with [`Self::record_stream`]. A later call with the same handle means a new stream. The default
+    /// stream cannot be destroyed, and is not forgotten.
+    ///
+    /// The wait is short if the program has already waited itself.
     ///
     /// ```
     /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
@@ -48,8 +62,8 @@ impl Allocator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver): while a stream is being captured, when nothing can be waited for
-    /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]); where the wait failed. The stream is known as before then.
+    /// [`Error::Driver`](crate::Error::Driver) while a stream is being captured, when the CPU cannot wait
+    /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if the wait failed. The stream is then known as before.
     pub fn forget_stream(&self, stream: StreamId) -> Result<()> {
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
@@ -62,66 +76,46 @@ impl Allocator {
 }
 
 impl Core {
-    /// A request for a stream that has no pools yet, or whose handle has ended.
+    /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that
+    /// serves it.
     #[cold]
-    pub(super) fn meet(&mut self, stream: StreamId, size: u64) -> Result<(u32, Class)> {
+    pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
         let canonical = self.driver.canonical_stream(stream)?;
         if canonical == StreamId::DEFAULT {
             self.heap.alias_default(stream);
         } else {
-            // Nobody knows whether a capture would allow to ask.
-            let number = match self.heap.private.capturing() {
+            // It is unknown whether a capture would allow the query.
+            let number = match self.capturing() {
                 true => None,
-                false => self.timed(|_, ground| ground.driver.stream_number(canonical))?,
+                false => self.timed(|_, context| context.driver.stream_number(canonical))?,
             };
-            self.heap.meet(canonical, number);
+            self.heap.register_stream(canonical, number);
         }
         let found = self.heap.pool_for(canonical, size);
-        found.ok_or(crate::Error::Internal("a stream that was met has no pool"))
-    }
-
-    /// Something that was taken out of the table of live allocations is freed under another stream than its own, or under
-    /// another name of its own.
-    #[cold]
-    pub(super) fn note_freed_under(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
-        let stream = self.driver.canonical_stream(stream)?;
-        let large = self.heap.blocks[id].pool & !1;
-        let of = &self.heap.pools[large as usize];
-        if of.stream == stream && !of.ended {
-            return Ok(());
-        }
-        // Where it waits for others anyway, or has no stream of its own any more, it waits for this one too.
-        let mut waits = of.ended || self.deferred.has_uses(id);
-        if !waits && self.heap.is_private(large) {
-            // What a private pool has serves nobody else before the pool ends.
-            self.heap.private.freed_under(self.heap.owner_of(large));
-        } else if !waits {
-            waits = !self.timed(|strategy, ground| strategy.freed_under(ground, large, stream))?;
-        }
-        if waits {
-            self.deferred.record_use(&mut self.heap, id, stream);
-        }
-        Ok(())
+        found.ok_or(Error::Internal("a registered stream has no pool"))
     }
 
     fn forget_stream(&mut self, stream: StreamId) -> Result<()> {
-        if self.heap.private.capturing() {
+        if self.capturing() {
             let detail = format!("stream {stream} cannot be waited for while a stream is being captured");
             return Err(DriverError::new(Call::StreamSynchronize, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
-        let waited = self.timed(|_, ground| match ground.driver.stream_synchronize(stream) {
-            // It was destroyed already: its work is waited for with all other.
-            Err(error) if error.status == Status::INVALID_HANDLE => ground.driver.synchronize(),
+        let waited = self.timed(|_, context| match context.driver.stream_synchronize(stream) {
+            // The stream was destroyed already: its work is waited for together with all other work.
+            Err(error) if error.status == Status::INVALID_HANDLE => context.driver.synchronize(),
             waited => waited,
         });
         waited?;
         let pools = self.heap.pools_of(stream);
-        if pools.iter().any(|large| self.strategy.waits_for_others(*large)) {
-            self.timed(|_, ground| ground.driver.synchronize())?;
+        if pools.iter().any(|large| self.streams.epochs.waits_for_others(*large)) {
+            self.timed(|_, context| context.driver.synchronize())?;
         }
-        self.deferred.end_stream(&mut self.heap, stream)?;
+        self.streams.recorded.end_stream(&mut self.heap, stream)?;
         for large in pools {
-            self.timed(|strategy, ground| strategy.stream_passed(ground, large));
+            self.streams.epochs.passed(&mut self.heap, large);
+            if self.rules.passes_memory_on && !self.heap.is_private(large) {
+                self.heap.make_passed_idle(large, u64::MAX);
+            }
         }
         self.heap.end_stream(stream);
         Ok(())

@@ -1,54 +1,52 @@
 //! PyTorch's syntax of options (`key:value,key:[a:b,c:d]`), read and written.
 //!
-//! Owns: the names of the options, and what each value looks like as text. Ranges are checked in `mod.rs`.
+//! Owns: the names of the options, and the text form of each value. `options.rs` checks the ranges. The syntax is that
+//! of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
-use super::{Config, ConfigError, MIB, Sharing, StrategyKind};
+use super::options::{Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
+use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
-use crate::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::units::{format_bytes_exactly, parse_bytes};
 use std::fmt;
 use std::str::FromStr;
 
-/// Options of PyTorch that change nothing here: they concern pinned host memory, locking or graph capture of its own
-/// implementation.
-const WITHOUT_EFFECT: [&str; 6] = [
-    "release_lock_on_cudamalloc",
-    "graph_capture_record_stream_reuse",
-    "pinned_use_cuda_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
-];
-
-pub(super) const OPTIONS: [&str; 20] = [
-    "strategy",
-    "sharing",
-    "chunk_size_mb",
-    "max_view_mappings",
-    "max_views",
-    "max_view_address_space",
-    "fragLimit",
-    "reuseLimit",
-    "defragLevel",
-    "autoGC",
-    "backend",
-    "expandable_segments",
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "large_segment_size_mb",
-    "roundup_power2_divisions",
-    "garbage_collection_threshold",
-    "per_process_memory_fraction",
-    "memory_fraction",
-    "memory_limit",
-];
-
 impl Config {
-    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+    /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
+    ///
+    /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
+    /// `memory_limit:80GiB`, and those of stitching: `sharing`, `max_view_mappings`, `max_views`
+    /// and `max_view_address_space`.
+    ///
+    /// ```
+    /// use seamalloc::{Config, StrategyKind};
+    /// let config = Config::parse("max_split_size_mb:512,roundup_power2_divisions:[256:1,512:2,>:4]")?;
+    /// assert_eq!(config.max_split_size, Some(512 << 20));
+    /// assert_eq!(Config::parse("expandable_segments:True")?.strategy, StrategyKind::Expandable);
+    /// # Ok::<(), seamalloc::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error names the option and its values; for an unknown name, it suggests the nearest one that exists.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        Self::default().overlaid(text)
+    }
+
+    /// Returns these options, changed by those of `text`.
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn overlaid(mut self, text: &str) -> Result<Self, ConfigError> {
+        for (key, value) in split_options(text)? {
+            self.set(key, value)?;
+        }
+        self.validated()
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         match key {
             "strategy" => self.strategy = value.parse()?,
             "sharing" => {
-                let policy = Sharing::ALL.into_iter().find(|policy| policy.name() == value);
+                let policy = StreamSharing::ALL.into_iter().find(|policy| policy.name() == value);
                 self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed` or `wait`"))?;
             }
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
@@ -76,7 +74,7 @@ impl Config {
             "max_non_split_rounding_mb" => self.max_non_split_rounding = mib(key, value)?,
             "large_segment_size_mb" => {
                 let size = mib(key, value)?;
-                // The default of the other option follows, since it may not be smaller.
+                // The default of the other option follows, because it may not be smaller.
                 self.max_non_split_rounding = self.max_non_split_rounding.max(size);
                 self.large_segment_size = size;
             }
@@ -101,7 +99,7 @@ impl Config {
     }
 }
 
-/// The options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads it back.
+/// Prints the options that differ from the defaults, in PyTorch's syntax; [`Config::parse`] reads them back.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
@@ -188,9 +186,9 @@ fn fraction(option: &str, value: &str) -> Result<f64, ConfigError> {
     value.parse::<f64>().ok().filter(|x| x.is_finite()).ok_or_else(|| bad_value(option, value, "a number from 0 to 1"))
 }
 
-/// `4`, or `[256:1,512:2,>:4]`: the divisions from each power of two (in MiB) on. As in PyTorch, what is below the
-/// first interval named takes its divisions, `>` takes effect from the last interval named, and an interval between
-/// two that are named stays off.
+/// Reads `4`, or `[256:1,512:2,>:4]`: the divisions from each power of two (in MiB) on. As in PyTorch, sizes below the
+/// first named interval take its divisions, `>` applies from the last named interval on, and an interval between two
+/// named ones stays off.
 fn divisions(option: &str, value: &str) -> Result<RoundupDivisions, ConfigError> {
     let parse = |text: &str| {
         let number = text.parse::<u32>().ok().filter(|n| *n == 0 || n.is_power_of_two());
@@ -224,7 +222,7 @@ fn divisions(option: &str, value: &str) -> Result<RoundupDivisions, ConfigError>
 }
 
 /// Splits `key:value,key:[a:b,c:d]` at the commas outside of brackets.
-pub(super) fn split_options(text: &str) -> Result<Vec<(&str, &str)>, ConfigError> {
+fn split_options(text: &str) -> Result<Vec<(&str, &str)>, ConfigError> {
     let syntax = |at, expected| ConfigError::Syntax { text: text.to_owned(), at, expected };
     let mut out = Vec::new();
     let mut depth = 0u32;
@@ -248,4 +246,96 @@ pub(super) fn split_options(text: &str) -> Result<Vec<(&str, &str)>, ConfigError
         return Err(syntax(text.len(), "a closing `]`"));
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pytorchs_options_are_read_as_pytorch_reads_them() {
+        let config = Config::parse(
+            "backend:native,max_split_size_mb:512, max_non_split_rounding_mb:64,garbage_collection_threshold:0.8,\
+             per_process_memory_fraction:0.5,pinned_num_register_threads:8",
+        )
+        .unwrap();
+        assert_eq!(config.max_split_size, Some(512 * MIB));
+        assert_eq!(config.max_non_split_rounding, 64 * MIB);
+        assert_eq!(config.garbage_collection_threshold, 0.8);
+        assert_eq!(config.memory_fraction, Some(0.5));
+        assert_eq!(config.strategy, StrategyKind::Stitch);
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+        assert_eq!(Config::parse("large_segment_size_mb:32").unwrap().large_segment_size, 32 * MIB);
+    }
+
+    #[test]
+    fn divisions_by_interval_follow_pytorchs_parser() {
+        let parse = |text: &str| Config::parse(text).unwrap().roundup_power2_divisions;
+        assert_eq!(parse("roundup_power2_divisions:4"), [4; 16]);
+        let listed = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]");
+        assert_eq!(&listed[..10], &[1, 1, 1, 1, 1, 1, 1, 1, 1, 2]);
+        assert_eq!(&listed[10..], &[8; 6], "`>` begins at the last interval named");
+        let gap = parse("roundup_power2_divisions:[2:4,16:8]");
+        assert_eq!(&gap[..6], &[4, 4, 0, 0, 8, 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, parts) in [
+            ("max_split_sizemb:3", &["max_split_sizemb", "did you mean `max_split_size_mb`"] as &[_]),
+            ("max_split_size_mb:2", &["max_split_size_mb", "`2`", "large_segment_size_mb (20)"]),
+            ("max_split_size_mb:-5", &["`-5`", "whole number of MiB"]),
+            ("max_split_size_mb:99999999999999999999", &["whole number"]),
+            ("max_split_size_mb:18446744073709", &["whole number"]),
+            ("expandable_segments:true", &["`true`", "`True` or `False`"]),
+            ("expandable_segments", &["key:value", "byte 0"]),
+            ("garbage_collection_threshold:1.5", &["1.5", "below 1"]),
+            ("garbage_collection_threshold:0", &["above 0"]),
+            ("garbage_collection_threshold:nan", &["nan"]),
+            ("per_process_memory_fraction:2", &["from 0 to 1"]),
+            ("roundup_power2_divisions:3", &["power of two"]),
+            ("roundup_power2_divisions:[3:2]", &["`3`", "power of two of MiB"]),
+            ("roundup_power2_divisions:[256:2", &["closing `]`"]),
+            ("large_segment_size_mb:10", &["above 10"]),
+            ("strategy:expandabel", &["expandabel", "did you mean `expandable`", "`caching`"]),
+            ("strategy:zzz", &["unknown strategy `zzz`; there are `caching`"]),
+            ("backend:cudaMallocAsync", &["native"]),
+            ("sharing:always", &["`always`", "`completed`"]),
+            ("chunk_size_mb:3", &["`3`", "even number of MiB"]),
+            ("chunk_size_mb:0", &["`0`", "from 2"]),
+            ("max_view_mappings:-1", &["whole number of mappings"]),
+            ("max_views:many", &["`many`", "whole number of views"]),
+            ("max_view_address_space:1PB", &["`1PB`", "unit is unknown", "4TiB"]),
+            ("memory_limit:-1", &["memory_limit", "negative", "80GiB"]),
+            ("memory_limits:1", &["did you mean `memory_limit`"]),
+            ("fragLimit:512MiB", &["fragLimit", "`512MiB`", "whole number of bytes"]),
+            ("fraglimit:5", &["did you mean `fragLimit`"]),
+            ("reuseLimit:0.5", &["0.5", "at least 1"]),
+            ("reuseLimit:inf", &["`inf`", "at least 1"]),
+            ("defragLevel:-1", &["whole number"]),
+            ("autoGC:1.5", &["whole number of GiB"]),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            for part in parts {
+                assert!(error.contains(part), "{text}: `{part}` is missing in `{error}`");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        for text in [
+            "",
+            "expandable_segments:True",
+            "strategy:stitch,max_view_mappings:9,sharing:never,chunk_size_mb:2",
+            "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
+            "memory_limit:1000001",
+            "strategy:gmlake,fragLimit:268435456,reuseLimit:2.5,defragLevel:1,autoGC:80",
+            "large_segment_size_mb:64,max_split_size_mb:256,max_non_split_rounding_mb:128",
+            "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.6,per_process_memory_fraction:0.25",
+        ] {
+            let config = Config::parse(text).unwrap();
+            assert_eq!(Config::parse(&config.to_string()).unwrap(), config, "{config}");
+        }
+    }
 }

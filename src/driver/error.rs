@@ -1,4 +1,4 @@
-//! What a failed driver call says: which call, which status, with which arguments.
+//! The error of a failed driver call: the call, its status and its arguments.
 
 use std::fmt;
 
@@ -11,27 +11,27 @@ pub type DriverResult<T> = Result<T, DriverError>;
 pub struct DriverError {
     /// The call.
     pub call: Call,
-    /// What the driver answered.
+    /// The status that the driver returned.
     pub status: Status,
-    /// The arguments, and what was wrong with them where that is known.
+    /// The arguments, and what is wrong with them, if that is known.
     pub detail: String,
 }
 
 impl DriverError {
-    /// An error of `call`.
+    /// Makes an error of `call`.
     #[must_use]
     pub fn new(call: Call, status: Status, detail: impl Into<String>) -> Self {
         Self { call, status, detail: detail.into() }
     }
 
-    /// Whether the device had too little memory (or too little address space) for the call.
+    /// Returns whether the device had too little memory (or too little address space) for the call.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.status == Status::OUT_OF_MEMORY
     }
 
-    /// Whether the device's context is lost, as after a kernel that used an address it may not use: every later call
-    /// fails as well, and only a new process gets the device back.
+    /// Returns whether the device's context is lost, as after a kernel that used an invalid address: every later call
+    /// fails as well, and only a new process can use the device again.
     #[must_use]
     pub fn is_context_lost(&self) -> bool {
         self.status.is_context_lost()
@@ -57,7 +57,7 @@ macro_rules! calls {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The CUDA driver API's name: `cuMemSetAccess`.
+            /// Returns the name in the CUDA driver API: `cuMemSetAccess`.
             #[must_use]
             pub const fn api(self) -> &'static str {
                 match self { $(Self::$variant => $api,)* }
@@ -121,16 +121,16 @@ calls! {
     IpcClose = "ipc_close", "cuIpcCloseMemHandle";
     /// `cuThreadExchangeStreamCaptureMode`
     ExchangeCaptureMode = "exchange_capture_mode", "cuThreadExchangeStreamCaptureMode";
-    /// `cuLaunchKernel`: a program's call, never an allocator's; only errors of the simulated GPU name it
+    /// `cuLaunchKernel`: a call of a program, never of an allocator; only errors of the simulated GPU name it
     Launch = "launch", "cuLaunchKernel";
-    /// `cuStreamBeginCapture`: as [`Call::Launch`]
+    /// `cuStreamBeginCapture`: a call of a program, like [`Call::Launch`]
     BeginCapture = "begin_capture", "cuStreamBeginCapture";
-    /// `cuStreamEndCapture`: as [`Call::Launch`]
+    /// `cuStreamEndCapture`: a call of a program, like [`Call::Launch`]
     EndCapture = "end_capture", "cuStreamEndCapture";
 }
 
 impl Call {
-    /// Whether an allocator makes this call; the others are a program's.
+    /// Returns whether an allocator makes this call. Programs make the others.
     #[must_use]
     pub const fn is_allocators(self) -> bool {
         !matches!(self, Self::Launch | Self::BeginCapture | Self::EndCapture)
@@ -143,8 +143,8 @@ impl fmt::Display for Call {
     }
 }
 
-/// What a driver call answered: a `CUresult` as the integer that it is, since newer drivers answer values that older
-/// headers do not know.
+/// The result of a driver call: a `CUresult` as an integer, since newer drivers return values that older headers do not
+/// know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Status(pub u32);
 
@@ -153,7 +153,7 @@ macro_rules! statuses {
         impl Status {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// CUDA's name of the status, where it is known here.
+            /// CUDA's name of the status, if it is known here.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 { $($value => Some($text),)* _ => None }
@@ -163,9 +163,9 @@ macro_rules! statuses {
 }
 
 statuses! {
-    /// The call did what was asked.
+    /// The call succeeded.
     SUCCESS = 0, "CUDA_SUCCESS";
-    /// An argument is outside of what the call takes.
+    /// An argument is outside of its range.
     INVALID_VALUE = 1, "CUDA_ERROR_INVALID_VALUE";
     /// Too little physical memory, or too little address space.
     OUT_OF_MEMORY = 2, "CUDA_ERROR_OUT_OF_MEMORY";
@@ -177,7 +177,7 @@ statuses! {
     NO_DEVICE = 100, "CUDA_ERROR_NO_DEVICE";
     /// No GPU has this ordinal.
     INVALID_DEVICE = 101, "CUDA_ERROR_INVALID_DEVICE";
-    /// No context is current on this thread, or it is gone.
+    /// No context is current on this thread, or it was destroyed.
     INVALID_CONTEXT = 201, "CUDA_ERROR_INVALID_CONTEXT";
     /// The device's memory has an error that could not be corrected; the context is lost.
     ECC_UNCORRECTABLE = 214, "CUDA_ERROR_ECC_UNCORRECTABLE";
@@ -189,19 +189,19 @@ statuses! {
     NOT_FOUND = 500, "CUDA_ERROR_NOT_FOUND";
     /// The work is not finished yet.
     NOT_READY = 600, "CUDA_ERROR_NOT_READY";
-    /// The GPU used an address it may not use; the context is lost.
+    /// The GPU used an invalid address; the context is lost.
     ILLEGAL_ADDRESS = 700, "CUDA_ERROR_ILLEGAL_ADDRESS";
     /// A kernel ran for longer than the system allows; the context is lost.
     LAUNCH_TIMEOUT = 702, "CUDA_ERROR_LAUNCH_TIMEOUT";
-    /// The other device may use plain memory of this one already.
+    /// The other device can use plain memory of this one already.
     PEER_ACCESS_ALREADY_ENABLED = 704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED";
-    /// Someone has destroyed the context (`cudaDeviceReset`).
+    /// The context was destroyed (`cudaDeviceReset`).
     CONTEXT_IS_DESTROYED = 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED";
     /// An assertion of a kernel failed; the context is lost.
     ASSERT = 710, "CUDA_ERROR_ASSERT";
     /// A kernel's stack is broken; the context is lost.
     HARDWARE_STACK_ERROR = 714, "CUDA_ERROR_HARDWARE_STACK_ERROR";
-    /// A kernel ran into what is no instruction, or trapped; the context is lost.
+    /// A kernel reached an invalid instruction, or trapped; the context is lost.
     ILLEGAL_INSTRUCTION = 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION";
     /// A kernel used an address that is not aligned; the context is lost.
     MISALIGNED_ADDRESS = 716, "CUDA_ERROR_MISALIGNED_ADDRESS";
@@ -211,18 +211,18 @@ statuses! {
     INVALID_PC = 718, "CUDA_ERROR_INVALID_PC";
     /// A kernel failed in another way; the context is lost.
     LAUNCH_FAILED = 719, "CUDA_ERROR_LAUNCH_FAILED";
-    /// The driver or the device cannot do this.
+    /// The driver or the device does not support this.
     NOT_SUPPORTED = 801, "CUDA_ERROR_NOT_SUPPORTED";
-    /// The call is not allowed while a stream is being captured; the capture is invalid now.
+    /// The call is not allowed while a stream is being captured; it has invalidated the capture.
     STREAM_CAPTURE_UNSUPPORTED = 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
-    /// An earlier call has made the capture invalid.
+    /// An earlier call has invalidated the capture.
     STREAM_CAPTURE_INVALIDATED = 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED";
-    /// The driver knows no more.
+    /// The cause is unknown, even to the driver.
     UNKNOWN = 999, "CUDA_ERROR_UNKNOWN";
 }
 
 impl Status {
-    /// Whether it says that the context is lost: CUDA's "sticky" errors, and a context that someone has destroyed.
+    /// Returns whether the status means a lost context: CUDA's "sticky" errors, and a context that was destroyed.
     #[must_use]
     pub const fn is_context_lost(self) -> bool {
         matches!(

@@ -1,26 +1,29 @@
-//! How the memory is divided up: a walk over what is free, for [`Fragmentation`]. Changes nothing.
+//! How the memory is divided up: a walk over all free ranges, for [`Fragmentation`]. Changes nothing.
 
-use super::{Heap, Pool};
-use crate::config::Sharing;
-use crate::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemory};
-use crate::home::GRANULE;
-use crate::stats::Class;
+use super::chunk_map::GRANULE;
+use super::pool::Pool;
+use super::tables::Heap;
+use crate::config::StreamSharing;
+use crate::ids::PoolIndex;
+use crate::report::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemory};
+use crate::span::Span;
 
 impl Heap {
-    /// The longest free range of a pool.
-    pub(crate) fn largest_in(&self, pool: u32) -> u64 {
-        self.pools.get(pool as usize).map_or(0, |pool| self.blocks[pool.free.largest(&self.blocks)].size)
+    /// Returns the longest free range of a pool.
+    pub(crate) fn largest_in(&self, pool: PoolIndex) -> u64 {
+        self.blocks[self.largest_free(pool)].size
     }
 
-    /// The division of the memory. `reach` says what a large pool's stream could be given for one request. O(free ranges).
-    pub(crate) fn measure(&self, sharing: Sharing, reach: impl Fn(u32) -> u64) -> Fragmentation {
+    /// Returns how the memory is divided up. `servable` gives the largest request that a large pool's stream could be
+    /// given. O(free ranges).
+    pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Fragmentation {
         let allocated = self.counters.allocated_bytes.current();
         let pools: Vec<PoolMemory> =
-            (0..self.pools.len() as u32).filter_map(|pool| self.pool_memory(pool, sharing)).collect();
+            self.pools.iter().filter_map(|(index, pool)| self.pool_memory(index, pool, sharing)).collect();
         let streams = self.stream_pools().map(|pool| StreamMemory {
-            stream: self.pools[pool as usize].stream,
+            stream: self.pools[pool].stream,
             largest: self.largest_in(pool).max(self.largest_in(self.idle)),
-            reachable: reach(pool),
+            reachable: servable(pool),
         });
         let view_mappings = self.views.mappings() as u64;
         let mut out = Fragmentation {
@@ -29,7 +32,7 @@ impl Heap {
             pending: self.counters.active_bytes.current().saturating_sub(allocated),
             requested: self.counters.requested_bytes.current(),
             free: pools.iter().map(|pool| pool.free).sum(),
-            unsettled: self.unsettled.iter().sum(),
+            unsettled: self.pending_rollback.iter().sum(),
             streams: streams.collect(),
             pools,
             views: self.views.iter().count() as u64,
@@ -41,13 +44,12 @@ impl Heap {
         out
     }
 
-    fn pool_memory(&self, index: u32, sharing: Sharing) -> Option<PoolMemory> {
-        let pool = &self.pools[index as usize];
+    fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Option<PoolMemory> {
         if pool.free.len() == 0 {
             return None;
         }
-        let everyones = index & !1 == self.idle;
-        let small = pool.class == Class::Small;
+        let is_idle = index.large() == self.idle;
+        let small = index.is_small();
         let mut memory = PoolMemory {
             owner: self.memory_owner(index),
             small,
@@ -60,23 +62,23 @@ impl Heap {
             memory.free += size;
             let shared = match sharing {
                 _ if self.is_private(index) => false,
-                Sharing::Never | Sharing::Completed => false,
-                // A slab serves others only whole.
-                Sharing::Wait => !small || size == GRANULE,
+                StreamSharing::Never | StreamSharing::Completed => false,
+                // A slab serves other streams only whole.
+                StreamSharing::Wait => !small || size == GRANULE,
             };
-            memory.stranded += if everyones || shared { 0 } else { size };
+            memory.stranded += if is_idle || shared { 0 } else { size };
         }
         Some(memory)
     }
 
-    /// Who may take what is free in a pool.
-    pub(crate) fn memory_owner(&self, pool: u32) -> Owner {
-        if pool & !1 == self.idle {
+    /// Returns who may take the free memory of a pool.
+    pub(crate) fn memory_owner(&self, pool: PoolIndex) -> Owner {
+        if pool.large() == self.idle {
             Owner::Everyone
         } else if self.is_private(pool) {
             Owner::Pool(self.owner_of(pool))
         } else {
-            Owner::Stream(self.pools[pool as usize].stream)
+            Owner::Stream(self.pools[pool].stream)
         }
     }
 
@@ -84,24 +86,25 @@ impl Heap {
         pool.free.in_order(&self.blocks).into_iter().map(|id| self.blocks[id].size)
     }
 
-    /// Chunks of which a part is free, whoever may have it.
+    /// Adds the figures of chunks that are partly free, whoever may have the free part.
     fn measure_chunks(&self, out: &mut Fragmentation) {
         let Some(home) = &self.home else { return };
         out.chunks = home.chunks().count() as u64;
-        let free = self.pools.iter().flat_map(|pool| pool.free.in_order(&self.blocks));
-        let mut free: Vec<(u64, u64)> = free.map(|id| (self.blocks[id].address, self.blocks[id].end())).collect();
+        let free = self.pools.iter().flat_map(|(_, pool)| pool.free.in_order(&self.blocks));
+        let mut free: Vec<Span> = free.map(|id| self.blocks[id].span()).collect();
         free.sort_unstable();
-        // Neighbours of two pools are one stretch here.
+        // Neighbours of two pools are one span here.
         free.dedup_by(|next, last| {
-            let joins = last.1 == next.0;
+            let joins = last.end() == next.start;
             if joins {
-                last.1 = next.1;
+                last.size += next.size;
             }
             joins
         });
         let mut counted = None;
-        for (start, end) in free {
-            // Chunks between the first and the last that a stretch touches are wholly free.
+        for span in free {
+            let (start, end) = (span.start, span.end());
+            // Chunks between the first and the last one of a span are wholly free.
             let first = home.chunk_at(start);
             let last = home.chunk_at(end - 1).filter(|(id, _)| first.is_none_or(|(first, _)| first != *id));
             for (id, chunk) in first.into_iter().chain(last) {

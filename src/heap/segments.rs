@@ -1,169 +1,167 @@
-//! Segments come, grow, shrink and go: what strategies tell the heap of the memory they got and gave back.
+//! Segments come, grow, shrink and go: `backing` notes here which memory it got and gave back.
 
-use super::{Backing, Heap, Segment};
-use crate::blocks::{Block, BlockId, Kind, State};
+use super::block::{Block, Kind, Slots, State};
+use super::chunk_map::{Chunk, ChunkMap};
+use super::segment::{Backing, Segment};
+use super::tables::Heap;
+use crate::driver::{Call, DriverError, DriverResult, Status};
 use crate::error::{Error, Result};
-use crate::home::Home;
-use crate::observer::Action;
-use crate::stats::Class;
+use crate::ids::{BlockId, ChunkId, Class, Handle, PoolIndex, SegmentId};
+use crate::report::observer::Action;
+use crate::span::Span;
+
+/// Memory that a part of a segment gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewMemory {
+    /// The unmapped block that the span is a part of.
+    pub(crate) room: BlockId,
+    pub(crate) span: Span,
+    /// The pool whose requests the memory serves.
+    pub(crate) pool: PoolIndex,
+}
 
 impl Heap {
-    /// A segment that the driver gave by `malloc`: one block, not yet in the free index.
-    pub(crate) fn add_malloc_segment(&mut self, pool: u32, address: u64, size: u64) -> Result<BlockId> {
-        let id = self.add_segment(pool, address, size, Backing::Malloc, State::Free)?;
-        let class = self.pools[pool as usize].class;
+    /// Adds a segment that the driver gave by `malloc`. Returns its one block, which is not in the free index yet.
+    pub(crate) fn add_malloc_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
+        let id = self.add_segment(pool, span, Backing::Malloc, slots);
+        let class = pool.class();
         self.counters.segment.add(class, 1);
-        self.counters.reserved_bytes.add(class, size);
+        self.counters.reserved_bytes.add(class, span.size);
         self.counters.num_device_alloc += 1;
-        if size >= self.oversize_from {
+        if span.size >= self.rules.oversize_from {
             self.counters.oversize_segments.add(Class::Large, 1);
         }
-        self.emit(Action::SegmentAlloc, address, size, pool);
-        Ok(id)
+        self.notify(Action::SegmentAlloc, span, pool);
+        id
     }
 
-    /// A reservation in which nothing is mapped yet: one unmapped block.
-    pub(crate) fn add_expandable_segment(&mut self, pool: u32, address: u64, size: u64, unit: u64) -> Result<BlockId> {
-        let backing = Backing::Expandable { unit, units: Vec::new() };
-        let id = self.add_segment(pool, address, size, backing, State::Unmapped)?;
-        self.pools[pool as usize].unmapped.insert((address, id));
-        Ok(id)
+    /// Adds a reservation in which nothing is mapped. Returns its one unmapped block.
+    pub(crate) fn add_expandable_segment(
+        &mut self,
+        pool: PoolIndex,
+        span: Span,
+        unit: u64,
+        slots: &mut Slots,
+    ) -> BlockId {
+        let id = self.add_segment(pool, span, Backing::Expandable { unit, units: Vec::new() }, slots);
+        self.pools[pool].unmapped.insert((span.start, id));
+        id
     }
 
-    /// The reservation that is home: nothing in it is mapped yet.
-    pub(crate) fn add_home(&mut self, address: u64, size: u64) -> Result<BlockId> {
-        let id = self.add_segment(self.idle, address, size, Backing::Home, State::Unmapped)?;
-        self.pools[self.idle as usize].unmapped.insert((address, id));
-        self.home = Some(Home::new(address, size, self.blocks[id].segment, id));
-        Ok(id)
+    /// Adds the reservation of home, in which nothing is mapped.
+    pub(crate) fn add_home(&mut self, span: Span, slots: &mut Slots) {
+        let id = self.add_segment(self.idle, span, Backing::Home, slots);
+        self.pools[self.idle].unmapped.insert((span.start, id));
+        self.home = Some(ChunkMap::new(span, self.blocks[id].segment, id));
     }
 
-    fn add_segment(&mut self, pool: u32, address: u64, size: u64, backing: Backing, state: State) -> Result<BlockId> {
-        let kind = match backing {
-            Backing::Malloc => Kind::Malloc,
-            Backing::Expandable { .. } => Kind::Expandable,
-            Backing::Home => Kind::Home,
+    fn add_segment(&mut self, pool: PoolIndex, span: Span, backing: Backing, slots: &mut Slots) -> BlockId {
+        let (kind, state) = match backing {
+            Backing::Malloc => (Kind::Malloc, State::Free),
+            Backing::Expandable { .. } => (Kind::Expandable, State::Unmapped),
+            Backing::Home => (Kind::Home, State::Unmapped),
         };
         let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
-        let block = Block::new(address, size, pool, slot as u32, kind, state);
-        let head = self.blocks.insert(block).ok_or(Error::Internal("the block table is full"))?;
-        let segment = Some(Segment { address, size, pool, backing, head });
+        let block = Block::new(span, pool, SegmentId(slot as u32), kind, state);
+        let head = self.blocks.insert_reserved(slots, block);
+        let segment = Some(Segment { span, pool, backing, head });
         match self.segments.get_mut(slot) {
             Some(vacant) => *vacant = segment,
             None => self.segments.push(segment),
         }
-        Ok(head)
+        head
     }
 
-    /// Says that a `malloc` segment is about to go back, whose only block is free: a library that has registered the memory
-    /// must let go of it first. So PyTorch says it.
-    pub(crate) fn malloc_segment_goes(&mut self, id: BlockId) {
-        let Block { address, size, pool, .. } = self.blocks[id];
-        self.emit(Action::SegmentFree, address, size, pool);
+    /// Reports that a `malloc` segment, whose only block is free, is about to be given back: a library that has
+    /// registered the memory must deregister it first. PyTorch reports it at the same time.
+    pub(crate) fn notify_segment_free(&mut self, id: BlockId) {
+        self.notify(Action::SegmentFree, self.blocks[id].span(), self.blocks[id].pool);
     }
 
-    /// Takes back what [`Self::malloc_segment_goes`] said: it could not be given back.
-    pub(crate) fn malloc_segment_stays(&mut self, id: BlockId) {
-        let Block { address, size, pool, .. } = self.blocks[id];
-        self.emit(Action::SegmentAlloc, address, size, pool);
+    /// Undoes the report of [`Self::notify_segment_free`]: the segment could not be given back.
+    pub(crate) fn notify_segment_kept(&mut self, id: BlockId) {
+        self.notify(Action::SegmentAlloc, self.blocks[id].span(), self.blocks[id].pool);
     }
 
-    /// Forgets a `malloc` segment that was said to go: the driver has it back.
+    /// Removes a `malloc` segment that was given back to the driver. Its release was reported before.
     pub(crate) fn remove_malloc_segment(&mut self, id: BlockId) {
         let Block { size, pool, segment, .. } = self.blocks[id];
-        let class = self.pools[pool as usize].class;
+        let class = pool.class();
         self.take_free(id);
-        self.blocks.remove(id);
-        if let Some(slot) = self.segments.get_mut(segment as usize) {
-            *slot = None;
-        }
+        self.remove_segment(id, segment);
         self.counters.segment.sub(class, 1);
         self.counters.reserved_bytes.sub(class, size);
         self.counters.num_device_free += 1;
-        if size >= self.oversize_from {
+        if size >= self.rules.oversize_from {
             self.counters.oversize_segments.sub(Class::Large, 1);
         }
     }
 
-    /// Forgets an expandable segment of which nothing is mapped: its addresses are given back.
+    /// Removes an expandable segment in which nothing is mapped, and whose addresses were given back.
     pub(crate) fn remove_expandable_segment(&mut self, id: BlockId) {
         let Block { address, pool, segment, .. } = self.blocks[id];
-        self.pools[pool as usize].unmapped.remove(&(address, id));
-        self.blocks.remove(id);
-        if let Some(slot) = self.segments.get_mut(segment as usize) {
+        self.pools[pool].unmapped.remove(&(address, id));
+        self.remove_segment(id, segment);
+    }
+
+    /// Removes home, whose addresses were given back.
+    pub(crate) fn remove_home(&mut self) {
+        if let Some(home) = self.home.take() {
+            self.remove_expandable_segment(self.head_of(home.segment));
+        }
+    }
+
+    fn remove_segment(&mut self, head: BlockId, segment: SegmentId) {
+        self.blocks.remove(head);
+        if let Some(slot) = self.segments.get_mut(segment.0 as usize) {
             *slot = None;
         }
     }
 
-    /// A part of an unmapped block has memory now: `[from, from + size)`, for requests of `pool`. It merges with its free
-    /// neighbours; the block that is left is in the free index.
-    pub(crate) fn mapped(&mut self, id: BlockId, from: u64, size: u64, pool: u32) -> Result<BlockId> {
-        let gone = self.blocks[id];
-        self.pools[gone.pool as usize].unmapped.remove(&(gone.address, id));
-        let new = self.cut(id, from, size, |heap, rest| {
+    /// Returns the block at the start of a segment.
+    pub(crate) fn head_of(&self, segment: SegmentId) -> BlockId {
+        self.segment(segment).map_or(BlockId::NONE, |segment| segment.head)
+    }
+
+    /// Notes that a part of an unmapped block has memory. It merges with its free neighbours. Returns the block that
+    /// remains, which is in the free index. Two slots were reserved for it.
+    pub(crate) fn mapped(&mut self, memory: NewMemory, slots: &mut Slots) -> BlockId {
+        let NewMemory { room, span, pool } = memory;
+        let gone = self.blocks[room];
+        self.pools[gone.pool].unmapped.remove(&(gone.address, room));
+        let new = self.cut(room, span, slots, |heap, rest| {
             let Block { address, pool, .. } = heap.blocks[rest];
-            heap.pools[pool as usize].unmapped.insert((address, rest));
-        })?;
-        // Memory that nobody has used is idle from the start.
+            heap.pools[pool].unmapped.insert((address, rest));
+        });
+        // Memory that was never used is idle from the start.
         self.blocks[new].freed_at = 0;
         self.blocks[new].pool = pool;
         self.blocks[new].state = State::Free;
         let (new, ..) = self.merge_free(new);
-        self.index(new);
-        let class = self.pools[pool as usize].class;
-        self.counters.reserved_bytes.add(class, size);
+        self.insert_free(new);
+        self.counters.reserved_bytes.add(pool.class(), span.size);
         self.counters.num_device_alloc += 1;
-        self.emit_range(Action::SegmentMap, self.blocks[new].kind, (from, size), pool);
-        Ok(new)
+        self.notify_range(Action::SegmentMap, self.blocks[new].kind, span, pool);
+        new
     }
 
-    /// A part of a free block has no memory any more: `[from, from + size)`. What is left before and behind it stays
-    /// free. The unmapped block that it is part of now.
-    pub(crate) fn unmapped(&mut self, id: BlockId, from: u64, size: u64) -> Result<BlockId> {
+    /// Notes that a part of a free block lost its memory. The parts before and behind it stay free. Two slots were
+    /// reserved for them.
+    pub(crate) fn unmapped(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
         let Block { pool, segment, .. } = self.blocks[id];
         self.take_free(id);
-        let gone = self.cut(id, from, size, Self::index)?;
+        let gone = self.cut(id, span, slots, Self::insert_free);
         self.blocks[gone].state = State::Unmapped;
-        self.blocks[gone].pool = self.segments.get(segment as usize).and_then(Option::as_ref).map_or(pool, |s| s.pool);
+        self.blocks[gone].pool = self.segment(segment).map_or(pool, |segment| segment.pool);
         let gone = self.merge_unmapped(gone);
-        let class = self.pools[pool as usize].class;
-        self.counters.reserved_bytes.sub(class, size);
+        self.counters.reserved_bytes.sub(pool.class(), span.size);
         self.counters.num_device_free += 1;
-        self.emit_range(Action::SegmentUnmap, self.blocks[gone].kind, (from, size), pool);
-        Ok(gone)
-    }
-
-    /// Makes `[from, from + size)` of a block a block of its own. What is left before and behind it is handed to `rest`.
-    pub(super) fn cut(
-        &mut self,
-        id: BlockId,
-        from: u64,
-        size: u64,
-        rest: impl Fn(&mut Self, BlockId),
-    ) -> Result<BlockId> {
-        const FULL: Error = Error::Internal("the block table is full");
-        let whole = self.blocks[id];
-        let before = from - whole.address;
-        let behind = whole.end() - from - size;
-        let mut middle = id;
-        if before > 0 {
-            self.blocks[id].size = before;
-            middle = self.insert_after(id, whole.part(from, whole.size - before, whole.state)).ok_or(FULL)?;
-        }
-        if behind > 0 {
-            self.blocks[middle].size = size;
-            let last = self.insert_after(middle, whole.part(from + size, behind, whole.state)).ok_or(FULL)?;
-            rest(self, last);
-        }
-        if before > 0 {
-            rest(self, id);
-        }
-        Ok(middle)
+        self.notify_range(Action::SegmentUnmap, self.blocks[gone].kind, span, pool);
     }
 
     fn merge_unmapped(&mut self, mut id: BlockId) -> BlockId {
         let Block { prev, next, pool, .. } = self.blocks[id];
-        let unmapped = &mut self.pools[pool as usize].unmapped;
+        let unmapped = &mut self.pools[pool].unmapped;
         if self.blocks[next].state == State::Unmapped {
             unmapped.remove(&(self.blocks[next].address, next));
             self.absorb_next(id);
@@ -172,15 +170,108 @@ impl Heap {
             self.absorb_next(prev);
             id = prev;
         }
-        self.pools[pool as usize].unmapped.insert((self.blocks[id].address, id));
+        self.pools[pool].unmapped.insert((self.blocks[id].address, id));
         id
     }
 
-    /// A failed growth holds `now` bytes that are part of no block, and held `before`.
-    pub(crate) fn unsettled(&mut self, class: Class, now: u64, before: u64) {
-        self.unsettled[class as usize] += now;
-        self.unsettled[class as usize] -= before;
+    /// Notes the handles of units of an expandable segment that were mapped from `address` on.
+    ///
+    /// # Errors
+    /// The block is not part of an expandable segment. Nothing has changed.
+    pub(crate) fn note_units(&mut self, block: BlockId, address: u64, handles: &[Option<Handle>]) -> Result<()> {
+        const NOT_EXPANDABLE: Error = Error::Internal("a block of a segment that cannot grow");
+        let segment = self.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
+        let start = segment.span.start;
+        let Backing::Expandable { unit, units } = &mut segment.backing else { return Err(NOT_EXPANDABLE) };
+        let first = ((address - start) / *unit) as usize;
+        let end = first + handles.len();
+        if units.len() < end {
+            units.resize(end, None);
+        }
+        units[first..end].copy_from_slice(handles);
+        self.counters.mappings += handles.len() as u64;
+        Ok(())
+    }
+
+    /// Returns the handle of a unit of an expandable segment, if it has one.
+    pub(crate) fn unit_handle(&self, segment: SegmentId, unit: u64) -> Option<Handle> {
+        match &self.segment(segment)?.backing {
+            Backing::Expandable { units, .. } => units.get(unit as usize).copied().flatten(),
+            _ => None,
+        }
+    }
+
+    /// Notes that a unit's handle was released. Its memory goes back with its last mapping.
+    pub(crate) fn unit_released(&mut self, segment: SegmentId, unit: u64) {
+        if let Some(Backing::Expandable { units, .. }) = self.segment_mut(segment).map(|segment| &mut segment.backing)
+            && let Some(handle) = units.get_mut(unit as usize)
+        {
+            *handle = None;
+        }
+    }
+
+    /// Adds a chunk at its place at home, where it is not mapped yet.
+    ///
+    /// # Errors
+    /// There is no home. Nothing has changed.
+    pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> Result<ChunkId> {
+        let home = self.home.as_mut().ok_or(Error::Internal("a chunk without a home"))?;
+        Ok(home.add_chunk(chunk))
+    }
+
+    /// Notes that a chunk was mapped at its place.
+    pub(crate) fn chunk_mapped(&mut self, chunk: Chunk) {
+        if let Some(home) = &mut self.home {
+            home.mapped(chunk);
+            self.counters.mappings += 1;
+        }
+    }
+
+    /// Removes the chunks of a span inside a free block. They are unmapped already, and their memory is about to go
+    /// back. Two slots were reserved for the parts of the block.
+    pub(crate) fn remove_chunks(&mut self, block: BlockId, span: Span, slots: &mut Slots) {
+        let Some(home) = &mut self.home else { return };
+        let mut at = span.start;
+        while let Some((id, chunk)) = home.chunk_at(at).filter(|_| at < span.end()) {
+            self.counters.mappings -= u64::from(!home.is_bare(chunk.address, 1));
+            home.remove_chunk(id);
+            at = chunk.end();
+        }
+        self.unmapped(block, span, slots);
+    }
+
+    /// Notes that units of an expandable segment, which lie in a free block, were unmapped. Two slots were reserved for
+    /// the parts of the block.
+    pub(crate) fn unmapped_units(&mut self, block: BlockId, span: Span, count: u64, slots: &mut Slots) {
+        self.counters.mappings -= count;
+        self.unmapped(block, span, slots);
+    }
+
+    /// Notes the bytes that failed growths hold outside of all blocks: `now` instead of `before`.
+    pub(crate) fn pending_rollback(&mut self, class: Class, now: u64, before: u64) {
+        self.pending_rollback[class as usize] += now;
+        self.pending_rollback[class as usize] -= before;
         self.counters.reserved_bytes.add(class, now.saturating_sub(before));
         self.counters.reserved_bytes.sub(class, before.saturating_sub(now));
+    }
+
+    /// Refuses addresses that no driver gives out, or that belong to a segment already. The caller does not give them
+    /// back either, since someone else may use them.
+    pub(crate) fn check_answer(&self, call: Call, span: Span, alignment: u64) -> DriverResult<()> {
+        if self.may_begin_at(span, alignment) {
+            return Ok(());
+        }
+        let Span { start, size } = span;
+        let detail = format!("it gave {size} bytes at {start:#x}, which cannot be, or is part of a segment already");
+        Err(DriverError::new(call, Status::UNKNOWN, detail))
+    }
+
+    /// Returns whether these can be addresses that no segment has.
+    pub(crate) fn may_begin_at(&self, span: Span, alignment: u64) -> bool {
+        let Span { start, size } = span;
+        if start == 0 || !start.is_multiple_of(alignment) || start.checked_add(size).is_none() {
+            return false;
+        }
+        !self.segments.iter().flatten().any(|other| other.span.intersection(&span).is_some())
     }
 }

@@ -1,17 +1,19 @@
-//! Blocks that are handed out through views: their pieces of home, taken and given back.
+//! Stitched blocks, which are handed out through views: how their pieces of home are taken and returned.
 //!
-//! Owns: the accounting of stitched blocks. Their bytes are counted at home, in pieces; the view only maps them.
+//! Owns: the accounting of stitched blocks, and of the slabs that small blocks share. The bytes of a stitched block are
+//! counted at home, in pieces; the view only maps them.
 
-use super::Heap;
-use crate::blocks::{Block, BlockId, Kind, State};
+use super::block::{Block, Kind, State};
+use super::chunk_map::{Chunk, GRANULE};
+use super::tables::Heap;
+use super::views::{PlanHash, View};
+use crate::config::rounding::MIN_BLOCK;
 use crate::error::{Error, Result};
-use crate::home::{Chunk, GRANULE};
-use crate::observer::Action;
-use crate::rounding::MIN_BLOCK;
-use crate::stats::Class;
-use crate::views::{View, ViewId};
+use crate::ids::{BlockId, ChunkId, Class, PoolIndex, ViewId};
+use crate::report::observer::Action;
+use crate::span::Span;
 
-/// Bytes of a view: where they begin, and how many.
+/// A place in a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) view: ViewId,
@@ -19,20 +21,19 @@ pub(crate) struct Window {
 }
 
 impl Heap {
-    /// Whether a request of a large pool may take the block at once.
-    pub(crate) fn is_open(&self, id: BlockId, pool: u32) -> bool {
+    /// Returns whether a request of a large pool may take the block at once.
+    pub(crate) fn is_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
-        // Slabs for small blocks serve large ones only whole.
+        // A slab for small blocks serves large requests only whole.
         block.state == State::Free
             && (block.pool == pool
                 || block.pool == self.idle
-                || (block.size == GRANULE && (block.pool == pool + 1 || block.pool == self.idle + 1)))
+                || (block.size == GRANULE && (block.pool == pool.small() || block.pool == self.idle.small())))
     }
 
-    /// How many bytes from the chunk's start are free for the pool.
-    fn free_head(&self, chunk: &Chunk, pool: u32) -> u64 {
-        let Some(home) = &self.home else { return 0 };
-        let mut id = home.covering(&self.blocks, chunk.address);
+    /// Returns how many bytes from the chunk's start are free for the pool.
+    fn free_head(&self, chunk: &Chunk, pool: PoolIndex) -> u64 {
+        let mut id = self.covering(chunk.address);
         let mut end = chunk.address;
         while end < chunk.end() && self.is_open(id, pool) {
             end = self.blocks[id].end();
@@ -41,10 +42,9 @@ impl Heap {
         end.min(chunk.end()) - chunk.address
     }
 
-    /// How many bytes at the chunk's end are free for the pool.
-    fn free_tail(&self, chunk: &Chunk, pool: u32) -> u64 {
-        let Some(home) = &self.home else { return 0 };
-        let mut id = home.covering(&self.blocks, chunk.end() - 1);
+    /// Returns how many bytes at the chunk's end are free for the pool.
+    fn free_tail(&self, chunk: &Chunk, pool: PoolIndex) -> u64 {
+        let mut id = self.covering(chunk.end() - 1);
         let mut start = chunk.end();
         while start > chunk.address && self.is_open(id, pool) {
             start = self.blocks[id].address;
@@ -53,8 +53,8 @@ impl Heap {
         chunk.end() - start.max(chunk.address)
     }
 
-    /// Where in a view `size` free bytes lie one behind the other.
-    pub(crate) fn window(&self, view: ViewId, size: u64, pool: u32) -> Option<Window> {
+    /// Returns the first place in a view with `size` contiguous free bytes.
+    pub(crate) fn window(&self, view: ViewId, size: u64, pool: PoolIndex) -> Option<Window> {
         let home = self.home.as_ref()?;
         let View { chunks, size: whole, .. } = self.views.get(view)?;
         let mut run = None;
@@ -78,18 +78,64 @@ impl Heap {
         None
     }
 
-    /// Takes `size` bytes of a view: a block of that size, with its pieces cut out of home. They must be free. Allocates
-    /// nothing beyond slots of the block table.
-    pub(crate) fn take_window(&mut self, window: Window, size: u64, pool: u32) -> Result<BlockId> {
+    /// Adds a view that was built, in which these chunks are mapped one behind the other.
+    pub(crate) fn add_view(&mut self, span: Span, chunks: Vec<ChunkId>, plan: Option<PlanHash>) -> ViewId {
+        self.counters.views_built += 1;
+        self.counters.mappings += chunks.len() as u64;
+        let view = self.views.add(span.start, span.size, chunks);
+        if let Some(plan) = plan {
+            self.views.remember(plan, view);
+        }
+        view
+    }
+
+    /// Serves a request by an existing view. Returns the block.
+    pub(crate) fn reuse_view(
+        &mut self,
+        window: Window,
+        size: u64,
+        pool: PoolIndex,
+        plan: Option<PlanHash>,
+    ) -> Result<BlockId> {
+        self.counters.views_reused += 1;
+        if let Some(plan) = plan {
+            self.views.remember(plan, window.view);
+        }
+        self.take_window(window, size, pool)
+    }
+
+    /// Notes that a chunk was unmapped from a view, given its number and its bytes there. The view serves no more
+    /// requests.
+    pub(crate) fn cut_view(&mut self, view: ViewId, index: usize, hole: Span) {
+        self.views.cut(view, index, hole);
+        self.counters.mappings -= 1;
+    }
+
+    /// Notes that all chunks of a view were unmapped. Its addresses are not given back yet.
+    pub(crate) fn unmapped_view(&mut self, view: ViewId, mappings: usize) {
+        self.views.forget_chunks(view);
+        self.counters.mappings -= mappings as u64;
+    }
+
+    /// Removes a view whose addresses were given back.
+    pub(crate) fn remove_view(&mut self, view: ViewId) {
+        self.views.remove(view);
+        self.counters.views_dropped += 1;
+    }
+
+    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of that size. Allocates
+    /// nothing but slots of the block table.
+    pub(crate) fn take_window(&mut self, window: Window, size: u64, pool: PoolIndex) -> Result<BlockId> {
         const BROKEN: Error = Error::Internal("a view over a chunk that is gone");
         let view = self.views.get(window.view).ok_or(BROKEN)?;
         let (address, count) = (view.address + window.offset, view.chunks.len());
-        let block = Block::new(address, size, pool, window.view.0, Kind::View, State::Free);
-        let id = self.blocks.insert(block).ok_or(Error::Internal("the block table is full"))?;
+        let mut slot = self.reserve_slots(1)?;
+        let block = Block::in_view(Span::new(address, size), pool, window.view);
+        let id = self.blocks.insert_reserved(&mut slot, block);
         let mut last = BlockId::NONE;
         let (mut at, end) = (0, window.offset + size);
-        // Neighbours in the view that are neighbours at home too are one piece.
-        let mut piece = (0, 0);
+        // Neighbours in the view that are also neighbours at home become one piece.
+        let mut piece = Span::default();
         for index in 0..count {
             let chunk = self.views.get(window.view).and_then(|view| view.chunks.get(index)).copied();
             let chunk = chunk.and_then(|chunk| self.home.as_ref()?.chunk(chunk)).ok_or(BROKEN)?;
@@ -97,40 +143,36 @@ impl Heap {
             let to = end.min(at + chunk.size);
             if from < to {
                 let start = chunk.address + from - at;
-                if piece.0 + piece.1 != start {
+                if piece.end() != start {
                     last = self.take_piece(id, last, piece, pool)?;
-                    piece = (start, 0);
+                    piece = Span::new(start, 0);
                 }
-                piece.1 += to - from;
+                piece.size += to - from;
             }
             at += chunk.size;
         }
         self.take_piece(id, last, piece, pool)?;
-        self.emit_range(Action::SegmentJoined, Kind::View, (address, size), pool);
+        self.notify_range(Action::SegmentJoined, Kind::View, Span::new(address, size), pool);
         self.views.used(window.view);
         Ok(id)
     }
 
-    /// Cuts a stretch out of home, address and bytes, as pieces of a block behind its `last`. The last of them.
-    fn take_piece(
-        &mut self,
-        id: BlockId,
-        mut last: BlockId,
-        (mut from, mut missing): (u64, u64),
-        pool: u32,
-    ) -> Result<BlockId> {
+    /// Cuts a span out of home, as pieces of a block that follow its piece `last`. Returns the last new piece.
+    fn take_piece(&mut self, id: BlockId, mut last: BlockId, span: Span, pool: PoolIndex) -> Result<BlockId> {
+        let (mut from, mut missing) = (span.start, span.size);
         while missing > 0 {
-            let free = self.home.as_ref().map_or(BlockId::NONE, |home| home.covering(&self.blocks, from));
+            let free = self.covering(from);
             let part = missing.min(self.blocks[free].end().saturating_sub(from));
             if !self.is_open(free, pool) || part == 0 {
                 return Err(Error::Internal("a piece of a view is not free"));
             }
-            if self.blocks[free].pool == self.idle + 1 && part < self.blocks[free].size {
-                // The rest of an idle slab goes along, or the two would never meet in one pool again.
-                self.hand_over(free, pool + 1);
+            if self.blocks[free].pool == self.idle.small() && part < self.blocks[free].size {
+                // The whole idle slab moves, because a rest left behind could never merge with it again.
+                self.hand_over(free, pool.small());
             }
-            let piece = self.carve(free, from, part)?;
-            self.emit_range(Action::SegmentLeft, Kind::Home, (from, part), self.blocks[piece].pool);
+            let part = Span::new(from, part);
+            let piece = self.carve(free, part)?;
+            self.notify_range(Action::SegmentLeft, Kind::Home, part, self.blocks[piece].pool);
             self.blocks[piece].state = State::Piece;
             self.blocks[piece].pool = pool;
             if last.is_none() {
@@ -139,50 +181,66 @@ impl Heap {
                 self.blocks[last].right = piece;
             }
             last = piece;
-            from += part;
-            missing -= part;
+            from += part.size;
+            missing -= part.size;
         }
         Ok(last)
     }
 
-    /// Whether any of the first `size` bytes of a block lie in a chunk that is not mapped at home.
+    /// Returns the pieces of a block to home. The view stays.
+    pub(super) fn return_pieces(&mut self, id: BlockId) {
+        let Block { left, pool, .. } = self.blocks[id];
+        let (view, span) = (self.blocks[id].view(), self.blocks[id].span());
+        self.notify_range(Action::SegmentLeft, Kind::View, span, pool);
+        let mut piece = left;
+        while piece.is_some() {
+            let next = std::mem::replace(&mut self.blocks[piece].right, BlockId::NONE);
+            let span = self.blocks[piece].span();
+            let slab = self.home.as_ref().is_some_and(|home| home.is_slab(span.start));
+            self.blocks[piece].pool = if slab { pool.small() } else { pool };
+            self.notify_range(Action::SegmentJoined, Kind::Home, span, self.blocks[piece].pool);
+            self.free_bytes(piece);
+            piece = next;
+        }
+        let stream = pool.large();
+        let epoch = self.pools[stream].epoch;
+        self.views.freed(view, stream, epoch);
+        self.blocks.remove(id);
+    }
+
+    /// Returns whether any of the first `size` bytes of a block lie in a chunk that is not mapped at home.
     #[inline]
     pub(crate) fn is_bare(&self, id: BlockId, size: u64) -> bool {
         self.home.as_ref().is_some_and(|home| home.is_bare(self.blocks[id].address, size))
     }
 
-    /// The block at the start of a segment.
-    pub(crate) fn head_of(&self, segment: u32) -> BlockId {
-        self.segments.get(segment as usize).and_then(Option::as_ref).map_or(BlockId::NONE, |segment| segment.head)
-    }
-
-    /// Whether nobody uses a view, and the GPU has passed all uses of it.
+    /// Returns whether a view has no user, and the GPU has passed all uses of it.
     pub(crate) fn is_done_with(&self, view: &View) -> bool {
         view.users == 0 && view.pins.is_empty() && self.has_passed(view)
     }
 
-    /// Whether the GPU has passed all uses of a view that are over. Private pools are left out: the parts that they have
-    /// used are theirs still, and pinned.
+    /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools are left out: their
+    /// parts still belong to the pools, and are pinned.
     pub(crate) fn has_passed(&self, view: &View) -> bool {
-        let passed = |(stream, epoch): &(u32, u64)| *epoch < self.pools[*stream as usize].passed;
+        let passed = |(stream, epoch): &(PoolIndex, u64)| *epoch < self.pools[*stream].passed;
         view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))
     }
 
-    /// Every stream has passed everything: what is free at home belongs to all, whole slabs included.
+    /// Makes all free memory at home idle, whole slabs included, because every stream has passed all its work.
     pub(crate) fn make_all_idle(&mut self) {
         for large in self.stream_pools().collect::<Vec<_>>() {
             self.make_passed_idle(large, u64::MAX);
         }
     }
 
-    /// What a stream freed before an epoch belongs to all: large ranges, and slabs that are wholly free. Whether there
-    /// was any.
-    pub(crate) fn make_passed_idle(&mut self, large: u32, epoch: u64) -> bool {
+    /// Makes idle what a stream freed before an epoch: large ranges, and slabs that are wholly free. Returns whether
+    /// there was any.
+    pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> bool {
         let mut any = false;
-        // Of small memory whole slabs.
-        for (pool, idle, least) in [(large, self.idle, 0), (large + 1, self.idle + 1, GRANULE)] {
+        // Of small memory, only whole slabs become idle.
+        for (pool, idle, min_size) in [(large, self.idle, 0), (large.small(), self.idle.small(), GRANULE)] {
             let mut passed = Vec::new();
-            self.pools[pool as usize].free.visit_from(&self.blocks, least, |id| {
+            self.visit_free(pool, min_size, |id| {
                 if self.blocks[id].kind == Kind::Home && self.blocks[id].freed_at < epoch {
                     passed.push(id);
                 }
@@ -195,25 +253,16 @@ impl Heap {
         any
     }
 
-    /// A free block moves to another pool, and merges there. The block that it is part of then.
-    pub(crate) fn hand_over(&mut self, id: BlockId, pool: u32) -> BlockId {
-        self.take_free(id);
-        self.assign(id, pool);
-        let (id, ..) = self.merge_free(id);
-        self.index(id);
-        id
-    }
-
-    /// Makes one free block of a pool, of at least `size` bytes, out of a run of its own and idle ones that begins with
-    /// `first`. Of the idle ones it takes no more than is needed, since the pool keeps them until the GPU has passed.
-    pub(crate) fn join_run(&mut self, first: BlockId, pool: u32, size: u64) -> Result<BlockId> {
+    /// Joins a run of the pool's own free blocks and idle ones, beginning with `first`, into one free block of at least
+    /// `size` bytes. It takes no more idle bytes than needed, since the pool keeps them until the GPU has passed.
+    pub(crate) fn join_run(&mut self, first: BlockId, pool: PoolIndex, size: u64) -> Result<BlockId> {
         let start = self.blocks[first].address;
         let mut id = first;
         loop {
             if self.blocks[id].pool == self.idle {
                 let missing = size.saturating_sub(self.blocks[id].address - start);
                 let part = self.part_of(id, missing.next_multiple_of(MIN_BLOCK))?;
-                // Every stream has passed it.
+                // Every stream has passed this memory.
                 self.blocks[part].freed_at = 0;
                 id = self.hand_over(part, pool);
             }
@@ -224,59 +273,45 @@ impl Heap {
         }
     }
 
-    /// The first `size` bytes of a free block as a free block of their own, if it has more.
-    pub(crate) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
-        if self.blocks[id].size <= size {
-            return Ok(id);
+    /// Joins the bytes of a chunk, all of them free and passed by every stream, into one block of idle memory. Returns
+    /// that block.
+    pub(crate) fn gather_chunk(&mut self, chunk: &Chunk) -> Result<BlockId> {
+        let mut at = chunk.address;
+        while at < chunk.end() && self.block_around(chunk).is_none() {
+            let id = self.covering(at);
+            let Block { pool, .. } = self.blocks[id];
+            let end = self.blocks[id].end().clamp(at, chunk.end());
+            let part = self.carve(id, Span::between(at, end))?;
+            self.insert_free(part);
+            self.hand_over(part, self.idle.of(pool.class()));
+            at = end;
         }
-        let part = self.carve(id, self.blocks[id].address, size)?;
-        self.index(part);
-        Ok(part)
+        self.block_around(chunk).ok_or(Error::Internal("a free chunk is not of one kind"))
     }
 
-    /// Cuts `[from, from + size)` out of a free block; the rest stays in the index.
-    pub(crate) fn carve(&mut self, id: BlockId, from: u64, size: u64) -> Result<BlockId> {
-        self.take_free(id);
-        self.cut(id, from, size, Self::index)
+    /// Returns the block that holds all bytes of a chunk, if there is one.
+    pub(crate) fn block_around(&self, chunk: &Chunk) -> Option<BlockId> {
+        let id = self.covering(chunk.address);
+        let block = &self.blocks[id];
+        (block.address <= chunk.address && block.end() >= chunk.end()).then_some(id)
     }
 
-    /// Gives the pieces of a block back to home; the view stays.
-    pub(super) fn dissolve(&mut self, id: BlockId) {
-        let Block { left, pool, segment, address, size, .. } = self.blocks[id];
-        self.emit_range(Action::SegmentLeft, Kind::View, (address, size), pool);
-        let mut piece = left;
-        while piece.is_some() {
-            let next = std::mem::replace(&mut self.blocks[piece].right, BlockId::NONE);
-            let slab = self.home.as_ref().is_some_and(|home| home.is_slab(self.blocks[piece].address));
-            let Block { address, size, .. } = self.blocks[piece];
-            self.blocks[piece].pool = if slab { pool | 1 } else { pool };
-            self.emit_range(Action::SegmentJoined, Kind::Home, (address, size), self.blocks[piece].pool);
-            self.release(piece);
-            piece = next;
-        }
-        let stream = pool & !1;
-        let epoch = self.pools[stream as usize].epoch;
-        self.views.freed(ViewId(segment), stream, epoch);
-        self.blocks.remove(id);
-    }
-
-    /// Idle ranges merge with all: those beside a block that is about to become free join its pool, and what of that
-    /// pool lies beyond them.
+    /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.
     pub(super) fn adopt_idle(&mut self, id: BlockId) {
         let Block { prev, next, pool, .. } = self.blocks[id];
-        if pool & 1 == 1 {
+        if pool.is_small() {
             return;
         }
         for beside in [prev, next] {
             let idle = self.blocks[beside].state == State::Free && self.blocks[beside].pool == self.idle;
-            // What a private pool has it keeps: it shall not have more than it asked for.
+            // A private pool does not take memory that it did not ask for, because it keeps all that it gets.
             if idle && !self.is_private(pool) {
                 self.hand_over(beside, pool);
             }
         }
     }
 
-    /// 2 MiB of large memory that a slab was made of go back to the large pool once they are wholly free; what was placed
+    /// Returns a wholly free slab to the large pool, if it was made of 2 MiB of large memory. A chunk that was placed
     /// as a slab stays one.
     pub(super) fn return_slab(&mut self, id: BlockId) {
         let Block { address, size, pool, .. } = self.blocks[id];
@@ -285,13 +320,19 @@ impl Heap {
         }
         self.counters.reserved_bytes.sub(Class::Small, size);
         self.counters.reserved_bytes.add(Class::Large, size);
-        self.hand_over(id, pool & !1);
+        self.hand_over(id, pool.large());
     }
 
-    /// Makes 2 MiB of large memory that are not in the index a slab for small blocks.
-    pub(crate) fn make_slab(&mut self, id: BlockId, pool: u32) {
+    /// Makes a slab for small blocks of 2 MiB of large memory, which are not in the index.
+    pub(crate) fn make_slab(&mut self, id: BlockId, pool: PoolIndex) {
         self.assign(id, pool);
         self.counters.reserved_bytes.sub(Class::Large, GRANULE);
         self.counters.reserved_bytes.add(Class::Small, GRANULE);
+    }
+
+    /// Takes a free slab out of the index for another pool of small blocks.
+    pub(crate) fn take_slab(&mut self, id: BlockId, pool: PoolIndex) {
+        self.take_free(id);
+        self.assign(id, pool);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use seamalloc::driver::sim::SimGpu;
-use seamalloc::driver::{Driver, EventId, StreamId};
+use seamalloc::driver::{Driver, EventId, Events, StreamId};
 use seamalloc::{Config, Stats, StrategyKind};
 
 use segments::{Block, Segment, Use};

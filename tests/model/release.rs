@@ -1,6 +1,6 @@
 //! How the model gives memory back: garbage collection, one oversize segment or several, and all that is cached.
 
-use seamalloc::driver::Driver;
+use seamalloc::driver::prelude::*;
 
 use super::segments::block;
 use super::tally::{decrease, lower};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use seamalloc::driver::{Driver, Handle, StreamId};
+use seamalloc::driver::prelude::*;
+use seamalloc::driver::{Handle, StreamId};
 use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
 use super::tally::{increase, raise};

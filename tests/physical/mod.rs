@@ -20,7 +20,7 @@ impl Taken {
     }
 
     /// The block that took them is freed.
-    pub(crate) fn give_back(&mut self, pieces: &[Piece]) {
+    pub(crate) fn release(&mut self, pieces: &[Piece]) {
         for piece in pieces {
             assert_eq!(self.0.remove(&(piece.memory, piece.offset)), Some(piece.offset + piece.size), "{piece:?}");
         }

@@ -1,65 +1,9 @@
 //! What becomes of a pool's memory, and of its live blocks, once nobody uses the pool.
 
-use crate::{GRAPH, Graph, MAIN, MIB, SIDE, calls, capture, graph_of, on, reserved, simulated};
+use crate::{GRAPH, MIB, SIDE, reserved, simulated};
+use seamalloc::Config;
+use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::Range;
-use seamalloc::driver::{Call, StreamId};
-use seamalloc::{Config, Error, Route, StrategyKind};
-
-#[test]
-fn a_released_pools_memory_waits_for_the_device() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = on(kind, "sim:h200,capacity=200MiB");
-        let pool = allocator.create_pool();
-        let graph = graph_of(&gpu, &allocator, pool, &[120 * MIB]);
-        // Launched on a stream that the allocator never heard of.
-        let unseen = StreamId(4242);
-        gpu.hold(unseen);
-        graph.replay(&gpu, unseen);
-        allocator.release_pool(pool).unwrap();
-        assert_eq!(allocator.pool_stats(pool).unwrap().uses, 0);
-        let apart = allocator.allocate(60 * MIB, GRAPH).unwrap();
-        graph.is_apart_from(&gpu, &allocator, apart);
-        assert_eq!(calls(&gpu, Call::Synchronize), 0);
-        // Only before a request would fail is the device waited for.
-        let taken = allocator.allocate(130 * MIB, MAIN).unwrap();
-        assert!(calls(&gpu, Call::Synchronize) >= 1, "{kind}");
-        assert!(gpu.done_at(unseen).unwrap() <= gpu.now_ns(), "{kind}: the graph has ended");
-        assert_eq!(allocator.pool_stats(pool), Err(Error::UnknownPool { pool }));
-        allocator.check().unwrap();
-        [apart, taken].iter().for_each(|address| allocator.free(*address).unwrap());
-        drop(allocator);
-        assert!(gpu.leaks().is_empty(), "{kind}: {}", gpu.leaks());
-        assert!(gpu.faults().is_empty(), "{kind}: {:?}", gpu.faults());
-    }
-}
-
-#[test]
-fn what_no_capture_used_goes_back_in_stream_order() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = on(kind, "sim:h200");
-        let pool = allocator.create_pool();
-        allocator.begin_allocate_to_pool(pool, Route::this_thread()).unwrap();
-        let [freed, live] = [(); 2].map(|()| allocator.allocate(30 * MIB, SIDE).unwrap());
-        allocator.free(freed).unwrap();
-        // Released while routed: it lives on until the end.
-        allocator.release_pool(pool).unwrap();
-        assert_eq!(allocator.allocate(30 * MIB, SIDE).unwrap(), freed);
-        allocator.free(freed).unwrap();
-        allocator.end_allocate_to_pool(pool).unwrap();
-        assert!(allocator.private_pools().is_empty(), "{kind}");
-        gpu.hold(SIDE);
-        let growth = || [Call::Malloc, Call::Create, Call::Map].map(|call| calls(&gpu, call));
-        let before = growth();
-        assert_eq!(allocator.allocate(30 * MIB, SIDE).unwrap(), freed, "{kind}: the same stream");
-        assert_eq!(growth(), before);
-        allocator.free(freed).unwrap();
-        allocator.free(live).unwrap();
-        let again = [(); 2].map(|()| allocator.allocate(30 * MIB, SIDE).unwrap());
-        assert!([[freed, live], [live, freed]].contains(&again), "{kind}: freed after the release");
-        assert_eq!(growth(), before);
-        allocator.check().unwrap();
-    }
-}
 
 #[test]
 fn released_memory_is_no_more_passed_than_its_stream() {
@@ -111,63 +55,4 @@ fn released_memory_serves_other_streams_once_its_own_has_passed() {
     gpu.advance(2_000_000);
     assert_eq!(allocator.allocate(40 * MIB, SIDE).unwrap(), address);
     assert_eq!(reserved(&allocator), 80 * MIB);
-}
-
-#[test]
-fn live_blocks_outlive_their_pool() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = on(kind, "sim:h200");
-        let pool = allocator.create_pool();
-        let mut graph = Graph::default();
-        let [small, large, freed] = capture(&gpu, &allocator, pool, || {
-            let blocks = [800, 26 * MIB, 26 * MIB].map(|size| allocator.allocate(size, GRAPH).unwrap());
-            blocks.iter().for_each(|address| graph.uses(&gpu, &allocator, *address));
-            blocks
-        });
-        allocator.free(freed).unwrap();
-        allocator.release_pool(pool).unwrap();
-        allocator.record_stream(large, SIDE).unwrap();
-        graph.replay(&gpu, StreamId(4242));
-        allocator.empty_cache().unwrap();
-        assert_eq!(allocator.size_of(large).unwrap(), 26 * MIB);
-        assert_eq!(allocator.stats().allocation.all.current, 2, "{kind}");
-        gpu.launch(GRAPH, &[Range { address: large, size: 26 * MIB }], 10).unwrap();
-        assert!(allocator.private_pools().is_empty());
-        // Freed they are memory like any other, and wait for the streams that use them.
-        gpu.hold(SIDE);
-        allocator.free(large).unwrap();
-        assert_eq!(allocator.stats().active_bytes.all.current, 26 * MIB + 1024);
-        gpu.finish(SIDE);
-        assert_eq!(allocator.allocate(26 * MIB, GRAPH).unwrap(), large, "{kind}");
-        allocator.free(large).unwrap();
-        allocator.free(small).unwrap();
-        assert_eq!(allocator.allocate(800, GRAPH).unwrap(), small, "{kind}");
-        allocator.free(small).unwrap();
-        allocator.check().unwrap();
-        allocator.empty_cache().unwrap();
-        assert_eq!(reserved(&allocator), 0, "{kind}");
-        assert!(gpu.faults().is_empty(), "{kind}: {:?}", gpu.faults());
-    }
-}
-
-#[test]
-fn pools_that_come_and_go_leave_nothing_behind() {
-    for kind in StrategyKind::ALL {
-        let (gpu, allocator) = on(kind, "sim:h200");
-        let mut host_bytes = 0;
-        for round in 0..300 {
-            let pool = allocator.create_pool();
-            let sizes: &[u64] = if round % 2 == 0 { &[12 * MIB, 900] } else { &[] };
-            graph_of(&gpu, &allocator, pool, sizes);
-            allocator.allocate_in(pool, 5000, SIDE).and_then(|address| allocator.free(address)).unwrap();
-            allocator.release_pool(pool).unwrap();
-            allocator.empty_cache().unwrap();
-            match round {
-                20 => host_bytes = allocator.stats().host_bytes,
-                21.. => assert_eq!(allocator.stats().host_bytes, host_bytes, "{kind}"),
-                _ => {}
-            }
-        }
-        assert_eq!(reserved(&allocator), 0);
-    }
 }

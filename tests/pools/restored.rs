@@ -1,8 +1,10 @@
 //! A checkpoint of a private pool brings back the blocks that were live, where they were.
 
+use crate::graph::meet;
 use crate::{GRAPH, Graph, MAIN, MIB, SIDE, capture, on};
-use seamalloc::driver::sim::Range;
-use seamalloc::{Allocator, Error, PoolBlock, PoolId, StrategyKind};
+use seamalloc::driver::sim::{Range, SimGpu};
+use seamalloc::{Allocator, Error, PoolBlock, PoolId, Stats, StrategyKind};
+use std::sync::Arc;
 
 fn total(blocks: &[PoolBlock]) -> u64 {
     blocks.iter().map(|block| block.size).sum()
@@ -12,72 +14,117 @@ fn free_all(allocator: &Allocator, blocks: &[PoolBlock]) {
     blocks.iter().for_each(|block| allocator.free(block.address).unwrap());
 }
 
+/// A pool with a checkpoint of a graph's live blocks, some of them stitched, and what became of it since.
+struct Checkpointed {
+    gpu: Arc<SimGpu>,
+    allocator: Allocator,
+    pool: PoolId,
+    graph: Graph,
+    /// What is live outside of the pool.
+    others: Vec<u64>,
+    /// The figures when the checkpoint was taken.
+    figures: Stats,
+    checkpoint: Vec<PoolBlock>,
+    /// What is live now: none of it was then.
+    live: Vec<PoolBlock>,
+}
+
+impl Checkpointed {
+    fn new() -> Self {
+        let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=400MiB");
+        // Holes of 16 MiB between live blocks, so that what is larger is stitched.
+        let held: Vec<u64> = (0..20).map(|_| allocator.allocate(16 * MIB, MAIN).unwrap()).collect();
+        held.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
+        let pass = allocator.allocate(100 * MIB, SIDE).unwrap();
+        allocator.free(pass).unwrap();
+        let pool = allocator.create_pool();
+        let sizes = [40 * MIB, 700, 3 * MIB, 5000, 60 * MIB, MIB, 900 * 1024, 12 * MIB + 512];
+        let mut graph = Graph::default();
+        let checkpoint = capture(&gpu, &allocator, pool, || {
+            let all: Vec<u64> = sizes.iter().map(|size| allocator.allocate(*size, GRAPH).unwrap()).collect();
+            all.iter().for_each(|address| graph.uses(&gpu, &allocator, *address));
+            all.iter().step_by(3).for_each(|address| allocator.free(*address).unwrap());
+            allocator.pool_blocks(pool).unwrap()
+        });
+        assert_eq!(checkpoint.len(), sizes.len() - sizes.len().div_ceil(3));
+        assert!(checkpoint.iter().any(|block| block.requested == 700));
+        assert!(allocator.stats().views_built > 0, "some of it is stitched");
+
+        // What was live dies, what comes next in the pool lies elsewhere, and slabs become large memory again.
+        let figures = allocator.stats();
+        free_all(&allocator, &checkpoint);
+        let strangers = capture(&gpu, &allocator, pool, || {
+            [90 * MIB, 2000, 7 * MIB].map(|size| allocator.allocate(size, GRAPH).unwrap())
+        });
+        let live = allocator.pool_blocks(pool).unwrap();
+        assert_eq!(live.len(), strangers.len());
+        let others = held.into_iter().skip(1).step_by(2).collect();
+        Self { gpu, allocator, pool, graph, others, figures, checkpoint, live }
+    }
+
+    /// Brings the pool to the checkpoint and back, several times; `at_checkpoint` looks at what is there.
+    fn to_and_fro(&self, at_checkpoint: impl Fn(&Self)) {
+        for _ in 0..3 {
+            self.allocator.restore_pool(self.pool, &self.checkpoint).unwrap();
+            self.allocator.check().unwrap();
+            at_checkpoint(self);
+            self.allocator.restore_pool(self.pool, &self.live).unwrap();
+            assert_eq!(self.allocator.pool_blocks(self.pool).unwrap(), self.live);
+            self.allocator.check().unwrap();
+        }
+        assert!(self.gpu.faults().is_empty(), "{:?}", self.gpu.faults());
+    }
+}
+
 #[test]
-fn live_blocks_come_back_at_their_addresses_over_their_memory() {
-    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=400MiB");
-    // Holes of 16 MiB between live blocks, so that what is larger is stitched.
-    let held: Vec<u64> = (0..20).map(|_| allocator.allocate(16 * MIB, MAIN).unwrap()).collect();
-    held.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
-    let pass = allocator.allocate(100 * MIB, SIDE).unwrap();
-    allocator.free(pass).unwrap();
-    let pool = allocator.create_pool();
-    let sizes = [40 * MIB, 700, 3 * MIB, 5000, 60 * MIB, MIB, 900 * 1024, 12 * MIB + 512];
-    let mut graph = Graph::default();
-    let (checkpoint, rest) = capture(&gpu, &allocator, pool, || {
-        let all: Vec<u64> = sizes.iter().map(|size| allocator.allocate(*size, GRAPH).unwrap()).collect();
-        all.iter().for_each(|address| graph.uses(&gpu, &allocator, *address));
-        all.iter().step_by(3).for_each(|address| allocator.free(*address).unwrap());
-        (allocator.pool_blocks(pool).unwrap(), all)
-    });
-    assert_eq!(checkpoint.len(), sizes.len() - sizes.len().div_ceil(3));
-    assert!(checkpoint.iter().any(|block| block.requested == 700) && rest.len() == sizes.len());
-    let views = allocator.stats().views_built;
-    assert!(views > 0, "some of it is stitched");
-
-    // What was live dies, what comes next in the pool lies elsewhere, and slabs become large memory again.
-    let before = allocator.stats();
-    free_all(&allocator, &checkpoint);
-    let strangers = capture(&gpu, &allocator, pool, || {
-        [90 * MIB, 2000, 7 * MIB].map(|size| allocator.allocate(size, GRAPH).unwrap())
-    });
-    let live = allocator.pool_blocks(pool).unwrap();
-    assert_eq!(live.len(), strangers.len());
-
-    for _ in 0..3 {
-        allocator.restore_pool(pool, &checkpoint).unwrap();
-        allocator.check().unwrap();
-        assert_eq!(allocator.pool_blocks(pool).unwrap(), checkpoint);
-        let stats = allocator.stats();
-        assert_eq!(stats.allocated_bytes.all.current, before.allocated_bytes.all.current);
-        assert_eq!(stats.requested_bytes.all.current, before.requested_bytes.all.current);
-        assert_eq!(allocator.pool_stats(pool).unwrap().allocated_bytes, total(&checkpoint));
-        for block in &checkpoint {
+fn live_blocks_come_back_at_their_addresses() {
+    Checkpointed::new().to_and_fro(|Checkpointed { allocator, pool, checkpoint, .. }| {
+        assert_eq!(&allocator.pool_blocks(*pool).unwrap(), checkpoint);
+        for block in checkpoint {
             assert_eq!(allocator.size_of(block.address), Ok(block.size));
         }
-        graph.replay(&gpu, SIDE);
-        let more = allocator.allocate_in(pool, 30 * MIB, GRAPH).unwrap();
+    });
+}
+
+#[test]
+fn figures_are_those_of_the_checkpoint() {
+    Checkpointed::new().to_and_fro(|Checkpointed { allocator, pool, checkpoint, figures, .. }| {
+        let stats = allocator.stats();
+        assert_eq!(stats.allocated_bytes.all.current, figures.allocated_bytes.all.current);
+        assert_eq!(stats.requested_bytes.all.current, figures.requested_bytes.all.current);
+        assert_eq!(allocator.pool_stats(*pool).unwrap().allocated_bytes, total(checkpoint));
+    });
+}
+
+#[test]
+fn a_graph_finds_its_memory_behind_what_comes_back() {
+    Checkpointed::new().to_and_fro(|Checkpointed { gpu, graph, .. }| graph.replay(gpu, SIDE));
+}
+
+#[test]
+fn what_comes_back_is_handed_out_to_nobody_else() {
+    Checkpointed::new().to_and_fro(|Checkpointed { gpu, allocator, pool, checkpoint, .. }| {
+        let more = allocator.allocate_in(*pool, 30 * MIB, GRAPH).unwrap();
         let pieces = gpu.physical(Range { address: more, size: 30 * MIB });
-        for block in &checkpoint {
+        for block in checkpoint {
             for piece in gpu.physical(Range { address: block.address, size: block.size }) {
-                let meets = |other: &seamalloc::driver::sim::Piece| {
-                    other.memory == piece.memory
-                        && other.offset < piece.offset + piece.size
-                        && piece.offset < other.offset + other.size
-                };
-                assert!(!pieces.iter().any(meets), "{block:?} is in use");
+                assert!(!pieces.iter().any(|other| meet(other, &piece)), "{block:?} is in use");
             }
         }
-        allocator.restore_pool(pool, &live).unwrap();
-        assert_eq!(allocator.pool_blocks(pool).unwrap(), live);
-        allocator.check().unwrap();
-    }
-    allocator.restore_pool(pool, &[]).unwrap();
-    assert_eq!(allocator.pool_stats(pool).unwrap().allocations, 0);
-    held.iter().skip(1).step_by(2).for_each(|address| allocator.free(*address).unwrap());
-    allocator.release_pool(pool).unwrap();
-    allocator.empty_cache().unwrap();
-    assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
-    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+    });
+}
+
+#[test]
+fn what_was_restored_to_nothing_goes_back_whole() {
+    let of = Checkpointed::new();
+    of.to_and_fro(|_| {});
+    of.allocator.restore_pool(of.pool, &[]).unwrap();
+    assert_eq!(of.allocator.pool_stats(of.pool).unwrap().allocations, 0);
+    of.others.iter().for_each(|address| of.allocator.free(*address).unwrap());
+    of.allocator.release_pool(of.pool).unwrap();
+    of.allocator.empty_cache().unwrap();
+    assert_eq!(of.allocator.stats().reserved_bytes.all.current, 0);
+    assert!(of.gpu.faults().is_empty(), "{:?}", of.gpu.faults());
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! Owns: the bisection over the capacity of the simulated device.
 
+use crate::columns::{Column, gib, line, round_to};
 use crate::replay::{PassReport, ReplayError, ReplayOptions, replay};
 use crate::trace::Trace;
 use seamalloc::driver::sim::SimConfig;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// The step of the search, in bytes: the granularity of physical memory.
 const STEP: u64 = 2 << 20;
@@ -16,6 +17,8 @@ const PLENTY: u64 = 16;
 const MORE: u64 = 4;
 /// No device is tried with more than this, in bytes.
 pub const LARGEST: u64 = seamalloc::driver::sim::MAX_CAPACITY;
+
+type Figure = Column<FitReport>;
 
 /// The smallest capacity that suffices for a trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,19 +46,37 @@ impl FitReport {
         if self.peak_live == 0 { 0.0 } else { self.capacity as f64 / self.peak_live as f64 - 1.0 }
     }
 
-    /// The line that `--json` prints.
+    /// Its figures.
+    pub const COLUMNS: &'static [Figure] = &[
+        Figure::run("trace", |fit| fit.trace.as_str().into()).text("trace", |fit| fit.trace.as_str().into()),
+        Figure::run("strategy", |fit| fit.strategy.into()).text("strategy", |fit| fit.strategy.into()),
+        Figure::run("device", |fit| fit.device.as_str().into()),
+        Figure::result("peak_live", |fit| fit.peak_live.into())
+            .figure("live\nGiB", |fit| gib(fit.peak_live).into())
+            .legend("live", "the most bytes requested and not freed: no strategy can do with less"),
+        Figure::result("capacity", |fit| fit.capacity.into())
+            .figure("smallest\nGiB", |fit| gib(fit.capacity).into())
+            .legend(
+                "smallest",
+                "the least GPU memory on which every pass still runs, to 2 MiB; at what cost,\n\
+                 `seamalloc replay --device sim:h200,capacity=SIZE` shows",
+            ),
+        Figure::result("overhead", |fit| round_to(fit.overhead(), 6).into())
+            .figure("above\nlive", |fit| format!("+{:.1}%", fit.overhead() * 100.0).into())
+            .legend("above live", "how much more that is than live"),
+        Figure::result("peak_reserved", |fit| fit.peak_reserved.into())
+            .figure("reserved GiB\nwhere plenty", |fit| gib(fit.peak_reserved).into())
+            .legend("reserved GiB where plenty", "the most bytes held where memory is plenty"),
+        Figure::result("tries", |fit| fit.tries.into())
+            .figure("tries", |fit| fit.tries.into())
+            .spare(1)
+            .legend("tries", "replays that the search took"),
+    ];
+
+    /// Returns the line that `--json` prints: the values of all columns by their keys.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        json!({
-            "trace": self.trace,
-            "strategy": self.strategy,
-            "device": self.device,
-            "capacity": self.capacity,
-            "peak_live": self.peak_live,
-            "peak_reserved": self.peak_reserved,
-            "overhead": (self.overhead() * 1e6).round() / 1e6,
-            "tries": self.tries,
-        })
+        line(Self::COLUMNS, self).into()
     }
 }
 

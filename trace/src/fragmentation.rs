@@ -1,12 +1,59 @@
 //! How an allocator's memory is divided up, as JSON.
 
+use crate::columns::{Column, line, round_to};
 use seamalloc::Fragmentation;
 use serde_json::{Value, json};
+
+type Figure = Column<Fragmentation>;
+
+/// The figures of a fragmentation.
+pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
+    Figure::result("reserved", |memory| memory.reserved.into())
+        .meaning("held of the device: allocated + pending + free + unsettled"),
+    Figure::result("allocated", |memory| memory.allocated.into()),
+    Figure::result("pending", |memory| memory.pending.into())
+        .meaning("in live blocks; in freed ones that other streams still use"),
+    Figure::result("requested", |memory| memory.requested.into()),
+    Figure::result("rounding_loss", |memory| memory.rounding_loss().into()),
+    Figure::result("utilization", |memory| round_to(memory.utilization(), 6).into())
+        .meaning("what was asked for of these two; what rounding added; requested / reserved"),
+    Figure::result("free", |memory| memory.free.into()),
+    Figure::result("unsettled", |memory| memory.unsettled.into())
+        .meaning("free; left behind by driver calls that failed"),
+    Figure::result("largest_free", |memory| memory.largest_free().into()),
+    Figure::result("external", |memory| round_to(memory.external(), 6).into())
+        .meaning("longest free range that some stream may take; 1 - largest_free / free"),
+    Figure::result("largest_reachable", |memory| memory.largest_reachable().into()),
+    Figure::result("external_after_stitching", |memory| round_to(memory.external_after_stitching(), 6).into())
+        .meaning("largest request that stitching could meet; 1 - largest_reachable / free"),
+    Figure::result("stranded", |memory| memory.stranded().into())
+        .meaning("free, but only for one stream or private pool, or for blocks of up to 1 MiB"),
+    Figure::result("pools", pools)
+        .meaning("what is free, by owner, for blocks of up to 1 MiB (small) and for larger ones"),
+    Figure::result("streams", streams).meaning(
+        "by stream, the longest free range that it may take (largest), and the largest request that it\n\
+         could be given without new memory (reachable)",
+    ),
+    Figure::result("chunks", |memory| memory.chunks.into()),
+    Figure::result("partly_free_chunks", |memory| memory.partly_free_chunks.into()),
+    Figure::result("partly_free_bytes", |memory| memory.partly_free_bytes.into())
+        .meaning("physical chunks; those of which a part is free; what is free in those"),
+    Figure::result("landlocked_bytes", |memory| memory.landlocked_bytes.into())
+        .meaning("free in the middle of a chunk, where no view can use it"),
+    Figure::result("views", |memory| memory.views.into()),
+    Figure::result("view_mappings", |memory| memory.view_mappings.into()),
+    Figure::result("home_mappings", |memory| memory.home_mappings.into())
+        .meaning("views; mappings in views; mappings of memory at its own place"),
+];
 
 /// Returns all fields of `memory`, and the figures that follow from them, by their names. Owners of free memory are as
 /// [`Owner`](seamalloc::fragmentation::Owner) prints them, streams as [`StreamId`](seamalloc::driver::StreamId) does.
 #[must_use]
 pub fn fragmentation_json(memory: &Fragmentation) -> Value {
+    line(FRAGMENTATION_COLUMNS, memory).into()
+}
+
+fn pools(memory: &Fragmentation) -> Value {
     let pools = memory.pools.iter().map(|pool| {
         json!({
             "owner": pool.owner.to_string(),
@@ -17,36 +64,12 @@ pub fn fragmentation_json(memory: &Fragmentation) -> Value {
             "stranded": pool.stranded,
         })
     });
+    pools.collect()
+}
+
+fn streams(memory: &Fragmentation) -> Value {
     let streams = memory.streams.iter().map(
         |stream| json!({"stream": stream.stream.to_string(), "largest": stream.largest, "reachable": stream.reachable}),
     );
-    json!({
-        "reserved": memory.reserved,
-        "requested": memory.requested,
-        "allocated": memory.allocated,
-        "pending": memory.pending,
-        "free": memory.free,
-        "unsettled": memory.unsettled,
-        "utilization": round_to(memory.utilization(), 6),
-        "rounding_loss": memory.rounding_loss(),
-        "largest_free": memory.largest_free(),
-        "largest_reachable": memory.largest_reachable(),
-        "external": round_to(memory.external(), 6),
-        "external_after_stitching": round_to(memory.external_after_stitching(), 6),
-        "stranded": memory.stranded(),
-        "pools": pools.collect::<Vec<_>>(),
-        "streams": streams.collect::<Vec<_>>(),
-        "chunks": memory.chunks,
-        "partly_free_chunks": memory.partly_free_chunks,
-        "partly_free_bytes": memory.partly_free_bytes,
-        "landlocked_bytes": memory.landlocked_bytes,
-        "views": memory.views,
-        "view_mappings": memory.view_mappings,
-        "home_mappings": memory.home_mappings,
-    })
-}
-
-pub(crate) fn round_to(value: f64, digits: i32) -> f64 {
-    let scale = 10f64.powi(digits);
-    (value * scale).round() / scale
+    streams.collect()
 }

@@ -5,6 +5,7 @@
 //! csv, compact, pytorch            the formats; read and write choose one
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
+//! columns                          the figures of reports, for tables and lines of JSON
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
@@ -26,6 +27,7 @@
 #![deny(unsafe_code)]
 
 pub mod builder;
+pub mod columns;
 pub mod compact;
 pub mod csv;
 mod error;
@@ -48,7 +50,7 @@ pub use builder::TraceBuilder;
 pub use compact::{read_compact, write_compact};
 pub use csv::{read_csv, write_csv};
 pub use error::{Place, RuleError, TraceError};
-pub use fragmentation::fragmentation_json;
+pub use fragmentation::{FRAGMENTATION_COLUMNS, fragmentation_json};
 pub use pytorch::{PyTorchSnapshot, read_snapshot, write_snapshot_json, write_snapshot_pickle};
 pub use read::{read_bytes, read_path};
 pub use recorder::{Recorder, TimedEvent};

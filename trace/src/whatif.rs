@@ -2,15 +2,18 @@
 //!
 //! Owns: the scaling of a trace, and the bisection over its factor.
 
+use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Steps are made larger in steps of this part: 1%.
 const WHOLE: u64 = 100;
 /// No step is made more than this many times as large.
 pub const LARGEST_FACTOR: f64 = 100.0;
 const MOST: u64 = 100 * WHOLE;
+
+type Figure = Column<WhatIf>;
 
 /// What a strategy would have made of a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,22 +47,51 @@ impl WhatIf {
         self.peak_reserved.filter(|held| *held > 0).map(|held| self.peak_live as f64 / held as f64)
     }
 
-    /// The line that `--json` prints.
+    /// Its figures.
+    pub const COLUMNS: &'static [Figure] = &[
+        Figure::run("trace", |job| job.trace.as_str().into()).text("trace", |job| job.trace.as_str().into()),
+        Figure::run("strategy", |job| job.strategy.into()).text("strategy", |job| job.strategy.into()),
+        Figure::run("device", |job| job.device.as_str().into()),
+        Figure::result("peak_live", |job| job.peak_live.into())
+            .figure("live\nGiB", |job| gib(job.peak_live).into())
+            .spare(2)
+            .legend("live", "the most bytes requested and not freed: no strategy can do with less"),
+        Figure::result("peak_reserved", |job| job.peak_reserved.into())
+            .figure("reserved\nGiB", |job| {
+                job.peak_reserved.map_or_else(|| Cell::Failed("too much".to_owned()), |held| gib(held).into())
+            })
+            .legend("reserved", "the most bytes that the strategy would have held of the device"),
+        Figure::result("utilization", |job| job.utilization().map(|part| round_to(part, 6)).into())
+            .figure("utilization", |job| job.utilization().map_or_else(|| "".into(), Cell::Used))
+            .legend("utilization", "live / reserved: 100% is perfect"),
+        Figure::result("recorded_reserved", |job| job.recorded_reserved.into()),
+        Figure::result("reserved_before", |job| job.reserved_before.into()),
+        Figure::result("largest_step", |job| job.largest_step.into())
+            .figure("largest\nstep", |job| {
+                job.largest_step.map_or_else(|| "none".into(), |factor| format!("x {}", times(factor)).into())
+            })
+            .legend(
+                "largest step",
+                "how many times as large all that the job frees again (activations, temporary\n\
+                 buffers) can be on the device; what it never frees (weights, optimizer state) stays",
+            ),
+        Figure::result("tries", |job| job.tries.into())
+            .figure("tries", |job| job.tries.into())
+            .spare(1)
+            .legend("tries", "replays that the search took"),
+    ];
+
+    /// Returns the line that `--json` prints: the values of all columns by their keys.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        json!({
-            "trace": self.trace,
-            "strategy": self.strategy,
-            "device": self.device,
-            "peak_live": self.peak_live,
-            "peak_reserved": self.peak_reserved,
-            "utilization": self.utilization().map(|part| (part * 1e6).round() / 1e6),
-            "recorded_reserved": self.recorded_reserved,
-            "reserved_before": self.reserved_before,
-            "largest_step": self.largest_step,
-            "tries": self.tries,
-        })
+        line(Self::COLUMNS, self).into()
     }
+}
+
+/// Returns a factor for people; at the search's limit it may be more.
+#[must_use]
+pub fn times(factor: f64) -> String {
+    format!("{factor:.2}{}", if factor >= LARGEST_FACTOR { " or more" } else { "" })
 }
 
 /// Replays a job on a device, and again and again with larger steps.

@@ -1,6 +1,6 @@
 //! Plots as SVG: panels with lines, marks, bars and labels, one below the other.
 //!
-//! Owns: the look. The ground is drawn too, so that a plot reads the same on light and dark pages.
+//! Owns: the look. The background is drawn too, so that a plot reads the same on light and dark pages.
 
 use super::axis::Axis;
 use super::labels::{Labels, Pixel, spread};
@@ -16,12 +16,12 @@ use std::ops::Range;
 /// Why a plot could not be drawn.
 pub(super) type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
-/// The ground and the text: those of the pictures of tables.
-const GROUND: RGBColor = RGBColor(0x0d, 0x11, 0x17);
+/// The background and the text: those of the pictures of tables.
+const BACKGROUND: RGBColor = RGBColor(0x0d, 0x11, 0x17);
 const TEXT: RGBColor = RGBColor(0xd0, 0xd7, 0xde);
 const QUIET: RGBColor = RGBColor(0x9a, 0xa4, 0xae);
 const GRID: RGBColor = RGBColor(0x26, 0x2d, 0x36);
-/// Colours that differ in brightness too, on this ground.
+/// Colours that differ in brightness too, on this background.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0x58, 0xa6, 0xff),
     RGBColor(0xf0, 0x88, 0x3e),
@@ -121,7 +121,7 @@ pub(super) fn draw(heading: &str, legend: &str, panels: &[Panel]) -> Result<Stri
     let mut svg = String::new();
     let height = HEAD + panels.iter().map(Panel::height).sum::<u32>();
     let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-    root.fill(&GROUND)?;
+    root.fill(&BACKGROUND)?;
     root.draw(&Text::new(heading.to_owned(), (MARGIN, MARGIN), style(HEADING, TEXT)))?;
     root.draw(&Text::new(legend.to_owned(), (MARGIN, MARGIN + HEADING + 5), style(SMALL, QUIET)))?;
     let (_, mut below) = root.split_vertically(HEAD);
@@ -219,16 +219,16 @@ impl Inside<'_, '_> {
     }
 
     fn mark(&self, (x, y): Pixel, mark: Mark, colour: RGBColor) -> Result<(), DrawError> {
-        // An edge in the colour of the ground sets marks apart that touch.
+        // An edge in the colour of the background sets marks apart that touch.
         match mark {
             Mark::None => Ok(()),
             Mark::Dot => {
-                self.root.draw(&Circle::new((x, y), DOT + 1, GROUND.filled()))?;
+                self.root.draw(&Circle::new((x, y), DOT + 1, BACKGROUND.filled()))?;
                 self.root.draw(&Circle::new((x, y), DOT, colour.filled()))
             }
             Mark::Diamond => {
                 let corners = |radius: i32| [(x, y - radius), (x + radius, y), (x, y + radius), (x - radius, y)];
-                self.root.draw(&Polygon::new(corners(DIAMOND + 2), GROUND.filled()))?;
+                self.root.draw(&Polygon::new(corners(DIAMOND + 2), BACKGROUND.filled()))?;
                 self.root.draw(&Polygon::new(corners(DIAMOND), colour.filled()))
             }
         }

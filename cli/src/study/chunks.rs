@@ -2,42 +2,63 @@
 
 use super::axis::Axis;
 use super::chart::{self, Line, Mark, Panel, Point};
-use super::{Outcome, PASSES, StudyArgs, failed, finish, outcomes, us, with_keys};
-use crate::args::{Color, whole};
+use super::options::StudyArgs;
+use super::outcome::{Outcome, finish, outcomes};
+use crate::args::Color;
+use crate::explain::legend;
 use crate::failure::Failure;
-use crate::output::{self, Column, gib, ms};
+use crate::output;
+use crate::table::Table;
+use crate::values::whole;
 use clap::{Args, ValueHint};
-use comfy_table::Cell;
 use seamalloc::{Config, ConfigError};
+use seamalloc_trace::columns::{Column, us};
 use seamalloc_trace::replay::ReplayOptions;
-use serde_json::{Value, json};
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
 
-pub(super) const HELP: &str = "\
-What the columns say:
-  chunk MiB     the most of a chunk; default: by the rule that is built in
-  live          the most bytes requested and not freed
-  utilization   live / reserved, in the first and the third pass over the trace
-  driver ms     time in the driver, in the first and the third pass
-  ms per GiB    the first pass's, for each GiB of live
-  worst ms      the longest stall of all three passes
+/// The most bytes of a chunk; `None`: the default rule.
+type Size = Option<u64>;
 
-The keys of --json are those of `seamalloc replay`, with _first, _third and _all for the first,
-the third and all three passes; chunk_size_mb is null for the default rule.";
+type Chunks = Outcome<Size>;
+type Figure = Column<Chunks>;
 
-const COLUMNS: [Column; 9] = [
-    Column::text("trace"),
-    Column::figure("chunk\nMiB"),
-    Column::figure("live\nGiB").spare(2),
-    Column::figure("utilization\n1st pass"),
-    Column::figure("utilization\n3rd pass"),
-    Column::figure("driver ms\n1st pass").spare(1),
-    Column::figure("driver ms\n3rd pass").spare(3),
-    Column::figure("ms per\nGiB"),
-    Column::figure("worst\nms"),
+pub(super) const COLUMNS: &[Figure] = &[
+    Figure::run("study", |_| "chunks".into()),
+    Chunks::TRACE,
+    Chunks::DEVICE,
+    Chunks::LAG,
+    Figure::run("chunk_size_mb", |chunks| chunks.setting.map(|size| size / MIB).into())
+        .figure("chunk\nMiB", |chunks| name(chunks.setting).into())
+        .legend("chunk MiB", "the most of a chunk; default: by the rule that is built in"),
+    Chunks::PASSES,
+    Chunks::OOM,
+    Chunks::LIVE_SHOWN,
+    Chunks::RESERVED_FIRST,
+    Chunks::RESERVED_THIRD,
+    Chunks::UTILIZATION_FIRST,
+    Chunks::UTILIZATION_THIRD,
+    Chunks::DRIVER_TIME_FIRST,
+    Chunks::DRIVER_TIME_THIRD,
+    Chunks::DRIVER_TIME_ALL,
+    Figure::time("driver_us_per_gib", |chunks| us(chunks.driver_ns_per_gib()).into())
+        .figure("ms per\nGiB", |chunks| {
+            chunks.cell(|_, _| format!("{:.2}", chunks.driver_ns_per_gib() as f64 / 1e6).into())
+        })
+        .legend("ms per GiB", "the first pass's, for each GiB of live"),
+    Figure::result("mappings", |chunks| chunks.third(|pass| pass.mappings.into())),
+    Chunks::WORST_STALL,
 ];
+
+pub(super) fn help() -> String {
+    format!(
+        "{}\n\n\
+         The keys of --json are those of `seamalloc replay`, with _first, _third and _all for the first,\n\
+         the third and all three passes; chunk_size_mb is null for the default rule.",
+        legend(COLUMNS)
+    )
+}
 
 /// The options of the study.
 #[derive(Debug, Args)]
@@ -56,9 +77,6 @@ pub(crate) struct ChunksArgs {
     study: StudyArgs,
 }
 
-/// The most bytes of a chunk; `None`: the default rule.
-type Size = Option<u64>;
-
 /// A size in MiB, in bytes.
 fn size(text: &str) -> Result<u64, ConfigError> {
     Config::parse(&format!("chunk_size_mb:{text}")).map(|config| config.chunk_size.unwrap_or_default())
@@ -76,16 +94,20 @@ pub(super) fn run(args: &ChunksArgs, color: Color) -> Result<(), Failure> {
         let config = Config { chunk_size: size, ..base.config.clone() };
         (name(size), ReplayOptions { config, lag: args.lag, ..base.clone() })
     };
-    let mut table = output::table(&COLUMNS);
+    let mut table = Table::new(COLUMNS);
     let all = outcomes(&traces, &settings, options, |outcome, first| {
         if study.json {
-            return output::print(&line(outcome, args.lag).to_string());
+            return output::print(&outcome.line(COLUMNS));
         }
-        table.add_row(row(outcome, first));
+        let repeated = usize::from(!first);
+        match outcome.first_and_third() {
+            Some(_) => table.add(outcome, repeated),
+            None => table.add_failed(outcome, repeated, "OOM"),
+        }
         Ok(())
     })?;
     if !study.json {
-        output.table(&table, &COLUMNS)?;
+        output.table(&table)?;
     }
     let plot = || draw(&all, settings.len(), &format!("{}, {}", base.device, ahead(args.lag)));
     finish(&all, study.svg.as_deref().map(|path| (path, plot())))
@@ -99,60 +121,25 @@ fn ahead(lag: u64) -> String {
     if lag == 0 { "the GPU keeps up".to_owned() } else { format!("the CPU {lag} operations ahead") }
 }
 
-fn line(outcome: &Outcome<Size>, lag: u64) -> Value {
-    let head = json!({
-        "study": "chunks",
-        "trace": outcome.trace,
-        "device": outcome.passes.first().map(|pass| pass.device.as_str()),
-        "lag": lag,
-        "chunk_size_mb": outcome.setting.map(|size| size / MIB),
-        "passes": PASSES,
-    });
-    with_keys(
-        head,
-        outcome.figures(|first, third| {
-            json!({
-                "driver_us_per_gib": us(per_gib(first.driver.total_ns(), first.peak_live)),
-                "mappings": third.mappings,
-            })
-        }),
-    )
-}
-
-fn row(outcome: &Outcome<Size>, first_row: bool) -> Vec<Cell> {
-    let head = [Cell::new(if first_row { outcome.trace.as_str() } else { "" }), Cell::new(name(outcome.setting))];
-    let Some((first, third)) = outcome.first_and_third() else { return failed::<{ COLUMNS.len() }>(head) };
-    let figures = [
-        Cell::new(gib(first.peak_live)),
-        output::utilization(first.utilization()),
-        output::utilization(third.utilization()),
-        Cell::new(ms(first.driver.total_ns())),
-        Cell::new(ms(third.driver.total_ns())),
-        Cell::new(format!("{:.2}", per_gib(first.driver.total_ns(), first.peak_live) as f64 / 1e6)),
-        Cell::new(ms(outcome.worst_stall_ns())),
-    ];
-    head.into_iter().chain(figures).collect()
-}
-
-/// Nanoseconds for each GiB.
-fn per_gib(ns: u64, bytes: u64) -> u64 {
-    (ns as f64 / (bytes.max(1) as f64 / f64::from(1 << 30))) as u64
+impl Chunks {
+    /// Returns the driver's time in the first pass for each GiB of live memory, in nanoseconds.
+    fn driver_ns_per_gib(&self) -> u64 {
+        let Some(first) = self.passes.first() else { return 0 };
+        (first.driver.total_ns() as f64 / (first.peak_live.max(1) as f64 / f64::from(1 << 30))) as u64
+    }
 }
 
 /// Two panels: what is used against driver time, and against the worst stall; a line a trace, a point a size.
-fn draw(all: &[Outcome<Size>], settings: usize, run: &str) -> Result<String, chart::DrawError> {
-    let time = |outcome: &Outcome<Size>| {
-        let first = outcome.passes.first();
-        first.map_or(0.0, |first| per_gib(first.driver.total_ns(), first.peak_live) as f64 / 1e6)
-    };
-    let stall = |outcome: &Outcome<Size>| outcome.worst_stall_ns() as f64 / 1e6;
+fn draw(all: &[Chunks], settings: usize, run: &str) -> Result<String, chart::DrawError> {
+    let time = |outcome: &Chunks| outcome.driver_ns_per_gib() as f64 / 1e6;
+    let stall = |outcome: &Chunks| outcome.worst_stall_ns() as f64 / 1e6;
     let used: Vec<f64> = all.iter().filter_map(|outcome| Some(outcome.first_and_third()?.1.utilization())).collect();
-    let panel = |title: &str, x_name: &str, x: &dyn Fn(&Outcome<Size>) -> f64| {
+    let panel = |title: &str, x_name: &str, x: &dyn Fn(&Chunks) -> f64| {
         let ran = || all.iter().filter(|outcome| outcome.first_and_third().is_some());
         let across = Axis::log(x_name, ran().map(x));
         let up = Axis::used("reserved memory that the job uses, third pass", used.iter().copied());
-        let of_trace = |(index, outcomes): (usize, &[Outcome<Size>])| {
-            let point = |outcome: &Outcome<Size>| {
+        let of_trace = |(index, outcomes): (usize, &[Chunks])| {
+            let point = |outcome: &Chunks| {
                 let (_, third) = outcome.first_and_third()?;
                 let (label, mark) = match outcome.setting {
                     Some(size) => (Some((size / MIB).to_string()), Mark::Dot),

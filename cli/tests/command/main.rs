@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bad_input;
+mod compare;
+mod figures;
 mod fit;
 mod formats;
 mod json;

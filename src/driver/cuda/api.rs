@@ -1,21 +1,21 @@
 //! libcuda's entry points, looked up at run time.
 //!
-//! Owns: the loaded library and its function pointers. Knows no device: which context a call needs is the caller's
-//! matter. An old driver lacks newer entry points, so each is optional and its absence an error where it is used.
+//! Owns: the loaded library and its function pointers. It knows no device: the caller makes the right context current.
+//! An old driver lacks newer entry points, so each is optional, and a missing one is an error where it is used.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
 
 use libloading::Library;
 
-use super::error::{CudaLoadError, MissingEntryPoint};
+use super::error::{CudaLoadError, CudaOpenError, MissingEntryPoint};
 use super::ffi::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream, IpcMemHandle, MemAccessDesc,
     MemAllocationProp, RawStatus,
 };
 use crate::driver::Status;
 
-/// The first name is the driver's own, the second that of a development package.
+/// The first name is that of the driver itself, the second that of a development package.
 #[cfg(target_os = "linux")]
 const LIBRARY_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 #[cfg(not(target_os = "linux"))]
@@ -55,7 +55,8 @@ macro_rules! entry_points {
                 }
             )*
 
-            /// Refuses if the driver lacks this entry point. Those that are never called here it does not know, and passes.
+            /// Refuses if the driver lacks this entry point. Entry points that are never called here are not known, and
+            /// pass.
             pub(super) fn need(&self, entry_point: &'static str) -> Result<(), MissingEntryPoint> {
                 match entry_point {
                     $($symbol if self.entry_points.$method.is_none() => {
@@ -65,7 +66,8 @@ macro_rules! entry_points {
                 }
             }
 
-            /// Whether the loaded driver has this entry point: `cuMemCreate`. False for those that are never called here.
+            /// Returns whether the loaded driver has this entry point, such as `cuMemCreate`; `false` for those never
+            /// called here.
             #[must_use]
             pub fn has(&self, entry_point: &str) -> bool {
                 match entry_point {
@@ -134,7 +136,7 @@ entry_points! {
     ctx_synchronize = "cuCtxSynchronize", "2.0", ();
 }
 
-/// The version of CUDA that a driver is made for.
+/// The version of CUDA that a driver supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CudaVersion {
     /// 13 in 13.0.
@@ -144,7 +146,7 @@ pub struct CudaVersion {
 }
 
 impl CudaVersion {
-    /// From `cuDriverGetVersion`'s number: 1000 × major + 10 × minor.
+    /// Converts the number of `cuDriverGetVersion`: 1000 × major + 10 × minor.
     fn from_raw(raw: c_int) -> Self {
         let raw = u32::try_from(raw).unwrap_or(0);
         Self { major: raw / 1000, minor: raw % 1000 / 10 }
@@ -164,10 +166,11 @@ pub struct CudaApi {
 }
 
 impl CudaApi {
-    /// Loads the driver's library: `libcuda.so.1`, or else `libcuda.so`. Asks nothing of any device.
+    /// Loads the driver's library: `libcuda.so.1`, or else `libcuda.so`. Queries no device.
     ///
     /// # Errors
-    /// [`CudaLoadError::NotFound`] where there is no driver, [`CudaLoadError::UnsupportedPlatform`] off Linux.
+    /// [`CudaLoadError::NotFound`] if there is no driver; [`CudaLoadError::UnsupportedPlatform`] on other systems than
+    /// Linux.
     pub fn load() -> Result<Self, CudaLoadError> {
         Self::load_first_of(&LIBRARY_NAMES)
     }
@@ -182,7 +185,7 @@ impl CudaApi {
             match unsafe { Library::new(name) } {
                 Ok(library) => {
                     let entry_points = EntryPoints::look_up(&library);
-                    // Never unloaded: libcuda starts threads and exit handlers of its own, which must find their code.
+                    // It is never unloaded: libcuda starts threads and exit handlers of its own, whose code must stay.
                     std::mem::forget(library);
                     return Ok(Self { entry_points, name });
                 }
@@ -192,13 +195,13 @@ impl CudaApi {
         Err(CudaLoadError::NotFound { detail: answers.join("; ") })
     }
 
-    /// An API of these functions instead of a library's.
+    /// Makes an API of these functions instead of those of a library.
     #[cfg(test)]
     pub(super) fn of(entry_points: EntryPoints) -> Self {
-        Self { entry_points, name: "stand-in" }
+        Self { entry_points, name: "fake" }
     }
 
-    /// The version of CUDA that the driver is made for; `None` where it does not say.
+    /// Returns the version of CUDA that the driver supports, or `None` if the driver does not tell.
     #[must_use]
     pub fn driver_version(&self) -> Option<CudaVersion> {
         let mut raw = 0;
@@ -207,7 +210,7 @@ impl CudaApi {
         matches!(status, Ok(Status::SUCCESS)).then(|| CudaVersion::from_raw(raw))
     }
 
-    /// The driver's name of a status, `CUDA_ERROR_NOT_SUPPORTED`; where it has none, the one known here, or the number.
+    /// Returns the driver's name of a status, `CUDA_ERROR_NOT_SUPPORTED`; otherwise the name known here, or the number.
     #[must_use]
     pub fn error_name(&self, status: Status) -> String {
         let mut name = std::ptr::null();
@@ -218,6 +221,16 @@ impl CudaApi {
             return unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         }
         status.name().map_or_else(|| format!("CUDA error {}", status.0), str::to_owned)
+    }
+
+    /// Returns the error of an uncounted call, unless it succeeded.
+    pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
+        if status == Status::SUCCESS { Ok(()) } else { Err(self.failed(call, status)) }
+    }
+
+    /// Returns the error of an uncounted call that failed.
+    pub(super) fn failed(&self, call: &'static str, status: Status) -> CudaOpenError {
+        CudaOpenError::Call { call, status, name: self.error_name(status) }
     }
 }
 
@@ -247,7 +260,7 @@ mod tests {
         assert_eq!(error.to_string(), "CUDA is only supported on Linux in this version");
     }
 
-    /// The C library has none of CUDA's symbols: a driver older than all of them.
+    /// The C library has none of CUDA's symbols, like a driver older than all of them.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_missing_entry_point_is_an_error_at_use() {

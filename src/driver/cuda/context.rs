@@ -1,6 +1,6 @@
-//! The primary context of one device: retained once, made current around each call.
+//! The primary context of one device: retained once, and made current around each call.
 //!
-//! Owns: which context is current on the calling thread during a call. The thread gets its own back.
+//! Owns: which context is current on the calling thread during a call. Afterwards the thread has its own again.
 
 use std::ptr;
 
@@ -22,7 +22,7 @@ unsafe impl Send for PrimaryContext {}
 unsafe impl Sync for PrimaryContext {}
 
 impl PrimaryContext {
-    /// `cuDevicePrimaryCtxRetain`. `device` must come from `cuDeviceGet`.
+    /// Retains the context by `cuDevicePrimaryCtxRetain`. `device` must come from `cuDeviceGet`.
     pub(super) fn retain(api: &CudaApi, device: CUdevice) -> Result<Result<Self, Status>, MissingEntryPoint> {
         let mut context = ptr::null_mut();
         // SAFETY: the pointer is to a live pointer; a device is an integer, which the driver checks.
@@ -30,7 +30,7 @@ impl PrimaryContext {
         Ok(if status == Status::SUCCESS { Ok(Self { context, device }) } else { Err(status) })
     }
 
-    /// The context itself, live until [`Self::release`].
+    /// Returns the raw context, which is live until [`Self::release`].
     pub(super) fn raw(&self) -> CUcontext {
         self.context
     }
@@ -49,7 +49,7 @@ impl PrimaryContext {
         let mut current = ptr::null_mut();
         // SAFETY: the pointer is to a live pointer.
         let answer = unsafe { api.ctx_get_current(&mut current) }?;
-        // The common case: a thread of a framework has the primary context current already.
+        // The common case: a thread of a framework already has the primary context current.
         if answer == Status::SUCCESS && current == self.context {
             return Ok(None);
         }
@@ -75,7 +75,7 @@ impl PrimaryContext {
     }
 }
 
-/// Why a call was not even made.
+/// Why a call could not be made.
 #[derive(Debug)]
 pub(super) enum ContextError {
     /// The driver is too old.
@@ -90,7 +90,7 @@ impl From<MissingEntryPoint> for ContextError {
     }
 }
 
-/// Gives the thread its own context back when dropped.
+/// Restores the thread's own context when dropped.
 struct Entered<'a> {
     api: &'a CudaApi,
 }

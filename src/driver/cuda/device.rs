@@ -1,8 +1,8 @@
-//! One GPU, opened: what the calls of driver.rs stand on.
+//! One open GPU: the state and helpers behind the methods of the driver's traits.
 //!
-//! Owns: which events and handles are alive, errors and statistics of its calls. It adds no rule to the driver's own, but
-//! one: an event, a handle or a stream that this device did not give out, or that is gone, never reaches libcuda, which
-//! would follow it as a pointer. For streams of others somebody must vouch (streams.rs).
+//! Owns: which events and handles are live, and the errors and statistics of its calls. It adds one rule to the
+//! driver's own: an event, a handle or a stream that this device did not create, or that is gone, never reaches
+//! libcuda, which would follow it as a pointer. For streams of other libraries, the program must vouch (streams.rs).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -15,21 +15,21 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::access::Access;
 use super::api::CudaApi;
-use super::calls::CallCounters;
+use super::call_counters::CallCounters;
 use super::context::{ContextError, PrimaryContext};
-use super::error::{CudaOpenError, MissingEntryPoint};
+use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
 use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Exported, Handle, Status, StreamId};
 
 /// An NVIDIA GPU.
 ///
-/// Uses the device's primary context, the one that the CUDA runtime and frameworks use; a calling thread needs no
-/// current context and keeps the one it has. Dropping it releases the context, and leaves alone what was not destroyed,
-/// released or freed before.
+/// Uses the device's primary context, as the CUDA runtime and frameworks do. A calling thread needs no current context
+/// and keeps the one it has. Dropping it releases the context, but not what was not destroyed, released or freed
+/// before.
 ///
-/// Of streams it takes the default stream and those of [`Self::create_stream`], until they are destroyed: libcuda follows
-/// a stream's handle as a pointer, which nobody can check. Handles of other libraries it takes once the program vouches
-/// for them, with [`Self::trust_streams`]; until then they are refused with [`Status::INVALID_HANDLE`].
+/// It accepts the default stream and streams of [`Self::create_stream`], until they are destroyed. libcuda follows a
+/// stream's handle as a pointer, which cannot be checked. So handles of other libraries are refused with
+/// [`Status::INVALID_HANDLE`] until the program vouches for them by [`Self::trust_streams`].
 #[derive(Debug)]
 pub struct CudaDriver {
     pub(super) api: CudaApi,
@@ -37,18 +37,18 @@ pub struct CudaDriver {
     pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
     pub(super) direct_rdma: bool,
-    /// Whether memory can be exported to other processes. It is created so wherever that can be: on an H200 it took no
-    /// longer.
+    /// Whether memory can be exported to other processes. It is created exportable wherever possible: on an H200 this
+    /// took no longer.
     pub(super) exportable: bool,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
-    /// Those that are alive, and what was exported of them.
+    /// The live handles, and their exports.
     pub(super) handles: Mutex<FxHashMap<Handle, Option<Exported>>>,
-    /// Those made here.
+    /// The streams that were made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
-    /// Whether the program vouches for every other.
+    /// Whether the program vouches for all other streams.
     pub(super) trusts_streams: AtomicBool,
-    /// Cleared where the driver turns out to give streams no numbers.
+    /// Cleared if the driver turns out not to number streams.
     pub(super) tells_streams_apart: AtomicBool,
     pub(super) calls: CallCounters,
 }
@@ -58,13 +58,13 @@ pub struct CudaDriver {
 pub(super) struct LiveEvent(pub(super) EventId);
 
 impl CudaDriver {
-    /// libcuda, for what it is: its version and its names of errors.
+    /// Returns libcuda, for its version and its names of errors.
     #[must_use]
     pub fn api(&self) -> &CudaApi {
         &self.api
     }
 
-    /// The maker's name of the device, `NVIDIA H200`; empty where the driver does not tell.
+    /// Returns the maker's name of the device, `NVIDIA H200`; empty if the driver does not tell.
     #[must_use]
     pub fn model(&self) -> String {
         let mut bytes = [0_u8; 256];
@@ -78,7 +78,7 @@ impl CudaDriver {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// Makes one counted call with the context current, and returns what the driver answered.
+    /// Makes one counted call with the context current. Returns the driver's status.
     pub(super) fn ask(
         &self,
         call: Call,
@@ -127,7 +127,7 @@ impl CudaDriver {
             return Err(unknown_event(call, event));
         };
         let answer = self.ask(call, || event_text(event), |api| issue(api, raw_event(live.0)));
-        // Whoever lets go of it last destroys it: another thread may have asked for that during the call.
+        // The last user of the event destroys it, since another thread may have asked for that during the call.
         if let Some(last) = Arc::into_inner(live)
             && let Err(error) = self.destroy(&last)
         {
@@ -161,14 +161,6 @@ impl Drop for CudaDriver {
     }
 }
 
-pub(super) fn succeeded(api: &CudaApi, call: &'static str, status: Status) -> Result<(), CudaOpenError> {
-    if status == Status::SUCCESS { Ok(()) } else { Err(failed(api, call, status)) }
-}
-
-pub(super) fn failed(api: &CudaApi, call: &'static str, status: Status) -> CudaOpenError {
-    CudaOpenError::Call { call, status, name: api.error_name(status) }
-}
-
 fn raw_event(event: EventId) -> CUevent {
     ptr::with_exposed_provenance_mut(event.0 as usize)
 }
@@ -182,66 +174,15 @@ pub(super) fn event_text(event: EventId) -> String {
     format!("event {:#x}", event.0)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::driver::Driver;
+pub(super) fn unknown_handle(call: Call, handle: Handle) -> DriverError {
+    let detail = format!("{} is not one of this device, or was released", handle_text(handle));
+    DriverError::new(call, Status::INVALID_VALUE, detail)
+}
 
-    #[test]
-    fn names_of_devices_are_read() {
-        assert_eq!(CudaDriver::parse_ordinal("cuda:0"), Ok(0));
-        assert_eq!(CudaDriver::parse_ordinal("cuda"), Ok(0));
-        assert_eq!(CudaDriver::parse_ordinal("cuda:17"), Ok(17));
-        for bad in ["", "cuda:", "cuda1", "cuda:-1", "cuda:+1", "cuda: 1", "cuda:1x", "cuda:4294967296", "sim:h200"] {
-            assert_eq!(CudaDriver::parse_ordinal(bad), Err(CudaOpenError::BadName { name: bad.into() }), "{bad}");
-        }
-    }
+pub(super) fn handle_text(handle: Handle) -> String {
+    format!("handle {:#x}", handle.0)
+}
 
-    #[test]
-    fn opening_what_is_not_there_is_a_typed_error() {
-        // Holds on a machine without a driver, with a driver and no GPU, and with GPUs.
-        let error = CudaDriver::open(u32::MAX).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                CudaOpenError::Load(_)
-                    | CudaOpenError::NoSuchDevice { ordinal: u32::MAX, .. }
-                    | CudaOpenError::Call { .. }
-            ),
-            "{error}"
-        );
-    }
-
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn a_thread_keeps_its_own_context() {
-        let driver = CudaDriver::open(0).unwrap();
-        let current = || {
-            let mut context = ptr::null_mut();
-            // SAFETY: the pointer is to a live pointer.
-            assert_eq!(unsafe { driver.api.ctx_get_current(&mut context) }, Ok(Status::SUCCESS));
-            context
-        };
-        assert!(current().is_null());
-        let event = driver.event_create().unwrap();
-        assert!(driver.event_query(event).unwrap());
-        driver.event_destroy(event).unwrap();
-        assert!(current().is_null());
-        assert!(driver.model().contains("NVIDIA"));
-        assert_eq!(driver.call_stats().get(Call::EventQuery).count, 1);
-        assert_eq!(driver.busy_ns(), driver.call_stats().total_ns());
-    }
-
-    /// The refusal that keeps a stale handle from libcuda is only right if it is libcuda's own.
-    #[test]
-    #[ignore = "needs an NVIDIA GPU"]
-    fn libcuda_refuses_a_released_handle_as_we_do() {
-        let driver = CudaDriver::open(0).unwrap();
-        let handle = driver.create(driver.properties().granularity).unwrap();
-        driver.release(handle).unwrap();
-        let ours = driver.release(handle).unwrap_err().status;
-        // SAFETY: not known to be safe: that is what the test is for, and a crash is an answer too.
-        let theirs = driver.ask(Call::Release, String::new, |api| unsafe { api.mem_release(handle.0) }).unwrap();
-        assert_eq!(theirs, ours);
-    }
+pub(super) fn stream_text(stream: StreamId) -> String {
+    format!("stream {stream}")
 }

@@ -1,4 +1,4 @@
-//! What can go wrong before a device is open: no driver, too old a driver, no such device.
+//! Errors before a device is open: no driver, too old a driver, no such device.
 //!
 //! Owns: the error types of this folder. Failed calls on an open device are [`DriverError`](crate::driver::DriverError)s.
 
@@ -11,7 +11,7 @@ pub enum CudaLoadError {
     /// No NVIDIA driver is installed, or the dynamic linker does not find it.
     #[error("no NVIDIA driver found: {detail}")]
     NotFound {
-        /// What the dynamic linker said of each name that was tried.
+        /// The dynamic linker's message for each name that was tried.
         detail: String,
     },
     /// This operating system is not supported.
@@ -29,7 +29,7 @@ pub struct MissingEntryPoint {
     pub since: &'static str,
 }
 
-/// A device could not be opened, or a stream not be made on it.
+/// A device could not be opened, or a stream could not be made on it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaOpenError {
@@ -58,9 +58,9 @@ pub enum CudaOpenError {
     Call {
         /// The entry point.
         call: &'static str,
-        /// What it answered.
+        /// The status that it returned.
         status: Status,
-        /// The driver's name of the answer.
+        /// The driver's name of the status.
         name: String,
     },
 }

@@ -1,9 +1,9 @@
 //! CUDA's types and constants, as this crate passes them to libcuda.
 //!
-//! Owns: memory layouts and numbers, and nothing that calls. `cuda-driver-sys` gives the types that cannot be wrong:
-//! integers and opaque pointers. Its structs and enums stay outside: they are those of CUDA 10.2, where a private
-//! `CUmemAllocationProp` cannot be written (its handle type has no 0), and a status that 10.2 did not know is
-//! undefined behaviour in a Rust enum. Here an enum is a `u32`; the tests compare with `cuda-driver-sys`.
+//! Owns: memory layouts and numbers, and nothing that calls. `cuda-driver-sys` provides the types that cannot be wrong:
+//! integers and opaque pointers. Its structs and enums are not used: they are those of CUDA 10.2, where a private
+//! `CUmemAllocationProp` cannot be written (its handle type has no 0), and an unknown status is undefined behaviour in
+//! a Rust enum. Here an enum is a `u32`; the tests compare with `cuda-driver-sys`.
 
 use std::ffi::{c_int, c_uchar, c_ushort, c_void};
 
@@ -12,7 +12,7 @@ use crate::driver::CaptureMode;
 #[cfg(target_os = "linux")]
 pub(super) use cuda_driver_sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream};
 
-/// The same types where `cuda-driver-sys` does not build without a CUDA toolkit. Nothing is loaded there.
+/// The same types, where `cuda-driver-sys` does not build without a CUDA toolkit. No library is loaded there.
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     use std::ffi::{c_int, c_ulonglong, c_void};
@@ -32,9 +32,9 @@ pub(super) type RawStatus = u32;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`: memory that stays where it was created.
 pub(super) const MEM_ALLOCATION_TYPE_PINNED: u32 = 1;
-/// `CU_MEM_HANDLE_TYPE_NONE` (CUDA 11.0): cannot be exported to another process.
+/// `CU_MEM_HANDLE_TYPE_NONE` (CUDA 11.0): the memory cannot be exported to another process.
 pub(super) const MEM_HANDLE_TYPE_NONE: u32 = 0;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: can be exported as one.
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the memory can be exported as a file descriptor.
 pub(super) const MEM_HANDLE_TYPE_POSIX_FD: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(super) const MEM_LOCATION_TYPE_DEVICE: u32 = 1;
@@ -58,9 +58,9 @@ pub(super) const ATTRIBUTE_VIRTUAL_MEMORY: u32 = 102;
 pub(super) const ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY: u32 = 110;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(super) const EVENT_DISABLE_TIMING: u32 = 2;
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the only flags that cuIpcOpenMemHandle takes.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the only flag that cuIpcOpenMemHandle accepts.
 pub(super) const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = 1;
-/// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream.
+/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the default stream.
 pub(super) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.
 pub(super) const CAPTURE_STATUS_NONE: u32 = 0;
@@ -84,7 +84,7 @@ pub(super) const fn capture_mode(mode: CaptureMode) -> u32 {
 pub(super) struct MemLocation {
     /// `CUmemLocationType`.
     pub(super) kind: u32,
-    /// The device's ordinal, for a device.
+    /// The device's ordinal, if the location is a device.
     pub(super) id: c_int,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct MemAccessDesc {
 }
 
 impl MemAllocationProp {
-    /// Plain memory of one device, which no other process can import.
+    /// Describes memory of one device, which other processes can import only if `exportable`.
     pub(super) fn on_device(device: CUdevice, direct_rdma: bool, exportable: bool) -> Self {
         Self {
             kind: MEM_ALLOCATION_TYPE_PINNED,
@@ -143,7 +143,7 @@ impl MemAllocationProp {
 }
 
 impl MemAccessDesc {
-    /// Reading and writing by one device.
+    /// Describes reading and writing by one device.
     pub(super) fn read_write(device: CUdevice) -> Self {
         Self { location: MemLocation { kind: MEM_LOCATION_TYPE_DEVICE, id: device }, flags: MEM_ACCESS_READ_WRITE }
     }

@@ -1,33 +1,41 @@
-//! The real driver: libcuda, loaded at run time and needed neither to build nor to link.
+//! The real driver: libcuda, which is loaded at run time, and not needed to build or link.
 //!
 //! ```text
-//! driver.rs    the Driver trait: which entry point serves which call
-//! open.rs      opening a GPU: what it and its driver can do
-//! device.rs    CudaDriver: one open GPU, its live events and handles
-//! access.rs    which devices may use its memory
-//! streams.rs   which streams it takes, and streams made for programs that have none
-//! context.rs   its context, current during a call       calls.rs   counts and times
-//! api.rs       CudaApi: libcuda's entry points, each one optional
-//! ffi.rs       CUDA's types and constants as plain integers
+//! calls.rs            the driver's traits: which entry point serves which call
+//! streams.rs          which streams are accepted, and streams made for programs that have none
+//! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
+//! process_sharing.rs  memory that processes share
+//! open.rs             opening a GPU: what it and its driver can do
+//! query.rs            queries of a device that need no context
+//! device.rs           CudaDriver: one open GPU, its live events and handles
+//! context.rs          its context, current during a call        call_counters.rs   counts and times
+//! api.rs              CudaApi: libcuda's entry points, each one optional
+//! error.rs            errors before a device is open
+//! ffi.rs              CUDA's types and constants as plain integers
+//! fake_libcuda/       a libcuda for tests on machines without a GPU
 //! ```
 //!
-//! Owns: every call of libcuda. All `unsafe` code for it is in this folder. Knows nothing of blocks or pools.
+//! Owns: every call of libcuda. All `unsafe` code for it is in this folder. It does not know blocks or pools.
 
 #![allow(unsafe_code)]
 
 mod access;
 mod api;
+mod call_counters;
 mod calls;
 mod context;
 mod device;
-mod driver;
 mod error;
+#[cfg(test)]
+pub(crate) mod fake_libcuda;
 mod ffi;
 mod open;
-mod share;
-#[cfg(test)]
-mod stand_in;
+mod peer_access;
+mod process_sharing;
+mod query;
 mod streams;
+#[cfg(test)]
+mod tests;
 
 pub use api::{CudaApi, CudaVersion};
 pub use device::CudaDriver;

@@ -1,21 +1,52 @@
-//! Which streams libcuda is ever handed, and streams made for programs that have none: a replay.
+//! Which streams reach libcuda, and streams made for programs that have none, such as a replay.
 //!
-//! Owns: which streams were made here; none else is ever destroyed. Making and destroying them are no calls of an
-//! allocator, and are not counted.
+//! Owns: the calls of [`Streams`], and which streams were made here; only those can be destroyed. Creating and
+//! destroying them are not calls of an allocator, and are not counted.
 
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::CudaOpenError;
 use super::api::CudaApi;
 use super::context::ContextError;
-use super::device::{CudaDriver, failed, succeeded};
-use super::error::MissingEntryPoint;
+use super::device::{CudaDriver, stream_text};
+use super::error::{CudaOpenError, MissingEntryPoint};
 use super::ffi::{self, CUstream};
-use crate::driver::{Call, Driver, DriverError, DriverResult, Status, StreamId};
+use crate::driver::{Call, DriverError, DriverResult, Status, StreamId, Streams};
+
+impl Streams for CudaDriver {
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId> {
+        match stream.0 {
+            ffi::STREAM_LEGACY => Ok(StreamId::DEFAULT),
+            ffi::STREAM_PER_THREAD => {
+                let detail = "the per-thread default stream is a different one in each thread: memory cannot be reused \
+                              in its order; name a stream that was created";
+                Err(DriverError::new(Call::StreamNumber, Status::INVALID_HANDLE, detail))
+            }
+            _ => Ok(stream),
+        }
+    }
+
+    fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
+        // This comes first, so that a stream for which the program does not vouch is refused with old drivers too.
+        let raw = self.raw_stream(Call::StreamNumber, stream)?;
+        if raw.is_null() || !self.tells_streams_apart() {
+            return Ok(None);
+        }
+        let mut number = 0;
+        // SAFETY: the pointer is to a live integer, and the stream is alive (`raw_stream`).
+        self.demand(Call::StreamNumber, || stream_text(stream), |api| unsafe { api.stream_get_id(raw, &mut number) })?;
+        Ok(Some(number))
+    }
+
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
+        let raw = self.raw_stream(Call::StreamSynchronize, stream)?;
+        // SAFETY: the stream is alive (`raw_stream`).
+        self.demand(Call::StreamSynchronize, || stream_text(stream), |api| unsafe { api.stream_synchronize(raw) })
+    }
+}
 
 impl CudaDriver {
-    /// `cuStreamCreate`: a stream that does not wait for the default stream.
+    /// Creates a stream by `cuStreamCreate`, which does not wait for the default stream.
     ///
     /// # Errors
     /// The driver's.
@@ -28,19 +59,19 @@ impl CudaDriver {
         Ok(stream)
     }
 
-    /// Takes every stream's handle from now on, whoever made the stream.
+    /// Accepts every stream's handle from now on, whoever made the stream.
     ///
     /// # Safety
-    /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or directly,
-    /// and that is neither the default stream nor one of [`Self::create_stream`]: it is the handle of a stream of this
-    /// device's primary context, and the stream lives until the last call that names it has returned. An allocator names a
-    /// stream that it was told of until [`Allocator::forget_stream`](crate::Allocator::forget_stream), or until it is
-    /// dropped.
+    /// The program vouches for every [`StreamId`] that reaches this driver from now on, through an allocator or
+    /// directly, except the default stream and those of [`Self::create_stream`]: it is the handle of a stream of this
+    /// device's primary context, and the stream lives until the last call that names it has returned. An allocator may
+    /// name a stream until [`Allocator::forget_stream`](crate::Allocator::forget_stream), or until it is dropped.
     pub unsafe fn trust_streams(&self) {
         self.trusts_streams.store(true, Ordering::Relaxed);
     }
 
-    /// The handle for libcuda: of the default stream, of a live stream made here, or of one that the program vouches for.
+    /// Returns the handle for libcuda, if it is that of the default stream, of a live stream made here, or of a stream
+    /// for which the program vouches.
     pub(super) fn raw_stream(&self, call: Call, stream: StreamId) -> DriverResult<CUstream> {
         let canonical = self.canonical_stream(stream)?;
         let known = canonical == StreamId::DEFAULT
@@ -53,8 +84,8 @@ impl CudaDriver {
         Ok(ptr::with_exposed_provenance_mut(canonical.0 as usize))
     }
 
-    /// Whether the driver gives streams numbers. Where it does not, that is said once.
-    pub(super) fn tells_streams_apart(&self) -> bool {
+    /// Returns whether the driver numbers streams. If it does not, this is logged once.
+    fn tells_streams_apart(&self) -> bool {
         let Err(missing) = self.api.need("cuStreamGetId") else { return true };
         if self.tells_streams_apart.swap(false, Ordering::Relaxed) {
             tracing::warn!(
@@ -65,7 +96,7 @@ impl CudaDriver {
         false
     }
 
-    /// `cuStreamDestroy`, for a stream of [`Self::create_stream`]. An allocator that knows it must
+    /// Destroys a stream of [`Self::create_stream`] by `cuStreamDestroy`. An allocator that knows the stream must
     /// [forget](crate::Allocator::forget_stream) it before.
     ///
     /// # Errors
@@ -73,7 +104,7 @@ impl CudaDriver {
     pub fn destroy_stream(&self, stream: StreamId) -> Result<(), CudaOpenError> {
         const CALL: &str = "cuStreamDestroy";
         if !self.streams.lock().remove(&stream) {
-            return Err(failed(self.api(), CALL, Status::INVALID_HANDLE));
+            return Err(self.api().failed(CALL, Status::INVALID_HANDLE));
         }
         // SAFETY: it came from cuStreamCreate and is destroyed for the first time.
         self.make(CALL, |api| unsafe { api.stream_destroy(ptr::with_exposed_provenance_mut(stream.0 as usize)) })
@@ -85,9 +116,9 @@ impl CudaDriver {
         issue: impl FnOnce(&CudaApi) -> Result<Status, MissingEntryPoint>,
     ) -> Result<(), CudaOpenError> {
         match self.context.while_current(self.api(), || issue(self.api())) {
-            Ok(status) => succeeded(self.api(), call, status),
+            Ok(status) => self.api().check(call, status),
             Err(ContextError::Missing(missing)) => Err(missing.into()),
-            Err(ContextError::Refused(status)) => Err(failed(self.api(), "cuCtxPushCurrent", status)),
+            Err(ContextError::Refused(status)) => Err(self.api().failed("cuCtxPushCurrent", status)),
         }
     }
 }

@@ -1,18 +1,17 @@
-//! Address space: reservations lowest first, `malloc` where the driver was seen to place it.
+//! Address space: the lowest for reservations, and for `malloc` where the real driver was seen to place it.
 //!
-//! Owns: which addresses of a region are free, and which of them comes next. What is at an address is memory.rs's
-//! matter.
+//! Owns: which addresses of a region are free, and which of them is used next. memory.rs knows what lies at an address.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A region of address space: the lowest free range that fits is given out, and what is given back merges with its
-/// neighbours. Sizes and addresses are bytes.
+/// A region of address space. A request gets the lowest free range that fits, and a range that is given back merges
+/// with its neighbours. Sizes and addresses are bytes.
 #[derive(Debug)]
 pub(super) struct Addresses {
-    /// Free ranges: start to size. No two touch.
+    /// Free ranges: start to size. No two are adjacent.
     free: BTreeMap<u64, u64>,
-    /// The starts of free ranges by the power of two that their size has reached: a request need look closely at one
-    /// class only, all of the larger ones fit.
+    /// The starts of free ranges by the power of two at or below their size: a request must search only one class,
+    /// since every range of the larger ones fits.
     classes: [BTreeSet<u64>; u64::BITS as usize],
 }
 
@@ -23,7 +22,7 @@ impl Addresses {
         region
     }
 
-    /// The lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` where there are none.
+    /// Returns the lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` where there are none.
     pub(super) fn allocate(&mut self, size: u64, alignment: u64) -> Option<u64> {
         let (start, address) = self.lowest(size, alignment)?;
         let range = self.remove(start)?;
@@ -33,8 +32,8 @@ impl Addresses {
         Some(address)
     }
 
-    /// Gives back what `allocate` gave out.
-    pub(super) fn give_back(&mut self, address: u64, size: u64) {
+    /// Gives back a range of `allocate`.
+    pub(super) fn release(&mut self, address: u64, size: u64) {
         let (mut start, mut end) = (address, address.saturating_add(size));
         if let Some((&before, &length)) = self.free.range(..address).next_back()
             && before.saturating_add(length) == address
@@ -88,9 +87,9 @@ impl Addresses {
     }
 }
 
-/// The addresses that `malloc` gives out, placed as the driver was seen to place them (PyTorch snapshots, H200, driver
-/// 580): the lowest hole that fits; where there is none, a new stretch of whole 32 MiB below all earlier ones, whose
-/// rest becomes a hole.
+/// The addresses of `malloc`, placed as the real driver was seen to place them (PyTorch snapshots, H200, driver 580):
+/// in the lowest hole that fits, or else in a new stretch of whole 32 MiB below all earlier ones, whose rest becomes a
+/// hole.
 ///
 /// ```text
 ///   new stretches <- | 150 MiB, 10 free | 20, 2, 2, 8 free | 58 MiB, 6 free |
@@ -102,11 +101,11 @@ pub(super) struct MallocAddresses {
     lowest: u64,
 }
 
-/// What a new stretch is a multiple of, in bytes.
+/// New stretches are multiples of this, in bytes.
 const STRETCH: u64 = 32 << 20;
 
 impl MallocAddresses {
-    /// Between `base` and `end`, a multiple of 32 MiB.
+    /// Makes the region between `base` and `end`, a multiple of 32 MiB.
     pub(super) fn new(base: u64, end: u64) -> Self {
         Self { holes: Addresses::new(end, 0), base, lowest: end }
     }
@@ -119,13 +118,13 @@ impl MallocAddresses {
         let address = self.lowest.checked_sub(stretch).filter(|address| *address >= self.base)?;
         self.lowest = address;
         if stretch > size {
-            self.holes.give_back(address + size, stretch - size);
+            self.holes.release(address + size, stretch - size);
         }
         Some(address)
     }
 
-    pub(super) fn give_back(&mut self, address: u64, size: u64) {
-        self.holes.give_back(address, size);
+    pub(super) fn release(&mut self, address: u64, size: u64) {
+        self.holes.release(address, size);
     }
 }
 
@@ -143,15 +142,15 @@ mod tests {
         assert_eq!(region.allocate(100, 1), Some(1000));
         assert_eq!(region.allocate(300, 1), Some(1100));
         assert_eq!(region.allocate(100, 1), Some(1400));
-        region.give_back(1000, 100);
+        region.release(1000, 100);
         assert_eq!(region.allocate(200, 1), Some(1500), "the hole of 100 is too small");
         assert_eq!(region.allocate(50, 1), Some(1000));
-        region.give_back(1100, 300);
+        region.release(1100, 300);
         assert_eq!(region.allocate(350, 1), Some(1050), "holes merge");
         assert_eq!(region.allocate(301, 1), None);
         assert_eq!(region.allocate(300, 1), Some(1700));
         for (address, size) in [(1700, 300), (1400, 100), (1000, 50), (1050, 350), (1500, 200)] {
-            region.give_back(address, size);
+            region.release(address, size);
         }
         assert_eq!(region.allocate(1000, 1), Some(1000), "all of it is one again");
     }

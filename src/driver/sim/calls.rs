@@ -1,21 +1,17 @@
 //! The driver's calls on the simulated GPU.
 //!
-//! Owns: which parts of the device each call asks, and in which order. The rules are those parts'.
+//! Owns: which parts of the device each call uses, and in which order. The rules are in those parts.
 
 use std::sync::atomic::Ordering;
 
-use super::share::Shared;
-use super::{Fault, Range, SimGpu, refuse};
+use super::faults::{Fault, Range};
+use super::gpu::SimGpu;
 use crate::driver::{
-    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Exported, Handle, IpcMemory,
-    MemoryInfo, Status, StreamId,
+    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Events, Handle, MemoryInfo,
+    PeerAccess, PlainMemory, StreamCapture, StreamId, Streams, VirtualMemory,
 };
 
-impl Driver for SimGpu {
-    fn properties(&self) -> &DeviceProperties {
-        &self.properties
-    }
-
+impl VirtualMemory for SimGpu {
     fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
         self.call(Call::Reserve, size, |state| state.memory.reserve(size, alignment))
     }
@@ -62,7 +58,9 @@ impl Driver for SimGpu {
             Ok(((), cost))
         })
     }
+}
 
+impl PlainMemory for SimGpu {
     fn malloc(&self, size: u64) -> DriverResult<u64> {
         self.call(Call::Malloc, size, |state| {
             state.captures.refuse_unsafe()?;
@@ -81,11 +79,9 @@ impl Driver for SimGpu {
             Ok(((), self.config.profile.cost(Call::Free, size)))
         })
     }
+}
 
-    fn memory_info(&self) -> DriverResult<MemoryInfo> {
-        self.call(Call::MemoryInfo, 0, |state| Ok(state.memory.info()))
-    }
-
+impl Events for SimGpu {
     fn event_create(&self) -> DriverResult<EventId> {
         self.call(Call::EventCreate, 0, |state| Ok(state.timeline.event_create()))
     }
@@ -131,14 +127,11 @@ impl Driver for SimGpu {
             Ok(())
         })
     }
+}
 
-    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
-        self.call(Call::StreamSynchronize, 0, |state| {
-            state.timeline.check_stream(stream)?;
-            state.captures.refuse_synchronize(stream)?;
-            state.timeline.wait_for_stream(stream);
-            Ok(())
-        })
+impl Streams for SimGpu {
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId> {
+        Ok(stream)
     }
 
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>> {
@@ -151,6 +144,27 @@ impl Driver for SimGpu {
         })
     }
 
+    fn stream_synchronize(&self, stream: StreamId) -> DriverResult<()> {
+        self.call(Call::StreamSynchronize, 0, |state| {
+            state.timeline.check_stream(stream)?;
+            state.captures.refuse_synchronize(stream)?;
+            state.timeline.wait_for_stream(stream);
+            Ok(())
+        })
+    }
+}
+
+impl StreamCapture for SimGpu {
+    fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
+        self.call(Call::IsCapturing, 0, |state| Ok(state.captures.is_capturing(stream)))
+    }
+
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
+        self.call(Call::ExchangeCaptureMode, 0, |state| Ok(state.captures.exchange_mode(mode)))
+    }
+}
+
+impl PeerAccess for SimGpu {
     fn enable_peer_access(&self, peer: u32, plain: bool) -> DriverResult<()> {
         self.charged(Call::EnablePeer, 0, |state| {
             let new = state.peers.enable(peer, plain)?;
@@ -158,37 +172,15 @@ impl Driver for SimGpu {
             Ok(((), self.config.profile.set_access_for(handles, state.peers.count())))
         })
     }
+}
 
-    fn export(&self, handle: Handle) -> DriverResult<Exported> {
-        self.call(Call::Export, 0, |state| self.export_handle(state, handle))
+impl Driver for SimGpu {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
-    fn import(&self, memory: &Exported, size: u64) -> DriverResult<Handle> {
-        self.call(Call::Import, size, |state| self.import_handle(state, memory, size))
-    }
-
-    fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory> {
-        self.call(Call::IpcGet, 0, |state| {
-            let (number, size) = state.memory.of_malloc(address)?;
-            Ok(IpcMemory(Shared { identity: self.identity, number, size }.to_bytes()))
-        })
-    }
-
-    fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
-        self.call(Call::IpcOpen, 0, |state| {
-            let Some(shared) = Shared::from_bytes(&memory.0).filter(|shared| shared.identity != self.identity) else {
-                return Err(refuse(Status::INVALID_VALUE, "the memory of this GPU, or of none".to_owned()));
-            };
-            state.memory.open(shared)
-        })
-    }
-
-    fn ipc_close(&self, address: u64) -> DriverResult<()> {
-        self.call(Call::IpcClose, 0, |state| state.memory.close(address))
-    }
-
-    fn is_capturing(&self, stream: StreamId) -> DriverResult<bool> {
-        self.call(Call::IsCapturing, 0, |state| Ok(state.captures.is_capturing(stream)))
+    fn memory_info(&self) -> DriverResult<MemoryInfo> {
+        self.call(Call::MemoryInfo, 0, |state| Ok(state.memory.info()))
     }
 
     fn synchronize(&self) -> DriverResult<()> {
@@ -197,10 +189,6 @@ impl Driver for SimGpu {
             state.timeline.wait_for_device();
             Ok(())
         })
-    }
-
-    fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
-        self.call(Call::ExchangeCaptureMode, 0, |state| Ok(state.captures.exchange_mode(mode)))
     }
 
     fn call_stats(&self) -> CallStats {

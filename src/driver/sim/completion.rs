@@ -1,17 +1,17 @@
-//! When work completes, where that may depend on work whose end is not known yet.
+//! When work completes, which may depend on work whose end is not known yet.
 //!
-//! Owns: the arithmetic of completion. It knows no clock and no event.
+//! Owns: the arithmetic of completion. It does not know clocks or events.
 //!
-//! Times are the clock's, nanoseconds or whatever it counts.
+//! Times are those of the clock, in nanoseconds or whatever unit it counts.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::driver::StreamId;
 
-/// The clock's last moment. Half of what fits, so that sums of times never overflow.
+/// The last moment of the clock. It is half of the range, so that sums of times never overflow.
 pub(super) const END_OF_TIME: u64 = u64::MAX >> 1;
 
-/// Held work: it ends when someone says so.
+/// Held work, which ends when it is told to.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) stream: StreamId,
@@ -31,19 +31,19 @@ impl Gate {
     }
 }
 
-/// When some work completes: at a known time, and no earlier than so long after each of some gates opens.
+/// When some work completes: at a known time, and no earlier than a given delay after each of some gates opens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Completion {
     at: u64,
-    behind: Vec<(Arc<Gate>, u64)>,
+    gates: Vec<(Arc<Gate>, u64)>,
 }
 
 impl Completion {
-    /// The known time at which it completes; `None` while a gate is closed.
-    pub(super) fn settled(&mut self) -> Option<u64> {
-        if !self.behind.is_empty() {
+    /// Returns the time at which it completes, or `None` while a gate is closed.
+    pub(super) fn known_time(&mut self) -> Option<u64> {
+        if !self.gates.is_empty() {
             let at = &mut self.at;
-            self.behind.retain(|(gate, delay)| match gate.opened.get() {
+            self.gates.retain(|(gate, delay)| match gate.opened.get() {
                 Some(opened) => {
                     *at = (*at).max(later(*opened, *delay));
                     false
@@ -51,11 +51,11 @@ impl Completion {
                 None => true,
             });
         }
-        self.behind.is_empty().then_some(self.at)
+        self.gates.is_empty().then_some(self.at)
     }
 
     pub(super) fn is_done(&mut self, now: u64) -> bool {
-        self.settled().is_some_and(|at| at <= now)
+        self.known_time().is_some_and(|at| at <= now)
     }
 
     pub(super) fn not_before(&mut self, at: u64) {
@@ -63,36 +63,36 @@ impl Completion {
     }
 
     pub(super) fn takes_longer(&mut self, duration: u64) {
-        self.settled();
+        self.known_time();
         self.at = later(self.at, duration);
-        for (_, delay) in &mut self.behind {
+        for (_, delay) in &mut self.gates {
             *delay = later(*delay, duration);
         }
     }
 
-    /// Completes no earlier than `other` does.
+    /// Makes it complete no earlier than `other`.
     pub(super) fn after(&mut self, other: &Self) {
-        self.settled();
+        self.known_time();
         self.at = self.at.max(other.at);
-        for (gate, delay) in &other.behind {
-            match self.behind.iter_mut().find(|(known, _)| Arc::ptr_eq(known, gate)) {
+        for (gate, delay) in &other.gates {
+            match self.gates.iter_mut().find(|(known, _)| Arc::ptr_eq(known, gate)) {
                 Some((_, known)) => *known = (*known).max(*delay),
-                None => self.behind.push((Arc::clone(gate), *delay)),
+                None => self.gates.push((Arc::clone(gate), *delay)),
             }
         }
     }
 
-    /// Completes no earlier than `gate` opens. Earlier gates of its stream open first, so those need no longer be kept,
-    /// and a stream with many held pieces of work stays cheap.
+    /// Makes it complete no earlier than `gate` opens. Earlier gates of the same stream open before, so they are
+    /// dropped, and a stream with many held pieces of work stays cheap.
     pub(super) fn after_gate(&mut self, gate: Arc<Gate>) {
-        self.settled();
-        self.behind.retain(|(earlier, delay)| earlier.stream != gate.stream || *delay > 0);
-        self.behind.push((gate, 0));
+        self.known_time();
+        self.gates.retain(|(earlier, delay)| earlier.stream != gate.stream || *delay > 0);
+        self.gates.push((gate, 0));
     }
 
-    /// The gates that are still closed.
+    /// Returns the gates that are still closed.
     pub(super) fn gates(&self) -> impl Iterator<Item = &Arc<Gate>> {
-        self.behind.iter().map(|(gate, _)| gate)
+        self.gates.iter().map(|(gate, _)| gate)
     }
 }
 
@@ -115,11 +115,11 @@ mod tests {
         work.not_before(50);
         work.after_gate(Arc::clone(&closed));
         work.takes_longer(10);
-        assert_eq!(work.settled(), None);
+        assert_eq!(work.known_time(), None);
         assert!(!work.is_done(END_OF_TIME));
         closed.open(100);
         closed.open(900);
-        assert_eq!(work.settled(), Some(110));
+        assert_eq!(work.known_time(), Some(110));
         assert!(!work.is_done(109) && work.is_done(110));
     }
 
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(joined.gates().count(), 2);
         first.open(100);
         second.open(200);
-        assert_eq!((a.settled(), b.settled(), joined.settled()), (Some(600), Some(600), Some(600)));
+        assert_eq!((a.known_time(), b.known_time(), joined.known_time()), (Some(600), Some(600), Some(600)));
     }
 
     #[test]
@@ -155,6 +155,6 @@ mod tests {
         let mut work = Completion::default();
         work.not_before(u64::MAX);
         work.takes_longer(u64::MAX);
-        assert_eq!(work.settled(), Some(END_OF_TIME));
+        assert_eq!(work.known_time(), Some(END_OF_TIME));
     }
 }

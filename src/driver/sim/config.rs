@@ -1,16 +1,17 @@
-//! Which GPU to simulate, and how that is written: `sim:h200,capacity=80GiB`.
+//! Which GPU to simulate, and its text form: `sim:h200,capacity=80GiB`.
 //!
 //! Owns: [`SimConfig`], its text form and its errors. It makes no device.
 
 use std::fmt;
 use std::str::FromStr;
 
-use super::GRANULARITY;
 use super::cost::Profile;
 use crate::nearest::nearest;
 use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes};
 
-/// What every specification begins with.
+/// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
+pub(super) const GRANULARITY: u64 = 2 << 20;
+/// The beginning of every specification.
 const PREFIX: &str = "sim";
 /// The most memory that a simulated GPU can have, in bytes (16 TiB): a quarter of its address space, since allocators
 /// reserve several times a device's memory in addresses.
@@ -18,27 +19,27 @@ pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
 const KEYS: [&str; 1] = ["capacity"];
 
-/// A simulated GPU to make.
+/// The specification of a simulated GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
     /// The card: its name and what its driver's calls cost.
     pub profile: Profile,
-    /// Physical memory in bytes. It may be more than the card has: what if it had?
+    /// Physical memory in bytes. It may be more than the card has.
     pub capacity: u64,
-    /// Whether the clock moves on by what each call costs. `false` where the clock counts something else, such as the
-    /// operations of a replay; a wait still moves it, but is then no time.
+    /// Whether the clock advances by the cost of each call. `false` if the clock counts something else, such as the
+    /// operations of a replay; a wait still advances it, but is then not counted as time.
     pub calls_advance_clock: bool,
 }
 
 impl SimConfig {
-    /// The card with all of its memory.
+    /// Specifies the card with all of its memory.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         Self { profile, capacity: profile.memory(), calls_advance_clock: true }
     }
 
-    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB` or `sim:capacity=80GiB`. Without a profile it is the H200,
-    /// without a capacity all of the card's memory.
+    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB` or `sim:capacity=80GiB`. The default profile is the H200, the
+    /// default capacity all memory of the card.
     ///
     /// # Errors
     /// [`SimConfigError`]; an unknown profile or key names the nearest known one.
@@ -65,7 +66,7 @@ impl SimConfig {
         Ok(config)
     }
 
-    /// Refuses a capacity that holds nothing, or more than there are addresses for.
+    /// Refuses a capacity without a single chunk, or with more bytes than there are addresses.
     pub(super) fn check(&self) -> Result<(), SimConfigError> {
         if !(GRANULARITY..=MAX_CAPACITY).contains(&self.capacity) {
             return Err(SimConfigError::Capacity { capacity: self.capacity });
@@ -98,7 +99,7 @@ impl fmt::Display for SimConfig {
     }
 }
 
-/// A simulated GPU that cannot be made.
+/// A specification of which no GPU can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimConfigError {
     /// The text is no specification of a simulated GPU.
@@ -114,7 +115,7 @@ pub enum SimConfigError {
         what: &'static str,
         /// The name as given.
         found: String,
-        /// The known name that is most like it.
+        /// The known name that is most similar.
         nearest: &'static str,
         /// All known names.
         known: String,
@@ -122,7 +123,7 @@ pub enum SimConfigError {
     /// The capacity is not a size.
     #[error("capacity: {0}")]
     Bytes(#[from] ParseBytesError),
-    /// The capacity holds not even one chunk, or more than can be addressed.
+    /// The capacity has no room for a single chunk, or is more than can be addressed.
     #[error(
         "a capacity of {capacity} bytes cannot be simulated; expected {GRANULARITY} (2MiB) to {MAX_CAPACITY} (16TiB)"
     )]

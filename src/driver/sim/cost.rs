@@ -1,6 +1,6 @@
-//! What the driver's calls cost on a simulated GPU: profiles, and the time of each call.
+//! The costs of driver calls on a simulated GPU: profiles, and the time of each call.
 //!
-//! Owns: the measured tables and how times between their rows are found. It knows neither addresses nor streams.
+//! Owns: the measured tables and the times between their rows. It does not know addresses or streams.
 //!
 //! Times are nanoseconds of the calling CPU, sizes are bytes.
 
@@ -9,7 +9,7 @@ use crate::driver::{Call, Status};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// What each call costs for one handle (one allocation) of `size` bytes, in nanoseconds.
+/// The cost of each call for one handle (one allocation) of `size` bytes, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     size: u64,
@@ -25,7 +25,7 @@ struct Row {
 }
 
 impl Row {
-    /// The figure of `call`, where the table has one.
+    /// Returns the figure of `call`, if the table has one.
     const fn figure(&self, call: Call) -> Option<u64> {
         Some(match call {
             Call::Create => self.create,
@@ -42,9 +42,10 @@ impl Row {
     }
 }
 
-/// What the calls took on an H200, driver 580.159, while recorded jobs grew on it (means over a job), shared out among the
-/// sizes as medians of single calls have them: a growing job finds the driver's code and tables out of the caches, and each
-/// call has our own share, the context and the clock. Of 1 and 4 GiB there are medians of single calls alone.
+/// Times of calls on an H200, driver 580.159, during growth in recorded jobs (means over a job), divided among the
+/// sizes in proportion to medians of single calls. In a growing job the driver's code and tables are not in the caches,
+/// and each call includes our own part, the context and the clock. For 1 and 4 GiB there are only medians of single
+/// calls.
 #[rustfmt::skip]
 const H200_ROWS: [Row; 8] = [
     Row { size: 2 * MIB, create: 8_300, map: 1_000, set_access: 21_000, unmap: 17_500, release: 8_500, reserve: 4_500, address_free: 400, malloc: 36_500, free: 27_000 },
@@ -60,17 +61,17 @@ const H200_ROWS: [Row; 8] = [
 /// The first mapping of a handle, of whatever size.
 const H200_FIRST_MAP_NS: u64 = 4_600;
 
-/// Set-access for each further handle of a call over several, by the handle's size: 22 to 26 us were seen within jobs.
+/// Set-access for each further handle of a call over several, by the handle's size: 22 to 26 us were measured in jobs.
 const H200_FURTHER_ACCESS: [(u64, u64); 2] = [(64 * MIB, 22_500), (128 * MIB, 25_000)];
 
 /// Unmap for each further handle of a call over several, up to [`FURTHER_LIMIT`]: 13 to 16 us.
 const H200_FURTHER_UNMAP_NS: u64 = 15_000;
 
-/// The largest handle for which calls over several handles were measured; larger ones cost what they do alone.
+/// The largest handle for which calls over several handles were measured; each larger one costs as much as alone.
 const FURTHER_LIMIT: u64 = 128 * MIB;
 
-/// Times that do not depend on a size, waiting not included: medians of 3,000 calls on an H200 whose streams were idle,
-/// made from Python; the 0.2 us that the cheapest call of all took there are taken off.
+/// Times that do not depend on a size, without waiting: medians of 3,000 calls from Python on an H200 with idle
+/// streams, less the 0.2 us of the cheapest call.
 const fn flat(call: Call) -> u64 {
     match call {
         Call::MemoryInfo => 3_400,
@@ -80,7 +81,7 @@ const fn flat(call: Call) -> u64 {
         Call::IsCapturing => 100,
         // Not measured.
         Call::StreamNumber => 0,
-        // Measured on another day, from Python too: 330 less the 160 of a loop without it.
+        // Measured on another day, also from Python: 330, less 160 for the same loop without the call.
         Call::ExchangeCaptureMode => 170,
         // Medians over 100 handles of 2 to 128 MiB on another day: 20 to 30 us, and 16 to 25.
         Call::Export => 25_000,
@@ -92,18 +93,17 @@ const fn flat(call: Call) -> u64 {
 /// Time of a call with a bad argument, measured likewise (`map`); taken for whatever else is refused too.
 pub(super) const REFUSED_NS: u64 = 1_300;
 
-/// Time until `create` answers that there is too little memory, by the size wanted; measured on an H200 that was nearly
-/// full. The driver takes longest to refuse what no device could have.
+/// Time until `create` refuses for lack of memory, by the requested size; measured on an H200 that was nearly full.
+/// Refusing a size that no device has takes the driver longest.
 const H200_CREATE_REFUSED: [(u64, u64); 4] =
     [(2 * MIB, 38_000), (8 * GIB, 44_000), (256 * GIB, 97_000), (4096 * GIB, 1_711_000)];
 /// The same for `malloc`.
 const H200_MALLOC_REFUSED: [(u64, u64); 4] =
     [(2 * MIB, 75_000), (8 * GIB, 95_000), (256 * GIB, 189_000), (4096 * GIB, 3_463_000)];
 
-/// A model of a GPU: how much memory it has and what its driver's calls cost.
+/// A model of a GPU: its memory, and the costs of its driver's calls.
 ///
-/// The costs of every profile are those measured on an H200, also where the name is another card's: those profiles
-/// differ in capacity alone.
+/// The costs of every profile are those measured on an H200: profiles of other cards differ in capacity alone.
 #[derive(Clone, Copy)]
 pub struct Profile(&'static Data);
 
@@ -136,36 +136,36 @@ static H100: Data = costs_of_h200("h100", 80 * GIB);
 static A100_80GB: Data = costs_of_h200("a100-80gb", 80 * GIB);
 
 impl Profile {
-    /// NVIDIA H200: 139.8 GiB as its driver reports them, costs as measured on it.
+    /// NVIDIA H200: 139.8 GiB as its driver reports them, and costs measured on it.
     pub const H200: Self = Self(&H200);
-    /// A capacity only: the nominal 80 GiB of an H100, with the H200's measured costs.
+    /// The nominal capacity of an H100, 80 GiB, with the costs measured on an H200.
     pub const H100: Self = Self(&H100);
-    /// A capacity only: the nominal 80 GiB of the larger A100, with the H200's measured costs.
+    /// The nominal capacity of the larger A100, 80 GiB, with the costs measured on an H200.
     pub const A100_80GB: Self = Self(&A100_80GB);
     /// Every profile.
     pub const ALL: [Self; 3] = [Self::H200, Self::H100, Self::A100_80GB];
 
-    /// The profile of that name, as in `sim:h200`.
+    /// Returns the profile of this name, as in `sim:h200`.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.name() == name)
     }
 
-    /// Its name, as in `sim:h200`.
+    /// Returns its name, as in `sim:h200`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// Physical memory of the card, in bytes.
+    /// Returns the physical memory of the card, in bytes.
     #[must_use]
     pub fn memory(self) -> u64 {
         self.0.memory
     }
 
-    /// Time of one call that concerns one handle, allocation or reservation of `size` bytes; waiting is not included.
-    /// Between two measured sizes the time lies on a straight line, below the smallest it is that one's, and beyond the
-    /// largest it goes on along the last line. Calls of events and streams do not depend on `size`.
+    /// Returns the time of one call for one handle, allocation or reservation of `size` bytes, without waiting. Between
+    /// two measured sizes it is interpolated linearly; below the smallest it is that of the smallest, and beyond the
+    /// largest the last line goes on. Calls of events and streams do not depend on `size`.
     #[must_use]
     pub fn cost(self, call: Call, size: u64) -> u64 {
         let figure = |row: &Row| row.figure(call).unwrap_or_else(|| flat(call));
@@ -185,7 +185,7 @@ impl Profile {
         }
     }
 
-    /// Time until a call that wanted `size` bytes is refused with `status`.
+    /// Returns the time until a call for `size` bytes is refused with `status`.
     #[must_use]
     pub fn refused(self, call: Call, status: Status, size: u64) -> u64 {
         match (call, status) {
@@ -195,27 +195,27 @@ impl Profile {
         }
     }
 
-    /// Time of one `map`: a handle's `first` costs more than the later ones.
+    /// Returns the time of one `map`: the `first` one of a handle costs more than later ones.
     #[must_use]
     pub fn map(self, size: u64, first: bool) -> u64 {
         if first { self.0.first_map } else { self.cost(Call::Map, size) }
     }
 
-    /// Time of one `set_access` over handles of these sizes: the cost is per handle, little of it per byte.
+    /// Returns the time of one `set_access` over handles of these sizes: the cost is per handle, little of it per byte.
     #[must_use]
     pub fn set_access(self, handles: impl IntoIterator<Item = u64>) -> u64 {
         over_handles(handles, |size| self.cost(Call::SetAccess, size), |size| between(self.0.further_access, size))
     }
 
-    /// The same with further devices in the access list: four fifths as much again for each. Measured on an H200 with one,
-    /// for 512 handles of 2 MiB: 11.6 ms alone, 20.9 ms with the other.
+    /// Returns the same with `peers` further devices in the access list, each of which adds four fifths. Measured on an
+    /// H200 with one peer, for 512 handles of 2 MiB: 11.6 ms alone, 20.9 ms with the peer.
     #[must_use]
     pub fn set_access_for(self, handles: impl IntoIterator<Item = u64>, peers: u64) -> u64 {
         let alone = self.set_access(handles);
         alone.saturating_add(alone.saturating_mul(peers) / 5 * 4)
     }
 
-    /// Time of one `unmap` over handles of these sizes.
+    /// Returns the time of one `unmap` over handles of these sizes.
     #[must_use]
     pub fn unmap(self, handles: impl IntoIterator<Item = u64>) -> u64 {
         over_handles(handles, |size| self.cost(Call::Unmap, size), |_| self.0.further_unmap)
@@ -236,7 +236,8 @@ impl std::fmt::Debug for Profile {
     }
 }
 
-/// The first handle costs what it does alone, each further one less, as long as it is of a size that was measured so.
+/// Sums the costs of handles: the first costs as much as alone, and so does each larger than the measured ones; the
+/// others cost less.
 fn over_handles(
     handles: impl IntoIterator<Item = u64>,
     alone: impl Fn(u64) -> u64,
@@ -247,7 +248,7 @@ fn over_handles(
     handles.fold(first, |sum, size| sum.saturating_add(if size > FURTHER_LIMIT { alone(size) } else { further(size) }))
 }
 
-/// The figure for `size` among points in ascending order; the ends hold beyond them.
+/// Returns the figure for `size`, interpolated among points in ascending order, and constant beyond the ends.
 fn between(points: &[(u64, u64)], size: u64) -> u64 {
     let above = points.partition_point(|point| point.0 < size);
     match (above.checked_sub(1).and_then(|at| points.get(at)), points.get(above)) {
@@ -257,7 +258,8 @@ fn between(points: &[(u64, u64)], size: u64) -> u64 {
     }
 }
 
-/// The straight line through two points at `x`, not below 0. 128 bits, since any size may be asked for.
+/// Returns the value at `x` of the straight line through two points, but not below 0. It uses 128 bits, since any size
+/// is possible.
 fn line((x0, y0): (u64, u64), (x1, y1): (u64, u64), x: u64) -> u64 {
     let [x0, y0, x1, y1, x] = [x0, y0, x1, y1, x].map(i128::from);
     if x1 == x0 {

@@ -1,6 +1,6 @@
-//! What the simulated GPU reports beyond what a driver answers: memory used that must not be, and what was left behind.
+//! Reports of the simulated GPU beyond the driver's answers: invalid uses of memory, and resources left behind.
 //!
-//! Owns: the reports and their words. It finds nothing: memory.rs and streams.rs do.
+//! Owns: the reports and their text. memory.rs and streams.rs find the faults.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use crate::units::format_bytes;
 /// Addresses that a kernel uses, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// The first.
+    /// The first address.
     pub address: u64,
-    /// How many.
+    /// How many there are.
     pub size: u64,
 }
 
 impl Range {
-    /// The part of `self` that is in `other` too, if any.
+    /// Returns the part of `self` that is also in `other`, if any.
     pub(super) fn overlap(self, other: Self) -> Option<Self> {
         let address = self.address.max(other.address);
         let end = self.address.saturating_add(self.size).min(other.address.saturating_add(other.size));
@@ -31,7 +31,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// A use of memory that a real GPU may answer with a lost context, or with wrong results and no word.
+/// A use of memory that on a real GPU may lose the context, or silently give wrong results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// A kernel uses addresses at which there is no memory.
@@ -41,7 +41,7 @@ pub enum Fault {
         /// The kernel's stream.
         stream: StreamId,
     },
-    /// A kernel uses memory that is mapped, but that `set_access` was not called for.
+    /// A kernel uses memory that is mapped, but without access by `set_access`.
     NoAccess {
         /// The first stretch without access.
         range: Range,
@@ -50,7 +50,7 @@ pub enum Fault {
     },
     /// Memory was unmapped while a kernel may still use it.
     UnmapInUse {
-        /// What the kernel uses of it.
+        /// The part of it that the kernel uses.
         range: Range,
         /// The kernel's stream.
         stream: StreamId,
@@ -73,7 +73,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is still held of the device.
+/// Resources that are still held on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaks {
     /// Reservations of address space.
@@ -91,7 +91,7 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Whether all was given back.
+    /// Returns whether everything was given back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

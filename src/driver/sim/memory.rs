@@ -1,33 +1,34 @@
-//! The simulated GPU's memory: address space, handles, mappings and what `malloc` gave out.
+//! The memory of the simulated GPU: address space, handles, mappings and allocations of `malloc`.
 //!
-//! Owns: what is where, how many physical bytes are held, and every rule of the driver's about it. It knows no time,
-//! no streams and no costs. A call that is refused has changed nothing.
+//! Owns: which memory lies where, how many physical bytes are held, and every rule of the driver about them. It does
+//! not know time, streams or costs. A refused call has changed nothing.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
 use super::addresses::{Addresses, MallocAddresses};
+use super::config::GRANULARITY;
 use super::faults::{Fault, Leaks, Range};
-use super::share::Shared;
-use super::{Answer, GRANULARITY, refuse};
+use super::refusal::{Answer, refuse};
+use super::shared_memory::SharedMemory;
 use crate::driver::{Handle, MemoryInfo, Status, StreamId};
 
-/// The address space that reservations come from, in bytes: on an H200 one of 64 TiB succeeds and one of 100 TiB does
-/// not. (Smaller ones reach 126 TiB in all there; no allocator should need that.)
+/// The address space of reservations, in bytes: on an H200 a reservation of 64 TiB succeeds and one of 100 TiB does
+/// not. (Smaller ones reach 126 TiB in all; no allocator should need that.)
 pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
-/// Where reservations begin. A round number, so that addresses in a report can be read.
+/// Where reservations begin. It is a round number, so that addresses in a report are readable.
 const RESERVE_BASE: u64 = ADDRESS_SPACE;
-/// Where the memory of `malloc` begins: apart from reservations, as on a real GPU, and below them.
+/// Where the memory of `malloc` begins: separate from reservations and below them, as on a real GPU.
 const MALLOC_BASE: u64 = 16 << 40;
 
-/// A stretch of physical memory, whatever the addresses that lead to it. What `create` and `malloc` gave out has a
-/// number of its own, which never comes again.
+/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
+/// never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Piece {
-    /// Which handle or allocation.
+    /// The number of the handle or allocation.
     pub memory: u64,
-    /// Its first byte in that.
+    /// The offset of the first byte in it.
     pub offset: u64,
     /// Bytes.
     pub size: u64,
@@ -37,11 +38,11 @@ pub struct Piece {
 struct Physical {
     size: u64,
     mappings: usize,
-    /// Those of it that were not released: one, and one more for each time that it was imported.
+    /// How many handles of it were not released: one from its creation, and one for each import.
     handles: usize,
     /// Whether it was ever mapped: the first time costs more.
     was_mapped: bool,
-    /// Another simulated GPU's, which it counts for.
+    /// Whether it belongs to another simulated GPU, which counts its bytes.
     foreign: bool,
 }
 
@@ -57,14 +58,14 @@ struct Malloc {
     size: u64,
     physical: u64,
     number: u64,
-    /// Another simulated GPU's, which it counts for.
+    /// Set if it belongs to another simulated GPU, which counts its bytes.
     foreign: Option<Opening>,
 }
 
-/// What was opened, and how many times more often than closed.
+/// Opened memory of another GPU, and how many more times it was opened than closed.
 #[derive(Debug)]
 struct Opening {
-    of: Shared,
+    of: SharedMemory,
     times: usize,
 }
 
@@ -74,14 +75,14 @@ pub(super) struct Memory {
     held: u64,
     reserve_space: Addresses,
     malloc_space: MallocAddresses,
-    /// Start to size, as in the two maps below.
+    /// Start to size, also in the two maps below.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
     mallocs: BTreeMap<u64, Malloc>,
     /// The physical memory of each handle that was not released.
     handles: FxHashMap<Handle, u64>,
     physical: FxHashMap<u64, Physical>,
-    /// The next number of a handle or an allocation.
+    /// The next number for a handle or an allocation.
     numbers: u64,
 }
 
@@ -135,7 +136,7 @@ impl Memory {
             ));
         }
         self.reservations.remove(&address);
-        self.reserve_space.give_back(address, size);
+        self.reserve_space.release(address, size);
         Ok(())
     }
 
@@ -152,14 +153,14 @@ impl Memory {
         Handle(number)
     }
 
-    /// The physical memory of a handle that was not released: its number and size.
+    /// Returns the number and size of the physical memory of a live handle.
     pub(super) fn of_handle(&self, handle: Handle) -> Answer<(u64, u64)> {
         let found = self.handles.get(&handle).and_then(|number| Some((*number, self.physical.get(number)?.size)));
         let unknown = || format!("handle {:#x} does not exist or was released", handle.0);
         found.ok_or_else(|| refuse(Status::INVALID_VALUE, unknown()))
     }
 
-    /// One more handle for memory that has one.
+    /// Makes one more handle for memory that has one.
     pub(super) fn import(&mut self, number: u64) -> Answer<Handle> {
         let Some(physical) = self.physical.get_mut(&number) else {
             return Err(refuse(Status::INVALID_VALUE, format!("memory {number} is gone")));
@@ -170,14 +171,14 @@ impl Memory {
         Ok(handle)
     }
 
-    /// A handle for memory of another GPU's, which is not held here.
+    /// Makes a handle for memory of another GPU, which does not count here.
     pub(super) fn import_foreign(&mut self, size: u64) -> Answer<Handle> {
         check_size(size)?;
         let number = self.next_number();
         Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: true }))
     }
 
-    /// Drops the handle and says its size.
+    /// Drops the handle. Returns its size.
     pub(super) fn release(&mut self, handle: Handle) -> Answer<u64> {
         let (number, size) = self.of_handle(handle)?;
         self.handles.remove(&handle);
@@ -188,7 +189,7 @@ impl Memory {
         Ok(size)
     }
 
-    /// Whether it was the handle's first mapping.
+    /// Maps a handle. Returns whether it was the first mapping of the handle.
     pub(super) fn map(&mut self, address: u64, size: u64, offset: u64, handle: Handle) -> Answer<bool> {
         let (number, whole) = self.of_handle(handle)?;
         check_address(address)?;
@@ -216,14 +217,15 @@ impl Memory {
         Ok(!std::mem::replace(&mut physical.was_mapped, true))
     }
 
-    /// Refuses a range that is not whole mappings without a gap, within one reservation; else gives their sizes in order.
+    /// Returns the sizes of the mappings of a range, in order. Refuses a range that is not whole mappings without a
+    /// gap, within one reservation.
     pub(super) fn whole_mappings(&self, address: u64, size: u64) -> Answer<impl Iterator<Item = u64> + '_> {
         let end = self.check_whole(address, size)?;
         Ok(self.mappings.range(address..end).map(|(_, mapping)| mapping.size))
     }
 
-    /// The end of such a range. An H200's driver was seen to pass over gaps and from one reservation to the next; CUDA's
-    /// documentation allows neither.
+    /// Refuses a range as [`Self::whole_mappings`] does. Returns the end of the range. An H200's driver was seen to
+    /// accept gaps, and ranges across two reservations; CUDA's documentation allows neither.
     fn check_whole(&self, address: u64, size: u64) -> Answer<u64> {
         check_address(address)?;
         check_size(size)?;
@@ -266,12 +268,12 @@ impl Memory {
         Ok(())
     }
 
-    /// The sizes of all mappings with access.
+    /// Returns the sizes of all mappings with access.
     pub(super) fn accessible(&self) -> impl Iterator<Item = u64> + '_ {
         self.mappings.values().filter(|mapping| mapping.access).map(|mapping| mapping.size)
     }
 
-    /// Whether some of `range` is mapped, and whether some of it is of `malloc`.
+    /// Returns whether some of `range` is mapped, and whether some of it is of `malloc`.
     pub(super) fn kinds_in(&self, range: Range) -> (bool, bool) {
         let end = range.address.saturating_add(range.size);
         let mapped = self.mappings.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
@@ -295,15 +297,15 @@ impl Memory {
         Ok(address)
     }
 
-    /// The number and size of what `malloc` gave here at `address`.
+    /// Returns the number and size of this GPU's allocation of `malloc` at `address`.
     pub(super) fn of_malloc(&self, address: u64) -> Answer<(u64, u64)> {
         let own = self.mallocs.get(&address).filter(|malloc| malloc.foreign.is_none());
         let unknown = || refuse(Status::INVALID_VALUE, format!("nothing was allocated at {address:#x}"));
         own.map(|malloc| (malloc.number, malloc.size)).ok_or_else(unknown)
     }
 
-    /// The address of what another GPU's `malloc` gave: one, however often it is opened.
-    pub(super) fn open(&mut self, of: Shared) -> Answer<u64> {
+    /// Opens an allocation of another GPU. Returns its address, which is the same at each opening.
+    pub(super) fn open(&mut self, of: SharedMemory) -> Answer<u64> {
         for (address, malloc) in &mut self.mallocs {
             if let Some(opening) = malloc.foreign.as_mut().filter(|opening| opening.of == of) {
                 opening.times += 1;
@@ -319,7 +321,7 @@ impl Memory {
         Ok(address)
     }
 
-    /// Closes what `open` opened, once; the address goes back with the last.
+    /// Ends one opening of `open`. The address is given back with the last one.
     pub(super) fn close(&mut self, address: u64) -> Answer<()> {
         let Some(opening) = self.mallocs.get_mut(&address).and_then(|malloc| malloc.foreign.as_mut()) else {
             return Err(refuse(Status::INVALID_VALUE, format!("nothing was opened at {address:#x}")));
@@ -328,12 +330,13 @@ impl Memory {
         if opening.times == 0
             && let Some(malloc) = self.mallocs.remove(&address)
         {
-            self.malloc_space.give_back(address, malloc.physical);
+            self.malloc_space.release(address, malloc.physical);
         }
         Ok(())
     }
 
-    /// The size that `malloc` was asked for at `address`. Address 0 is nothing, which may be freed.
+    /// Returns the requested size of the allocation of `malloc` at `address`. It is 0 for address 0, which may be
+    /// freed.
     pub(super) fn malloc_size(&self, address: u64) -> Answer<u64> {
         if address == 0 {
             return Ok(0);
@@ -348,12 +351,12 @@ impl Memory {
         }
         if let Some(malloc) = self.mallocs.remove(&address) {
             self.held -= malloc.physical;
-            self.malloc_space.give_back(address, malloc.physical);
+            self.malloc_space.release(address, malloc.physical);
         }
         Ok(())
     }
 
-    /// What is wrong with a kernel's use of `range`: the first stretch of it that may not be used.
+    /// Checks a kernel's use of `range`. The fault names the first part that may not be used.
     pub(super) fn check_use(&self, range: Range, stream: StreamId) -> Result<(), Fault> {
         let end = range.address.saturating_add(range.size);
         let stretch = |from: u64, to: u64| Range { address: from, size: to.min(end) - from };
@@ -375,8 +378,8 @@ impl Memory {
         Ok(())
     }
 
-    /// The physical memory behind `range`, in the order of addresses; nothing where there is none.
-    pub(super) fn behind(&self, range: Range) -> Vec<Piece> {
+    /// Returns the physical memory of `range`, in the order of addresses, without parts that have none.
+    pub(super) fn physical_at(&self, range: Range) -> Vec<Piece> {
         let end = range.address.saturating_add(range.size);
         let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
         let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.physical));
@@ -432,7 +435,7 @@ impl Memory {
         }
     }
 
-    /// The end of a range that lies in one reservation.
+    /// Returns the end of a range, which must lie in one reservation.
     fn check_reserved(&self, address: u64, size: u64) -> Answer<u64> {
         let end = address.checked_add(size);
         let reserved = self.reservations.range(..=address).next_back().map(|(start, size)| start + size);

@@ -1,14 +1,24 @@
 //! The simulated GPU: bookkeeping and a cost model behind the [`Driver`](super::Driver) trait, for machines without a
-//! GPU, for replays and for tests.
+//! GPU, for replays and for tests. Its addresses have no real memory.
 //!
-//! Owns: [`SimGpu`], the order in which a call is checked, carried out, charged and counted, and calls that are made to
-//! fail. There is no memory behind its addresses.
+//! ```text
+//! gpu.rs               SimGpu: its use by programs, and how a call is checked, charged and counted
+//! calls.rs             the driver's traits: which part serves which call
+//! process_sharing.rs   the same for memory that processes share
+//! state.rs             all mutable state, behind one lock; failures that were asked for
+//! memory.rs            reservations, handles and mappings       addresses.rs       which addresses are free
+//! streams.rs           the clock, streams and events            completion.rs      when work completes
+//! capture.rs           the rules of captures                   peers.rs           other devices
+//! shared_memory.rs     how memory is named outside of its GPU  refusal.rs         why a call is refused
+//! config.rs            SimConfig: which GPU to simulate         cost.rs            what each call costs
+//! faults.rs            reports beyond the driver's answers
+//! ```
 //!
-//! It refuses what the real driver refuses, with the same status. Beyond that it reports, without refusing, what a real
-//! GPU may punish later: memory used where none is, or unmapped while in use ([`Fault`]), and what is held at the end
-//! ([`Leaks`]). Where an H200's driver was seen to be laxer than CUDA's documentation, it keeps to the documentation:
-//! ranges of `unmap` and `set_access` may have no gap, and no call reaches beyond one reservation. Streams are
-//! independent of each other; the default stream waits for no other.
+//! It refuses what the real driver refuses, with the same status. In addition it reports, without refusing, what a real
+//! GPU may punish later: memory that is used where none is mapped, or unmapped while in use ([`Fault`]), and resources
+//! still held at the end ([`Leaks`]). Where an H200's driver was seen to accept more than CUDA's documentation allows,
+//! it follows the documentation: ranges of `unmap` and `set_access` may have no gap, and no call crosses the end of a
+//! reservation. Streams are independent of each other; the default stream waits for no other.
 
 mod addresses;
 mod calls;
@@ -17,362 +27,21 @@ mod completion;
 mod config;
 mod cost;
 mod faults;
+mod gpu;
 mod memory;
 mod peers;
-mod share;
+mod process_sharing;
+mod refusal;
+mod shared_memory;
+mod state;
 mod streams;
 #[cfg(test)]
 mod tests;
-
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 
 pub use super::CaptureMode;
 pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
 pub use cost::Profile;
 pub use faults::{Fault, Leaks, Range};
+pub use gpu::SimGpu;
 pub use memory::Piece;
 pub use streams::Hold;
-
-use super::{Call, CallStats, DeviceProperties, DriverError, DriverResult, Exported, Handle, Status, StreamId};
-use capture::Captures;
-use memory::Memory;
-use peers::Peers;
-use streams::Timeline;
-
-/// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
-const GRANULARITY: u64 = 2 << 20;
-/// Faults kept in full; a program that is wrong at every step must not fill the memory with reports.
-const FAULTS_KEPT: usize = 10_000;
-
-/// Why a call is refused; the call itself is added where the answer goes out.
-#[derive(Debug)]
-struct Refusal {
-    status: Status,
-    detail: String,
-}
-
-type Answer<T> = Result<T, Refusal>;
-
-fn refuse(status: Status, detail: String) -> Refusal {
-    Refusal { status, detail }
-}
-
-/// A call that shall fail when it comes.
-#[derive(Debug)]
-struct Failure {
-    call: Call,
-    calls_left: u64,
-    status: Status,
-}
-
-#[derive(Debug)]
-struct State {
-    memory: Memory,
-    timeline: Timeline,
-    captures: Captures,
-    peers: Peers,
-    /// Of handles that were not released.
-    exported: FxHashMap<Handle, Exported>,
-    failures: Vec<Failure>,
-    /// What every call answers once the context is lost.
-    lost: Option<Status>,
-    stats: CallStats,
-    faults: Vec<Fault>,
-}
-
-impl State {
-    fn report(&mut self, fault: Fault) {
-        if self.faults.len() < FAULTS_KEPT {
-            self.faults.push(fault);
-        }
-    }
-
-    fn failure(&mut self, call: Call) -> Answer<()> {
-        if let Some(status) = self.lost {
-            return Err(refuse(status, "the context is lost".to_owned()));
-        }
-        if self.failures.is_empty() {
-            return Ok(());
-        }
-        let mut status = None;
-        self.failures.retain_mut(|failure| {
-            if failure.call != call {
-                return true;
-            }
-            failure.calls_left = failure.calls_left.saturating_sub(1);
-            if failure.calls_left == 0 {
-                status.get_or_insert(failure.status);
-            }
-            failure.calls_left > 0
-        });
-        status.map_or(Ok(()), |status| Err(refuse(status, "made to fail".to_owned())))
-    }
-
-    fn leaks(&self) -> Leaks {
-        Leaks { events: self.timeline.events(), ..self.memory.leaks() }
-    }
-}
-
-/// A simulated GPU. Shared between threads as it is, in an `Arc`.
-///
-/// ```
-/// use seamalloc::driver::sim::{SimConfig, SimGpu};
-/// use seamalloc::driver::Driver;
-///
-/// let gpu = SimGpu::new(SimConfig::parse("sim:h200,capacity=4MiB")?)?;
-/// let handle = gpu.create(4 << 20)?;
-/// assert!(gpu.create(2 << 20).is_err_and(|error| error.is_out_of_memory()));
-/// gpu.release(handle)?;
-/// assert!(gpu.leaks().is_empty());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct SimGpu {
-    config: SimConfig,
-    /// Tells its memory from that of other simulated GPUs, of other processes too.
-    identity: u64,
-    properties: DeviceProperties,
-    state: Mutex<State>,
-    /// Written under the lock, read without it.
-    busy_ns: AtomicU64,
-}
-
-impl SimGpu {
-    /// A simulated GPU with nothing on it.
-    ///
-    /// # Errors
-    /// [`SimConfigError::Capacity`] where the capacity holds not even one chunk.
-    pub fn new(config: SimConfig) -> Result<Self, SimConfigError> {
-        config.check()?;
-        let properties = DeviceProperties {
-            name: config.to_string(),
-            total_memory: config.capacity,
-            granularity: GRANULARITY,
-            recommended_granularity: GRANULARITY,
-            ordinal: 0,
-            virtual_memory: true,
-        };
-        let state = State {
-            memory: Memory::new(config.capacity),
-            timeline: Timeline::default(),
-            captures: Captures::default(),
-            peers: Peers::default(),
-            exported: FxHashMap::default(),
-            failures: Vec::new(),
-            lost: None,
-            stats: CallStats::default(),
-            faults: Vec::new(),
-        };
-        let identity = share::new_identity();
-        Ok(Self { config, identity, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
-    }
-
-    /// What it was made from.
-    #[must_use]
-    pub fn config(&self) -> &SimConfig {
-        &self.config
-    }
-
-    /// The clock: nanoseconds since the start, or what [`advance`](Self::advance) counts.
-    #[must_use]
-    pub fn now_ns(&self) -> u64 {
-        self.state.lock().timeline.now()
-    }
-
-    /// Moves the clock on by `ns`.
-    pub fn advance(&self, ns: u64) {
-        self.state.lock().timeline.advance(ns);
-    }
-
-    /// From now on an event completes no earlier than `ns` after it is recorded: the CPU submits that far ahead of the
-    /// GPU. What a stream is given after the event is as late.
-    pub fn set_run_ahead(&self, ns: u64) {
-        self.state.lock().timeline.set_run_ahead(ns);
-    }
-
-    /// Gives `stream` a kernel that uses `ranges` for `duration_ns`, once all that the stream was given before is done.
-    /// The launch is the program's, not the allocator's: it costs nothing and is not counted. In a stream that is being
-    /// captured it does not run and uses nothing.
-    ///
-    /// # Errors
-    /// [`Status::ILLEGAL_ADDRESS`] where a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
-    /// kept, and the kernel does not run. A real GPU answers so at a later call, and its context is lost.
-    /// [`Status::STREAM_CAPTURE_INVALIDATED`] in a capture that is invalid.
-    pub fn launch(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<()> {
-        let mut state = self.state.lock();
-        if !state.captures.check_work(stream).map_err(|refusal| error(Call::Launch, refusal))? {
-            return Ok(());
-        }
-        let mut illegal = None;
-        for &range in ranges {
-            if let Err(fault) = state.memory.check_use(range, stream) {
-                state.report(fault);
-                illegal.get_or_insert(fault);
-            }
-        }
-        if let Some(fault) = illegal {
-            return Err(DriverError::new(Call::Launch, Status::ILLEGAL_ADDRESS, fault.to_string()));
-        }
-        state.timeline.launch(stream, ranges, duration_ns);
-        Ok(())
-    }
-
-    /// Gives `stream` work that ends only when [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold) says so,
-    /// or when the CPU waits for it. Events recorded behind it complete no earlier.
-    pub fn hold(&self, stream: StreamId) -> Hold {
-        self.state.lock().timeline.hold(stream)
-    }
-
-    /// Ends the oldest held work of `stream`, now. `false` if it has none.
-    pub fn finish(&self, stream: StreamId) -> bool {
-        self.state.lock().timeline.finish(stream)
-    }
-
-    /// Ends this held work, now, and with it whatever its stream held before it: a stream runs in order. `false` if it
-    /// has ended already.
-    pub fn finish_hold(&self, hold: Hold) -> bool {
-        self.state.lock().timeline.finish_hold(hold)
-    }
-
-    /// `cuStreamBeginCapture`. Work given to the stream from now on does not run.
-    ///
-    /// # Errors
-    /// CUDA's status 401 (illegal state) if the stream is being captured already, and
-    /// [`Status::STREAM_CAPTURE_UNSUPPORTED`] for the default stream.
-    pub fn begin_capture(&self, stream: StreamId, mode: CaptureMode) -> DriverResult<()> {
-        self.state.lock().captures.begin(stream, mode).map_err(|refusal| error(Call::BeginCapture, refusal))
-    }
-
-    /// `cuStreamEndCapture`. The capture of the stream, if there is one, is over whatever the answer.
-    ///
-    /// # Errors
-    /// [`Status::STREAM_CAPTURE_INVALIDATED`] after a call that the capture forbade; CUDA's status 401 (illegal state) if
-    /// no capture was begun of this stream, and 908 (wrong thread) for another thread's capture that is not relaxed.
-    pub fn end_capture(&self, stream: StreamId) -> DriverResult<()> {
-        self.state.lock().captures.end(stream).map_err(|refusal| error(Call::EndCapture, refusal))
-    }
-
-    /// Makes the `nth` call of that kind from now (1 is the next) fail with `status` and change nothing. Several may be
-    /// pending. Calls that are not the driver's ([`launch`](Self::launch) and captures) cannot be made to fail.
-    pub fn fail_nth(&self, call: Call, nth: u64, status: Status) {
-        self.state.lock().failures.push(Failure { call, calls_left: nth.max(1), status });
-    }
-
-    /// Forgets what [`fail_nth`](Self::fail_nth) was asked for and has not come.
-    pub fn fail_no_more(&self) {
-        self.state.lock().failures.clear();
-    }
-
-    /// Every call from now on fails with `status`, one of those for which [`Status::is_context_lost`] holds: a kernel has
-    /// gone wrong.
-    pub fn lose_context(&self, status: Status) {
-        self.state.lock().lost = Some(status);
-    }
-
-    /// `cuStreamDestroy`: what the stream was given goes on. Calls that name it are refused from now on, with
-    /// [`Status::INVALID_HANDLE`]; a real driver would follow the handle anywhere.
-    pub fn destroy_stream(&self, stream: StreamId) {
-        self.state.lock().timeline.destroy(stream);
-    }
-
-    /// `cuStreamCreate`, where the new stream gets the handle of one that was destroyed, or is destroyed now.
-    pub fn replace_stream(&self, stream: StreamId) {
-        self.state.lock().timeline.replace(stream);
-    }
-
-    /// From now on there is a device with this ordinal beside this one, which can use its memory once it is given access.
-    pub fn connect_peer(&self, ordinal: u32) {
-        self.state.lock().peers.connect(ordinal);
-    }
-
-    /// Whether a kernel of the device with this ordinal may use `range` of this one's memory.
-    #[must_use]
-    pub fn can_peer_use(&self, ordinal: u32, range: Range) -> bool {
-        let state = self.state.lock();
-        state.peers.can_use(ordinal, range, &state.memory)
-    }
-
-    /// The physical memory behind `range`, in the order of addresses: two addresses that lead to the same memory show
-    /// here. Addresses without memory are left out.
-    #[must_use]
-    pub fn physical(&self, range: Range) -> Vec<Piece> {
-        self.state.lock().memory.behind(range)
-    }
-
-    /// When all that `stream` was given so far is done, by the clock; `None` while that depends on held work.
-    #[must_use]
-    pub fn done_at(&self, stream: StreamId) -> Option<u64> {
-        self.state.lock().timeline.done_at(stream)
-    }
-
-    /// How many GPU-side waits so far were for an event that was complete already: they held no stream up.
-    #[must_use]
-    pub fn idle_waits(&self) -> u64 {
-        self.state.lock().timeline.idle_waits()
-    }
-
-    /// What was reported so far, oldest first; no more than the first 10,000.
-    #[must_use]
-    pub fn faults(&self) -> Vec<Fault> {
-        self.state.lock().faults.clone()
-    }
-
-    /// What is held of the device now.
-    #[must_use]
-    pub fn leaks(&self) -> Leaks {
-        self.state.lock().leaks()
-    }
-
-    /// One call of the driver's that concerns `size` bytes, at the table's cost for them.
-    fn call<T>(&self, call: Call, size: u64, run: impl FnOnce(&mut State) -> Answer<T>) -> DriverResult<T> {
-        let profile = self.config.profile;
-        self.charged(call, size, |state| Ok((run(state)?, profile.cost(call, size))))
-    }
-
-    /// One call of the driver's: made to fail if that was asked for, carried out, charged and counted. `run` gives the
-    /// answer and what the call costs; what it waits shows in the clock.
-    fn charged<T>(&self, call: Call, size: u64, run: impl FnOnce(&mut State) -> Answer<(T, u64)>) -> DriverResult<T> {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let before = state.timeline.now();
-        let answer = match state.failure(call) {
-            Ok(()) => run(state),
-            Err(refusal) => Err(refusal),
-        };
-        let cost = match &answer {
-            Ok((_, cost)) => *cost,
-            Err(refusal) => self.config.profile.refused(call, refusal.status, size),
-        };
-        let mut spent = cost;
-        if self.config.calls_advance_clock {
-            spent = spent.saturating_add(state.timeline.now() - before);
-            state.timeline.advance(cost);
-        }
-        state.stats.add(call, spent);
-        self.busy_ns.store(self.busy_ns.load(Ordering::Relaxed).saturating_add(spent), Ordering::Relaxed);
-        drop(guard);
-        answer.map(|(value, _)| value).map_err(|refusal| error(call, refusal))
-    }
-}
-
-fn error(call: Call, refusal: Refusal) -> DriverError {
-    DriverError::new(call, refusal.status, refusal.detail)
-}
-
-impl fmt::Debug for SimGpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimGpu").field("config", &self.config).field("leaks", &self.leaks()).finish_non_exhaustive()
-    }
-}
-
-impl Drop for SimGpu {
-    fn drop(&mut self) {
-        let leaks = self.state.get_mut().leaks();
-        if !leaks.is_empty() {
-            tracing::warn!(device = %self.config, "{leaks}");
-        }
-    }
-}

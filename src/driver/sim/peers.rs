@@ -1,10 +1,11 @@
-//! Other devices that can use the simulated one's memory.
+//! Other devices that can use the memory of the simulated one.
 //!
-//! Owns: which there are, and which of them were given access. Every mapping with access has the same list, as on a real
-//! device: a peer gets what is mapped already, too.
+//! Owns: which devices exist, and which of them have access. All mappings with access share one list, as on a real
+//! device: a new peer also gets access to existing mappings.
 
+use super::faults::Range;
 use super::memory::Memory;
-use super::{Answer, Range, refuse};
+use super::refusal::{Answer, refuse};
 use crate::driver::{Status, StreamId};
 
 #[derive(Debug, Default)]
@@ -21,12 +22,12 @@ impl Peers {
         }
     }
 
-    /// How many devices are in the access list beside the device itself.
+    /// Returns how many devices are in the access list besides the device itself.
     pub(super) fn count(&self) -> u64 {
         self.mapped.len() as u64
     }
 
-    /// Lets a peer use what is mapped. Whether that is new.
+    /// Gives a peer access to mapped memory. Returns whether that is new.
     pub(super) fn enable(&mut self, ordinal: u32, plain: bool) -> Answer<bool> {
         if !self.connected.contains(&ordinal) {
             return Err(refuse(
@@ -44,7 +45,7 @@ impl Peers {
         Ok(new)
     }
 
-    /// Whether a kernel of that device may use `range`.
+    /// Returns whether a kernel of that device may use `range`.
     pub(super) fn can_use(&self, ordinal: u32, range: Range, memory: &Memory) -> bool {
         let (mapped, plain) = memory.kinds_in(range);
         memory.check_use(range, StreamId::DEFAULT).is_ok()

@@ -1,8 +1,8 @@
-//! The simulated GPU's clock, its streams and its events.
+//! The clock, streams and events of the simulated GPU.
 //!
-//! Owns: what runs when and which memory it uses meanwhile. It knows no mapping and no cost.
+//! Owns: which work runs when, and which memory it uses meanwhile. It does not know mappings or costs.
 //!
-//! Times are nanoseconds, or whatever the caller lets the clock count.
+//! Times are nanoseconds, or whatever unit the caller lets the clock count.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use rustc_hash::FxHashMap;
 
 use super::completion::{Completion, Gate, later};
 use super::faults::Range;
-use super::{Answer, refuse};
+use super::refusal::{Answer, Refusal, refuse};
 use crate::driver::{EventId, Status, StreamId};
 
-/// Work of a stream that ends only when it is told to: what [`SimGpu::hold`](super::SimGpu::hold) gives.
+/// Work of a stream that lasts until it is told to end, made by [`SimGpu::hold`](super::SimGpu::hold).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hold {
     stream: StreamId,
     number: u64,
 }
 
-/// A kernel that was launched, until it has ended.
+/// A kernel that was launched and has not ended.
 #[derive(Debug)]
 struct Work {
     ranges: Vec<Range>,
@@ -30,7 +30,7 @@ struct Work {
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// When all that the stream was given is done.
+    /// When all work given to the stream is done.
     done: Completion,
     work: VecDeque<Work>,
     /// Held work that has not ended, oldest first.
@@ -38,22 +38,22 @@ struct Stream {
     next_hold: u64,
     /// How many streams have had the handle before.
     number: u64,
-    /// Whether the last of them was destroyed, and none has the handle now.
+    /// Whether the last of them was destroyed, and no stream has the handle.
     destroyed: bool,
-    /// Kernels of those streams, until they have ended, and when all that they were given is done.
+    /// The kernels of destroyed streams that have not ended, and when all their work is done.
     left: VecDeque<Work>,
     left_done: Completion,
 }
 
 impl Stream {
-    /// Is no more; what it was given goes on.
+    /// Destroys the stream. Its work goes on.
     fn destroy(&mut self) {
         self.destroyed = true;
         self.left.append(&mut self.work);
         self.left_done.after(&std::mem::take(&mut self.done));
     }
 
-    /// Ends held work up to and with `number`: a stream runs in order.
+    /// Ends held work up to and including `number`, since a stream runs in order.
     fn open(&mut self, number: u64, now: u64) -> bool {
         let ended = self.held.partition_point(|gate| gate.number <= number);
         for gate in self.held.drain(..ended) {
@@ -67,17 +67,17 @@ impl Stream {
         while self.work.front_mut().is_some_and(|work| work.done.is_done(now)) {
             self.work.pop_front();
         }
-        // Of several streams, so in no order.
+        // These are of several streams, so they are in no order.
         self.left.retain_mut(|work| !work.done.is_done(now));
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Event {
-    /// When it is complete; at once while it was never recorded.
+    /// When it completes; at once if it was never recorded.
     done: Completion,
     recorded: bool,
-    /// The stream being captured in which it was recorded last: it stands for a place in a graph, not for a time.
+    /// The captured stream in which it was last recorded, if any: it then marks a place in a graph, not a time.
     captured: Option<StreamId>,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Timeline {
     streams: FxHashMap<StreamId, Stream>,
     events: FxHashMap<u64, Event>,
     next_event: u64,
-    /// Waits of a stream for an event that was complete already.
+    /// How many waits of a stream were for an event that was already complete.
     idle_waits: u64,
 }
 
@@ -138,12 +138,12 @@ impl Timeline {
         }
     }
 
-    /// When all that `stream` was given is done, if that is known.
+    /// Returns when all work given to `stream` is done, if that is known.
     pub(super) fn done_at(&mut self, stream: StreamId) -> Option<u64> {
-        self.streams.get_mut(&stream).map_or(Some(0), |stream| stream.done.settled())
+        self.streams.get_mut(&stream).map_or(Some(0), |stream| stream.done.known_time())
     }
 
-    /// What of `range` unfinished work may still use: the first piece for each kernel.
+    /// Returns the parts of `range` that unfinished work may still use: the first one for each kernel.
     pub(super) fn in_use(&mut self, range: Range) -> Vec<(Range, StreamId)> {
         let now = self.now;
         let mut found = Vec::new();
@@ -157,7 +157,7 @@ impl Timeline {
         found
     }
 
-    /// What tells the stream from others of the same handle.
+    /// Returns the number that tells the stream from others with the same handle.
     pub(super) fn number_of(&self, stream: StreamId) -> u64 {
         self.streams.get(&stream).map_or(0, |stream| stream.number)
     }
@@ -166,7 +166,7 @@ impl Timeline {
         self.streams.entry(stream).or_default().destroy();
     }
 
-    /// Another stream gets the handle.
+    /// Gives the handle to another stream.
     pub(super) fn replace(&mut self, stream: StreamId) {
         let stream = self.streams.entry(stream).or_default();
         stream.destroy();
@@ -174,7 +174,7 @@ impl Timeline {
         stream.number += 1;
     }
 
-    /// Refuses the handle of a stream that was destroyed. To a real driver it is a pointer to anything.
+    /// Refuses the handle of a destroyed stream. For a real driver it is a dangling pointer.
     pub(super) fn check_stream(&self, stream: StreamId) -> Answer<()> {
         match self.streams.get(&stream) {
             Some(known) if known.destroyed => {
@@ -219,15 +219,15 @@ impl Timeline {
         self.events.get_mut(&event.0).ok_or_else(|| unknown(event))
     }
 
-    /// Records the event; without `runs` only into the graph that is being captured.
+    /// Records the event, or, unless `runs`, only adds it to the graph that is being captured.
     pub(super) fn event_record(&mut self, event: EventId, stream: StreamId, runs: bool) -> Answer<()> {
         let recorded = self.events.get_mut(&event.0).ok_or_else(|| unknown(event))?;
         recorded.recorded = true;
         recorded.captured = (!runs).then_some(stream);
         if runs {
             let stream = self.streams.entry(stream).or_default();
-            // The stream is not further than its events, so that waiting for it waits for them.
-            stream.done.settled();
+            // The stream itself completes no earlier than its events, so that a wait for it waits for them.
+            stream.done.known_time();
             stream.done.not_before(later(self.now, self.run_ahead));
             recorded.done.clone_from(&stream.done);
         }
@@ -248,7 +248,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// The CPU waits for all that `stream` was given.
+    /// Lets the CPU wait for all work given to `stream`.
     pub(super) fn wait_for_stream(&mut self, stream: StreamId) {
         if let Some(entry) = self.streams.get(&stream) {
             let completion = entry.done.clone();
@@ -256,7 +256,7 @@ impl Timeline {
         }
     }
 
-    /// The CPU waits for all that any stream was given.
+    /// Lets the CPU wait for all work given to any stream.
     pub(super) fn wait_for_device(&mut self) {
         let mut all = Completion::default();
         for stream in self.streams.values() {
@@ -266,18 +266,18 @@ impl Timeline {
         self.wait_for(all);
     }
 
-    /// Held work ends when someone waits for it, or nobody could ever go on.
+    /// Ends the held work that is waited for, since otherwise the wait would never end.
     fn wait_for(&mut self, mut completion: Completion) {
-        completion.settled();
+        completion.known_time();
         for gate in completion.gates() {
             if let Some(stream) = self.streams.get_mut(&gate.stream) {
                 stream.open(gate.number, self.now);
             }
         }
-        self.now = completion.settled().map_or(self.now, |at| at.max(self.now));
+        self.now = completion.known_time().map_or(self.now, |at| at.max(self.now));
     }
 }
 
-fn unknown(event: EventId) -> super::Refusal {
+fn unknown(event: EventId) -> Refusal {
     refuse(Status::INVALID_HANDLE, format!("event {:#x} does not exist or was destroyed", event.0))
 }

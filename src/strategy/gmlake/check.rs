@@ -1,43 +1,41 @@
-//! The rules that always hold for primitive and stitched blocks, beyond those of every heap.
+//! The rules that always hold for primitive and stitched blocks, in addition to those of every heap.
 
-use super::CHUNK;
-use crate::blocks::{Kind, State};
-use crate::heap::Heap;
-use crate::views::View;
+use super::pblock::CHUNK;
+use crate::heap::{Heap, Kind, State, View};
 
-/// Walks pBlocks and sBlocks. For tests and the `paranoid` feature.
+/// Checks all pBlocks and sBlocks, for tests and the `paranoid` feature.
 pub(super) fn check(heap: &Heap) -> Result<(), String> {
-    for (id, block) in heap.blocks.iter().filter(|(_, block)| block.kind == Kind::Home) {
+    for (id, block) in heap.blocks().filter(|(_, block)| block.kind == Kind::Home) {
         if !block.address.is_multiple_of(CHUNK) || !block.size.is_multiple_of(CHUNK) {
             return Err(format!("pBlock {id:?} is not of whole chunks: {block:?}"));
         }
-        if block.state != State::Unmapped && (block.pool & 1 == 1 || block.pool == heap.idle) {
+        if block.state != State::Unmapped && (block.pool.is_small() || block.pool == heap.idle()) {
             return Err(format!("pBlock {id:?} is of no stream's large pool: {block:?}"));
         }
     }
     let mut chunks = 0;
-    for (id, chunk) in heap.home.iter().flat_map(|home| home.chunks()) {
-        if chunk.size != CHUNK || heap.home.as_ref().is_some_and(|home| home.is_bare(chunk.address, 1)) {
+    for (id, chunk) in heap.home().into_iter().flat_map(|home| home.chunks()) {
+        if chunk.size != CHUNK || heap.home().is_some_and(|home| home.is_bare(chunk.address, 1)) {
             return Err(format!("chunk {id:?} is not uniform, or not mapped where it lies: {chunk:?}"));
         }
         chunks += 1;
     }
-    for (id, view) in heap.views.iter() {
+    for (id, view) in heap.views().iter() {
         if let Some(broken) = broken(heap, view) {
             return Err(format!("sBlock {id:?} {broken}: {} bytes at {:#x}", view.size, view.address));
         }
     }
-    let mappings = chunks + heap.views.mappings() as u64;
-    match heap.counters.mappings {
+    let mappings = chunks + heap.views().mappings() as u64;
+    match heap.counters().mappings {
         counted if counted == mappings => Ok(()),
         counted => Err(format!("{mappings} mappings found, {counted} counted")),
     }
 }
 
-/// What is wrong with an sBlock.
+/// Returns the rule that an sBlock breaks, if any.
 fn broken(heap: &Heap, view: &View) -> Option<&'static str> {
     if view.chunks.is_empty() {
-        // Its addresses are still to be given back.
+        // Only its addresses remain to be given back.
         return (view.users > 0).then_some("is used but maps nothing");
     }
     let mut chunks = view.chunks.clone();
@@ -46,7 +44,7 @@ fn broken(heap: &Heap, view: &View) -> Option<&'static str> {
     if chunks.len() as u64 * CHUNK != view.size {
         return Some("maps a chunk twice, or not its size");
     }
-    if !chunks.iter().all(|id| heap.home.as_ref().is_some_and(|home| home.chunk(*id).is_some())) {
+    if !chunks.iter().all(|id| heap.home().is_some_and(|home| home.chunk(*id).is_some())) {
         return Some("maps a chunk that is gone");
     }
     (view.users > 1).then_some("serves two blocks")

@@ -9,9 +9,9 @@
 //!                   head   whole   tail          as the first range: head and whole; as the last: whole and tail
 //! ```
 
-use crate::blocks::{BlockId, State};
-use crate::heap::Heap;
-use crate::home::{ChunkId, GRANULE};
+use crate::heap::{GRANULE, Heap, State};
+use crate::ids::{BlockId, ChunkId, PoolIndex};
+use crate::span::Span;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -32,55 +32,52 @@ impl Range {
         self.to - self.from
     }
 
-    /// Bytes before its first whole chunk.
+    /// Returns the bytes before its first whole chunk.
     fn head(&self) -> u64 {
         self.from - self.start
     }
 
-    /// Bytes behind its last whole chunk.
+    /// Returns the bytes behind its last whole chunk.
     fn tail(&self) -> u64 {
         self.end - self.to
     }
 }
 
-/// A stretch of home that a view takes, address and bytes. Only the first may begin, and only the last may end, inside
-/// a chunk.
-pub(super) type Stretch = (u64, u64);
-
-/// Ranges that make up `size` bytes, or how many bytes are missing. Time is linear in the ranges, with a logarithm for
-/// each that is taken.
-pub(super) fn ranges(heap: &Heap, size: u64, pool: u32) -> Result<Vec<Stretch>, u64> {
-    among(heap, size, &[pool, heap.idle])
+/// Returns the spans of home that make up `size` bytes, or the number of missing bytes. Only the first span may begin
+/// inside a chunk, and only the last may end inside one. O(n) in the free ranges, with a logarithm for each that is
+/// taken.
+pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Vec<Span>, u64> {
+    spans_in(heap, size, &[pool, heap.idle()])
 }
 
-/// The most bytes that one view over what is free in these large pools, and in wholly free slabs, could have.
-pub(super) fn usable(heap: &Heap, pools: &[u32]) -> u64 {
-    among(heap, u64::MAX, pools).err().map_or(u64::MAX, |missing| u64::MAX - missing)
+/// Returns the most bytes that one view could have over free memory of these large pools and wholly free slabs.
+pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> u64 {
+    spans_in(heap, u64::MAX, pools).err().map_or(u64::MAX, |missing| u64::MAX - missing)
 }
 
-fn among(heap: &Heap, size: u64, pools: &[u32]) -> Result<Vec<Stretch>, u64> {
+fn spans_in(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Vec<Span>, u64> {
     let ranges = open_ranges(heap, pools);
     let (first, last) = ends(&ranges);
     let usable = ranges.iter().map(Range::whole).sum::<u64>() + gain(&ranges, first, last);
     if usable < size {
         return Err(size - usable);
     }
-    Ok(compose(&ranges, size, first, last))
+    Ok(Composition::new(&ranges, size, first, last).compose())
 }
 
-/// Bytes that the two ends add to the whole chunks.
+/// Returns the bytes that the two end ranges add to the whole chunks.
 fn gain(ranges: &[Range], first: Option<usize>, last: Option<usize>) -> u64 {
     first.map_or(0, |index| ranges[index].head()) + last.map_or(0, |index| ranges[index].tail())
 }
 
-/// The ranges that a view of as many bytes as possible begins and ends with. Whichever of the two gains more is chosen
+/// Returns the ranges with which a view of as many bytes as possible begins and ends. The end that gains more is chosen
 /// first, since one range cannot be both.
 fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
-    // Not both ends in one chunk: a view maps no chunk twice.
+    // Both ends may not lie in one chunk, since a view maps no chunk twice.
     let apart = |a: usize, b: usize| {
         a != b && ranges[a].start_chunk != ranges[b].end_chunk && ranges[b].start_chunk != ranges[a].end_chunk
     };
-    // Of equal ones the largest, of those the lowest.
+    // Of equal gains the largest range, and of those the lowest.
     let best = |gain: fn(&Range) -> u64, except: Option<usize>| {
         let indexed = ranges.iter().enumerate().filter(|(index, _)| except.is_none_or(|other| apart(*index, other)));
         indexed.max_by_key(|(_, range)| (gain(range), range.whole(), Reverse(range.start))).map(|(index, _)| index)
@@ -91,80 +88,114 @@ fn ends(ranges: &[Range]) -> (Option<usize>, Option<usize>) {
     if gain(ranges, by_head.0, by_head.1) >= gain(ranges, by_tail.0, by_tail.1) { by_head } else { by_tail }
 }
 
-/// Puts the ranges one behind the other: the first, then the largest, and as the last the smallest that suffices.
-fn compose(ranges: &[Range], size: u64, first: Option<usize>, last: Option<usize>) -> Vec<Stretch> {
-    let mut out = Vec::new();
-    let mut missing = size;
-    let mut used = vec![false; ranges.len()];
-    let mut take = |used: &mut Vec<bool>, missing: &mut u64, index: usize, from: u64, to: u64| {
-        used[index] = true;
-        let bytes = (to - from).min(*missing);
-        if bytes > 0 {
-            out.push((from, bytes));
-            *missing -= bytes;
-        }
-    };
-    if let Some(first) = first {
-        take(&mut used, &mut missing, first, ranges[first].start, ranges[first].to);
-    }
-    let longest_tail = ranges.iter().map(Range::tail).max().unwrap_or(0);
-    let middle = |index: &usize| Some(*index) != first && Some(*index) != last && ranges[*index].whole() > 0;
-    let by_size = |index: usize| (ranges[index].whole(), Reverse(ranges[index].start), index);
-    let mut largest: BinaryHeap<_> = (0..ranges.len()).filter(middle).map(by_size).collect();
-    while missing > 0 {
-        while largest.peek().is_some_and(|(.., index)| used[*index]) {
-            largest.pop();
-        }
-        let next = largest.peek().map(|(.., index)| *index);
-        // Looked for only where one may suffice, so that the whole choice is about linear in the ranges.
-        let most = next.into_iter().chain(last).map(|index| ranges[index].whole()).max().unwrap_or(0);
-        let candidates = if most + longest_tail >= missing { 0..ranges.len() } else { 0..0 };
-        let fitting = candidates
-            .filter(|index| !used[*index] && ranges[*index].whole() + ranges[*index].tail() >= missing)
-            .filter(|index| {
-                let apart = |first: usize| ranges[first].start_chunk != ranges[*index].end_chunk;
-                ranges[*index].whole() >= missing || first.is_none_or(apart)
-            })
-            .min_by_key(|index| (ranges[*index].whole() + ranges[*index].tail(), ranges[*index].start));
-        if let Some(index) = fitting {
-            take(&mut used, &mut missing, index, ranges[index].from, ranges[index].end);
-            continue;
-        }
-        match next.or(last.filter(|index| !used[*index])) {
-            Some(index) if Some(index) == last => {
-                take(&mut used, &mut missing, index, ranges[index].from, ranges[index].end);
-            }
-            Some(index) => take(&mut used, &mut missing, index, ranges[index].from, ranges[index].to),
-            None => break,
-        }
-    }
-    out
+/// A view that is being composed: the first range, then the largest ones, and as the last the smallest that suffices.
+struct Composition<'a> {
+    ranges: &'a [Range],
+    first: Option<usize>,
+    last: Option<usize>,
+    used: Vec<bool>,
+    /// Ranges between the two ends, the largest on top.
+    largest: BinaryHeap<(u64, Reverse<u64>, usize)>,
+    longest_tail: u64,
+    missing: u64,
+    out: Vec<Span>,
 }
 
-/// What is free in large pools, and the slabs beside them.
-fn open_ranges(heap: &Heap, pools: &[u32]) -> Vec<Range> {
-    let Some(home) = &heap.home else { return Vec::new() };
+impl<'a> Composition<'a> {
+    fn new(ranges: &'a [Range], size: u64, first: Option<usize>, last: Option<usize>) -> Self {
+        let middle = |index: &usize| Some(*index) != first && Some(*index) != last && ranges[*index].whole() > 0;
+        let by_size = |index: usize| (ranges[index].whole(), Reverse(ranges[index].start), index);
+        Self {
+            ranges,
+            first,
+            last,
+            used: vec![false; ranges.len()],
+            largest: (0..ranges.len()).filter(middle).map(by_size).collect(),
+            longest_tail: ranges.iter().map(Range::tail).max().unwrap_or(0),
+            missing: size,
+            out: Vec::new(),
+        }
+    }
+
+    fn compose(mut self) -> Vec<Span> {
+        if let Some(first) = self.first {
+            self.take(first, self.ranges[first].start, self.ranges[first].to);
+        }
+        while self.missing > 0 {
+            let next = self.largest_unused();
+            if let Some(index) = self.smallest_sufficient(next) {
+                self.take(index, self.ranges[index].from, self.ranges[index].end);
+                continue;
+            }
+            match next.or(self.last.filter(|index| !self.used[*index])) {
+                Some(index) if Some(index) == self.last => {
+                    self.take(index, self.ranges[index].from, self.ranges[index].end);
+                }
+                Some(index) => self.take(index, self.ranges[index].from, self.ranges[index].to),
+                None => break,
+            }
+        }
+        self.out
+    }
+
+    /// Takes the bytes of a range between these addresses, or as many of them as are missing.
+    fn take(&mut self, index: usize, from: u64, to: u64) {
+        self.used[index] = true;
+        let bytes = (to - from).min(self.missing);
+        if bytes > 0 {
+            self.out.push(Span::new(from, bytes));
+            self.missing -= bytes;
+        }
+    }
+
+    /// Returns the largest unused range between the two ends.
+    fn largest_unused(&mut self) -> Option<usize> {
+        while self.largest.peek().is_some_and(|(.., index)| self.used[*index]) {
+            self.largest.pop();
+        }
+        self.largest.peek().map(|(.., index)| *index)
+    }
+
+    /// Returns the smallest range that, as the last one, has all missing bytes. It is searched only where one may
+    /// suffice, so that the whole choice is about linear in the ranges.
+    fn smallest_sufficient(&self, next: Option<usize>) -> Option<usize> {
+        let Self { ranges, missing, .. } = *self;
+        let most = next.into_iter().chain(self.last).map(|index| ranges[index].whole()).max().unwrap_or(0);
+        if most + self.longest_tail < missing {
+            return None;
+        }
+        let apart = |index: usize| self.first.is_none_or(|first| ranges[first].start_chunk != ranges[index].end_chunk);
+        (0..ranges.len())
+            .filter(|index| !self.used[*index] && ranges[*index].whole() + ranges[*index].tail() >= missing)
+            .filter(|index| ranges[*index].whole() >= missing || apart(*index))
+            .min_by_key(|index| (ranges[*index].whole() + ranges[*index].tail(), ranges[*index].start))
+    }
+}
+
+/// Returns the free ranges of large pools and of the slabs beside them.
+fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Vec<Range> {
+    let Some(home) = heap.home() else { return Vec::new() };
+    let open = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
     let mut out = Vec::new();
-    for pool in pools.iter().flat_map(|pool| [*pool, pool + 1]) {
-        // Slabs for small blocks serve large ones only whole.
-        let least = if pool & 1 == 1 { GRANULE } else { 0 };
-        heap.pools[pool as usize].free.visit_from(&heap.blocks, least, |id| {
-            // Neighbours of different pools are one range: it is met at its first block.
-            let open = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
-            if open(heap.blocks[id].prev) {
+    for pool in pools.iter().flat_map(|pool| [*pool, pool.small()]) {
+        // A slab for small blocks serves large requests only whole.
+        let min_size = if pool.is_small() { GRANULE } else { 0 };
+        heap.visit_free(pool, min_size, |id| {
+            // Neighbours of different pools are one range, which is visited at its first block.
+            if open(heap.block(id).prev) {
                 return;
             }
-            let (start, mut end) = (heap.blocks[id].address, heap.blocks[id].end());
-            let mut next = heap.blocks[id].next;
+            let (start, mut end) = (heap.block(id).address, heap.block(id).end());
+            let mut next = heap.block(id).next;
             while open(next) {
-                end = heap.blocks[next].end();
-                next = heap.blocks[next].next;
+                end = heap.block(next).end();
+                next = heap.block(next).next;
             }
             let Some((start_chunk, first)) = home.chunk_at(start) else { return };
             let Some((end_chunk, last)) = home.chunk_at(end - 1) else { return };
             let from = if start == first.address { start } else { first.end() };
             let to = if end == last.end() { end } else { last.address };
-            // Inside one chunk it can only be an end of a view, if it touches one of the chunk.
+            // A range inside one chunk can only be an end of a view, and only if it touches an end of the chunk.
             if from <= to {
                 out.push(Range { start, from, to, end, start_chunk, end_chunk });
             }
@@ -173,32 +204,32 @@ fn open_ranges(heap: &Heap, pools: &[u32]) -> Vec<Range> {
     out
 }
 
-/// The first block of the smallest run of `size` bytes at home that only pools keep apart: what is free to one large pool,
-/// and what is idle.
-pub(super) fn run_at_home(heap: &Heap, size: u64, pool: u32) -> Option<BlockId> {
-    let idle = &heap.pools[heap.idle as usize].free;
-    if idle.len() == 0 || heap.is_private(pool) {
+/// Returns the first block of the smallest contiguous run of `size` free bytes at home that consists of blocks of one
+/// large pool and idle ones.
+pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Option<BlockId> {
+    let idle = heap.idle();
+    if heap.pool(idle).free.len() == 0 || heap.is_private(pool) {
         return None;
     }
     let open = |id: BlockId| {
-        let block = &heap.blocks[id];
-        block.state == State::Free && (block.pool == pool || block.pool == heap.idle)
+        let block = heap.block(id);
+        block.state == State::Free && (block.pool == pool || block.pool == idle)
     };
     let mut best: Option<(u64, u64, BlockId)> = None;
-    // A run of several blocks holds an idle one, and begins with its first or the block before that: neighbours of one
-    // pool are one block.
-    idle.visit_from(&heap.blocks, 0, |id| {
+    // A run of several blocks holds an idle one, and begins with its first idle block or the block before it, since
+    // neighbours of one pool are merged.
+    heap.visit_free(idle, 0, |id| {
         let mut first = id;
-        if open(heap.blocks[id].prev) {
-            first = heap.blocks[id].prev;
-            if open(heap.blocks[first].prev) {
+        if open(heap.block(id).prev) {
+            first = heap.block(id).prev;
+            if open(heap.block(first).prev) {
                 return;
             }
         }
-        let (start, mut end, mut next) = (heap.blocks[first].address, heap.blocks[id].end(), heap.blocks[id].next);
+        let (start, mut end, mut next) = (heap.block(first).address, heap.block(id).end(), heap.block(id).next);
         while open(next) {
-            end = heap.blocks[next].end();
-            next = heap.blocks[next].next;
+            end = heap.block(next).end();
+            next = heap.block(next).next;
         }
         let run = (end - start, start, first);
         if run.0 >= size && best.is_none_or(|best| (run.0, run.1) < (best.0, best.1)) {
@@ -208,15 +239,13 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: u32) -> Option<BlockId> 
     best.map(|(.., first)| first)
 }
 
-/// Any 2 MiB of these large pools that lie free in a granule of their own.
-pub(super) fn slab_anywhere(heap: &Heap, pools: &[u32]) -> Option<(BlockId, u64)> {
-    for &pool in pools {
-        for id in heap.pools[pool as usize].free.in_order(&heap.blocks) {
-            let block = &heap.blocks[id];
-            let at = block.address.next_multiple_of(GRANULE);
-            if at + GRANULE <= block.end() {
-                return Some((id, at));
-            }
+/// Returns any free, aligned 2 MiB of these large pools, and the block in which they lie.
+pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Option<(BlockId, Span)> {
+    for id in pools.iter().flat_map(|pool| heap.free_blocks(*pool)) {
+        let block = heap.block(id);
+        let at = block.address.next_multiple_of(GRANULE);
+        if at + GRANULE <= block.end() {
+            return Some((id, Span::new(at, GRANULE)));
         }
     }
     None

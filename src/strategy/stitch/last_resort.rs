@@ -1,86 +1,81 @@
-//! Before a request is refused: what the CPU can wait for, and what has to change its place.
+//! The last steps before a request is refused: the CPU waits, and memory is released and taken anew.
 //!
-//! Owns: the last steps of a miss, and the order of them. Memory that the request cannot use where it lies goes back to
-//! the driver, and home grows by it: free chunks of streams that share nothing, or free chunks that no view may join
-//! because views are at one of their bounds.
+//! Owns: these steps and their order. Memory that the request cannot use where it lies goes back to the driver, and
+//! home grows by it: free chunks of streams that share nothing, or free chunks that no view may join because views are
+//! at a bound.
 
-use super::{Spare, Stitch};
-use crate::blocks::BlockId;
-use crate::config::Sharing;
-use crate::heap::Request;
-use crate::home::GRANULE;
-use crate::stats::Class;
-use crate::strategy::{Ground, Miss, Strategy};
+use super::miss::{Joined, Stitch};
+use super::release::ReleasableChunks;
+use crate::backing::{Miss, StrategyContext};
+use crate::config::StreamSharing;
+use crate::heap::{GRANULE, Heap, Request};
+use crate::ids::{BlockId, Class};
 
 impl Stitch {
-    /// The CPU waits for all that may still use freed memory. Then every free byte counts: where it lies, or in another
-    /// place.
-    pub(super) fn wait_and_replace(&mut self, ground: &mut Ground<'_>, request: &Request) -> Result<BlockId, Miss> {
-        ground.heap.counters.num_sync_all_streams += 1;
-        ground.deferred.synchronize(ground.heap, ground.driver)?;
-        ground.wait_for_all()?;
-        self.epochs.all_passed(ground);
-        if ground.config.sharing != Sharing::Never {
-            ground.heap.make_all_idle();
+    /// Lets the CPU wait for all work that may still use freed memory. Then all free memory is usable, where it lies or
+    /// in another place.
+    pub(super) fn wait_and_replace(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> Result<BlockId, Miss> {
+        context.wait_for_recorded_streams()?;
+        context.wait_for_all()?;
+        if context.config.sharing != StreamSharing::Never {
+            context.heap.make_all_idle();
         }
-        match self.miss(ground, request) {
-            Err(Miss::OutOfMemory) => {}
+        match self.miss(context, request) {
+            Err(Miss::OutOfMemory { .. }) => {}
             done => return done,
         }
-        // What is free only to others first, since the request's own memory counts beside it.
+        // Memory that is free only to others comes first, since the request's own memory counts besides.
         if request.class == Class::Large {
-            let missing = match self.join(ground, request)? {
-                Ok(id) => return self.attempt(ground, request, |_, _| Ok(id)),
-                Err(missing) => missing,
+            let missing = match self.join(context, request)? {
+                Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
+                Joined::Missing(missing) => missing,
             };
-            let pool = request.pool;
-            match self.replace(ground, request, missing, |ground, id| !ground.heap.is_open(id, pool)) {
-                Err(Miss::OutOfMemory) => {}
+            match self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool)) {
+                Err(Miss::OutOfMemory { .. }) => {}
                 done => return done,
             }
         }
         let whole = if request.class == Class::Small { GRANULE } else { request.size };
-        self.replace(ground, request, whole, |_, _| true)
+        self.replace(context, request, whole, |_, _| true)
     }
 
-    /// Gives back free chunks, of those that have a byte in a block that the predicate is true for, and grows by `bytes`
-    /// with them. Gives nothing back where it would not suffice.
+    /// Gives back free chunks that touch a block for which the predicate is true, and grows home by `bytes` with them.
+    /// Gives nothing back if that would not suffice.
     fn replace(
         &mut self,
-        ground: &mut Ground<'_>,
+        context: &mut StrategyContext<'_>,
         request: &Request,
         bytes: u64,
-        wanted: impl Fn(&Ground<'_>, BlockId) -> bool,
+        wanted: impl Fn(&Heap, BlockId) -> bool,
     ) -> Result<BlockId, Miss> {
         let bytes = bytes.next_multiple_of(GRANULE);
-        // Just enough; and where the driver then still refuses, for whatever reason, all.
+        // First just enough; if the driver still refuses, for whatever reason, all.
         for all in [false, true] {
-            // What is still mapped somewhere would not go.
-            self.unsettled.settle(ground)?;
-            let room = room(ground);
+            // A chunk that is still mapped elsewhere could not be released.
+            context.retry_rollback()?;
+            let room = context.room();
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
-            let spare = Spare::of(ground.heap).with(ground.heap, |id| wanted(ground, id));
-            let suffices = spare.bytes().saturating_add(room) >= bytes;
-            if !suffices || (all && spare.bytes() == 0) {
+            let heap = &*context.heap;
+            let releasable = ReleasableChunks::of(heap).with(heap, |id| wanted(heap, id));
+            let suffices = releasable.bytes().saturating_add(room) >= bytes;
+            if !suffices || (all && releasable.bytes() == 0) {
                 break;
             }
-            spare.give_back(ground, &mut self.unsettled, goal)?;
-            ground.heap.counters.num_alloc_retries += 1;
-            let grown = self.attempt(ground, request, |stitch, ground| match request.class {
-                Class::Small => stitch.slab(ground, request),
-                Class::Large => stitch.grow(ground, request, bytes),
+            releasable.release(context, goal)?;
+            context.heap.counters_mut().num_alloc_retries += 1;
+            let grown = self.attempt(context, request, |stitch, context| match request.class {
+                Class::Small => stitch.slab(context, request),
+                Class::Large => stitch.grow(context, request, bytes),
             });
             match grown {
-                Err(Miss::OutOfMemory) => {}
+                Err(Miss::OutOfMemory { .. }) => {}
                 done => return done,
             }
         }
-        Err(Miss::OutOfMemory)
+        Err(Miss::OUT_OF_MEMORY)
     }
-}
-
-/// Bytes by which home could grow as things are. None where the driver does not say.
-fn room(ground: &Ground<'_>) -> u64 {
-    let allowed = ground.limit.map_or(u64::MAX, |limit| limit.saturating_sub(ground.heap.reserved()));
-    ground.driver.memory_info().map_or(0, |info| info.free).min(allowed)
 }

@@ -6,7 +6,7 @@
 use crate::trace::Trace;
 use seamalloc::driver::cuda::{CudaDriver, CudaOpenError};
 use seamalloc::driver::sim::SimGpu;
-use seamalloc::driver::{Driver, DriverResult, StreamId};
+use seamalloc::driver::{Driver, DriverResult, StreamId, Streams};
 use std::sync::Arc;
 
 /// A device, and streams on it.

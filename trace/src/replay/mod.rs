@@ -3,13 +3,14 @@
 //! The judge of every comparison: it asks the allocator for what the trace says and nothing else, and reads the result from
 //! the allocator's own statistics and the driver's own counters.
 
+mod columns;
 mod device;
-mod json;
 mod passes;
 mod peak;
 mod replayer;
 mod report;
 
+pub use columns::PEAK_EVENT;
 pub use passes::{replay, replay_on_cuda};
 pub use replayer::Replayer;
 pub use report::{PassReport, ReplayError, ReplayOptions};

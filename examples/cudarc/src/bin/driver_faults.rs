@@ -28,7 +28,7 @@ use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use seamalloc::driver::cuda::{CudaDriver, CudaOpenError};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::driver::{Driver, Status, StreamId};
+use seamalloc::driver::{Driver, PlainMemory, Status, StreamId};
 use seamalloc::{Allocator, Config, StrategyKind};
 use serde_json::json;
 

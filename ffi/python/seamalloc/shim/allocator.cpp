@@ -3,17 +3,11 @@
 #include "allocator.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <sstream>
 
 namespace seamalloc {
 
 namespace {
-
-bool is_simulated() {
-  const char* device = std::getenv("SEAMALLOC_DEVICE");
-  return device != nullptr && *device != '\0';
-}
 
 // PyTorch words requests from here on differently.
 constexpr size_t EXABYTE = size_t(1) << 60;
@@ -48,7 +42,7 @@ bool free_memory(const seam_memory_pressure*, void*) {
 // The deleter of every DataPtr. It may run in a destructor, so it throws nothing.
 void delete_pointer(void* pointer) {
   try {
-    the().raw_delete(pointer);
+    instance().raw_delete(pointer);
   } catch (const std::exception& error) {
     TORCH_WARN("seamalloc: ", error.what());
   }
@@ -78,82 +72,40 @@ seam_stats stats_of(seam_allocator handle) {
 
 }  // namespace
 
-Allocator& the() {
+Allocator& instance() {
   // Tensors are freed until the process ends: it is never destroyed.
   static Allocator* allocator = new Allocator;
   return *allocator;
 }
 
-void check(seam_status status, const char* doing) {
-  if (C10_UNLIKELY(status == SEAM_STATUS_SOURCE)) {
-    rethrow_own();
-  }
-  TORCH_CHECK(status == SEAM_STATUS_OK, "seamalloc, ", doing, ": ", seam_last_error_text());
-}
-
-bool is_of_the_end(seam_status status) {
-  constexpr uint32_t CUDA_DEINITIALIZED = 4;
-  return status == SEAM_STATUS_DRIVER && seam_last_driver_status() == CUDA_DEINITIALIZED;
-}
-
-Allocator::Allocator() : simulated_(is_simulated()) {
-  for (size_t index = 0; index < MAX_DEVICES; index++) {
-    devices_[index].history.device = DeviceIndex(index);
-  }
-}
-
-seam_allocator Allocator::of(DeviceIndex device) {
+seam_allocator Allocator::handle_for(DeviceIndex device) {
   TORCH_CHECK(device >= 0 && size_t(device) < MAX_DEVICES, "seamalloc: ", int(device), " is no device");
-  seam_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
+  const seam_allocator handle = devices_.all[device].opened();
   return C10_LIKELY(handle != 0) ? handle : open(device);
 }
 
 seam_allocator Allocator::open(DeviceIndex device) {
-  std::lock_guard<std::mutex> guard(opening_);
-  seam_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
-  if (handle == 0) {
-    check(seam_plugged(device, &handle), "opening the device");
+  const auto on_open = [](seam_allocator handle) {
     check(seam_on_memory_pressure(handle, free_memory, nullptr, nullptr), "opening the device");
-    only_.store(opened().empty() ? device : NO_DEVICE, std::memory_order_release);
-    devices_[device].handle.store(handle, std::memory_order_release);
-    watch(device);
-  }
-  return handle;
-}
-
-std::vector<DeviceIndex> Allocator::opened() {
-  std::vector<DeviceIndex> found;
-  for (size_t index = 0; index < MAX_DEVICES; index++) {
-    if (devices_[index].handle.load(std::memory_order_acquire) != 0) {
-      found.push_back(DeviceIndex(index));
-    }
-  }
-  return found;
-}
-
-DeviceIndex Allocator::current_device() const {
-  return simulated_ ? 0 : c10::cuda::current_device();
-}
-
-cudaStream_t Allocator::current_stream(DeviceIndex device) const {
-  return simulated_ ? nullptr : c10::cuda::getCurrentCUDAStream(device).stream();
+  };
+  return devices_.open(device, on_open, [this, device] { update_observer(device); });
 }
 
 void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
-  seam_allocator handle = of(device);
+  seam_allocator handle = handle_for(device);
   void* pointer = nullptr;
   seam_status status;
-  if (C10_LIKELY(!recording_.load(std::memory_order_relaxed))) {
+  if (C10_LIKELY(!recording_.is_on.load(std::memory_order_relaxed))) {
     status = seam_malloc(handle, size, stream, &pointer);
   } else {
-    At at(gather(RecordContext::STATE));
+    ContextScope scope(recording_.gather(RecordContext::STATE));
     status = seam_malloc(handle, size, stream, &pointer);
   }
   if (C10_UNLIKELY(status != SEAM_STATUS_OK)) {
     if (status == SEAM_STATUS_OUT_OF_MEMORY || status == SEAM_STATUS_REQUEST_TOO_LARGE) {
-      pointer = from_pools_used_on_oom(size, device, stream);
+      pointer = malloc_from_pools_used_on_oom(size, device, stream);
       if (pointer == nullptr) {
-        out_of_memory(size, device);
+        throw_out_of_memory(size, device);
       }
     } else {
       check(status, "allocating");
@@ -178,23 +130,18 @@ void Allocator::report_to_profiler(seam_allocator handle, void* pointer, int64_t
       c10::Device(c10::DeviceType::CUDA, device));
 }
 
-void Allocator::out_of_memory(size_t size, DeviceIndex device) {
+void Allocator::throw_out_of_memory(size_t size, DeviceIndex device) {
   // What the observers do may fail too.
   const std::string report = seam_last_error_text();
   size_t free = 0, total = 0;
-  if (!simulated_) {
+  if (!devices_.simulated) {
     c10::cuda::CUDAGuard guard(device);
     C10_CUDA_IGNORE_ERROR(cudaMemGetInfo(&free, &total));
   }
-  std::vector<OutOfMemoryObserver> observers;
-  {
-    std::lock_guard<std::mutex> guard(registering_);
-    observers = oom_observers_;
-  }
-  for (const auto& observer : observers) {
+  for (const auto& observer : oom_observers_.all()) {
     observer(device, size, total, free);
   }
-  const seam_stats stats = stats_of(of(device));
+  const seam_stats stats = stats_of(handle_for(device));
   c10::reportOutOfMemoryToProfiler(
       int64_t(size), stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
       c10::Device(c10::DeviceType::CUDA, device));
@@ -202,15 +149,15 @@ void Allocator::out_of_memory(size_t size, DeviceIndex device) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < EXABYTE, "CUDA out of memory. Tried to allocate more than 1EB memory. ", report);
   const std::string capacity =
-      simulated_ ? "" : " has a total capacity of " + in_units(total) + " of which " + in_units(free) + " is free";
+      devices_.simulated ? "" : " has a total capacity of " + in_units(total) + " of which " + in_units(free) + " is free";
   TORCH_CHECK_WITH(
       OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_units(size), ". GPU ", int(device),
       capacity, ". seamalloc: ", report);
 }
 
 DataPtr Allocator::allocate(size_t size) {
-  const DeviceIndex device = current_device();
-  void* pointer = size == 0 ? nullptr : malloc(size, device, current_stream(device));
+  const DeviceIndex device = devices_.current();
+  void* pointer = size == 0 ? nullptr : malloc(size, device, devices_.current_stream(device));
   return {pointer, pointer, &delete_pointer, c10::Device(c10::DeviceType::CUDA, device)};
 }
 
@@ -223,21 +170,21 @@ void Allocator::copy_data(void* to, const void* from, size_t count) const {
 }
 
 void* Allocator::raw_alloc(size_t size) {
-  return size == 0 ? nullptr : raw_alloc_with_stream(size, current_stream(current_device()));
+  return size == 0 ? nullptr : raw_alloc_with_stream(size, devices_.current_stream(devices_.current()));
 }
 
 void* Allocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
-  return size == 0 ? nullptr : malloc(size, current_device(), stream);
+  return size == 0 ? nullptr : malloc(size, devices_.current(), stream);
 }
 
 seam_status Allocator::free(void* pointer) {
   const DeviceIndex owner = owner_of(pointer);
-  const seam_allocator handle = of(owner);
+  const seam_allocator handle = handle_for(owner);
   // PyTorch's own allocator keeps memory to the stream that it was allocated for, so programs free what another stream uses
   // without a word, while that is the current one.
-  const cudaStream_t stream = current_stream(owner);
-  if (recording_.load(std::memory_order_relaxed)) {
-    At at(gather(RecordContext::ALL));
+  const cudaStream_t stream = devices_.current_stream(owner);
+  if (recording_.is_on.load(std::memory_order_relaxed)) {
+    ContextScope scope(recording_.gather(RecordContext::ALL));
     return seam_free_under(handle, pointer, stream);
   }
   return seam_free_under(handle, pointer, stream);
@@ -245,15 +192,15 @@ seam_status Allocator::free(void* pointer) {
 
 // Most programs use one device, which is not asked.
 DeviceIndex Allocator::owner_of(void* pointer) {
-  const DeviceIndex only = only_.load(std::memory_order_acquire);
+  const DeviceIndex only = devices_.only();
   if (C10_LIKELY(only != NO_DEVICE)) {
     return only;
   }
   DeviceIndex last = NO_DEVICE;
-  for (DeviceIndex device : opened()) {
+  for (DeviceIndex device : devices_.opened()) {
     last = device;
     size_t size = 0;
-    if (seam_size_of(of(device), pointer, &size) == SEAM_STATUS_OK) {
+    if (seam_size_of(handle_for(device), pointer, &size) == SEAM_STATUS_OK) {
       break;
     }
   }
@@ -270,17 +217,17 @@ void Allocator::raw_delete(void* pointer) {
   }
   size_t size = 0;
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    check(seam_size_of(of(owner_of(pointer)), pointer, &size), "freeing");
+    check(seam_size_of(handle_for(owner_of(pointer)), pointer, &size), "freeing");
   }
   const seam_status status = free(pointer);
   // A forked child drops its copies of the parent's tensors, which are no memory of its own.
-  if (status == SEAM_STATUS_FORKED || is_of_the_end(status)) {
+  if (status == SEAM_STATUS_FORKED || cuda_deinitialized(status)) {
     return;
   }
   check(status, "freeing");
   if (C10_UNLIKELY(size != 0)) {
-    const DeviceIndex device = current_device();
-    report_to_profiler(of(device), pointer, -int64_t(size), device);
+    const DeviceIndex device = devices_.current();
+    report_to_profiler(handle_for(device), pointer, -int64_t(size), device);
   }
 }
 
@@ -294,19 +241,19 @@ bool Allocator::initialized() {
 
 double Allocator::getMemoryFraction(DeviceIndex device) {
   double fraction = 1;
-  check(seam_get_memory_fraction(of(device), &fraction), "asking for the memory fraction");
+  check(seam_get_memory_fraction(handle_for(device), &fraction), "asking for the memory fraction");
   return fraction;
 }
 
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
-  check(seam_set_memory_fraction(of(device), fraction), "setting the memory fraction");
+  check(seam_set_memory_fraction(handle_for(device), fraction), "setting the memory fraction");
 }
 
 #if SEAMALLOC_TORCH >= 208
 void Allocator::emptyCache(MempoolId pool) {
   if (pool != MempoolId{0, 0}) {
-    for (DeviceIndex device : opened()) {
+    for (DeviceIndex device : devices_.opened()) {
       empty_pool(device, pool);
     }
     return;
@@ -314,9 +261,9 @@ void Allocator::emptyCache(MempoolId pool) {
 #else
 void Allocator::emptyCache() {
 #endif
-  At at(gather(RecordContext::ALL));
-  for (DeviceIndex device : opened()) {
-    check(seam_empty_cache(of(device), nullptr), "emptying the cache");
+  ContextScope scope(recording_.gather(RecordContext::ALL));
+  for (DeviceIndex device : devices_.opened()) {
+    check(seam_empty_cache(handle_for(device), nullptr), "emptying the cache");
   }
 }
 
@@ -330,10 +277,10 @@ bool Allocator::isEnabled() const {
 
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
   uint64_t cached = 0;
-  check(seam_largest_free(of(device), &cached), "looking for the largest block");
+  check(seam_largest_free(handle_for(device), &cached), "looking for the largest block");
   size_t free = 0, total = 0;
   // As in PyTorch, 0 asks for the device's own memory too; here one request can have both, stitched.
-  if (*largest == 0 && !simulated_) {
+  if (*largest == 0 && !devices_.simulated) {
     c10::cuda::CUDAGuard guard(device);
     C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   }
@@ -342,7 +289,7 @@ void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
 
 void* Allocator::getBaseAllocation(void* pointer, size_t* size) {
   size_t rounded = 0;
-  check(seam_size_of(of(owner_of(pointer)), pointer, &rounded), "looking for an allocation");
+  check(seam_size_of(handle_for(owner_of(pointer)), pointer, &rounded), "looking for an allocation");
   if (size != nullptr) {
     *size = rounded;
   }
@@ -354,11 +301,11 @@ void Allocator::recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) 
   if (data.get() == nullptr || data.get_deleter() != &delete_pointer) {
     return;
   }
-  check(seam_record_stream(of(data.device().index()), data.get(), stream.stream()), "recording a stream");
+  check(seam_record_stream(handle_for(data.device().index()), data.get(), stream.stream()), "recording a stream");
 }
 
 c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
-  const seam_stats from = stats_of(of(device));
+  const seam_stats from = stats_of(handle_for(device));
   c10::CachingDeviceAllocator::DeviceStats to;
   copy_stats(to.allocation, from.allocation);
   copy_stats(to.segment, from.segment);
@@ -382,11 +329,11 @@ c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex d
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device) {
-  check(seam_reset_accumulated_stats(of(device)), "resetting statistics");
+  check(seam_reset_accumulated_stats(handle_for(device)), "resetting statistics");
 }
 
 void Allocator::resetPeakStats(DeviceIndex device) {
-  check(seam_reset_peak_stats(of(device)), "resetting statistics");
+  check(seam_reset_peak_stats(handle_for(device)), "resetting statistics");
 }
 
 #if SEAMALLOC_TORCH >= 210
@@ -397,13 +344,12 @@ std::vector<StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex)
 #endif
 
 void Allocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
-  std::lock_guard<std::mutex> guard(registering_);
-  oom_observers_.push_back(std::move(observer));
+  oom_observers_.attach(std::move(observer));
 }
 
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
   // The first is to use the memory of the second.
-  check(seam_enable_peer_access(of(peer), uint32_t(device)), "enabling peer access");
+  check(seam_enable_peer_access(handle_for(peer), uint32_t(device)), "enabling peer access");
 }
 
 cudaError_t Allocator::memcpyAsync(

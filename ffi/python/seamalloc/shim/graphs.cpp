@@ -9,7 +9,7 @@ namespace {
 // The filter of a route. It may throw (it asks CUDA), and the C library may not be thrown through.
 bool covers(seam_stream stream, void* user) {
   try {
-    return (*static_cast<std::function<bool(cudaStream_t)>*>(user))(static_cast<cudaStream_t>(stream));
+    return (*static_cast<Filter*>(user))(static_cast<cudaStream_t>(stream));
   } catch (const std::exception&) {
     return false;
   }
@@ -27,11 +27,11 @@ void* pointer_of(const seam_pool_block& block) {
 }  // namespace
 
 void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::function<bool(cudaStream_t)> filter) {
-  const seam_allocator handle = of(device);
-  auto kept = std::make_unique<std::function<bool(cudaStream_t)>>(std::move(filter));
+  const seam_allocator handle = handle_for(device);
+  auto kept = std::make_unique<Filter>(std::move(filter));
   // PyTorch begins here before it begins the capture, whose filter then covers nothing yet; those of MemPool and of the
   // runs that warm a graph up cover the caller's own stream at once. Only a capture forbids driver calls.
-  const bool captures = !covers(current_stream(device), kept.get());
+  const bool captures = !covers(devices_.current_stream(device), kept.get());
   open_pool(device, pool);
   const seam_status status =
       seam_pool_begin_filter(handle, pool_of(pool), covers, kept.get(), captures ? SEAM_POOL_CAPTURING : 0);
@@ -40,21 +40,19 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::fun
     seam_pool_release(handle, pool_of(pool));
     TORCH_CHECK(false, "seamalloc, beginning a private pool: ", why);
   }
-  std::lock_guard<std::mutex> guard(registering_);
-  filters_[{device, pool}] = std::move(kept);
+  pools_.keep_filter({device, pool}, std::move(kept));
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId pool) {
-  check(seam_pool_end(of(device), pool_of(pool)), "ending a private pool");
+  check(seam_pool_end(handle_for(device), pool_of(pool)), "ending a private pool");
   // It is called no more.
-  std::lock_guard<std::mutex> guard(registering_);
-  filters_.erase({device, pool});
+  pools_.drop_filter({device, pool});
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId pool) {
   note_release(device, pool);
   // Called by destructors: it throws nothing.
-  if (seam_pool_release(of(device), pool_of(pool)) != SEAM_STATUS_OK) {
+  if (seam_pool_release(handle_for(device), pool_of(pool)) != SEAM_STATUS_OK) {
     TORCH_WARN("seamalloc, releasing a private pool: ", seam_last_error_text());
   }
 }
@@ -62,7 +60,7 @@ void Allocator::releasePool(DeviceIndex device, MempoolId pool) {
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId pool) {
   seam_pool_stats stats;
   stats.size = sizeof stats;
-  const seam_status status = seam_pool_get_stats(of(device), pool_of(pool), &stats);
+  const seam_status status = seam_pool_get_stats(handle_for(device), pool_of(pool), &stats);
   if (status == SEAM_STATUS_UNKNOWN_POOL) {
     return 0;
   }
@@ -97,56 +95,41 @@ void Allocator::open_pool(DeviceIndex device, MempoolId pool) {
 #if SEAMALLOC_TORCH < 208
   // Only the context says which allocator a pool has, and it begins with the pool's first use.
   c10::cuda::MemPool* active = c10::cuda::MemPoolContext::getActiveMemPool();
-  if (active != nullptr && active->id() == pool && active->allocator() != nullptr && !is_segmented(device, pool)) {
+  if (active != nullptr && active->id() == pool && active->allocator() != nullptr && !pools_.is_segmented({device, pool})) {
     open_pool_with(device, pool, std::shared_ptr<CUDAAllocator>(active->allocator(), [](auto*) {}));
     return;
   }
 #endif
-  check(seam_pool_open(of(device), pool_of(pool)), "using a private pool");
+  check(seam_pool_open(handle_for(device), pool_of(pool)), "using a private pool");
 }
 
 #if SEAMALLOC_TORCH >= 211
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool, bool use) {
-  use_pool_on_oom(device, pool, use);
+  pools_.set_used_on_oom({device, pool}, use);
 }
 #elif SEAMALLOC_TORCH >= 208
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId pool) {
-  use_pool_on_oom(device, pool, true);
+  pools_.set_used_on_oom({device, pool}, true);
 }
 #endif
 
 #if SEAMALLOC_TORCH >= 210
 void Allocator::setNoSplit(DeviceIndex device, MempoolId pool) {
-  check(seam_pool_set_unsplit(of(device), pool_of(pool)), "having a private pool's segments unsplit");
-  std::lock_guard<std::mutex> guard(registering_);
-  segmented_.insert({device, pool});
+  check(seam_pool_set_unsplit(handle_for(device), pool_of(pool)), "having a private pool's segments unsplit");
+  pools_.set_segmented({device, pool});
 }
 #endif
 
-void Allocator::use_pool_on_oom(DeviceIndex device, MempoolId pool, bool use) {
-  std::lock_guard<std::mutex> guard(registering_);
-  if (use) {
-    used_on_oom_.insert({device, pool});
-  } else {
-    used_on_oom_.erase({device, pool});
-  }
-}
-
-void* Allocator::from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStream_t stream) {
-  std::set<std::pair<DeviceIndex, MempoolId>> pools;
-  {
-    std::lock_guard<std::mutex> guard(registering_);
-    pools = used_on_oom_;
-  }
+void* Allocator::malloc_from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStream_t stream) {
   void* pointer = nullptr;
-  for (const auto& [of_device, pool] : pools) {
+  for (const auto& [of_device, pool] : pools_.used_on_oom()) {
     if (of_device != device) {
       continue;
     }
     // As in PyTorch, what the pool holds already. Without segments of its own it may be stitched.
-    seam_status status = seam_pool_malloc_held(of(device), pool_of(pool), size, stream, &pointer);
-    if (pointer == nullptr && !is_segmented(device, pool)) {
-      status = seam_pool_malloc(of(device), pool_of(pool), size, stream, &pointer);
+    seam_status status = seam_pool_malloc_held(handle_for(device), pool_of(pool), size, stream, &pointer);
+    if (pointer == nullptr && !pools_.is_segmented({device, pool})) {
+      status = seam_pool_malloc(handle_for(device), pool_of(pool), size, stream, &pointer);
     }
     if (status == SEAM_STATUS_OK && pointer != nullptr) {
       break;
@@ -160,7 +143,7 @@ std::vector<seam_pool_block> Allocator::live_blocks(DeviceIndex device, MempoolI
   size_t count = 0;
   // Other threads may allocate from the pool meanwhile.
   seam_status status;
-  while ((status = seam_pool_blocks(of(device), pool_of(pool), blocks.data(), blocks.size(), &count)) ==
+  while ((status = seam_pool_blocks(handle_for(device), pool_of(pool), blocks.data(), blocks.size(), &count)) ==
          SEAM_STATUS_BUFFER_TOO_SMALL) {
     blocks.resize(2 * count);
   }
@@ -192,7 +175,7 @@ CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::share
   const auto live = live_blocks(device, checkpoint->pool);
   CheckpointDelta delta;
   check(
-      seam_pool_restore(of(device), pool_of(checkpoint->pool), checkpoint->blocks.data(), checkpoint->blocks.size()),
+      seam_pool_restore(handle_for(device), pool_of(checkpoint->pool), checkpoint->blocks.data(), checkpoint->blocks.size()),
       "restoring a private pool");
   for (const auto& block : live) {
     delta.ptrs_freed.push_back(pointer_of(block));

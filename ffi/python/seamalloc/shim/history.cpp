@@ -4,6 +4,7 @@
 // allocator's.
 
 #include "allocator.h"
+#include "sources.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -47,8 +48,8 @@ Entry entry_of(TraceEntry::Action action, uint64_t address, uint64_t bytes, void
       compile_contexts.empty() ? "N/A" : compile_contexts.back(), user_metadata};
 }
 
-// What a visit of segments is for.
-struct Picture {
+// Adds the segments that are visited to a snapshot.
+struct SegmentVisit {
   DeviceIndex device;
   MempoolId pool;
   History* history;
@@ -60,16 +61,16 @@ struct Picture {
   void add(const seam_segment& from, const seam_block* blocks, size_t count);
 };
 
-void visit(const seam_segment* segment, const seam_block* blocks, size_t count, void* user) {
-  auto* picture = static_cast<Picture*>(user);
+void visit_segment(const seam_segment* segment, const seam_block* blocks, size_t count, void* user) {
+  auto* visit = static_cast<SegmentVisit*>(user);
   try {
-    picture->add(*segment, blocks, count);
+    visit->add(*segment, blocks, count);
   } catch (const std::exception&) {
-    picture->failed = true;
+    visit->failed = true;
   }
 }
 
-void Picture::add(const seam_segment& from, const seam_block* blocks, size_t count) {
+void SegmentVisit::add(const seam_segment& from, const seam_block* blocks, size_t count) {
   const MempoolId owner{from.pool.first, from.pool.second};
   if (pool != MempoolId{0, 0} && pool != owner) {
     return;
@@ -112,18 +113,61 @@ void Picture::add(const seam_segment& from, const seam_block* blocks, size_t cou
 
 }  // namespace
 
-At::At(Context context) : before(std::exchange(here, std::move(context))) {}
+ContextScope::ContextScope(Context context) : before(std::exchange(here, std::move(context))) {}
 
-At::~At() {
+ContextScope::~ContextScope() {
   here = std::move(before);
 }
 
-Context Allocator::gather(RecordContext level) const {
-  const CreateContextFn recorder = recorder_.load();
-  return recorder != nullptr && when_.load() >= level ? recorder() : nullptr;
+Context Recording::gather(RecordContext level) const {
+  const CreateContextFn create = recorder.load();
+  return create != nullptr && when.load() >= level ? create() : nullptr;
 }
 
-TraceEntry Entry::shown(DeviceIndex device) const {
+bool Trackers::any() const {
+  return any_.load();
+}
+
+void Trackers::attach(AllocatorTraceTracker tracker) {
+  {
+    std::lock_guard<std::mutex> guard(lock_);
+    trackers_.push_back(std::move(tracker));
+  }
+  any_ = true;
+}
+
+void Trackers::call(const TraceEntry& entry) {
+  std::lock_guard<std::mutex> guard(lock_);
+  for (const auto& tracker : trackers_) {
+    tracker(entry);
+  }
+}
+
+void Annotations::add(const Metadata& metadata, const Recording& recording) {
+  std::lock_guard<std::mutex> guard(lock_);
+  if (!recording.is_on.load()) {
+    return;
+  }
+  while (!annotations_.empty() && annotations_.size() >= recording.most_entries.load()) {
+    annotations_.pop_front();
+  }
+  annotations_.emplace_back(c10::getApproximateTime(), metadata);
+}
+
+void Annotations::show(
+    SnapshotInfo& snapshot, const std::function<DeviceIndex()>& device, const ToNanoseconds& to_ns) {
+  std::lock_guard<std::mutex> guard(lock_);
+  for (const auto& [time, metadata] : annotations_) {
+    decltype(snapshot.external_annotations)::value_type annotation(device(), time);
+    annotation.time_.t_ = to_ns(time) / 1000;
+    for (const auto& [key, value] : metadata) {
+      annotation.recordUserMetadata(key, value);
+    }
+    snapshot.external_annotations.push_back(std::move(annotation));
+  }
+}
+
+TraceEntry Entry::to_trace_entry(DeviceIndex device) const {
   return TraceEntry(
       action, device, address, bytes, static_cast<cudaStream_t>(stream),
 #if SEAMALLOC_TORCH >= 208
@@ -160,67 +204,73 @@ void History::remember(Entry& entry) {
 }
 
 void History::append(Entry entry) {
-  if ((the().skipped_.load() & bit_of(entry.action)) != 0) {
+  if ((recording->skipped.load() & bit_of(entry.action)) != 0) {
     return;
   }
-  const size_t most = the().most_entries_.load();
+  const size_t most = recording->most_entries.load();
   while (!entries.empty() && entries.size() >= most) {
     entries.pop_front();
   }
   entries.push_back(std::move(entry));
 }
 
-void History::event(const seam_event* event, void* user) {
+void History::show(std::vector<TraceEntry>& trace, const ToNanoseconds& to_ns) const {
+  for (const Entry& entry : entries) {
+    TraceEntry shown = entry.to_trace_entry(device);
+    shown.time_.t_ = to_ns(shown.time_.approx_t_) / 1000;
+    trace.push_back(std::move(shown));
+  }
+}
+
+void History::on_event(const seam_event* event, void* user) {
   auto* history = static_cast<History*>(user);
   const auto action = action_of(event->action);
   if (!action) {
     return;
   }
   try {
-    Allocator& allocator = the();
-    const bool recording = allocator.recording_.load(), tracked = allocator.tracked_.load();
-    if (!recording && !tracked) {
-      // Watched for the blocks of a recording that is over.
-      if (*action == TraceEntry::FREE_COMPLETED) {
-        std::lock_guard<std::mutex> guard(history->lock);
-        history->allocated_at.erase(event->address);
-      }
-      return;
-    }
-    Entry entry = entry_of(
-        *action, event->address, event->bytes, event->stream, {event->pool.first, event->pool.second});
-    history->remember(entry);
-    if (allocator.when_.load() < RecordContext::ALLOC) {
-      entry.context.reset();
-    }
-    // Trackers register memory with other libraries: to them nothing happens where memory goes from segment to segment.
-    const bool moved = event->action == SEAM_ACTION_SEGMENT_LEFT || event->action == SEAM_ACTION_SEGMENT_JOINED;
-    if (tracked && !moved) {
-      std::lock_guard<std::mutex> guard(allocator.tracking_);
-      const TraceEntry shown = entry.shown(history->device);
-      for (const auto& tracker : allocator.trackers_) {
-        tracker(shown);
-      }
-    }
-    if (recording) {
-      std::lock_guard<std::mutex> guard(history->lock);
-      history->append(std::move(entry));
-    }
+    history->add(*event, *action);
   } catch (const std::exception&) {
     // Too little host memory: the event is lost. The C library may not be thrown through, and a warning could wait for
     // Python's lock, whose holder may wait for the allocator's.
   }
 }
 
-void Allocator::watch(DeviceIndex device) {
-  const seam_allocator handle = devices_[device].handle.load(std::memory_order_acquire);
-  History& history = devices_[device].history;
-  bool wanted = recording_.load() || tracked_.load();
+void History::add(const seam_event& event, TraceEntry::Action action) {
+  const bool is_recording = recording->is_on.load(), is_tracked = trackers->any();
+  if (!is_recording && !is_tracked) {
+    // Observed for the blocks of a recording that is over.
+    if (action == TraceEntry::FREE_COMPLETED) {
+      std::lock_guard<std::mutex> guard(lock);
+      allocated_at.erase(event.address);
+    }
+    return;
+  }
+  Entry entry = entry_of(action, event.address, event.bytes, event.stream, {event.pool.first, event.pool.second});
+  remember(entry);
+  if (recording->when.load() < RecordContext::ALLOC) {
+    entry.context.reset();
+  }
+  // Trackers register memory with other libraries: to them nothing happens where memory goes from segment to segment.
+  const bool moved = event.action == SEAM_ACTION_SEGMENT_LEFT || event.action == SEAM_ACTION_SEGMENT_JOINED;
+  if (is_tracked && !moved) {
+    trackers->call(entry.to_trace_entry(device));
+  }
+  if (is_recording) {
+    std::lock_guard<std::mutex> guard(lock);
+    append(std::move(entry));
+  }
+}
+
+void Allocator::update_observer(DeviceIndex index) {
+  Device& device = devices_.all[index];
+  History& history = device.history;
+  bool wanted = recording_.is_on.load() || trackers_.any();
   {
     std::lock_guard<std::mutex> guard(history.lock);
     wanted = wanted || !history.allocated_at.empty();
   }
-  check(seam_observe(handle, wanted ? &History::event : nullptr, &history), "watching");
+  check(seam_observe(device.opened(), wanted ? &History::on_event : nullptr, &history), "watching");
 }
 
 void Allocator::record(
@@ -233,20 +283,20 @@ void Allocator::record(
     bits |= bit_of(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
   }
 #endif
-  skipped_ = bits;
-  most_entries_ = std::max<size_t>(1, most);
-  when_ = enabled ? when : RecordContext::NEVER;
-  recorder_ = enabled ? recorder : nullptr;
-  recording_ = enabled;
-  for (Device& device : devices_) {
+  recording_.skipped = bits;
+  recording_.most_entries = std::max<size_t>(1, most);
+  recording_.when = enabled ? when : RecordContext::NEVER;
+  recording_.recorder = enabled ? recorder : nullptr;
+  recording_.is_on = enabled;
+  for (Device& device : devices_.all) {
     std::lock_guard<std::mutex> guard(device.history.lock);
     // A live block keeps its trace, as in PyTorch: until it is freed, whatever is recorded by then.
     if (!enabled || clear) {
       device.history.entries.clear();
     }
   }
-  for (DeviceIndex device : opened()) {
-    watch(device);
+  for (DeviceIndex device : devices_.opened()) {
+    update_observer(device);
   }
 }
 
@@ -258,7 +308,7 @@ void Allocator::recordHistory(
 }
 
 SnapshotInfo Allocator::snapshot(MempoolId pool, bool with_traces) {
-  return picture(pool, with_traces);
+  return take_snapshot(pool, with_traces);
 }
 #elif SEAMALLOC_TORCH >= 208
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) {
@@ -266,7 +316,7 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t mos
 }
 
 SnapshotInfo Allocator::snapshot(MempoolId pool) {
-  return picture(pool, true);
+  return take_snapshot(pool, true);
 }
 #else
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when) {
@@ -274,43 +324,30 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t mos
 }
 
 SnapshotInfo Allocator::snapshot() {
-  return picture({0, 0}, true);
+  return take_snapshot({0, 0}, true);
 }
 #endif
 
-SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
+SnapshotInfo Allocator::take_snapshot(MempoolId pool, bool with_traces) {
   SnapshotInfo result;
-  const auto to_ns = clock_.makeConverter();
-  for (DeviceIndex device : opened()) {
-    History& history = devices_[device].history;
-    Picture picture{device, pool, &history, &result.segments};
-    check(seam_visit_segments(of(device), visit, &picture), "making a snapshot");
-    TORCH_CHECK(!picture.failed, "seamalloc: too little host memory for a snapshot");
+  const ToNanoseconds to_ns = clock_.makeConverter();
+  for (DeviceIndex device : devices_.opened()) {
+    History& history = devices_.all[device].history;
+    SegmentVisit visit{device, pool, &history, &result.segments};
+    check(seam_visit_segments(handle_for(device), visit_segment, &visit), "making a snapshot");
+    TORCH_CHECK(!visit.failed, "seamalloc: too little host memory for a snapshot");
     // A list for each device, those that are not used too.
     result.device_traces.resize(size_t(device) + 1);
     std::lock_guard<std::mutex> guard(history.lock);
-    for (const Entry& entry : history.entries) {
-      if (!with_traces) {
-        break;
-      }
-      TraceEntry shown = entry.shown(device);
-      shown.time_.t_ = to_ns(shown.time_.approx_t_) / 1000;
-      result.device_traces.back().push_back(std::move(shown));
+    if (with_traces) {
+      history.show(result.device_traces.back(), to_ns);
     }
     // Of this snapshot the next one tells, as in PyTorch: the last entry is what the program did last.
-    if (recording_.load()) {
-      history.append(entry_of(TraceEntry::SNAPSHOT, 0, picture.active, nullptr, pool));
+    if (recording_.is_on.load()) {
+      history.append(entry_of(TraceEntry::SNAPSHOT, 0, visit.active, nullptr, pool));
     }
   }
-  std::lock_guard<std::mutex> guard(registering_);
-  for (const auto& [time, metadata] : annotations_) {
-    decltype(result.external_annotations)::value_type annotation(current_device(), time);
-    annotation.time_.t_ = to_ns(time) / 1000;
-    for (const auto& [key, value] : metadata) {
-      annotation.recordUserMetadata(key, value);
-    }
-    result.external_annotations.push_back(std::move(annotation));
-  }
+  annotations_.show(result, [this] { return devices_.current(); }, to_ns);
   auto& settings = result.config_metadata;
   settings = {};
   settings.max_split_size = std::numeric_limits<size_t>::max();
@@ -321,18 +358,11 @@ SnapshotInfo Allocator::picture(MempoolId pool, bool with_traces) {
 }
 
 bool Allocator::isHistoryEnabled() {
-  return recording_.load();
+  return recording_.is_on.load();
 }
 
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
-  std::lock_guard<std::mutex> guard(registering_);
-  if (!recording_.load()) {
-    return;
-  }
-  while (!annotations_.empty() && annotations_.size() >= most_entries_.load()) {
-    annotations_.pop_front();
-  }
-  annotations_.emplace_back(c10::getApproximateTime(), metadata);
+  annotations_.add(metadata, recording_);
 }
 
 #if SEAMALLOC_TORCH >= 208
@@ -358,13 +388,9 @@ std::string Allocator::getUserMetadata() {
 #endif
 
 void Allocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
-  {
-    std::lock_guard<std::mutex> guard(tracking_);
-    trackers_.push_back(std::move(tracker));
-  }
-  tracked_ = true;
-  for (DeviceIndex device : opened()) {
-    watch(device);
+  trackers_.attach(std::move(tracker));
+  for (DeviceIndex device : devices_.opened()) {
+    update_observer(device);
   }
 }
 

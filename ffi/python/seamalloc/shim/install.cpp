@@ -11,7 +11,7 @@ extern "C" const char* seamalloc_install() {
     TORCH_CHECK(
         seam_abi_version() == SEAM_ABI_VERSION, "libseamalloc has binary interface ", seam_abi_version(), "; expected ",
         SEAM_ABI_VERSION);
-    seamalloc::Allocator& allocator = seamalloc::the();
+    seamalloc::Allocator& allocator = seamalloc::instance();
     // It owns nothing: the allocator outlives all.
     std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> shared(&allocator, [](auto*) {});
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);

@@ -1,5 +1,7 @@
 // The memory of a MemPool with an allocator of its own: that allocator gives segments, and takes them back.
 
+#include "sources.h"
+
 #include "allocator.h"
 
 #include <exception>
@@ -14,18 +16,18 @@ constexpr int32_t FAILED = -1;
 // What the own allocator threw in the call that this thread is making. The C library may not be thrown through.
 thread_local std::exception_ptr thrown;
 
-using Own = std::shared_ptr<CUDAAllocator>;
+using OwnAllocator = std::shared_ptr<CUDAAllocator>;
 
 // In which order the segments that there are were given. Processes that register theirs together go by it.
-struct Order {
+struct Registrations {
   std::mutex lock;
   int32_t count = 0;
   std::unordered_map<uint64_t, int32_t> numbers;
 };
 
-Order& order() {
+Registrations& registrations() {
   // Segments are freed until the process ends: it is never destroyed.
-  static Order* of_all = new Order;
+  static Registrations* of_all = new Registrations;
   return *of_all;
 }
 
@@ -45,30 +47,30 @@ int32_t caught(Call call) {
 
 int32_t give_segment(size_t bytes, void** address, void* user) {
   return caught([&] {
-    *address = (*static_cast<Own*>(user))->raw_alloc(bytes);
-    std::lock_guard<std::mutex> guard(order().lock);
-    order().numbers[reinterpret_cast<uint64_t>(*address)] = ++order().count;
+    *address = (*static_cast<OwnAllocator*>(user))->raw_alloc(bytes);
+    std::lock_guard<std::mutex> guard(registrations().lock);
+    registrations().numbers[reinterpret_cast<uint64_t>(*address)] = ++registrations().count;
   });
 }
 
 int32_t take_segment(void* address, size_t, void* user) {
   return caught([&] {
-    (*static_cast<Own*>(user))->raw_delete(address);
-    std::lock_guard<std::mutex> guard(order().lock);
-    order().numbers.erase(reinterpret_cast<uint64_t>(address));
+    (*static_cast<OwnAllocator*>(user))->raw_delete(address);
+    std::lock_guard<std::mutex> guard(registrations().lock);
+    registrations().numbers.erase(reinterpret_cast<uint64_t>(address));
   });
 }
 
 void drop_source(void* user) {
-  delete static_cast<Own*>(user);
+  delete static_cast<OwnAllocator*>(user);
 }
 
 }  // namespace
 
 int32_t registration_number(uint64_t address) {
-  std::lock_guard<std::mutex> guard(order().lock);
-  const auto found = order().numbers.find(address);
-  return found == order().numbers.end() ? 0 : found->second;
+  std::lock_guard<std::mutex> guard(registrations().lock);
+  const auto found = registrations().numbers.find(address);
+  return found == registrations().numbers.end() ? 0 : found->second;
 }
 
 void rethrow_own() {
@@ -80,31 +82,18 @@ void rethrow_own() {
 void Allocator::open_pool_with(DeviceIndex device, MempoolId pool, std::shared_ptr<CUDAAllocator> own) {
   check(
       seam_pool_open_with(
-          of(device), pool_of(pool), give_segment, take_segment, drop_source, new Own(std::move(own)), 0),
+          handle_for(device), pool_of(pool), give_segment, take_segment, drop_source, new OwnAllocator(std::move(own)), 0),
       "using an allocator of a MemPool's own");
-  std::lock_guard<std::mutex> guard(registering_);
-  segmented_.insert({device, pool});
-}
-
-bool Allocator::is_segmented(DeviceIndex device, MempoolId pool) {
-  std::lock_guard<std::mutex> guard(registering_);
-  return segmented_.count({device, pool}) != 0;
+  pools_.set_segmented({device, pool});
 }
 
 void Allocator::empty_pool(DeviceIndex device, MempoolId pool) {
-  uint64_t owed = 0, given = 0;
-  {
-    std::lock_guard<std::mutex> guard(registering_);
-    const auto found = given_up_.find({device, pool});
-    if (found != given_up_.end()) {
-      owed = found->second;
-      given_up_.erase(found);
-    }
-  }
-  seam_status status = seam_pool_empty(of(device), pool_of(pool), &given);
+  const uint64_t owed = pools_.take_free_at_release({device, pool});
+  uint64_t given = 0;
+  seam_status status = seam_pool_empty(handle_for(device), pool_of(pool), &given);
   if (status == SEAM_STATUS_OK && owed > given) {
     // What was the pool's is everyone's since its release. PyTorch would have less now, and so has this.
-    status = seam_trim(of(device), owed - given, nullptr);
+    status = seam_trim(handle_for(device), owed - given, nullptr);
   }
   // Called by destructors: it throws nothing.
   if (status != SEAM_STATUS_OK) {
@@ -116,15 +105,11 @@ void Allocator::note_release(DeviceIndex device, MempoolId pool) {
   seam_pool_stats stats;
   stats.size = sizeof stats;
   // Pools of graphs are never emptied by name.
-  if (pool.first != 0 || seam_pool_get_stats(of(device), pool_of(pool), &stats) != SEAM_STATUS_OK ||
+  if (pool.first != 0 || seam_pool_get_stats(handle_for(device), pool_of(pool), &stats) != SEAM_STATUS_OK ||
       stats.uses != 1) {
     return;
   }
-  std::lock_guard<std::mutex> guard(registering_);
-  // Segments of its own go back where they came from.
-  if (segmented_.erase({device, pool}) == 0) {
-    given_up_[{device, pool}] = stats.reserved_bytes - stats.active_bytes;
-  }
+  pools_.note_release({device, pool}, stats.reserved_bytes - stats.active_bytes);
 }
 
 }  // namespace seamalloc

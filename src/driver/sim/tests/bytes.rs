@@ -1,10 +1,10 @@
-//! No byte is ever lost, whatever is called in whatever order.
+//! Test that no byte is ever lost, whatever calls are made in whatever order.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A call chosen among what exists and what does not; numbers pick from what there is.
+/// A call on existing or missing objects; the numbers choose among them.
 #[derive(Clone, Debug)]
 enum Step {
     Reserve(u64),
@@ -35,81 +35,108 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// A handle as the test keeps its own book of it.
-struct Known {
+/// A handle as the test's model knows it.
+struct KnownHandle {
     handle: Handle,
     size: u64,
     mappings: usize,
     released: bool,
 }
 
-fn check_bytes(steps: Vec<Step>) {
-    let gpu = gpu_of(24 * G);
-    let mut reservations: Vec<(u64, u64)> = Vec::new();
-    let mut handles: Vec<Known> = Vec::new();
-    let mut mappings: Vec<(u64, usize)> = Vec::new();
-    let mut mallocs: Vec<(u64, u64)> = Vec::new();
-    let place = |reservations: &[(u64, u64)], at: usize, place: u64| {
-        reservations.get(at).map_or(place * G, |(address, _)| address + place * G)
-    };
-    for step in steps {
+/// A GPU, and the test's model of its state.
+struct Model {
+    gpu: SimGpu,
+    /// Address and size.
+    reservations: Vec<(u64, u64)>,
+    handles: Vec<KnownHandle>,
+    /// Address, and the index of its handle.
+    mappings: Vec<(u64, usize)>,
+    /// Address and size.
+    mallocs: Vec<(u64, u64)>,
+}
+
+/// The capacity of the GPU, in chunks.
+const CHUNKS: u64 = 24;
+
+impl Model {
+    fn new() -> Self {
+        let (reservations, handles, mappings, mallocs) = Default::default();
+        Self { gpu: gpu_of(CHUNKS * G), reservations, handles, mappings, mallocs }
+    }
+
+    /// Returns the address that many chunks into a reservation.
+    fn place(&self, at: usize, chunks: u64) -> u64 {
+        self.reservations.get(at).map_or(chunks * G, |(address, _)| address + chunks * G)
+    }
+
+    /// Makes the call, and updates the model if it succeeds.
+    fn make(&mut self, step: Step) {
         match step {
-            Step::Reserve(chunks) => reservations.push((gpu.reserve(chunks * G, 0).unwrap(), chunks * G)),
+            Step::Reserve(chunks) => {
+                self.reservations.push((self.gpu.reserve(chunks * G, 0).unwrap(), chunks * G));
+            }
             Step::AddressFree(at) => {
-                let (address, size) = reservations.get(at).copied().unwrap_or((1, 1));
-                if gpu.address_free(address, size).is_ok() {
-                    reservations.remove(at);
+                let (address, size) = self.reservations.get(at).copied().unwrap_or((1, 1));
+                if self.gpu.address_free(address, size).is_ok() {
+                    self.reservations.remove(at);
                 }
             }
             Step::Create(chunks) => {
-                if let Ok(handle) = gpu.create(chunks * G) {
-                    handles.push(Known { handle, size: chunks * G, mappings: 0, released: false });
+                if let Ok(handle) = self.gpu.create(chunks * G) {
+                    self.handles.push(KnownHandle { handle, size: chunks * G, mappings: 0, released: false });
                 }
             }
             Step::Release(at) => {
-                let handle = handles.get(at).map_or(Handle(0), |known| known.handle);
-                if gpu.release(handle).is_ok() {
-                    handles[at].released = true;
+                let handle = self.handles.get(at).map_or(Handle(0), |known| known.handle);
+                if self.gpu.release(handle).is_ok() {
+                    self.handles[at].released = true;
                 }
             }
-            Step::Map(at, offset, which) => {
-                let address = place(&reservations, at, offset);
-                let (handle, size) = handles.get(which).map_or((Handle(0), G), |known| (known.handle, known.size));
-                if gpu.map(address, size, 0, handle).is_ok() {
-                    handles[which].mappings += 1;
-                    mappings.push((address, which));
-                }
-            }
-            Step::Unmap(at, offset, chunks) => {
-                let address = place(&reservations, at, offset);
-                if gpu.unmap(address, chunks * G).is_ok() {
-                    mappings.retain(|&(mapped, which)| {
-                        let inside = (address..address + chunks * G).contains(&mapped);
-                        handles[which].mappings -= usize::from(inside);
-                        !inside
-                    });
-                }
-            }
+            Step::Map(at, offset, which) => self.map(self.place(at, offset), which),
+            Step::Unmap(at, offset, chunks) => self.unmap(self.place(at, offset), chunks * G),
             Step::SetAccess(at, offset, chunks) => {
-                let _ = gpu.set_access(place(&reservations, at, offset), chunks * G);
+                let _ = self.gpu.set_access(self.place(at, offset), chunks * G);
             }
-            Step::Malloc(size) => mallocs.extend(gpu.malloc(size).map(|address| (address, size))),
+            Step::Malloc(size) => self.mallocs.extend(self.gpu.malloc(size).map(|address| (address, size))),
             Step::Free(at) => {
-                if gpu.free(mallocs.get(at).map_or(1, |(address, _)| *address)).is_ok() {
-                    mallocs.remove(at);
+                if self.gpu.free(self.mallocs.get(at).map_or(1, |(address, _)| *address)).is_ok() {
+                    self.mallocs.remove(at);
                 }
             }
         }
-        let held: u64 =
-            handles.iter().filter(|known| !known.released || known.mappings > 0).map(|known| known.size).sum();
-        let held = held + mallocs.iter().map(|(_, size)| size.next_multiple_of(G)).sum::<u64>();
-        assert_eq!(gpu.memory_info().unwrap().free + held, 24 * G);
-        let leaks = gpu.leaks();
+    }
+
+    fn map(&mut self, address: u64, which: usize) {
+        let (handle, size) = self.handles.get(which).map_or((Handle(0), G), |known| (known.handle, known.size));
+        if self.gpu.map(address, size, 0, handle).is_ok() {
+            self.handles[which].mappings += 1;
+            self.mappings.push((address, which));
+        }
+    }
+
+    fn unmap(&mut self, address: u64, size: u64) {
+        if self.gpu.unmap(address, size).is_ok() {
+            self.mappings.retain(|&(mapped, which)| {
+                let inside = (address..address + size).contains(&mapped);
+                self.handles[which].mappings -= usize::from(inside);
+                !inside
+            });
+        }
+    }
+
+    /// Checks that the GPU reports what the model holds.
+    fn check(&self) {
+        let created = self.handles.iter().filter(|known| !known.released || known.mappings > 0);
+        let held: u64 = created.map(|known| known.size).sum();
+        let held = held + self.mallocs.iter().map(|(_, size)| size.next_multiple_of(G)).sum::<u64>();
+        assert_eq!(self.gpu.memory_info().unwrap().free + held, CHUNKS * G);
+        let leaks = self.gpu.leaks();
         assert_eq!(
             (leaks.reservations, leaks.mappings, leaks.mallocs, leaks.bytes),
-            (reservations.len(), mappings.len(), mallocs.len(), held)
+            (self.reservations.len(), self.mappings.len(), self.mallocs.len(), held)
         );
-        let mut mapped: Vec<_> = mappings.iter().map(|&(address, which)| (address, handles[which].size)).collect();
+        let size_of = |which: usize| self.handles[which].size;
+        let mut mapped: Vec<_> = self.mappings.iter().map(|&(address, which)| (address, size_of(which))).collect();
         mapped.sort_unstable();
         assert!(mapped.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "mappings overlap: {mapped:x?}");
     }
@@ -120,6 +147,10 @@ proptest! {
 
     #[test]
     fn no_byte_is_ever_lost(steps in steps()) {
-        check_bytes(steps);
+        let mut model = Model::new();
+        for step in steps {
+            model.make(step);
+            model.check();
+        }
     }
 }

@@ -1,11 +1,16 @@
-//! The simulated GPU as an allocator sees it: the rules of memory, faults, leaks, failures and costs.
+//! Tests of the simulated GPU as an allocator sees it: the rules of memory, faults, leaks, failures and costs.
 
 mod bytes;
+mod capture;
 mod share;
 mod time;
 
-use super::*;
-use crate::driver::{Driver, Handle, MemoryInfo};
+use std::fmt;
+
+use super::config::GRANULARITY;
+use super::{Fault, Leaks, Piece, Profile, Range, SimConfig, SimConfigError, SimGpu};
+use crate::driver::prelude::*;
+use crate::driver::{Call, CaptureMode, DriverResult, Handle, MemoryInfo, Status, StreamId};
 
 const G: u64 = GRANULARITY;
 const GIB: u64 = 1 << 30;
@@ -23,7 +28,7 @@ fn status<T: fmt::Debug>(result: DriverResult<T>) -> Status {
     result.unwrap_err().status
 }
 
-/// Chunks mapped one behind the other at the start of a reservation of twice their size, with access.
+/// Maps chunks of these sizes one behind the other at the start of a reservation of twice their size, with access.
 fn mapped(gpu: &SimGpu, sizes: &[u64]) -> (u64, Vec<Handle>) {
     let size: u64 = sizes.iter().sum();
     let address = gpu.reserve(2 * size, 0).unwrap();
@@ -368,7 +373,7 @@ fn the_calls_cost_what_the_table_says() {
     assert_eq!((gpu.busy_ns(), gpu.now_ns()), (stats.total_ns(), stats.total_ns() + 7));
 }
 
-/// One legal call of that kind, made to fail; `None` for those that are not the driver's.
+/// Makes one legal call of that kind, which is made to fail. Returns `None` for calls that are not the driver's.
 fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
     let (address, handles) = mapped(gpu, &[G]);
     let empty = gpu.reserve(G, 0).unwrap();

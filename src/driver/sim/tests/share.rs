@@ -1,4 +1,4 @@
-//! Memory with several handles, and memory of other simulated GPUs.
+//! Tests of memory with several handles, and of memory of other simulated GPUs.
 
 use super::*;
 
@@ -13,8 +13,8 @@ fn imported_memory_is_the_same_and_lives_until_the_last_has_let_go() {
     let address = gpu.reserve(4 * G, 0).unwrap();
     gpu.map(address, 2 * G, 0, handle).unwrap();
     gpu.map(address + 2 * G, 2 * G, 0, imported).unwrap();
-    let behind = |address| gpu.physical(Range { address, size: 2 * G });
-    assert_eq!(behind(address), behind(address + 2 * G));
+    let physical = |address| gpu.physical(Range { address, size: 2 * G });
+    assert_eq!(physical(address), physical(address + 2 * G));
     assert_eq!(gpu.leaks().bytes, 2 * G, "held once");
     gpu.release(handle).unwrap();
     gpu.unmap(address, 2 * G).unwrap();

@@ -1,12 +1,13 @@
-//! The simulated GPU's clock, streams, events and held work.
+//! Tests of the simulated GPU's clock, streams, events and held work.
 
 use super::{S, Status};
+use crate::driver::prelude::*;
 use crate::driver::sim::{SimConfig, SimGpu};
-use crate::driver::{Call, Driver, EventId, StreamId};
+use crate::driver::{Call, EventId, StreamId};
 
 const T: StreamId = StreamId(2);
 
-/// A GPU whose clock moves by waits and `advance` alone.
+/// Makes a GPU whose clock advances by waits and `advance` alone.
 fn gpu() -> SimGpu {
     SimGpu::new(SimConfig { calls_advance_clock: false, ..SimConfig::default() }).unwrap()
 }

@@ -1,0 +1,95 @@
+//! The command line: the subcommands, and the help that is printed below their options.
+
+use crate::args::{Color, CompareArgs, ConvertArgs, StressArgs, TraceArgs};
+use crate::explain::{keys, legend};
+use crate::study::Study;
+use clap::{Parser, Subcommand};
+use seamalloc_trace::FRAGMENTATION_COLUMNS;
+use seamalloc_trace::fit::FitReport;
+use seamalloc_trace::replay::{PEAK_EVENT, PassReport};
+use seamalloc_trace::whatif::WhatIf;
+
+/// A GPU memory allocator, judged: replays allocation traces and stress patterns on a simulated GPU, strategy beside
+/// strategy.
+#[derive(Debug, Parser)]
+#[command(name = "seamalloc", version, after_help = EXIT_CODES, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// When to use colours; `auto` only on a terminal.
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory.
+Set SEAMALLOC_LOG=debug to see what the allocator logs.";
+
+const SNAPSHOTS: &str = "\
+A snapshot is made in the job, a few steps after it began:
+  torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks=\"python\", context=None)
+  ...
+  torch.cuda.memory._dump_snapshot(\"job.pickle\")
+Where its history does not reach back to the job's beginning, what PyTorch held includes what it had
+cached before. Memory that is not the allocator's (the CUDA context, libraries: about 1 GiB) is not
+counted: give the device as much less (--device sim:h200,capacity=138GiB).";
+
+const COMPARED: &str = "\
+Rows are matched by trace, strategy, device, pass and what else says which run it was; those that
+agree in all of it by their order. Every other key is compared, but times, simulated ones too.
+With --json: run, key (null: the whole row), base, new, missing (the side that lacks it).
+Exit code 1 where a row differs or one file lacks it.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run real PyTorch jobs and generated recompute-style patterns, every strategy side by side.
+    #[command(after_help = pass_legend(), after_long_help = pass_help())]
+    Stress(StressArgs),
+    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .seam.
+    #[command(after_help = pass_legend(), after_long_help = pass_help(),
+              override_usage = "seamalloc replay [OPTIONS] <TRACE>...")]
+    Replay(TraceArgs),
+    /// Find the smallest GPU memory on which each strategy still runs a trace.
+    #[command(after_help = legend(FitReport::COLUMNS), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
+    Fit(TraceArgs),
+    /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
+    /// could be.
+    #[command(after_help = whatif_help(), override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]
+    Whatif(TraceArgs),
+    /// Replay traces with every value of an option of `stitch`, to see what it costs and gains.
+    #[command(subcommand)]
+    Study(Study),
+    /// Compare what two versions print with --json, times left out.
+    #[command(after_help = COMPARED)]
+    Compare(CompareArgs),
+    /// Convert a trace: from any format that is read, to .seam, .csv or .csv.gz.
+    Convert(ConvertArgs),
+    /// Print a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What the columns of a pass say.
+fn pass_legend() -> String {
+    legend(PassReport::COLUMNS)
+}
+
+/// The same, and what the keys of its line say.
+fn pass_help() -> String {
+    format!(
+        "{}\n\n\
+         What the keys of --json say; sizes are bytes, peaks and counts those of the pass:{}\n\n  \
+         fragmentation is how memory was divided up while most was held, before anything was freed where\n  \
+         possible; in a pass in which nothing grows, when most was live:{}{}",
+        pass_legend(),
+        keys(PassReport::COLUMNS),
+        keys(&[PEAK_EVENT]),
+        keys(FRAGMENTATION_COLUMNS)
+    )
+}
+
+fn whatif_help() -> String {
+    format!("{}\n\n{SNAPSHOTS}", legend(WhatIf::COLUMNS))
+}

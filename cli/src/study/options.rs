@@ -1,0 +1,65 @@
+//! The options of every study, and how a study begins.
+
+use super::outcome::PASSES;
+use crate::args::{Color, GenerateArgs};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::source;
+use crate::svg::check_writable;
+use crate::values;
+use clap::{Args, ValueHint};
+use seamalloc::driver::sim::SimConfig;
+use seamalloc::{Config, StrategyKind};
+use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::{Trace, recorded};
+use std::path::PathBuf;
+
+/// What every study takes.
+#[derive(Debug, Args)]
+pub(crate) struct StudyArgs {
+    #[command(flatten)]
+    pub(super) generate: GenerateArgs,
+    /// The other options of the allocator, in PyTorch's syntax.
+    #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = values::options, hide_default_value = true)]
+    pub(super) conf: Config,
+    /// The device: sim:PROFILE[,capacity=SIZE].
+    #[arg(long, value_name = "DEVICE", default_value = "sim:h200", value_parser = values::device)]
+    pub(super) device: SimConfig,
+    /// Print one JSON object a line instead of a table.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Save a plot of the results.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) svg: Option<PathBuf>,
+}
+
+impl StudyArgs {
+    /// The traces of all files and names, or the recorded jobs of these names.
+    pub(super) fn traces(&self, paths: &[PathBuf], default: impl Fn(&str) -> bool) -> Result<Vec<Trace>, Failure> {
+        if paths.is_empty() {
+            let jobs = recorded::JOBS.iter().filter(|job| default(job.name));
+            return jobs.map(|job| Ok(job.load()?)).collect();
+        }
+        source::load_all(paths, self.generate)
+    }
+
+    /// What is the same in all runs, and where the output goes. `studied` says whether options set what is studied.
+    pub(super) fn begin(
+        &self,
+        studied: (&str, impl Fn(&Config) -> bool),
+        color: Color,
+    ) -> Result<(ReplayOptions, Output), Failure> {
+        let kind = self.conf.strategy;
+        if kind != StrategyKind::Stitch && kind != StrategyKind::default() {
+            return Err(Failure::Usage(format!("a study is of the strategy `stitch`; --conf names `{kind}`")));
+        }
+        let (option, is_set) = studied;
+        if is_set(&self.conf) {
+            return Err(Failure::Usage(format!("the study sets `{option}` itself; leave it out of --conf")));
+        }
+        self.svg.as_deref().map_or(Ok(()), check_writable)?;
+        let config = Config { strategy: StrategyKind::Stitch, ..self.conf.clone() };
+        let options = ReplayOptions { passes: PASSES, ..ReplayOptions::new(config, self.device.clone()) };
+        Ok((options, Output::new(color, None)?))
+    }
+}

@@ -1,0 +1,137 @@
+//! What one setting of an option came to on a trace, in three passes, and the columns that every study has.
+
+use super::chart::DrawError;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use seamalloc_trace::Trace;
+use seamalloc_trace::columns::{Cell, Column, Kind, gib, ms, round_to, us};
+use seamalloc_trace::replay::{PassReport, ReplayOptions, replay};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// From the third pass on a training loop is expected to find what it needs, on every trace.
+pub(super) const PASSES: u32 = 3;
+/// The key that says whether memory ran out.
+const OOM: &str = "oom";
+
+/// What one setting came to on one trace.
+pub(super) struct Outcome<S> {
+    pub(super) trace: String,
+    pub(super) setting: S,
+    /// How many operations the CPU was ahead of the GPU.
+    pub(super) lag: u64,
+    /// Three passes; fewer where the last one ran out of memory.
+    pub(super) passes: Vec<PassReport>,
+}
+
+impl<S> Outcome<S> {
+    pub(super) const TRACE: Column<Self> =
+        Column::run("trace", |o: &Self| o.trace.as_str().into()).text("trace", |o| o.trace.as_str().into());
+    pub(super) const DEVICE: Column<Self> =
+        Column::run("device", |o: &Self| o.passes.first().map(|pass| pass.device.as_str()).into());
+    pub(super) const LAG: Column<Self> = Column::run("lag", |o: &Self| o.lag.into());
+    pub(super) const PASSES: Column<Self> = Column::run("passes", |_: &Self| PASSES.into());
+    pub(super) const OOM: Column<Self> = Column::result(OOM, |o: &Self| o.first_and_third().is_none().into());
+    pub(super) const LIVE: Column<Self> = Column::result("peak_live", |o: &Self| o.first(|pass| pass.peak_live.into()));
+    pub(super) const LIVE_SHOWN: Column<Self> = Self::LIVE
+        .figure("live\nGiB", |o| o.cell(|first, _| gib(first.peak_live).into()))
+        .spare(2)
+        .legend("live", "the most bytes requested and not freed");
+    pub(super) const RESERVED_FIRST: Column<Self> =
+        Column::result("peak_reserved_first", |o: &Self| o.first(|pass| pass.peak_reserved.into()));
+    pub(super) const RESERVED_THIRD: Column<Self> =
+        Column::result("peak_reserved_third", |o: &Self| o.third(|pass| pass.peak_reserved.into()));
+    pub(super) const UTILIZATION_FIRST: Column<Self> =
+        Column::result("utilization_first", |o: &Self| o.first(|pass| round_to(pass.utilization(), 6).into()))
+            .figure("utilization\n1st pass", |o| o.cell(|first, _| Cell::Used(first.utilization())))
+            .legend("utilization", "live / reserved, in the first and the third pass over the trace");
+    pub(super) const UTILIZATION_THIRD: Column<Self> =
+        Column::result("utilization_third", |o: &Self| o.third(|pass| round_to(pass.utilization(), 6).into()))
+            .figure("utilization\n3rd pass", |o| o.cell(|_, third| Cell::Used(third.utilization())));
+    pub(super) const DRIVER_TIME_FIRST: Column<Self> =
+        Column::time("driver_time_us_first", |o: &Self| o.first(|pass| us(pass.driver.total_ns()).into()))
+            .figure("driver ms\n1st pass", |o| o.cell(|first, _| ms(first.driver.total_ns()).into()))
+            .spare(1)
+            .legend("driver ms", "time in the driver, in the first and the third pass");
+    pub(super) const DRIVER_TIME_THIRD: Column<Self> =
+        Column::time("driver_time_us_third", |o: &Self| o.third(|pass| us(pass.driver.total_ns()).into()))
+            .figure("driver ms\n3rd pass", |o| o.cell(|_, third| ms(third.driver.total_ns()).into()))
+            .spare(3);
+    pub(super) const DRIVER_TIME_ALL: Column<Self> = Column::time("driver_time_us_all", |o: &Self| {
+        us(o.passes.iter().map(|pass| pass.driver.total_ns()).sum()).into()
+    });
+    pub(super) const WORST_STALL: Column<Self> =
+        Column::time("worst_stall_us", |o: &Self| us(o.worst_stall_ns()).into())
+            .figure("worst\nms", |o| o.cell(|_, _| ms(o.worst_stall_ns()).into()))
+            .legend("worst ms", "the longest stall of all three passes");
+
+    /// Returns the first and the third pass, unless memory ran out.
+    pub(super) fn first_and_third(&self) -> Option<(&PassReport, &PassReport)> {
+        match self.passes.as_slice() {
+            [first, _, third] if third.oom.is_none() => Some((first, third)),
+            _ => None,
+        }
+    }
+
+    /// Returns a value of the first pass; null where memory ran out.
+    pub(super) fn first(&self, read: impl Fn(&PassReport) -> Value) -> Value {
+        self.first_and_third().map_or(Value::Null, |(first, _)| read(first))
+    }
+
+    /// Returns a value of the third pass; null where memory ran out.
+    pub(super) fn third(&self, read: impl Fn(&PassReport) -> Value) -> Value {
+        self.first_and_third().map_or(Value::Null, |(_, third)| read(third))
+    }
+
+    /// Returns a cell of both passes; an empty one where memory ran out.
+    pub(super) fn cell(&self, read: impl Fn(&PassReport, &PassReport) -> Cell) -> Cell {
+        self.first_and_third().map_or_else(|| "".into(), |(first, third)| read(first, third))
+    }
+
+    /// Returns the longest that one operation of any pass spent in the driver, in nanoseconds.
+    pub(super) fn worst_stall_ns(&self) -> u64 {
+        self.passes.iter().map(|pass| pass.stalls.worst_ns).max().unwrap_or_default()
+    }
+
+    /// Returns the line that `--json` prints. Where memory ran out it says so, and which run it was.
+    pub(super) fn line(&self, columns: &[Column<Self>]) -> String {
+        let ran = self.first_and_third().is_some();
+        let kept = columns.iter().filter(|column| ran || column.kind == Kind::Run || column.key == OOM);
+        let line = kept.map(|column| (column.key.to_owned(), (column.value)(self)));
+        Value::from(line.collect::<Map<_, _>>()).to_string()
+    }
+}
+
+/// Replays every trace with every setting, one after the other. `each` is called with every outcome at once.
+pub(super) fn outcomes<S: Copy>(
+    traces: &[Trace],
+    settings: &[S],
+    options: impl Fn(S) -> (String, ReplayOptions),
+    mut each: impl FnMut(&Outcome<S>, bool) -> Result<(), Failure>,
+) -> Result<Vec<Outcome<S>>, Failure> {
+    let mut all = Vec::new();
+    for trace in traces {
+        for (index, &setting) in settings.iter().enumerate() {
+            let (name, options) = options(setting);
+            let progress = Progress::new(format!("{} / {name}", trace.name));
+            let passes = replay(trace, &options, &mut |done, total| progress.set(done, total))?;
+            drop(progress);
+            let outcome = Outcome { trace: trace.name.clone(), setting, lag: options.lag, passes };
+            each(&outcome, index == 0)?;
+            all.push(outcome);
+        }
+    }
+    Ok(all)
+}
+
+/// Saves a plot, and ends as the runs did: out of memory anywhere is a failure.
+pub(super) fn finish<S>(all: &[Outcome<S>], svg: Option<(&Path, Result<String, DrawError>)>) -> Result<(), Failure> {
+    if let Some((path, drawn)) = svg {
+        let picture = drawn.map_err(|error| Failure::Draw { path: path.to_owned(), error: error.to_string() })?;
+        std::fs::write(path, picture).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
+    }
+    match all.iter().filter(|outcome| outcome.first_and_third().is_none()).count() {
+        0 => Ok(()),
+        failed => Err(Failure::OutOfMemory(failed, all.len())),
+    }
+}

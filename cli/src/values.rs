@@ -1,0 +1,59 @@
+//! The values of options: how each is read, and what is said where it cannot be.
+
+use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::sim::SimConfig;
+use seamalloc::{Config, ConfigError, StrategyKind};
+use seamalloc_trace::{ENDINGS, can_write};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// A strategy by its name.
+pub(crate) fn strategy(text: &str) -> Result<StrategyKind, ConfigError> {
+    text.parse()
+}
+
+/// Options in PyTorch's syntax.
+pub(crate) fn options(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text)
+}
+
+/// Where a run takes place.
+#[derive(Clone, Debug)]
+pub(crate) enum Device {
+    /// On a simulated GPU.
+    Sim(SimConfig),
+    /// On the GPU of that ordinal.
+    Cuda(u32),
+}
+
+/// A simulated device, or a real one.
+pub(crate) fn any_device(text: &str) -> Result<Device, String> {
+    if text.starts_with("cuda") {
+        return CudaDriver::parse_ordinal(text).map(Device::Cuda).map_err(|error| error.to_string());
+    }
+    device(text).map(Device::Sim)
+}
+
+/// A simulated device.
+pub(crate) fn device(text: &str) -> Result<SimConfig, String> {
+    if text.starts_with("cuda") || text.starts_with("host") {
+        return Err(format!("`{text}`: only a simulated device will do here, such as sim:h200"));
+    }
+    SimConfig::parse(text).map_err(|error| error.to_string())
+}
+
+/// A place for a trace, whose name tells the format.
+pub(crate) fn destination(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if can_write(&path) { Ok(path) } else { Err(format!("expected a name that ends in {}", ENDINGS.join(", "))) }
+}
+
+/// A whole number of a range, or what was expected.
+pub(crate) fn whole<T: TryFrom<u64> + Into<u64> + Copy>(text: &str, range: RangeInclusive<T>) -> Result<T, String> {
+    let (least, most): (u64, u64) = ((*range.start()).into(), (*range.end()).into());
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number)).and_then(|n| T::try_from(n).ok());
+    number.ok_or_else(|| match most {
+        u64::MAX => format!("expected a whole number, {least} or more"),
+        _ => format!("expected a whole number from {least} to {most}"),
+    })
+}

@@ -1,0 +1,36 @@
+//! What C names things by: allocators, streams, private pools.
+
+use seamalloc::PoolId;
+use std::ffi::c_void;
+
+/// An allocator: a number, not a pointer. It is never given twice, so that one that was destroyed is refused
+/// (`SEAM_STATUS_INVALID_HANDLE`). 0 is none.
+pub type AllocatorId = u64;
+
+/// A CUDA stream, `cudaStream_t` or `CUstream`. NULL and `cudaStreamLegacy` are the default stream.
+/// `cudaStreamPerThread` is refused: it is a different stream in each thread, and memory is reused in the order of one.
+/// Any other must be a live stream of the allocator's device, which nobody can check: alive until `seam_forget_stream`, or
+/// until the allocator is destroyed. On a simulated device every value is a stream.
+pub type Stream = *mut c_void;
+
+/// A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Pool {
+    /// PyTorch numbers the pools of graphs here.
+    pub first: u64,
+    /// And those of users here, as `seam_pool_create` does.
+    pub second: u64,
+}
+
+impl Pool {
+    pub(crate) fn id(self) -> PoolId {
+        PoolId(self.first, self.second)
+    }
+}
+
+impl From<PoolId> for Pool {
+    fn from(PoolId(first, second): PoolId) -> Self {
+        Self { first, second }
+    }
+}

@@ -1,0 +1,134 @@
+//! The observers of an allocator: its recorder's, and a callback of C's.
+//!
+//! Owns: that both get every event, since an allocator has one observer.
+
+use crate::boundary::{User, handle};
+use crate::fork::in_callback;
+use crate::ids::{Pool, Stream};
+use parking_lot::Mutex;
+use seamalloc::observer::{Action as What, Event as Happened, Observer};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// What happened. Names and meanings are those of PyTorch's memory snapshots.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub enum Action {
+    /// A block was handed out; bytes as requested.
+    Alloc = 0,
+    /// The program freed a block; bytes as requested.
+    FreeRequested = 1,
+    /// Every stream has finished with a freed block; bytes as requested.
+    FreeCompleted = 2,
+    /// A segment was taken from the driver.
+    SegmentAlloc = 3,
+    /// A segment was given back to the driver.
+    SegmentFree = 4,
+    /// Physical memory was mapped into a segment.
+    SegmentMap = 5,
+    /// Physical memory was unmapped from a segment and given back.
+    SegmentUnmap = 6,
+    /// A request could not be met. The address holds the device's free bytes.
+    Oom = 7,
+    /// Memory left a segment for another, of which the next `SEAM_ACTION_SEGMENT_JOINED` tell: a stitched block, which is a
+    /// segment of its own as long as it is live, took it or gave it back, or it serves other requests. To the driver
+    /// nothing changed; PyTorch's snapshots call it `segment_unmap`.
+    SegmentLeft = 8,
+    /// Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
+    SegmentJoined = 9,
+}
+
+impl From<What> for Action {
+    fn from(action: What) -> Self {
+        match action {
+            What::Alloc => Self::Alloc,
+            What::FreeRequested => Self::FreeRequested,
+            What::FreeCompleted => Self::FreeCompleted,
+            What::SegmentAlloc => Self::SegmentAlloc,
+            What::SegmentFree => Self::SegmentFree,
+            What::SegmentMap => Self::SegmentMap,
+            What::SegmentUnmap => Self::SegmentUnmap,
+            What::SegmentLeft => Self::SegmentLeft,
+            What::SegmentJoined => Self::SegmentJoined,
+            What::Oom => Self::Oom,
+        }
+    }
+}
+
+/// One thing that happened in an allocator.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// Of this struct, in the library: fields beyond it are not there.
+    pub size: usize,
+    /// What.
+    pub action: Action,
+    /// Where.
+    pub address: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// On which stream.
+    pub stream: Stream,
+    /// Of which private pool; both 0 of none.
+    pub pool: Pool,
+}
+
+/// Is told what happens. Called under the allocator's lock, by the thread whose call it is: it must be quick, call nothing
+/// of this library (`SEAM_STATUS_REENTRANT`), and return (no exception, no longjmp).
+pub type ObserverCallback = Option<unsafe extern "C" fn(event: *const Event, user: *mut c_void)>;
+
+/// A callback of C's and what it is called with.
+pub(crate) struct Callback {
+    pub(crate) function: unsafe extern "C" fn(event: *const Event, user: *mut c_void),
+    pub(crate) user: User,
+}
+
+/// The observers that there are.
+#[derive(Default)]
+pub(crate) struct Observers {
+    pub(crate) recorder: Option<Box<dyn Observer>>,
+    pub(crate) callback: Option<Callback>,
+}
+
+impl Observers {
+    fn is_empty(&self) -> bool {
+        self.recorder.is_none() && self.callback.is_none()
+    }
+}
+
+/// The observers, as an allocator's instance and its one observer share them.
+#[derive(Default)]
+pub(crate) struct SharedObservers(Mutex<Observers>);
+
+impl SharedObservers {
+    /// Changes the observers. Returns the one to set at the allocator: none where there are none.
+    pub(crate) fn change(self: &Arc<Self>, change: impl FnOnce(&mut Observers)) -> Option<Box<dyn Observer>> {
+        let mut observers = self.0.lock();
+        change(&mut observers);
+        (!observers.is_empty()).then(|| Box::new(Forwarder(Arc::clone(self))) as Box<dyn Observer>)
+    }
+}
+
+/// The allocator's observer: forwards each event to all.
+struct Forwarder(Arc<SharedObservers>);
+
+impl Observer for Forwarder {
+    fn event(&mut self, event: &Happened) {
+        let mut observers = self.0.0.lock();
+        if let Some(recorder) = &mut observers.recorder {
+            recorder.event(event);
+        }
+        if let Some(Callback { function, user }) = &observers.callback {
+            let event = Event {
+                size: size_of::<Event>(),
+                action: event.action.into(),
+                address: event.address,
+                bytes: event.size,
+                stream: handle(event.stream),
+                pool: event.pool.into(),
+            };
+            // SAFETY: the caller of `seam_observe` promised that it may be called like this until it is replaced.
+            in_callback(|| unsafe { function(&raw const event, user.get()) });
+        }
+    }
+}

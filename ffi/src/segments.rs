@@ -1,0 +1,94 @@
+//! What an allocator holds, segment by segment, for programs that show it.
+
+use crate::boundary::{User, call, handle};
+use crate::ids::{AllocatorId, Pool, Stream};
+use crate::registry::borrow;
+use crate::status::{Failure, Status};
+use seamalloc::snapshot::{BlockInfo, BlockState as State};
+use std::ffi::c_void;
+
+/// What a block is doing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub enum BlockState {
+    /// Free.
+    Inactive = 0,
+    /// Handed out.
+    ActiveAllocated = 1,
+    /// Freed by the program, still used by other streams.
+    ActivePendingFree = 2,
+}
+
+/// A block of a segment. Sizes are bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// First byte.
+    pub address: u64,
+    /// With rounding.
+    pub size: u64,
+    /// As requested; of a free block those of its last use, or 0.
+    pub requested: u64,
+    /// What it is doing.
+    pub state: BlockState,
+}
+
+/// A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
+/// of no other.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Of this struct, in the library: fields beyond it are not there.
+    pub size: usize,
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub total_size: u64,
+    /// The stream whose requests it serves; the default stream where memory goes from stream to stream.
+    pub stream: Stream,
+    /// The private pool that it serves; both 0 if it serves all.
+    pub pool: Pool,
+    /// Whether it serves requests of up to 1 MiB.
+    pub is_small: bool,
+    /// Whether it is mapped memory, not one `cudaMalloc`.
+    pub is_expandable: bool,
+}
+
+/// Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
+/// It must return (no exception, no longjmp).
+pub type SegmentVisitor =
+    Option<unsafe extern "C" fn(segment: *const Segment, blocks: *const Block, count: usize, user: *mut c_void)>;
+
+/// Shows what the allocator holds at this moment, the segments by address. The visitor is called without a lock of the
+/// library.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_visit_segments(allocator: AllocatorId, visitor: SegmentVisitor, user: *mut c_void) -> Status {
+    call(|| {
+        let visitor = visitor.ok_or_else(|| Failure::argument("visitor is NULL"))?;
+        let user = User::new(user);
+        for held in borrow(allocator)?.allocator.snapshot().segments {
+            let blocks: Vec<Block> = held.blocks.iter().map(block).collect();
+            let segment = Segment {
+                size: size_of::<Segment>(),
+                address: held.address,
+                total_size: held.total_size,
+                stream: handle(held.stream),
+                pool: held.pool.into(),
+                is_small: held.small,
+                is_expandable: held.expandable,
+            };
+            // SAFETY: the caller promised that it may be called like this.
+            unsafe { visitor(&raw const segment, blocks.as_ptr(), blocks.len(), user.get()) };
+        }
+        Ok(())
+    })
+}
+
+fn block(info: &BlockInfo) -> Block {
+    let state = match info.state {
+        State::Inactive => BlockState::Inactive,
+        State::ActiveAllocated => BlockState::ActiveAllocated,
+        State::ActivePendingFree => BlockState::ActivePendingFree,
+    };
+    Block { address: info.address, size: info.size, requested: info.requested_size, state }
+}

@@ -1,0 +1,303 @@
+//! Allocation: the one path of every request, to a public pool or a private one.
+//!
+//! Owns: the order of steps in an allocation. A hit is `Heap::fit` and `Heap::hand_out`. A miss tries, until it finds a
+//! block: memory that other streams have passed, the strategy by cheap means, the program's callbacks, and the strategy
+//! by all means.
+
+use super::callbacks::Calls;
+use super::core::{Allocator, Core};
+use crate::backing::{Miss, map_home, reclaim_private_pools};
+use crate::config::rounding::{MAX_REQUEST, round_size};
+use crate::error::{Error, Result};
+use crate::heap::{FitRules, Request, ViewUsage};
+use crate::ids::{BlockId, PoolId, StreamId};
+use crate::span::Span;
+use crate::strategy::{Means, Rules, serve_own_segments};
+use parking_lot::MutexGuard;
+
+/// A request as the program makes it.
+#[derive(Clone, Copy)]
+struct Order {
+    /// In bytes, not 0.
+    size: u64,
+    stream: StreamId,
+    /// The private pool that it names.
+    owner: Option<PoolId>,
+}
+
+/// A request for a pool, and its details if the pool is private.
+#[derive(Clone, Copy)]
+pub(super) struct Prepared {
+    pub(super) request: Request,
+    private: Option<Private>,
+}
+
+#[derive(Clone, Copy)]
+struct Private {
+    owner: PoolId,
+    /// Whether a stream capture takes the block.
+    captured: bool,
+    /// If the pool has segments of its own: whether these stay unsplit.
+    unsplit: Option<bool>,
+}
+
+/// The result of a miss: a block, or how much views would have taken with one that the bounds forbade.
+type Found = std::result::Result<BlockId, Option<ViewUsage>>;
+
+impl Allocator {
+    /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512. For 0 bytes it is
+    /// address 0, which [`Allocator::free`] ignores.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with a report, after everything that could be was given back; [`Error::RequestTooLarge`];
+    /// [`Error::Driver`] if a driver call failed for another reason; [`Error::Source`] if the request was routed to a
+    /// private pool whose source failed. Nothing has changed for live allocations.
+    pub fn allocate(&self, size: u64, stream: StreamId) -> Result<u64> {
+        if size == 0 {
+            return Ok(0);
+        }
+        let size = bounded(size)?;
+        let guard = &mut self.core.lock();
+        let core = &mut **guard;
+        if core.has_pre_work
+            && let Some(owner) = core.poll_before_request(stream)?
+        {
+            return self.serve_private(guard, &Order { size, stream, owner: Some(owner) }, owner);
+        }
+        let request = core.public_request(size, stream)?;
+        let id = core.heap.fit(&request, &core.rules.fit);
+        if id.is_none() {
+            return self.miss(guard, &Order { size, stream, owner: None }, Prepared { request, private: None });
+        }
+        if core.heap.is_bare(id, request.size) {
+            core.map_bare(id, &request)?;
+        }
+        let address = core.heap.hand_out(id, &request, &core.rules.fit)?;
+        core.checked()?;
+        Ok(address)
+    }
+
+    /// Does the same as [`Self::allocate`], from a private pool, whatever is routed where.
+    ///
+    /// # Errors
+    /// Those of [`Self::allocate`]; [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
+    /// failed.
+    pub fn allocate_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
+        let guard = &mut self.core.lock();
+        let core = &mut **guard;
+        core.heap.private_mut().used(pool)?;
+        if size == 0 {
+            return Ok(0);
+        }
+        let size = bounded(size)?;
+        core.poll()?;
+        self.serve_private(guard, &Order { size, stream, owner: Some(pool) }, pool)
+    }
+
+    /// Does the same as [`Self::allocate_in`], from free memory that the pool holds in one range. Returns `None` if
+    /// there is no such range. No new memory is taken, and nothing is waited for.
+    ///
+    /// # Errors
+    /// Those of [`Self::allocate_in`], except [`Error::OutOfMemory`].
+    pub fn allocate_held_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
+        let core = &mut *self.core.lock();
+        core.heap.private_mut().used(pool)?;
+        if size == 0 {
+            return Ok(Some(0));
+        }
+        let size = bounded(size)?;
+        core.poll()?;
+        let prepared = core.private_request(&Order { size, stream, owner: Some(pool) }, pool)?;
+        let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
+        let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
+        core.make_usable(id, &prepared.request)?;
+        core.hand_out(id, &prepared).map(Some)
+    }
+
+    /// Serves a request of a private pool. It differs from any other in what it may take, and in what is noted of it.
+    fn serve_private(&self, guard: &mut MutexGuard<'_, Core>, order: &Order, owner: PoolId) -> Result<u64> {
+        let prepared = guard.private_request(order, owner)?;
+        let Some(id) = guard.fit(&prepared).some() else { return self.miss(guard, order, prepared) };
+        guard.make_usable(id, &prepared.request)?;
+        guard.hand_out(id, &prepared)
+    }
+
+    /// Serves a request that no free block fits: by the strategy, then by callbacks, then by the last resort.
+    #[cold]
+    fn miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, mut prepared: Prepared) -> Result<u64> {
+        if let Some(id) = core.fit_after_poll(&prepared)? {
+            return core.hand_out(id, &prepared);
+        }
+        let found = match self.callbacks.begin() {
+            None => core.ask_strategy(&prepared, Means::All)?,
+            Some(calls) => {
+                let found = core.ask_strategy(&prepared, Means::Cheap)?;
+                if found.is_ok() { found } else { Self::call_back(core, order, &mut prepared, calls)? }
+            }
+        };
+        match found {
+            Ok(id) => core.hand_out(id, &prepared),
+            Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
+        }
+    }
+
+    /// Asks the program for memory, and tries again after each callback that freed something; by all means in the end.
+    fn call_back(
+        core: &mut MutexGuard<'_, Core>,
+        order: &Order,
+        prepared: &mut Prepared,
+        mut calls: Calls<'_>,
+    ) -> Result<Found> {
+        let pressure = core.pressure(&prepared.request);
+        while let Some(freed) = MutexGuard::unlocked(core, || calls.next(&pressure)) {
+            if freed && let (again, Ok(id)) = core.retry(order, Means::Cheap)? {
+                *prepared = again;
+                return Ok(Ok(id));
+            }
+        }
+        // Other threads may have taken the lock meanwhile.
+        let (again, found) = core.retry(order, Means::All)?;
+        *prepared = again;
+        Ok(found)
+    }
+}
+
+impl Core {
+    /// Frees blocks that other streams have passed, before a request, while frees wait or requests are routed. Returns
+    /// the private pool to which the request is routed, if any.
+    #[cold]
+    fn poll_before_request(&mut self, stream: StreamId) -> Result<Option<PoolId>> {
+        let route = self.heap.private().route_of(stream);
+        if route.is_some() || self.poll_due() {
+            self.poll()?;
+        }
+        self.has_pre_work = self.poll_due() || self.heap.private().routes() > 0;
+        Ok(route)
+    }
+
+    /// Makes a request: rounded, and of the pool of its stream.
+    #[inline(always)]
+    fn public_request(&mut self, requested: u64, stream: StreamId) -> Result<Request> {
+        let size = round_size(requested, &self.config.roundup_power2_divisions);
+        let (pool, class) = match self.heap.pool_for(stream, size) {
+            Some(known) => known,
+            None => self.register_stream(stream, size)?,
+        };
+        Ok(Request { size, requested, pool, class })
+    }
+
+    /// Makes a request of an order for a private pool, which has pools of its own for the stream.
+    fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
+        let size = round_size(order.size, &self.config.roundup_power2_divisions);
+        let stream = self.driver.canonical_stream(order.stream)?;
+        // The default stream cannot be captured, and the query may be refused while another stream is.
+        let may_be = self.capturing() && stream != StreamId::DEFAULT;
+        let captured = may_be && self.driver.is_capturing(stream)?;
+        let (pool, class) = self.heap.private_pool(owner, stream, size, captured);
+        let unsplit = self.heap.private().segments(owner).map(|own| own.are_unsplit());
+        let request = Request { size, requested: order.size, pool, class };
+        Ok(Prepared { request, private: Some(Private { owner, captured, unsplit }) })
+    }
+
+    /// Takes the free block that serves a request best, or none.
+    fn fit(&mut self, prepared: &Prepared) -> BlockId {
+        let rules = fit_rules(&self.rules, &self.own_rules, prepared);
+        self.heap.fit(&prepared.request, rules)
+    }
+
+    /// Hands out a block that is in no index. Returns its address.
+    fn hand_out(&mut self, id: BlockId, prepared: &Prepared) -> Result<u64> {
+        let rules = fit_rules(&self.rules, &self.own_rules, prepared);
+        let address = self.heap.hand_out(id, &prepared.request, rules)?;
+        if let Some(Private { owner, captured, .. }) = prepared.private {
+            self.heap.handed_out_privately(id, owner, captured);
+        }
+        self.checked()?;
+        Ok(address)
+    }
+
+    /// Makes sure that a free block has memory at its addresses.
+    fn make_usable(&mut self, id: BlockId, request: &Request) -> Result<()> {
+        if self.heap.is_bare(id, request.size) { self.map_bare(id, request) } else { Ok(()) }
+    }
+
+    /// Maps the memory of a block at home that a hit has found bare.
+    #[cold]
+    fn map_bare(&mut self, id: BlockId, request: &Request) -> Result<()> {
+        let span = Span::new(self.heap.block(id).address, request.size);
+        let mapped = self.timed(|_, context| map_home(context, span));
+        mapped.map_err(|error| {
+            self.heap.insert_free(id);
+            if error.is_out_of_memory() { self.out_of_memory(request, None) } else { error.into() }
+        })
+    }
+
+    /// Frees blocks that other streams have passed, if this was not done before the request. Returns the block that
+    /// fits then.
+    fn fit_after_poll(&mut self, prepared: &Prepared) -> Result<Option<BlockId>> {
+        // For a private pool, this was done before the request.
+        if prepared.private.is_some() || self.rules.polls_first || self.streams.recorded.waiting() == 0 {
+            return Ok(None);
+        }
+        self.poll()?;
+        let Some(id) = self.fit(prepared).some() else { return Ok(None) };
+        self.make_usable(id, &prepared.request)?;
+        Ok(Some(id))
+    }
+
+    /// Tries the request again from the start, because its pool may have changed meanwhile.
+    fn retry(&mut self, order: &Order, means: Means) -> Result<(Prepared, Found)> {
+        self.poll()?;
+        let prepared = match order.owner {
+            None => Prepared { request: self.public_request(order.size, order.stream)?, private: None },
+            Some(owner) => {
+                self.heap.private().exists(owner)?;
+                self.private_request(order, owner)?
+            }
+        };
+        let found = match self.fit(&prepared).some() {
+            None => self.ask_strategy(&prepared, means)?,
+            Some(id) => {
+                self.make_usable(id, &prepared.request)?;
+                Ok(id)
+            }
+        };
+        Ok((prepared, found))
+    }
+
+    /// Returns the block that the strategy finds, or the reason why there is too little memory.
+    fn ask_strategy(&mut self, prepared: &Prepared, means: Means) -> Result<Found> {
+        let request = &prepared.request;
+        let found = self.timed(|strategy, context| {
+            if context.heap.is_segmented(request.pool) {
+                return serve_own_segments(strategy, context, request, means);
+            }
+            match strategy.serve(context, request, Means::Cheap) {
+                Err(Miss::OutOfMemory { .. }) if means == Means::All => {
+                    reclaim_private_pools(context).map_err(Miss::Failed)?;
+                    strategy.serve(context, request, Means::All)
+                }
+                found => found,
+            }
+        });
+        match found {
+            Ok(id) => Ok(Ok(id)),
+            Err(Miss::OutOfMemory { refused }) => Ok(Err(refused)),
+            Err(Miss::Failed(error)) => Err(error),
+        }
+    }
+}
+
+/// Returns the rules by which a request finds its block.
+#[inline]
+fn fit_rules<'a>(rules: &'a Rules, own: &'a [FitRules; 2], prepared: &Prepared) -> &'a FitRules {
+    match prepared.private.and_then(|private| private.unsplit) {
+        None => &rules.fit,
+        Some(unsplit) => &own[usize::from(unsplit)],
+    }
+}
+
+/// Refuses a size that no device has.
+fn bounded(size: u64) -> Result<u64> {
+    if size > MAX_REQUEST { Err(Error::RequestTooLarge { size }) } else { Ok(size) }
+}

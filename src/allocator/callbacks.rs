@@ -1,0 +1,119 @@
+//! The callbacks that ask programs to free memory.
+//!
+//! Owns: the order of the calls, and the removal of a callback that panics. Callbacks are called outside of the
+//! allocator's lock, which this file does not know.
+
+use crate::report::pressure::MemoryPressure;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+/// Identifies a callback, to remove it later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallbackId(u64);
+
+impl CallbackId {
+    /// Returns its number, for users that can store only numbers.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the callback with this number, if its allocator has one.
+    #[must_use]
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+type Callback = Arc<dyn Fn(&MemoryPressure) -> bool + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    callbacks: Vec<(CallbackId, Callback)>,
+    next: u64,
+    /// The threads that are calling callbacks at this moment.
+    calling: Vec<ThreadId>,
+}
+
+/// The callbacks of one allocator.
+#[derive(Default)]
+pub(crate) struct Callbacks(Mutex<State>);
+
+impl Callbacks {
+    pub(crate) fn add(&self, callback: Callback) -> CallbackId {
+        let mut state = self.0.lock();
+        let id = CallbackId(state.next);
+        state.next += 1;
+        state.callbacks.push((id, callback));
+        id
+    }
+
+    /// Removes a callback. Returns whether it existed.
+    pub(crate) fn remove(&self, id: CallbackId) -> bool {
+        let mut state = self.0.lock();
+        let at = state.callbacks.iter().position(|(of, _)| *of == id);
+        let removed = at.map(|at| state.callbacks.remove(at));
+        // The callback belongs to the program, and dropping what it owns may call anything.
+        drop(state);
+        removed.is_some()
+    }
+
+    /// Returns the callbacks for a request of this thread, in the order in which they were added. Returns none for a
+    /// request that a callback makes, which would recurse without end.
+    pub(crate) fn begin(&self) -> Option<Calls<'_>> {
+        let mut state = self.0.lock();
+        let thread = std::thread::current().id();
+        if state.callbacks.is_empty() || state.calling.contains(&thread) {
+            return None;
+        }
+        state.calling.push(thread);
+        Some(Calls { of: self, thread, left: state.callbacks.iter().map(|(id, _)| *id).collect() })
+    }
+
+    fn get(&self, id: CallbackId) -> Option<Callback> {
+        let state = self.0.lock();
+        state.callbacks.iter().find(|(of, _)| *of == id).map(|(_, callback)| Arc::clone(callback))
+    }
+}
+
+/// A thread that calls callbacks. It owns none of them, so it may be dropped under any lock.
+pub(crate) struct Calls<'a> {
+    of: &'a Callbacks,
+    thread: ThreadId,
+    left: VecDeque<CallbackId>,
+}
+
+impl Calls<'_> {
+    /// Calls the next callback that was not removed meanwhile, and removes it if it panics. Returns whether it freed
+    /// anything, or `None` after the last one.
+    pub(crate) fn next(&mut self, pressure: &MemoryPressure) -> Option<bool> {
+        let (id, callback) = loop {
+            let id = self.left.pop_front()?;
+            if let Some(callback) = self.of.get(id) {
+                break (id, callback);
+            }
+        };
+        let freed = catch_unwind(AssertUnwindSafe(|| callback(pressure)));
+        Some(freed.unwrap_or_else(|panic| {
+            tracing::error!("a callback for memory pressure panicked; it is not called any more");
+            drop(catch_unwind(AssertUnwindSafe(|| {
+                self.of.remove(id);
+                drop((panic, callback));
+            })));
+            // It may have freed memory before the panic.
+            true
+        }))
+    }
+}
+
+impl Drop for Calls<'_> {
+    fn drop(&mut self) {
+        let mut state = self.of.0.lock();
+        if let Some(at) = state.calling.iter().position(|thread| *thread == self.thread) {
+            state.calling.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The allocator and the state behind its lock.
+//!
+//! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
+//! an error.
+
+use super::callbacks::Callbacks;
+use super::opened::Opened;
+use crate::backing::{PendingRollback, StrategyContext};
+use crate::config::{Config, Limits, StrategyKind, StreamSharing};
+use crate::diagnose::ReportInput;
+use crate::driver::{Driver, StreamId};
+use crate::error::{Error, Result};
+use crate::heap::{FitRules, GRANULE, Heap, HeapRules, Request, ViewUsage};
+use crate::report::observer::Action;
+use crate::span::Span;
+use crate::strategy::{self, Rules, Strategy, rules_of_own_segments};
+use crate::streams::{LowWaterMark, Streams};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A caching allocator for the memory of one device.
+///
+/// Addresses are those of the device (`CUdeviceptr`). Memory freed on a stream is handed out again on that stream in
+/// stream order, without waiting for the GPU. If other streams use a block, name them with
+/// [`Allocator::record_stream`].
+///
+/// ```
+/// use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+/// use std::sync::Arc;
+///
+/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);
+/// let allocator = Allocator::new(gpu, Config::default())?;
+/// let address = allocator.allocate(10 << 20, StreamId::DEFAULT)?;
+/// allocator.free(address)?;
+/// assert_eq!(allocator.stats().reserved_bytes.all.current, 10 << 20);
+/// allocator.empty_cache()?;
+/// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Allocator {
+    pub(super) core: Mutex<Core>,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) callbacks: Callbacks,
+}
+
+/// The state that the lock guards.
+pub(super) struct Core {
+    pub(super) heap: Heap,
+    pub(super) streams: Streams,
+    pub(super) rollback: PendingRollback,
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) config: Config,
+    pub(super) rules: Rules,
+    /// The rules of requests to private pools with segments of their own: for split segments, and for unsplit ones.
+    pub(super) own_rules: [FitRules; 2],
+    pub(super) limits: Limits,
+    pub(super) low_water: LowWaterMark,
+    /// Whether a request must look at more than free blocks: frees that wait for other streams, or routes to private
+    /// pools. It is one flag, for the hot path; it may stay set for one request too many.
+    pub(super) has_pre_work: bool,
+    pub(super) strategy: Box<dyn Strategy>,
+    pub(super) opened: Opened,
+    /// Devices that may use the memory.
+    pub(super) peers: Vec<u32>,
+}
+
+impl Allocator {
+    /// Makes an allocator that holds no memory. Makes no driver call.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options outside of their range; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
+    /// the device cannot do what the strategy needs.
+    pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
+        let config = without_full_fraction(config.validated()?);
+        let kind = config.strategy;
+        let properties = driver.properties();
+        if kind.needs_virtual_memory() && !properties.virtual_memory {
+            return Err(Error::NoVirtualMemory { strategy: kind.name(), device: properties.name.clone() });
+        }
+        if kind.needs_virtual_memory() && !GRANULE.is_multiple_of(properties.granularity) {
+            let (device, granularity) = (properties.name.clone(), properties.granularity);
+            return Err(Error::Granularity { device, granularity });
+        }
+        let heap = Heap::new(HeapRules {
+            oversize_from: config.max_split_size.unwrap_or(u64::MAX),
+            adopts_idle: config.sharing != StreamSharing::Completed,
+            home_is_shared: config.strategy == StrategyKind::Stitch,
+        });
+        let strategy = strategy::new(kind);
+        let core = Core {
+            heap,
+            streams: Streams::default(),
+            rollback: PendingRollback::default(),
+            driver: Arc::clone(&driver),
+            rules: strategy.rules(&config),
+            own_rules: own_rules(&config),
+            limits: Limits::new(&config, properties.total_memory),
+            config,
+            low_water: LowWaterMark::default(),
+            has_pre_work: false,
+            strategy,
+            opened: Opened::default(),
+            peers: Vec::new(),
+        };
+        Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
+    }
+
+    /// Returns the device on which it allocates.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// Returns the options in force.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.core.lock().config.clone()
+    }
+}
+
+impl Core {
+    /// Runs a step that calls the driver, and counts its time as a stall.
+    pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> T) -> T {
+        let before = self.driver.busy_ns();
+        let mut context = StrategyContext {
+            heap: &mut self.heap,
+            streams: &mut self.streams,
+            rollback: &mut self.rollback,
+            driver: &*self.driver,
+            config: &self.config,
+            limits: self.limits,
+        };
+        let result = step(&mut *self.strategy, &mut context);
+        self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
+        result
+    }
+
+    /// Returns whether a stream capture may be under way.
+    pub(super) fn capturing(&self) -> bool {
+        self.heap.private().capturing()
+    }
+
+    /// Changes the options, and everything derived from them.
+    pub(super) fn set_config(&mut self, config: Config) {
+        self.config = without_full_fraction(config);
+        self.limits = Limits::new(&self.config, self.driver.properties().total_memory);
+        self.rules = self.strategy.rules(&self.config);
+        self.own_rules = own_rules(&self.config);
+    }
+
+    /// Frees blocks that other streams have passed, unless a capture forbids the queries.
+    pub(super) fn poll(&mut self) -> Result<()> {
+        if self.streams.recorded.waiting() == 0 || self.capturing() {
+            return Ok(());
+        }
+        Ok(self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver))?)
+    }
+
+    /// Returns whether the next request should query the events of other streams, even if it is a hit.
+    pub(super) fn poll_due(&self) -> bool {
+        let recorded = &self.streams.recorded;
+        recorded.is_due() || (self.rules.polls_first && recorded.waiting() > 0)
+    }
+
+    /// Returns the error for a request that was refused, with its report.
+    #[cold]
+    pub(super) fn out_of_memory(&mut self, request: &Request, refused: Option<ViewUsage>) -> Error {
+        self.heap.counters_mut().num_ooms += 1;
+        let device = self.driver.memory_info().ok();
+        let free = device.map_or(0, |info| info.free);
+        self.heap.notify(Action::Oom, Span::new(free, request.size), request.pool);
+        let input = ReportInput {
+            heap: &self.heap,
+            strategy: &*self.strategy,
+            config: &self.config,
+            limits: self.limits,
+            properties: self.driver.properties(),
+            device,
+            request,
+            refused,
+        };
+        let report = input.report();
+        tracing::warn!(%report, "out of memory");
+        Error::OutOfMemory(Box::new(report))
+    }
+
+    pub(super) fn check(&self) -> std::result::Result<(), String> {
+        self.heap.check()?;
+        self.strategy.check(&self.heap)
+    }
+
+    /// Checks every rule after an operation, with the feature `paranoid` and in this crate's own tests.
+    #[inline]
+    pub(super) fn checked(&self) -> Result<()> {
+        if cfg!(any(feature = "paranoid", test))
+            && let Err(broken) = self.check()
+        {
+            tracing::error!(%broken, "an invariant is broken");
+            return Err(Error::Internal("an invariant is broken; the log says which"));
+        }
+        Ok(())
+    }
+
+    /// Returns whether a block belongs to this stream. The handle of an ended stream belongs to another stream.
+    #[inline]
+    pub(super) fn is_own_stream(&self, id: crate::ids::BlockId, stream: StreamId) -> bool {
+        let of = self.heap.pool(self.heap.block(id).pool.large());
+        of.stream == stream && !of.ended
+    }
+}
+
+fn own_rules(config: &Config) -> [FitRules; 2] {
+    [false, true].map(|unsplit| rules_of_own_segments(config, unsplit))
+}
+
+/// Returns the options without a fraction of 1, which is no limit: as in PyTorch, nothing is then counted against the
+/// device's size, and no garbage is collected.
+fn without_full_fraction(config: Config) -> Config {
+    Config { memory_fraction: config.memory_fraction.filter(|fraction| *fraction < 1.0), ..config }
+}

@@ -1,0 +1,188 @@
+//! Frees: a block becomes free at once, or when other streams have passed.
+//!
+//! Owns: the order of steps in a free.
+
+use super::core::{Allocator, Core};
+use crate::error::Result;
+use crate::heap::Block;
+use crate::ids::{BlockId, PoolIndex, StreamId};
+use crate::strategy::FreeUsedBy;
+
+/// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
+/// bytes. An event costs a quarter of a microsecond.
+const EPOCHS: u64 = 16;
+const LONG_EPOCH: u64 = 32 << 20;
+
+impl Allocator {
+    /// Frees an allocation. Its memory serves later requests of its stream at once; if other streams were named with
+    /// [`Allocator::record_stream`], once they have passed this point.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live.
+    pub fn free(&self, address: u64) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        self.core.lock().free(address)
+    }
+
+    /// Does the same as [`Self::free`], for a program that names the stream of the last use, as CUDA's stream-ordered
+    /// frees do. If that is not the stream of the allocation, its memory waits for both.
+    ///
+    /// # Errors
+    /// Those of [`Self::free`].
+    pub fn free_on(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.core.lock();
+        let stream = core.driver.canonical_stream(stream)?;
+        let id = core.heap.take_live(address)?;
+        core.streams.recorded.record_use(&mut core.heap, id, stream);
+        core.free_block(id)
+    }
+
+    /// Does the same as [`Self::free`], for a program with a current stream, such as PyTorch: work on that stream may
+    /// use the allocation, even if [`Self::record_stream`] did not name it. As in PyTorch, the memory serves its own
+    /// stream at once. Other streams, and the driver, get it once `stream` has passed all its work so far, too.
+    ///
+    /// PyTorch's own allocator never passes memory from one stream to another. So its programs may free a tensor under
+    /// the stream that used it, and are correct as long as the tensor's own stream makes no request meanwhile.
+    ///
+    /// With the strategy `expandable`, and during a stream capture, when no event can be recorded, the memory waits for
+    /// both streams, as with [`Self::free_on`].
+    ///
+    /// # Errors
+    /// Those of [`Self::free`].
+    pub fn free_under(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.core.lock();
+        let id = core.heap.take_live(address)?;
+        if !core.is_own_stream(id, stream)
+            && let Err(error) = core.note_used_by(id, stream)
+        {
+            core.heap.keep_live(id);
+            return Err(error);
+        }
+        core.free_block(id)
+    }
+}
+
+impl Core {
+    #[inline]
+    pub(super) fn free(&mut self, address: u64) -> Result<()> {
+        let id = self.heap.take_live(address)?;
+        self.free_block(id)
+    }
+
+    /// Frees a block that was taken out of the table of live allocations.
+    #[inline]
+    fn free_block(&mut self, id: BlockId) -> Result<()> {
+        let Block { size, pool, has_uses, .. } = *self.heap.block(id);
+        if has_uses {
+            self.free_used(id)?;
+        } else {
+            self.heap.free_requested(id);
+            self.heap.free_completed(id);
+        }
+        if self.low_water.is_reached(size, &self.heap) {
+            self.consolidate();
+        }
+        if self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / EPOCHS) {
+            self.epoch_full(pool.large());
+        }
+        self.checked()
+    }
+
+    /// Frees a block that other streams use, or that belongs to a private pool.
+    fn free_used(&mut self, id: BlockId) -> Result<()> {
+        let in_use = self.streams.recorded.has_uses(id);
+        if in_use && !self.capturing() {
+            let before = self.driver.busy_ns();
+            let pending = self.streams.recorded.record_events(&*self.driver, id);
+            let pending = pending.inspect_err(|_| self.heap.keep_live(id))?;
+            self.heap.freed_privately(id);
+            self.heap.free_requested(id);
+            self.streams.recorded.defer(&mut self.heap, pending);
+            self.has_pre_work |= self.poll_due();
+            self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
+            return Ok(());
+        }
+        self.heap.freed_privately(id);
+        self.heap.free_requested(id);
+        if in_use {
+            self.streams.recorded.hold(&mut self.heap, id);
+            self.has_pre_work = true;
+        } else {
+            self.heap.set_has_uses(id, false);
+            self.heap.free_completed(id);
+        }
+        Ok(())
+    }
+
+    /// Ends the epoch of a large pool's stream, because much was freed in it.
+    #[cold]
+    fn epoch_full(&mut self, large: PoolIndex) {
+        self.heap.reset_freed(large);
+        if !self.rules.passes_memory_on {
+            return;
+        }
+        let ended = self.timed(|_, context| {
+            let (streams, mut on) = context.on_streams();
+            streams.epochs.end(&mut on, large)
+        });
+        if let Err(error) = ended {
+            tracing::warn!(%error, "an epoch could not be ended");
+        }
+    }
+
+    /// Gathers passed memory at the low-water mark, so that ranges freed on different streams can merge.
+    #[cold]
+    fn consolidate(&mut self) {
+        if !self.rules.passes_memory_on {
+            return;
+        }
+        let gathered = self.timed(|_, context| {
+            let (streams, mut on) = context.on_streams();
+            streams.epochs.gather_all(&mut on)
+        });
+        // The block is free, whether this succeeds or not.
+        if let Err(error) = gathered {
+            tracing::warn!(%error, "freed memory could not be gathered");
+        }
+    }
+
+    /// Notes that a block, taken out of the table of live allocations, is freed while `stream` is current. That may be
+    /// another stream than its own, or the same under another name.
+    #[cold]
+    fn note_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
+        let stream = self.driver.canonical_stream(stream)?;
+        if self.is_own_stream(id, stream) {
+            return Ok(());
+        }
+        let large = self.heap.block(id).pool.large();
+        // A block that waits for other streams already, or whose own stream has ended, waits for this stream too.
+        let mut waits = self.heap.pool(large).ended || self.streams.recorded.has_uses(id);
+        if !waits && self.heap.is_private(large) {
+            // Memory of a private pool serves no one else before the pool ends.
+            let owner = self.heap.owner_of(large);
+            self.heap.private_mut().set_used_by_others(owner);
+        } else if !waits {
+            waits = match self.rules.free_used_by {
+                FreeUsedBy::DeviceWaits => false,
+                FreeUsedBy::RecordStream => true,
+                FreeUsedBy::Epoch => !self.timed(|_, context| {
+                    let (streams, on) = context.on_streams();
+                    streams.epochs.free_used_by(&on, large, stream)
+                })?,
+            };
+        }
+        if waits {
+            self.streams.recorded.record_use(&mut self.heap, id, stream);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! The allocator: one device, one lock, any number of threads and streams.
+//!
+//! Owns: the public API. A hit involves only `allocate.rs` or `free.rs` and the heap; a miss goes to the strategy.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | core | the state behind the lock, and how a step that calls the driver is run |
+//! | allocate, free | the operations that programs make all the time, for public and private pools alike |
+//! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
+//! | pressure, callbacks | programs are asked for memory before a request is refused |
+//! | streams | `record_stream`, `forget_stream` |
+//! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
+//! | report | statistics, snapshots, observers |
+//! | peers, shared_memory | other devices, other processes |
+
+mod allocate;
+mod callbacks;
+mod checkpoint;
+mod core;
+mod free;
+#[cfg(test)]
+mod old_drivers;
+mod opened;
+mod own_segments;
+mod peers;
+mod pressure;
+mod private_pool;
+mod release;
+mod report;
+mod shared_memory;
+mod streams;
+
+pub use self::core::Allocator;
+pub use callbacks::CallbackId;

@@ -1,0 +1,101 @@
+//! Memory of other processes that is open in this one.
+//!
+//! Owns: the opened ranges, and the calls that map them and give them back. This memory is not the allocator's: it is
+//! not counted as reserved or allocated, and no request is served from it.
+
+use crate::driver::{Driver, DriverResult, Exported};
+use crate::ids::Handle;
+use crate::ipc::SharedChunk;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// The opened ranges, and those that could not be closed yet.
+#[derive(Default)]
+pub(super) struct Opened {
+    /// By address. Plain memory that is opened again gets the same address from CUDA, which counts the openings.
+    pub(super) ranges: BTreeMap<u64, Vec<OpenedRange>>,
+    /// Ranges that the program has closed, but that stay open because of a capture or a failed call.
+    pub(super) closing: Vec<OpenedRange>,
+}
+
+impl Opened {
+    pub(super) fn add(&mut self, range: OpenedRange) -> u64 {
+        let address = range.address;
+        self.ranges.entry(address).or_default().push(range);
+        address
+    }
+
+    /// Takes one opening of the range at this address out of the table.
+    pub(super) fn take(&mut self, address: u64) -> Option<OpenedRange> {
+        let Entry::Occupied(mut entry) = self.ranges.entry(address) else { return None };
+        let range = entry.get_mut().pop();
+        if entry.get().is_empty() {
+            entry.remove();
+        }
+        range
+    }
+
+    /// Undoes an opening that failed halfway. Nothing has used its memory.
+    pub(super) fn undo(&mut self, mut range: OpenedRange, driver: &dyn Driver) {
+        if let Err(error) = range.undo(driver) {
+            tracing::error!(%error, address = range.address, "shared memory that could not be opened is left for later");
+            self.closing.push(range);
+        }
+    }
+}
+
+/// An address range with memory of another process.
+#[derive(Default)]
+pub(super) struct OpenedRange {
+    pub(super) address: u64,
+    /// Bytes of addresses; 0 after they were given back, and for plain memory.
+    reserved: u64,
+    /// Bytes from the address on that are mapped.
+    mapped: u64,
+    handles: Vec<Handle>,
+    /// Whether this is plain memory that is open.
+    pub(super) plain: bool,
+}
+
+impl OpenedRange {
+    /// Maps every chunk, one behind the other. After a failed call, [`Self::undo`] undoes what was done.
+    pub(super) fn map(
+        &mut self,
+        driver: &dyn Driver,
+        exported: &[Exported],
+        chunks: &[SharedChunk],
+    ) -> DriverResult<()> {
+        for (memory, chunk) in exported.iter().zip(chunks) {
+            self.handles.push(driver.import(memory, chunk.size)?);
+        }
+        let size = chunks.iter().map(|chunk| chunk.size).sum();
+        self.address = driver.reserve(size, 0)?;
+        self.reserved = size;
+        for (handle, chunk) in self.handles.iter().zip(chunks) {
+            driver.map(self.address + self.mapped, chunk.size, 0, *handle)?;
+            self.mapped += chunk.size;
+        }
+        driver.set_access(self.address, size)
+    }
+
+    /// Undoes what was done so far. A failed call leaves the rest for another attempt.
+    pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        if self.plain {
+            driver.ipc_close(self.address)?;
+            self.plain = false;
+        }
+        if self.mapped > 0 {
+            driver.unmap(self.address, self.mapped)?;
+            self.mapped = 0;
+        }
+        while let Some(handle) = self.handles.last() {
+            driver.release(*handle)?;
+            self.handles.pop();
+        }
+        if self.reserved > 0 {
+            driver.address_free(self.address, self.reserved)?;
+            self.reserved = 0;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! Asks programs to free memory before a request is refused.
+
+use super::callbacks::CallbackId;
+use super::core::{Allocator, Core};
+use crate::heap::Request;
+use crate::report::pressure::MemoryPressure;
+use std::sync::Arc;
+
+impl Allocator {
+    /// Registers `callback` for requests that find too little memory. It is called before the CPU waits for the GPU and
+    /// cached memory is given back: it may free memory that the program can do without. Callbacks are called in the
+    /// order in which they were added. After each one that returns `true` (it freed something) the request is tried
+    /// again, and the next is called only if that failed. In PyTorch these are the `FreeMemoryCallback`s of
+    /// `FreeCudaMemoryCallbacksRegistry`.
+    ///
+    /// It is called by the thread that makes the request, without any lock of the allocator: it may call every method
+    /// of the allocator. A request that it makes itself is refused without callbacks if memory is short. Several
+    /// threads may call it at once, and it may still be running on another thread when it is removed. If it panics it
+    /// is removed, and the request goes on. It should hold the allocator by [`std::sync::Weak`], because an allocator
+    /// that it owned would never be dropped.
+    ///
+    /// ```
+    /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+    /// # use std::sync::{Arc, Mutex};
+    /// # let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);
+    /// let allocator = Arc::new(Allocator::new(gpu, Config::default())?);
+    /// let cache = Mutex::new(vec![allocator.allocate(600 << 20, StreamId::DEFAULT)?]);
+    /// let weak = Arc::downgrade(&allocator);
+    /// allocator.on_memory_pressure(move |_| {
+    ///     let Some(allocator) = weak.upgrade() else { return false };
+    ///     let entry = cache.lock().ok().and_then(|mut cache| cache.pop());
+    ///     entry.is_some_and(|address| allocator.free(address).is_ok())
+    /// });
+    /// allocator.allocate(700 << 20, StreamId::DEFAULT)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_memory_pressure(&self, callback: impl Fn(&MemoryPressure) -> bool + Send + Sync + 'static) -> CallbackId {
+        self.callbacks.add(Arc::new(callback))
+    }
+
+    /// Removes a callback. Returns `false` if it was removed already, or panicked.
+    pub fn remove_memory_callback(&self, callback: CallbackId) -> bool {
+        self.callbacks.remove(callback)
+    }
+}
+
+impl Core {
+    /// Returns the information about a request that a callback gets.
+    pub(super) fn pressure(&self, request: &Request) -> MemoryPressure {
+        MemoryPressure {
+            requested: request.requested,
+            stream: self.heap.pool(request.pool).stream,
+            reserved: self.heap.reserved(),
+            allocated: self.heap.counters().allocated_bytes.current(),
+            limit: self.limits.lowest(),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Private pools: the public operations on them, and the rules during a stream capture.
+//!
+//! Owns: those operations. The heap keeps the uses, routes and memory of each pool.
+//!
+//! # Note: capture
+//!
+//! **Rationale.** A CUDA graph uses the addresses of its capture each time it is launched, on any stream. So they must
+//! lead to the same memory, which no one else may have, until the graph is gone. And while a stream is being captured,
+//! many calls are refused and invalidate the capture, in other threads too.
+//!
+//! **Approach.** Requests of a capture go to a private pool, by name or by a [`Route`] that is begun before the capture
+//! and ended after it. The pool takes idle memory before it grows. All memory that it has handed out is pinned: its
+//! chunks are not released, the views of its blocks are not dropped, and its free ranges do not merge with ranges of
+//! other pools.
+//!
+//! | from begin to end of a capture | |
+//! |---|---|
+//! | events | none is recorded or queried; when memory is short, earlier ones are queried in relaxed mode |
+//! | frees with `record_stream` | are held, without events, until the end |
+//! | `empty_cache`, `trim` | do nothing |
+//! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
+//!
+//! A graph may be launched on another stream than the one of its capture, so a capture takes no memory that is free
+//! only in the order of some stream. When the route begins, the CPU waits for the streams on which the pool's memory
+//! was used outside of captures. Memory freed so later is set aside, in a pair of pools that captured requests do not
+//! use, until the next begin.
+//!
+//! When the last use is released, a pool that no capture used becomes its streams' memory in stream order. Memory that
+//! a graph may use becomes public only after a wait for the device, since graphs run on unnamed streams.
+//!
+//! **Limitations.**
+//! - Graphs that share a pool must be launched in the order of their captures, and their results read before the next
+//!   launch: a later capture may take memory that an earlier one freed. PyTorch has the same rule.
+//! - During a capture, the CPU cannot wait for memory, so a request can fail that would be served otherwise.
+//! - A pool's free memory serves no one else while the pool lives.
+//! - A filter decides which requests a route covers, under the allocator's lock. It must be quick, and may not call
+//!   the allocator.
+
+use super::core::{Allocator, Core};
+use crate::error::{Error, Result};
+use crate::heap::{PrivatePool, Route};
+use crate::ids::{PoolId, StreamId};
+use crate::report::pool::PoolStats;
+
+/// # Private pools and CUDA graphs
+///
+/// A private pool's memory serves only requests made for the pool. Addresses that it has handed out stay mapped to the
+/// same memory until the pool has no use left, so that a graph captured with them can be replayed.
+///
+/// | PyTorch | here |
+/// |---|---|
+/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool); with an allocator [`open_pool_with`](Self::open_pool_with) |
+/// | `setNoSplit` | [`set_pool_unsplit`](Self::set_pool_unsplit) |
+/// | `beginAllocateToPool` | `open_pool`, then [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) |
+/// | `endAllocateToPool` | [`end_allocate_to_pool`](Self::end_allocate_to_pool) |
+/// | `releasePool`, `emptyCache` of a pool | [`release_pool`](Self::release_pool), [`empty_pool`](Self::empty_pool) |
+/// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks), [`restore_pool`](Self::restore_pool) |
+///
+/// ```
+/// use seamalloc::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
+/// use std::sync::Arc;
+///
+/// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
+/// let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default())?;
+/// let stream = StreamId(7);
+/// let pool = allocator.create_pool();
+/// allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing())?;
+/// gpu.begin_capture(stream, CaptureMode::Global)?;
+/// let address = allocator.allocate(10 << 20, stream)?;
+/// allocator.free(address)?;
+/// gpu.end_capture(stream)?;
+/// allocator.end_allocate_to_pool(pool)?;
+/// // The graph can be launched from here on.
+/// assert_eq!(allocator.pool_stats(pool)?.reserved_bytes, 10 << 20);
+/// // It cannot any more.
+/// allocator.release_pool(pool)?;
+/// assert_eq!(allocator.empty_cache()?, 10 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl Allocator {
+    /// Makes a new private pool with one use, which [`Self::release_pool`] ends. It holds no memory yet.
+    #[must_use]
+    pub fn create_pool(&self) -> PoolId {
+        self.core.lock().heap.private_mut().create()
+    }
+
+    /// Adds one use to the private pool of this id, which is made if it does not exist; PyTorch chooses the ids itself.
+    /// A released pool whose memory waits for the device comes back with that memory.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] for [`PoolId::NONE`].
+    pub fn open_pool(&self, pool: PoolId) -> Result<()> {
+        self.core.lock().heap.private_mut().open(pool)
+    }
+
+    /// Adds one use to a private pool: it takes one more [`Self::release_pool`] to end it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] if the pool has no use.
+    pub fn retain_pool(&self, pool: PoolId) -> Result<()> {
+        self.core.lock().heap.private_mut().retain(pool)
+    }
+
+    /// Ends one use of a private pool. After the last one, its memory becomes public: at once, in the order of its
+    /// streams, if no capture has used it. Memory that a graph may still use, or another stream under which some of it
+    /// was freed ([`Self::free_under`]), becomes public when the device has passed everything; [`Self::empty_cache`]
+    /// waits for that, and so does a request before it would fail. Segments of its own go back to where they came from
+    /// ([`Self::open_pool_with`]). Live allocations stay valid, and are freed like any other. While requests are routed
+    /// to the pool, it lives on until [`Self::end_allocate_to_pool`].
+    ///
+    /// No graph that was captured with the pool may be launched afterwards.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] if the pool has no use: released too often, or never created.
+    pub fn release_pool(&self, pool: PoolId) -> Result<()> {
+        let core = &mut *self.core.lock();
+        core.heap.private_mut().release(pool)?;
+        core.merge_released_pools();
+        core.checked()
+    }
+
+    /// Routes the requests that `route` covers to a private pool from now on. If several routes cover a request, the
+    /// one begun last takes it. For a stream capture, use [`Route::capturing`]: begin the route before the capture, and
+    /// end it after the capture.
+    ///
+    /// A capture takes no memory of the pool that the GPU may still be using: if some was freed on a stream outside of
+    /// a capture, the CPU waits for that stream here. It does not wait for a stream that was only the current one at
+    /// the free ([`Self::free_under`]): the capture may take such memory, as in PyTorch.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`]; [`Error::PoolRouted`]; [`Error::Driver`] if a wait failed, and nothing is routed.
+    pub fn begin_allocate_to_pool(&self, pool: PoolId, route: Route) -> Result<()> {
+        let core = &mut *self.core.lock();
+        core.heap.private_mut().may_begin(pool)?;
+        if route.is_capturing() {
+            // No event can be queried until the end of the route.
+            core.poll()?;
+            core.wait_for_pool(pool)?;
+        }
+        core.heap.private_mut().begin(pool, route)?;
+        core.has_pre_work = true;
+        core.checked()
+    }
+
+    /// Ends the route that [`Self::begin_allocate_to_pool`] began.
+    ///
+    /// # Errors
+    /// [`Error::PoolNotRouted`] if no requests are routed to the pool; [`Error::UnknownPool`] if the pool does not
+    /// exist.
+    pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<()> {
+        let core = &mut *self.core.lock();
+        core.heap.private_mut().end(pool)?;
+        core.merge_released_pools();
+        core.checked()
+    }
+
+    /// Returns the state of a private pool. Walks all blocks.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] if the pool does not exist. A pool whose memory waits for the device still exists.
+    pub fn pool_stats(&self, pool: PoolId) -> Result<PoolStats> {
+        self.core.lock().heap.private_stats(pool)
+    }
+
+    /// Returns every private pool that is used or holds memory, in the order of their ids.
+    #[must_use]
+    pub fn private_pools(&self) -> Vec<PoolId> {
+        self.core.lock().heap.private().ids()
+    }
+}
+
+impl Core {
+    /// Waits until the GPU has passed all uses of a private pool's free memory, except on streams that are being
+    /// captured: those cannot be waited for, and their captures get other memory.
+    pub(super) fn wait_for_pool(&mut self, owner: PoolId) -> Result<()> {
+        let capturing = self.capturing();
+        for stream in self.heap.streams_to_pass(owner) {
+            // A wait for the default stream may include a captured stream.
+            if capturing && (stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
+                continue;
+            }
+            self.timed(|_, context| {
+                context.heap.counters_mut().num_sync_all_streams += 1;
+                context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?;
+                context.heap.join_pairs(owner, stream);
+                Ok::<_, Error>(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the memory of released pools public, except of those whose memory a graph or an unnamed stream may use,
+    /// and those with segments of their own.
+    fn merge_released_pools(&mut self) {
+        for pool in self.heap.private().released() {
+            if self.heap.private().segments(pool).is_some() {
+                self.heap.forget_empty(pool);
+            } else if self.heap.private().get(pool).is_some_and(PrivatePool::is_in_order) {
+                self.heap.merge_private_pool(pool, false);
+            }
+        }
+    }
+
+    /// Ends all private pools with the allocator. Memory that a graph may use is not given back, since freeing it is
+    /// worse than a leak.
+    pub(super) fn close_private(&mut self) {
+        self.heap.private_mut().close();
+        self.merge_released_pools();
+        let used = self.heap.private().ids().len() - self.heap.private().released().len();
+        if used > 0 {
+            tracing::warn!(used, "an allocator is dropped while graphs may use private pools; their memory leaks");
+        }
+    }
+}

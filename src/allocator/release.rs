@@ -1,0 +1,195 @@
+//! Memory goes back to the driver.
+//!
+//! Owns: `empty_cache`, `trim`, the limits, and the end of an allocator. All of them reclaim in the same order: wait
+//! for frees, take the memory of ended private pools, and let the strategy release.
+
+use super::core::{Allocator, Core};
+use crate::backing::{StrategyContext, reclaim_private_pools, release_own_segments};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::ids::PoolId;
+use crate::strategy::{Goal, Strategy};
+
+impl Allocator {
+    /// Waits for freed blocks that other streams use, and gives all free memory that can go back to the driver. Returns
+    /// the bytes given back. Memory of private pools that were not released stays. During a stream capture, when the
+    /// CPU cannot wait, it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
+    /// [`Error::Source`] if a source refused its own memory; all else was given back.
+    pub fn empty_cache(&self) -> Result<u64> {
+        let core = &mut *self.core.lock();
+        if core.capturing() {
+            return Ok(0);
+        }
+        let before = core.heap.reserved();
+        core.timed(|strategy, context| reclaim(strategy, context, Goal::Everything))?;
+        core.close_shared()?;
+        core.checked()?;
+        Ok(before.saturating_sub(core.heap.reserved()))
+    }
+
+    /// Gives free memory back to the driver until `bytes` were given back, and hardly more. Returns the bytes given
+    /// back: fewer than `bytes` only if not as much is free.
+    ///
+    /// Bytes are physical ones, and go in whole pieces: with `caching` segments that are wholly free, with `expandable`
+    /// the units of its segments (2 or 20 MiB), with `gmlake` primitive blocks that are not split, with `stitch` chunks
+    /// (2 MiB or a multiple). No piece goes that could have stayed. The pieces that fit best are chosen, and of equal
+    /// ones those unused longest.
+    ///
+    /// If memory that the GPU has passed suffices, the CPU does not wait (except with `caching`, whose `cudaFree` waits
+    /// by itself); otherwise it waits for the streams. Memory of private pools that were not released stays. During a
+    /// stream capture, when the CPU cannot wait, nothing is given back. Taking the memory from the driver again costs
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
+    /// [`Error::Source`] if the source of an ended private pool refused its own memory; all else was given back.
+    ///
+    /// ```
+    /// # use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+    /// # use std::sync::Arc;
+    /// # let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
+    /// let allocator = Allocator::new(gpu, Config::parse("strategy:stitch")?)?;
+    /// let address = allocator.allocate(96 << 20, StreamId::DEFAULT)?;
+    /// allocator.free(address)?;
+    /// let given = allocator.trim(30 << 20)?;
+    /// assert!(given >= 30 << 20 && given < 96 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn trim(&self, bytes: u64) -> Result<u64> {
+        let core = &mut *self.core.lock();
+        let down_to = core.heap.reserved().saturating_sub(bytes);
+        core.trim(down_to)
+    }
+
+    /// Waits for the device, and gives the memory of a private pool without uses back to the driver, or to its source.
+    /// Returns the bytes given back. It is 0 during a stream capture, or if the pool has a use or is gone (memory of a
+    /// pool without segments of its own that no capture has used is public from its release on).
+    ///
+    /// # Errors
+    /// [`Error::Driver`], [`Error::Source`]; memory given back before the failed call stays given back, and is
+    /// accounted.
+    pub fn empty_pool(&self, pool: PoolId) -> Result<u64> {
+        let core = &mut *self.core.lock();
+        if core.capturing() || !core.heap.private().released().contains(&pool) {
+            return Ok(0);
+        }
+        let before = core.heap.reserved();
+        core.timed(|strategy, context| empty_pool(strategy, context, pool))?;
+        core.checked()?;
+        Ok(before.saturating_sub(core.heap.reserved()))
+    }
+
+    /// Limits the memory of the allocator to a part (0 to 1) of the device's memory; 1 lifts the limit. Memory that is
+    /// held already is not given back.
+    ///
+    /// # Errors
+    /// [`Error::Config`] outside of 0 to 1.
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
+        let core = &mut *self.core.lock();
+        let config = Config { memory_fraction: Some(fraction), ..core.config.clone() };
+        core.set_config(config.validated()?);
+        Ok(())
+    }
+
+    /// Limits the physical bytes that the allocator may hold at any moment; `None` lifts the limit. If
+    /// [`Allocator::set_memory_fraction`] allows less, the lower limit counts. Free memory beyond the new limit is
+    /// given back, as by [`Allocator::trim`]; memory in use beyond it stays, and no more is taken until enough was
+    /// freed.
+    ///
+    /// # Errors
+    /// [`Error::Driver`], [`Error::Source`] if memory could not be given back; the limit is in force nevertheless.
+    pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<()> {
+        let core = &mut *self.core.lock();
+        core.set_config(Config { memory_limit: bytes, ..core.config.clone() });
+        let limit = bytes.unwrap_or(u64::MAX);
+        if core.heap.reserved() > limit {
+            core.trim(limit)?;
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Gives memory back until no more than `down_to` bytes are held. Returns the bytes given back.
+    fn trim(&mut self, down_to: u64) -> Result<u64> {
+        if self.capturing() {
+            return Ok(0);
+        }
+        let before = self.heap.reserved();
+        self.timed(|strategy, context| {
+            context.streams.recorded.poll(context.heap, context.driver)?;
+            if strategy.release(context, Goal::DownTo { down_to, may_wait: false })? {
+                return Ok(());
+            }
+            reclaim(strategy, context, Goal::DownTo { down_to, may_wait: true })
+        })?;
+        self.checked()?;
+        Ok(before.saturating_sub(self.heap.reserved()))
+    }
+
+    /// Gives everything back that can go, at the end of the allocator.
+    fn close(&mut self) -> Result<()> {
+        self.timed(|strategy, context| {
+            // If the wait fails, the blocks that wait stay; all else can be given back.
+            let reclaimed = wait_and_reclaim(context).and_then(|failed| failed.map_or(Ok(()), Err));
+            let released = strategy.release(context, Goal::Everything);
+            reclaimed.and(released.map(drop))
+        })
+    }
+}
+
+/// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
+/// pool's source is returned last, for it stops nothing else.
+fn reclaim(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, goal: Goal) -> Result<()> {
+    context.heap.counters_mut().num_sync_all_streams += 1;
+    let failed = wait_and_reclaim(context)?;
+    strategy.release(context, goal)?;
+    failed.map_or(Ok(()), Err)
+}
+
+fn wait_and_reclaim(context: &mut StrategyContext<'_>) -> Result<Option<Error>> {
+    context.streams.recorded.synchronize(context.heap, context.driver)?;
+    reclaim_private_pools(context)
+}
+
+/// Gives the memory of a private pool without uses back.
+fn empty_pool(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, pool: PoolId) -> Result<()> {
+    let before = context.heap.reserved();
+    context.wait_for_recorded_streams()?;
+    let held = context.heap.private_stats(pool)?;
+    context.driver.synchronize()?;
+    if context.heap.private().segments(pool).is_some() {
+        return release_own_segments(context, pool)?.map_or(Ok(()), Err);
+    }
+    context.heap.merge_private_pool(pool, true);
+    let down_to = before.saturating_sub(held.reserved_bytes.saturating_sub(held.active_bytes));
+    strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
+    Ok(())
+}
+
+/// Gives every event and every free segment back. Blocks that are still live are not given back: freeing memory that a
+/// program may still use is worse than a leak.
+impl Drop for Allocator {
+    fn drop(&mut self) {
+        let core = self.core.get_mut();
+        let live = core.heap.counters().allocation.current();
+        if live > 0 {
+            let bytes = core.heap.counters().allocated_bytes.current();
+            tracing::warn!(live, bytes, "an allocator is dropped while allocations of it are live; their memory leaks");
+        }
+        core.close_shared_at_end();
+        if core.capturing() {
+            tracing::warn!("an allocator is dropped while a stream is being captured; all its memory leaks");
+        } else {
+            core.close_private();
+            if let Err(error) = core.close() {
+                tracing::warn!(%error, "memory could not be given back");
+            }
+        }
+        core.heap.private_mut().leak_sources();
+        core.streams.destroy_events(&*core.driver);
+    }
+}

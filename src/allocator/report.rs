@@ -1,0 +1,81 @@
+//! The reports of an allocator: statistics, snapshots, and events for an observer.
+
+use super::core::Allocator;
+use crate::config::StreamSharing;
+use crate::error::Result;
+use crate::report::fragmentation::Fragmentation;
+use crate::report::observer::Observer;
+use crate::report::snapshot::Snapshot;
+use crate::report::stats::Stats;
+
+impl Allocator {
+    /// Returns the address and size in bytes of the live allocation that starts at `address`, rounding included.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
+    pub fn size_of(&self, address: u64) -> Result<u64> {
+        let core = self.core.lock();
+        Ok(core.heap.block(core.heap.live(address)?).size)
+    }
+
+    /// Returns the statistics: all that was done so far, and the memory held at present.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let core = self.core.lock();
+        Stats {
+            max_split_size: core.config.max_split_size,
+            host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes()) as u64,
+            view_mappings: core.heap.views().mappings() as u64,
+            views: core.heap.views().count() as u64,
+            view_address_space_bytes: core.heap.views().address_space(),
+            ..core.heap.counters().stats()
+        }
+    }
+
+    /// Returns the bytes held from the driver: `stats().reserved_bytes.all.current`, without the cost of all
+    /// statistics.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.core.lock().heap.reserved()
+    }
+
+    /// Returns how the memory is divided up at present: how much is free for whom, and how much of it one request could
+    /// have. Walks over all free ranges under the lock, and makes no driver call.
+    #[must_use]
+    pub fn fragmentation(&self) -> Fragmentation {
+        let core = self.core.lock();
+        let (sharing, across) = (core.rules.sharing, core.rules.sharing == StreamSharing::Wait);
+        core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
+    }
+
+    /// Sets every peak to the present value.
+    pub fn reset_peak_stats(&self) {
+        self.core.lock().heap.counters_mut().reset_peak();
+    }
+
+    /// Sets every accumulated figure to 0.
+    pub fn reset_accumulated_stats(&self) {
+        self.core.lock().heap.counters_mut().reset_accumulated();
+    }
+
+    /// Returns a snapshot of all segments and blocks.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let core = self.core.lock();
+        let device = self.driver.properties().ordinal;
+        Snapshot { device, segments: core.heap.segment_infos(), settings: core.config.to_string() }
+    }
+
+    /// Registers `observer` for all changes from now on. Returns the one before.
+    pub fn observe(&self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        self.core.lock().heap.set_observer(observer)
+    }
+
+    /// Walks every table and checks every rule that always holds. Slow; for tests.
+    ///
+    /// # Errors
+    /// Says which rule is broken, and where.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        self.core.lock().check()
+    }
+}

@@ -1,0 +1,120 @@
+//! Memory shared with other processes, and memory of other processes opened here.
+//!
+//! Owns: the public operations. `opened.rs` keeps the opened ranges, and `ipc` passes the descriptors on.
+
+use super::core::{Allocator, Core};
+use super::opened::OpenedRange;
+use crate::driver::{Driver, DriverResult, Exported, in_relaxed_capture_mode};
+use crate::error::Result;
+use crate::heap::{Physical, PhysicalSpan};
+use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
+
+impl Allocator {
+    /// Returns a handle with which another process can open a live allocation by [`Self::open_shared`], as CUDA's IPC
+    /// does for memory of `cudaMalloc`; it works for stitched memory too. The allocation must stay live until every
+    /// process with the handle has closed it: otherwise its memory may be used for something else. The process that
+    /// opens it can also reach neighbours in the same chunks of memory (2 MiB and more).
+    ///
+    /// The first call starts a thread that sends the memory to processes of the same user (and root) which have the
+    /// handle. It needs an abstract socket of the process's network namespace. Linux only.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::Ipc`](crate::Error::Ipc) if the socket or thread cannot be made;
+    /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported.
+    pub fn share(&self, address: u64) -> Result<IpcHandle> {
+        let core = &*self.core.lock();
+        let PhysicalSpan { memory, offset } = core.heap.physical(core.heap.live(address)?)?;
+        let place = match memory {
+            Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
+            Physical::Handles(handles) => {
+                let export = |driver: &dyn Driver| handles.iter().map(|(handle, _)| driver.export(*handle)).collect();
+                let exported: Vec<Exported> = core.allowed_in_captures(export)?;
+                let endpoint = offer(&exported)?;
+                let chunk = |(exported, (_, size)): (&Exported, &(_, u64))| {
+                    let key = exported.number();
+                    SharedChunk { key, size: *size }
+                };
+                Place::Chunks { endpoint, chunks: exported.iter().zip(&handles).map(chunk).collect() }
+            }
+        };
+        Ok(IpcHandle { handle: place.to_bytes(), offset })
+    }
+
+    /// Opens memory that a process shares, by [`IpcHandle::handle`]. Returns the address of the whole memory that the
+    /// handle names; the allocation itself begins [`IpcHandle::offset`] bytes later. The device may read and write it,
+    /// on any stream; the program must order this with the other process. Memory that is opened twice gets two
+    /// addresses, plain memory the same one twice; either way it must be closed twice.
+    ///
+    /// # Errors
+    /// [`Error::Ipc`](crate::Error::Ipc) for a bad handle, a process that is gone or does not answer within 10 seconds,
+    /// or memory that it has freed; [`Error::Driver`](crate::Error::Driver) if the memory cannot be imported or mapped.
+    /// Nothing is opened then.
+    pub fn open_shared(&self, handle: &[u8]) -> Result<u64> {
+        let mut range = OpenedRange::default();
+        match Place::from_bytes(handle)? {
+            Place::Plain(memory) => {
+                let core = &mut *self.core.lock();
+                range.address = core.allowed_in_captures(|driver| driver.ipc_open(&memory))?;
+                range.plain = true;
+                Ok(core.opened.add(range))
+            }
+            Place::Chunks { endpoint, chunks } => {
+                // The lock is not held, since this waits for the other process.
+                let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
+                let core = &mut *self.core.lock();
+                if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
+                    core.opened.undo(range, &*self.driver);
+                    return Err(error.into());
+                }
+                Ok(core.opened.add(range))
+            }
+        }
+    }
+
+    /// Waits for all work of the device, and closes one opening of [`Self::open_shared`] at this address. While a
+    /// stream is being captured, the CPU cannot wait: the memory is then closed later, when other memory is closed, the
+    /// cache is emptied, or the allocator is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) if a call
+    /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
+    pub fn close_shared(&self, address: u64) -> Result<()> {
+        let core = &mut *self.core.lock();
+        let range = core.opened.take(address).ok_or(IpcError::NotOpen { address })?;
+        core.opened.closing.push(range);
+        core.close_shared()
+    }
+}
+
+impl Core {
+    /// Gives back the memory that the program has closed.
+    pub(super) fn close_shared(&mut self) -> Result<()> {
+        if self.opened.closing.is_empty() || self.capturing() {
+            return Ok(());
+        }
+        self.driver.synchronize()?;
+        while let Some(range) = self.opened.closing.last_mut() {
+            range.undo(&*self.driver)?;
+            self.opened.closing.pop();
+        }
+        Ok(())
+    }
+
+    /// Gives back the memory that the program has closed, at the end of the allocator. All else stays open.
+    pub(super) fn close_shared_at_end(&mut self) {
+        let open = self.opened.ranges.len();
+        if open > 0 {
+            tracing::warn!(open, "an allocator is dropped while shared memory is open; it stays open");
+        }
+        if let Err(error) = self.close_shared() {
+            tracing::warn!(%error, "shared memory could not be closed");
+        }
+    }
+
+    /// Makes calls that captures forbid, in a way that leaves captures valid.
+    fn allowed_in_captures<T>(&self, calls: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
+        let driver = &*self.driver;
+        in_relaxed_capture_mode(driver, self.capturing(), || calls(driver))
+    }
+}

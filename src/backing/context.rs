@@ -1,0 +1,120 @@
+//! The context of a strategy's step, and the reasons why a step fails.
+//!
+//! Owns: [`StrategyContext`], and steps of no other file: waiting for the device, taking memory of other streams, and
+//! making calls that captures forbid.
+
+use super::rollback::PendingRollback;
+use crate::config::{Config, Increase, Limits};
+use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
+use crate::error::Error;
+use crate::heap::{Heap, Request, ViewUsage};
+use crate::streams::{StreamContext, Streams};
+
+/// Everything that a strategy may use.
+pub(crate) struct StrategyContext<'a> {
+    pub(crate) heap: &'a mut Heap,
+    pub(crate) streams: &'a mut Streams,
+    pub(crate) rollback: &'a mut PendingRollback,
+    pub(crate) driver: &'a dyn Driver,
+    pub(crate) config: &'a Config,
+    pub(crate) limits: Limits,
+}
+
+/// Why no memory was found for a request.
+#[derive(Debug)]
+pub(crate) enum Miss {
+    /// There is too little memory, after all means were tried.
+    OutOfMemory {
+        /// If the bounds on views forbade a view: how much all views would have taken with it, after every other one
+        /// that could be was dropped. `None` if the request wanted no view, or got it.
+        refused: Option<ViewUsage>,
+    },
+    /// Another error occurred.
+    Failed(Error),
+}
+
+impl Miss {
+    /// Too little memory, without a refused view.
+    pub(crate) const OUT_OF_MEMORY: Self = Self::OutOfMemory { refused: None };
+}
+
+impl From<DriverError> for Miss {
+    fn from(error: DriverError) -> Self {
+        if error.is_out_of_memory() { Self::OUT_OF_MEMORY } else { Self::Failed(error.into()) }
+    }
+}
+
+impl From<Error> for Miss {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Driver(error) => error.into(),
+            error => Self::Failed(error),
+        }
+    }
+}
+
+impl StrategyContext<'_> {
+    /// Returns whether a stream may be being captured. Until the end of the capture, no wait, query or free may be made
+    /// that a capture forbids.
+    pub(crate) fn capturing(&self) -> bool {
+        self.heap.private().capturing()
+    }
+
+    /// Returns the state of the streams, and the context that its methods take.
+    pub(crate) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
+        let context = StreamContext { heap: self.heap, driver: self.driver, sharing: self.config.sharing };
+        (self.streams, context)
+    }
+
+    /// Returns whether the limits allow this increase.
+    pub(crate) fn allows(&self, more: Increase) -> bool {
+        self.limits.allows(self.heap.reserved(), more)
+    }
+
+    /// Returns by how many bytes memory can grow at present; 0 if the driver does not tell.
+    pub(crate) fn room(&self) -> u64 {
+        self.driver.memory_info().map_or(0, |info| info.free).min(self.limits.room(self.heap.reserved()))
+    }
+
+    /// Tries again to undo earlier failed calls.
+    pub(crate) fn retry_rollback(&mut self) -> DriverResult<()> {
+        self.rollback.retry(self.heap, self.driver)
+    }
+
+    /// Lets the CPU wait for the device, unnamed streams included, since neither unmap nor release waits for the GPU.
+    pub(crate) fn wait_for_all(&mut self) -> DriverResult<()> {
+        self.driver.synchronize()?;
+        let (streams, mut on) = self.on_streams();
+        streams.epochs.all_passed(&mut on);
+        Ok(())
+    }
+
+    /// Lets the CPU wait for every freed block that other streams use, and frees it.
+    pub(crate) fn wait_for_recorded_streams(&mut self) -> DriverResult<()> {
+        self.heap.counters_mut().num_sync_all_streams += 1;
+        self.streams.recorded.synchronize(self.heap, self.driver)
+    }
+
+    /// Makes idle the memory that every stream has passed. Returns whether there was any.
+    pub(crate) fn gather(&mut self, request: &Request) -> DriverResult<bool> {
+        let (streams, mut on) = self.on_streams();
+        streams.epochs.gather(&mut on, request.pool.large())
+    }
+
+    /// Ends every open epoch and notes which epochs the GPU has passed.
+    pub(crate) fn advance_epochs(&mut self) -> DriverResult<()> {
+        let (streams, mut on) = self.on_streams();
+        streams.epochs.advance(&mut on)
+    }
+
+    /// Hands memory of other streams to the request, behind GPU-side waits. Returns whether there was any.
+    pub(crate) fn wait_for_others(&mut self, request: &Request, missing: u64) -> Result<bool, Miss> {
+        let (streams, mut on) = self.on_streams();
+        Ok(streams.epochs.wait_for(&mut on, request, missing)?)
+    }
+
+    /// Makes calls that captures forbid, in a way that leaves captures valid.
+    pub(crate) fn allowed_in_captures<T>(&self, calls: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
+        in_relaxed_capture_mode(self.driver, self.capturing(), calls)
+    }
+}

@@ -1,0 +1,107 @@
+//! Pieces of physical memory mapped one behind the other, all or none.
+//!
+//! Owns: the order of driver calls that make a mapping, and that undo it when one of them fails.
+
+use crate::driver::{Driver, DriverResult};
+use crate::ids::{Class, Handle};
+
+/// A piece of a mapping.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) size: u64,
+    /// `None` once released.
+    pub(crate) handle: Option<Handle>,
+}
+
+/// Pieces that are to be mapped one behind the other.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(crate) address: u64,
+    pub(crate) pieces: Vec<Piece>,
+    /// How many bytes from the address on are mapped.
+    mapped: u64,
+    /// The class that the memory is counted for, if it was created for this mapping. Otherwise it is owned elsewhere.
+    pub(super) owned: Option<Class>,
+    /// Bytes of address space that are given back with the mapping.
+    reserved: u64,
+}
+
+impl Mapping {
+    /// Prepares a mapping of memory that will be created, at addresses that stay reserved.
+    pub(crate) fn of_new_memory(address: u64, class: Class) -> Self {
+        Self { address, pieces: Vec::new(), mapped: 0, owned: Some(class), reserved: 0 }
+    }
+
+    /// Prepares another mapping of existing memory, at addresses of its own.
+    pub(crate) fn of_chunks(address: u64, pieces: Vec<Piece>) -> Self {
+        let reserved = pieces.iter().map(|piece| piece.size).sum();
+        Self { address, pieces, mapped: 0, owned: None, reserved }
+    }
+
+    /// Prepares another mapping of existing memory, at addresses that stay reserved.
+    pub(crate) fn at_home(address: u64, pieces: Vec<Piece>) -> Self {
+        Self { address, pieces, mapped: 0, owned: None, reserved: 0 }
+    }
+
+    /// Creates `size` bytes in pieces of at most `piece` bytes, and appends them.
+    pub(crate) fn create(&mut self, driver: &dyn Driver, size: u64, piece: u64) -> DriverResult<()> {
+        let mut missing = size;
+        while missing > 0 {
+            let size = piece.min(missing);
+            self.pieces.push(Piece { size, handle: Some(driver.create(size)?) });
+            missing -= size;
+        }
+        Ok(())
+    }
+
+    /// Maps every piece and lets the device use them.
+    pub(crate) fn map(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        for piece in &self.pieces {
+            let Some(handle) = piece.handle else { continue };
+            driver.map(self.address + self.mapped, piece.size, 0, handle)?;
+            self.mapped += piece.size;
+        }
+        driver.set_access(self.address, self.mapped)
+    }
+
+    /// Describes memory that is not mapped and could not be released.
+    pub(super) fn of_unmapped(handle: Handle, size: u64, class: Class) -> Self {
+        let pieces = vec![Piece { size, handle: Some(handle) }];
+        Self { address: 0, pieces, mapped: 0, owned: Some(class), reserved: 0 }
+    }
+
+    /// Returns the physical bytes that it holds: pieces that are mapped or not released.
+    pub(super) fn held(&self) -> u64 {
+        let mut at = 0;
+        let mut held = 0;
+        for piece in &self.pieces {
+            if self.owned.is_some() && (piece.handle.is_some() || at < self.mapped) {
+                held += piece.size;
+            }
+            at += piece.size;
+        }
+        held
+    }
+
+    /// Releases, unmaps and gives back all that the mapping owns. Nothing has used the addresses yet. A call that fails
+    /// leaves the rest to the next attempt.
+    pub(super) fn undo(&mut self, driver: &dyn Driver) -> DriverResult<()> {
+        if self.owned.is_some() {
+            for piece in &mut self.pieces {
+                if let Some(handle) = piece.handle {
+                    driver.release(handle)?;
+                    piece.handle = None;
+                }
+            }
+        }
+        if self.mapped > 0 {
+            driver.unmap(self.address, self.mapped)?;
+            self.mapped = 0;
+        }
+        if self.reserved > 0 {
+            driver.address_free(self.address, self.reserved)?;
+            self.reserved = 0;
+        }
+        Ok(())
+    }
+}

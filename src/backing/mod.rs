@@ -1,0 +1,29 @@
+//! Backing: how memory is taken from the driver, mapped, and given back. Strategies share this code.
+//!
+//! Owns: every driver call for memory, their order, and what is undone when one fails. The strategy chooses which
+//! memory, and when. A step that fails has changed nothing, or has noted its changes in the heap.
+
+mod chunks;
+mod context;
+mod home;
+mod mapping;
+mod release_plan;
+mod rollback;
+mod segments;
+mod units;
+mod view;
+
+pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
+pub(crate) use context::{Miss, StrategyContext};
+pub(crate) use home::{release_home, reserve_home};
+pub(crate) use release_plan::choose;
+pub(crate) use rollback::PendingRollback;
+pub(crate) use segments::{
+    malloc_segment, reclaim_private_pools, release_own_segments, release_segment, release_whole_segments,
+    whole_segments,
+};
+pub(crate) use units::{
+    Units, UnmappedPart, map_units, release_empty_segments, release_reservation, reserve_segment, unmap_units,
+    whole_units,
+};
+pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room};

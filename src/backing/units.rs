@@ -1,0 +1,141 @@
+//! Units of expandable segments: mapped, unmapped, and the addresses that they lie in.
+//!
+//! Owns: the driver calls for them, with the costs of PyTorch's (`ExpandableSegment` of
+//! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
+
+use super::context::{Miss, StrategyContext};
+use super::mapping::Mapping;
+use crate::config::Increase;
+use crate::config::rounding::SMALL_SEGMENT;
+use crate::driver::{Call, DriverResult};
+use crate::error::Result;
+use crate::heap::{Backing, Heap, NewMemory, Slots};
+use crate::ids::{BlockId, PoolIndex};
+use crate::span::Span;
+
+/// Units of a segment that lie wholly inside a free block: the first, and the end of the last.
+#[derive(Clone, Copy)]
+pub(crate) struct Units {
+    pub(crate) block: BlockId,
+    /// Bytes of one.
+    pub(crate) unit: u64,
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+}
+
+/// A part of an unmapped block that is to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnmappedPart {
+    pub(crate) room: BlockId,
+    pub(crate) span: Span,
+}
+
+/// Reserves addresses for a segment of a pool. Returns its unmapped block.
+pub(crate) fn reserve_segment(
+    context: &mut StrategyContext<'_>,
+    pool: PoolIndex,
+    size: u64,
+    unit: u64,
+) -> std::result::Result<BlockId, Miss> {
+    let mut slots = context.heap.reserve_slots(1)?;
+    let span = Span::new(context.driver.reserve(size, 0)?, size);
+    context.heap.check_answer(Call::Reserve, span, SMALL_SEGMENT)?;
+    Ok(context.heap.add_expandable_segment(pool, span, unit, &mut slots))
+}
+
+/// Gives back the addresses of a segment in which nothing is mapped.
+pub(crate) fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId) -> DriverResult<()> {
+    let Span { start, size } = context.heap.block(id).span();
+    context.driver.address_free(start, size)?;
+    context.heap.remove_expandable_segment(id);
+    Ok(())
+}
+
+/// Gives back segments in which nothing is mapped.
+pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+    let unmapped = context.heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
+    let empty: Vec<_> = unmapped.filter(|id| !context.heap.block(*id).is_split()).collect();
+    empty.into_iter().try_for_each(|id| release_reservation(context, id))
+}
+
+/// Creates and maps the units of all parts, or undoes it. Returns the free block that the last part became part of; `None`
+/// without parts.
+pub(crate) fn map_units(
+    context: &mut StrategyContext<'_>,
+    pool: PoolIndex,
+    parts: Vec<UnmappedPart>,
+    unit: u64,
+) -> std::result::Result<Option<BlockId>, Miss> {
+    let new_memory = |part: &UnmappedPart| Mapping::of_new_memory(part.span.start, pool.class());
+    let mut mappings: Vec<Mapping> = parts.iter().map(new_memory).collect();
+    let mut slots = match make(context, &parts, &mut mappings, unit) {
+        Ok(slots) => slots,
+        Err(miss) => {
+            for mapping in mappings {
+                context.rollback.undo(context.heap, context.driver, mapping);
+            }
+            return Err(miss);
+        }
+    };
+    let mut grown = None;
+    for (UnmappedPart { room, span }, mapping) in parts.into_iter().zip(mappings) {
+        let handles: Vec<_> = mapping.pieces.iter().map(|piece| piece.handle).collect();
+        context.heap.note_units(room, span.start, &handles)?;
+        grown = Some(context.heap.mapped(NewMemory { room, span, pool }, &mut slots));
+    }
+    Ok(grown)
+}
+
+/// Creates and maps every part, and gives the device access. Returns the slots for their blocks. After an error, each
+/// mapping says how much of it was done.
+fn make(
+    context: &mut StrategyContext<'_>,
+    parts: &[UnmappedPart],
+    mappings: &mut [Mapping],
+    unit: u64,
+) -> std::result::Result<Slots, Miss> {
+    if !context.allows(Increase::taken(parts.iter().map(|part| part.span.size).sum())) {
+        return Err(Miss::OUT_OF_MEMORY);
+    }
+    // Each part cuts one block into three at most.
+    let slots = context.heap.reserve_slots(2 * parts.len())?;
+    for (part, mapping) in parts.iter().zip(mappings) {
+        mapping.create(context.driver, part.span.size, unit)?;
+        mapping.map(context.driver)?;
+    }
+    Ok(slots)
+}
+
+/// Returns the units that lie wholly inside a free block.
+pub(crate) fn whole_units(heap: &Heap, block: BlockId) -> Option<Units> {
+    let span = heap.block(block).span();
+    let segment = heap.segment(heap.block(block).segment)?;
+    let Backing::Expandable { unit, .. } = segment.backing else { return None };
+    let first = (span.start - segment.span.start).div_ceil(unit);
+    let end = (span.end() - segment.span.start) / unit;
+    (first < end).then_some(Units { block, unit, first, end })
+}
+
+/// Unmaps and releases units of a free block. Its stream has passed.
+pub(crate) fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Result<()> {
+    let Units { block, unit, first, end } = units;
+    let id = context.heap.block(block).segment;
+    let Some(base) = context.heap.segment(id).map(|segment| segment.span.start) else { return Ok(()) };
+    let mut slots = context.heap.reserve_slots(2)?;
+    // PyTorch unmaps first. Releasing first keeps a unit whole whichever call fails: the memory of a released handle
+    // goes back with its last mapping.
+    let mut gone = 0;
+    let result: Result<()> = (first..end).try_for_each(|slot| {
+        if let Some(handle) = context.heap.unit_handle(id, slot) {
+            context.driver.release(handle)?;
+            context.heap.unit_released(id, slot);
+        }
+        context.driver.unmap(base + slot * unit, unit)?;
+        gone += 1;
+        Ok(())
+    });
+    if gone > 0 {
+        context.heap.unmapped_units(block, Span::new(base + first * unit, gone * unit), gone, &mut slots);
+    }
+    result
+}

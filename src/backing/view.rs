@@ -1,0 +1,155 @@
+//! Views are built, cut and dropped.
+//!
+//! Owns: the driver calls that make and remove a view, and the bounds on views. The strategy chooses the chunks of a
+//! view.
+
+use super::context::{Miss, StrategyContext};
+use super::mapping::{Mapping, Piece};
+use crate::config::Config;
+use crate::driver::{Call, DriverResult};
+use crate::error::Error;
+use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, ViewUsage, Window};
+use crate::ids::{BlockId, ChunkId, ViewId};
+use crate::span::Span;
+
+/// The chunks that a view maps one behind the other, and the offset of the request in it.
+pub(crate) struct ViewPlan {
+    chunks: Vec<(ChunkId, Chunk)>,
+    offset: u64,
+    /// The hash by which the view is remembered.
+    hash: Option<PlanHash>,
+}
+
+impl ViewPlan {
+    /// Plans a view over these spans of home.
+    ///
+    /// # Errors
+    /// One of the spans lies in no chunk.
+    pub(crate) fn over(heap: &Heap, spans: &[Span], hash: Option<PlanHash>) -> Result<Self, Error> {
+        const GONE: Error = Error::Internal("free memory without a chunk");
+        let home = heap.home().ok_or(GONE)?;
+        let mut chunks: Vec<(ChunkId, Chunk)> = Vec::new();
+        for span in spans {
+            let mut at = span.start;
+            while at < span.end() {
+                let (id, chunk) = home.chunk_at(at).ok_or(GONE)?;
+                chunks.push((id, chunk));
+                at = chunk.end();
+            }
+        }
+        let (span, (_, first)) = spans.first().zip(chunks.first()).ok_or(GONE)?;
+        let offset = span.start - first.address;
+        Ok(Self { chunks, offset, hash })
+    }
+
+    /// Returns how many bytes of address space the view takes.
+    fn size(&self) -> u64 {
+        self.chunks.iter().map(|(_, chunk)| chunk.size).sum()
+    }
+
+    /// Returns whether the view is within the bounds if there is no other view.
+    pub(crate) fn fits_alone(&self, config: &Config) -> bool {
+        self.usage_with(ViewUsage { views: 0, mappings: 0, addresses: 0 }).is_within(config)
+    }
+
+    /// Returns whether the view is within the bounds together with the present ones.
+    pub(crate) fn fits(&self, heap: &Heap, config: &Config) -> bool {
+        self.usage_with(heap.views().usage()).is_within(config)
+    }
+
+    /// Returns how much views take with this one, if the others take `usage`.
+    fn usage_with(&self, usage: ViewUsage) -> ViewUsage {
+        ViewUsage {
+            views: usage.views + 1,
+            mappings: usage.mappings + self.chunks.len(),
+            addresses: usage.addresses.saturating_add(self.size()),
+        }
+    }
+}
+
+/// Maps the chunks of a plan, and gives the request its part. Returns the block.
+pub(crate) fn build_view(
+    context: &mut StrategyContext<'_>,
+    plan: ViewPlan,
+    request: &Request,
+) -> Result<BlockId, Miss> {
+    context.retry_rollback()?;
+    let pieces = plan.chunks.iter().map(|(_, chunk)| Piece { size: chunk.size, handle: Some(chunk.handle) }).collect();
+    let size = plan.size();
+    let span = Span::new(context.driver.reserve(size, GRANULE)?, size);
+    context.heap.check_answer(Call::Reserve, span, GRANULE)?;
+    let mut mapping = Mapping::of_chunks(span.start, pieces);
+    if let Err(error) = mapping.map(context.driver) {
+        context.rollback.undo(context.heap, context.driver, mapping);
+        return Err(error.into());
+    }
+    let view = context.heap.add_view(span, plan.chunks.iter().map(|(id, _)| *id).collect(), plan.hash);
+    Ok(context.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
+}
+
+/// Drops views until the planned one is within the bounds: those unused longest first, and only views that no stream
+/// can still be using. If that cannot suffice, drops none and returns how much views would have taken.
+pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> DriverResult<Option<ViewUsage>> {
+    let views = context.heap.views();
+    let mut left = views.usage();
+    let mut done_with = views.unused().filter(|(_, view)| context.heap.is_done_with(view));
+    let mut dropped = Vec::new();
+    while !plan.usage_with(left).is_within(context.config) {
+        let Some((id, view)) = done_with.next() else { return Ok(Some(plan.usage_with(left))) };
+        left.views -= 1;
+        left.mappings -= view.mappings();
+        left.addresses -= view.size;
+        dropped.push(id);
+    }
+    drop(done_with);
+    dropped.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| None)
+}
+
+/// Drops a view without users that every stream has passed.
+pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> DriverResult<()> {
+    let Some(view) = context.heap.views().get(id) else { return Ok(()) };
+    let (span, mappings) = (view.span(), view.mappings());
+    if !view.holes.is_empty() {
+        // The chunks are unmapped one by one and each is noted, so that the heap is right whichever call fails.
+        cut_view(context, id, |_| true)?;
+        context.heap.unmapped_view(id, 0);
+    } else if mappings > 0 {
+        context.driver.unmap(span.start, span.size)?;
+        context.heap.unmapped_view(id, mappings);
+    }
+    context.driver.address_free(span.start, span.size)?;
+    context.heap.remove_view(id);
+    Ok(())
+}
+
+/// Unmaps these chunks of a view. Its other parts may be in use.
+pub(crate) fn cut_view(
+    context: &mut StrategyContext<'_>,
+    id: ViewId,
+    is_cut: impl Fn(ChunkId) -> bool,
+) -> DriverResult<()> {
+    let Some((home, view)) = context.heap.home().zip(context.heap.views().get(id)) else { return Ok(()) };
+    let address = view.address;
+    let mut found = Vec::new();
+    let mut at = 0;
+    for (index, chunk) in view.chunks.iter().enumerate() {
+        let hole = || view.holes.iter().find(|hole| hole.start == at).map_or(0, |hole| hole.size);
+        let size = home.chunk(*chunk).map_or_else(hole, |chunk| chunk.size);
+        if *chunk != ChunkId::NONE && is_cut(*chunk) {
+            found.push((index, Span::new(at, size)));
+        }
+        at += size;
+    }
+    for (index, hole) in found {
+        context.driver.unmap(address + hole.start, hole.size)?;
+        context.heap.cut_view(id, index, hole);
+    }
+    Ok(())
+}
+
+/// Gives back the addresses of views without mappings.
+pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> DriverResult<()> {
+    let unmapped = context.heap.views().iter().filter(|(_, view)| view.chunks.is_empty()).map(|(id, _)| id);
+    let unmapped: Vec<ViewId> = unmapped.collect();
+    unmapped.into_iter().try_for_each(|id| drop_view(context, id))
+}

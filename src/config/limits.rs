@@ -1,0 +1,118 @@
+//! How much memory an allocator may hold.
+//!
+//! Owns: the two limits, and whether an increase keeps within them. PyTorch's strategies count a whole segment against
+//! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken.
+
+use super::options::Config;
+
+/// A limit on how much an allocator may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// The option `per_process_memory_fraction`, or
+    /// [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
+    Fraction,
+    /// The option `memory_limit`, or [`Allocator::set_memory_limit`](crate::Allocator::set_memory_limit).
+    Bytes,
+    /// Both limits: each of them alone forbids it.
+    Both,
+}
+
+/// The most bytes that may be held, if that is limited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    fraction: Option<u64>,
+    bytes: Option<u64>,
+}
+
+/// Memory that is about to be taken, in bytes, as each limit counts it. `None`: this limit is checked elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Increase {
+    pub(crate) against_fraction: Option<u64>,
+    pub(crate) against_bytes: Option<u64>,
+}
+
+impl Increase {
+    /// An increase that both limits count alike.
+    pub(crate) const fn of(bytes: u64) -> Self {
+        Self { against_fraction: Some(bytes), against_bytes: Some(bytes) }
+    }
+
+    /// A segment as PyTorch counts it, before any memory is taken.
+    pub(crate) const fn segment(bytes: u64) -> Self {
+        Self { against_fraction: Some(bytes), against_bytes: None }
+    }
+
+    /// The bytes really taken for a segment that was counted before.
+    pub(crate) const fn taken(bytes: u64) -> Self {
+        Self { against_fraction: None, against_bytes: Some(bytes) }
+    }
+}
+
+impl Limits {
+    /// The limits under these options, on a device with `total` bytes.
+    pub(crate) fn new(config: &Config, total: u64) -> Self {
+        let fraction = config.memory_fraction.map(|fraction| (total as f64 * fraction) as u64);
+        Self { fraction, bytes: config.memory_limit }
+    }
+
+    /// Returns the lower of the two limits.
+    pub(crate) fn lowest(&self) -> Option<u64> {
+        self.fraction.into_iter().chain(self.bytes).min()
+    }
+
+    /// Returns the limit by `memory_fraction`.
+    pub(crate) fn by_fraction(&self) -> Option<u64> {
+        self.fraction
+    }
+
+    /// Returns the bytes that may be taken if `held` bytes are held.
+    pub(crate) fn room(&self, held: u64) -> u64 {
+        self.lowest().map_or(u64::MAX, |limit| limit.saturating_sub(held))
+    }
+
+    /// Returns whether more memory, beside the bytes `held`, keeps within the limits.
+    pub(crate) fn allows(&self, held: u64, more: Increase) -> bool {
+        self.exceeded(held, more).is_none()
+    }
+
+    /// Returns which limits more memory would exceed.
+    pub(crate) fn exceeded(&self, held: u64, more: Increase) -> Option<Limit> {
+        let exceeds = |limit: Option<u64>, more: Option<u64>| {
+            limit.zip(more).is_some_and(|(limit, more)| held.saturating_add(more) > limit)
+        };
+        match (exceeds(self.fraction, more.against_fraction), exceeds(self.bytes, more.against_bytes)) {
+            (false, false) => None,
+            (true, false) => Some(Limit::Fraction),
+            (false, true) => Some(Limit::Bytes),
+            (true, true) => Some(Limit::Both),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_counts_its_own_bytes() {
+        let config = Config { memory_fraction: Some(0.5), memory_limit: Some(60), ..Config::default() };
+        let limits = Limits::new(&config, 100);
+        assert_eq!(
+            (limits.lowest(), limits.by_fraction(), limits.room(45), limits.room(99)),
+            (Some(50), Some(50), 5, 0)
+        );
+        assert!(limits.allows(45, Increase::of(5)) && !limits.allows(45, Increase::of(6)));
+        assert!(limits.allows(45, Increase::taken(15)) && !limits.allows(45, Increase::segment(6)));
+        assert_eq!(limits.exceeded(45, Increase::taken(16)), Some(Limit::Bytes));
+        assert_eq!(limits.exceeded(45, Increase::of(10)), Some(Limit::Fraction));
+        assert_eq!(limits.exceeded(45, Increase::of(u64::MAX)), Some(Limit::Both));
+    }
+
+    #[test]
+    fn without_limits_everything_is_allowed() {
+        let limits = Limits::new(&Config::default(), 100);
+        assert_eq!((limits.lowest(), limits.room(7)), (None, u64::MAX));
+        assert!(limits.allows(u64::MAX, Increase::of(u64::MAX)));
+    }
+}

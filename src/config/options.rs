@@ -1,0 +1,333 @@
+//! The typed options: the meaning, default and range of each.
+//!
+//! Owns: [`Config`] and its parts. `syntax.rs` reads and writes them as text.
+
+use crate::config::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
+use crate::nearest::near;
+use std::fmt;
+use std::str::FromStr;
+
+pub(super) const MIB: u64 = 1 << 20;
+/// PyTorch's lower bound of `large_segment_size_mb`: a segment must hold any request that shares one.
+const MIN_LARGE_SEGMENT_MB: u64 = 10;
+
+/// The strategy for requests that no free block fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StrategyKind {
+    /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
+    Caching,
+    /// The stream's segment grows at its end: PyTorch's expandable segments.
+    Expandable,
+    /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched for larger requests.
+    Gmlake,
+    /// Stitches free memory together, wherever it lies.
+    #[default]
+    Stitch,
+}
+
+impl StrategyKind {
+    /// Every strategy.
+    pub const ALL: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
+
+    /// Returns whether the strategy makes virtual-memory calls, which old devices and drivers do not have.
+    #[must_use]
+    pub const fn needs_virtual_memory(self) -> bool {
+        match self {
+            Self::Caching => false,
+            Self::Expandable | Self::Gmlake | Self::Stitch => true,
+        }
+    }
+
+    /// Returns the name, as on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Caching => "caching",
+            Self::Expandable => "expandable",
+            Self::Gmlake => "gmlake",
+            Self::Stitch => "stitch",
+        }
+    }
+}
+
+impl fmt::Display for StrategyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for StrategyKind {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| ConfigError::UnknownStrategy {
+            found: text.to_owned(),
+            nearest: near(text, Self::ALL.map(Self::name)),
+        })
+    }
+}
+
+/// When memory freed on one stream may serve another. Only the strategy `stitch` shares memory between streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StreamSharing {
+    /// Never, as in PyTorch.
+    Never,
+    /// When the GPU has completed the work before the free.
+    Completed,
+    /// At once, behind a GPU-side wait for the free. Programs run far ahead of the GPU, so that waiting for completion
+    /// alone gains nothing.
+    #[default]
+    Wait,
+}
+
+impl StreamSharing {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Never, Self::Completed, Self::Wait];
+
+    /// Returns the name, as in options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Completed => "completed",
+            Self::Wait => "wait",
+        }
+    }
+}
+
+/// The options of an allocator. The defaults are PyTorch's, except that the strategy is `stitch`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`].
+    pub strategy: StrategyKind,
+    /// Blocks of at least this many bytes are not split, and serve only requests of at least this size. `None`: no
+    /// limit. At least [`Config::large_segment_size`]. As in PyTorch, blocks of expandable segments are split all the
+    /// same.
+    pub max_split_size: Option<u64>,
+    /// By how many bytes an unsplit block of at least `max_split_size` may exceed the request it serves.
+    pub max_non_split_rounding: u64,
+    /// Bytes of the segments that requests from 1 to 10 MiB share, and the unit in which expandable segments of large
+    /// requests grow. A multiple of 2 MiB, more than 10 MiB.
+    pub large_segment_size: u64,
+    /// The number of parts into which each power of two is divided for rounding a request up, from 1 MiB to 32 GiB. 0:
+    /// off.
+    pub roundup_power2_divisions: RoundupDivisions,
+    /// Above this part (0 to 1) of the memory limit, unused segments older than the average are given back before a
+    /// new one is taken. 0: never. Without effect unless [`Config::memory_fraction`] is below 1, as in PyTorch.
+    pub garbage_collection_threshold: f64,
+    /// The part (0 to 1) of the device's memory that the allocator may hold. `None`, or 1: no limit.
+    pub memory_fraction: Option<f64>,
+    /// The most physical bytes that the allocator may hold at any moment, for any purpose: all that it has taken from
+    /// the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit counts.
+    pub memory_limit: Option<u64>,
+    /// When memory freed on one stream may serve another, with the strategy `stitch`.
+    pub sharing: StreamSharing,
+    /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
+    /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
+    /// and more where a request would need over 130 of them.
+    pub chunk_size: Option<u64>,
+    /// The most chunks that all views together may map, with the strategies `stitch` and `gmlake`. Each costs the host
+    /// about 4.3 KB in the driver. At this bound and the next two, views unused longest are dropped; where all are in use,
+    /// memory grows in one piece, which needs no view.
+    pub max_view_mappings: usize,
+    /// The most views there may be, with the strategy `stitch`. Each is a reservation of the driver's, and a search for
+    /// the one unused longest looks at all of them.
+    pub max_views: usize,
+    /// The most bytes of address space that all views together may take, with the strategy `stitch`. Home takes up to
+    /// twice the device's memory in addition. All devices of a process share one address space.
+    pub max_view_address_space: u64,
+    /// `fragLimit`, with the strategy `gmlake`: requests of fewer bytes are not stitched. A lower limit saves memory
+    /// and costs driver calls.
+    pub frag_limit: u64,
+    /// `reuseLimit`, with the strategy `gmlake`: an inactive stitched block may be up to this many times as large as the
+    /// request that it serves. At least 1: no larger.
+    pub reuse_limit: f64,
+    /// `defragLevel`, with the strategy `gmlake`: 0 stitches whenever no single block is large enough; 1 only once no
+    /// more memory can be had; 2 only after all cached memory was given back too; 3 and more never.
+    pub defrag_level: u32,
+    /// `autoGC`, with the strategy `gmlake`: the most address space of all stitched blocks, in GiB; above it, those unused
+    /// longest are dropped. `max_view_mappings` bounds them too.
+    pub auto_gc: u64,
+}
+
+/// This many mappings take 0.28 GB of host memory at most.
+const MAX_VIEW_MAPPINGS: usize = 64 << 10;
+/// A quarter of the mappings, so that views reach this bound first only if they have fewer than four chunks on average.
+/// Recorded jobs have some hundred views.
+const MAX_VIEWS: usize = 16 << 10;
+/// In bytes. The driver was seen to reserve 64 TiB and no more: half of them suffice for the views of eight devices.
+const MAX_VIEW_ADDRESS_SPACE: u64 = 4 << 40;
+/// In bytes: every large request. The default of GMLake's release is 512 MiB; its tutorial says to lower it if too much
+/// memory stays fragmented, and to raise it if stitching does not end. It ends on every recorded job, and two of them
+/// reserve a fifth to a third less with this value.
+const FRAG_LIMIT: u64 = 2 << 20;
+/// The default of GMLake's release, and the value in all of its examples.
+const REUSE_LIMIT: f64 = 10.0;
+/// The default of GMLake's release, in GiB. The default of `max_view_mappings`, 128 GiB, is reached earlier. The README
+/// of the release sets 80, with which the same memory takes slightly more driver calls.
+const AUTO_GC: u64 = 1000;
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            strategy: StrategyKind::default(),
+            max_split_size: None,
+            max_non_split_rounding: LARGE_SEGMENT,
+            large_segment_size: LARGE_SEGMENT,
+            roundup_power2_divisions: [0; ROUNDUP_INTERVALS],
+            garbage_collection_threshold: 0.0,
+            memory_fraction: None,
+            memory_limit: None,
+            sharing: StreamSharing::default(),
+            chunk_size: None,
+            max_view_mappings: MAX_VIEW_MAPPINGS,
+            max_views: MAX_VIEWS,
+            max_view_address_space: MAX_VIEW_ADDRESS_SPACE,
+            frag_limit: FRAG_LIMIT,
+            reuse_limit: REUSE_LIMIT,
+            defrag_level: 0,
+            auto_gc: AUTO_GC,
+        }
+    }
+}
+
+/// An unknown option, or a value that an option cannot take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No option has this name.
+    #[error("unknown option `{found}`{}", nearest.map_or_else(option_names, |_| suggestion(nearest)))]
+    UnknownOption {
+        /// The name as given.
+        found: String,
+        /// A similar name that exists.
+        nearest: Option<&'static str>,
+    },
+    /// No strategy has this name.
+    #[error("unknown strategy `{found}`; there are {}{}", strategy_names(), suggestion(.nearest))]
+    UnknownStrategy {
+        /// The name as given.
+        found: String,
+        /// A similar name that exists.
+        nearest: Option<&'static str>,
+    },
+    /// The value of the option is invalid.
+    #[error("option `{option}` has the value `{found}`; expected {expected}")]
+    BadValue {
+        /// The option.
+        option: String,
+        /// The value as given.
+        found: String,
+        /// The values that it takes.
+        expected: String,
+    },
+    /// The text is not a list of `key:value`.
+    #[error("options: expected {expected} at byte {at} of `{text}`")]
+    Syntax {
+        /// The whole text.
+        text: String,
+        /// Where it went wrong, in bytes.
+        at: usize,
+        /// What was expected there.
+        expected: &'static str,
+    },
+}
+
+/// Options of PyTorch without effect here: they concern pinned host memory, locking or graph capture in its own
+/// implementation.
+pub(super) const WITHOUT_EFFECT: [&str; 6] = [
+    "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+];
+
+/// The name of every option.
+pub(super) const OPTIONS: [&str; 20] = [
+    "strategy",
+    "sharing",
+    "chunk_size_mb",
+    "max_view_mappings",
+    "max_views",
+    "max_view_address_space",
+    "fragLimit",
+    "reuseLimit",
+    "defragLevel",
+    "autoGC",
+    "backend",
+    "expandable_segments",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "large_segment_size_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "per_process_memory_fraction",
+    "memory_fraction",
+    "memory_limit",
+];
+
+fn suggestion(nearest: &Option<&'static str>) -> String {
+    nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+fn option_names() -> String {
+    format!("; there are {}", OPTIONS.map(|name| format!("`{name}`")).join(", "))
+}
+
+fn strategy_names() -> String {
+    StrategyKind::ALL.map(|kind| format!("`{kind}`")).join(", ")
+}
+
+impl Config {
+    /// The default options with another strategy.
+    #[must_use]
+    pub fn with_strategy(strategy: StrategyKind) -> Self {
+        Self { strategy, ..Self::default() }
+    }
+
+    /// Checks the ranges of options, and options that depend on one another.
+    ///
+    /// # Errors
+    /// [`ConfigError::BadValue`] for the first option that is outside of its range.
+    pub fn validated(self) -> Result<Self, ConfigError> {
+        let bad = |option: &str, found: String, expected: String| {
+            Err(ConfigError::BadValue { option: option.to_owned(), found, expected })
+        };
+        let segment = self.large_segment_size;
+        if segment <= MIN_LARGE_SEGMENT_MB * MIB || !segment.is_multiple_of(2 * MIB) || segment > 1 << 40 {
+            let expected = format!("an even number of MiB above {MIN_LARGE_SEGMENT_MB}, up to 1048576");
+            return bad("large_segment_size_mb", in_mib(segment), expected);
+        }
+        let least = format!("at least large_segment_size_mb ({})", segment / MIB);
+        if let Some(size) = self.max_split_size.filter(|size| *size < segment) {
+            return bad("max_split_size_mb", in_mib(size), least);
+        }
+        if self.max_non_split_rounding < segment {
+            return bad("max_non_split_rounding_mb", in_mib(self.max_non_split_rounding), least);
+        }
+        let threshold = self.garbage_collection_threshold;
+        if !(threshold == 0.0 || (threshold > 0.0 && threshold < 1.0)) {
+            return bad("garbage_collection_threshold", threshold.to_string(), "a number above 0 and below 1".into());
+        }
+        let chunk_sizes = 2 * MIB..=1024 * MIB;
+        let odd = |size: &u64| !chunk_sizes.contains(size) || !size.is_multiple_of(2 * MIB);
+        if let Some(size) = self.chunk_size.filter(odd) {
+            return bad("chunk_size_mb", in_mib(size), "an even number of MiB from 2 to 1024".into());
+        }
+        if let Some(fraction) = self.memory_fraction.filter(|fraction| !(0.0..=1.0).contains(fraction)) {
+            return bad("per_process_memory_fraction", fraction.to_string(), "a number from 0 to 1".into());
+        }
+        if let Some(division) = self.roundup_power2_divisions.iter().find(|d| **d != 0 && !d.is_power_of_two()) {
+            return bad("roundup_power2_divisions", division.to_string(), "a power of two, or 0 for off".into());
+        }
+        if !(self.reuse_limit >= 1.0 && self.reuse_limit.is_finite()) {
+            return bad("reuseLimit", self.reuse_limit.to_string(), "a number of at least 1".into());
+        }
+        Ok(self)
+    }
+}
+
+fn in_mib(bytes: u64) -> String {
+    if bytes.is_multiple_of(MIB) { format!("{}", bytes / MIB) } else { format!("{bytes} bytes") }
+}

@@ -1,0 +1,118 @@
+//! The cause of a refusal, and the advice with which the request would have been served: one function for each.
+//!
+//! Owns: the conditions under which a [`Cause`] or an [`Advice`] is true.
+
+use super::figures::Figures;
+use super::input::ReportInput;
+use crate::config::StreamSharing;
+use crate::report::out_of_memory::{Advice, Cause};
+use crate::strategy::Assumption;
+
+/// Chunk sizes of `stitch`, in bytes, that are tried for an advice: its default, and smaller ones. A free range loses
+/// about one chunk, half at each end, when it is joined to others.
+const CHUNK_SIZES: [(u64, Option<u64>); 4] =
+    [(20 << 20, None), (8 << 20, Some(8 << 20)), (4 << 20, Some(4 << 20)), (2 << 20, Some(2 << 20))];
+
+/// Returns why the request failed, and every advice with which it would have been served, the least effort first.
+pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> (Cause, Vec<Advice>) {
+    let cause = cause(input, figures);
+    if input.heap.has_source(input.request.pool) {
+        // How the source would have answered under other figures is unknown.
+        return (cause, Vec::new());
+    }
+    let advice = [
+        more_views(input, figures),
+        share_streams(input, figures),
+        stitch(input, figures),
+        raise_limit(input, figures),
+        free_device(input, figures),
+    ];
+    let mut advice: Vec<Advice> = advice.into_iter().flatten().collect();
+    if advice.is_empty() && cause != Cause::Refused {
+        advice.extend(ask_less(cause, figures));
+    }
+    (cause, advice)
+}
+
+fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
+    let Figures { servable, needed, max_held, growth, room, fenced, .. } = *figures;
+    let size = input.request.size;
+    match () {
+        () if input.heap.has_source(input.request.pool) && figures.exceeded().is_none() => Cause::OwnSegments,
+        // If the driver did not tell how much is free, it is unknown whether all of it would have been enough.
+        () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
+        () if figures.capturing => Cause::Capture,
+        () if needed.saturating_add(fenced) > max_held => Cause::PrivatePools,
+        () if figures.segmented => Cause::OwnSegments,
+        () if !figures.stitches => Cause::OneRange,
+        // The last resort may have moved memory since, and left nothing to join.
+        () if input.refused.is_some() && servable >= size => Cause::ViewBounds,
+        () if servable >= size || growth <= room => Cause::Refused,
+        () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },
+        () => Cause::PartsOfChunks,
+    }
+}
+
+/// Advises bounds on views within which the refused view would have been built.
+fn more_views(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let refused = input.refused.filter(|_| figures.servable >= input.request.size)?;
+    if !figures.has_plenty(Assumption::AsIs) {
+        return None;
+    }
+    let (most, config) = (figures.views_wanted(refused), input.config);
+    let raised = |most: usize, bound: usize| (most > bound).then(|| most.next_power_of_two());
+    Some(Advice::MoreViews {
+        views: raised(most.views, config.max_views),
+        mappings: raised(most.mappings, config.max_view_mappings),
+        address_space: (most.addresses > config.max_view_address_space)
+            .then(|| most.addresses.checked_next_power_of_two().unwrap_or(u64::MAX)),
+    })
+}
+
+/// Advises to share memory between streams, if other streams have enough free.
+fn share_streams(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let helps = input.config.sharing == StreamSharing::Never
+        && figures.is_shared_by_streams()
+        && figures.has_room_for_views()
+        && figures.has_plenty(Assumption::AllStreams);
+    let others = || figures.memory.free.saturating_sub(figures.free_for_request()).saturating_sub(figures.fenced);
+    helps.then(|| Advice::ShareStreams { free: others() })
+}
+
+/// Advises the strategy that joins free memory, where another one refused.
+fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let kept = figures.needed.saturating_add(figures.margin).saturating_add(figures.fenced);
+    let joins = input.properties.virtual_memory && kept <= figures.max_held;
+    if figures.stitches || figures.segmented || figures.capturing || !joins {
+        return None;
+    }
+    let enough = |chunk: u64| figures.joinable(chunk).saturating_add(figures.room) >= input.request.size;
+    let (_, chunk_size) = CHUNK_SIZES.iter().find(|(chunk, _)| enough(*chunk))?;
+    Some(Advice::Stitch { chunk_size: *chunk_size })
+}
+
+/// Advises a higher limit, if the device has room for it.
+fn raise_limit(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let info = input.device.filter(|info| figures.growth <= info.free);
+    let limit = info.and_then(|_| figures.exceeded())?;
+    let to = figures.memory.reserved.saturating_add(figures.growth);
+    Some(Advice::RaiseLimit { limit, to, total: input.properties.total_memory })
+}
+
+/// Advises to free memory of the device that others hold.
+fn free_device(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let info = input.device.filter(|_| figures.exceeded().is_none())?;
+    let elsewhere = info.total.saturating_sub(info.free).saturating_sub(figures.memory.reserved);
+    let missing = figures.growth.saturating_sub(info.free);
+    (missing > 0 && missing <= elsewhere).then_some(Advice::FreeDevice { missing, elsewhere })
+}
+
+/// Advises a smaller request, or fewer live bytes.
+fn ask_less(cause: Cause, figures: &Figures<'_>) -> Option<Advice> {
+    let missing = match cause {
+        Cause::TooLittle => figures.needed.saturating_add(figures.fenced).saturating_sub(figures.max_held),
+        _ => 0,
+    };
+    let at_most = figures.at_most();
+    (missing > 0 || at_most > 0).then_some(Advice::AskLess { missing, at_most })
+}

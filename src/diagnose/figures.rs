@@ -1,0 +1,182 @@
+//! The figures that a diagnosis is derived from.
+
+use super::input::ReportInput;
+use crate::config::rounding::{SMALL_LIMIT, round_size, segment_size};
+use crate::config::{Increase, Limit, StrategyKind};
+use crate::heap::{GRANULE, Heap, Request, ViewUsage};
+use crate::ids::Class;
+use crate::report::fragmentation::{Fragmentation, Owner};
+use crate::strategy::{Assumption, OWN_SEGMENTS_STRATEGY, Strategy};
+
+/// Where an advice depends on how memory would lie under another option, it is given only if this part (1/n) of the
+/// bytes in use, and at least `LEAST_MARGIN`, would be left over: chunks that are partly in use may lose that much. The
+/// recorded jobs run within 1.5% of their live bytes (docs/measurements, "smallest device"). Where little is in use,
+/// three chunks of 20 MiB and a slab are the margin.
+const MARGIN: u64 = 64;
+const LEAST_MARGIN: u64 = 64 << 20;
+
+/// A failed request in figures. Sizes are bytes.
+pub(super) struct Figures<'a> {
+    pub(super) input: &'a ReportInput<'a>,
+    pub(super) memory: &'a Fragmentation,
+    /// The strategy that serves the request: that of its private pool, or the allocator's.
+    strategy: &'a dyn Strategy,
+    pub(super) segmented: bool,
+    /// Whether views join free memory.
+    pub(super) stitches: bool,
+    pub(super) capturing: bool,
+    /// The largest request that free memory could serve, for this stream and with the memory of all streams.
+    pub(super) servable: u64,
+    pub(super) servable_across: u64,
+    /// The bytes by which memory would have to grow.
+    pub(super) growth: u64,
+    /// The bytes that the driver could give and the limits allow; 0 if the driver did not tell.
+    pub(super) room: u64,
+    /// The most bytes that may be held at present.
+    pub(super) max_held: u64,
+    /// The bytes in use, and those of the request.
+    pub(super) needed: u64,
+    /// The free bytes of other private pools.
+    pub(super) fenced: u64,
+    /// The bytes that must be left over where an advice depends on how memory would lie.
+    pub(super) margin: u64,
+}
+
+impl<'a> Figures<'a> {
+    pub(super) fn new(input: &'a ReportInput<'a>, memory: &'a Fragmentation) -> Self {
+        let ReportInput { heap, config, request, limits, .. } = *input;
+        let segmented = heap.is_segmented(request.pool);
+        let strategy = if segmented { OWN_SEGMENTS_STRATEGY } else { input.strategy };
+        let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
+        let room = input.device.map_or(0, |info| info.free).min(limits.room(heap.reserved()));
+        let needed = (memory.allocated + memory.pending + memory.unsettled).saturating_add(request.size);
+        Self {
+            input,
+            memory,
+            strategy,
+            segmented,
+            stitches: config.strategy == StrategyKind::Stitch && !segmented,
+            capturing: heap.private().capturing(),
+            servable: strategy.largest_servable(heap, config, request.pool, false),
+            servable_across: strategy.largest_servable(heap, config, request.pool, true),
+            growth: strategy.growth_needed(heap, config, request, assumption),
+            room,
+            max_held: memory.reserved.saturating_add(room),
+            needed,
+            fenced: memory.free_in_private_pools(heap.owner_of(request.pool)),
+            margin: (needed / MARGIN).saturating_add(LEAST_MARGIN),
+        }
+    }
+
+    /// Returns whether the request would have been served with the memory of other streams.
+    pub(super) fn is_shared_by_streams(&self) -> bool {
+        let grown = || self.growth_for(self.input.request, Assumption::AllStreams) <= self.room;
+        self.servable_across > self.servable && (self.servable_across >= self.input.request.size || grown())
+    }
+
+    /// Returns whether even a somewhat larger request would have been served, in case memory lies differently. During a
+    /// capture it is unknown what a wait would have freed.
+    pub(super) fn has_plenty(&self, assumption: Assumption) -> bool {
+        // The ends of the view might lie elsewhere in a chunk.
+        let more = self.margin.max(largest_chunk(self.input.heap));
+        let roomy = Request { size: self.input.request.size.saturating_add(more), ..*self.input.request };
+        self.stitches && !self.capturing && self.growth_for(&roomy, assumption) <= self.room
+    }
+
+    /// Returns the bytes by which memory would have to grow for a request.
+    fn growth_for(&self, request: &Request, assumption: Assumption) -> u64 {
+        self.strategy.growth_needed(self.input.heap, self.input.config, request, assumption)
+    }
+
+    /// Returns which limits forbid this growth.
+    pub(super) fn exceeded(&self) -> Option<Limit> {
+        let ReportInput { heap, config, request, limits, .. } = *self.input;
+        // `expandable` counts against the fraction as PyTorch does.
+        let counted = match config.strategy {
+            StrategyKind::Expandable => segment_size(request.size, config.large_segment_size),
+            _ => self.growth,
+        };
+        let more = Increase { against_fraction: Some(counted), against_bytes: Some(self.growth) };
+        limits.exceeded(heap.reserved(), more)
+    }
+
+    /// Returns how much views would take with the refused one and those refused before it: each live block may be in
+    /// one, which has its own chunks except for the two at its ends.
+    pub(super) fn views_wanted(&self, refused: ViewUsage) -> ViewUsage {
+        let live = self.input.heap.counters().allocation.current();
+        let ends = 2 * live * largest_chunk(self.input.heap);
+        ViewUsage {
+            views: refused.views + live as usize,
+            mappings: refused.mappings + self.memory.chunks as usize + 2 * live as usize,
+            addresses: refused.addresses.saturating_add(self.memory.reserved).saturating_add(ends),
+        }
+    }
+
+    /// Returns whether one more view is within the bounds, over whatever chunks.
+    pub(super) fn has_room_for_views(&self) -> bool {
+        let usage = self.input.heap.views().usage();
+        let with_one_more = ViewUsage {
+            views: usage.views + 1,
+            mappings: usage.mappings + (self.memory.chunks + self.input.request.size / GRANULE) as usize,
+            addresses: usage.addresses.saturating_add(self.memory.reserved).saturating_add(self.room),
+        };
+        with_one_more.is_within(self.input.config)
+    }
+
+    /// Returns about how many bytes `stitch` could have joined with chunks of this size, if memory lay as it does here.
+    pub(super) fn joinable(&self, chunk: u64) -> u64 {
+        let heap = self.input.heap;
+        let free = heap.public_pools(Class::Large).into_iter().flat_map(|pool| heap.free_blocks(pool));
+        free.map(|id| heap.block(id).size.saturating_sub(chunk)).sum()
+    }
+
+    /// Returns the free bytes of the request's stream, and the idle ones.
+    pub(super) fn free_for_request(&self) -> u64 {
+        let own = self.input.heap.memory_owner(self.input.request.pool);
+        let open = self.memory.pools.iter().filter(|pool| pool.owner == own || pool.owner == Owner::Everyone);
+        open.map(|pool| pool.free).sum()
+    }
+
+    /// Returns the largest free block that the request might take.
+    pub(super) fn largest_free(&self) -> u64 {
+        let ReportInput { heap, request, .. } = *self.input;
+        heap.largest_in(request.pool).max(heap.largest_in(heap.idle().of(request.class)))
+    }
+
+    /// Returns the largest request of the same kind that would certainly be served at present; 0 if none.
+    pub(super) fn at_most(&self) -> u64 {
+        let ReportInput { config, request, .. } = *self.input;
+        let whole = |unit: u64| self.room - self.room % unit.max(1);
+        // Near a bound on views, only memory in one piece is certain.
+        let (assumption, servable) = match self.has_room_for_views() {
+            true => (Assumption::AsIs, self.servable),
+            false => (Assumption::NoMoreViews, self.largest_free()),
+        };
+        let growth = self.growth_for(request, assumption);
+        let less = request.size.saturating_sub(growth.saturating_sub(self.room));
+        let candidates = [less, whole(GRANULE), whole(config.large_segment_size), servable];
+        let rounds_to_itself = |size: u64| match round_size(size, &config.roundup_power2_divisions) {
+            _ if size == 0 => 0,
+            rounded if rounded == size => size,
+            // From 512 on, powers of two are never rounded up.
+            _ => 1 << size.ilog2(),
+        };
+        let met = |size: u64| {
+            let asked = Request { size, requested: size, ..*request };
+            size <= servable || self.growth_for(&asked, assumption) <= self.room
+        };
+        candidates
+            .into_iter()
+            .map(|size| if request.class == Class::Small { size.min(SMALL_LIMIT) } else { size })
+            .map(rounds_to_itself)
+            .filter(|size| *size < request.size && Class::of(*size <= SMALL_LIMIT) == request.class && met(*size))
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// Returns the bytes of the largest chunk.
+fn largest_chunk(heap: &Heap) -> u64 {
+    let chunks = heap.home().into_iter().flat_map(|home| home.chunks());
+    chunks.map(|(_, chunk)| chunk.size).max().unwrap_or(0)
+}

@@ -1,0 +1,20 @@
+//! The input of a report.
+
+use crate::config::{Config, Limits};
+use crate::driver::{DeviceProperties, MemoryInfo};
+use crate::heap::{Heap, Request, ViewUsage};
+use crate::strategy::Strategy;
+
+/// The allocator's state right after the failed request.
+pub(crate) struct ReportInput<'a> {
+    pub(crate) heap: &'a Heap,
+    pub(crate) strategy: &'a dyn Strategy,
+    pub(crate) config: &'a Config,
+    pub(crate) limits: Limits,
+    pub(crate) properties: &'a DeviceProperties,
+    /// `None` if the driver did not tell.
+    pub(crate) device: Option<MemoryInfo>,
+    pub(crate) request: &'a Request,
+    /// If the bounds on views forbade a view: how much all views would have taken with it.
+    pub(crate) refused: Option<ViewUsage>,
+}

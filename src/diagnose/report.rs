@@ -1,0 +1,45 @@
+//! Fills in the report of a request that was refused.
+
+use super::advice::diagnose;
+use super::figures::Figures;
+use super::input::ReportInput;
+use crate::config::StreamSharing;
+use crate::config::rounding::segment_size;
+use crate::report::fragmentation::Owner;
+use crate::report::out_of_memory::OutOfMemory;
+
+impl ReportInput<'_> {
+    /// Returns the report.
+    pub(crate) fn report(&self) -> OutOfMemory {
+        let Self { heap, request, config, .. } = *self;
+        let sharing = self.strategy.rules(config).sharing;
+        let across = sharing == StreamSharing::Wait;
+        let memory = heap.measure(sharing, |pool| self.strategy.largest_servable(heap, config, pool, across));
+        let figures = Figures::new(self, &memory);
+        let (cause, advice) = diagnose(self, &figures);
+        let (largest_free, reachable) = (figures.largest_free(), figures.servable);
+        let stream = heap.pool(request.pool).stream;
+        let elsewhere = |owner: Owner| matches!(owner, Owner::Stream(other) if other != stream);
+        OutOfMemory {
+            device: self.properties.name.clone(),
+            strategy: config.strategy,
+            stream,
+            requested: request.requested,
+            rounded: request.size,
+            segment: segment_size(request.size, config.large_segment_size),
+            device_total: self.device.map_or(self.properties.total_memory, |info| info.total),
+            device_free: self.device.map_or(0, |info| info.free),
+            limit: self.limits.lowest(),
+            reserved: memory.reserved,
+            allocated: memory.allocated,
+            pending: memory.pending,
+            largest_free,
+            reachable,
+            free_on_other_streams: memory.pools.iter().filter(|pool| elsewhere(pool.owner)).map(|pool| pool.free).sum(),
+            free_in_private_pools: memory.free_in_private_pools(heap.owner_of(request.pool)),
+            memory,
+            cause,
+            advice,
+        }
+    }
+}

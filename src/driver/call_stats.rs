@@ -1,0 +1,60 @@
+//! How often each kind of driver call was made, and how long it took.
+//!
+//! Owns: the figures, which are plain values. The drivers do the counting.
+
+use super::error::Call;
+
+/// How often one kind of call was made, and how long the calling CPU spent in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallStat {
+    /// Calls made, failed ones included.
+    pub count: u64,
+    /// Total time in nanoseconds, waiting included.
+    pub total_ns: u64,
+}
+
+/// A [`CallStat`] for each kind of call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallStats([CallStat; Call::COUNT]);
+
+impl CallStats {
+    /// Returns the figures that `figure` gives for each kind of call.
+    pub(super) fn from_fn(figure: impl Fn(Call) -> CallStat) -> Self {
+        Self(Call::ALL.map(figure))
+    }
+
+    /// Returns the figures of one kind of call.
+    #[must_use]
+    pub fn get(&self, call: Call) -> CallStat {
+        self.0[call as usize]
+    }
+
+    /// Adds one call that took `ns` nanoseconds.
+    pub fn add(&mut self, call: Call, ns: u64) {
+        let stat = &mut self.0[call as usize];
+        stat.count += 1;
+        stat.total_ns = stat.total_ns.saturating_add(ns);
+    }
+
+    /// Returns the calls and the time since `earlier`, which must be an older copy of the same statistics.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut out = self.clone();
+        for (now, before) in out.0.iter_mut().zip(earlier.0) {
+            now.count = now.count.saturating_sub(before.count);
+            now.total_ns = now.total_ns.saturating_sub(before.total_ns);
+        }
+        out
+    }
+
+    /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
+        Call::ALL.into_iter().filter(|call| call.is_allocators()).map(|call| (call, self.get(call)))
+    }
+
+    /// Returns the time in all calls together, in nanoseconds.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.0.iter().map(|stat| stat.total_ns).fold(0, u64::saturating_add)
+    }
+}

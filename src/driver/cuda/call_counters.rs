@@ -1,0 +1,63 @@
+//! Counting and timing of driver calls without a lock.
+//!
+//! Owns: the counters. device.rs decides which calls are counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::driver::{Call, CallStat, CallStats};
+
+/// [`CallStats`] that several threads add to.
+#[derive(Debug, Default)]
+pub(super) struct CallCounters {
+    counts: [AtomicU64; Call::COUNT],
+    nanoseconds: [AtomicU64; Call::COUNT],
+    busy: AtomicU64,
+}
+
+impl CallCounters {
+    /// Counts one call that began at `start` and ends now.
+    pub(super) fn add(&self, call: Call, start: Instant) {
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // Relaxed: the figures guard nothing, and a reader may see one call's count before its time.
+        self.counts[call as usize].fetch_add(1, Ordering::Relaxed);
+        self.nanoseconds[call as usize].fetch_add(ns, Ordering::Relaxed);
+        self.busy.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Returns the figures so far.
+    pub(super) fn snapshot(&self) -> CallStats {
+        CallStats::from_fn(|call| CallStat {
+            count: self.counts[call as usize].load(Ordering::Relaxed),
+            total_ns: self.nanoseconds[call as usize].load(Ordering::Relaxed),
+        })
+    }
+
+    /// Total time in nanoseconds.
+    pub(super) fn busy_ns(&self) -> u64 {
+        self.busy.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_is_counted_once_and_busy_is_the_sum() {
+        let counters = CallCounters::default();
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for call in [Call::Map, Call::Unmap] {
+                let counters = &counters;
+                scope.spawn(move || (0..100).for_each(|_| counters.add(call, start)));
+            }
+        });
+        let stats = counters.snapshot();
+        assert_eq!(stats.get(Call::Map).count, 100);
+        assert_eq!(stats.get(Call::Unmap).count, 100);
+        assert_eq!(stats.get(Call::Create), CallStat::default());
+        assert!(stats.get(Call::Map).total_ns > 0);
+        assert_eq!(counters.busy_ns(), stats.total_ns());
+    }
+}

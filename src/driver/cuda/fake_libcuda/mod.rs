@@ -1,0 +1,390 @@
+//! A fake libcuda for tests, just complete enough to show that [`CudaDriver`] calls it correctly.
+//!
+//! Owns: the fake, for two devices. It models no memory, as the simulated GPU does. Its state is per thread, since each
+//! test has its own. The other files of this folder are tests that need no GPU.
+
+mod calls;
+pub(crate) mod old_drivers;
+mod peers;
+mod streams;
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::ptr;
+
+use super::CudaDriver;
+use super::api::{CudaApi, EntryPoints};
+use super::ffi::*;
+use crate::driver::Status;
+
+const GRANULARITY: usize = 2 << 20;
+const RECOMMENDED_GRANULARITY: usize = 2 * GRANULARITY;
+const MEMORY: usize = 1 << 30;
+const DEVICES: c_int = 2;
+/// Where every reservation begins.
+const RESERVED: CUdeviceptr = 1 << 40;
+/// An address that cannot be unmapped.
+const UNMAPPABLE: CUdeviceptr = 0x20_0000;
+/// A status that CUDA 10.2 did not know: `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
+const NEWER_STATUS: RawStatus = 222;
+
+#[derive(Default)]
+struct State {
+    contexts: Vec<usize>,
+    releases: u32,
+    /// How many calls were made with another context than they need.
+    misplaced: u32,
+    events: Vec<usize>,
+    streams: Vec<usize>,
+    created: usize,
+    query: RawStatus,
+    capture: u32,
+    /// The capture mode of the thread.
+    mode: u32,
+    synchronized: u32,
+    /// Descriptors that were imported.
+    imported: Vec<usize>,
+    properties: Option<MemAllocationProp>,
+    /// The calls of set-access: the address, and the access of each device.
+    access: Vec<(CUdeviceptr, Vec<(CUdevice, u32)>)>,
+    /// The address from which set-access is refused.
+    access_fails_from: Option<CUdeviceptr>,
+    /// Contexts that were given peer access to device 1's plain memory.
+    peers: Vec<usize>,
+    /// Attributes that the device lacks.
+    lacks: Vec<u32>,
+    /// The number that tells streams with the same handle apart.
+    generation: u64,
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+fn with<T>(change: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(change)
+}
+
+fn context_of(device: CUdevice) -> usize {
+    0x1000 * (device as usize + 1)
+}
+
+/// The same as [`with`], for a call that needs device 1's context.
+fn in_context(change: impl FnOnce(&mut State) -> RawStatus) -> RawStatus {
+    in_context_of(1, change)
+}
+
+fn in_context_of(device: CUdevice, change: impl FnOnce(&mut State) -> RawStatus) -> RawStatus {
+    with(|state| {
+        if state.contexts.last() != Some(&context_of(device)) {
+            state.misplaced += 1;
+            return Status::INVALID_CONTEXT.0;
+        }
+        change(state)
+    })
+}
+
+/// Writes through a pointer that the caller vouches for.
+fn put<T>(pointer: *mut T, value: T) -> RawStatus {
+    // SAFETY: the driver under test passes pointers to its own live values.
+    unsafe { pointer.write(value) };
+    Status::SUCCESS.0
+}
+
+unsafe extern "C" fn init(_: c_uint) -> RawStatus {
+    Status::SUCCESS.0
+}
+unsafe extern "C" fn init_without_gpu(_: c_uint) -> RawStatus {
+    Status::NO_DEVICE.0
+}
+unsafe extern "C" fn get_error_name(status: RawStatus, name: *mut *const c_char) -> RawStatus {
+    if status == NEWER_STATUS { put(name, c"CUDA_ERROR_NEWER".as_ptr()) } else { Status::INVALID_VALUE.0 }
+}
+unsafe extern "C" fn device_get_count(count: *mut c_int) -> RawStatus {
+    put(count, DEVICES)
+}
+unsafe extern "C" fn device_get(device: *mut CUdevice, ordinal: c_int) -> RawStatus {
+    put(device, ordinal)
+}
+unsafe extern "C" fn device_get_attribute(value: *mut c_int, attribute: u32, _: CUdevice) -> RawStatus {
+    let known = [ATTRIBUTE_VIRTUAL_MEMORY, ATTRIBUTE_POSIX_FD];
+    if known.contains(&attribute) {
+        put(value, c_int::from(with(|state| !state.lacks.contains(&attribute))))
+    } else {
+        Status::INVALID_VALUE.0
+    }
+}
+unsafe extern "C" fn device_total_mem(bytes: *mut usize, _: CUdevice) -> RawStatus {
+    put(bytes, MEMORY)
+}
+unsafe extern "C" fn mem_get_allocation_granularity(
+    bytes: *mut usize,
+    _: *const MemAllocationProp,
+    option: u32,
+) -> RawStatus {
+    put(bytes, if option == MEM_GRANULARITY_RECOMMENDED { RECOMMENDED_GRANULARITY } else { GRANULARITY })
+}
+unsafe extern "C" fn coarse_granularity(bytes: *mut usize, _: *const MemAllocationProp, _: u32) -> RawStatus {
+    put(bytes, 16 * GRANULARITY)
+}
+unsafe extern "C" fn device_primary_ctx_retain(context: *mut CUcontext, device: CUdevice) -> RawStatus {
+    put(context, ptr::without_provenance_mut(context_of(device)))
+}
+unsafe extern "C" fn device_primary_ctx_release(_: CUdevice) -> RawStatus {
+    with(|state| state.releases += 1);
+    Status::SUCCESS.0
+}
+unsafe extern "C" fn ctx_get_current(context: *mut CUcontext) -> RawStatus {
+    put(context, ptr::without_provenance_mut(with(|state| state.contexts.last().copied().unwrap_or(0))))
+}
+unsafe extern "C" fn ctx_push_current(context: CUcontext) -> RawStatus {
+    with(|state| state.contexts.push(context.addr()));
+    Status::SUCCESS.0
+}
+unsafe extern "C" fn ctx_push_refused(_: CUcontext) -> RawStatus {
+    Status::INVALID_CONTEXT.0
+}
+unsafe extern "C" fn ctx_pop_current(context: *mut CUcontext) -> RawStatus {
+    put(context, ptr::without_provenance_mut(with(|state| state.contexts.pop().unwrap_or(0))))
+}
+unsafe extern "C" fn mem_create(
+    handle: *mut CUmemGenericAllocationHandle,
+    size: usize,
+    prop: *const MemAllocationProp,
+    _: c_ulonglong,
+) -> RawStatus {
+    in_context(|state| {
+        // SAFETY: the driver under test passes a pointer to its own live value.
+        state.properties = Some(unsafe { prop.read() });
+        if size > MEMORY {
+            return Status::OUT_OF_MEMORY.0;
+        }
+        state.created += 1;
+        put(handle, state.created as CUmemGenericAllocationHandle)
+    })
+}
+unsafe extern "C" fn mem_export_to_shareable_handle(
+    shareable: *mut c_void,
+    _: CUmemGenericAllocationHandle,
+    kind: u32,
+    _: c_ulonglong,
+) -> RawStatus {
+    assert_eq!(kind, MEM_HANDLE_TYPE_POSIX_FD);
+    in_context(|state| {
+        state.created += 1;
+        let (reader, _) = std::io::pipe().unwrap();
+        put(shareable.cast(), OwnedFd::from(reader).into_raw_fd())
+    })
+}
+unsafe extern "C" fn mem_import_from_shareable_handle(
+    handle: *mut CUmemGenericAllocationHandle,
+    shareable: *mut c_void,
+    kind: u32,
+) -> RawStatus {
+    assert_eq!(kind, MEM_HANDLE_TYPE_POSIX_FD);
+    in_context(|state| {
+        state.created += 1;
+        state.imported.push(shareable.addr());
+        put(handle, state.created as CUmemGenericAllocationHandle)
+    })
+}
+unsafe extern "C" fn ipc_get_mem_handle(memory: *mut IpcMemHandle, address: CUdeviceptr) -> RawStatus {
+    in_context(|_| put(memory, IpcMemHandle { reserved: [address as u8; 64] }))
+}
+unsafe extern "C" fn ipc_open_mem_handle(address: *mut CUdeviceptr, memory: IpcMemHandle, flags: c_uint) -> RawStatus {
+    assert_eq!(flags, 1, "the only flag that there is");
+    in_context(|_| put(address, CUdeviceptr::from(memory.reserved[63]) << 32))
+}
+unsafe extern "C" fn ipc_close_mem_handle(address: CUdeviceptr) -> RawStatus {
+    in_context(|_| if address == UNMAPPABLE { NEWER_STATUS } else { Status::SUCCESS.0 })
+}
+unsafe extern "C" fn mem_release(_: CUmemGenericAllocationHandle) -> RawStatus {
+    in_context(|_| Status::SUCCESS.0)
+}
+unsafe extern "C" fn mem_address_reserve(
+    address: *mut CUdeviceptr,
+    _: usize,
+    _: usize,
+    _: CUdeviceptr,
+    _: c_ulonglong,
+) -> RawStatus {
+    in_context(|_| put(address, RESERVED))
+}
+unsafe extern "C" fn mem_address_free(_: CUdeviceptr, _: usize) -> RawStatus {
+    in_context(|_| Status::SUCCESS.0)
+}
+unsafe extern "C" fn mem_map(
+    _: CUdeviceptr,
+    _: usize,
+    _: usize,
+    _: CUmemGenericAllocationHandle,
+    _: c_ulonglong,
+) -> RawStatus {
+    in_context(|_| Status::SUCCESS.0)
+}
+unsafe extern "C" fn mem_unmap(address: CUdeviceptr, _: usize) -> RawStatus {
+    in_context(|_| if address == UNMAPPABLE { NEWER_STATUS } else { Status::SUCCESS.0 })
+}
+unsafe extern "C" fn mem_set_access(
+    address: CUdeviceptr,
+    _: usize,
+    access: *const MemAccessDesc,
+    count: usize,
+) -> RawStatus {
+    in_context(|state| {
+        if state.access_fails_from.is_some_and(|from| address >= from) {
+            return Status::OUT_OF_MEMORY.0;
+        }
+        // SAFETY: the driver under test passes a pointer to its own live values and their number.
+        let list = unsafe { std::slice::from_raw_parts(access, count) };
+        assert!(list.iter().all(|desc| desc.location.kind == MEM_LOCATION_TYPE_DEVICE));
+        state.access.push((address, list.iter().map(|desc| (desc.location.id, desc.flags)).collect()));
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn mem_alloc(address: *mut CUdeviceptr, _: usize) -> RawStatus {
+    in_context(|state| {
+        state.created += 1;
+        put(address, (state.created * MEMORY) as CUdeviceptr)
+    })
+}
+unsafe extern "C" fn mem_free(_: CUdeviceptr) -> RawStatus {
+    in_context(|_| Status::SUCCESS.0)
+}
+unsafe extern "C" fn device_can_access_peer(can: *mut c_int, device: CUdevice, peer: CUdevice) -> RawStatus {
+    put(can, c_int::from(device != peer))
+}
+unsafe extern "C" fn device_cannot_access_peer(can: *mut c_int, _: CUdevice, _: CUdevice) -> RawStatus {
+    put(can, 0)
+}
+unsafe extern "C" fn ctx_enable_peer_access(context: CUcontext, _: c_uint) -> RawStatus {
+    in_context_of(0, |state| {
+        if state.peers.contains(&context.addr()) {
+            return Status::PEER_ACCESS_ALREADY_ENABLED.0;
+        }
+        state.peers.push(context.addr());
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn ctx_disable_peer_access(context: CUcontext) -> RawStatus {
+    in_context_of(0, |state| {
+        state.peers.retain(|of| *of != context.addr());
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn mem_get_info(free: *mut usize, total: *mut usize) -> RawStatus {
+    in_context(|_| put(free, MEMORY / 2) | put(total, MEMORY))
+}
+unsafe extern "C" fn stream_create(stream: *mut CUstream, flags: c_uint) -> RawStatus {
+    assert_eq!(flags, STREAM_NON_BLOCKING);
+    in_context(|state| {
+        state.created += 1;
+        // Handles below this mean default streams.
+        let handle = 0x100 + state.created;
+        state.streams.push(handle);
+        put(stream, ptr::without_provenance_mut(handle))
+    })
+}
+unsafe extern "C" fn stream_destroy(stream: CUstream) -> RawStatus {
+    in_context(|state| {
+        state.streams.retain(|&live| live != stream.addr());
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn event_create(event: *mut CUevent, flags: c_uint) -> RawStatus {
+    assert_eq!(flags, EVENT_DISABLE_TIMING);
+    in_context(|state| {
+        state.created += 1;
+        state.events.push(state.created);
+        put(event, ptr::without_provenance_mut(state.created))
+    })
+}
+unsafe extern "C" fn event_destroy(event: CUevent) -> RawStatus {
+    in_context(|state| {
+        state.events.retain(|&live| live != event.addr());
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn event_query(event: CUevent) -> RawStatus {
+    in_context(|state| if state.events.contains(&event.addr()) { state.query } else { Status::INVALID_HANDLE.0 })
+}
+unsafe extern "C" fn event_record(_: CUevent, _: CUstream) -> RawStatus {
+    in_context(|_| Status::SUCCESS.0)
+}
+unsafe extern "C" fn stream_synchronize(_: CUstream) -> RawStatus {
+    in_context(|state| {
+        state.synchronized += 1;
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn stream_get_id(stream: CUstream, id: *mut c_ulonglong) -> RawStatus {
+    in_context(|state| put(id, 1000 * state.generation + stream.addr() as u64))
+}
+unsafe extern "C" fn stream_is_capturing(_: CUstream, capture: *mut u32) -> RawStatus {
+    in_context(|state| put(capture, state.capture))
+}
+unsafe extern "C" fn thread_exchange_stream_capture_mode(mode: *mut u32) -> RawStatus {
+    in_context(|state| {
+        // SAFETY: the driver under test passes a pointer to its own live value.
+        let wanted = unsafe { mode.read() };
+        put(mode, std::mem::replace(&mut state.mode, wanted))
+    })
+}
+unsafe extern "C" fn ctx_synchronize() -> RawStatus {
+    in_context(|state| {
+        state.synchronized += 1;
+        Status::SUCCESS.0
+    })
+}
+
+fn entry_points() -> EntryPoints {
+    EntryPoints {
+        init: Some(init),
+        get_error_name: Some(get_error_name),
+        device_get_count: Some(device_get_count),
+        device_get: Some(device_get),
+        device_get_attribute: Some(device_get_attribute),
+        device_total_mem: Some(device_total_mem),
+        mem_get_allocation_granularity: Some(mem_get_allocation_granularity),
+        device_primary_ctx_retain: Some(device_primary_ctx_retain),
+        device_primary_ctx_release: Some(device_primary_ctx_release),
+        ctx_get_current: Some(ctx_get_current),
+        ctx_push_current: Some(ctx_push_current),
+        ctx_pop_current: Some(ctx_pop_current),
+        mem_create: Some(mem_create),
+        mem_export_to_shareable_handle: Some(mem_export_to_shareable_handle),
+        mem_import_from_shareable_handle: Some(mem_import_from_shareable_handle),
+        ipc_get_mem_handle: Some(ipc_get_mem_handle),
+        ipc_open_mem_handle: Some(ipc_open_mem_handle),
+        ipc_close_mem_handle: Some(ipc_close_mem_handle),
+        mem_release: Some(mem_release),
+        mem_address_reserve: Some(mem_address_reserve),
+        mem_address_free: Some(mem_address_free),
+        mem_map: Some(mem_map),
+        mem_alloc: Some(mem_alloc),
+        mem_free: Some(mem_free),
+        device_can_access_peer: Some(device_can_access_peer),
+        ctx_enable_peer_access: Some(ctx_enable_peer_access),
+        ctx_disable_peer_access: Some(ctx_disable_peer_access),
+        event_record: Some(event_record),
+        stream_synchronize: Some(stream_synchronize),
+        stream_get_id: Some(stream_get_id),
+        mem_unmap: Some(mem_unmap),
+        mem_set_access: Some(mem_set_access),
+        mem_get_info: Some(mem_get_info),
+        event_create: Some(event_create),
+        stream_create: Some(stream_create),
+        stream_destroy: Some(stream_destroy),
+        event_destroy: Some(event_destroy),
+        event_query: Some(event_query),
+        stream_is_capturing: Some(stream_is_capturing),
+        thread_exchange_stream_capture_mode: Some(thread_exchange_stream_capture_mode),
+        ctx_synchronize: Some(ctx_synchronize),
+        ..EntryPoints::default()
+    }
+}
+
+fn open() -> CudaDriver {
+    CudaDriver::open_with(CudaApi::of(entry_points()), 1).unwrap()
+}

@@ -1,0 +1,45 @@
+//! Queries of a device that need no context: which devices exist, and what each supports.
+//!
+//! Owns: the queries. It does not know when they are made.
+
+use std::ffi::c_int;
+
+use super::api::CudaApi;
+use super::error::CudaOpenError;
+use super::ffi::{CUdevice, MemAllocationProp};
+use crate::driver::Status;
+
+/// Returns the device with that ordinal.
+pub(super) fn find(api: &CudaApi, ordinal: u32) -> Result<CUdevice, CudaOpenError> {
+    let mut devices: c_int = 0;
+    // SAFETY: the pointer is to a live integer.
+    api.check("cuDeviceGetCount", unsafe { api.device_get_count(&mut devices) }?)?;
+    let devices = u32::try_from(devices).unwrap_or(0);
+    let Some(index) = c_int::try_from(ordinal).ok().filter(|_| ordinal < devices) else {
+        return Err(CudaOpenError::NoSuchDevice { ordinal, devices });
+    };
+    let mut device: CUdevice = 0;
+    // SAFETY: the pointer is to a live integer.
+    api.check("cuDeviceGet", unsafe { api.device_get(&mut device, index) }?)?;
+    Ok(device)
+}
+
+/// Returns whether the device has an attribute.
+pub(super) fn has_attribute(api: &CudaApi, attribute: u32, device: CUdevice) -> Result<bool, CudaOpenError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a live integer.
+    match unsafe { api.device_get_attribute(&mut value, attribute, device) }? {
+        // A driver older than the attribute returns this status.
+        Status::INVALID_VALUE => Ok(false),
+        status => api.check("cuDeviceGetAttribute", status).map(|()| value != 0),
+    }
+}
+
+/// Returns a granularity of memory like `prop`, in bytes.
+pub(super) fn granularity(api: &CudaApi, prop: &MemAllocationProp, option: u32) -> Result<u64, CudaOpenError> {
+    let mut bytes = 0;
+    // SAFETY: both pointers are to live values.
+    let status = unsafe { api.mem_get_allocation_granularity(&mut bytes, prop, option) }?;
+    api.check("cuMemGetAllocationGranularity", status)?;
+    Ok(bytes as u64)
+}

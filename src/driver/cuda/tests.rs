@@ -1,0 +1,63 @@
+//! Tests of opening devices on any machine, and of answers that only a real GPU can give.
+
+use std::ptr;
+
+use super::{CudaDriver, CudaOpenError};
+use crate::driver::prelude::*;
+use crate::driver::{Call, Status};
+
+#[test]
+fn names_of_devices_are_read() {
+    assert_eq!(CudaDriver::parse_ordinal("cuda:0"), Ok(0));
+    assert_eq!(CudaDriver::parse_ordinal("cuda"), Ok(0));
+    assert_eq!(CudaDriver::parse_ordinal("cuda:17"), Ok(17));
+    for bad in ["", "cuda:", "cuda1", "cuda:-1", "cuda:+1", "cuda: 1", "cuda:1x", "cuda:4294967296", "sim:h200"] {
+        assert_eq!(CudaDriver::parse_ordinal(bad), Err(CudaOpenError::BadName { name: bad.into() }), "{bad}");
+    }
+}
+
+#[test]
+fn opening_what_is_not_there_is_a_typed_error() {
+    // This holds on a machine without a driver, with a driver and no GPU, and with GPUs.
+    let error = CudaDriver::open(u32::MAX).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            CudaOpenError::Load(_) | CudaOpenError::NoSuchDevice { ordinal: u32::MAX, .. } | CudaOpenError::Call { .. }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_thread_keeps_its_own_context() {
+    let driver = CudaDriver::open(0).unwrap();
+    let current = || {
+        let mut context = ptr::null_mut();
+        // SAFETY: the pointer is to a live pointer.
+        assert_eq!(unsafe { driver.api.ctx_get_current(&mut context) }, Ok(Status::SUCCESS));
+        context
+    };
+    assert!(current().is_null());
+    let event = driver.event_create().unwrap();
+    assert!(driver.event_query(event).unwrap());
+    driver.event_destroy(event).unwrap();
+    assert!(current().is_null());
+    assert!(driver.model().contains("NVIDIA"));
+    assert_eq!(driver.call_stats().get(Call::EventQuery).count, 1);
+    assert_eq!(driver.busy_ns(), driver.call_stats().total_ns());
+}
+
+/// Our refusal of a stale handle, which never reaches libcuda, is right only if libcuda refuses it too.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn libcuda_refuses_a_released_handle_as_we_do() {
+    let driver = CudaDriver::open(0).unwrap();
+    let handle = driver.create(driver.properties().granularity).unwrap();
+    driver.release(handle).unwrap();
+    let ours = driver.release(handle).unwrap_err().status;
+    // SAFETY: this is not known to be safe: that is what the test is for, and a crash is an answer too.
+    let theirs = driver.ask(Call::Release, String::new, |api| unsafe { api.mem_release(handle.0) }).unwrap();
+    assert_eq!(theirs, ours);
+}

@@ -1,0 +1,17 @@
+//! All traits of a driver, so that every method of a concrete one can be called.
+//!
+//! ```
+//! use seamalloc::driver::prelude::*;
+//! use seamalloc::driver::sim::{SimConfig, SimGpu};
+//!
+//! let gpu = SimGpu::new(SimConfig::default())?;
+//! let address = gpu.malloc(1 << 20)?;
+//! gpu.free(address)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use super::contract::Driver;
+pub use super::contract::{
+    Events as _, PeerAccess as _, PlainMemory as _, ProcessSharing as _, StreamCapture as _, Streams as _,
+    VirtualMemory as _,
+};

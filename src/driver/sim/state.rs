@@ -1,0 +1,101 @@
+//! All mutable state of a simulated GPU, behind one lock.
+//!
+//! Owns: the parts of the device, and the state that concerns all calls: failures that were asked for, a lost context,
+//! statistics and faults. Each part has its own rules.
+
+use rustc_hash::FxHashMap;
+
+use super::capture::Captures;
+use super::faults::{Fault, Leaks};
+use super::memory::Memory;
+use super::peers::Peers;
+use super::refusal::{Answer, refuse};
+use super::streams::Timeline;
+use crate::driver::{Call, CallStats, Exported, Handle, Status};
+
+/// The most faults that are kept, so that a program with a fault at every step does not fill the memory with reports.
+const FAULTS_KEPT: usize = 10_000;
+
+/// A call that will fail.
+#[derive(Debug)]
+struct Failure {
+    call: Call,
+    calls_left: u64,
+    status: Status,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) memory: Memory,
+    pub(super) timeline: Timeline,
+    pub(super) captures: Captures,
+    pub(super) peers: Peers,
+    /// The exports of handles that were not released.
+    pub(super) exported: FxHashMap<Handle, Exported>,
+    failures: Vec<Failure>,
+    /// The status of every call once the context is lost.
+    pub(super) lost: Option<Status>,
+    pub(super) stats: CallStats,
+    pub(super) faults: Vec<Fault>,
+}
+
+impl State {
+    /// Makes the state of a device with this many bytes of memory and nothing on it.
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            memory: Memory::new(capacity),
+            timeline: Timeline::default(),
+            captures: Captures::default(),
+            peers: Peers::default(),
+            exported: FxHashMap::default(),
+            failures: Vec::new(),
+            lost: None,
+            stats: CallStats::default(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Records a fault.
+    pub(super) fn report(&mut self, fault: Fault) {
+        if self.faults.len() < FAULTS_KEPT {
+            self.faults.push(fault);
+        }
+    }
+
+    /// Makes the `nth` call of that kind from now fail.
+    pub(super) fn fail_nth(&mut self, call: Call, nth: u64, status: Status) {
+        self.failures.push(Failure { call, calls_left: nth.max(1), status });
+    }
+
+    /// Cancels the pending failures.
+    pub(super) fn fail_no_more(&mut self) {
+        self.failures.clear();
+    }
+
+    /// Refuses a call that was made to fail, and every call once the context is lost. Counts down the other failures.
+    pub(super) fn failure(&mut self, call: Call) -> Answer<()> {
+        if let Some(status) = self.lost {
+            return Err(refuse(status, "the context is lost".to_owned()));
+        }
+        if self.failures.is_empty() {
+            return Ok(());
+        }
+        let mut status = None;
+        self.failures.retain_mut(|failure| {
+            if failure.call != call {
+                return true;
+            }
+            failure.calls_left = failure.calls_left.saturating_sub(1);
+            if failure.calls_left == 0 {
+                status.get_or_insert(failure.status);
+            }
+            failure.calls_left > 0
+        });
+        status.map_or(Ok(()), |status| Err(refuse(status, "made to fail".to_owned())))
+    }
+
+    /// Returns the resources that are held on the device at present.
+    pub(super) fn leaks(&self) -> Leaks {
+        Leaks { events: self.timeline.events(), ..self.memory.leaks() }
+    }
+}

@@ -1,0 +1,162 @@
+//! The rules that always hold, one function for each. They walk every table, for tests and the feature `paranoid`.
+//!
+//! Owns: the order of the walk and its sums. The rules of a block are in `block.rs`, those of private pools in
+//! `private.rs`.
+
+mod block;
+mod private;
+
+use super::block::{Block, Kind, State};
+use super::segment::{Backing, Segment};
+use super::tables::Heap;
+use crate::ids::{BlockId, Class};
+
+/// The broken rule and its place, if any.
+pub(super) type Checked = std::result::Result<(), String>;
+
+/// The sums of the walk over the blocks.
+#[derive(Default)]
+struct Found {
+    /// By class.
+    live: [u64; 2],
+    live_bytes: [u64; 2],
+    pending_bytes: [u64; 2],
+    /// Bytes held from the driver, by the class that they are counted for.
+    held: [u64; 2],
+    blocks: usize,
+    /// Bytes in pieces of stitched blocks, and in the stitched blocks themselves.
+    pieces: u64,
+    stitched: u64,
+    stitched_blocks: u32,
+    /// Bytes of blocks at home.
+    at_home: u64,
+}
+
+impl Found {
+    /// Adds a block that is handed out or pending.
+    fn add_used(&mut self, block: &Block) {
+        let class = block.pool.class() as usize;
+        match block.state {
+            State::Allocated => {
+                self.live[class] += 1;
+                self.live_bytes[class] += block.size;
+            }
+            State::Pending => self.pending_bytes[class] += block.size,
+            _ => {}
+        }
+    }
+}
+
+impl Heap {
+    /// Checks every rule that always holds. O(n log n) in the number of blocks, because of the free index.
+    ///
+    /// # Errors
+    /// Says which rule is broken, and where.
+    pub(crate) fn check(&self) -> Checked {
+        let mut found = Found { held: self.pending_rollback, ..Found::default() };
+        for (index, segment) in self.segments.iter().enumerate() {
+            let Some(segment) = segment else { continue };
+            self.blocks_tile_their_segment(index, segment, &mut found)?;
+        }
+        for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
+            self.pieces_make_up_a_stitched_block(id, block)?;
+            self.a_stitched_block_is_in_use(id, block)?;
+            found.add_used(block);
+            found.stitched += block.size;
+            found.stitched_blocks += 1;
+            found.blocks += 1;
+        }
+        self.pairs_of_private_pools_are_their_own()?;
+        self.vacant_pools_are_empty()?;
+        self.blocks_of_private_pools_stay_theirs()?;
+        self.pins_are_of_private_pools()?;
+        self.pieces_are_all_stitched(&found)?;
+        self.chunks_are_what_lies_at_home(&found)?;
+        self.no_block_is_lost(&found)?;
+        self.counters_count_what_is_there(&found)
+    }
+
+    /// The blocks of a segment lie one behind the other from its first byte to its last, and each keeps the rules of a
+    /// block.
+    fn blocks_tile_their_segment(&self, index: usize, segment: &Segment, found: &mut Found) -> Checked {
+        let mut at = segment.span.start;
+        let mut previous = BlockId::NONE;
+        let mut id = segment.head;
+        while id.is_some() {
+            let block = &self.blocks[id];
+            if block.address != at {
+                return Err(format!(
+                    "a block does not begin where the last one ends: segment {index}, {id:?} {block:?}"
+                ));
+            }
+            self.check_block(index, segment, previous, id)?;
+            if block.state != State::Unmapped {
+                let home = self.home.as_ref().filter(|_| block.kind == Kind::Home);
+                // The part of a slab that a large block holds still counts as small memory.
+                let slab = home.is_some_and(|home| home.is_slab(at));
+                found.held[if slab { Class::Small } else { block.pool.class() } as usize] += block.size;
+                found.at_home += if block.kind == Kind::Home { block.size } else { 0 };
+            }
+            found.add_used(block);
+            found.pieces += if block.state == State::Piece { block.size } else { 0 };
+            found.blocks += 1;
+            at = block.end();
+            previous = id;
+            id = block.next;
+        }
+        if at != segment.span.end() {
+            return Err(format!("the blocks of segment {index} do not fill it: {at:#x}"));
+        }
+        Ok(())
+    }
+
+    /// Every piece belongs to one stitched block, and every stitched block uses a view.
+    fn pieces_are_all_stitched(&self, found: &Found) -> Checked {
+        let Found { stitched, stitched_blocks: users, pieces, .. } = found;
+        let using: u32 = self.views.iter().map(|(_, view)| view.users).sum();
+        if stitched != pieces || *users != using {
+            return Err(format!("{stitched} bytes stitched of {pieces} in pieces, {users} blocks of {using} users"));
+        }
+        Ok(())
+    }
+
+    /// The blocks with memory at home have as many bytes as the chunks.
+    fn chunks_are_what_lies_at_home(&self, found: &Found) -> Checked {
+        let chunks: u64 = self.home.iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk.size).sum();
+        let has_home = self.segments.iter().flatten().any(|segment| matches!(segment.backing, Backing::Home));
+        if has_home && chunks != found.at_home {
+            return Err(format!("{chunks} bytes in chunks, {} in blocks at home", found.at_home));
+        }
+        Ok(())
+    }
+
+    /// Every block is in a segment or a view, and every free block is in an index.
+    fn no_block_is_lost(&self, found: &Found) -> Checked {
+        let free: usize = self.pools.iter().map(|(_, pool)| pool.free.len()).sum();
+        let free_blocks = self.blocks.iter().filter(|(_, block)| block.state == State::Free).count();
+        let (seen, all) = (found.blocks, self.blocks.len());
+        if seen != all || free != free_blocks {
+            return Err(format!("{seen} blocks seen of {all}, {free} indexed of {free_blocks} free"));
+        }
+        Ok(())
+    }
+
+    /// The counters agree with the blocks, to the byte.
+    fn counters_count_what_is_there(&self, found: &Found) -> Checked {
+        let [live, live_bytes, pending] =
+            [found.live, found.live_bytes, found.pending_bytes].map(|by_class| by_class.iter().sum::<u64>());
+        let counted = &self.counters;
+        let figures = [
+            ("allocations", live, counted.allocation.current()),
+            ("addresses", live, self.addresses.len() as u64),
+            ("allocated bytes", live_bytes, counted.allocated_bytes.current()),
+            ("active bytes", live_bytes + pending, counted.active_bytes.current()),
+            ("large reserved bytes", found.held[0], counted.reserved_bytes.of(Class::Large)),
+            ("small reserved bytes", found.held[1], counted.reserved_bytes.of(Class::Small)),
+        ];
+        match figures.into_iter().find(|(_, is, counted)| is != counted) {
+            Some((name, is, counted)) => Err(format!("{name}: {is} found, {counted} counted")),
+            None => Ok(()),
+        }
+    }
+}

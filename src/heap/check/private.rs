@@ -1,0 +1,55 @@
+//! The rules of private pools.
+
+use super::super::block::{Kind, State};
+use super::super::tables::{Heap, PrivatePair};
+use super::Checked;
+
+impl Heap {
+    /// Each pair of a private pool belongs to that pool and one stream.
+    pub(super) fn pairs_of_private_pools_are_their_own(&self) -> Checked {
+        for PrivatePair { owner, stream, large } in &self.private_pairs {
+            let pool = &self.pools[*large];
+            let own = pool.private && pool.stream == *stream && self.owner_of(*large) == *owner;
+            if !own || self.private.get(*owner).is_none() {
+                return Err(format!("a pair of private pool {owner} is not its own: {large:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// No block belongs to a vacant pool.
+    pub(super) fn vacant_pools_are_empty(&self) -> Checked {
+        for large in &self.vacant_pools {
+            if self.blocks.iter().any(|(_, block)| block.pool.large() == *large) {
+                return Err(format!("a block is part of vacant pool {large:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A live block of a private pool takes the slow path of a free, its view is pinned, and it lies where the pool's
+    /// memory comes from.
+    pub(super) fn blocks_of_private_pools_stay_theirs(&self) -> Checked {
+        for (id, block) in self.blocks.iter().filter(|(_, block)| self.is_private(block.pool)) {
+            let owner = self.owner_of(block.pool);
+            let live = matches!(block.state, State::Allocated | State::Pending);
+            let pinned = || self.views.get(block.view()).is_some_and(|view| view.pins.contains(&owner));
+            if live && block.kind == Kind::View && !pinned() {
+                return Err(format!("the view of {id:?} {block:?} is not pinned"));
+            }
+            if self.private.segments(owner).is_some() && block.kind != Kind::Malloc {
+                return Err(format!("{id:?} {block:?} of private pool {owner} is in no segment of its own"));
+            }
+            if block.state == State::Allocated && !block.has_uses {
+                return Err(format!("{id:?} {block:?} would be freed as any other"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A view is pinned only by private pools that exist.
+    pub(super) fn pins_are_of_private_pools(&self) -> Checked {
+        let stray = self.views.iter().flat_map(|(_, view)| &view.pins).find(|pin| self.private.get(**pin).is_none());
+        stray.map_or(Ok(()), |pin| Err(format!("a view is pinned by private pool {pin}, which is no more")))
+    }
+}

@@ -1,0 +1,284 @@
+//! Home: the one address range in which every chunk of physical memory has its permanent place.
+//!
+//! Owns: where the chunks are, which of them are mapped there, and which block covers an address. All three are looked
+//! up in constant time, in tables with one entry for each granule of 2 MiB; a split or merge updates one entry of each.
+//! A chunk that only views have used so far has its place at home, but is not mapped there: it is bare.
+//!
+//! ```text
+//! granule    |0     |1     |2     |3     |
+//! blocks     |aa bbbbbbbbbbbb cccccccc dd|
+//! first      |a     |-     |c     |d     |   the first block that begins in the granule; - none
+//! ```
+
+use super::block::BlockTable;
+use crate::ids::{BlockId, ChunkId, Handle, SegmentId};
+use crate::span::Span;
+
+/// The size of a granule in bytes: the granularity of the driver's virtual-memory calls on every GPU so far.
+pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// Physical memory at its place at home.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) handle: Handle,
+    /// Whether it was placed as a slab for small blocks.
+    pub(crate) slab: bool,
+}
+
+impl Chunk {
+    pub(crate) fn end(&self) -> u64 {
+        self.address + self.size
+    }
+
+    /// Returns the addresses of the chunk at home.
+    pub(crate) fn span(&self) -> Span {
+        Span::new(self.address, self.size)
+    }
+}
+
+/// The home of one device.
+#[derive(Debug)]
+pub(crate) struct ChunkMap {
+    /// The addresses of home.
+    pub(crate) span: Span,
+    /// The number of home among the segments.
+    pub(crate) segment: SegmentId,
+    /// The first block that begins in each granule; 0 is none. Untouched parts of the tables take no host memory.
+    first: Vec<u32>,
+    /// One bit a granule: a block begins in it.
+    begun: Vec<u64>,
+    /// The chunk that holds each granule, plus one; 0 is none.
+    chunk_of: Vec<u32>,
+    chunks: Vec<Option<Chunk>>,
+    vacant: Vec<u32>,
+    /// One bit a granule: it belongs to a chunk that is not mapped at home.
+    bare: Vec<u64>,
+    bare_chunks: usize,
+    /// All slabs for small blocks lie from here on; where home is scattered, large chunks too.
+    slabs_from: u64,
+}
+
+impl ChunkMap {
+    pub(crate) fn new(span: Span, segment: SegmentId, head: BlockId) -> Self {
+        let granules = (span.size / GRANULE) as usize;
+        let mut home = Self {
+            span,
+            segment,
+            first: vec![0; granules],
+            begun: vec![0; granules.div_ceil(64)],
+            chunk_of: vec![0; granules],
+            chunks: Vec::new(),
+            vacant: Vec::new(),
+            bare: vec![0; granules.div_ceil(64)],
+            bare_chunks: 0,
+            slabs_from: span.end(),
+        };
+        home.begins(head, span.start, BlockId::NONE, 0);
+        home
+    }
+
+    /// Returns the bytes of host memory in the tables.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.first.capacity() * 8 + self.begun.capacity() * 16 + self.chunks.capacity() * size_of::<Option<Chunk>>()
+    }
+
+    fn granule(&self, address: u64) -> usize {
+        (address.wrapping_sub(self.span.start) / GRANULE) as usize
+    }
+
+    /// Returns whether the address is one of home.
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        self.span.contains(address)
+    }
+
+    /// Notes a block that begins at `address`. The block before it begins at `before_address`.
+    pub(crate) fn begins(&mut self, id: BlockId, address: u64, before: BlockId, before_address: u64) {
+        let granule = self.granule(address);
+        if before.is_some() && self.granule(before_address) == granule {
+            return;
+        }
+        if let Some(first) = self.first.get_mut(granule) {
+            *first = id.0;
+            self.begun[granule / 64] |= 1 << (granule % 64);
+        }
+    }
+
+    /// Notes that the block at `address` was merged into the one before it. `next` begins behind it.
+    pub(crate) fn ends(&mut self, id: BlockId, address: u64, next: BlockId, next_address: u64) {
+        let granule = self.granule(address);
+        if self.first.get(granule) != Some(&id.0) {
+            return;
+        }
+        if next.is_some() && self.granule(next_address) == granule {
+            self.first[granule] = next.0;
+        } else {
+            self.first[granule] = 0;
+            self.begun[granule / 64] &= !(1 << (granule % 64));
+        }
+    }
+
+    /// Returns the block that covers `address`.
+    pub(crate) fn covering(&self, blocks: &BlockTable, address: u64) -> BlockId {
+        let granule = self.granule(address);
+        let mut id = BlockId(self.first.get(granule).copied().unwrap_or(0));
+        if id.is_none() || blocks[id].address > address {
+            id = self.last_before(granule);
+        }
+        while id.is_some() && blocks[id].end() <= address {
+            id = blocks[id].next;
+        }
+        id
+    }
+
+    /// Returns a block that begins in the nearest earlier granule in which any block begins.
+    fn last_before(&self, granule: usize) -> BlockId {
+        let mut word = granule / 64;
+        let Some(&bits) = self.begun.get(word) else { return BlockId::NONE };
+        let mut bits = bits & ((1u64 << (granule % 64)) - 1);
+        while bits == 0 {
+            let Some(before) = word.checked_sub(1) else { return BlockId::NONE };
+            word = before;
+            bits = self.begun[word];
+        }
+        BlockId(self.first[word * 64 + 63 - bits.leading_zeros() as usize])
+    }
+
+    /// Returns the chunk that holds `address`.
+    pub(crate) fn chunk_at(&self, address: u64) -> Option<(ChunkId, Chunk)> {
+        let slot = self.chunk_of.get(self.granule(address)).copied().unwrap_or(0).checked_sub(1)?;
+        Some((ChunkId(slot), self.chunks.get(slot as usize).copied().flatten()?))
+    }
+
+    /// Returns the chunk with this number.
+    pub(crate) fn chunk(&self, id: ChunkId) -> Option<Chunk> {
+        self.chunks.get(id.0 as usize).copied().flatten()
+    }
+
+    /// Adds a chunk at its place. It is bare at first.
+    pub(crate) fn add_chunk(&mut self, chunk: Chunk) -> ChunkId {
+        let slot = self.vacant.pop().unwrap_or(self.chunks.len() as u32);
+        match self.chunks.get_mut(slot as usize) {
+            Some(vacant) => *vacant = Some(chunk),
+            None => self.chunks.push(Some(chunk)),
+        }
+        if chunk.slab {
+            self.slabs_from = self.slabs_from.min(chunk.address);
+        }
+        let first = self.granule(chunk.address);
+        let count = (chunk.size / GRANULE) as usize;
+        for granule in self.chunk_of.iter_mut().skip(first).take(count) {
+            *granule = slot + 1;
+        }
+        self.mark(chunk, true);
+        ChunkId(slot)
+    }
+
+    /// Sets or clears the bare bits of a chunk.
+    fn mark(&mut self, chunk: Chunk, bare: bool) {
+        let first = self.granule(chunk.address);
+        for granule in first..first + (chunk.size / GRANULE) as usize {
+            let Some(word) = self.bare.get_mut(granule / 64) else { return };
+            let bit = 1 << (granule % 64);
+            *word = if bare { *word | bit } else { *word & !bit };
+        }
+        self.bare_chunks = if bare { self.bare_chunks + 1 } else { self.bare_chunks - 1 };
+    }
+
+    /// Notes that a bare chunk was mapped at its place.
+    pub(crate) fn mapped(&mut self, chunk: Chunk) {
+        if self.is_bare(chunk.address, 1) {
+            self.mark(chunk, false);
+        }
+    }
+
+    /// Returns whether any of these bytes lie in a bare chunk. Addresses outside of home never do.
+    #[inline]
+    pub(crate) fn is_bare(&self, address: u64, size: u64) -> bool {
+        if self.bare_chunks == 0 {
+            return false;
+        }
+        let (first, last) = (self.granule(address), self.granule(address + size - 1));
+        let words = self.bare.get(first / 64..=last / 64).unwrap_or_default();
+        let mut from = !0u64 << (first % 64);
+        for (index, word) in words.iter().enumerate() {
+            let up_to = if first / 64 + index == last / 64 { !0 >> (63 - last % 64) } else { !0 };
+            if word & from & up_to != 0 {
+                return true;
+            }
+            from = !0;
+        }
+        false
+    }
+
+    /// Removes a chunk. Its place stays empty.
+    pub(crate) fn remove_chunk(&mut self, id: ChunkId) {
+        let Some(chunk) = self.chunk(id) else { return };
+        self.mapped(chunk);
+        self.chunks[id.0 as usize] = None;
+        let first = self.granule(chunk.address);
+        let count = (chunk.size / GRANULE) as usize;
+        for granule in self.chunk_of.iter_mut().skip(first).take(count) {
+            *granule = 0;
+        }
+        self.vacant.push(id.0);
+    }
+
+    /// Returns whether the address lies in a chunk that was placed as a slab.
+    pub(crate) fn is_slab(&self, address: u64) -> bool {
+        address >= self.slabs_from && self.chunk_at(address).is_some_and(|(_, chunk)| chunk.slab)
+    }
+
+    /// Returns every chunk with its number.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = (ChunkId, Chunk)> + '_ {
+        (0..).map(ChunkId).zip(&self.chunks).filter_map(|(id, chunk)| chunk.map(|chunk| (id, chunk)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a home of 1 GiB with chunks of these many granules, one behind the other.
+    fn home(granules: &[u64]) -> (ChunkMap, Vec<(ChunkId, Chunk)>) {
+        const START: u64 = 7 << 30;
+        let mut home = ChunkMap::new(Span::new(START, 1 << 30), SegmentId(0), BlockId(1));
+        let mut address = START;
+        let mut chunks = Vec::new();
+        for (handle, granules) in (0..).map(Handle).zip(granules) {
+            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false };
+            chunks.push((home.add_chunk(chunk), chunk));
+            address = chunk.end();
+        }
+        (home, chunks)
+    }
+
+    #[test]
+    fn bare_is_what_touches_a_chunk_that_is_not_mapped() {
+        let (mut home, chunks) = home(&[1, 70, 60, 3]);
+        let [first, second, third, last] = [0, 1, 2, 3].map(|index| chunks[index].1);
+        assert!(home.is_bare(first.address, 134 * GRANULE));
+        for mapped in [first, third] {
+            home.mapped(mapped);
+            home.mapped(mapped);
+        }
+        assert!(!home.is_bare(first.address, GRANULE) && home.is_bare(first.address, GRANULE + 1));
+        assert!(!home.is_bare(third.address, third.size) && home.is_bare(third.address - 1, 1));
+        assert!(home.is_bare(third.end() - 1, 2));
+        home.mapped(second);
+        assert!(!home.is_bare(first.address, third.end() - first.address));
+        home.remove_chunk(chunks[3].0);
+        assert!(!home.is_bare(last.address, last.size), "a chunk that is gone is not bare");
+        assert_eq!(home.bare_chunks, 0);
+    }
+
+    #[test]
+    fn addresses_outside_of_home_are_not_bare() {
+        let (home, chunks) = home(&[1]);
+        assert!(home.is_bare(chunks[0].1.address, 1));
+        for address in [512, home.span.start - GRANULE, home.span.end(), u64::MAX - GRANULE] {
+            assert!(!home.is_bare(address, 512), "{address:#x}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A live block becomes a free one: requested, completed, merged with its neighbours, indexed.
+//!
+//! Owns: split and merge of free blocks, and the moves of a free block from pool to pool.
+
+use super::block::{Block, Kind, Slots, State};
+use super::chunk_map::GRANULE;
+use super::counters::Counter;
+use super::tables::Heap;
+use crate::error::Result;
+use crate::ids::{BlockId, Class, PoolIndex};
+use crate::report::observer::Action;
+use crate::span::Span;
+
+impl Heap {
+    /// Notes that the program frees an allocation that was taken out of the address table. The block is no longer
+    /// allocated, but still active.
+    pub(crate) fn free_requested(&mut self, id: BlockId) {
+        let Block { address, size, requested, pool, .. } = self.blocks[id];
+        let class = pool.class();
+        self.counters.allocation.sub(class, 1);
+        self.counters.allocated_bytes.sub(class, size);
+        if size >= self.rules.oversize_from {
+            self.counters.oversize_allocations.sub(Class::Large, 1);
+        }
+        if self.observer.is_some() {
+            self.notify(Action::FreeRequested, Span::new(address, requested), pool);
+        }
+    }
+
+    /// Frees a block that every stream has finished with: it merges with its free neighbours and can be handed out
+    /// again.
+    pub(crate) fn free_completed(&mut self, id: BlockId) {
+        let Block { address, size, requested, pool, kind, .. } = self.blocks[id];
+        let class = pool.class();
+        if self.observer.is_some() {
+            self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
+        }
+        self.counters.active.sub(class, 1);
+        self.counters.active_bytes.sub(class, size);
+        self.counters.requested_bytes.sub(class, requested);
+        match kind {
+            Kind::Malloc => {
+                let (id, merged, merged_bytes) = self.free_bytes(id);
+                // PyTorch counts the net change of one event, not each merged neighbour.
+                let (added, added_bytes) = if self.blocks[id].is_split() { (1, self.blocks[id].size) } else { (0, 0) };
+                net(&mut self.counters.inactive_split, class, added, merged);
+                net(&mut self.counters.inactive_split_bytes, class, added_bytes, merged_bytes);
+            }
+            Kind::Expandable => {
+                self.free_bytes(id);
+            }
+            Kind::Home => {
+                let (id, ..) = self.free_bytes(id);
+                if class == Class::Small {
+                    self.return_slab(id);
+                }
+            }
+            Kind::View => self.return_pieces(id),
+        }
+    }
+
+    /// Marks a freed block as waiting for other streams.
+    pub(crate) fn set_pending(&mut self, id: BlockId) {
+        self.blocks[id].has_uses = false;
+        self.blocks[id].state = State::Pending;
+    }
+
+    /// Notes whether freeing a live block takes more than merging.
+    pub(crate) fn set_has_uses(&mut self, id: BlockId, has_uses: bool) {
+        self.blocks[id].has_uses = has_uses;
+    }
+
+    /// Frees the bytes of a block: it merges with its neighbours and enters the index. Returns the block that remains,
+    /// how many were merged into it, and their bytes.
+    #[inline]
+    pub(super) fn free_bytes(&mut self, id: BlockId) -> (BlockId, u64, u64) {
+        if self.rules.adopts_idle && self.blocks[id].kind == Kind::Home {
+            self.adopt_idle(id);
+        }
+        self.blocks[id].state = State::Free;
+        let merged = self.merge_free(id);
+        self.insert_freed(merged.0);
+        merged
+    }
+
+    /// Puts a block that has just become free into the index of its pool.
+    #[inline]
+    pub(super) fn insert_freed(&mut self, id: BlockId) {
+        let Block { pool, kind, .. } = self.blocks[id];
+        self.blocks[id].freed_at = if kind == Kind::Home {
+            // Both pools of a stream share the epochs of the large one.
+            let stream = &mut self.pools[pool.large()];
+            stream.freed_in_epoch = true;
+            stream.epoch
+        } else {
+            self.searches[pool.class() as usize]
+        };
+        self.insert_free(id);
+    }
+
+    /// Puts a block that was already free into the index of its pool.
+    pub(crate) fn insert_free(&mut self, id: BlockId) {
+        self.blocks[id].state = State::Free;
+        let pool = self.blocks[id].pool;
+        self.pools[pool].free.insert(&mut self.blocks, id);
+    }
+
+    /// Takes a free block out of the index of its pool.
+    pub(crate) fn take_free(&mut self, id: BlockId) {
+        let pool = self.blocks[id].pool;
+        self.pools[pool].free.remove(&mut self.blocks, id);
+    }
+
+    /// Merges a block with its free neighbours, which leave the index. Returns the block that remains, how many were
+    /// merged into it, and their bytes.
+    pub(super) fn merge_free(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
+        let (mut merged, mut bytes) = (0, 0);
+        let prev = self.blocks[id].prev;
+        if self.joins(prev, id) {
+            self.take_free(prev);
+            (merged, bytes) = (1, self.blocks[prev].size);
+            self.absorb_next(prev);
+            id = prev;
+        }
+        let next = self.blocks[id].next;
+        if self.joins(id, next) {
+            self.take_free(next);
+            merged += 1;
+            bytes += self.blocks[next].size;
+            self.absorb_next(id);
+        }
+        (id, merged, bytes)
+    }
+
+    /// Returns whether two neighbours merge: both are free and of one pool, and slabs for small blocks at home stay
+    /// apart.
+    pub(super) fn joins(&self, before: BlockId, id: BlockId) -> bool {
+        let (before, block) = (&self.blocks[before], &self.blocks[id]);
+        before.state == State::Free
+            && block.state == State::Free
+            && before.pool == block.pool
+            && !(block.kind == Kind::Home && block.address.is_multiple_of(GRANULE) && block.pool.is_small())
+    }
+
+    /// Merges the next block into this one.
+    pub(super) fn absorb_next(&mut self, id: BlockId) {
+        let next = self.blocks[id].next;
+        if let (Kind::Home, Some(home)) = (self.blocks[id].kind, &mut self.home) {
+            let after = self.blocks[next].next;
+            home.ends(next, self.blocks[next].address, after, self.blocks[after].address);
+        }
+        self.blocks[id].freed_at = self.blocks[id].freed_at.max(self.blocks[next].freed_at);
+        self.blocks[id].size += self.blocks[next].size;
+        self.blocks.unlink(next);
+        self.blocks.remove(next);
+    }
+
+    /// Adds a block right behind `id`. Returns `None` when the table is full.
+    #[inline]
+    pub(super) fn insert_after(&mut self, id: BlockId, block: Block) -> Option<BlockId> {
+        let new = self.blocks.insert(block)?;
+        self.link_after(id, new);
+        Some(new)
+    }
+
+    #[inline]
+    fn link_after(&mut self, id: BlockId, new: BlockId) {
+        self.blocks.link_after(id, new);
+        let Block { address, kind, .. } = self.blocks[new];
+        if let (Kind::Home, Some(home)) = (kind, &mut self.home) {
+            home.begins(new, address, id, self.blocks[id].address);
+        }
+    }
+
+    /// Moves a free block to another pool, where it merges with its neighbours. Returns the block that it is part of
+    /// then.
+    pub(crate) fn hand_over(&mut self, id: BlockId, pool: PoolIndex) -> BlockId {
+        self.take_free(id);
+        self.assign(id, pool);
+        let (id, ..) = self.merge_free(id);
+        self.insert_free(id);
+        id
+    }
+
+    /// Splits a free block if it has more than `size` bytes. Returns the free block of its first `size` bytes.
+    pub(crate) fn part_of(&mut self, id: BlockId, size: u64) -> Result<BlockId> {
+        if self.blocks[id].size <= size {
+            return Ok(id);
+        }
+        let part = self.carve(id, Span::new(self.blocks[id].address, size))?;
+        self.insert_free(part);
+        Ok(part)
+    }
+
+    /// Cuts a span out of a free block; the rest stays in the index. Returns the block of the span, which is in no index.
+    pub(crate) fn carve(&mut self, id: BlockId, span: Span) -> Result<BlockId> {
+        let mut slots = self.reserve_slots(2)?;
+        self.take_free(id);
+        Ok(self.cut(id, span, &mut slots, Self::insert_free))
+    }
+
+    /// Makes a span of a block a block of its own, for which two slots were reserved. The parts before and behind it
+    /// are passed to `rest`.
+    pub(super) fn cut(
+        &mut self,
+        id: BlockId,
+        span: Span,
+        slots: &mut Slots,
+        rest: impl Fn(&mut Self, BlockId),
+    ) -> BlockId {
+        let whole = self.blocks[id];
+        let before = span.start - whole.address;
+        let behind = whole.end() - span.end();
+        let mut middle = id;
+        if before > 0 {
+            self.blocks[id].size = before;
+            let part = whole.part(Span::new(span.start, whole.size - before), whole.state);
+            middle = self.blocks.insert_reserved(slots, part);
+            self.link_after(id, middle);
+        }
+        if behind > 0 {
+            self.blocks[middle].size = span.size;
+            let last = self.blocks.insert_reserved(slots, whole.part(Span::new(span.end(), behind), whole.state));
+            self.link_after(middle, last);
+            rest(self, last);
+        }
+        if before > 0 {
+            rest(self, id);
+        }
+        middle
+    }
+}
+
+fn net(counter: &mut Counter, class: Class, added: u64, removed: u64) {
+    if added >= removed {
+        counter.add(class, added - removed);
+    } else {
+        counter.sub(class, removed - added);
+    }
+}

@@ -1,0 +1,59 @@
+//! The events that an observer gets: blocks, segments that come and go, and memory that moves between segments.
+//!
+//! PyTorch's viewer replays the history backwards from a snapshot. So each byte must leave and join segments in the
+//! history as it does in the snapshots before and after, and a block may be live only inside a segment, at every event.
+
+use super::block::Kind;
+use super::snapshot::Shown;
+use super::tables::Heap;
+use crate::ids::{BlockId, PoolIndex};
+use crate::report::observer::{Action, Event};
+use crate::span::Span;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Heap {
+    /// Assigns a free block to another pool.
+    pub(crate) fn assign(&mut self, id: BlockId, pool: PoolIndex) {
+        let before = std::mem::replace(&mut self.blocks[id].pool, pool);
+        if self.observer.is_some() {
+            self.notify_moved(id, before);
+        }
+    }
+
+    /// Reports that a block which is not live came from another pool, if snapshots show that pool's memory in another
+    /// segment.
+    pub(super) fn notify_moved(&mut self, id: BlockId, before: PoolIndex) {
+        let (kind, pool, span) = (self.blocks[id].kind, self.blocks[id].pool, self.blocks[id].span());
+        if before != pool && self.shown(kind, before) != self.shown(kind, pool) {
+            self.notify_range(Action::SegmentLeft, kind, span, before);
+            self.notify_range(Action::SegmentJoined, kind, span, pool);
+        }
+    }
+
+    /// Reports that a range joined a segment or left it.
+    pub(super) fn notify_range(&mut self, action: Action, kind: Kind, span: Span, pool: PoolIndex) {
+        if self.observer.is_some() {
+            let Shown { stream, pool, .. } = self.shown(kind, pool);
+            self.send(Event { action, address: span.start, size: span.size, stream, pool });
+        }
+    }
+
+    /// Reports what happened to a block of a pool, or to a request.
+    pub(crate) fn notify(&mut self, action: Action, span: Span, pool: PoolIndex) {
+        if self.observer.is_none() {
+            return;
+        }
+        let (stream, pool) = (self.pools[pool].stream, self.owner_of(pool));
+        self.send(Event { action, address: span.start, size: span.size, stream, pool });
+    }
+
+    fn send(&mut self, event: Event) {
+        let Some(observer) = &mut self.observer else { return };
+        // The observer is the program's code, called in the middle of a change: a panic in it must not end that change.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.event(&event))) {
+            tracing::error!(action = event.action.name(), "the observer panicked; it is told nothing more");
+            let observer = self.observer.take();
+            drop(catch_unwind(AssertUnwindSafe(|| drop((panic, observer)))));
+        }
+    }
+}

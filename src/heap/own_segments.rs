@@ -1,0 +1,49 @@
+//! Private pools with segments of their own: their memory never serves anyone else.
+//!
+//! Owns: which of their segments can be given back, and the end of such a pool. `backing/segments.rs` makes the calls.
+
+use super::block::Kind;
+use super::tables::Heap;
+use crate::ids::{BlockId, PoolId, PoolIndex};
+
+impl Heap {
+    /// Returns whether a pool is part of a private pool with segments of its own.
+    pub(crate) fn is_segmented(&self, pool: PoolIndex) -> bool {
+        self.is_private(pool) && self.private.segments(self.owner_of(pool)).is_some()
+    }
+
+    /// Returns whether a pool is part of a private pool with a source of its own.
+    pub(crate) fn has_source(&self, pool: PoolIndex) -> bool {
+        self.is_private(pool) && self.private.segments(self.owner_of(pool)).is_some_and(|own| own.have_source())
+    }
+
+    /// Returns whether a private pool holds no memory.
+    pub(crate) fn holds_nothing(&self, owner: PoolId) -> bool {
+        let pairs = self.pairs_of(owner);
+        !self.blocks.iter().any(|(_, block)| pairs.contains(&block.pool.large()))
+    }
+
+    /// Returns the free blocks of a private pool that are whole segments.
+    pub(crate) fn whole_segments_of(&self, owner: PoolId) -> Vec<BlockId> {
+        let pools = self.pairs_of(owner).into_iter().flat_map(|large| [large, large.small()]);
+        let free = pools.flat_map(|pool| self.free_blocks(pool));
+        free.filter(|id| self.blocks[*id].kind == Kind::Malloc && !self.blocks[*id].is_split()).collect()
+    }
+
+    /// Returns whether a private pool with segments of its own has ended, and can give memory back or be forgotten.
+    pub(crate) fn is_reclaimable(&self, owner: PoolId) -> bool {
+        self.private.segments(owner).is_none() || self.holds_nothing(owner) || !self.whole_segments_of(owner).is_empty()
+    }
+
+    /// Forgets a private pool that has ended, and drops its source, if the pool holds nothing.
+    pub(crate) fn forget_empty(&mut self, owner: PoolId) {
+        if !self.holds_nothing(owner) {
+            return;
+        }
+        for pair in self.private_pairs.extract_if(.., |pair| pair.owner == owner).collect::<Vec<_>>() {
+            self.views.move_uses(pair.large, None);
+            self.vacant_pools.push(pair.large);
+        }
+        self.private.remove(owner);
+    }
+}

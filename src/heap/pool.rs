@@ -1,0 +1,99 @@
+//! A pool: the free blocks that requests of one stream and one class may take.
+//!
+//! Owns: [`Pool`], and the table of all pools. A pool does not know what its blocks are used for.
+
+use super::free_index::FreeIndex;
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
+
+/// The free blocks that requests of one stream and one class may take.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) stream: StreamId,
+    /// Whether the pool is part of a private pool, or is vacant.
+    pub(crate) private: bool,
+    pub(crate) class: Class,
+    pub(crate) free: FreeIndex,
+    /// Unmapped blocks by address.
+    pub(crate) unmapped: BTreeSet<(u64, BlockId)>,
+    /// The open epoch of its stream. `freed_at` of free blocks at home counts these.
+    pub(crate) epoch: u64,
+    /// Whether anything was freed in the open epoch.
+    pub(crate) freed_in_epoch: bool,
+    /// Bytes that the program freed on its stream since an epoch was last ended because it was long.
+    pub(crate) freed_bytes: u64,
+    /// The first epoch that the GPU has not passed yet.
+    pub(crate) passed: u64,
+    /// For a private pool: whether some of its free memory was used outside of the present capture, so that only this
+    /// stream may take it.
+    pub(crate) in_stream_order: bool,
+    /// Whether its stream has ended and all work of the stream is done.
+    pub(crate) ended: bool,
+    /// A number that tells the stream from other streams with the same handle, if the driver gives one.
+    pub(crate) number: Option<u64>,
+}
+
+impl Pool {
+    pub(super) fn new(stream: StreamId, private: bool, class: Class) -> Self {
+        Self {
+            stream,
+            private,
+            class,
+            free: FreeIndex::new(),
+            unmapped: BTreeSet::new(),
+            epoch: 1,
+            freed_in_epoch: false,
+            freed_bytes: 0,
+            passed: 0,
+            in_stream_order: false,
+            ended: false,
+            number: None,
+        }
+    }
+}
+
+/// Every pool, in pairs of a large one and a small one.
+#[derive(Debug, Default)]
+pub(super) struct Pools(Vec<Pool>);
+
+impl Pools {
+    /// Returns how many pools there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a pair. Returns its large pool.
+    pub(super) fn push_pair(&mut self, pair: [Pool; 2]) -> PoolIndex {
+        let large = PoolIndex::of_pair(self.0.len() / 2);
+        self.0.extend(pair);
+        large
+    }
+
+    /// Returns every pool with its index.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (PoolIndex, &Pool)> {
+        let indices = self.large().flat_map(|large| [large, large.small()]).collect::<Vec<_>>();
+        indices.into_iter().zip(&self.0)
+    }
+
+    /// Returns the large pool of each pair.
+    pub(super) fn large(&self) -> impl DoubleEndedIterator<Item = PoolIndex> + use<> {
+        (0..self.0.len() / 2).map(PoolIndex::of_pair)
+    }
+}
+
+impl Index<PoolIndex> for Pools {
+    type Output = Pool;
+
+    #[inline]
+    fn index(&self, pool: PoolIndex) -> &Pool {
+        &self.0[pool.slot()]
+    }
+}
+
+impl IndexMut<PoolIndex> for Pools {
+    #[inline]
+    fn index_mut(&mut self, pool: PoolIndex) -> &mut Pool {
+        &mut self.0[pool.slot()]
+    }
+}

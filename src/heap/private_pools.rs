@@ -1,0 +1,350 @@
+//! Private pools: memory that serves only requests made for the pool, as CUDA graphs need it.
+//!
+//! Owns: which private pools exist, who uses them, and which requests are routed to one. Their memory is in
+//! `private.rs`. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
+//! c10/cuda/CUDACachingAllocator.cpp, 2.11).
+
+use super::segment_source::Segments;
+use crate::error::{Error, Result};
+use crate::ids::PoolId;
+use crate::ids::StreamId;
+use crate::report::pool::PoolStats;
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+/// Which requests go to a private pool, from [`Allocator::begin_allocate_to_pool`] to
+/// [`Allocator::end_allocate_to_pool`], and whether a stream capture is under way meanwhile.
+///
+/// [`Allocator::begin_allocate_to_pool`]: crate::Allocator::begin_allocate_to_pool
+/// [`Allocator::end_allocate_to_pool`]: crate::Allocator::end_allocate_to_pool
+pub struct Route {
+    covers: Box<dyn Fn(StreamId) -> bool + Send>,
+    captures: bool,
+}
+
+impl Route {
+    /// Routes requests on the streams for which `covers` returns `true`. It is called in the thread that allocates,
+    /// under the allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is
+    /// not routed.
+    pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
+        Self { covers: Box::new(covers), captures: false }
+    }
+
+    /// Routes requests on one stream.
+    #[must_use]
+    pub fn stream(stream: StreamId) -> Self {
+        Self::when(move |of| of == stream)
+    }
+
+    /// Routes requests of the calling thread, on any stream.
+    #[must_use]
+    pub fn this_thread() -> Self {
+        let thread = thread::current().id();
+        Self::when(move |_| thread::current().id() == thread)
+    }
+
+    /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
+    /// that a capture forbids, in any thread.
+    #[must_use]
+    pub fn capturing(self) -> Self {
+        Self { captures: true, ..self }
+    }
+
+    /// Returns whether a stream capture is under way from begin to end.
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.captures
+    }
+
+    fn covers(&self, stream: StreamId) -> bool {
+        // `covers` is the program's code, called in the middle of a request.
+        catch_unwind(AssertUnwindSafe(|| (self.covers)(stream))).unwrap_or_else(|panic| {
+            tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
+            drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
+            false
+        })
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route").field("captures", &self.captures).finish_non_exhaustive()
+    }
+}
+
+/// A private pool that is used, or whose memory waits for the device.
+#[derive(Debug, Default)]
+pub(crate) struct PrivatePool {
+    uses: u64,
+    /// Whether a graph may use its memory.
+    pub(crate) captured: bool,
+    /// Whether a block of it was freed while another stream was current, which may still use it.
+    used_by_others: bool,
+    /// The number of the capture that is under way for it; 0 is none.
+    pub(crate) capture: u32,
+    /// Its own segments, if its memory does not come from the strategy.
+    segments: Option<Segments>,
+}
+
+impl PrivatePool {
+    /// Returns whether its memory can become public in the order of its own streams. Otherwise the device must pass
+    /// first.
+    pub(crate) fn is_in_order(&self) -> bool {
+        !self.captured && !self.used_by_others
+    }
+}
+
+/// Every private pool, and the routes to them.
+#[derive(Debug, Default)]
+pub(crate) struct PrivatePools {
+    pools: FxHashMap<PoolId, PrivatePool>,
+    /// In the order in which they were begun.
+    routes: Vec<(PoolId, Route)>,
+    /// How many of the routes capture.
+    capturing: usize,
+    /// How many captures were begun.
+    captures: u32,
+    /// How many pools got their number here.
+    numbered: u64,
+}
+
+impl PrivatePools {
+    /// Returns how many routes there are.
+    pub(crate) fn routes(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// Returns whether a stream capture may be under way.
+    pub(crate) fn capturing(&self) -> bool {
+        self.capturing > 0
+    }
+
+    /// Returns every pool, in the order of their ids.
+    pub(crate) fn ids(&self) -> Vec<PoolId> {
+        let mut ids: Vec<_> = self.pools.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    pub(crate) fn get(&self, id: PoolId) -> Option<&PrivatePool> {
+        self.pools.get(&id)
+    }
+
+    /// Creates a pool with one use. Returns its id.
+    pub(crate) fn create(&mut self) -> PoolId {
+        let id = loop {
+            self.numbered += 1;
+            let id = PoolId(0, self.numbered);
+            if !self.pools.contains_key(&id) {
+                break id;
+            }
+        };
+        self.pools.insert(id, PrivatePool { uses: 1, ..PrivatePool::default() });
+        id
+    }
+
+    /// Adds one use to the pool of that id, which is made if it does not exist.
+    pub(crate) fn open(&mut self, id: PoolId) -> Result<()> {
+        if id == PoolId::NONE {
+            return Err(Error::UnknownPool { pool: id });
+        }
+        self.pools.entry(id).or_default().uses += 1;
+        Ok(())
+    }
+
+    /// Gives a pool that holds nothing segments of its own.
+    pub(crate) fn set_segments(&mut self, id: PoolId, segments: Segments) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.segments = Some(segments);
+        }
+    }
+
+    /// Returns whether any pool has segments of its own.
+    pub(crate) fn has_segmented(&self) -> bool {
+        self.pools.values().any(|pool| pool.segments.is_some())
+    }
+
+    /// Returns the segments of a pool, if it has its own.
+    pub(crate) fn segments(&self, id: PoolId) -> Option<&Segments> {
+        self.pools.get(&id)?.segments.as_ref()
+    }
+
+    pub(crate) fn segments_mut(&mut self, id: PoolId) -> Option<&mut Segments> {
+        self.pools.get_mut(&id)?.segments.as_mut()
+    }
+
+    /// Leaks the sources at the end of the allocator: a source whose memory may be in use is never dropped.
+    pub(crate) fn leak_sources(&mut self) {
+        self.pools.values_mut().filter_map(|pool| pool.segments.as_mut()).for_each(Segments::leak);
+    }
+
+    /// Returns a pool that has a use.
+    pub(crate) fn used(&mut self, id: PoolId) -> Result<&mut PrivatePool> {
+        self.pools.get_mut(&id).filter(|pool| pool.uses > 0).ok_or(Error::UnknownPool { pool: id })
+    }
+
+    /// Refuses a pool that is neither used nor routed to.
+    pub(crate) fn exists(&self, id: PoolId) -> Result<()> {
+        let exists = self.pools.get(&id).is_some_and(|pool| pool.uses > 0 || self.is_routed(id));
+        if exists { Ok(()) } else { Err(Error::UnknownPool { pool: id }) }
+    }
+
+    /// Adds one use to the pool.
+    pub(crate) fn retain(&mut self, id: PoolId) -> Result<()> {
+        self.used(id)?.uses += 1;
+        Ok(())
+    }
+
+    /// Ends one use of the pool.
+    pub(crate) fn release(&mut self, id: PoolId) -> Result<()> {
+        self.used(id)?.uses -= 1;
+        Ok(())
+    }
+
+    /// Refuses a pool that [`Self::begin`] would refuse.
+    pub(crate) fn may_begin(&mut self, id: PoolId) -> Result<()> {
+        self.used(id)?;
+        if self.is_routed(id) { Err(Error::PoolRouted { pool: id }) } else { Ok(()) }
+    }
+
+    /// Routes requests to a pool. The new route precedes all earlier ones.
+    pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<()> {
+        self.may_begin(id)?;
+        if route.captures {
+            self.capturing += 1;
+            // 0 means no capture.
+            self.captures = self.captures.checked_add(1).unwrap_or(1);
+            let capture = self.captures;
+            self.used(id)?.capture = capture;
+        }
+        self.routes.push((id, route));
+        Ok(())
+    }
+
+    /// Ends the route to a pool, even if the pool was released meanwhile.
+    pub(crate) fn end(&mut self, id: PoolId) -> Result<()> {
+        let not_routed = if self.pools.contains_key(&id) {
+            Error::PoolNotRouted { pool: id }
+        } else {
+            Error::UnknownPool { pool: id }
+        };
+        let at = self.routes.iter().position(|(of, _)| *of == id).ok_or(not_routed)?;
+        let (_, route) = self.routes.remove(at);
+        if route.captures {
+            self.capturing -= 1;
+        }
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.capture = 0;
+        }
+        Ok(())
+    }
+
+    fn is_routed(&self, id: PoolId) -> bool {
+        self.routes.iter().any(|(of, _)| *of == id)
+    }
+
+    /// Returns the pool to which a request of the calling thread on `stream` goes. Of several routes that cover it, the
+    /// one begun last counts.
+    pub(crate) fn route_of(&self, stream: StreamId) -> Option<PoolId> {
+        self.routes.iter().rev().find(|(_, route)| route.covers(stream)).map(|(id, _)| *id)
+    }
+
+    /// Notes that a block of the pool was handed out in a capture.
+    pub(crate) fn set_captured(&mut self, id: PoolId) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.captured = true;
+        }
+    }
+
+    /// Notes that a block of the pool is freed while another stream than its own is current.
+    pub(crate) fn set_used_by_others(&mut self, id: PoolId) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.used_by_others = true;
+        }
+    }
+
+    /// Returns the pools that have no use and no route left.
+    pub(crate) fn released(&self) -> Vec<PoolId> {
+        let released = |(id, pool): (&PoolId, &PrivatePool)| (pool.uses == 0 && !self.is_routed(*id)).then_some(*id);
+        self.pools.iter().filter_map(released).collect()
+    }
+
+    /// Forgets a pool.
+    pub(crate) fn remove(&mut self, id: PoolId) {
+        self.pools.remove(&id);
+    }
+
+    /// Returns the uses and routes of a pool.
+    pub(crate) fn stats(&self, id: PoolId) -> Result<PoolStats> {
+        let pool = self.get(id).ok_or(Error::UnknownPool { pool: id })?;
+        let routed = self.is_routed(id);
+        Ok(PoolStats { uses: pool.uses, routed, captured: pool.captured, ..PoolStats::default() })
+    }
+
+    /// Releases every pool that no graph can use, at the end of the allocator.
+    pub(crate) fn close(&mut self) {
+        self.routes.clear();
+        for pool in self.pools.values_mut().filter(|pool| !pool.captured) {
+            pool.uses = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: StreamId = StreamId(1);
+    const B: StreamId = StreamId(2);
+
+    #[test]
+    fn the_route_begun_last_wins() {
+        let mut pools = PrivatePools::default();
+        let (all, one) = (pools.create(), pools.create());
+        pools.begin(all, Route::when(|_| true)).unwrap();
+        pools.begin(one, Route::stream(A).capturing()).unwrap();
+        assert!(pools.capturing());
+        assert_eq!((pools.route_of(A), pools.route_of(B)), (Some(one), Some(all)));
+        pools.end(one).unwrap();
+        assert!(!pools.capturing());
+        assert_eq!(pools.route_of(A), Some(all));
+        pools.end(all).unwrap();
+        assert_eq!((pools.route_of(A), pools.routes()), (None, 0));
+    }
+
+    #[test]
+    fn a_pool_lives_as_long_as_anyone_uses_it_or_is_routed_to_it() {
+        let mut pools = PrivatePools::default();
+        let id = pools.create();
+        pools.retain(id).unwrap();
+        pools.release(id).unwrap();
+        assert!(pools.released().is_empty());
+        pools.begin(id, Route::this_thread()).unwrap();
+        pools.release(id).unwrap();
+        assert!(pools.released().is_empty() && pools.release(id).is_err() && pools.retain(id).is_err());
+        pools.end(id).unwrap();
+        assert_eq!(pools.released(), [id]);
+        pools.open(id).unwrap();
+        assert!(pools.released().is_empty(), "opened again before its memory was given to all");
+    }
+
+    #[test]
+    fn numbers_given_here_meet_none_that_was_opened() {
+        let mut pools = PrivatePools::default();
+        pools.open(PoolId(0, 1)).unwrap();
+        pools.open(PoolId(3, 0)).unwrap();
+        assert_eq!(pools.create(), PoolId(0, 2));
+        assert_eq!(pools.ids(), [PoolId(0, 1), PoolId(0, 2), PoolId(3, 0)]);
+        assert!(pools.open(PoolId::NONE).is_err());
+    }
+
+    #[test]
+    fn a_filter_that_panics_covers_nothing() {
+        let mut pools = PrivatePools::default();
+        let id = pools.create();
+        pools.begin(id, Route::when(|_| std::panic::resume_unwind(Box::new(1)))).unwrap();
+        assert_eq!(pools.route_of(A), None);
+    }
+}

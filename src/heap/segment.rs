@@ -1,0 +1,25 @@
+//! A segment: a contiguous range of addresses that blocks tile.
+
+use crate::ids::{BlockId, Handle, PoolIndex};
+use crate::span::Span;
+
+/// How the addresses of a segment get memory.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// One `malloc`.
+    Malloc,
+    /// A reservation in which each unit is mapped or not. The list ends at the last unit ever mapped.
+    Expandable { unit: u64, units: Vec<Option<Handle>> },
+    /// The reservation that is home; its chunks stand in the chunk map.
+    Home,
+}
+
+/// A contiguous range of addresses. Its blocks tile it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) span: Span,
+    pub(crate) pool: PoolIndex,
+    pub(crate) backing: Backing,
+    /// The block at its first byte. It never changes, because splits and merges keep the id of the lower block.
+    pub(crate) head: BlockId,
+}

@@ -1,0 +1,127 @@
+//! Where the memory of a private pool comes from when it does not come from the allocator's strategy.
+//!
+//! Owns: the [`SegmentSource`] trait, and [`Segments`], which a private pool is opened with. `backing/segments.rs`
+//! takes segments and gives them back; the pool itself is in `private_pools.rs`.
+
+use std::fmt;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A source of memory for a private pool, segment by segment, in the place of `cudaMalloc` and `cudaFree`: memory that
+/// a library has registered, that other devices or hosts can reach, or that lies in a file. PyTorch calls this the
+/// allocator of a `MemPool`.
+///
+/// It is called under the allocator's lock, by the thread that makes the request: it must not call the allocator, which
+/// would deadlock, nor wait for a thread that may. During a stream capture it is called in relaxed capture mode, so
+/// that it may call `cudaMalloc` and similar functions. A panic counts as a failure.
+///
+/// It is dropped under the lock, when the pool has ended and the last of its segments went back. If an allocator is
+/// dropped while some of the segments are in use, the source is not dropped at all.
+pub trait SegmentSource: Send {
+    /// Returns the address of a new segment of `size` bytes: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a
+    /// multiple of 2 MiB. The address must be a multiple of 512, and the allocator must not hold any of these addresses
+    /// already.
+    ///
+    /// # Errors
+    /// [`SourceError::OutOfMemory`]: the allocator gives back what it can and asks once or twice more.
+    /// [`SourceError::Failed`]: the request fails.
+    fn malloc(&mut self, size: u64) -> Result<u64, SourceError>;
+
+    /// Takes back a whole segment that this source gave. All work that used it is done.
+    ///
+    /// # Errors
+    /// [`SourceError::Failed`]: the allocator keeps the segment, and tries again when it next gives memory back.
+    fn free(&mut self, address: u64, size: u64) -> Result<(), SourceError>;
+}
+
+/// Why a source failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceError {
+    /// The source has too little memory.
+    OutOfMemory,
+    /// Something else, in words.
+    Failed(String),
+}
+
+/// The memory of a private pool that has segments of its own ([`Allocator::open_pool_with`]). They are cached and split
+/// as the strategy `caching` does it, whatever the allocator's strategy is: never stitched, never mapped or unmapped.
+/// When the pool has ended, they go back to where they came from, and serve no other pool.
+///
+/// [`Allocator::open_pool_with`]: crate::Allocator::open_pool_with
+pub struct Segments {
+    source: Option<Box<dyn SegmentSource>>,
+    unsplit: bool,
+}
+
+impl Segments {
+    /// Segments from a source.
+    pub fn from_source(source: impl SegmentSource + 'static) -> Self {
+        Self { source: Some(Box::new(source)), unsplit: false }
+    }
+
+    /// Segments by the driver's `malloc` (`cudaMalloc`).
+    #[must_use]
+    pub fn by_malloc() -> Self {
+        Self { source: None, unsplit: false }
+    }
+
+    /// Keeps each segment one block: the rest that a request leaves serves no other request. This is PyTorch's
+    /// `no_split`.
+    #[must_use]
+    pub fn unsplit(mut self) -> Self {
+        self.set_unsplit();
+        self
+    }
+
+    pub(crate) fn set_unsplit(&mut self) {
+        self.unsplit = true;
+    }
+
+    pub(crate) fn are_unsplit(&self) -> bool {
+        self.unsplit
+    }
+
+    pub(crate) fn source(&mut self) -> Option<&mut dyn SegmentSource> {
+        self.source.as_mut().map(|source| &mut **source as &mut dyn SegmentSource)
+    }
+
+    pub(crate) fn have_source(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// Leaks the source, so that it is never dropped.
+    pub(crate) fn leak(&mut self) {
+        mem::forget(self.source.take());
+    }
+}
+
+/// The source is the program's code, and is dropped under the allocator's lock.
+impl Drop for Segments {
+    fn drop(&mut self) {
+        let source = self.source.take();
+        let dropped = guarded("when it was dropped", || {
+            drop(source);
+            Ok(())
+        });
+        if dropped.is_err() {
+            tracing::error!("the segment source of a private pool panicked when it was dropped");
+        }
+    }
+}
+
+impl fmt::Debug for Segments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segments")
+            .field("source", &self.source.is_some())
+            .field("unsplit", &self.unsplit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Calls a source, which is the program's code. A panic counts as a failure.
+pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
+        Err(SourceError::Failed(format!("it panicked, {doing}")))
+    })
+}

@@ -1,0 +1,104 @@
+//! The heap as a snapshot shows it. `notify.rs` reports the changes of it.
+
+use super::block::{Block, Kind, State};
+use super::segment::{Backing, Segment};
+use super::tables::Heap;
+use crate::ids::{Class, PoolId, PoolIndex, StreamId};
+use crate::report::snapshot::{BlockInfo, BlockState, SegmentInfo};
+
+/// The properties by which a snapshot tells segments apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shown {
+    class: Class,
+    pub(super) stream: StreamId,
+    pub(super) pool: PoolId,
+    /// For a private pool, the stream that the memory serves: as in PyTorch, each stream of a pool has segments of its
+    /// own.
+    serves: StreamId,
+}
+
+impl Heap {
+    /// Returns how a snapshot shows the memory of a pool.
+    pub(super) fn shown(&self, kind: Kind, pool: PoolIndex) -> Shown {
+        let of = &self.pools[pool];
+        // The viewer joins mapped ranges of one stream only. Memory at home moves between streams all the time, and
+        // does so even with live blocks when a private pool ends.
+        let is_shared = kind == Kind::Home && self.rules.home_is_shared;
+        let stream = if is_shared || pool.large() == self.idle { StreamId::DEFAULT } else { of.stream };
+        let owner = self.owner_of(pool);
+        let serves = if owner == PoolId::NONE { StreamId::DEFAULT } else { of.stream };
+        Shown { class: of.class, stream, pool: owner, serves }
+    }
+
+    /// Returns the segments with their blocks, by address. An expandable segment is shown as one segment for each
+    /// contiguous mapped range. At home, small memory, large memory and the memory of each private pool are separate
+    /// segments, as the statistics count them.
+    pub(crate) fn segment_infos(&self) -> Vec<SegmentInfo> {
+        let mut out = Vec::new();
+        for segment in self.segments.iter().flatten() {
+            self.add_segment_infos(segment, &mut out);
+        }
+        // A stitched block is a segment of its own, and its pieces are part of no other: every byte is shown once.
+        for (_, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
+            let pending = block.state == State::Pending;
+            let state = if pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
+            let mut info = segment_info(self.shown(Kind::View, block.pool), block, true);
+            (info.total_size, info.small) = (block.size, false);
+            info.blocks.push(block_info(block, state));
+            out.push(info);
+        }
+        out.sort_by_key(|segment| segment.address);
+        out
+    }
+
+    /// Adds the segments that a snapshot shows for one segment of the heap: a new one begins wherever the kind of
+    /// memory changes.
+    fn add_segment_infos(&self, segment: &Segment, out: &mut Vec<SegmentInfo>) {
+        let expandable = !matches!(segment.backing, Backing::Malloc);
+        let mut open: Option<SegmentInfo> = None;
+        let mut open_for = None;
+        let mut id = segment.head;
+        while id.is_some() {
+            let block = &self.blocks[id];
+            let state = match block.state {
+                State::Allocated => Some(BlockState::ActiveAllocated),
+                State::Pending => Some(BlockState::ActivePendingFree),
+                State::Free => Some(BlockState::Inactive),
+                State::Unmapped | State::Vacant | State::Piece => None,
+            };
+            if let Some(state) = state {
+                // At home, memory of all kinds lies side by side.
+                let shown = self.shown(block.kind, block.pool);
+                if open_for != Some(shown) {
+                    out.extend(open.take());
+                }
+                open_for = Some(shown);
+                let info = open.get_or_insert_with(|| segment_info(shown, block, expandable));
+                info.total_size += block.size;
+                info.blocks.push(block_info(block, state));
+            } else {
+                out.extend(open.take());
+            }
+            id = block.next;
+        }
+        out.extend(open);
+    }
+}
+
+/// Returns an empty segment that begins with `block`.
+fn segment_info(shown: Shown, block: &Block, expandable: bool) -> SegmentInfo {
+    SegmentInfo {
+        address: block.address,
+        total_size: 0,
+        stream: shown.stream,
+        small: shown.class == Class::Small,
+        expandable,
+        pool: shown.pool,
+        blocks: Vec::new(),
+    }
+}
+
+fn block_info(block: &Block, state: BlockState) -> BlockInfo {
+    let Block { address, size, requested, .. } = *block;
+    BlockInfo { address, size, requested_size: requested, state }
+}

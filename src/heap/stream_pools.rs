@@ -1,0 +1,154 @@
+//! Which stream has which pools.
+//!
+//! Owns: how a stream gets its pools, and their epochs. A program may create streams without end, so a stream that
+//! holds nothing leaves its pools to others. Pools of a stream that has ended stay until the program names its handle
+//! again; until then the handle is never passed to the driver.
+
+use super::pool::Pool;
+use super::tables::{FEW_STREAMS, Heap};
+use crate::config::rounding::SMALL_LIMIT;
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+
+impl Heap {
+    /// Returns the large pools of streams: all but those of idle memory and of private pools.
+    pub(crate) fn stream_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
+        self.pools.large().filter(|pool| *pool != self.idle && !self.is_private(*pool))
+    }
+
+    /// Returns the pool that serves rounded `size` bytes on `stream`, or `None` for a stream that is not registered.
+    #[inline]
+    pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> Option<(PoolIndex, Class)> {
+        let class = Class::of(size <= SMALL_LIMIT);
+        if self.last_pool.0 != stream {
+            self.last_pool = (stream, self.known_pool(stream)?);
+        }
+        Some((self.last_pool.1.of(class), class))
+    }
+
+    /// Returns the large pool of a stream that is registered and has not ended.
+    fn known_pool(&self, stream: StreamId) -> Option<PoolIndex> {
+        self.pool_of.get(&stream).copied().filter(|pool| !self.pools[*pool].ended)
+    }
+
+    /// Registers a stream, whose handle may be that of a stream that has ended.
+    pub(crate) fn register_stream(&mut self, stream: StreamId, number: Option<u64>) {
+        let large = self.stream_pool(stream);
+        let pool = &mut self.pools[large];
+        (pool.ended, pool.number) = (false, number);
+    }
+
+    /// Registers another handle of the default stream, whose pools never pass to another stream.
+    pub(crate) fn alias_default(&mut self, alias: StreamId) {
+        self.pool_of.insert(alias, PoolIndex::DEFAULT);
+    }
+
+    /// Returns the large pools of this handle, those of private pools included.
+    pub(crate) fn pools_of(&self, stream: StreamId) -> Vec<PoolIndex> {
+        let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
+        self.pool_of.get(&stream).copied().into_iter().chain(private).collect()
+    }
+
+    /// Notes that the stream has ended and all its work is done.
+    pub(crate) fn end_stream(&mut self, stream: StreamId) {
+        for large in self.pools_of(stream) {
+            let pool = &mut self.pools[large];
+            (pool.ended, pool.number, pool.in_stream_order) = (true, None, false);
+        }
+        if self.last_pool.0 == stream {
+            self.last_pool = (StreamId::DEFAULT, PoolIndex::DEFAULT);
+        }
+    }
+
+    /// Notes that the handle of a pool's stream belongs to another stream.
+    pub(crate) fn renumber_stream(&mut self, large: PoolIndex, number: Option<u64>) {
+        self.pools[large].number = number;
+    }
+
+    /// Counts bytes that the program freed on the stream of a pool. Returns the count since the last reset.
+    #[inline]
+    pub(crate) fn count_freed(&mut self, pool: PoolIndex, size: u64) -> u64 {
+        let freed = &mut self.pools[pool.large()].freed_bytes;
+        *freed += size;
+        *freed
+    }
+
+    /// Resets the count of bytes freed on a stream.
+    pub(crate) fn reset_freed(&mut self, large: PoolIndex) {
+        self.pools[large].freed_bytes = 0;
+    }
+
+    /// Ends the open epoch of a stream, and begins the next.
+    pub(crate) fn end_epoch(&mut self, large: PoolIndex) {
+        let pool = &mut self.pools[large];
+        pool.epoch += 1;
+        pool.freed_in_epoch = false;
+    }
+
+    /// Notes that the GPU has passed all epochs of a stream before this one.
+    pub(crate) fn set_passed(&mut self, large: PoolIndex, epoch: u64) {
+        self.pools[large].passed = epoch;
+    }
+
+    /// Returns the large pool of a stream, and adds one if it has none.
+    pub(super) fn stream_pool(&mut self, stream: StreamId) -> PoolIndex {
+        match self.pool_of.get(&stream) {
+            Some(pool) => *pool,
+            None => self.add_pools(stream),
+        }
+    }
+
+    pub(super) fn add_pools(&mut self, stream: StreamId) -> PoolIndex {
+        if self.vacant_pools.is_empty() && self.pools.len() >= self.vacate_from {
+            self.vacate_pools();
+            // The limit doubles, so that the time for the walk is constant for each stream.
+            self.vacate_from = (2 * (self.pools.len() - 2 * self.vacant_pools.len())).max(2 * FEW_STREAMS);
+        }
+        let first = self.add_pair(stream, false);
+        self.pool_of.insert(stream, first);
+        first
+    }
+
+    pub(super) fn add_pair(&mut self, stream: StreamId, private: bool) -> PoolIndex {
+        let pair = Class::ALL.map(|class| Pool::new(stream, private, class));
+        let Some(large) = self.vacant_pools.pop() else { return self.pools.push_pair(pair) };
+        for (index, pool) in [large, large.small()].into_iter().zip(pair) {
+            // Epoch numbers continue, because events of the former stream may still be queried.
+            let slot = &mut self.pools[index];
+            *slot = Pool { epoch: slot.epoch, passed: slot.passed, ..pool };
+        }
+        large
+    }
+
+    /// Vacates the pools of streams that have neither memory nor a view that they may still use. The default stream
+    /// keeps its pools, and so does the stream that was looked up last, which is cached.
+    fn vacate_pools(&mut self) {
+        let mut kept = vec![false; self.pools.len() / 2];
+        let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;
+        keep(PoolIndex::DEFAULT);
+        keep(self.last_pool.1);
+        self.blocks.iter().for_each(|(_, block)| keep(block.pool));
+        for (_, view) in self.views.iter() {
+            let used = view.last_uses.iter().filter(|(pool, epoch)| *epoch >= self.pools[*pool].passed);
+            used.for_each(|(pool, _)| keep(*pool));
+        }
+        let vacant: Vec<PoolIndex> = self.stream_pools().filter(|pool| !kept[pool.stream()]).collect();
+        for &large in &vacant {
+            self.pool_of.remove(&self.pools[large].stream);
+            [large, large.small()].into_iter().for_each(|pool| self.pools[pool].private = true);
+        }
+        self.views.forget_uses(|pool| !kept[pool.stream()]);
+        self.vacant_pools.extend(vacant);
+    }
+
+    /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU. From then on, that
+    /// stream must pass before others may have it. Returns the bytes handed over.
+    pub(crate) fn pass_on(&mut self, id: BlockId, most: u64, to: PoolIndex) -> crate::error::Result<u64> {
+        let epoch = self.pools[to].epoch;
+        self.pools[to].freed_in_epoch = true;
+        let part = self.part_of(id, most)?;
+        self.blocks[part].freed_at = epoch;
+        let size = self.blocks[part].size;
+        self.hand_over(part, to);
+        Ok(size)
+    }
+}

@@ -1,0 +1,223 @@
+//! The heap's tables, and how callers read them.
+//!
+//! Owns: the fields of [`Heap`]. The other files of this folder write them.
+
+use super::block::{Block, BlockTable, Slots};
+use super::chunk_map::ChunkMap;
+use super::counters::Counters;
+use super::free_index::FreeIndex;
+use super::host_bytes::map_bytes;
+use super::pool::{Pool, Pools};
+use super::private_pools::PrivatePools;
+use super::segment::Segment;
+use super::views::Views;
+use crate::error::{Error, Result};
+use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
+use crate::report::observer::Observer;
+use rustc_hash::FxHashMap;
+
+/// The stream id of idle memory, which belongs to no stream.
+const IDLE: StreamId = StreamId(u64::MAX);
+/// Up to this many streams, pools are never vacated. The pools of one stream take 10 KB.
+pub(super) const FEW_STREAMS: usize = 16;
+
+/// Settings that do not change while a heap lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeapRules {
+    /// Blocks of at least this size count as oversize.
+    pub(crate) oversize_from: u64,
+    /// Whether idle ranges join the pool of a block freed beside them. They are then no longer idle, so this is only
+    /// for strategies in which other streams can wait for them.
+    pub(crate) adopts_idle: bool,
+    /// Whether memory at home moves between streams, so that it belongs to none.
+    pub(crate) home_is_shared: bool,
+}
+
+/// The pair of pools that serves one stream of a private pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrivatePair {
+    pub(super) owner: PoolId,
+    pub(super) stream: StreamId,
+    pub(super) large: PoolIndex,
+}
+
+/// All memory that an allocator holds.
+pub(crate) struct Heap {
+    pub(super) rules: HeapRules,
+    pub(super) blocks: BlockTable,
+    pub(super) pools: Pools,
+    pub(super) segments: Vec<Option<Segment>>,
+    pub(super) counters: Counters,
+    pub(super) observer: Option<Box<dyn Observer>>,
+    /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
+    pub(super) searches: [u64; 2],
+    /// Live allocations by address.
+    pub(super) addresses: FxHashMap<u64, BlockId>,
+    /// The large pool of each stream.
+    pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
+    /// The stream that was looked up last and its large pool: most programs use one stream.
+    pub(super) last_pool: (StreamId, PoolIndex),
+    /// Home, for a strategy that has one.
+    pub(super) home: Option<ChunkMap>,
+    /// The views over chunks at home.
+    pub(super) views: Views,
+    /// The large pool of idle ranges, which every stream has passed and may take.
+    pub(super) idle: PoolIndex,
+    /// The private pools with their uses and routes.
+    pub(super) private: PrivatePools,
+    /// The pairs of private pools. Of several pairs of one stream, the last one serves it.
+    pub(super) private_pairs: Vec<PrivatePair>,
+    /// Large pools of pairs that belong to no one.
+    pub(super) vacant_pools: Vec<PoolIndex>,
+    /// With this many pools, pools are vacated before a pair is added.
+    pub(super) vacate_from: usize,
+    /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
+    pub(super) pending_rollback: [u64; 2],
+}
+
+impl Heap {
+    pub(crate) fn new(rules: HeapRules) -> Self {
+        let mut heap = Self {
+            rules,
+            blocks: BlockTable::new(),
+            pools: Pools::default(),
+            segments: Vec::new(),
+            counters: Counters::default(),
+            observer: None,
+            searches: [0; 2],
+            addresses: FxHashMap::default(),
+            pool_of: FxHashMap::default(),
+            last_pool: (StreamId::DEFAULT, PoolIndex::DEFAULT),
+            home: None,
+            views: Views::default(),
+            idle: PoolIndex::DEFAULT,
+            private: PrivatePools::default(),
+            private_pairs: Vec::new(),
+            vacant_pools: Vec::new(),
+            vacate_from: 2 * FEW_STREAMS,
+            pending_rollback: [0; 2],
+        };
+        heap.add_pools(StreamId::DEFAULT);
+        heap.idle = heap.add_pools(IDLE);
+        // `IDLE` is no stream of a program, so no request may find this pool.
+        heap.pool_of.remove(&IDLE);
+        heap
+    }
+
+    /// Returns the bytes held from the driver.
+    #[inline]
+    pub(crate) fn reserved(&self) -> u64 {
+        self.counters.reserved_bytes.current()
+    }
+
+    /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
+    /// no memory.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.blocks.host_bytes()
+            + map_bytes(&self.addresses)
+            + self.pools.len() * (size_of::<Pool>() + FreeIndex::HOST_BYTES)
+            + self.segments.capacity() * size_of::<Option<Segment>>()
+            + self.home.as_ref().map_or(0, ChunkMap::host_bytes)
+            + self.views.host_bytes()
+    }
+
+    /// Returns the block with this id, or the vacant sentinel.
+    #[inline]
+    pub(crate) fn block(&self, id: BlockId) -> &Block {
+        &self.blocks[id]
+    }
+
+    /// Returns every block with its id, in no particular order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+        self.blocks.iter()
+    }
+
+    /// Returns a pool. The index came from this heap.
+    #[inline]
+    pub(crate) fn pool(&self, pool: PoolIndex) -> &Pool {
+        &self.pools[pool]
+    }
+
+    /// Returns the large pool of memory that every stream has passed.
+    pub(crate) fn idle(&self) -> PoolIndex {
+        self.idle
+    }
+
+    /// Returns home, or `None` before the first chunk.
+    pub(crate) fn home(&self) -> Option<&ChunkMap> {
+        self.home.as_ref()
+    }
+
+    pub(crate) fn views(&self) -> &Views {
+        &self.views
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the counters, to count events that change no table, and to reset them.
+    pub(crate) fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    pub(crate) fn private(&self) -> &PrivatePools {
+        &self.private
+    }
+
+    pub(crate) fn private_mut(&mut self) -> &mut PrivatePools {
+        &mut self.private
+    }
+
+    pub(crate) fn segment(&self, id: SegmentId) -> Option<&Segment> {
+        self.segments.get(id.0 as usize).and_then(Option::as_ref)
+    }
+
+    pub(super) fn segment_mut(&mut self, id: SegmentId) -> Option<&mut Segment> {
+        self.segments.get_mut(id.0 as usize).and_then(Option::as_mut)
+    }
+
+    /// Returns the smallest free block of a pool with at least `size` bytes, the lowest of equals, or
+    /// [`BlockId::NONE`].
+    pub(crate) fn best_fit(&self, pool: PoolIndex, size: u64) -> BlockId {
+        self.pools[pool].free.best_fit(&self.blocks, size)
+    }
+
+    /// Returns the largest free block of a pool, or [`BlockId::NONE`].
+    pub(crate) fn largest_free(&self, pool: PoolIndex) -> BlockId {
+        self.pools[pool].free.largest(&self.blocks)
+    }
+
+    /// Returns the free blocks of a pool in the order of size and address.
+    pub(crate) fn free_blocks(&self, pool: PoolIndex) -> Vec<BlockId> {
+        self.pools[pool].free.in_order(&self.blocks)
+    }
+
+    /// Visits the free blocks of a pool with at least `min_size` bytes, in the order of size and address.
+    pub(crate) fn visit_free(&self, pool: PoolIndex, min_size: u64, visit: impl FnMut(BlockId)) {
+        self.pools[pool].free.visit_from(&self.blocks, min_size, visit);
+    }
+
+    /// Returns how often the pools of a class were searched so far.
+    pub(crate) fn clock(&self, class: Class) -> u64 {
+        self.searches[class as usize]
+    }
+
+    /// Returns the block at home that covers an address, or [`BlockId::NONE`].
+    pub(crate) fn covering(&self, address: u64) -> BlockId {
+        self.home.as_ref().map_or(BlockId::NONE, |home| home.covering(&self.blocks, address))
+    }
+
+    /// Reserves slots for the blocks that a change will add, before the driver is called for it.
+    ///
+    /// # Errors
+    /// The table of blocks is full. Nothing has changed.
+    pub(crate) fn reserve_slots(&mut self, count: usize) -> Result<Slots> {
+        self.blocks.reserve(count).ok_or(Error::Internal("the block table is full"))
+    }
+
+    /// Replaces the observer. Returns the one before.
+    pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        std::mem::replace(&mut self.observer, observer)
+    }
+}

@@ -1,0 +1,443 @@
+//! Views: address ranges in which chunks that are not neighbours at home are mapped one behind the other.
+//!
+//! Owns: which views exist, and which to try first for a request. A view holds no memory, only mappings. It stays when
+//! its block is freed, so that the same request finds it again without a driver call.
+
+use super::host_bytes::map_bytes;
+use crate::config::Config;
+use crate::ids::{ChunkId, PoolId, PoolIndex, ViewId};
+use crate::span::Span;
+use rustc_hash::{FxHashMap, FxHasher};
+use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
+use std::ops::RangeInclusive;
+
+/// How many views are examined for one request.
+const MAX_TRIED: usize = 32;
+/// How many plans are remembered with the views that served them. A step of training makes dozens to hundreds of plans.
+const MAX_PLANS: usize = 4096;
+/// How many views are remembered for one plan.
+const MAX_VIEWS_PER_PLAN: u8 = 8;
+
+/// A hash of the spans of home that a request would get if there were no views. A program that repeats itself finds
+/// home as it was and gets the same spans, so the view that served them before serves them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PlanHash(u64);
+
+impl PlanHash {
+    /// Returns the hash of these spans, in their order.
+    pub(crate) fn of(spans: &[Span]) -> Self {
+        let mut hasher = FxHasher::default();
+        spans.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// Chunks mapped one behind the other.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// In the order of their addresses; [`ChunkId::NONE`] in a hole.
+    pub(crate) chunks: Vec<ChunkId>,
+    /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
+    /// order.
+    pub(crate) holes: Vec<Span>,
+    /// How many live and pending blocks use the view.
+    pub(crate) users: u32,
+    /// For each stream (its large pool) that has used the view, the epoch in which it last freed a block of it. The
+    /// view is not unmapped before all of these have passed.
+    pub(crate) last_uses: Vec<(PoolIndex, u64)>,
+    /// Private pools that have handed out blocks through the view. Until they are released the view stays, since graphs
+    /// may use it.
+    pub(crate) pins: Vec<PoolId>,
+    /// When it was used last.
+    pub(crate) tick: u64,
+    /// A number that no other view has, so that a plan remembered for this view does not find the next one in its slot.
+    /// 0 once the view serves no more requests.
+    serial: u64,
+    /// Its neighbours in the list of unused views.
+    before: ViewId,
+    after: ViewId,
+}
+
+impl View {
+    /// Returns how many chunks are mapped.
+    pub(crate) fn mappings(&self) -> usize {
+        self.chunks.len() - self.holes.len()
+    }
+
+    /// Returns the addresses of the view.
+    pub(crate) fn span(&self) -> Span {
+        Span::new(self.address, self.size)
+    }
+}
+
+/// How much views take of each bounded quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ViewUsage {
+    pub(crate) views: usize,
+    pub(crate) mappings: usize,
+    /// Bytes of address space.
+    pub(crate) addresses: u64,
+}
+
+impl ViewUsage {
+    pub(crate) fn is_within(&self, config: &Config) -> bool {
+        self.views <= config.max_views
+            && self.mappings <= config.max_view_mappings
+            && self.addresses <= config.max_view_address_space
+    }
+}
+
+/// Every view.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    slots: Vec<Option<View>>,
+    vacant: Vec<ViewId>,
+    by_size: BTreeSet<(u64, ViewId)>,
+    /// The views that have served each plan, in the order in which they first did, each with its serial number. If the
+    /// first is in use, the next is tried: so a step takes the same views as the step before, whatever was built since.
+    by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
+    /// The list of views without users: the first is the one unused longest.
+    unused: Option<(ViewId, ViewId)>,
+    mappings: usize,
+    address_space: u64,
+    clock: u64,
+    serials: u64,
+}
+
+impl Views {
+    /// Mappings in all views together.
+    pub(crate) fn mappings(&self) -> usize {
+        self.mappings
+    }
+
+    /// Returns how many views there are.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.len() - self.vacant.len()
+    }
+
+    /// Returns the bytes of address space of all views together.
+    pub(crate) fn address_space(&self) -> u64 {
+        self.address_space
+    }
+
+    /// Returns how much all views take together.
+    pub(crate) fn usage(&self) -> ViewUsage {
+        ViewUsage { views: self.count(), mappings: self.mappings, addresses: self.address_space }
+    }
+
+    /// Returns about how many bytes of host memory the tables take.
+    pub(crate) fn host_bytes(&self) -> usize {
+        /// For a view that one stream has used: that use, and the view's place in the order of sizes.
+        const PER_VIEW: usize = size_of::<(PoolIndex, u64)>() + 2 * size_of::<(u64, ViewId)>();
+        self.slots.capacity() * size_of::<Option<View>>()
+            + self.count() * PER_VIEW
+            + self.mappings * size_of::<ChunkId>()
+            + map_bytes(&self.by_plan)
+    }
+
+    pub(crate) fn get(&self, id: ViewId) -> Option<&View> {
+        self.slots.get(id.0 as usize).and_then(Option::as_ref)
+    }
+
+    fn get_mut(&mut self, id: ViewId) -> Option<&mut View> {
+        self.slots.get_mut(id.0 as usize).and_then(Option::as_mut)
+    }
+
+    /// Adds a view without users.
+    pub(crate) fn add(&mut self, address: u64, size: u64, chunks: Vec<ChunkId>) -> ViewId {
+        let id = self.vacant.pop().unwrap_or(ViewId(self.slots.len() as u32));
+        self.mappings += chunks.len();
+        self.address_space += size;
+        self.by_size.insert((size, id));
+        self.serials += 1;
+        let (holes, pins, last_uses) = (Vec::new(), Vec::new(), Vec::with_capacity(1));
+        let (tick, serial, before, after) = (self.clock, self.serials, ViewId::NONE, ViewId::NONE);
+        let view = View { address, size, chunks, holes, users: 0, last_uses, pins, tick, serial, before, after };
+        let view = Some(view);
+        match self.slots.get_mut(id.0 as usize) {
+            Some(vacant) => *vacant = view,
+            None => self.slots.push(view),
+        }
+        self.enqueue(id);
+        id
+    }
+
+    /// Appends a view to the list of unused views.
+    fn enqueue(&mut self, id: ViewId) {
+        let before = self.unused.map_or(ViewId::NONE, |(_, last)| last);
+        self.unused = Some((self.unused.map_or(id, |(first, _)| first), id));
+        if let Some(view) = self.get_mut(id) {
+            (view.before, view.after) = (before, ViewId::NONE);
+        }
+        if let Some(view) = self.get_mut(before) {
+            view.after = id;
+        }
+    }
+
+    /// Takes a view out of the list of unused views.
+    fn dequeue(&mut self, id: ViewId) {
+        let Some((view, (first, last))) = self.get(id).zip(self.unused) else { return };
+        let (before, after) = (view.before, view.after);
+        if let Some(view) = self.get_mut(before) {
+            view.after = after;
+        }
+        if let Some(view) = self.get_mut(after) {
+            view.before = before;
+        }
+        let ends = (if first == id { after } else { first }, if last == id { before } else { last });
+        self.unused = Some(ends).filter(|(first, _)| *first != ViewId::NONE);
+    }
+
+    /// Returns the views without users, the one unused longest first.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = (ViewId, &View)> {
+        let first = self.unused.and_then(|(first, _)| Some((first, self.get(first)?)));
+        std::iter::successors(first, |(_, view)| Some((view.after, self.get(view.after)?)))
+    }
+
+    /// Removes a view.
+    pub(crate) fn remove(&mut self, id: ViewId) -> Option<View> {
+        if self.get(id)?.users == 0 {
+            self.dequeue(id);
+        }
+        let view = self.slots.get_mut(id.0 as usize).and_then(Option::take)?;
+        self.vacant.push(id);
+        self.by_size.remove(&(view.size, id));
+        self.mappings -= view.mappings();
+        self.address_space -= view.size;
+        Some(view)
+    }
+
+    /// Notes that the view's mappings are gone, but not yet its addresses. It serves no more requests.
+    pub(crate) fn forget_chunks(&mut self, id: ViewId) {
+        let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        self.mappings -= view.mappings();
+        (view.chunks, view.holes) = (Vec::new(), Vec::new());
+        self.retire(id);
+    }
+
+    /// Notes that one chunk of the view is no longer mapped, given its index and its offset and bytes. The view stays
+    /// for users of its other parts, and serves no more requests.
+    pub(crate) fn cut(&mut self, id: ViewId, index: usize, hole: Span) {
+        let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let Some(chunk) = view.chunks.get_mut(index) else { return };
+        *chunk = ChunkId::NONE;
+        let at = view.holes.partition_point(|other| *other < hole);
+        view.holes.insert(at, hole);
+        self.mappings -= 1;
+        self.retire(id);
+    }
+
+    fn retire(&mut self, id: ViewId) {
+        let Some(view) = self.get_mut(id) else { return };
+        view.serial = 0;
+        let size = view.size;
+        self.by_size.remove(&(size, id));
+    }
+
+    /// Remembers that the view served this plan.
+    pub(crate) fn remember(&mut self, plan: PlanHash, id: ViewId) {
+        if self.by_plan.len() >= MAX_PLANS {
+            let mut by_plan = std::mem::take(&mut self.by_plan);
+            by_plan.retain(|_, known| self.if_current(*known).is_some());
+            // Otherwise the next call would walk over all of them again.
+            if by_plan.len() >= MAX_PLANS / 2 {
+                by_plan.clear();
+            }
+            self.by_plan = by_plan;
+        }
+        let Some(serial) = self.get(id).map(|view| view.serial) else { return };
+        let known = |rank: &u8| {
+            let known = self.by_plan.get(&(plan, *rank)).and_then(|known| self.if_current(*known));
+            known.is_none_or(|known| known == id)
+        };
+        let rank = (0..MAX_VIEWS_PER_PLAN).find(known).unwrap_or(MAX_VIEWS_PER_PLAN - 1);
+        self.by_plan.insert((plan, rank), (id, serial));
+    }
+
+    /// Returns the view if its serial number is still the same.
+    fn if_current(&self, (id, serial): (ViewId, u64)) -> Option<ViewId> {
+        self.get(id).is_some_and(|view| view.serial == serial).then_some(id)
+    }
+
+    /// Notes that a block is handed out through the view.
+    pub(crate) fn used(&mut self, id: ViewId) {
+        self.clock += 1;
+        let tick = self.clock;
+        let Some(view) = self.get_mut(id) else { return };
+        view.tick = tick;
+        view.users += 1;
+        if view.users == 1 {
+            self.dequeue(id);
+        }
+    }
+
+    /// Notes that a stream has freed a block of the view in an epoch.
+    pub(crate) fn freed(&mut self, id: ViewId, stream: PoolIndex, epoch: u64) {
+        let Some(view) = self.get_mut(id) else { return };
+        view.users -= 1;
+        match view.last_uses.iter_mut().find(|(of, _)| *of == stream) {
+            Some((_, last)) => *last = epoch,
+            None => view.last_uses.push((stream, epoch)),
+        }
+        if view.users == 0 {
+            self.enqueue(id);
+        }
+    }
+
+    /// Notes that a private pool has handed out a block of the view.
+    pub(crate) fn pin(&mut self, id: ViewId, owner: PoolId) {
+        if let Some(view) = self.get_mut(id)
+            && !view.pins.contains(&owner)
+        {
+            view.pins.push(owner);
+        }
+    }
+
+    /// Forgets a private pool that is released.
+    pub(crate) fn unpin(&mut self, owner: PoolId) {
+        self.slots.iter_mut().flatten().for_each(|view| view.pins.retain(|pin| *pin != owner));
+    }
+
+    /// Counts the uses by one stream's pool as those of another's in an epoch, or drops them.
+    pub(crate) fn move_uses(&mut self, from: PoolIndex, to: Option<(PoolIndex, u64)>) {
+        for view in self.slots.iter_mut().flatten() {
+            let Some(at) = view.last_uses.iter().position(|(of, _)| *of == from) else { continue };
+            view.last_uses.swap_remove(at);
+            let Some((pool, epoch)) = to else { continue };
+            match view.last_uses.iter_mut().find(|(of, _)| *of == pool) {
+                Some((_, last)) => *last = epoch.max(*last),
+                None => view.last_uses.push((pool, epoch)),
+            }
+        }
+    }
+
+    /// Drops the uses by these streams' pools, because the GPU has passed them.
+    pub(crate) fn forget_uses(&mut self, by: impl Fn(PoolIndex) -> bool) {
+        self.slots.iter_mut().flatten().for_each(|view| view.last_uses.retain(|(pool, _)| !by(*pool)));
+    }
+
+    /// Returns the views to examine for `size` bytes: first those that served this plan before, then the smallest ones.
+    pub(crate) fn candidates(&self, plan: PlanHash, size: u64) -> impl Iterator<Item = ViewId> + '_ {
+        let known = (0..MAX_VIEWS_PER_PLAN).filter_map(move |rank| self.if_current(*self.by_plan.get(&(plan, rank))?));
+        let fitting = self.by_size.range((size, ViewId(0))..).map(|(_, id)| *id).take(MAX_TRIED);
+        known.chain(fitting)
+    }
+
+    /// Returns the views of these sizes, the smallest first.
+    pub(crate) fn of_size(&self, sizes: RangeInclusive<u64>) -> impl Iterator<Item = ViewId> + '_ {
+        let (first, last) = ((*sizes.start(), ViewId(0)), (*sizes.end().max(sizes.start()), ViewId(u32::MAX)));
+        self.by_size.range(first..=last).map(|(_, id)| *id)
+    }
+
+    /// Returns every view with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ViewId, &View)> {
+        (0..).map(ViewId).zip(&self.slots).filter_map(|(id, view)| Some((id, view.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_PLAN: PlanHash = PlanHash(0);
+
+    #[test]
+    fn slots_are_used_again_and_what_is_remembered_is_bounded() {
+        let mut views = Views::default();
+        let first = views.add(0, 100, vec![ChunkId(0), ChunkId(1)]);
+        let last = 3 * MAX_PLANS as u64;
+        for plan in 1..=last {
+            views.remember(PlanHash(plan), first);
+            assert!(views.by_plan.len() <= MAX_PLANS);
+        }
+        assert_eq!(views.candidates(PlanHash(last), 1000).next(), Some(first), "too small, but it met this plan");
+        assert_eq!(views.candidates(NO_PLAN, 99).collect::<Vec<_>>(), [first]);
+        assert!(views.remove(first).is_some() && views.remove(first).is_none());
+        assert_eq!((views.mappings(), views.candidates(PlanHash(last), 1).count()), (0, 0));
+        assert_eq!(views.add(0, 5, vec![ChunkId(2)]), first);
+    }
+
+    #[test]
+    fn the_smallest_that_may_suffice_comes_first() {
+        let mut views = Views::default();
+        let [large, small, middle] = [30, 10, 20].map(|size| views.add(0, size, vec![ChunkId(0)]));
+        assert_eq!(views.candidates(NO_PLAN, 11).collect::<Vec<_>>(), [middle, large]);
+        views.forget_chunks(middle);
+        assert_eq!(views.candidates(NO_PLAN, 1).collect::<Vec<_>>(), [small, large]);
+    }
+
+    #[test]
+    fn what_has_met_a_plan_is_tried_in_the_order_in_which_it_was_found() {
+        let mut views = Views::default();
+        let ids: Vec<_> = (0..12).map(|_| views.add(0, 10, vec![ChunkId(0)])).collect();
+        for id in [ids[5], ids[2], ids[5], ids[9], ids[2]] {
+            views.remember(PlanHash(1), id);
+        }
+        let tried = |views: &Views| views.candidates(PlanHash(1), 100).collect::<Vec<_>>();
+        assert_eq!(tried(&views), [ids[5], ids[2], ids[9]]);
+        assert_eq!(views.candidates(PlanHash(2), 100).count(), 0);
+        views.remove(ids[2]);
+        assert_eq!(tried(&views), [ids[5], ids[9]]);
+        ids.iter().for_each(|id| views.remember(PlanHash(1), *id));
+        assert_eq!(tried(&views).len(), MAX_VIEWS_PER_PLAN as usize);
+        assert_eq!(tried(&views)[0], ids[5]);
+    }
+
+    #[test]
+    fn the_unused_are_kept_in_the_order_in_which_they_fell_out_of_use() {
+        let mut views = Views::default();
+        let [a, b, c, d] = [1, 2, 3, 4].map(|size| views.add(0, size, vec![ChunkId(0)]));
+        let unused = |views: &Views| views.unused().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(unused(&views), [a, b, c, d]);
+        for id in [b, d, d, a] {
+            views.used(id);
+        }
+        assert_eq!(unused(&views), [c]);
+        views.freed(d, PoolIndex::DEFAULT, 1);
+        assert_eq!(unused(&views), [c], "one of its two users is left");
+        for id in [a, d, b] {
+            views.freed(id, PoolIndex::DEFAULT, 1);
+        }
+        assert_eq!(unused(&views), [c, a, d, b]);
+        for (gone, left) in [(d, vec![c, a, b]), (c, vec![a, b]), (b, vec![a]), (a, vec![])] {
+            views.remove(gone);
+            assert_eq!(unused(&views), left);
+        }
+        let used = views.add(0, 1, vec![ChunkId(0)]);
+        views.used(used);
+        assert!(views.remove(used).is_some() && unused(&views).is_empty());
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_view_does_not_pass_to_the_next_in_its_slot() {
+        let mut views = Views::default();
+        let old = views.add(0, 10, vec![ChunkId(0)]);
+        views.remember(PlanHash(1), old);
+        views.remove(old);
+        assert_eq!(views.add(0, 10, vec![ChunkId(1)]), old);
+        assert_eq!(views.candidates(PlanHash(1), 100).count(), 0);
+        views.remember(PlanHash(1), old);
+        assert_eq!(views.candidates(PlanHash(1), 100).collect::<Vec<_>>(), [old]);
+    }
+
+    #[test]
+    fn a_view_with_a_hole_stays_and_serves_nobody() {
+        let mut views = Views::default();
+        let view = views.add(0, 30, vec![ChunkId(0), ChunkId(1), ChunkId(2)]);
+        assert_eq!((views.count(), views.mappings(), views.address_space()), (1, 3, 30));
+        views.used(view);
+        views.cut(view, 2, Span::new(20, 10));
+        views.cut(view, 1, Span::new(10, 10));
+        assert_eq!((views.mappings(), views.count(), views.candidates(PlanHash(0), 10).count()), (1, 1, 0));
+        let kept = views.get(view).map(|view| (view.chunks.clone(), view.holes.clone(), view.mappings()));
+        assert_eq!(
+            kept,
+            Some((vec![ChunkId(0), ChunkId::NONE, ChunkId::NONE], vec![Span::new(10, 10), Span::new(20, 10)], 1))
+        );
+        assert!(views.remove(view).is_some());
+        assert_eq!((views.count(), views.mappings(), views.address_space()), (0, 0, 0));
+    }
+}

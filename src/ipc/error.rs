@@ -1,0 +1,45 @@
+//! Errors of sharing memory with other processes.
+
+/// Why memory could not be shared, or shared memory could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IpcError {
+    /// The bytes are not those of [`crate::IpcHandle::handle`].
+    #[error("these {size} bytes name no shared memory of seamalloc: {why}")]
+    BadHandle {
+        /// How many there are.
+        size: usize,
+        /// What is wrong with them.
+        why: &'static str,
+    },
+    /// The process that shared the memory does not answer.
+    #[error(
+        "process {pid}, which shared the memory, cannot be asked for it: {why} (has it ended? Both processes must be in \
+         one network namespace, and of one user)"
+    )]
+    Unreachable {
+        /// Its process id, in its own namespace.
+        pid: u32,
+        /// The error of the system.
+        why: String,
+    },
+    /// The process has given the memory back to the driver since.
+    #[error(
+        "process {pid} has freed the memory that it shared; an allocation must stay until it was opened and closed"
+    )]
+    Gone {
+        /// Its number.
+        pid: u32,
+    },
+    /// This process cannot pass memory to others.
+    #[error("memory cannot be shared with other processes: {why}")]
+    Unavailable {
+        /// The error of the system.
+        why: String,
+    },
+    /// No opened memory begins at the address.
+    #[error("no shared memory was opened at {address:#x} (closed twice, or of another allocator?)")]
+    NotOpen {
+        /// The address.
+        address: u64,
+    },
+}

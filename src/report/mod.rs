@@ -1,0 +1,13 @@
+//! The reports of an allocator: statistics, snapshots, events, and the report of a refused request.
+//!
+//! Owns: plain values that print themselves. Nothing here looks at an allocator: the heap and `diagnose` fill them in.
+
+pub mod fragmentation;
+pub mod observer;
+pub mod out_of_memory;
+pub mod pool;
+pub mod pressure;
+pub mod snapshot;
+mod stalls;
+pub mod stats;
+mod waits;

@@ -1,0 +1,72 @@
+//! The events that an observer of an allocator gets, one for each change.
+//!
+//! Owns: the [`Event`] and the [`Observer`] trait. The events and their sizes are PyTorch's (`device_traces` of a
+//! memory snapshot), so that its tools can read them.
+
+use crate::ids::PoolId;
+use crate::ids::StreamId;
+
+/// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A block was handed out; size as requested.
+    Alloc,
+    /// The program freed a block; size as requested.
+    FreeRequested,
+    /// Every stream has finished with a freed block; size as requested.
+    FreeCompleted,
+    /// A segment was taken from the driver by `malloc`.
+    SegmentAlloc,
+    /// A segment was given back to the driver.
+    SegmentFree,
+    /// Physical memory was mapped into a segment.
+    SegmentMap,
+    /// Physical memory was unmapped from a segment and given back.
+    SegmentUnmap,
+    /// Memory left a segment for another one, which the following [`Action::SegmentJoined`] events name: a stitched
+    /// block, which is a segment of its own while it is live, took it or returned it, or the memory serves other
+    /// requests. The driver is not involved.
+    SegmentLeft,
+    /// Memory that left other segments joined this one.
+    SegmentJoined,
+    /// A request was refused. The address holds the device's free bytes, as in PyTorch.
+    Oom,
+}
+
+impl Action {
+    /// Returns the name in PyTorch's snapshots, which have no word for joining but mapping.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::SegmentAlloc => "segment_alloc",
+            Self::SegmentFree => "segment_free",
+            Self::SegmentMap | Self::SegmentJoined => "segment_map",
+            Self::SegmentUnmap | Self::SegmentLeft => "segment_unmap",
+            Self::Oom => "oom",
+        }
+    }
+}
+
+/// One change in an allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub action: Action,
+    /// The address; for [`Action::Oom`] the bytes that the device had free.
+    pub address: u64,
+    /// The size in bytes.
+    pub size: u64,
+    /// The stream.
+    pub stream: StreamId,
+    /// The private pool, or [`PoolId::NONE`].
+    pub pool: PoolId,
+}
+
+/// Watches an allocator. Called under the allocator's lock: be quick, and do not call the allocator.
+pub trait Observer: Send {
+    /// Called for each event.
+    fn event(&mut self, event: &Event);
+}

@@ -1,0 +1,174 @@
+//! Why free memory did not serve a request, and which change would have helped.
+//!
+//! Owns: [`Cause`] and [`Advice`]. `diagnose` decides when each is true.
+
+use crate::config::{Limit, StreamSharing};
+use crate::units::{format_bytes, format_bytes_exactly};
+use std::fmt;
+
+/// Why the free memory did not serve the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The bytes in use and the request together are more than this allocator may or can hold: no arrangement would
+    /// help.
+    #[default]
+    TooLittle,
+    /// A stream capture is under way: until its end, nothing is waited for or given back.
+    Capture,
+    /// The rest is free in private pools, which keep it until they are released.
+    PrivatePools,
+    /// The strategy serves a request from one contiguous free range of its stream (`gmlake`: from several, if it is
+    /// large enough), or from new memory, and neither is available.
+    OneRange,
+    /// The request is for a private pool with segments of its own: none has a free range that is large enough, and no
+    /// new segment could be had.
+    OwnSegments,
+    /// The rest is free on other streams, from which this one may not take it, or not yet.
+    OtherStreams {
+        /// When it may take it.
+        sharing: StreamSharing,
+    },
+    /// A view for the request would exceed `max_views`, `max_view_mappings` or `max_view_address_space`.
+    ViewBounds,
+    /// The rest lies in parts of chunks that are partly in use, more than the two that a view can have at its ends.
+    PartsOfChunks,
+    /// By these figures there was enough memory: the driver refused a call for another reason, or had no contiguous
+    /// addresses.
+    Refused,
+}
+
+/// A change with which the request would have been served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// The option `sharing:wait`.
+    ShareStreams {
+        /// Bytes that lie free on other streams.
+        free: u64,
+    },
+    /// Higher bounds on views. All the named ones are needed together, since another bound would be reached next.
+    MoreViews {
+        /// The option `max_views`: at least this many.
+        views: Option<usize>,
+        /// The option `max_view_mappings`: at least this many.
+        mappings: Option<usize>,
+        /// The option `max_view_address_space`: at least this many bytes.
+        address_space: Option<u64>,
+    },
+    /// The option `strategy:stitch`.
+    Stitch {
+        /// The option `chunk_size_mb`, in bytes, if the free ranges are so small that it takes smaller chunks than
+        /// usual to join them.
+        chunk_size: Option<u64>,
+    },
+    /// A higher limit.
+    RaiseLimit {
+        /// The limit that was exceeded.
+        limit: Limit,
+        /// At least this many bytes.
+        to: u64,
+        /// The device's memory in bytes, to which a fraction refers.
+        total: u64,
+    },
+    /// Memory of the device that others hold: other processes, other allocators, libraries.
+    FreeDevice {
+        /// At least this many bytes must become free.
+        missing: u64,
+        /// How many bytes are held outside of this allocator, including the driver's own context.
+        elsewhere: u64,
+    },
+    /// A smaller request, or less that is live: a smaller batch, recomputation.
+    AskLess {
+        /// How many live bytes are too many; 0 if they alone are not the cause.
+        missing: u64,
+        /// A request of up to this many bytes could be served at present; 0 if none could.
+        at_most: u64,
+    },
+}
+
+impl Advice {
+    /// Returns the value of `per_process_memory_fraction` for a limit of `to` bytes, rounded up to four digits; 1 is no
+    /// limit.
+    #[must_use]
+    pub fn fraction(to: u64, total: u64) -> f64 {
+        const DIGITS: f64 = 1e4;
+        // Computed with one digit more, in case rounding brought the product below a whole byte.
+        let part = (to as f64 / total.max(1) as f64 * DIGITS).ceil() / DIGITS;
+        let enough = (total as f64 * part) as u64 >= to;
+        (if enough { part } else { part + 1.0 / DIGITS }).min(1.0)
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ShareStreams { free } => {
+                write!(
+                    f,
+                    "the option sharing:wait, which passes on what other streams have free ({})",
+                    format_bytes(free)
+                )
+            }
+            Self::MoreViews { views, mappings, address_space } => {
+                let named = [
+                    views.map(|to| format!("max_views:{to}")),
+                    mappings.map(|to| format!("max_view_mappings:{to}")),
+                    address_space.map(|to| format!("max_view_address_space:{}", format_bytes_exactly(to))),
+                ];
+                let named: Vec<String> = named.into_iter().flatten().collect();
+                let options = if named.len() > 1 { "options" } else { "option" };
+                write!(f, "the {options} {}, or more", named.join(","))
+            }
+            Self::Stitch { chunk_size } => {
+                f.write_str("the option strategy:stitch, which joins free memory wherever it lies")?;
+                chunk_size.map_or(Ok(()), |size| write!(f, ", with chunk_size_mb:{}", size >> 20))
+            }
+            Self::RaiseLimit { limit, to, total } => {
+                let fraction = format!("per_process_memory_fraction:{}", Self::fraction(to, total));
+                let bytes = format!("memory_limit:{}", format_bytes_exactly(to));
+                let options = match limit {
+                    Limit::Fraction => fraction,
+                    Limit::Bytes => bytes,
+                    Limit::Both => format!("{bytes},{fraction}"),
+                };
+                write!(f, "a higher limit, {} at least ({options}), for which the device has room", format_bytes(to))
+            }
+            Self::FreeDevice { missing, elsewhere } => write!(
+                f,
+                "{} less in the hands of others, who hold {} of the device outside of this allocator (other processes \
+                 and their caches, which empty_cache there gives back; libraries; the CUDA context)",
+                format_bytes(missing),
+                format_bytes(elsewhere),
+            ),
+            Self::AskLess { missing, at_most } => {
+                if missing > 0 {
+                    write!(
+                        f,
+                        "{} less that is live at this point, by a smaller batch for example",
+                        format_bytes(missing)
+                    )?;
+                }
+                if at_most > 0 {
+                    let or = if missing > 0 { ", or " } else { "" };
+                    write!(f, "{or}a smaller request: up to {} could be met now", format_bytes(at_most))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_is_never_too_small() {
+        for (to, total) in [(1, 3), (2 << 20, 100 << 20), (150_109_880_319, 150_109_880_320), (7, 0), (u64::MAX, 9)] {
+            let fraction = Advice::fraction(to, total);
+            assert!(fraction <= 1.0 && (fraction == 1.0 || (total as f64 * fraction) as u64 >= to), "{to} of {total}");
+        }
+        assert_eq!(Advice::fraction(1, 2), 0.5);
+    }
+}

@@ -1,0 +1,9 @@
+//! The report of a refused request: the request, the free memory, why that did not serve, and which change would have
+//! helped.
+
+mod cause;
+mod report;
+
+pub use crate::config::Limit;
+pub use cause::{Advice, Cause};
+pub use report::OutOfMemory;

@@ -1,0 +1,293 @@
+//! The report of a refused request.
+//!
+//! Owns: [`OutOfMemory`] and its text.
+
+use super::cause::{Advice, Cause};
+use crate::config::{StrategyKind, StreamSharing};
+use crate::ids::StreamId;
+use crate::report::fragmentation::{Fragmentation, Owner};
+use crate::units::format_bytes;
+use std::fmt;
+
+/// The most other streams that the text names; the figures have all of them.
+const STREAMS_NAMED: usize = 4;
+
+/// The state of memory when a request was refused. All sizes are bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The device's name.
+    pub device: String,
+    /// The strategy that refused it.
+    pub strategy: StrategyKind,
+    /// The stream of the request.
+    pub stream: StreamId,
+    /// The size that the program asked for.
+    pub requested: u64,
+    /// The size rounded up to that of a block.
+    pub rounded: u64,
+    /// The segment that PyTorch's allocators would have taken from the driver for it.
+    pub segment: u64,
+    /// The device's memory.
+    pub device_total: u64,
+    /// The free memory of the device, after everything that could be was given back; 0 if the driver did not tell.
+    pub device_free: u64,
+    /// The most that this allocator may hold, if it is limited.
+    pub limit: Option<u64>,
+    /// The bytes that it holds.
+    pub reserved: u64,
+    /// The part of `reserved` in blocks that the program has not freed.
+    pub allocated: u64,
+    /// The part of `reserved` in freed blocks that other streams still use.
+    pub pending: u64,
+    /// The largest free block that this request might have taken, of its stream or idle.
+    pub largest_free: u64,
+    /// The largest request of this kind that free memory could have served: by stitching, if the strategy does that.
+    pub reachable: u64,
+    /// Free bytes in pools of other streams, small and large.
+    pub free_on_other_streams: u64,
+    /// Free bytes in other private pools, small and large: they serve only those pools until these are released.
+    pub free_in_private_pools: u64,
+    /// How all the memory is divided up.
+    pub memory: Fragmentation,
+    /// Why the free memory did not serve the request.
+    pub cause: Cause,
+    /// Changes that would have helped, the least effort first. Each is true by the figures of this report: with it
+    /// alone, the request would have been served.
+    pub advice: Vec<Advice>,
+}
+
+impl OutOfMemory {
+    /// Returns in a sentence why the free memory did not serve the request.
+    fn cause_in_words(&self) -> String {
+        let strategy = self.strategy;
+        match self.cause {
+            Cause::TooLittle => {
+                let most = self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(self.device_free));
+                let used = self.allocated.saturating_add(self.pending);
+                format!(
+                    "What is in use and the request together are {}, and this allocator can hold no more than {}.",
+                    format_bytes(used.saturating_add(self.rounded)),
+                    format_bytes(most),
+                )
+            }
+            Cause::Capture => {
+                "A stream capture is under way: until it is over, nothing can be waited for or given back.".to_owned()
+            }
+            Cause::PrivatePools => format!(
+                "Enough is free, but {} of it in other private pools, which keep it until they are released.",
+                format_bytes(self.free_in_private_pools),
+            ),
+            Cause::OneRange if strategy == StrategyKind::Gmlake => {
+                "`gmlake` serves a request from free blocks of its stream, of which it joins several only from `fragLimit` \
+                 on, or from new memory, and neither is enough."
+                    .to_owned()
+            }
+            Cause::OneRange => format!(
+                "`{strategy}` serves a request from one free range of its stream or from new memory ({} for this one), \
+                 and there is neither.",
+                format_bytes(self.segment),
+            ),
+            Cause::OwnSegments => format!(
+                "This private pool has segments of its own: none has enough free in one range, and no new one was to be had \
+                 ({} for this request).",
+                format_bytes(self.segment),
+            ),
+            Cause::OtherStreams { sharing } => {
+                let why = match sharing {
+                    StreamSharing::Never => "which `sharing:never` keeps for themselves",
+                    StreamSharing::Completed | StreamSharing::Wait => "whose work the GPU has not finished",
+                };
+                format!("Enough is free, but a part of it on other streams, {why}.")
+            }
+            Cause::ViewBounds => {
+                "Enough is free, but joining it takes a view more than `max_views`, `max_view_mappings` or \
+                 `max_view_address_space` allows."
+                    .to_owned()
+            }
+            Cause::Refused => {
+                "There was enough by these figures, but the driver refused a call for it, or there were no addresses in \
+                 one piece."
+                    .to_owned()
+            }
+            Cause::PartsOfChunks => format!(
+                "The rest of what is free lies in chunks of which other parts are in use ({} in {} chunks): a view can \
+                 have one such part at each end.",
+                format_bytes(self.memory.partly_free_bytes),
+                self.memory.partly_free_chunks,
+            ),
+        }
+    }
+}
+
+impl OutOfMemory {
+    /// Returns the bytes that are held, but neither handed out nor pending.
+    #[must_use]
+    pub fn unallocated(&self) -> u64 {
+        self.reserved.saturating_sub(self.allocated.saturating_add(self.pending))
+    }
+
+    /// Returns in words how much is free where; empty if nothing is free.
+    #[must_use]
+    pub fn whereabouts(&self) -> String {
+        let memory = &self.memory;
+        let mut parts = Vec::new();
+        let mut part = |bytes: u64, place: &str| {
+            if bytes > 0 {
+                parts.push(format!("{} {place}", format_bytes(bytes)));
+            }
+        };
+        part(memory.free_of(Owner::Stream(self.stream), false), "on this stream");
+        part(memory.free_of(Owner::Everyone, false), "that every stream has passed");
+        let mut others: Vec<(u64, StreamId)> =
+            memory.pools.iter().filter(|pool| !pool.small).fold(Vec::new(), |mut others, pool| {
+                if let Owner::Stream(stream) = pool.owner
+                    && stream != self.stream
+                {
+                    others.push((pool.free, stream));
+                }
+                others
+            });
+        others.sort_unstable_by_key(|(free, stream)| (std::cmp::Reverse(*free), *stream));
+        for (free, stream) in others.iter().take(STREAMS_NAMED) {
+            part(*free, &format!("on stream {stream}"));
+        }
+        let rest = others.get(STREAMS_NAMED..).unwrap_or_default();
+        part(rest.iter().map(|(free, _)| free).sum(), &format!("on {} more streams", rest.len()));
+        let private = memory.pools.iter().filter(|pool| matches!(pool.owner, Owner::Pool(_)) && !pool.small);
+        part(private.map(|pool| pool.free).sum(), "in private pools");
+        part(memory.pools.iter().filter(|pool| pool.small).map(|pool| pool.free).sum(), "among blocks of up to 1 MiB");
+        part(memory.unsettled, "left behind by driver calls that failed");
+        listed(&parts)
+    }
+
+    /// Returns in sentences why the request was refused and what would have helped.
+    #[must_use]
+    pub fn explanation(&self) -> String {
+        let mut out = self.cause_in_words();
+        if !self.advice.is_empty() {
+            let advice: Vec<String> = self.advice.iter().map(Advice::to_string).collect();
+            let one_of =
+                if advice.len() > 1 { "Any one of these would have helped: " } else { "What would have helped: " };
+            out.push(' ');
+            out.push_str(one_of);
+            out.push_str(&advice.join("; "));
+            out.push('.');
+        }
+        out
+    }
+}
+
+/// Returns `a, b and c`.
+fn listed(parts: &[String]) -> String {
+    match parts {
+        [] => String::new(),
+        [one] => one.clone(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "out of memory: tried to allocate {}", format_bytes(self.requested))?;
+        if format_bytes(self.rounded) != format_bytes(self.requested) && self.rounded > self.requested {
+            write!(f, " (rounded up to {})", format_bytes(self.rounded))?;
+        }
+        write!(
+            f,
+            " on stream {}. {} has a total capacity of {} of which {} is free.",
+            self.stream,
+            self.device,
+            format_bytes(self.device_total),
+            format_bytes(self.device_free),
+        )?;
+        if let Some(limit) = self.limit {
+            write!(f, " This allocator may hold {}.", format_bytes(limit))?;
+        }
+        write!(
+            f,
+            " It holds {}: {} allocated, {} freed but still used by other streams, {} unallocated",
+            format_bytes(self.reserved),
+            format_bytes(self.allocated),
+            format_bytes(self.pending),
+            format_bytes(self.unallocated()),
+        )?;
+        let whereabouts = self.whereabouts();
+        if !whereabouts.is_empty() {
+            write!(f, " ({whereabouts})")?;
+        }
+        write!(f, ". The largest free block for this request is {}", format_bytes(self.largest_free))?;
+        if self.reachable > self.largest_free {
+            write!(f, ", and {} could be joined", format_bytes(self.reachable))?;
+        }
+        write!(f, ". {}", self.explanation())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::ids::PoolId;
+    use crate::report::fragmentation::PoolMemory;
+
+    fn pool(owner: Owner, small: bool, free: u64) -> PoolMemory {
+        PoolMemory { owner, small, free, ranges: 1, largest: free, stranded: 0 }
+    }
+
+    fn on(stream: u64, small: bool, free: u64) -> PoolMemory {
+        pool(Owner::Stream(StreamId(stream)), small, free)
+    }
+
+    #[test]
+    fn the_report_names_every_figure() {
+        let report = OutOfMemory {
+            device: "sim:h200".into(),
+            stream: StreamId(7),
+            requested: 3 << 30,
+            rounded: 4 << 30,
+            device_total: 80 << 30,
+            device_free: 1 << 30,
+            limit: Some(79 << 30),
+            reserved: 78 << 30,
+            allocated: 60 << 30,
+            pending: 2 << 30,
+            largest_free: 2 << 30,
+            reachable: 5 << 30,
+            memory: Fragmentation {
+                pools: vec![
+                    on(7, false, 6 << 30),
+                    pool(Owner::Everyone, false, 1 << 30),
+                    on(0, true, 3 << 20),
+                    pool(Owner::Pool(PoolId(0, 3)), false, 2 << 30),
+                ],
+                unsettled: 1 << 20,
+                ..Fragmentation::default()
+            },
+            ..OutOfMemory::default()
+        };
+        assert_eq!(report.unallocated(), 16 << 30);
+        let text = Error::OutOfMemory(Box::new(report)).to_string();
+        for part in [
+            "tried to allocate 3.00 GiB (rounded up to 4.00 GiB) on stream 0x7",
+            "80.00 GiB",
+            "1.00 GiB is free",
+            "may hold 79.00 GiB",
+            "16.00 GiB unallocated (6.00 GiB on this stream, 1.00 GiB that every stream has passed, 2.00 GiB \
+             in private pools, 3.00 MiB among \
+             blocks of up to 1 MiB and 1.00 MiB left behind by driver calls that failed)",
+            "is 2.00 GiB, and 5.00 GiB could be joined. ",
+        ] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+    }
+
+    #[test]
+    fn of_many_streams_the_fullest_are_named() {
+        let pools = (1..=9).map(|stream| on(stream, false, stream << 30)).collect();
+        let report =
+            OutOfMemory { memory: Fragmentation { pools, ..Fragmentation::default() }, ..OutOfMemory::default() };
+        let text = report.whereabouts();
+        assert!(text.starts_with("9.00 GiB on stream 0x9, 8.00 GiB on stream 0x8, "), "{text}");
+        assert!(text.ends_with("6.00 GiB on stream 0x6 and 15.00 GiB on 5 more streams"), "{text}");
+    }
+}

@@ -1,0 +1,109 @@
+//! How long operations spent in the driver: a histogram of fixed size, so that counting allocates no memory.
+
+/// Buckets of the histogram: bucket 0 holds stalls below 1 us, bucket i those from 2^(i-1) us to below 2^i us, and the
+/// last one all longer stalls (from 4.2 s).
+pub const STALL_BUCKETS: usize = 24;
+
+/// Operations that called the driver, and how long they spent in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stalls {
+    /// Operations that made any driver call.
+    pub count: u64,
+    /// The total time in the driver, in nanoseconds.
+    pub total_ns: u64,
+    /// The longest stall, in nanoseconds, since the last reset of peaks.
+    pub worst_ns: u64,
+    /// The number of stalls in each bucket; see [`STALL_BUCKETS`].
+    pub by_us: [u64; STALL_BUCKETS],
+}
+
+impl Stalls {
+    /// Adds an operation that took `ns` in the driver. 0 means that it made no call, as some misses find their memory
+    /// without one.
+    pub(crate) fn add(&mut self, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        self.count += 1;
+        self.total_ns = self.total_ns.saturating_add(ns);
+        self.worst_ns = self.worst_ns.max(ns);
+        self.by_us[bucket_of(ns)] += 1;
+    }
+
+    /// Returns the stalls since an earlier copy. `worst_ns` is still the one since the last reset of peaks.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut out = *self;
+        out.count = self.count.saturating_sub(earlier.count);
+        out.total_ns = self.total_ns.saturating_sub(earlier.total_ns);
+        for (now, before) in out.by_us.iter_mut().zip(earlier.by_us) {
+            *now = now.saturating_sub(before);
+        }
+        out
+    }
+
+    /// Returns a time in nanoseconds that this part (0 to 1) of the stalls did not exceed: the upper edge of their
+    /// bucket, at most twice the exact figure, and never more than the worst. 0 without stalls.
+    #[must_use]
+    pub fn percentile_ns(&self, part: f64) -> u64 {
+        let total: u64 = self.by_us.iter().sum();
+        let wanted = ((total as f64 * part.clamp(0.0, 1.0)).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (bucket, count) in self.by_us.iter().enumerate() {
+            seen += count;
+            if seen >= wanted {
+                let edge = if bucket + 1 == STALL_BUCKETS { u64::MAX } else { 1000 << bucket };
+                return edge.min(self.worst_ns);
+            }
+        }
+        0
+    }
+}
+
+fn bucket_of(ns: u64) -> usize {
+    ((ns / 1000).checked_ilog2().map_or(0, |power| power as usize + 1)).min(STALL_BUCKETS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_without_a_driver_call_is_no_stall() {
+        let mut stalls = Stalls::default();
+        for ns in [0, 7, 0, 5] {
+            stalls.add(ns);
+        }
+        assert_eq!((stalls.count, stalls.total_ns, stalls.worst_ns, stalls.by_us[0]), (2, 12, 7, 2));
+    }
+
+    #[test]
+    fn buckets_double_and_the_last_holds_the_rest() {
+        for (ns, bucket) in [(1, 0), (999, 0), (1000, 1), (1999, 1), (2000, 2), (1_024_000, 11), (u64::MAX, 23)] {
+            assert_eq!(bucket_of(ns), bucket, "{ns}");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_edges_of_buckets_and_never_beyond_the_worst() {
+        let mut stalls = Stalls::default();
+        assert_eq!(stalls.percentile_ns(0.99), 0);
+        (0..98).for_each(|_| stalls.add(1500));
+        [40_000, 3_000_000].iter().for_each(|ns| stalls.add(*ns));
+        assert_eq!(stalls.percentile_ns(0.5), 2000);
+        assert_eq!(stalls.percentile_ns(0.99), 64_000);
+        assert_eq!((stalls.percentile_ns(1.0), stalls.percentile_ns(7.0)), (3_000_000, 3_000_000));
+        assert_eq!(stalls.percentile_ns(0.0), 2000, "the least is in the first bucket that holds any");
+    }
+
+    #[test]
+    fn what_came_since_is_counted_alone() {
+        let mut stalls = Stalls::default();
+        stalls.add(5000);
+        let before = stalls;
+        stalls.add(1500);
+        let since = stalls.since(&before);
+        assert_eq!((since.count, since.total_ns, since.by_us[1], since.by_us[3]), (1, 1500, 1, 0));
+        assert_eq!(before.since(&stalls).count, 0, "the wrong way round is nothing");
+    }
+}

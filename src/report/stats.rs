@@ -1,0 +1,93 @@
+//! The statistics of an allocator, as users get them.
+//!
+//! Owns: [`Stats`] and its parts. Names and meanings are those of PyTorch's `torch.cuda.memory_stats`, so that figures
+//! can be compared. `heap/counters.rs` counts them.
+
+pub use super::stalls::{STALL_BUCKETS, Stalls};
+pub use super::waits::Waits;
+
+/// One figure over time, as PyTorch reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// The present value.
+    pub current: u64,
+    /// The highest value since the last reset of peaks.
+    pub peak: u64,
+    /// The sum of all increases since the last reset of accumulated figures.
+    pub allocated: u64,
+    /// The sum of all decreases since the last reset of accumulated figures.
+    pub freed: u64,
+}
+
+/// One figure for all pools, for requests of up to 1 MiB, and for larger ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatByPool {
+    /// Both pools together.
+    pub all: Stat,
+    /// The pool of small requests.
+    pub small_pool: Stat,
+    /// The pool of large requests.
+    pub large_pool: Stat,
+}
+
+/// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Blocks that were handed out and that the program has not freed.
+    pub allocation: StatByPool,
+    /// Segments taken with `malloc`. As in PyTorch, expandable segments are not counted.
+    pub segment: StatByPool,
+    /// Blocks that are handed out, or freed and waiting for other streams.
+    pub active: StatByPool,
+    /// Free blocks that are part of a segment with other blocks in it. As in PyTorch, without expandable segments.
+    pub inactive_split: StatByPool,
+    /// Bytes of the blocks in `allocation`.
+    pub allocated_bytes: StatByPool,
+    /// Bytes held from the driver: segments, and memory mapped into expandable segments.
+    pub reserved_bytes: StatByPool,
+    /// Bytes of the blocks in `active`.
+    pub active_bytes: StatByPool,
+    /// Bytes of the blocks in `inactive_split`.
+    pub inactive_split_bytes: StatByPool,
+    /// Bytes as requested, before rounding, of the blocks in `active`.
+    pub requested_bytes: StatByPool,
+    /// Blocks of at least `max_split_size`.
+    pub oversize_allocations: Stat,
+    /// Segments of at least `max_split_size`.
+    pub oversize_segments: Stat,
+    /// Requests for which all cached memory was given back before they were tried again.
+    pub num_alloc_retries: u64,
+    /// Requests that were refused.
+    pub num_ooms: u64,
+    /// How often the CPU waited for all outstanding events.
+    pub num_sync_all_streams: u64,
+    /// How often memory was taken from the driver (`malloc`, or memory mapped into an expandable segment).
+    pub num_device_alloc: u64,
+    /// How often memory was given back to the driver.
+    pub num_device_free: u64,
+    /// The option of that name in bytes; `None` is unlimited.
+    pub max_split_size: Option<u64>,
+    /// Mappings of physical chunks that exist at present: at their own places, and in views.
+    pub mappings: u64,
+    /// The part of `mappings` in views.
+    pub view_mappings: u64,
+    /// Views that exist at present.
+    pub views: u64,
+    /// Bytes of address space that they take.
+    pub view_address_space_bytes: u64,
+    /// Views built by stitching; 0 with strategies that do not stitch.
+    pub views_built: u64,
+    /// Requests served by an existing view.
+    pub views_reused: u64,
+    /// Views that were unmapped, to make room for others, or because their memory was given back.
+    pub views_dropped: u64,
+    /// GPU-side waits of a stream for another's epoch.
+    pub stream_waits: u64,
+    /// How much memory those waits passed on, and how old their events were.
+    pub waits: Waits,
+    /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
+    /// memory yet.
+    pub host_bytes: u64,
+    /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
+    pub stalls: Stalls,
+}

@@ -1,0 +1,56 @@
+//! GPU-side waits: how much memory they passed on, and how old their events were.
+
+/// Memory that streams took from others behind GPU-side waits. The age of a wait is the number of operations
+/// (allocations and frees, of all streams) since its event was recorded. An older event holds the waiting stream up
+/// less; an age near 0 is a wait for all work that the other stream has been given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Bytes of free memory that were handed from one stream to another.
+    pub bytes: u64,
+    /// The sum of the ages of all waits, in operations.
+    pub age_total: u64,
+    /// The smallest age since the last reset of peaks, in operations; `None` without a wait.
+    pub age_least: Option<u64>,
+    /// The largest age since the last reset of peaks, in operations.
+    pub age_most: u64,
+}
+
+impl Waits {
+    /// Adds a wait for an event recorded `age` operations ago.
+    pub(crate) fn add(&mut self, age: u64) {
+        self.age_total = self.age_total.saturating_add(age);
+        self.age_least = Some(self.age_least.map_or(age, |least| least.min(age)));
+        self.age_most = self.age_most.max(age);
+    }
+
+    /// Returns the waits since an earlier copy. The extremes are still those since the last reset of peaks.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let (bytes, age_total) = (self.bytes, self.age_total);
+        Self {
+            bytes: bytes.saturating_sub(earlier.bytes),
+            age_total: age_total.saturating_sub(earlier.age_total),
+            ..*self
+        }
+    }
+
+    pub(crate) fn reset_peak(&mut self) {
+        (self.age_least, self.age_most) = (None, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extremes_are_those_since_the_last_reset() {
+        let mut waits = Waits::default();
+        [7, 3, 12].iter().for_each(|age| waits.add(*age));
+        assert_eq!((waits.age_total, waits.age_least, waits.age_most), (22, Some(3), 12));
+        waits.reset_peak();
+        assert_eq!((waits.age_least, waits.age_most), (None, 0));
+        waits.add(5);
+        assert_eq!((waits.age_total, waits.age_least, waits.age_most), (27, Some(5), 5));
+    }
+}

@@ -1,0 +1,123 @@
+//! The contract between the allocator and a strategy.
+//!
+//! Owns: the trait [`Strategy`] and the plain data of its methods.
+//!
+//! A strategy decides three things: which block a miss gets ([`Strategy::serve`]), which memory goes back
+//! ([`Strategy::release`]), and by which rules a hit finds its block ([`Strategy::rules`]). It decides nothing on the
+//! hot path, for its rules are plain data. It makes its driver calls through the functions of `backing`, which note the
+//! results in the heap; it writes no table itself.
+//!
+//! Contract of every method that takes a [`StrategyContext`]:
+//! - The allocator's lock is held. The caller counts the time in the driver as a stall.
+//! - If a driver call fails, the heap is as before that call, and memory is accounted to the byte: a change that
+//!   could not be undone counts as held until it is (`PendingRollback`).
+//! - While a stream is being captured (`context.capturing()`), no wait, query or free is made that a capture forbids.
+//! - Nothing is unmapped while a stream may still use it, and no memory serves another stream before its own has
+//!   passed.
+
+use crate::backing::{Miss, StrategyContext};
+use crate::config::rounding::segment_size;
+use crate::config::{Config, StreamSharing};
+use crate::error::Result;
+use crate::heap::{FitRules, Heap, Request};
+use crate::ids::{BlockId, PoolIndex};
+
+/// A strategy's rules as plain data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// How requests find their blocks.
+    pub(crate) fit: FitRules,
+    /// Whether every request first queries the events of other streams, as in PyTorch. Otherwise only a miss does, and
+    /// a request now and then, so that not every hit calls the driver while a block waits.
+    pub(crate) polls_first: bool,
+    /// When memory freed on one stream may serve another.
+    pub(crate) sharing: StreamSharing,
+    /// Whether memory that a stream has freed at home becomes idle once it has passed. Then long epochs are ended, and
+    /// passed memory is gathered when live memory is low.
+    pub(crate) passes_memory_on: bool,
+    pub(crate) free_used_by: FreeUsedBy,
+}
+
+/// How a block is protected that is freed while another stream than its own is current. Its own stream may have it at
+/// once; other streams and the driver may not, until the other stream has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FreeUsedBy {
+    /// No other stream gets the block, and giving it back waits for the device (`cudaFree`).
+    DeviceWaits,
+    /// The epoch in which it is freed protects the block.
+    Epoch,
+    /// Nothing protects the block: it has to wait for that stream, as if `record_stream` had named it.
+    RecordStream,
+}
+
+/// What a strategy may do to serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Means {
+    /// It gives nothing back to the driver that could serve later, and the CPU does not wait for the GPU.
+    Cheap,
+    /// After [`Means::Cheap`] found too little: the CPU waits for the GPU, and memory that the request cannot use where
+    /// it lies goes back, so that memory can grow by it.
+    All,
+}
+
+/// How much free memory should go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Every free byte that can go. The CPU may wait.
+    Everything,
+    /// Just enough that no more than `down_to` bytes are held. If `may_wait`, the CPU may wait for the GPU, and
+    /// everything goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that is
+    /// too little.
+    DownTo { down_to: u64, may_wait: bool },
+}
+
+/// The state of memory that an estimate of growth assumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Assumption {
+    /// The present state.
+    AsIs,
+    /// The present state, but no view can be added: memory must lie in one piece.
+    NoMoreViews,
+    /// Free memory of other streams may be used as well.
+    AllStreams,
+}
+
+/// What a strategy does on a miss, and which memory it gives back to the driver.
+pub(crate) trait Strategy: Send {
+    /// Returns the rules under these options.
+    fn rules(&self, config: &Config) -> Rules;
+
+    /// Makes a free block of at least the request's size, with memory at its addresses, and takes it out of the free index.
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss>;
+
+    /// Gives free memory back to the driver. Returns whether it sufficed for the goal.
+    ///
+    /// # Errors
+    /// A driver call failed. What was given back before it stays given back.
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
+
+    /// Returns the largest request that the free memory of a pool could serve at present, without new memory. With
+    /// `across`, memory of other streams counts as this one's. For reports: it makes no driver call.
+    fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
+        heap.largest_in(pool)
+    }
+
+    /// Returns by how many bytes at most the memory held would have to grow for a request that no free memory serves,
+    /// less the bytes that would be given back for it. For reports: it makes no driver call.
+    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        segment_size(request.size, config.large_segment_size)
+    }
+
+    /// Checks the strategy's own rules that always hold, beyond those of the heap. For tests.
+    ///
+    /// # Errors
+    /// Says which rule is broken, and where.
+    fn check(&self, _heap: &Heap) -> std::result::Result<(), String> {
+        Ok(())
+    }
+}

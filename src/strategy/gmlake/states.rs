@@ -1,0 +1,235 @@
+//! The five states of GMLake's BestFit.
+//!
+//! Owns: [`GmLake`], and the order of the states.
+
+use super::check;
+use super::pblock::{self, CHUNK};
+use super::sblock::{self, Pieces};
+use crate::backing::{
+    Miss, StrategyContext, ViewPlan, build_view, choose, finish_drops, release_chunks, release_home, release_segment,
+    release_whole_segments, whole_segments,
+};
+use crate::config::rounding::segment_size;
+use crate::config::{Config, StreamSharing};
+use crate::error::Result;
+use crate::heap::{FitRules, Heap, Request};
+use crate::ids::{BlockId, Class, PoolIndex};
+use crate::strategy::caching::Caching;
+use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::strategy::malloc_fallback::{self, Grow};
+
+/// The points at which the release tries to stitch. `defragLevel` skips the first ones.
+#[derive(Clone, Copy)]
+enum Attempt {
+    /// Before any memory is created.
+    AtOnce = 0,
+    /// Memory could not be created.
+    Short = 1,
+    /// After all cached memory was given back.
+    LastResort = 2,
+}
+
+/// The strategy. It has no state of its own: free memory is in the heap.
+pub(crate) struct GmLake;
+
+impl Strategy for GmLake {
+    /// Accepts exact matches only: a block that is larger by a chunk or more is left to the states.
+    fn rules(&self, _config: &Config) -> Rules {
+        let fit = FitRules {
+            max_split_size: 0,
+            max_non_split_rounding: CHUNK,
+            min_rest: [CHUNK, FitRules::default().min_rest[Class::Small as usize]],
+            ..FitRules::default()
+        };
+        let free_used_by = FreeUsedBy::Epoch;
+        Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }
+    }
+
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss> {
+        match (request.class, means) {
+            (Class::Small, _) => malloc_fallback::serve(self, context, request, means),
+            (Class::Large, Means::Cheap) => self.best_fit(context, &whole_chunks(request)),
+            (Class::Large, Means::All) if context.capturing() => Err(Miss::OUT_OF_MEMORY),
+            (Class::Large, Means::All) => self.wait_and_release(context, &whole_chunks(request)),
+        }
+    }
+
+    /// Releases whole pBlocks, and segments for small blocks, whose `cudaFree` waits by itself.
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        context.retry_rollback()?;
+        match goal {
+            Goal::Everything => release_everything(context).map(|()| true),
+            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait),
+        }
+    }
+
+    fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, _across: bool) -> u64 {
+        let free = free_bytes(heap, pool);
+        let enabled = config.defrag_level <= Attempt::LastResort as u32;
+        let stitches = !pool.is_small() && free >= config.frag_limit && enabled;
+        if stitches { free } else { heap.largest_in(pool) }
+    }
+
+    fn growth_needed(&self, heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        let free = free_bytes(heap, request.pool);
+        let stitches = request.class == Class::Large && request.size >= config.frag_limit && config.defrag_level == 0;
+        if !stitches || free == 0 {
+            return segment_size(request.size, config.large_segment_size);
+        }
+        request.size.next_multiple_of(CHUNK).saturating_sub(free)
+    }
+
+    fn check(&self, heap: &Heap) -> std::result::Result<(), String> {
+        check::check(heap)
+    }
+}
+
+impl Grow for GmLake {
+    /// Takes new memory of the size that PyTorch would give a segment.
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        if request.class == Class::Small {
+            return Caching.grow(context, request);
+        }
+        let size = segment_size(request.size, context.config.large_segment_size);
+        let id = pblock::create(context, size, request.pool)?;
+        Ok(pblock::split(context.heap, id, request.size)?)
+    }
+}
+
+impl GmLake {
+    /// Tries states 1 to 4.
+    fn best_fit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        if let Some(id) = find(context, request)? {
+            return Ok(id);
+        }
+        if let Some(id) = stitch(context, request, Attempt::AtOnce)? {
+            return Ok(id);
+        }
+        match self.grow(context, request) {
+            Err(Miss::OutOfMemory { .. }) => stitch(context, request, Attempt::Short)?.ok_or(Miss::OUT_OF_MEMORY),
+            done => done,
+        }
+    }
+
+    /// Waits for the GPU, gives back all cached memory, and tries the states again. If none holds, this is state 5.
+    fn wait_and_release(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<BlockId, Miss> {
+        context.wait_for_recorded_streams()?;
+        if let Some(id) = find(context, request)? {
+            return Ok(id);
+        }
+        self.release(context, Goal::Everything)?;
+        context.heap.counters_mut().num_alloc_retries += 1;
+        match stitch(context, request, Attempt::LastResort)? {
+            Some(id) => Ok(id),
+            None => self.grow(context, request),
+        }
+    }
+}
+
+fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
+    context.wait_for_all()?;
+    // These are segments for small blocks. A pBlock is not one, because addresses without memory lie beside it.
+    release_whole_segments(context)?;
+    finish_drops(context)?;
+    let whole = pblock::releasable(context.heap);
+    pblock::release(context, &whole)?;
+    Ok(release_home(context)?)
+}
+
+fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool) -> Result<bool> {
+    finish_drops(context)?;
+    if may_wait {
+        context.wait_for_all()?
+    } else {
+        context.advance_epochs()?
+    }
+    let mut found = pblock::releasable(context.heap);
+    let segments_from = found.len();
+    if may_wait {
+        found.extend(whole_segments(context.heap));
+    }
+    let sizes: Vec<u64> = found.iter().map(|id| context.heap.block(*id).size).collect();
+    let missing = context.heap.reserved().saturating_sub(down_to);
+    if !may_wait && sizes.iter().sum::<u64>() < missing {
+        return Ok(false);
+    }
+    let (pblocks, segments): (Vec<_>, Vec<_>) =
+        choose(&sizes, missing).into_iter().partition(|index| *index < segments_from);
+    let pblocks: Vec<_> = pblocks.into_iter().map(|index| found[index]).collect();
+    pblock::release(context, &pblocks)?;
+    segments.into_iter().try_for_each(|index| release_segment(context, found[index]))?;
+    Ok(true)
+}
+
+/// Tries states 1 and 2, and the reuse of larger sBlocks.
+fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
+    let Request { size, pool, .. } = *request;
+    let smallest = context.heap.best_fit(pool, size).some();
+    let exact = smallest.is_some_and(|id| context.heap.block(id).size == size);
+    if !exact && let Some(view) = sblock::inactive(context.heap, size..=size, pool) {
+        return sblock::reuse(context.heap, view, request).map(Some);
+    }
+    if let Some(smallest) = smallest {
+        return pblock::split(context.heap, smallest, size).map(Some);
+    }
+    // As in the release, this is a float; beyond 64 bits it saturates.
+    let most = (size as f64 * context.config.reuse_limit) as u64;
+    match sblock::inactive(context.heap, size..=most, pool) {
+        Some(view) => sblock::reuse(context.heap, view, request).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, or if there is no free
+/// memory to stitch.
+fn stitch(
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+    attempt: Attempt,
+) -> std::result::Result<Option<BlockId>, Miss> {
+    if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
+        return Ok(None);
+    }
+    let Pieces { mut spans, missing } = sblock::pieces(context.heap, request.size, request.pool);
+    // The event of each epoch tells later when the GPU has passed the sBlocks that are unused at this moment.
+    context.advance_epochs()?;
+    if spans.is_empty() || !sblock::stitch_free(context, request.size / CHUNK)? {
+        return Ok(None);
+    }
+    let mut created = None;
+    if missing > 0 {
+        let id = pblock::create(context, missing, request.pool)?;
+        created = Some(id);
+        spans.push(crate::span::Span::new(context.heap.block(id).address, missing));
+    }
+    let plan = ViewPlan::over(context.heap, &spans, None);
+    let stitched = plan.map_err(Miss::from).and_then(|plan| build_view(context, plan, request));
+    // A pBlock that may still be mapped elsewhere could not be released.
+    if stitched.is_err()
+        && let Some(created) = created
+        && context.retry_rollback().is_ok()
+        && let Err(error) = release_chunks(context, created, context.heap.block(created).span())
+    {
+        tracing::error!(%error, "the memory for a stitched block could not be given back");
+    }
+    stitched.map(Some)
+}
+
+/// Returns the free bytes of a pool.
+fn free_bytes(heap: &Heap, pool: PoolIndex) -> u64 {
+    heap.free_blocks(pool).into_iter().map(|id| heap.block(id).size).sum()
+}
+
+/// Rounds a large request up to whole chunks.
+fn whole_chunks(request: &Request) -> Request {
+    Request { size: request.size.next_multiple_of(CHUNK), ..*request }
+}

@@ -1,0 +1,86 @@
+//! The steps of PyTorch's allocator when no free block fits, in its order: collect garbage, take new memory, give back
+//! just enough and try again, give back everything and try again.
+//!
+//! Owns: the order, which PyTorch's strategies share (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
+
+use super::contract::{Goal, Means, Strategy};
+use crate::backing::{Miss, StrategyContext};
+use crate::config::Increase;
+use crate::config::rounding::segment_size;
+use crate::heap::Request;
+use crate::ids::BlockId;
+
+/// The steps that differ between PyTorch's strategies.
+pub(super) trait Grow: Strategy {
+    /// Takes new memory for the request. The block is not in the free index.
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss>;
+
+    /// Gives back unused segments that are older than the average, without waiting for the GPU.
+    fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> Result<(), Miss> {
+        Ok(())
+    }
+
+    /// Gives back just enough oversize segments of the request's stream. Returns whether any were given back.
+    fn release_available(&mut self, _context: &mut StrategyContext<'_>, _request: &Request) -> Result<bool, Miss> {
+        Ok(false)
+    }
+}
+
+/// Serves a miss as PyTorch does.
+pub(super) fn serve<S: Grow>(
+    strategy: &mut S,
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+    means: Means,
+) -> Result<BlockId, Miss> {
+    match means {
+        Means::Cheap => grow(strategy, context, request),
+        Means::All => reclaim_and_grow(strategy, context, request),
+    }
+}
+
+/// Runs the first steps, which give back no memory but garbage.
+fn grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+    // Giving memory back waits, which no capture allows.
+    let collects = context.limits.by_fraction().is_some() && context.config.garbage_collection_threshold > 0.0;
+    if !context.capturing() && collects {
+        strategy.collect_garbage(context)?;
+    }
+    grow_within_limit(strategy, context, request)
+}
+
+/// Runs the last steps, until one finds a block.
+fn reclaim_and_grow<S: Grow>(
+    strategy: &mut S,
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+) -> Result<BlockId, Miss> {
+    if context.capturing() {
+        return Err(Miss::OUT_OF_MEMORY);
+    }
+    if strategy.release_available(context, request)? {
+        match grow_within_limit(strategy, context, request) {
+            Err(Miss::OutOfMemory { .. }) => {}
+            done => return done,
+        }
+    }
+    // As in PyTorch, memory that becomes free here is given back rather than searched: blocks that are split stay.
+    context.wait_for_recorded_streams()?;
+    strategy.release(context, Goal::Everything)?;
+    context.heap.counters_mut().num_alloc_retries += 1;
+    grow_within_limit(strategy, context, request)
+}
+
+/// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an
+/// expandable segment would map. The limit in bytes counts the bytes that are really taken, and is checked there.
+pub(super) fn grow_within_limit<S: Grow>(
+    strategy: &mut S,
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+) -> Result<BlockId, Miss> {
+    let segment = segment_size(request.size, context.config.large_segment_size);
+    if !context.allows(Increase::segment(segment)) {
+        return Err(Miss::OUT_OF_MEMORY);
+    }
+    strategy.grow(context, request)
+}

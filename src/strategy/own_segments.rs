@@ -1,0 +1,54 @@
+//! Private pools with segments of their own, under any strategy: PyTorch's rules, over a source or the driver's `malloc`.
+//!
+//! Owns: the steps when no segment can be had. `caching.rs` chooses how segments are sized and split.
+
+use super::caching::Caching;
+use super::contract::{Goal, Means, Strategy};
+use super::malloc_fallback::grow_within_limit;
+use crate::backing::{Miss, StrategyContext, reclaim_private_pools};
+use crate::config::Config;
+use crate::config::rounding::segment_size;
+use crate::heap::{FitRules, Request};
+use crate::ids::BlockId;
+
+/// The strategy whose estimates reports use for such a pool.
+pub(crate) const REPORT_STRATEGY: &dyn Strategy = &Caching;
+
+/// Returns the rules by which requests find their blocks.
+pub(crate) fn rules_of_own_segments(config: &Config, unsplit: bool) -> FitRules {
+    let rules = Caching.rules(config).fit;
+    FitRules { no_split_from: if unsplit { 0 } else { rules.no_split_from }, ..rules }
+}
+
+/// Serves a request from a new segment. If there is none and all means may be used, it tries again once frees that
+/// waited for other streams are done, once the strategy has given back as much, and once it has given back everything.
+pub(crate) fn serve_own_segments(
+    strategy: &mut dyn Strategy,
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+    means: Means,
+) -> Result<BlockId, Miss> {
+    match grow_within_limit(&mut Caching, context, request) {
+        // Giving memory back waits, which no capture allows.
+        Err(Miss::OutOfMemory { .. }) if means == Means::All && !context.capturing() => {}
+        done => return done,
+    }
+    context.wait_for_recorded_streams()?;
+    reclaim_private_pools(context).map_err(Miss::Failed)?;
+    let own = context.heap.private().segments(context.heap.owner_of(request.pool));
+    let unsplit = own.is_some_and(|own| own.are_unsplit());
+    let found = context.heap.fit(request, &rules_of_own_segments(context.config, unsplit));
+    if found.is_some() {
+        return Ok(found);
+    }
+    let segment = segment_size(request.size, context.config.large_segment_size);
+    for down_to in [context.heap.reserved().saturating_sub(segment), 0] {
+        strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
+        context.heap.counters_mut().num_alloc_retries += 1;
+        match grow_within_limit(&mut Caching, context, request) {
+            Err(Miss::OutOfMemory { .. }) => {}
+            done => return done,
+        }
+    }
+    Err(Miss::OUT_OF_MEMORY)
+}

@@ -1,0 +1,280 @@
+//! The steps on a miss.
+//!
+//! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
+
+use super::choose;
+use super::estimate;
+use super::grow::{Growth, grow_slab, release_added};
+use super::release::ReleasableChunks;
+use crate::backing::{
+    Miss, StrategyContext, ViewPlan, build_view, finish_drops, make_room, map_home, release_home, reserve_home,
+};
+use crate::config::Config;
+use crate::config::rounding::MIN_BLOCK;
+use crate::error::Result;
+use crate::heap::{FitRules, GRANULE, Heap, PlanHash, Request, ViewUsage};
+use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
+use crate::span::Span;
+use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+
+/// Addresses of home, as a multiple of the device's memory: room for chunks of any size beside holes.
+const HOME_MULTIPLE: u64 = 2;
+
+/// How often home grows for one request. Twice is enough unless addresses or mappings are at their bounds.
+const MAX_GROWTHS: u32 = 8;
+
+/// How often a request waits for exactly the bytes that it lacks. Memory that it gets may lie in parts of chunks that
+/// no view can join; after this many waits it asks for twice as much each time. Otherwise it would wait, and call the
+/// driver, once for each small range.
+const EXACT_WAITS: u32 = 4;
+
+/// The rules by which requests find their blocks.
+const FIT: FitRules = FitRules {
+    growing_edge: false,
+    max_split_size: u64::MAX,
+    max_non_split_rounding: u64::MAX,
+    min_rest: [MIN_BLOCK; 2],
+    no_split_from: u64::MAX,
+    count_ages: false,
+    takes_idle: true,
+};
+
+/// The state of the present request. Free memory is in the heap.
+#[derive(Default)]
+pub(crate) struct Stitch {
+    /// Chunks that were added for the request. They are released if it fails.
+    pub(super) added: Vec<ChunkId>,
+    /// If the bounds on views forbade a view when memory was last joined: how much all views would have taken with it.
+    refused: Option<ViewUsage>,
+}
+
+/// The result of joining free memory.
+pub(super) enum Joined {
+    Block(BlockId),
+    /// This many bytes are missing.
+    Missing(u64),
+}
+
+impl Strategy for Stitch {
+    fn rules(&self, config: &Config) -> Rules {
+        let (sharing, free_used_by) = (config.sharing, FreeUsedBy::Epoch);
+        Rules { fit: FIT, polls_first: false, sharing, passes_memory_on: true, free_used_by }
+    }
+
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss> {
+        let served = match means {
+            Means::Cheap => {
+                self.refused = None;
+                self.miss(context, request)
+            }
+            Means::All if context.capturing() => {
+                let (streams, mut on) = context.on_streams();
+                streams.epochs.ask(&mut on, &mut streams.recorded)?;
+                self.miss(context, request)
+            }
+            Means::All => self.wait_and_replace(context, request),
+        };
+        served.map_err(|miss| match miss {
+            Miss::OutOfMemory { .. } => Miss::OutOfMemory { refused: self.refused },
+            failed => failed,
+        })
+    }
+
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        context.retry_rollback()?;
+        let Goal::DownTo { down_to, may_wait } = goal else {
+            context.wait_for_all()?;
+            context.heap.make_all_idle();
+            finish_drops(context)?;
+            ReleasableChunks::of(context.heap).release(context, u64::MAX)?;
+            release_home(context)?;
+            return Ok(true);
+        };
+        finish_drops(context)?;
+        if may_wait {
+            context.wait_for_all()?
+        } else {
+            context.advance_epochs()?
+        }
+        let missing = context.heap.reserved().saturating_sub(down_to);
+        let releasable = ReleasableChunks::of(context.heap);
+        if !may_wait && releasable.bytes() < missing {
+            return Ok(false);
+        }
+        releasable.release(context, missing)?;
+        Ok(true)
+    }
+
+    fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, across: bool) -> u64 {
+        estimate::largest_servable(heap, pool, across)
+    }
+
+    fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
+        estimate::growth_needed(heap, request, assumption)
+    }
+}
+
+impl Stitch {
+    /// Runs the steps that take nothing from others.
+    pub(super) fn miss(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<BlockId, Miss> {
+        reserve_home(context, HOME_MULTIPLE)?;
+        self.attempt(context, request, |stitch, context| match request.class {
+            Class::Small => stitch.slab(context, request),
+            Class::Large => stitch.stitch(context, request),
+        })
+    }
+
+    /// Runs a step, and maps the block that it finds. If it finds none, the chunks that home grew by are released.
+    pub(super) fn attempt(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        step: impl FnOnce(&mut Self, &mut StrategyContext<'_>) -> std::result::Result<BlockId, Miss>,
+    ) -> std::result::Result<BlockId, Miss> {
+        self.added.clear();
+        let usable = step(self, context).and_then(|id| {
+            let span = Span::new(context.heap.block(id).address, request.size);
+            map_home(context, span).inspect_err(|_| context.heap.insert_free(id))?;
+            Ok(id)
+        });
+        if usable.is_err() {
+            release_added(context, &self.added);
+        }
+        usable
+    }
+
+    /// Finds a slab for small blocks: one that was freed meanwhile, an idle one, a new one, or any free 2 MiB.
+    pub(super) fn slab(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<BlockId, Miss> {
+        let id = context.heap.fit(request, &FIT);
+        if id.is_some() {
+            return Ok(id);
+        }
+        context.gather(request)?;
+        let idle = context.heap.best_fit(context.heap.idle().small(), GRANULE);
+        if idle.is_some() {
+            map_home(context, Span::new(context.heap.block(idle).address, GRANULE))?;
+            context.heap.take_slab(idle, request.pool);
+            return Ok(idle);
+        }
+        match grow_slab(context, request.pool, &mut self.added) {
+            Err(Miss::OutOfMemory { .. }) => {}
+            grown => {
+                let id = grown?;
+                context.heap.take_free(id);
+                return Ok(id);
+            }
+        }
+        let pools = [request.pool.large(), context.heap.idle()];
+        let (id, slab) = choose::slab_anywhere(context.heap, &pools).ok_or(Miss::OUT_OF_MEMORY)?;
+        // Mapped before it is cut out: if this fails, nothing has changed.
+        map_home(context, slab)?;
+        let id = context.heap.carve(id, slab)?;
+        context.heap.make_slab(id, request.pool);
+        Ok(id)
+    }
+
+    fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
+        context.gather(request)?;
+        let mut missing = match self.join(context, request)? {
+            Joined::Block(id) => return Ok(id),
+            Joined::Missing(missing) => missing,
+        };
+        let (mut wanted, mut rounds) = (missing, 0);
+        while context.wait_for_others(request, wanted)? {
+            missing = match self.join(context, request)? {
+                Joined::Block(id) => return Ok(id),
+                Joined::Missing(missing) => missing,
+            };
+            rounds += 1;
+            let at_least = if rounds > EXACT_WAITS { wanted.saturating_mul(2) } else { 0 };
+            wanted = missing.max(at_least);
+        }
+        self.grow(context, request, missing)
+    }
+
+    /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a
+    /// view can use only one end: then a little more is missing than before.
+    pub(super) fn grow(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        mut missing: u64,
+    ) -> std::result::Result<BlockId, Miss> {
+        for _ in 0..MAX_GROWTHS {
+            Growth::new(context, request, missing).run(context, &mut self.added)?;
+            missing = match self.join(context, request)? {
+                Joined::Block(id) => return Ok(id),
+                Joined::Missing(missing) => missing,
+            };
+        }
+        Err(Miss::OUT_OF_MEMORY)
+    }
+
+    /// Serves the request from free memory: in one range, in an existing view, or in a new view.
+    pub(super) fn join(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<Joined, Miss> {
+        let Request { size, pool, .. } = *request;
+        self.refused = None;
+        let id = context.heap.fit(request, &FIT);
+        if id.is_some() {
+            return Ok(Joined::Block(id));
+        }
+        // A run that only pools separate needs no view.
+        if let Some(first) = choose::run_at_home(context.heap, size, pool) {
+            let id = context.heap.join_run(first, pool, size)?;
+            context.heap.take_free(id);
+            return Ok(Joined::Block(id));
+        }
+        let spans = match choose::spans(context.heap, size, pool) {
+            Ok(spans) => spans,
+            Err(missing) => return Ok(Joined::Missing(missing)),
+        };
+        let hash = PlanHash::of(&spans);
+        let heap = &*context.heap;
+        let window = heap.views().candidates(hash, size).find_map(|view| heap.window(view, size, pool));
+        if let Some(window) = window {
+            return Ok(Joined::Block(context.heap.reuse_view(window, size, pool, Some(hash))?));
+        }
+        let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;
+        self.refused = refused_by_bounds(context, &plan)?;
+        // At a bound of ours or of the driver's, memory in one piece needs no view.
+        if self.refused.is_some() {
+            return Ok(Joined::Missing(size));
+        }
+        match build_view(context, plan, request) {
+            Err(Miss::OutOfMemory { .. }) => Ok(Joined::Missing(size)),
+            built => built.map(Joined::Block),
+        }
+    }
+}
+
+/// Makes room for a view within the bounds by dropping views unused long. If that is not enough, returns how much views
+/// would take with it.
+fn refused_by_bounds(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>> {
+    if plan.fits(context.heap, context.config) {
+        return Ok(None);
+    }
+    let refused = make_room(context, plan)?;
+    if refused.is_none() || !plan.fits_alone(context.config) {
+        return Ok(refused);
+    }
+    context.advance_epochs()?;
+    Ok(make_room(context, plan)?)
+}

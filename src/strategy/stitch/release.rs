@@ -1,0 +1,119 @@
+//! Chunks are given back to the driver: as many as are needed, and hardly more.
+//!
+//! Owns: which chunks may be given back, and their order of preference. `backing` makes the calls.
+
+use crate::backing::{StrategyContext, choose, cut_view, drop_view, release_chunks};
+use crate::driver::DriverResult;
+use crate::error::Result;
+use crate::heap::{Block, Chunk, Heap, State};
+use crate::ids::{BlockId, ChunkId, ViewId};
+use rustc_hash::FxHashMap;
+
+/// Chunks in which every byte is free and passed by every stream, in order of preference.
+pub(super) struct ReleasableChunks(Vec<(ChunkId, Chunk)>);
+
+/// The views over a chunk.
+#[derive(Default)]
+struct ViewsOver {
+    /// When one of them was last used.
+    tick: u64,
+    /// Whether the GPU may still use one of them.
+    busy: bool,
+}
+
+impl ReleasableChunks {
+    /// Finds the chunks that may be given back. Those without views come first, then those whose views are unused
+    /// longest. Among equals, those freed longest ago come first, and then those nearest to the growing edge, so that
+    /// home stays compact.
+    pub(super) fn of(heap: &Heap) -> Self {
+        let Some(home) = heap.home() else { return Self(Vec::new()) };
+        let mut over: FxHashMap<ChunkId, ViewsOver> = FxHashMap::default();
+        for (_, view) in heap.views().iter() {
+            let busy = !heap.has_passed(view);
+            for chunk in &view.chunks {
+                let over = over.entry(*chunk).or_default();
+                over.busy |= busy;
+                // For a chunk without views it is 0.
+                over.tick = over.tick.max(view.tick + 1);
+            }
+        }
+        let mut found = Vec::new();
+        for (id, chunk) in home.chunks() {
+            let over = over.remove(&id).unwrap_or_default();
+            let Some(freed_at) = freed_at(heap, &chunk).filter(|_| !over.busy) else { continue };
+            // Slabs grow downwards from the end of home.
+            let from_edge = if chunk.slab { chunk.address } else { home.span.end() - chunk.end() };
+            found.push(((over.tick, freed_at, from_edge), (id, chunk)));
+        }
+        found.sort_by_key(|(order, _)| *order);
+        Self(found.into_iter().map(|(_, chunk)| chunk).collect())
+    }
+
+    /// Keeps only chunks that touch a block for which the predicate is true.
+    pub(super) fn with(mut self, heap: &Heap, mut wanted: impl FnMut(BlockId) -> bool) -> Self {
+        self.0.retain(|(_, chunk)| blocks_over(heap, chunk).any(&mut wanted));
+        self
+    }
+
+    /// Returns the bytes of all these chunks.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().map(|(_, chunk)| chunk.size).sum()
+    }
+
+    /// Gives back at least `bytes` of them, or all.
+    pub(super) fn release(self, context: &mut StrategyContext<'_>, bytes: u64) -> Result<()> {
+        let sizes: Vec<u64> = self.0.iter().map(|(_, chunk)| chunk.size).collect();
+        let chosen: Vec<_> = choose(&sizes, bytes).into_iter().map(|index| self.0[index]).collect();
+        drop_views_over(context, &chosen)?;
+        for (_, chunk) in chosen {
+            match context.heap.gather_chunk(&chunk) {
+                Ok(block) => release_chunks(context, block, chunk.span())?,
+                Err(error) => tracing::error!(%error, "a free chunk could not be gathered; it stays"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the blocks that have a byte in a chunk.
+fn blocks_over<'a>(heap: &'a Heap, chunk: &Chunk) -> impl Iterator<Item = BlockId> + use<'a> {
+    let first = heap.covering(chunk.address);
+    let end = chunk.end();
+    let next = move |id: &BlockId| Some(heap.block(*id).next);
+    let inside = move |id: &BlockId| id.is_some() && heap.block(*id).address < end;
+    std::iter::successors(Some(first), next).take_while(inside)
+}
+
+/// Returns the latest epoch in which a part of a chunk was freed, if all of it is free and every stream has passed.
+fn freed_at(heap: &Heap, chunk: &Chunk) -> Option<u64> {
+    let mut latest = 0;
+    let mut classes = [false; 2];
+    for id in blocks_over(heap, chunk) {
+        let Block { state, pool, freed_at, .. } = *heap.block(id);
+        classes[pool.class() as usize] = true;
+        let large = pool.large();
+        // Memory that was freed in no epoch was never used.
+        let passed = large == heap.idle() || freed_at == 0 || freed_at < heap.pool(large).passed;
+        // Memory of a private pool stays where it is.
+        if state != State::Free || !passed || heap.is_private(pool) {
+            return None;
+        }
+        latest = latest.max(freed_at);
+    }
+    // Large and small memory never become one block.
+    (classes != [true; 2]).then_some(latest)
+}
+
+/// Drops every view over any of the chunks. Of views that are in use, or pinned by a private pool, only the mappings of
+/// these chunks are removed.
+fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)]) -> DriverResult<()> {
+    let mut ids: Vec<ChunkId> = chunks.iter().map(|(id, _)| *id).collect();
+    ids.sort_unstable();
+    let gone = |chunk: ChunkId| ids.binary_search(&chunk).is_ok();
+    let views = context.heap.views().iter().filter(|(_, view)| view.chunks.iter().any(|chunk| gone(*chunk)));
+    let views: Vec<(ViewId, bool)> = views.map(|(id, view)| (id, view.users > 0 || !view.pins.is_empty())).collect();
+    for (view, stays) in views {
+        if stays { cut_view(context, view, gone)? } else { drop_view(context, view)? }
+    }
+    Ok(())
+}

@@ -1,0 +1,418 @@
+//! Epochs: when memory freed on one stream may serve another.
+//!
+//! Owns: the events that close epochs, and which epochs the GPU has passed.
+//!
+//! # Note: epochs
+//!
+//! **Rationale.** A stream runs its work in order, so memory freed on it may be handed out on it again at once. Another
+//! stream may have the memory only after the GPU has reached the free. An event at each free would tell when, at the
+//! cost of a driver call each time.
+//!
+//! **Approach.** Each stream counts epochs, and a freed range at home carries the number of the open one (`freed_at`).
+//! One event closes an epoch:
+//! ```text
+//! stream A   | free a, free b | event 0 | free c | event 1 | free d
+//!            |    epoch 0     |         |epoch 1 |         | epoch 2, open
+//! ```
+//! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle: any stream may take it. If nothing is
+//! passed yet, another stream may wait for event 0 on the GPU and take `a` or `b` behind that wait (`sharing:wait`).
+//! From then on, the waiting stream is the one that has to pass.
+//!
+//! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory.
+//! With a single stream, no event is recorded. Merged ranges count as freed when the last of them was.
+//!
+//! A free may name another stream than the block's own ([`free_under`](crate::Allocator::free_under)): work on that
+//! stream may still use the memory, although `record_stream` was not called. Then an event is recorded there at once,
+//! and the epoch is passed only when that event is complete too. The block's own stream need not wait, as in PyTorch.
+//!
+//! **Limitations.**
+//! - If a stream keeps freeing into a large free range, that range is passed late, since it is as young as its
+//!   youngest byte.
+//! - A wait is for the whole epoch. Long epochs make waits longer than necessary; short epochs cost events.
+//! - During a capture no epoch is closed: its event might become the graph's. Earlier events may be queried.
+//! - A wait is for an event that is recorded already, so streams of one process cannot wait for each other in a
+//!   circle. Through another process they can. Such programs use `sharing:completed`, where no stream waits.
+//! - If a stream is more than 1,024 epochs behind, its last epoch is prolonged.
+
+use super::context::StreamContext;
+use super::record_stream::{RecordedStreams, destroy_events};
+use crate::config::StreamSharing;
+use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
+use crate::error::Result;
+use crate::heap::{GRANULE, Heap, Request};
+use crate::ids::{BlockId, EventId, PoolIndex, StreamId};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// An epoch that has ended.
+#[derive(Clone, Debug)]
+struct Closed {
+    epoch: u64,
+    event: EventId,
+    /// Events of other streams that were current while memory was freed in it.
+    others: Vec<(StreamId, EventId)>,
+    /// The allocator's count of operations when the event was recorded.
+    at: u64,
+}
+
+impl Closed {
+    fn events(self) -> impl Iterator<Item = EventId> {
+        std::iter::once(self.event).chain(self.others.into_iter().map(|(_, event)| event))
+    }
+}
+
+/// A free block of another stream that a request takes, with the epoch in which that stream freed it.
+#[derive(Clone, Copy)]
+struct ForeignBlock {
+    from: PoolIndex,
+    epoch: u64,
+    block: BlockId,
+}
+
+/// The most that a stream takes of a range that it waits for, as a multiple of the request. With less, it would wait
+/// again and again for the same range; with the whole range, the other stream would soon wait for its own memory.
+const MAX_PASSED_ON: u64 = 16;
+
+/// How many epochs of a stream are kept apart while the GPU has not passed them, each with an event. If a stream is
+/// further behind, its last epoch is prolonged.
+const MAX_CLOSED: usize = 1024;
+
+/// With fewer other streams in an open epoch, their events are not queried.
+const MANY_OTHERS: usize = 64;
+
+/// The closed epochs of every stream whose events have not completed.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
+    /// By stream (the number of its pair of pools), oldest first.
+    closed: Vec<VecDeque<Closed>>,
+    /// The same for the open epoch of each stream: what [`Closed::others`] will be.
+    others: Vec<Vec<(StreamId, EventId)>>,
+    /// Events that can be used again.
+    idle_events: Vec<EventId>,
+    /// An event to find out whether the GPU has done all work of a stream.
+    probe: Option<EventId>,
+}
+
+impl Epochs {
+    /// Makes idle the memory of all streams that the GPU has passed. Does nothing while only one stream has memory.
+    /// Returns whether any became idle. In a capture no epoch ends: its event might be the graph's.
+    pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> DriverResult<bool> {
+        if context.capturing() {
+            return Ok(false);
+        }
+        if context.sharing == StreamSharing::Never || with_memory(context).all(|pool| pool == own) {
+            return Ok(false);
+        }
+        let pools: Vec<PoolIndex> = with_memory(context).collect();
+        for &pool in &pools {
+            self.close(context, pool)?;
+            self.poll(context, pool)?;
+        }
+        let mut any = false;
+        for pool in pools {
+            let passed = context.heap.pool(pool).passed;
+            any |= context.heap.make_passed_idle(pool, passed);
+        }
+        Ok(any)
+    }
+
+    /// Does the same as [`Self::gather`], for no stream in particular.
+    pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> DriverResult<bool> {
+        let first = with_memory(context).next();
+        first.map_or(Ok(false), |own| self.gather(context, own))
+    }
+
+    /// Ends an epoch that has become long, if another stream may need the memory freed in it: that stream then need not
+    /// wait for later work of this one.
+    pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+        let alone = context.heap.stream_pools().nth(1).is_none();
+        if alone || context.sharing == StreamSharing::Never || context.capturing() || context.heap.is_private(pool) {
+            return Ok(());
+        }
+        // This query only makes room. A stream that needs to know how far the GPU is queries the events itself.
+        if self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2) {
+            self.poll(context, pool)?;
+        }
+        self.close(context, pool)
+    }
+
+    /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
+    /// capture.
+    pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> DriverResult<()> {
+        let sharing = context.sharing != StreamSharing::Never;
+        let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).collect();
+        in_relaxed_capture_mode(context.driver, true, || {
+            recorded.ask(context.heap, context.driver)?;
+            pools.iter().try_for_each(|pool| self.poll(context, *pool))
+        })?;
+        for pool in pools {
+            let passed = context.heap.pool(pool).passed;
+            context.heap.make_passed_idle(pool, passed);
+        }
+        Ok(())
+    }
+
+    /// Ends every open epoch and notes which epochs the GPU has passed. Does neither in a capture.
+    pub(crate) fn advance(&mut self, context: &mut StreamContext<'_>) -> DriverResult<()> {
+        if context.capturing() {
+            return Ok(());
+        }
+        for pool in context.heap.stream_pools().collect::<Vec<_>>() {
+            self.close(context, pool)?;
+            self.poll(context, pool)?;
+        }
+        Ok(())
+    }
+
+    /// Hands memory of other streams to the request's pool, behind GPU-side waits, until about `missing` bytes are
+    /// found. Memory freed longest ago comes first, so that the wait is short. Returns whether any was handed over.
+    pub(crate) fn wait_for(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        request: &Request,
+        missing: u64,
+    ) -> Result<bool> {
+        let pool = request.pool;
+        // A captured stream cannot wait for work outside of its graph, and a graph may be replayed on another stream.
+        if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
+            return Ok(false);
+        }
+        let taken = self.freed_longest_ago(context, pool, missing);
+        let stream = context.heap.pool(pool).stream;
+        for (from, epoch) in latest_by_stream(&taken) {
+            self.wait_on_gpu(context, stream, (from, epoch))?;
+        }
+        let most = request.size.saturating_mul(MAX_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
+        for ForeignBlock { block, .. } in &taken {
+            let bytes = context.heap.pass_on(*block, most, pool)?;
+            context.heap.counters_mut().waits.bytes += bytes;
+        }
+        Ok(!taken.is_empty())
+    }
+
+    /// Returns free blocks of other streams in closed epochs, of `missing` bytes together or more: those freed longest
+    /// ago, and of equals the largest.
+    fn freed_longest_ago(&self, context: &StreamContext<'_>, own: PoolIndex, missing: u64) -> Vec<ForeignBlock> {
+        let mut free: Vec<Reverse<(u64, Reverse<u64>, BlockId)>> = Vec::new();
+        for other in with_memory(context).filter(|other| *other != own) {
+            context.heap.visit_free(other, 0, |id| {
+                let block = context.heap.block(id);
+                free.push(Reverse((block.freed_at, Reverse(block.size), id)));
+            });
+        }
+        // Only a few are taken, so a heap is cheaper than sorting.
+        let mut oldest = BinaryHeap::from(free);
+        let (mut found, mut taken) = (0, Vec::new());
+        while found < missing {
+            let Some(Reverse((epoch, Reverse(size), block))) = oldest.pop() else { break };
+            let from = context.heap.block(block).pool;
+            if self.covers(from, epoch) {
+                taken.push(ForeignBlock { from, epoch, block });
+                found += size;
+            }
+        }
+        taken
+    }
+
+    /// Makes the stream wait on the GPU until another one has passed an epoch.
+    fn wait_on_gpu(
+        &self,
+        context: &mut StreamContext<'_>,
+        stream: StreamId,
+        (from, epoch): (PoolIndex, u64),
+    ) -> DriverResult<()> {
+        let closed = self.closed_up_to(from, epoch);
+        let Some(newest) = closed.last() else { return Ok(()) };
+        // Earlier epochs count too: memory that was merged since may come from any of them.
+        let mut others: Vec<(StreamId, EventId)> = Vec::new();
+        for (of, event) in closed.iter().rev().flat_map(|closed| &closed.others) {
+            if *of != stream && !others.iter().any(|(known, _)| known == of) {
+                others.push((*of, *event));
+            }
+        }
+        for event in std::iter::once(newest.event).chain(others.into_iter().map(|(_, event)| event)) {
+            context.driver.stream_wait(stream, event)?;
+            context.heap.counters_mut().add_stream_wait(newest.at);
+        }
+        Ok(())
+    }
+
+    /// Returns whether a closed epoch covers `epoch`.
+    fn covers(&self, pool: PoolIndex, epoch: u64) -> bool {
+        self.closed.get(pool.stream()).and_then(VecDeque::back).is_some_and(|last| last.epoch >= epoch)
+    }
+
+    /// Returns the closed epochs up to the first that covers `epoch`, oldest first.
+    fn closed_up_to(&self, pool: PoolIndex, epoch: u64) -> Vec<&Closed> {
+        let Some(closed) = self.closed.get(pool.stream()) else { return Vec::new() };
+        closed.iter().take(closed.partition_point(|closed| closed.epoch < epoch) + 1).collect()
+    }
+
+    /// Ends the open epoch of a stream, if anything was freed in it.
+    fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+        if !context.heap.pool(pool).freed_in_epoch {
+            return Ok(());
+        }
+        if context.heap.pool(pool).ended || context.was_replaced(pool)? {
+            self.passed(context.heap, pool);
+            return Ok(());
+        }
+        let number = pool.stream();
+        self.closed.resize_with(self.closed.len().max(number + 1), VecDeque::new);
+        let at = context.heap.counters().operations();
+        let of = context.heap.pool(pool);
+        let (epoch, event) = (of.epoch, self.record(context.driver, of.stream)?);
+        let others = self.others.get_mut(number).map(std::mem::take).unwrap_or_default();
+        let queue = &mut self.closed[number];
+        let full = queue.len() >= MAX_CLOSED;
+        match queue.back_mut().filter(|_| full) {
+            // The later events cover both epochs.
+            Some(last) => {
+                self.idle_events.push(std::mem::replace(&mut last.event, event));
+                for (stream, event) in others {
+                    match last.others.iter_mut().find(|(of, _)| *of == stream) {
+                        Some((_, before)) => self.idle_events.push(std::mem::replace(before, event)),
+                        None => last.others.push((stream, event)),
+                    }
+                }
+                (last.epoch, last.at) = (epoch, at);
+            }
+            None => queue.push_back(Closed { epoch, event, others, at }),
+        }
+        context.heap.end_epoch(pool);
+        Ok(())
+    }
+
+    /// Notes that memory of a large pool is freed while `stream` is the current one: the work given to that stream so
+    /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, for the stream
+    /// may be destroyed afterwards. Returns whether it was recorded. In a capture it is not, and other streams than the
+    /// captured one run all the same.
+    pub(crate) fn free_used_by(
+        &mut self,
+        context: &StreamContext<'_>,
+        pool: PoolIndex,
+        stream: StreamId,
+    ) -> DriverResult<bool> {
+        if context.capturing() {
+            return Ok(false);
+        }
+        let number = pool.stream();
+        self.others.resize_with(self.others.len().max(number + 1), Vec::new);
+        match self.others[number].iter().find(|(of, _)| *of == stream) {
+            Some((_, event)) => context.driver.event_record(*event, stream)?,
+            None => {
+                let event = self.record(context.driver, stream)?;
+                self.others[number].push((stream, event));
+                self.drop_passed(context.driver, number);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Drops other streams that have passed, each time their number has doubled: an epoch may stay open without end
+    /// while such streams come and go.
+    fn drop_passed(&mut self, driver: &dyn Driver, number: usize) {
+        let others = &mut self.others[number];
+        if others.len() < MANY_OTHERS || !others.len().is_power_of_two() {
+            return;
+        }
+        // An event that cannot be queried at this point is kept, and queried by the request that needs the memory.
+        let passed = others.extract_if(.., |(_, event)| driver.event_query(*event).unwrap_or(false));
+        self.idle_events.extend(passed.map(|(_, event)| event));
+    }
+
+    fn record(&mut self, driver: &dyn Driver, stream: StreamId) -> DriverResult<EventId> {
+        let event = match self.idle_events.pop() {
+            Some(event) => event,
+            None => driver.event_create()?,
+        };
+        driver.event_record(event, stream).inspect_err(|_| self.idle_events.push(event))?;
+        Ok(event)
+    }
+
+    /// Notes which epochs of a stream the GPU has passed.
+    fn poll(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+        let Some(queue) = self.closed.get_mut(pool.stream()) else { return Ok(()) };
+        while let Some(closed) = queue.front_mut() {
+            if !context.driver.event_query(closed.event)? {
+                break;
+            }
+            while let Some((_, event)) = closed.others.last() {
+                if !context.driver.event_query(*event)? {
+                    return Ok(());
+                }
+                self.idle_events.push(*event);
+                closed.others.pop();
+            }
+            context.heap.set_passed(pool, closed.epoch + 1);
+            self.idle_events.extend(queue.pop_front().into_iter().flat_map(Closed::events));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the GPU has done all work given to the stream of a large pool so far. Records an event and
+    /// queries it.
+    pub(crate) fn has_passed_all(&mut self, context: &mut StreamContext<'_>, large: PoolIndex) -> DriverResult<bool> {
+        let pool = context.heap.pool(large);
+        let (stream, ended) = (pool.stream, pool.ended);
+        if ended || context.was_replaced(large)? {
+            return Ok(true);
+        }
+        let event = match self.probe {
+            Some(event) => event,
+            None => *self.probe.insert(context.driver.event_create()?),
+        };
+        context.driver.event_record(event, stream)?;
+        context.driver.event_query(event)
+    }
+
+    /// Returns whether streams other than its own may still use memory freed on the stream of a large pool.
+    pub(crate) fn waits_for_others(&self, pool: PoolIndex) -> bool {
+        let number = pool.stream();
+        self.others.get(number).is_some_and(|others| !others.is_empty())
+            || self.closed.get(number).is_some_and(|closed| closed.iter().any(|closed| !closed.others.is_empty()))
+    }
+
+    /// Notes that the CPU has waited for every stream: all epochs are passed, open ones too.
+    pub(crate) fn all_passed(&mut self, context: &mut StreamContext<'_>) {
+        context.heap.stream_pools().collect::<Vec<_>>().into_iter().for_each(|pool| self.passed(context.heap, pool));
+    }
+
+    /// Notes that all work of a stream is done, and all work of the other streams that were current while its memory
+    /// was freed: its epochs are passed, the open one too.
+    pub(crate) fn passed(&mut self, heap: &mut Heap, pool: PoolIndex) {
+        if let Some(queue) = self.closed.get_mut(pool.stream()) {
+            self.idle_events.extend(queue.drain(..).flat_map(Closed::events));
+        }
+        if let Some(others) = self.others.get_mut(pool.stream()) {
+            self.idle_events.extend(others.drain(..).map(|(_, event)| event));
+        }
+        heap.end_epoch(pool);
+        heap.set_passed(pool, heap.pool(pool).epoch);
+    }
+
+    /// Gives every event back to the driver, at the end of an allocator.
+    pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
+        let queued = self.closed.drain(..).flatten().flat_map(Closed::events);
+        let others = self.others.drain(..).flatten().map(|(_, event)| event);
+        destroy_events(driver, self.idle_events.drain(..).chain(queued).chain(others).chain(self.probe.take()));
+    }
+}
+
+/// Returns the latest epoch of each stream. It covers the earlier ones, so one wait for each stream suffices.
+fn latest_by_stream(taken: &[ForeignBlock]) -> Vec<(PoolIndex, u64)> {
+    let mut last: Vec<(PoolIndex, u64)> = Vec::new();
+    for ForeignBlock { from, epoch, .. } in taken {
+        match last.iter_mut().find(|(of, _)| of == from) {
+            Some((_, last)) => *last = (*last).max(*epoch),
+            None => last.push((*from, *epoch)),
+        }
+    }
+    last
+}
+
+/// Returns the large pools of streams that have free memory, in large blocks or small.
+fn with_memory<'a>(context: &'a StreamContext<'_>) -> impl Iterator<Item = PoolIndex> + use<'a> {
+    let free = |pool: PoolIndex| context.heap.pool(pool).free.len();
+    context.heap.stream_pools().filter(move |large| free(*large) + free(large.small()) > 0)
+}

@@ -1,0 +1,69 @@
+//! The low-water mark of live memory. It tells the allocator when a step of the program ends.
+//!
+//! Owns: when live memory counts as low. The caller acts on it.
+//!
+//! ```text
+//! live   /\    /\    /\       a step of training begins and ends low, and is high in between
+//!       /  \  /  \  /  \
+//!      /    \/    \/    \     consolidated at each low: every step starts from the same free ranges
+//! ```
+
+use crate::heap::Heap;
+
+/// Memory does not count as low twice within this many allocations and frees. Where a program allocates and frees one
+/// block over and over, there is nothing to gather, and gathering each time would take longer than all else.
+const SHORT_STEP: u64 = 8;
+
+/// The rise and fall of live memory. Memory gathered at each low point gives every step of training the same free
+/// ranges, and so the same choices and views.
+#[derive(Debug, Default)]
+pub(crate) struct LowWaterMark {
+    /// Live memory counts as rising again once it exceeds this.
+    high: u64,
+    /// Live memory is low below this: a quarter of the reserved bytes below the high, or near the last lowest point.
+    mark: u64,
+    /// Whether it was low and has not risen since.
+    is_low: bool,
+    /// The fewest live bytes since it last rose, and in the fall before that.
+    lowest: u64,
+    last_lowest: u64,
+    /// It is not low again before this many operations in all.
+    next: u64,
+}
+
+impl LowWaterMark {
+    /// Returns whether live memory has just fallen below the mark, after `freed` bytes were freed.
+    #[inline]
+    pub(crate) fn is_reached(&mut self, freed: u64, heap: &Heap) -> bool {
+        let live = heap.counters().allocated_bytes.current();
+        if live + freed > self.high {
+            self.rise(live + freed, heap.reserved() / 4);
+        }
+        self.lowest = self.lowest.min(live);
+        live < self.mark && self.fall(live, heap)
+    }
+
+    fn rise(&mut self, live: u64, quarter: u64) {
+        if std::mem::take(&mut self.is_low) {
+            self.last_lowest = self.lowest;
+            self.lowest = u64::MAX;
+        }
+        self.high = live;
+        self.mark = live.saturating_sub(quarter);
+    }
+
+    #[cold]
+    fn fall(&mut self, live: u64, heap: &Heap) -> bool {
+        let (reserved, operations) = (heap.reserved(), heap.counters().operations());
+        self.is_low = true;
+        self.high = live + reserved / 4;
+        // The next marks: a quarter below, near the last lowest point, or exactly there. Steps are alike, if not equal.
+        let marks = [live.saturating_sub(reserved / 4), self.last_lowest + reserved / 128, self.last_lowest + 1];
+        self.mark = marks.into_iter().filter(|mark| *mark <= live).max().unwrap_or_default();
+        if operations < self.next {
+            return false;
+        }
+        self.next = operations + SHORT_STEP;
+        true
+    }
+}

@@ -1,0 +1,31 @@
+//! Streams: when memory freed on one may be used again, there and elsewhere.
+//!
+//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the moment at which
+//! live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
+
+mod context;
+mod epochs;
+mod low_water_mark;
+mod record_stream;
+
+pub(crate) use context::StreamContext;
+pub(crate) use epochs::Epochs;
+pub(crate) use low_water_mark::LowWaterMark;
+pub(crate) use record_stream::RecordedStreams;
+
+use crate::driver::Driver;
+
+/// The state of an allocator's streams outside of the heap.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    pub(crate) recorded: RecordedStreams,
+    pub(crate) epochs: Epochs,
+}
+
+impl Streams {
+    /// Gives every event back to the driver, at the end of an allocator.
+    pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
+        self.epochs.destroy_events(driver);
+        self.recorded.destroy_events(driver);
+    }
+}

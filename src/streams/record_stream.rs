@@ -1,0 +1,207 @@
+//! Blocks that the program has freed while other streams may still use them.
+//!
+//! Owns: the streams named by `record_stream`, the events recorded at the free, and the order in which they are
+//! queried. As in PyTorch, events are queried in the order of each stream, and only at an allocation: at every one, or,
+//! where the strategy says so, at one that finds no free block and now and then. While a stream is being captured, none
+//! is recorded or queried.
+
+use crate::driver::{Driver, DriverResult};
+use crate::heap::{Heap, map_bytes};
+use crate::ids::{BlockId, EventId, StreamId};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// Freed blocks waiting for the streams that used them.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedStreams {
+    /// The streams, other than its own, that use each live block.
+    uses: FxHashMap<BlockId, Vec<StreamId>>,
+    /// Events recorded at frees, by stream, oldest first.
+    queues: Vec<(StreamId, VecDeque<(EventId, BlockId)>)>,
+    /// Blocks freed during a capture, oldest first. Their events are recorded after its end.
+    held: VecDeque<BlockId>,
+    /// How many events each pending block waits for.
+    waiting: FxHashMap<BlockId, u32>,
+    /// Events that can be used again.
+    idle_events: Vec<EventId>,
+    /// How many blocks were still waiting when events were last queried.
+    left: usize,
+}
+
+/// With fewer blocks waiting, only a miss queries their events.
+const FEW: usize = 64;
+
+impl RecordedStreams {
+    /// Returns about how many bytes of host memory the tables take.
+    pub(crate) fn host_bytes(&self) -> usize {
+        let queued: usize = self.queues.iter().map(|(_, queue)| queue.capacity()).sum();
+        queued * size_of::<(EventId, BlockId)>()
+            + self.idle_events.capacity() * size_of::<EventId>()
+            + map_bytes(&self.uses)
+            + self.uses.len() * size_of::<[StreamId; 4]>()
+            + map_bytes(&self.waiting)
+    }
+
+    /// Returns whether events should be queried even if no request misses the memory: many more blocks wait than at the
+    /// last query, so that the time of queries is constant for each, or some blocks have no events yet.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.held.is_empty() || self.waiting.len() > FEW.max(2 * self.left)
+    }
+
+    /// Returns how many streams and held blocks are waited for; 0 if no block waits.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queues.len() + self.held.len()
+    }
+
+    /// Returns whether other streams use a live or held block.
+    pub(crate) fn has_uses(&self, id: BlockId) -> bool {
+        self.uses.contains_key(&id)
+    }
+
+    /// Notes that a stream other than the block's own uses it. Naming it twice is the same as once.
+    pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
+        let pool = heap.pool(heap.block(id).pool.large());
+        // The handle of an ended stream belongs to another stream.
+        if stream == pool.stream && !pool.ended {
+            return;
+        }
+        let uses = self.uses.entry(id).or_default();
+        if !uses.contains(&stream) {
+            uses.push(stream);
+        }
+        heap.set_has_uses(id, true);
+    }
+
+    /// Records an event on every stream that uses a live block which is about to be freed. On an error nothing has
+    /// changed.
+    pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> DriverResult<PendingFree> {
+        let streams = self.uses.get(&id).cloned().unwrap_or_default();
+        let mut events = Vec::with_capacity(streams.len());
+        for stream in streams {
+            let event = self.idle_events.pop().map_or_else(|| driver.event_create(), Ok);
+            let recorded = event.and_then(|event| {
+                events.push((stream, event));
+                driver.event_record(event, stream)
+            });
+            if let Err(error) = recorded {
+                self.idle_events.extend(events.into_iter().map(|(_, event)| event));
+                return Err(error);
+            }
+        }
+        Ok(PendingFree { id, events })
+    }
+
+    /// Makes the block wait for its events.
+    pub(crate) fn defer(&mut self, heap: &mut Heap, pending: PendingFree) {
+        let PendingFree { id, events } = pending;
+        self.uses.remove(&id);
+        heap.set_pending(id);
+        self.waiting.insert(id, events.len() as u32);
+        for (stream, event) in events {
+            match self.queues.iter_mut().find(|(of, _)| *of == stream) {
+                Some((_, queue)) => queue.push_back((event, id)),
+                None => self.queues.push((stream, VecDeque::from([(event, id)]))),
+            }
+        }
+    }
+
+    /// Makes the block wait for the end of a capture, and then for the streams that use it.
+    pub(crate) fn hold(&mut self, heap: &mut Heap, id: BlockId) {
+        heap.set_pending(id);
+        self.held.push_back(id);
+    }
+
+    /// Records the events of held blocks, after the end of all captures.
+    fn record_held(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        while let Some(&id) = self.held.front() {
+            if !self.has_uses(id) {
+                self.held.pop_front();
+                heap.free_completed(id);
+                continue;
+            }
+            let pending = self.record_events(driver, id)?;
+            self.held.pop_front();
+            self.defer(heap, pending);
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks that are done. Of each stream, the oldest events are queried, up to the first incomplete one.
+    pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        self.record_held(heap, driver)?;
+        self.ask(heap, driver)
+    }
+
+    /// Does the same as [`Self::poll`], only for blocks that have their events already.
+    pub(crate) fn ask(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        self.drain(heap, |_, event| driver.event_query(event))
+    }
+
+    /// Ends all waiting for a stream that has ended and whose work is done.
+    pub(crate) fn end_stream(&mut self, heap: &mut Heap, stream: StreamId) -> DriverResult<()> {
+        self.uses.retain(|_, streams| {
+            streams.retain(|of| *of != stream);
+            !streams.is_empty()
+        });
+        self.drain(heap, |of, _| Ok(of == stream))
+    }
+
+    /// Waits for every event, and frees all waiting blocks.
+    pub(crate) fn synchronize(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        self.record_held(heap, driver)?;
+        self.drain(heap, |_, event| driver.event_synchronize(event).map(|()| true))
+    }
+
+    fn drain(
+        &mut self,
+        heap: &mut Heap,
+        complete: impl Fn(StreamId, EventId) -> DriverResult<bool>,
+    ) -> DriverResult<()> {
+        let mut result = Ok(());
+        for (stream, queue) in &mut self.queues {
+            while let Some(&(event, id)) = queue.front() {
+                match complete(*stream, event) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+                queue.pop_front();
+                self.idle_events.push(event);
+                let left = self.waiting.get_mut(&id).map_or(0, |left| {
+                    *left -= 1;
+                    *left
+                });
+                if left == 0 {
+                    self.waiting.remove(&id);
+                    heap.free_completed(id);
+                }
+            }
+        }
+        self.queues.retain(|(_, queue)| !queue.is_empty());
+        self.left = self.waiting.len();
+        result
+    }
+
+    /// Gives every event back to the driver, at the end of an allocator.
+    pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
+        let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, _)| event);
+        destroy_events(driver, self.idle_events.drain(..).chain(queued));
+    }
+}
+
+/// Gives events back to the driver. With a lost context none can be given back, which is logged once.
+pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = EventId>) {
+    let failed: Vec<_> = events.filter_map(|event| driver.event_destroy(event).err()).collect();
+    if let Some(error) = failed.first() {
+        tracing::warn!(%error, count = failed.len(), "events could not be destroyed");
+    }
+}
+
+/// A block whose events are recorded, but which is not pending yet.
+pub(crate) struct PendingFree {
+    id: BlockId,
+    events: Vec<(StreamId, EventId)>,
+}

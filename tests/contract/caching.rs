@@ -1,0 +1,6 @@
+//! PyTorch's native allocator.
+
+use crate::suite::Subject;
+use seamalloc::StrategyKind;
+
+contract!(Subject { maps: false, mallocs: true, ..Subject::of(StrategyKind::Caching) });

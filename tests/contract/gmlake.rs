@@ -1,0 +1,6 @@
+//! GMLake.
+
+use crate::suite::Subject;
+use seamalloc::StrategyKind;
+
+contract!(Subject { mallocs: true, ..Subject::of(StrategyKind::Gmlake) });

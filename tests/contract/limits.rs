@@ -1,0 +1,146 @@
+//! The limits in bytes: never exceeded, and growth reaches them.
+
+use crate::random::Random;
+use crate::step::step;
+use crate::{MAIN, MIB, SMALL_CHUNKS, Subject, balanced, reserved};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, Handle, Status};
+use seamalloc::{Allocator, Config, Error, StrategyKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A simulated GPU that knows the most bytes that were held at any moment.
+struct Peak {
+    sim: SimGpu,
+    most: AtomicU64,
+}
+
+impl Peak {
+    fn most_held(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    fn note(&self) {
+        let info = self.sim.memory_info().unwrap();
+        self.most.fetch_max(info.total - info.free, Ordering::Relaxed);
+    }
+}
+
+impl ForwardingDriver for Peak {
+    fn inner(&self) -> &dyn Driver {
+        &self.sim
+    }
+    fn create(&self, size: u64) -> DriverResult<Handle> {
+        let handle = self.inner().create(size)?;
+        self.note();
+        Ok(handle)
+    }
+    fn malloc(&self, size: u64) -> DriverResult<u64> {
+        let address = self.inner().malloc(size)?;
+        self.note();
+        Ok(address)
+    }
+}
+
+fn on(kind: StrategyKind, device: &str, options: &str) -> (Arc<Peak>, Allocator) {
+    let sim = SimGpu::new(SimConfig::parse(device).unwrap()).unwrap();
+    let gpu = Arc::new(Peak { sim, most: AtomicU64::new(0) });
+    let config = Config { strategy: kind, ..Config::parse(&format!("{SMALL_CHUNKS},{options}")).unwrap() };
+    let allocator = Allocator::new(Arc::<Peak>::clone(&gpu), config).unwrap();
+    (gpu, allocator)
+}
+
+pub(crate) fn growth_reaches_the_limit_and_no_further(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, "sim:h200", "memory_limit:100MiB");
+    assert!(allocator.allocate(100 * MIB + 1, MAIN).unwrap_err().is_out_of_memory());
+    let all = allocator.allocate(100 * MIB, MAIN).unwrap();
+    assert_eq!(reserved(&allocator), 100 * MIB, "{kind}");
+    let created = [Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count);
+    let Err(Error::OutOfMemory(report)) = allocator.allocate(1, MAIN) else { panic!("{kind}: beyond the limit") };
+    assert_eq!(report.limit, Some(100 * MIB));
+    assert_eq!([Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count), created, "{kind}");
+    allocator.free(all).unwrap();
+    // What is free in another pool makes room.
+    allocator.allocate(1, MAIN).unwrap();
+    balanced(&gpu.sim, &allocator);
+    assert!(gpu.most_held() <= 100 * MIB);
+}
+
+pub(crate) fn of_two_limits_the_lower_counts(Subject { kind, .. }: Subject) {
+    for (options, limit) in [
+        ("memory_fraction:0.5,memory_limit:300MiB", 300),
+        ("memory_fraction:0.25,memory_limit:300MiB", 250),
+        ("memory_fraction:1.0,memory_limit:300MiB", 300),
+    ] {
+        let (gpu, allocator) = on(kind, "sim:h200,capacity=1000MiB", options);
+        allocator.allocate((limit - 2) / 20 * 20 * MIB, MAIN).unwrap();
+        let Err(Error::OutOfMemory(report)) = allocator.allocate(21 * MIB, MAIN) else { panic!("{kind} {options}") };
+        assert_eq!(report.limit, Some(limit * MIB), "{kind} {options}");
+        assert!(gpu.most_held() <= limit * MIB);
+        allocator.set_memory_limit(None).unwrap();
+        let fraction = options.starts_with("memory_fraction:1.0");
+        assert_eq!(allocator.allocate(600 * MIB, MAIN).is_ok(), fraction, "{kind} {options}");
+    }
+}
+
+pub(crate) fn a_lower_limit_gives_back_what_is_free_beyond_it(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, "sim:h200", "");
+    let held: Vec<u64> = (0..6).map(|_| allocator.allocate(40 * MIB, MAIN).unwrap()).collect();
+    allocator.free(held[5]).unwrap();
+    allocator.free(held[2]).unwrap();
+    allocator.set_memory_limit(Some(220 * MIB)).unwrap();
+    assert!(reserved(&allocator) <= 220 * MIB && reserved(&allocator) >= 200 * MIB, "{kind}");
+    allocator.set_memory_limit(Some(100 * MIB)).unwrap();
+    assert_eq!(reserved(&allocator), 160 * MIB, "{kind}: what is in use stays");
+    assert!(allocator.allocate(2 * MIB, MAIN).is_err());
+    assert_eq!(allocator.config().memory_limit, Some(100 * MIB));
+    for index in [0, 1, 3] {
+        allocator.free(held[index]).unwrap();
+    }
+    allocator.allocate(60 * MIB, MAIN).unwrap();
+    assert!(reserved(&allocator) <= 160 * MIB);
+    balanced(&gpu.sim, &allocator);
+    // In force even where memory cannot be given back.
+    allocator.set_memory_limit(None).unwrap();
+    let more = allocator.allocate(200 * MIB, MAIN).unwrap();
+    allocator.free(more).unwrap();
+    for call in [Call::Free, Call::Release] {
+        gpu.sim.fail_nth(call, 1, Status::UNKNOWN);
+    }
+    assert!(allocator.set_memory_limit(Some(2 * MIB)).is_err(), "{kind}");
+    assert_eq!(allocator.config().memory_limit, Some(2 * MIB));
+    assert!(allocator.allocate(500 * MIB, MAIN).is_err());
+    balanced(&gpu.sim, &allocator);
+}
+
+pub(crate) fn no_moment_of_any_program_is_beyond_the_limit(Subject { kind, .. }: Subject) {
+    let mut refused = 0;
+    for seed in 0..12 {
+        let mut random = Random(seed);
+        let limit = (60 + random.below(200)) * MIB + random.below(2);
+        let sharing = ["never", "completed", "wait"][seed as usize % 3];
+        let options = format!("memory_limit:{limit},sharing:{sharing}");
+        let (gpu, allocator) = on(kind, "sim:h200,capacity=1GiB", &options);
+        let mut live = Vec::new();
+        for _ in 0..300 {
+            // Failed calls leave memory behind that could not be undone yet: it counts.
+            if seed % 2 == 1 && random.below(10) == 0 {
+                let call = [Call::Map, Call::SetAccess, Call::Release, Call::Unmap][random.below(4) as usize];
+                gpu.sim.fail_nth(call, 1, Status::UNKNOWN);
+            }
+            match step(&allocator, &mut random, &mut live) {
+                Ok(()) => {}
+                Err(Error::OutOfMemory(_)) => refused += 1,
+                Err(Error::Driver(_)) if seed % 2 == 1 => {}
+                Err(error) => panic!("{kind}: {error}"),
+            }
+            if reserved(&allocator) + 20 * MIB > limit && random.below(3) == 0 && !live.is_empty() {
+                allocator.free(live.swap_remove(0)).unwrap();
+            }
+            assert!(reserved(&allocator) <= limit);
+            balanced(&gpu.sim, &allocator);
+        }
+        assert!(gpu.most_held() <= limit, "{kind}: {} held of {limit}", gpu.most_held());
+    }
+    assert!(refused > 50, "{kind}: the limit was met {refused} times");
+}

@@ -1,0 +1,119 @@
+//! The report of a shortage: its cause, its figures, and advice that helps whoever follows it.
+
+use crate::script::Step::Allocate;
+use crate::script::{Run, advised, balanced, follow};
+use crate::{MAIN, MIB, SIDE, Subject, on};
+use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
+use seamalloc::fragmentation::Owner;
+use seamalloc::out_of_memory::{Advice, Cause, Limit};
+use seamalloc::{Allocator, Config, Error, Route};
+use std::sync::Arc;
+
+pub(crate) fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do(Subject { kind, .. }: Subject) {
+    let script = [Allocate(60 * MIB, MAIN), Allocate(50 * MIB, MAIN)];
+    let device = "sim:h200,capacity=400MiB";
+    for (options, bound) in [
+        ("per_process_memory_fraction:0.25", Limit::Fraction),
+        ("memory_limit:100MiB", Limit::Bytes),
+        ("memory_limit:300MiB,per_process_memory_fraction:0.25", Limit::Fraction),
+        ("memory_limit:100MiB,per_process_memory_fraction:0.9", Limit::Bytes),
+        ("memory_limit:104MiB,per_process_memory_fraction:0.25", Limit::Both),
+    ] {
+        let options = format!("strategy:{kind},{options}");
+        let (run, report) = Run::short(device, &options, &script);
+        assert_eq!(report.cause, Cause::TooLittle, "{report}");
+        assert_eq!(report.limit, Some(100 * MIB), "{report}");
+        let advice = advised(&report, |advice| matches!(advice, Advice::RaiseLimit { .. }));
+        let Advice::RaiseLimit { limit, .. } = advice else { panic!("{advice:?}") };
+        assert_eq!(limit, bound, "{options}: {report}");
+        let words = report.to_string();
+        assert_eq!(words.contains("per_process_memory_fraction:0."), bound != Limit::Bytes, "{words}");
+        assert_eq!(words.contains("memory_limit:1"), bound != Limit::Fraction, "{words}");
+        assert!(follow(advice, run, device, &options, &script));
+    }
+    // With nothing to spare on the device, a higher limit would not help, and is not advised.
+    let options = format!("strategy:{kind},per_process_memory_fraction:0.9");
+    let (_, report) = Run::short("sim:h200,capacity=100MiB", &options, &script);
+    assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::RaiseLimit { .. })), "{report}");
+}
+
+pub(crate) fn what_others_hold_of_the_device_is_named_and_its_release_helps(Subject { kind, .. }: Subject) {
+    let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=200MiB").unwrap()).unwrap());
+    let [other, allocator] =
+        [(); 2].map(|()| Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap());
+    let cached = other.allocate(120 * MIB, MAIN).unwrap();
+    other.free(cached).unwrap();
+    let Err(Error::OutOfMemory(report)) = allocator.allocate(150 * MIB, MAIN) else { panic!("it is not there") };
+    let advice = advised(&report, |advice| matches!(advice, Advice::FreeDevice { .. }));
+    let Advice::FreeDevice { missing, elsewhere } = advice else { panic!("{advice:?}") };
+    assert!(missing >= 70 * MIB && missing <= elsewhere && elsewhere == 120 * MIB, "{report}");
+    other.empty_cache().unwrap();
+    allocator.allocate(150 * MIB, MAIN).unwrap();
+}
+
+pub(crate) fn live_memory_that_is_too_much_is_said_so_and_how_much(Subject { kind, .. }: Subject) {
+    let options = format!("strategy:{kind}");
+    let script = [Allocate(80 * MIB, MAIN), Allocate(40 * MIB, MAIN), Allocate(120 * MIB, MAIN)];
+    let (run, report) = Run::short("sim:h200,capacity=200MiB", &options, &script);
+    assert_eq!(report.cause, Cause::TooLittle);
+    let Advice::AskLess { missing, at_most } = advised(&report, |_| true) else { panic!("{report}") };
+    assert_eq!((report.advice.len(), missing, at_most), (1, 40 * MIB, 80 * MIB), "{report}");
+    assert!(report.to_string().contains("40.00 MiB less that is live"), "{report}");
+    assert!(report.to_string().contains("up to 80.00 MiB could be met now"), "{report}");
+    // With exactly so much less that is live, it is met.
+    run.allocator.free(run.addresses[1]).unwrap();
+    run.allocator.allocate(120 * MIB, MAIN).unwrap();
+}
+
+pub(crate) fn what_private_pools_keep_and_captures_forbid_is_said(Subject { kind, .. }: Subject) {
+    let run = Run::on("sim:h200,capacity=200MiB", &format!("strategy:{kind}"));
+    let pool = run.allocator.create_pool();
+    run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE)).unwrap();
+    let kept = run.allocator.allocate(100 * MIB, SIDE).unwrap();
+    run.allocator.free(kept).unwrap();
+    run.allocator.end_allocate_to_pool(pool).unwrap();
+    let Err(Error::OutOfMemory(report)) = run.allocator.allocate(150 * MIB, MAIN) else { panic!("it is kept") };
+    assert_eq!((report.cause, report.free_in_private_pools), (Cause::PrivatePools, 100 * MIB), "{report}");
+    assert!(report.to_string().contains("100.00 MiB of it in other private pools"), "{report}");
+    assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 100 * MIB }], "{report}");
+    let memory = run.allocator.fragmentation();
+    balanced(&memory);
+    assert_eq!((memory.free_of(Owner::Pool(pool), false), memory.stranded()), (100 * MIB, 100 * MIB));
+    run.allocator.release_pool(pool).unwrap();
+    let large = run.allocator.allocate(150 * MIB, MAIN).unwrap();
+    // What the GPU has passed, `stitch` gives to a capture too.
+    run.gpu.hold(MAIN);
+    run.allocator.free(large).unwrap();
+
+    let pool = run.allocator.create_pool();
+    run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+    run.gpu.begin_capture(SIDE, CaptureMode::Global).unwrap();
+    let Err(Error::OutOfMemory(report)) = run.allocator.allocate(180 * MIB, SIDE) else { panic!("it is cached") };
+    assert_eq!(report.cause, Cause::Capture, "{report}");
+    assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: report.device_free }], "{report}");
+    let met = run.allocator.allocate(report.device_free, SIDE).unwrap();
+    run.allocator.free(met).unwrap();
+    run.gpu.end_capture(SIDE).unwrap();
+    run.gpu.finish(MAIN);
+    run.allocator.end_allocate_to_pool(pool).unwrap();
+    balanced(&run.allocator.fragmentation());
+}
+
+pub(crate) fn out_of_memory_says_what_is_held_where_and_changes_nothing(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, "sim:h200,capacity=100MiB");
+    let keep = allocator.allocate(60 * MIB, MAIN).unwrap();
+    let Err(Error::OutOfMemory(report)) = allocator.allocate(50 * MIB, SIDE) else {
+        panic!("there is no room for it");
+    };
+    assert_eq!(
+        (report.requested, report.allocated, report.reserved, report.device_total, report.device_free),
+        (50 * MIB, 60 * MIB, 60 * MIB, 100 * MIB, 40 * MIB),
+        "{kind}"
+    );
+    assert_eq!(allocator.stats().num_ooms, 1);
+    allocator.check().unwrap();
+    allocator.allocate(30 * MIB, SIDE).unwrap();
+    allocator.free(keep).unwrap();
+    allocator.allocate(60 * MIB, MAIN).unwrap();
+    assert!(gpu.faults().is_empty());
+}

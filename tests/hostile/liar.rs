@@ -1,0 +1,200 @@
+//! A driver that lies.
+
+use seamalloc::driver::sim::CaptureMode;
+use seamalloc::driver::{
+    Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle, IpcMemory,
+    MemoryInfo, PeerAccess, PlainMemory, ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
+};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const MIB: u64 = 1 << 20;
+
+/// A driver whose answers come from a script, or else from one that knows nothing and grants everything.
+pub(crate) struct Liar {
+    properties: DeviceProperties,
+    /// What `malloc` and `reserve` answer.
+    addresses: Mutex<Box<dyn FnMut(u64) -> DriverResult<u64> + Send>>,
+    /// Whether a call of that kind fails.
+    pub(crate) fails: Mutex<Box<dyn FnMut(Call) -> Option<Status> + Send>>,
+    info: MemoryInfo,
+    /// What `busy_ns` answers, added to at each question.
+    busy: AtomicU64,
+    pub(crate) busy_step: u64,
+    /// How many chunks `create` still gives.
+    chunks: AtomicU64,
+    pub(crate) freed: Mutex<Vec<u64>>,
+}
+
+impl Liar {
+    pub(crate) fn new(addresses: impl FnMut(u64) -> DriverResult<u64> + Send + 'static) -> Self {
+        Self {
+            properties: DeviceProperties {
+                name: "liar".into(),
+                total_memory: 1 << 30,
+                granularity: 2 * MIB,
+                recommended_granularity: 2 * MIB,
+                ordinal: 0,
+                virtual_memory: true,
+            },
+            addresses: Mutex::new(Box::new(addresses)),
+            fails: Mutex::new(Box::new(|_| None)),
+            info: MemoryInfo { free: u64::MAX, total: 1 },
+            busy: AtomicU64::new(u64::MAX / 2),
+            busy_step: 1,
+            chunks: AtomicU64::new(2_000),
+            freed: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn of_memory(total_memory: u64, granularity: u64) -> Self {
+        let mut next = 1 << 40;
+        let mut liar = Self::new(move |size| {
+            let address = next;
+            next = u64::saturating_add(next, size);
+            Ok(address)
+        });
+        liar.properties.total_memory = total_memory;
+        liar.properties.granularity = granularity;
+        liar
+    }
+
+    fn answer<T>(&self, call: Call, value: T) -> DriverResult<T> {
+        match (self.fails.lock().unwrap())(call) {
+            Some(status) => Err(DriverError::new(call, status, "a lie")),
+            None => Ok(value),
+        }
+    }
+
+    fn address(&self, call: Call, size: u64) -> DriverResult<u64> {
+        self.answer(call, ())?;
+        (self.addresses.lock().unwrap())(size)
+    }
+}
+
+impl VirtualMemory for Liar {
+    fn reserve(&self, size: u64, _: u64) -> DriverResult<u64> {
+        self.address(Call::Reserve, size)
+    }
+    fn address_free(&self, address: u64, _: u64) -> DriverResult<()> {
+        self.freed.lock().unwrap().push(address);
+        self.answer(Call::AddressFree, ())
+    }
+    fn create(&self, _: u64) -> DriverResult<Handle> {
+        let left = self.chunks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left.is_err() {
+            return Err(DriverError::new(Call::Create, Status::OUT_OF_MEMORY, "no more"));
+        }
+        self.answer(Call::Create, Handle(7))
+    }
+    fn release(&self, _: Handle) -> DriverResult<()> {
+        self.answer(Call::Release, ())
+    }
+    fn map(&self, _: u64, _: u64, _: u64, _: Handle) -> DriverResult<()> {
+        self.answer(Call::Map, ())
+    }
+    fn unmap(&self, _: u64, _: u64) -> DriverResult<()> {
+        self.answer(Call::Unmap, ())
+    }
+    fn set_access(&self, _: u64, _: u64) -> DriverResult<()> {
+        self.answer(Call::SetAccess, ())
+    }
+}
+
+impl PlainMemory for Liar {
+    fn malloc(&self, size: u64) -> DriverResult<u64> {
+        self.address(Call::Malloc, size)
+    }
+    fn free(&self, address: u64) -> DriverResult<()> {
+        self.freed.lock().unwrap().push(address);
+        self.answer(Call::Free, ())
+    }
+}
+
+impl Events for Liar {
+    fn event_create(&self) -> DriverResult<EventId> {
+        self.answer(Call::EventCreate, EventId(1))
+    }
+    fn event_destroy(&self, _: EventId) -> DriverResult<()> {
+        self.answer(Call::EventDestroy, ())
+    }
+    fn event_record(&self, _: EventId, _: StreamId) -> DriverResult<()> {
+        self.answer(Call::EventRecord, ())
+    }
+    fn event_query(&self, event: EventId) -> DriverResult<bool> {
+        self.answer(Call::EventQuery, event.0.is_multiple_of(2))
+    }
+    fn event_synchronize(&self, _: EventId) -> DriverResult<()> {
+        self.answer(Call::EventSynchronize, ())
+    }
+    fn stream_wait(&self, _: StreamId, _: EventId) -> DriverResult<()> {
+        self.answer(Call::StreamWait, ())
+    }
+}
+
+impl Streams for Liar {
+    fn canonical_stream(&self, stream: StreamId) -> DriverResult<StreamId> {
+        Ok(stream)
+    }
+    fn stream_number(&self, _: StreamId) -> DriverResult<Option<u64>> {
+        Ok(None)
+    }
+    fn stream_synchronize(&self, _: StreamId) -> DriverResult<()> {
+        self.answer(Call::StreamSynchronize, ())
+    }
+}
+
+impl StreamCapture for Liar {
+    fn is_capturing(&self, _: StreamId) -> DriverResult<bool> {
+        self.answer(Call::IsCapturing, true)
+    }
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
+        self.answer(Call::ExchangeCaptureMode, mode)
+    }
+}
+
+impl PeerAccess for Liar {
+    fn enable_peer_access(&self, _: u32, _: bool) -> DriverResult<()> {
+        Err(DriverError::new(Call::EnablePeer, Status::PEER_ACCESS_UNSUPPORTED, "it knows no other devices"))
+    }
+}
+
+impl ProcessSharing for Liar {
+    fn export(&self, _: Handle) -> DriverResult<Exported> {
+        not_shared(Call::Export)
+    }
+    fn import(&self, _: &Exported, _: u64) -> DriverResult<Handle> {
+        not_shared(Call::Import)
+    }
+    fn ipc_get(&self, _: u64) -> DriverResult<IpcMemory> {
+        not_shared(Call::IpcGet)
+    }
+    fn ipc_open(&self, _: &IpcMemory) -> DriverResult<u64> {
+        not_shared(Call::IpcOpen)
+    }
+    fn ipc_close(&self, _: u64) -> DriverResult<()> {
+        not_shared(Call::IpcClose)
+    }
+}
+
+impl Driver for Liar {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+    fn memory_info(&self) -> DriverResult<MemoryInfo> {
+        self.answer(Call::MemoryInfo, self.info)
+    }
+    fn synchronize(&self) -> DriverResult<()> {
+        self.answer(Call::Synchronize, ())
+    }
+    fn call_stats(&self) -> CallStats {
+        CallStats::default()
+    }
+    fn busy_ns(&self) -> u64 {
+        self.busy.fetch_add(self.busy_step, Ordering::Relaxed)
+    }
+}
+
+fn not_shared<T>(call: Call) -> DriverResult<T> {
+    Err(DriverError::new(call, Status::NOT_SUPPORTED, "it shares no memory between processes"))
+}

@@ -1,0 +1,202 @@
+//! Columns: the figures of a report, for tables and for lines of JSON.
+//!
+//! Owns: the form of a column. Each report has one list of them, beside its type: a line of JSON has the keys of all, a
+//! table shows those that have a heading, and programs that compare reports leave out times.
+
+use serde_json::{Map, Value};
+
+/// What a column says of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Which run it was.
+    Run,
+    /// What came of it: the same in each run, on any machine.
+    Result,
+    /// How long something took, on this machine or by the model of a simulated device.
+    Time,
+}
+
+/// A figure of a report of type `R`.
+#[derive(Debug)]
+pub struct Column<R> {
+    /// Its key in a line of JSON.
+    pub key: &'static str,
+    /// What it says of a run.
+    pub kind: Kind,
+    /// Reads its value from a report.
+    pub value: fn(&R) -> Value,
+    /// What it means, for people; `None`: it is explained together with the next column.
+    pub meaning: Option<&'static str>,
+    /// How a table shows it, if it does.
+    pub shown: Option<Shown<R>>,
+}
+
+/// How a table shows a column.
+#[derive(Debug)]
+pub struct Shown<R> {
+    /// What stands above it, in lines.
+    pub heading: &'static str,
+    /// Whether it holds figures, which are aligned at their ends.
+    pub is_figure: bool,
+    /// Which columns a narrow table does without: the largest first. 0: none.
+    pub spare: u8,
+    /// Reads a report's cell.
+    pub cell: fn(&R) -> Cell,
+    /// A name and what it means, for people.
+    pub legend: Option<(&'static str, &'static str)>,
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    /// Text, or a figure as text.
+    Text(String),
+    /// How much of a whole is used: 1 is all.
+    Used(f64),
+    /// What stands for a figure that there is not, since something failed.
+    Failed(String),
+}
+
+impl<R> Column<R> {
+    /// A column that says which run it was.
+    pub const fn run(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Run, value, meaning: None, shown: None }
+    }
+
+    /// A column that says what came of a run.
+    pub const fn result(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Result, value, meaning: None, shown: None }
+    }
+
+    /// A column that says how long something took.
+    pub const fn time(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Time, value, meaning: None, shown: None }
+    }
+
+    /// With what it means, and those before it that are not explained yet.
+    #[must_use]
+    pub const fn meaning(self, meaning: &'static str) -> Self {
+        Self { meaning: Some(meaning), ..self }
+    }
+
+    /// Shown as text.
+    #[must_use]
+    pub const fn text(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
+        Self { shown: Some(Shown { heading, is_figure: false, spare: 0, cell, legend: None }), ..self }
+    }
+
+    /// Shown as a figure.
+    #[must_use]
+    pub const fn figure(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
+        Self { shown: Some(Shown { heading, is_figure: true, spare: 0, cell, legend: None }), ..self }
+    }
+
+    /// What is shown of it is spared in narrow tables: the largest number first.
+    #[must_use]
+    pub const fn spare(self, spare: u8) -> Self {
+        let shown = match self.shown {
+            Some(shown) => Some(Shown { spare, ..shown }),
+            None => None,
+        };
+        Self { shown, ..self }
+    }
+
+    /// With what the table's column means, by a name.
+    #[must_use]
+    pub const fn legend(self, name: &'static str, meaning: &'static str) -> Self {
+        let shown = match self.shown {
+            Some(shown) => Some(Shown { legend: Some((name, meaning)), ..shown }),
+            None => None,
+        };
+        Self { shown, ..self }
+    }
+}
+
+/// Returns the line of JSON of a report: the values of all columns by their keys.
+pub fn line<R>(columns: &[Column<R>], report: &R) -> Map<String, Value> {
+    columns.iter().map(|column| (column.key.to_owned(), (column.value)(report))).collect()
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(number: u64) -> Self {
+        Self::Text(number.to_string())
+    }
+}
+
+impl From<u32> for Cell {
+    fn from(number: u32) -> Self {
+        Self::Text(number.to_string())
+    }
+}
+
+/// Returns bytes in GiB, with two digits behind the point.
+#[must_use]
+pub fn gib(bytes: u64) -> String {
+    format!("{:.2}", bytes as f64 / f64::from(1 << 30))
+}
+
+/// Returns nanoseconds in milliseconds.
+#[must_use]
+pub fn ms(ns: u64) -> String {
+    let ms = ns as f64 / 1e6;
+    if ms >= 100.0 { format!("{ms:.0}") } else { format!("{ms:.1}") }
+}
+
+/// Returns nanoseconds in microseconds, with one digit behind the point.
+#[must_use]
+pub fn us(ns: u64) -> f64 {
+    round_to(ns as f64 / 1e3, 1)
+}
+
+/// Returns `value` rounded to so many digits behind the point.
+#[must_use]
+pub fn round_to(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Number = Column<u32>;
+
+    const COLUMNS: [Number; 2] = [
+        Number::run("n", |n| (*n).into()).text("number", |n| (*n).into()),
+        Number::time("half", |n| (f64::from(*n) / 2.0).into()).meaning("a half of it").spare(1),
+    ];
+
+    #[test]
+    fn a_line_has_the_keys_of_all_columns() {
+        let line = line(&COLUMNS, &3);
+        assert_eq!(Value::from(line), serde_json::json!({"n": 3, "half": 1.5}));
+    }
+
+    #[test]
+    fn what_is_not_shown_has_nothing_to_spare() {
+        let [number, half] = COLUMNS;
+        assert_eq!(number.shown.map(|shown| ((shown.cell)(&7), shown.spare)), Some((Cell::from(7_u32), 0)));
+        assert!(half.shown.is_none() && half.meaning.is_some());
+    }
+
+    #[test]
+    fn figures_have_few_digits() {
+        assert_eq!(
+            (gib(3 << 29), ms(1_250_000), ms(123_456_789)),
+            ("1.50".to_owned(), "1.2".to_owned(), "123".to_owned())
+        );
+        assert_eq!((us(1_250), round_to(0.123_456_78, 6)), (1.3, 0.123_457));
+    }
+}
