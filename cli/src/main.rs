@@ -23,15 +23,15 @@ use clap::{CommandFactory, Parser};
 use command_line::{Cli, Command};
 use failure::Failure;
 use std::process::ExitCode;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Without SEAMALLOC_LOG: failures, and options that have no effect.
 const LOGGED: &str = "error,seamalloc::config=warn";
 
 fn main() -> ExitCode {
-    let level = tracing_subscriber::EnvFilter::try_from_env("SEAMALLOC_LOG").unwrap_or_else(|_| LOGGED.into());
-    let log = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
-    // Plain, since --color is not known before the command line is read.
-    log.with_ansi(false).without_time().init();
+    start_log();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -65,4 +65,19 @@ fn main() -> ExitCode {
             failure.code().into()
         }
     }
+}
+
+/// Lines on standard error for what `SEAMALLOC_LOG` asks for (`debug`, or `seamalloc::config=warn,error`).
+fn start_log() {
+    // Plain, since --color is not known before the command line is read.
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).without_time();
+    tracing_subscriber::registry().with(lines).with(logged()).init();
+}
+
+/// What is logged: the variable's directives, or the usual ones where it is not set or cannot be read.
+fn logged() -> Targets {
+    let named = std::env::var("SEAMALLOC_LOG").ok();
+    // An empty part would be read as `error`.
+    let named = named.map(|text| text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(","));
+    named.and_then(|text| text.parse().ok()).or_else(|| LOGGED.parse().ok()).unwrap_or_default()
 }

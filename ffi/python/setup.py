@@ -3,7 +3,7 @@
 No extension module is built, so the wheel is for every Python 3 of a platform. maturin and setuptools-rust make
 extension modules, named and tagged for one Python; this is one command line instead.
 
-SEAMALLOC_CARGO_PROFILE names a profile of cargo other than `release`.
+SEAMALLOC_CARGO_PROFILE names a profile of cargo other than `dist`.
 """
 
 import json
@@ -31,7 +31,7 @@ def version():
 
 def build_library():
     """Builds libseamalloc and says where it is."""
-    profile = os.environ.get("SEAMALLOC_CARGO_PROFILE", "release")
+    profile = os.environ.get("SEAMALLOC_CARGO_PROFILE", "dist")
     command = ["cargo", "build", "--locked", "-p", "seamalloc-ffi", "--profile", profile]
     try:
         built = subprocess.run(

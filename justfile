@@ -1,0 +1,58 @@
+# What developers do, by name: `just` lists it. Each recipe is one command that also works without just; CI runs the steps of
+# .ci/run.
+
+default:
+    @just --list --unsorted
+
+# Format, lints, documentation.
+check:
+    .ci/run format lint docs
+
+# The tests that every change must pass: `just test`, `just test -p seamalloc --test hot_path`.
+test *arguments:
+    cargo test {{arguments}}
+
+# The allocator's tests, with a check of every invariant after each operation.
+paranoid:
+    .ci/run paranoid
+
+# Bytes and driver calls on recorded and generated workloads, against the stored ones.
+figures:
+    .ci/run figures
+
+# The benchmarks: `just bench`, `just bench misses`, `just bench hot_path one_block`.
+bench name='hot_path' *filter:
+    cargo bench -p seamalloc-benches --bench {{name}} -- {{filter}}
+
+# Writes ffi/seamalloc.h anew from ffi/src.
+header:
+    SEAMALLOC_WRITE_HEADER=1 cargo test -p seamalloc-ffi --test header
+
+# On a machine with a GPU: the driver's rules, then kernels that fill and check every word.
+gpu device='cuda:0':
+    cargo run --release --example driver_rules -- {{device}}
+    cargo run --release --example gpu_content -- {{device}} --seconds 20
+
+# Opens the documentation of the packages.
+docs:
+    cargo doc --no-deps --open
+
+# Lines that the tests reach, by file; `just coverage --html` writes pages to target/llvm-cov.
+coverage *arguments:
+    .ci/coverage {{arguments}}
+
+# Licences, versions and sources of dependencies, and known vulnerabilities.
+deny:
+    .ci/run deny
+
+# The packages build with the oldest Rust that Cargo.toml names.
+msrv:
+    .ci/run msrv
+
+# What is given to others, stripped: target/dist/libseamalloc.so, .a, and the command.
+dist:
+    cargo build --profile dist -p seamalloc-ffi -p seamalloc-cli
+
+# All that CI runs.
+ci:
+    .ci/run
