@@ -150,13 +150,13 @@ impl Allocator {
     ) -> Result<Found> {
         let pressure = core.pressure(&prepared.request);
         while let Some(freed) = MutexGuard::unlocked(core, || calls.next(&pressure)) {
-            if freed && let (again, Ok(id)) = core.retry(order, Means::Cheap)? {
+            if freed && let (again, Ok(id)) = core.retry(order, *prepared, Means::Cheap)? {
                 *prepared = again;
                 return Ok(Ok(id));
             }
         }
         // Other threads may have taken the lock meanwhile.
-        let (again, found) = core.retry(order, Means::All)?;
+        let (again, found) = core.retry(order, *prepared, Means::All)?;
         *prepared = again;
         Ok(found)
     }
@@ -245,11 +245,11 @@ impl Core {
         Ok(Some(id))
     }
 
-    /// Tries the request again from the start, because its pool may have changed meanwhile.
-    fn retry(&mut self, order: &Order, means: Means) -> Result<(Prepared, Found)> {
+    /// Tries a request again. That of a private pool is made anew, because the pool may have changed meanwhile.
+    fn retry(&mut self, order: &Order, first: Prepared, means: Means) -> Result<(Prepared, Found)> {
         self.poll()?;
         let prepared = match order.owner {
-            None => Prepared { request: self.public_request(order.size, order.stream)?, private: None },
+            None => first,
             Some(owner) => {
                 self.heap.private().exists(owner)?;
                 self.private_request(order, owner)?

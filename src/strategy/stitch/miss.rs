@@ -72,11 +72,7 @@ impl Strategy for Stitch {
                 self.refused = None;
                 self.miss(context, request)
             }
-            Means::All if context.capturing() => {
-                let (streams, mut on) = context.on_streams();
-                streams.epochs.ask(&mut on, &mut streams.recorded)?;
-                self.miss(context, request)
-            }
+            Means::All if context.capturing() => self.ask_and_miss(context, request),
             Means::All => self.wait_and_replace(context, request),
         };
         served.map_err(|miss| match miss {
@@ -224,6 +220,17 @@ impl Stitch {
         Err(Miss::OUT_OF_MEMORY)
     }
 
+    /// In a capture, asks for the events that were recorded before it, and tries again.
+    fn ask_and_miss(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<BlockId, Miss> {
+        let (streams, mut on) = context.on_streams();
+        streams.epochs.ask(&mut on, &mut streams.recorded)?;
+        self.miss(context, request)
+    }
+
     /// Serves the request from free memory: in one range, in an existing view, or in a new view.
     pub(super) fn join(
         &mut self,
@@ -253,7 +260,7 @@ impl Stitch {
             return Ok(Joined::Block(context.heap.reuse_view(window, size, pool, Some(hash))?));
         }
         let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;
-        self.refused = refused_by_bounds(context, &plan)?;
+        self.make_room_for(context, &plan)?;
         // At a bound of ours or of the driver's, memory in one piece needs no view.
         if self.refused.is_some() {
             return Ok(Joined::Missing(size));
@@ -263,18 +270,18 @@ impl Stitch {
             built => built.map(Joined::Block),
         }
     }
-}
 
-/// Makes room for a view within the bounds by dropping views unused long. If that is not enough, returns how much views
-/// would take with it.
-fn refused_by_bounds(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>> {
-    if plan.fits(context.heap, context.config) {
-        return Ok(None);
+    /// Makes room for a view within the bounds by dropping views unused long. If that is not enough, the view is noted as
+    /// refused.
+    fn make_room_for(&mut self, context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<()> {
+        if plan.fits(context.heap, context.config) {
+            return Ok(());
+        }
+        self.refused = make_room(context, plan)?;
+        if self.refused.is_some() && plan.fits_alone(context.config) {
+            context.advance_epochs()?;
+            self.refused = make_room(context, plan)?;
+        }
+        Ok(())
     }
-    let refused = make_room(context, plan)?;
-    if refused.is_none() || !plan.fits_alone(context.config) {
-        return Ok(refused);
-    }
-    context.advance_epochs()?;
-    Ok(make_room(context, plan)?)
 }
