@@ -423,3 +423,18 @@ fn steps_that_repeat_themselves_stop_building_views() {
     assert_eq!(after_step[39], after_step[20], "views and bytes after each step: {after_step:?}");
     assert!(gpu.faults().is_empty());
 }
+
+/// What a stream frees belongs to an epoch that ends when it is long, before anyone misses: then a stream that comes to
+/// wait need not wait for all that was given since.
+#[test]
+fn a_long_epoch_ends_without_a_miss() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let held = [chunks(&allocator, 8, MAIN), chunks(&allocator, 1, SIDE)].concat();
+    let before = calls(&gpu, Call::EventRecord);
+    allocator.free(held[0]).unwrap();
+    assert_eq!(calls(&gpu, Call::EventRecord), before, "16 MiB are not long");
+    for address in &held[1..3] {
+        allocator.free(*address).unwrap();
+    }
+    assert_eq!(calls(&gpu, Call::EventRecord), before + 1, "48 MiB are");
+}

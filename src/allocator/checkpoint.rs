@@ -5,7 +5,6 @@
 //! addresses. PyTorch does this for trees of graphs (`torch.compile(mode="reduce-overhead")`).
 
 use super::core::{Allocator, Core};
-use crate::config::StrategyKind;
 use crate::config::rounding::SMALL_LIMIT;
 use crate::error::{Error, Result};
 use crate::ids::PoolId;
@@ -33,7 +32,7 @@ impl Allocator {
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private().exists(pool)?;
-        let stitched = core.config.strategy == StrategyKind::Stitch && core.heap.private().segments(pool).is_none();
+        let stitched = core.config.strategy.joins_free_memory() && core.heap.private().segments(pool).is_none();
         if let (Some(first), false) = (blocks.first(), stitched) {
             return Err(Error::NotRestorable { address: first.address });
         }

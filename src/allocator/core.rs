@@ -6,7 +6,7 @@
 use super::callbacks::Callbacks;
 use super::opened::Opened;
 use crate::backing::{PendingRollback, StrategyContext};
-use crate::config::{Config, Limits, StrategyKind, StreamSharing};
+use crate::config::{Config, Limits, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
@@ -84,7 +84,7 @@ impl Allocator {
         let heap = Heap::new(HeapRules {
             oversize_from: config.max_split_size.unwrap_or(u64::MAX),
             adopts_idle: config.sharing != StreamSharing::Completed,
-            home_is_shared: config.strategy == StrategyKind::Stitch,
+            home_is_shared: kind.joins_free_memory(),
         });
         let strategy = strategy::new(kind);
         let core = Core {

@@ -3,7 +3,7 @@
 //! Owns: [`Allocator::cuda`] and the promise that it requires of the program.
 
 use super::core::{Allocator, Core};
-use crate::config::{Config, StrategyKind};
+use crate::config::Config;
 use crate::driver::cuda::CudaDriver;
 use crate::error::Result;
 use std::sync::Arc;
@@ -57,8 +57,7 @@ impl Allocator {
     /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) if there is no such device. Nothing has changed.
     pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
         let core = &mut *self.core.lock();
-        let plain = matches!(core.config.strategy, StrategyKind::Caching | StrategyKind::Gmlake)
-            || core.heap.private().has_segmented();
+        let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
         core.timed(|_, context| context.driver.enable_peer_access(ordinal, plain))?;
         if !core.peers.contains(&ordinal) {
             core.peers.push(ordinal);

@@ -38,6 +38,23 @@ impl StrategyKind {
         }
     }
 
+    /// Returns whether the strategy takes plain memory (`cudaMalloc`) for any requests.
+    pub(crate) const fn has_plain_memory(self) -> bool {
+        match self {
+            Self::Caching | Self::Gmlake => true,
+            Self::Expandable | Self::Stitch => false,
+        }
+    }
+
+    /// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
+    /// memory is no stream's own.
+    pub(crate) const fn joins_free_memory(self) -> bool {
+        match self {
+            Self::Stitch => true,
+            Self::Caching | Self::Expandable | Self::Gmlake => false,
+        }
+    }
+
     /// Returns the name, as on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -322,6 +322,42 @@ mod tests {
         }
     }
 
+    /// Names every field, so that a new one does not compile before it is here.
+    #[test]
+    fn every_option_is_printed_and_read_back() {
+        let config = Config {
+            strategy: StrategyKind::Gmlake,
+            max_split_size: Some(256 << 20),
+            max_non_split_rounding: 128 << 20,
+            large_segment_size: 64 << 20,
+            roundup_power2_divisions: [4; ROUNDUP_INTERVALS],
+            garbage_collection_threshold: 0.6,
+            memory_fraction: Some(0.25),
+            memory_limit: Some(80 << 30),
+            sharing: StreamSharing::Never,
+            chunk_size: Some(2 << 20),
+            max_view_mappings: 9,
+            max_views: 7,
+            max_view_address_space: 1 << 40,
+            frag_limit: 1 << 28,
+            reuse_limit: 2.5,
+            defrag_level: 1,
+            auto_gc: 80,
+        };
+        let text = config.to_string();
+        assert_eq!(Config::parse(&text).as_ref(), Ok(&config), "{text}");
+        let default = Config::default();
+        assert_eq!(Config::parse(&default.to_string()).as_ref(), Ok(&default));
+    }
+
+    #[test]
+    fn every_name_of_an_option_is_known() {
+        for option in OPTIONS.into_iter().chain(WITHOUT_EFFECT) {
+            let unknown = matches!(Config::parse(&format!("{option}:?")), Err(ConfigError::UnknownOption { .. }));
+            assert!(!unknown, "{option}");
+        }
+    }
+
     #[test]
     fn what_is_printed_is_read_back() {
         for text in [

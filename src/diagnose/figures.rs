@@ -55,7 +55,7 @@ impl<'a> Figures<'a> {
             memory,
             strategy,
             segmented,
-            stitches: config.strategy == StrategyKind::Stitch && !segmented,
+            stitches: config.strategy.joins_free_memory() && !segmented,
             capturing: heap.private().capturing(),
             servable: strategy.largest_servable(heap, config, request.pool, false),
             servable_across: strategy.largest_servable(heap, config, request.pool, true),
