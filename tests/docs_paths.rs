@@ -56,7 +56,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn links_lead_to_files() {
     let mut pages = files(&root().join("docs"), &[".md"]);
-    pages.extend(["README.md", "CHANGELOG.md", "benches/gpu/compare/README.md"].map(|page| root().join(page)));
+    pages.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "benches/gpu/compare/README.md"].map(|page| root().join(page)));
     let mut broken = Vec::new();
     for page in &pages {
         let text = prose(page);

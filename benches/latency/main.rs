@@ -1,6 +1,6 @@
 //! What single operations take: hits by percentile, threads by throughput, misses by our own time.
 //!
-//! `cargo bench --bench latency -- [hits] [threads] [misses] [TRACE]...`; without names all of them on all recorded jobs.
+//! `cargo bench -p seamalloc-benches --bench latency -- [hits] [threads] [misses] [TRACE]...`; without names all of them on all recorded jobs.
 //! The clock is read before and after each operation; what two reads in a row take (the median, printed first) is taken
 //! off. Figures of a machine that does other things too are too high, the mean and the largest ones by much: each
 //! percentile is the median of ten passes, mean and maximum are those of the quietest.
