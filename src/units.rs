@@ -55,6 +55,19 @@ pub fn parse_bytes(text: &str) -> Result<u64, ParseBytesError> {
     parse(text.trim()).map_err(|problem| ParseBytesError { text: text.to_owned(), problem })
 }
 
+/// Reads a size as [`parse_bytes`] does, and refuses a number alone: in an option it might be meant in MiB, as those of
+/// PyTorch's that end in `_mb` are.
+///
+/// # Errors
+/// As [`parse_bytes`], and for a number without a unit. `85899345920B` is so many bytes.
+pub fn parse_bytes_with_unit(text: &str) -> Result<u64, ParseBytesError> {
+    let bytes = parse_bytes(text)?;
+    if text.trim().ends_with(|last: char| last.is_ascii_alphabetic()) {
+        return Ok(bytes);
+    }
+    Err(ParseBytesError { text: text.to_owned(), problem: "it has no unit" })
+}
+
 fn parse(text: &str) -> Result<u64, &'static str> {
     const TOO_LARGE: &str = "it does not fit in 64 bits";
     if text.is_empty() {
@@ -96,8 +109,8 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Returns a size without loss, in the largest unit that divides it: `80GiB`, `150109880320`. [`parse_bytes`] reads it
-/// back.
+/// Returns a size without loss, in the largest unit that divides it: `80GiB`, `1000001B`. [`parse_bytes`] reads it back,
+/// and so does [`parse_bytes_with_unit`].
 #[must_use]
 pub fn format_bytes_exactly(bytes: u64) -> String {
     for (name, unit) in BINARY_UNITS {
@@ -105,7 +118,7 @@ pub fn format_bytes_exactly(bytes: u64) -> String {
             return format!("{}{name}", bytes / unit);
         }
     }
-    bytes.to_string()
+    format!("{bytes}B")
 }
 
 #[cfg(test)]
@@ -169,7 +182,19 @@ mod tests {
         assert_eq!(format_bytes(u64::MAX), "16777216.00 TiB");
         for bytes in [0, 1, 1023, 1 << 10, 80 << 30, 150_109_880_320, u64::MAX] {
             assert_eq!(parse_bytes(&format_bytes_exactly(bytes)), Ok(bytes));
+            assert_eq!(parse_bytes_with_unit(&format_bytes_exactly(bytes)), Ok(bytes));
         }
         assert_eq!(format_bytes_exactly(80 << 30), "80GiB");
+        assert_eq!((format_bytes_exactly(0), format_bytes_exactly(1_000_001)), ("0B".into(), "1000001B".into()));
+    }
+
+    #[test]
+    fn a_number_alone_is_no_size_where_a_unit_is_asked_for() {
+        for text in ["80", " 80 ", "0", "1.5", "85899345920"] {
+            assert_eq!(parse_bytes_with_unit(text).map_err(|error| error.problem), Err("it has no unit"), "{text}");
+        }
+        assert_eq!(parse_bytes_with_unit(" 80 GiB "), Ok(80 << 30));
+        assert_eq!(parse_bytes_with_unit("0B"), Ok(0));
+        assert_eq!(parse_bytes_with_unit("-1").map_err(|error| error.problem), Err("it is negative"));
     }
 }

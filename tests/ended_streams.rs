@@ -7,7 +7,9 @@ mod long_kernels;
 mod simulated;
 
 use long_kernels::{A, B, LONG, clean, use_long};
-use seamalloc::{Config, StreamSharing};
+use seamalloc::driver::sim::Range;
+use seamalloc::driver::{Call, Driver};
+use seamalloc::{Config, Route, StreamSharing};
 
 const DEVICE: &str = "sim:h200,capacity=1GiB";
 const MIB: u64 = 1 << 20;
@@ -29,19 +31,62 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for_before_another_has_its_mem
     }
 }
 
-/// A stream that was destroyed and not forgotten: an error that names it, and forgetting it helps still.
+/// A borrowed stream is never named once it may be gone. What was freed while it was the current one is passed by events,
+/// the rest once the CPU has waited for the device.
 #[test]
-fn a_stream_that_is_gone_can_be_forgotten_late() {
+fn a_borrowed_stream_is_named_only_by_who_has_it() {
+    for current in [true, false] {
+        let (gpu, allocator) = simulated::on(DEVICE, Config::default());
+        allocator.set_borrowed(A).unwrap();
+        let rest = allocator.allocate(960 * MIB, B).unwrap();
+        let old = allocator.allocate(40 * MIB, A).unwrap();
+        gpu.launch(A, &[Range { address: old, size: 40 * MIB }], 5_000_000).unwrap();
+        allocator.free_under(old, if current { A } else { B }).unwrap();
+        // For a real driver the handle is a dangling pointer from now on.
+        gpu.destroy_stream(A);
+        let before = gpu.call_stats();
+        let new = allocator.allocate(40 * MIB, B).unwrap();
+        let made = gpu.call_stats().since(&before);
+        assert_eq!(made.get(Call::StreamNumber).count, 0);
+        assert_eq!(made.get(Call::Synchronize).count, u64::from(!current), "{current}");
+        [rest, new].into_iter().for_each(|address| allocator.free(address).unwrap());
+        clean(&gpu, allocator);
+    }
+}
+
+/// A private pool's memory that was freed in the order of a borrowed stream: a capture begins behind a wait for the device.
+#[test]
+fn a_borrowed_stream_of_a_private_pool_is_not_named_either() {
     let (gpu, allocator) = simulated::on(DEVICE, Config::default());
-    let rest = allocator.allocate(1004 * MIB, B).unwrap();
-    let old = use_long(&gpu, &allocator, 20 * MIB, A);
-    allocator.free(old).unwrap();
+    allocator.set_borrowed(A).unwrap();
+    let pool = allocator.create_pool();
+    let freed = allocator.allocate_in(pool, 100 * MIB, A).unwrap();
+    gpu.launch(A, &[Range { address: freed, size: 100 * MIB }], LONG).unwrap();
+    allocator.free(freed).unwrap();
     gpu.destroy_stream(A);
-    let error = allocator.allocate(20 * MIB, B).unwrap_err();
-    assert!(error.to_string().contains("stream 0xa0 was destroyed"), "{error}");
-    allocator.forget_stream(A).unwrap();
+    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
     assert!(gpu.now_ns() >= LONG);
+    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.release_pool(pool).unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.reserved(), 0);
+    clean(&gpu, allocator);
+}
+
+/// A stream that was destroyed and not forgotten is waited for with the device, once, and its memory serves others.
+#[test]
+fn a_stream_that_is_gone_is_waited_for_once() {
+    let (gpu, allocator) = simulated::on(DEVICE, Config::default());
+    let rest = allocator.allocate(960 * MIB, B).unwrap();
+    let old = [20, 40].map(|size| use_long(&gpu, &allocator, size * MIB, A));
+    old.into_iter().for_each(|address| allocator.free(address).unwrap());
+    gpu.destroy_stream(A);
     let new = allocator.allocate(20 * MIB, B).unwrap();
-    [rest, new].into_iter().for_each(|address| allocator.free(address).unwrap());
+    assert!(gpu.now_ns() >= LONG);
+    let before = gpu.call_stats();
+    let more = allocator.allocate(40 * MIB, B).unwrap();
+    assert_eq!(gpu.call_stats().since(&before).get(Call::Synchronize).count, 0);
+    allocator.forget_stream(A).unwrap();
+    [rest, new, more].into_iter().for_each(|address| allocator.free(address).unwrap());
     clean(&gpu, allocator);
 }

@@ -26,6 +26,20 @@ fn used(gpu: &SimGpu, allocator: &Allocator) -> u64 {
     address
 }
 
+/// Where the event of the current stream cannot be recorded, nothing is left of that stream.
+#[test]
+fn a_free_that_fails_forgets_the_current_stream() {
+    for strategy in ["expandable", "stitch", "gmlake"] {
+        let (gpu, allocator) = on(&format!("strategy:{strategy}"));
+        let address = used(&gpu, &allocator);
+        gpu.fail_nth(Call::EventRecord, 1, Status::UNKNOWN);
+        allocator.free_under(address, USER).unwrap_err();
+        allocator.free(address).unwrap();
+        assert_eq!(allocator.stats().active_bytes.all.current, 0, "{strategy}");
+        allocator.check().unwrap();
+    }
+}
+
 #[test]
 fn other_streams_wait_for_both() {
     for (told, late) in [(true, true), (false, false)] {

@@ -3,10 +3,12 @@
 //! Owns: the order of steps in a free.
 
 use super::core::{Allocator, Core};
+use crate::driver::DriverResult;
 use crate::error::Result;
 use crate::heap::Block;
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::strategy::FreeUsedBy;
+use crate::streams::{Epochs, StreamContext};
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
 /// bytes. An event costs a quarter of a microsecond.
@@ -61,13 +63,16 @@ impl Allocator {
         }
         let core = &mut *self.core.lock();
         let id = core.heap.take_live(address)?;
-        if !core.is_own_stream(id, stream)
-            && let Err(error) = core.note_used_by(id, stream)
-        {
-            core.heap.keep_live(id);
-            return Err(error);
+        if !core.is_own_stream(id, stream) {
+            return core.free_used_by(id, stream);
         }
-        core.free_block(id)
+        if !core.heap.has_borrowed() {
+            return core.free_block(id);
+        }
+        let large = core.heap.block(id).pool.large();
+        core.free_block(id)?;
+        core.end_borrowed(large, stream);
+        Ok(())
     }
 }
 
@@ -104,12 +109,14 @@ impl Core {
             let before = self.driver.busy_ns();
             let pending = self.streams.recorded.record_events(&*self.driver, id);
             let pending = pending.inspect_err(|_| self.heap.keep_live(id))?;
-            self.heap.freed_privately(id);
-            self.heap.free_requested(id);
-            self.streams.recorded.defer(&mut self.heap, pending);
-            self.has_pre_work |= self.poll_due();
             self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
-            return Ok(());
+            if let Some(pending) = pending {
+                self.heap.freed_privately(id);
+                self.heap.free_requested(id);
+                self.streams.recorded.defer(&mut self.heap, pending);
+                self.has_pre_work |= self.poll_due();
+                return Ok(());
+            }
         }
         self.heap.freed_privately(id);
         self.heap.free_requested(id);
@@ -127,41 +134,60 @@ impl Core {
     #[cold]
     fn epoch_full(&mut self, large: PoolIndex) {
         self.heap.reset_freed(large);
-        if !self.rules.passes_memory_on {
-            return;
-        }
-        let ended = self.timed(|_, context| {
-            let (streams, mut on) = context.on_streams();
-            streams.epochs.end(&mut on, large)
-        });
-        if let Err(error) = ended {
-            tracing::warn!(%error, "an epoch could not be ended");
+        self.on_epochs("an epoch could not be ended", |epochs, on| epochs.end(on, large));
+    }
+
+    /// Ends the epoch of a borrowed stream that is the current one at a free.
+    #[cold]
+    fn end_borrowed(&mut self, large: PoolIndex, current: StreamId) {
+        if self.heap.is_borrowed(current) && self.heap.pool(large).stream == current {
+            self.on_epochs("an epoch could not be ended", |epochs, on| epochs.end_borrowed(on, large));
         }
     }
 
     /// Gathers passed memory at the low-water mark, so that ranges freed on different streams can merge.
     #[cold]
     fn consolidate(&mut self) {
+        self.on_epochs("freed memory could not be gathered", |epochs, on| epochs.gather_all(on));
+    }
+
+    /// Takes a step of the epochs, where memory passes from stream to stream. A block that was just freed is free, whether
+    /// the step succeeds or not: a failure is logged.
+    fn on_epochs<T>(
+        &mut self,
+        failed: &'static str,
+        step: impl FnOnce(&mut Epochs, &mut StreamContext<'_>) -> DriverResult<T>,
+    ) {
         if !self.rules.passes_memory_on {
             return;
         }
-        let gathered = self.timed(|_, context| {
+        let done = self.timed(|_, context| {
             let (streams, mut on) = context.on_streams();
-            streams.epochs.gather_all(&mut on)
+            step(&mut streams.epochs, &mut on)
         });
-        // The block is free, whether this succeeds or not.
-        if let Err(error) = gathered {
-            tracing::warn!(%error, "freed memory could not be gathered");
+        if let Err(error) = done {
+            tracing::warn!(%error, "{failed}");
         }
     }
 
-    /// Notes that a block, taken out of the table of live allocations, is freed while `stream` is current. That may be
-    /// another stream than its own, or the same under another name.
+    /// Frees a block, taken out of the table of live allocations, while `stream` is current: another stream than its
+    /// own, or the same under another name.
     #[cold]
-    fn note_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
+    fn free_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<()> {
+        let noted = self.note_used_by(id, stream).inspect_err(|_| self.heap.keep_live(id))?;
+        let freed = self.free_block(id);
+        if let (Err(_), Some(stream)) = (&freed, noted) {
+            self.streams.recorded.forget_use(&mut self.heap, id, stream);
+        }
+        freed
+    }
+
+    /// Notes that a block is freed while `stream` is current. Returns the stream if the block has to wait for it and did
+    /// not before.
+    fn note_used_by(&mut self, id: BlockId, stream: StreamId) -> Result<Option<StreamId>> {
         let stream = self.driver.canonical_stream(stream)?;
         if self.is_own_stream(id, stream) {
-            return Ok(());
+            return Ok(None);
         }
         let large = self.heap.block(id).pool.large();
         // A block that waits for other streams already, or whose own stream has ended, waits for this stream too.
@@ -180,9 +206,7 @@ impl Core {
                 })?,
             };
         }
-        if waits {
-            self.streams.recorded.record_use(&mut self.heap, id, stream);
-        }
-        Ok(())
+        let noted = waits && self.streams.recorded.record_use(&mut self.heap, id, stream);
+        Ok(noted.then_some(stream))
     }
 }

@@ -175,13 +175,18 @@ impl Core {
     pub(super) fn wait_for_pool(&mut self, owner: PoolId) -> Result<()> {
         let capturing = self.capturing();
         for stream in self.heap.streams_to_pass(owner) {
-            // A wait for the default stream may include a captured stream.
-            if capturing && (stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
+            // A borrowed stream may be gone: the device is waited for.
+            let borrowed = self.heap.is_borrowed(stream);
+            // A wait for the device is refused then, and one for the default stream may include a captured stream.
+            if capturing && (borrowed || stream == StreamId::DEFAULT || self.driver.is_capturing(stream)?) {
                 continue;
             }
             self.timed(|_, context| {
                 context.heap.counters_mut().num_sync_all_streams += 1;
-                context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?;
+                match borrowed {
+                    true => context.driver.synchronize()?,
+                    false => context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?,
+                }
                 context.heap.join_pairs(owner, stream);
                 Ok::<_, Error>(())
             })?;

@@ -2,7 +2,9 @@
 
 use super::core::Allocator;
 use crate::config::StreamSharing;
+use crate::driver::MemoryInfo;
 use crate::error::Result;
+use crate::heap::GRANULE;
 use crate::report::fragmentation::Fragmentation;
 use crate::report::observer::Observer;
 use crate::report::snapshot::Snapshot;
@@ -16,6 +18,12 @@ impl Allocator {
     pub fn size_of(&self, address: u64) -> Result<u64> {
         let core = self.core.lock();
         Ok(core.heap.block(core.heap.live(address)?).size)
+    }
+
+    /// Returns whether a live allocation starts at `address`.
+    #[must_use]
+    pub fn owns(&self, address: u64) -> bool {
+        self.core.lock().heap.live(address).is_ok()
     }
 
     /// Returns the statistics: all that was done so far, and the memory held at present.
@@ -46,6 +54,29 @@ impl Allocator {
         let core = self.core.lock();
         let (sharing, across) = (core.rules.sharing, core.rules.sharing == StreamSharing::Wait);
         core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
+    }
+
+    /// Returns the memory of the device, free and in all, whoever holds it. A driver call.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory_info(&self) -> Result<MemoryInfo> {
+        Ok(self.driver.memory_info()?)
+    }
+
+    /// Returns the largest request, in bytes, that some stream could be given at present: of memory that is held free, and
+    /// of what the device and the limits leave; of both together where the strategy joins them. Walks over all free
+    /// ranges under the lock, and asks the driver for its free memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn largest_request(&self) -> Result<u64> {
+        let held = self.fragmentation().largest_reachable();
+        let free = self.driver.memory_info()?.free;
+        let core = self.core.lock();
+        let room = free.min(core.limits.room(core.heap.reserved()));
+        let room = room - room % GRANULE;
+        Ok(if core.config.strategy.joins_free_memory() { held.saturating_add(room) } else { held.max(room) })
     }
 
     /// Sets every peak to the present value.

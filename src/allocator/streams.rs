@@ -36,6 +36,26 @@ impl Allocator {
         core.checked()
     }
 
+    /// Says that `stream` belongs to someone who may destroy it without a word, such as PyTorch's `ExternalStream`. The
+    /// allocator then names it to the driver only within calls that name it: a request for it, and [`Self::free_under`]
+    /// with it as the current stream, which must be live at that time. What is freed otherwise serves other streams only
+    /// after a wait for the device. That ends with [`Self::forget_stream`]. The default stream is ignored.
+    ///
+    /// # Errors
+    /// The driver's, if it does not know the stream.
+    pub fn set_borrowed(&self, stream: StreamId) -> Result<()> {
+        let core = &mut *self.core.lock();
+        let stream = core.driver.canonical_stream(stream)?;
+        if stream == StreamId::DEFAULT {
+            return Ok(());
+        }
+        if core.heap.pool_for(stream, 1).is_none() {
+            core.register_stream(stream, 1)?;
+        }
+        core.heap.set_borrowed(stream);
+        Ok(())
+    }
+
     /// Forgets a stream that the program is about to destroy: the CPU waits for its work, and the allocator never
     /// passes it to the driver again. Its free memory serves other streams, with `stitch` at once. With the other
     /// strategies, which do not share, it serves a new stream with that handle, or goes back to the driver when memory
@@ -84,10 +104,13 @@ impl Core {
         if canonical == StreamId::DEFAULT {
             self.heap.alias_default(stream);
         } else {
-            // It is unknown whether a capture would allow the query.
+            // A captured stream has no number to tell, and it is unknown whether another capture would allow the query.
             let number = match self.capturing() {
                 true => None,
-                false => self.timed(|_, context| context.driver.stream_number(canonical))?,
+                false => self.timed(|_, context| match context.driver.is_capturing(canonical)? {
+                    true => Ok(None),
+                    false => context.driver.stream_number(canonical),
+                })?,
             };
             self.heap.register_stream(canonical, number);
         }
@@ -102,7 +125,7 @@ impl Core {
         }
         let waited = self.timed(|_, context| match context.driver.stream_synchronize(stream) {
             // The stream was destroyed already: its work is waited for together with all other work.
-            Err(error) if error.status == Status::INVALID_HANDLE => context.driver.synchronize(),
+            Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
             waited => waited,
         });
         waited?;

@@ -6,9 +6,12 @@
 use super::options::{Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
-use crate::units::{format_bytes_exactly, parse_bytes};
+use crate::units::{format_bytes_exactly, parse_bytes_with_unit};
 use std::fmt;
 use std::str::FromStr;
+
+/// The value of an option that is not given, as programs in Python write it.
+const NOT_GIVEN: &str = "None";
 
 impl Config {
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
@@ -16,6 +19,9 @@ impl Config {
     /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
     /// `memory_limit:80GiB`, and those of stitching: `sharing`, `max_view_mappings`, `max_views`
     /// and `max_view_address_space`.
+    ///
+    /// The value `None` is that of an option that is not given. Sizes have a unit, except where the option's name has
+    /// it (`_mb`) or where another allocator's option counts bytes (`fragLimit`).
     ///
     /// ```
     /// use seamalloc::{Config, StrategyKind};
@@ -37,7 +43,11 @@ impl Config {
     /// As [`Config::parse`].
     pub fn overlaid(mut self, text: &str) -> Result<Self, ConfigError> {
         for (key, value) in split_options(text)? {
-            self.set(key, value)?;
+            if value != NOT_GIVEN {
+                self.set(key, value)?;
+            } else if !is_known(key) {
+                return Err(unknown(key));
+            }
         }
         self.validated()
     }
@@ -90,10 +100,7 @@ impl Config {
             _ if WITHOUT_EFFECT.contains(&key) => {
                 tracing::warn!(option = key, "this option of PyTorch has no effect here")
             }
-            _ => {
-                let names = OPTIONS.into_iter().chain(WITHOUT_EFFECT);
-                return Err(ConfigError::UnknownOption { found: key.to_owned(), nearest: near(key, names) });
-            }
+            _ => return Err(unknown(key)),
         }
         Ok(())
     }
@@ -162,6 +169,19 @@ impl fmt::Display for Config {
     }
 }
 
+/// The names of all options.
+fn names() -> impl Iterator<Item = &'static str> {
+    OPTIONS.into_iter().chain(WITHOUT_EFFECT)
+}
+
+fn is_known(key: &str) -> bool {
+    names().any(|name| name == key)
+}
+
+fn unknown(key: &str) -> ConfigError {
+    ConfigError::UnknownOption { found: key.to_owned(), nearest: near(key, names()) }
+}
+
 fn bad_value(option: &str, found: &str, expected: &str) -> ConfigError {
     ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected: expected.to_owned() }
 }
@@ -176,8 +196,8 @@ fn mib(option: &str, value: &str) -> Result<u64, ConfigError> {
 }
 
 fn bytes(option: &str, value: &str, example: &str) -> Result<u64, ConfigError> {
-    parse_bytes(value).map_err(|error| {
-        let expected = format!("a size with a unit, such as {example} ({})", error.problem);
+    parse_bytes_with_unit(value).map_err(|error| {
+        let expected = format!("a size with a unit, such as {example}, or None ({})", error.problem);
         bad_value(option, value, &expected)
     })
 }
@@ -269,6 +289,15 @@ mod tests {
     }
 
     #[test]
+    fn none_is_the_value_of_an_option_that_is_not_given() {
+        for option in names() {
+            assert_eq!(Config::parse(&format!("{option}:None")), Ok(Config::default()), "{option}");
+        }
+        let base = Config::parse("memory_limit:80GiB,strategy:gmlake").unwrap();
+        assert_eq!(base.clone().overlaid("memory_limit:None,strategy:None"), Ok(base));
+    }
+
+    #[test]
     fn divisions_by_interval_follow_pytorchs_parser() {
         let parse = |text: &str| Config::parse(text).unwrap().roundup_power2_divisions;
         assert_eq!(parse("roundup_power2_divisions:4"), [4; 16]);
@@ -307,7 +336,12 @@ mod tests {
             ("max_views:many", &["`many`", "whole number of views"]),
             ("max_view_address_space:1PB", &["`1PB`", "unit is unknown", "4TiB"]),
             ("memory_limit:-1", &["memory_limit", "negative", "80GiB"]),
+            ("memory_limit:80", &["`80`", "a size with a unit, such as 80GiB, or None", "no unit"]),
+            ("memory_limit:0", &["`0`", "or None", "no unit"]),
+            ("max_view_address_space:4398046511104", &["such as 4TiB", "no unit"]),
             ("memory_limits:1", &["did you mean `memory_limit`"]),
+            ("memory_limits:None", &["did you mean `memory_limit`"]),
+            ("memory_limit:none", &["`none`"]),
             ("fragLimit:512MiB", &["fragLimit", "`512MiB`", "whole number of bytes"]),
             ("fraglimit:5", &["did you mean `fragLimit`"]),
             ("reuseLimit:0.5", &["0.5", "at least 1"]),
@@ -365,7 +399,8 @@ mod tests {
             "expandable_segments:True",
             "strategy:stitch,max_view_mappings:9,sharing:never,chunk_size_mb:2",
             "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
-            "memory_limit:1000001",
+            "memory_limit:1000001B",
+            "memory_limit:0B",
             "strategy:gmlake,fragLimit:268435456,reuseLimit:2.5,defragLevel:1,autoGC:80",
             "large_segment_size_mb:64,max_split_size_mb:256,max_non_split_rounding_mb:128",
             "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.6,per_process_memory_fraction:0.25",

@@ -29,7 +29,7 @@ pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> (Cause
     ];
     let mut advice: Vec<Advice> = advice.into_iter().flatten().collect();
     if advice.is_empty() && cause != Cause::Refused {
-        advice.extend(ask_less(cause, figures));
+        advice.extend(ask_less(input, cause, figures));
     }
     (cause, advice)
 }
@@ -39,6 +39,7 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
     let size = input.request.size;
     match () {
         () if input.heap.has_source(input.request.pool) && figures.exceeded().is_none() => Cause::OwnSegments,
+        () if figures.exceeds_all() => Cause::RequestTooLarge,
         // If the driver did not tell how much is free, it is unknown whether all of it would have been enough.
         () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
         () if figures.capturing => Cause::Capture,
@@ -107,12 +108,14 @@ fn free_device(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice>
     (missing > 0 && missing <= elsewhere).then_some(Advice::FreeDevice { missing, elsewhere })
 }
 
-/// Advises a smaller request, or fewer live bytes.
-fn ask_less(cause: Cause, figures: &Figures<'_>) -> Option<Advice> {
+/// Advises a smaller request, or fewer live bytes where freeing live ones can be enough.
+fn ask_less(input: &ReportInput<'_>, cause: Cause, figures: &Figures<'_>) -> Option<Advice> {
     let missing = match cause {
         Cause::TooLittle => figures.needed.saturating_add(figures.fenced).saturating_sub(figures.max_held),
         _ => 0,
     };
+    let alone = input.request.size.saturating_add(figures.fenced);
+    let missing = if missing <= figures.memory.allocated && alone <= figures.max_held { missing } else { 0 };
     let at_most = figures.at_most();
     (missing > 0 || at_most > 0).then_some(Advice::AskLess { missing, at_most })
 }

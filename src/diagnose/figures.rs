@@ -68,6 +68,15 @@ impl<'a> Figures<'a> {
         }
     }
 
+    /// Returns whether the request is more than the device has, or than the limits allow, whatever is held.
+    pub(super) fn exceeds_all(&self) -> bool {
+        let ReportInput { heap, request, limits, properties, device, .. } = *self.input;
+        let total = device.map_or(properties.total_memory, |info| info.total);
+        let most = limits.lowest().unwrap_or(u64::MAX).min(total);
+        // A source of the program's may have memory that is not the device's.
+        request.size > most && !heap.has_source(request.pool)
+    }
+
     /// Returns whether the request would have been served with the memory of other streams.
     pub(super) fn is_shared_by_streams(&self) -> bool {
         let grown = || self.growth_for(self.input.request, Assumption::AllStreams) <= self.room;

@@ -242,6 +242,15 @@ impl Status {
     }
 }
 
+impl Status {
+    /// Returns whether this may be the answer to a call that names a stream which was destroyed. An H200 (driver
+    /// 580.159) answers `CUDA_ERROR_INVALID_CONTEXT`. A context that is gone answers the same to every call.
+    #[must_use]
+    pub const fn may_name_no_stream(self) -> bool {
+        matches!(self, Self::INVALID_HANDLE | Self::INVALID_CONTEXT | Self::CONTEXT_IS_DESTROYED)
+    }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

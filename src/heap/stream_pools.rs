@@ -37,6 +37,22 @@ impl Heap {
         (pool.ended, pool.number) = (false, number);
     }
 
+    /// Notes that the stream may be destroyed without a word.
+    pub(crate) fn set_borrowed(&mut self, stream: StreamId) {
+        self.borrowed.insert(stream);
+    }
+
+    /// Returns whether the stream may be destroyed without a word.
+    pub(crate) fn is_borrowed(&self, stream: StreamId) -> bool {
+        self.borrowed.contains(&stream)
+    }
+
+    /// Returns whether any stream may be.
+    #[inline]
+    pub(crate) fn has_borrowed(&self) -> bool {
+        !self.borrowed.is_empty()
+    }
+
     /// Registers another handle of the default stream, whose pools never pass to another stream.
     pub(crate) fn alias_default(&mut self, alias: StreamId) {
         self.pool_of.insert(alias, PoolIndex::DEFAULT);
@@ -50,6 +66,7 @@ impl Heap {
 
     /// Notes that the stream has ended and all its work is done.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
+        self.borrowed.remove(&stream);
         for large in self.pools_of(stream) {
             let pool = &mut self.pools[large];
             (pool.ended, pool.number, pool.in_stream_order) = (true, None, false);

@@ -14,7 +14,7 @@ use super::views::Views;
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
 use crate::report::observer::Observer;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The stream id of idle memory, which belongs to no stream.
 const IDLE: StreamId = StreamId(u64::MAX);
@@ -57,6 +57,8 @@ pub(crate) struct Heap {
     pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
     /// The stream that was looked up last and its large pool: most programs use one stream.
     pub(super) last_pool: (StreamId, PoolIndex),
+    /// Streams that may be destroyed without a word, so that only a call that names one may name it to the driver.
+    pub(super) borrowed: FxHashSet<StreamId>,
     /// Home, for a strategy that has one.
     pub(super) home: Option<ChunkMap>,
     /// The views over chunks at home.
@@ -88,6 +90,7 @@ impl Heap {
             addresses: FxHashMap::default(),
             pool_of: FxHashMap::default(),
             last_pool: (StreamId::DEFAULT, PoolIndex::DEFAULT),
+            borrowed: FxHashSet::default(),
             home: None,
             views: Views::default(),
             idle: PoolIndex::DEFAULT,

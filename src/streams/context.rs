@@ -1,17 +1,29 @@
 //! The parts of an allocator that a step about streams works on.
 //!
-//! Owns: how the CPU waits for a stream, and how a stream is told from another one with the same handle.
+//! Owns: how the CPU waits for a stream, how a stream is told from another one with the same handle or from none, and
+//! whether an event can be recorded on it.
 
 use crate::config::StreamSharing;
 use crate::driver::{Driver, DriverResult};
 use crate::heap::Heap;
-use crate::ids::PoolIndex;
+use crate::ids::{PoolIndex, StreamId};
 
 /// The heap, the driver, and the policy of sharing memory between streams.
 pub(crate) struct StreamContext<'a> {
     pub(crate) heap: &'a mut Heap,
     pub(crate) driver: &'a dyn Driver,
     pub(crate) sharing: StreamSharing,
+}
+
+/// What a stream is doing, as far as events on it go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamState {
+    /// An event marks its work so far.
+    Live,
+    /// It is being captured, perhaps without a word to the allocator.
+    Captured,
+    /// It was destroyed, and all its work is done.
+    Ended,
 }
 
 impl StreamContext<'_> {
@@ -21,29 +33,74 @@ impl StreamContext<'_> {
         self.heap.private().capturing()
     }
 
-    /// Returns whether the handle of a pool's stream belongs to another stream, unknown to the program. In that case
-    /// the CPU has waited for the device, since no event can be recorded on a stream that was destroyed.
-    pub(crate) fn was_replaced(&mut self, large: PoolIndex) -> DriverResult<bool> {
+    /// Asks the driver what a pool's stream is doing. If the stream is no more, unknown to the program (its handle is
+    /// nobody's, or another stream's), the CPU has waited for the device, since no event can be recorded on it.
+    pub(crate) fn stream_state(&mut self, large: PoolIndex) -> DriverResult<StreamState> {
         let of = self.heap.pool(large);
-        let (stream, Some(known)) = (of.stream, of.number) else { return Ok(false) };
-        let number = self.driver.stream_number(stream)?;
-        if number == Some(known) {
-            return Ok(false);
+        let (stream, known) = (of.stream, of.number);
+        if of.ended {
+            return Ok(StreamState::Ended);
         }
-        tracing::warn!(%stream, "a stream was destroyed that an allocator knew; forget_stream spares the wait for the GPU");
-        self.driver.synchronize()?;
-        self.heap.renumber_stream(large, number);
-        Ok(true)
+        if stream == StreamId::DEFAULT {
+            return Ok(StreamState::Live);
+        }
+        match self.can_record(stream) {
+            // It has no number to tell while it is captured.
+            Ok(false) => return Ok(StreamState::Captured),
+            Err(error) if !error.status.may_name_no_stream() => return Err(error),
+            _ => {}
+        }
+        let number = match self.driver.stream_number(stream) {
+            Ok(number) if number == known => return Ok(StreamState::Live),
+            Ok(number) if known.is_none() => {
+                // First seen in a capture, when it had none to tell.
+                self.heap.renumber_stream(large, number);
+                return Ok(StreamState::Live);
+            }
+            Ok(number) => Some(number),
+            Err(error) if error.status.may_name_no_stream() => None,
+            Err(error) => return Err(error),
+        };
+        wait_for_destroyed(self.driver, stream)?;
+        match number {
+            Some(number) => self.heap.renumber_stream(large, number),
+            None => self.heap.end_stream(stream),
+        }
+        Ok(StreamState::Ended)
+    }
+
+    /// Returns whether an event can be recorded on a stream that marks its work so far. In a capture of which the
+    /// allocator was not told, an event marks a place in the graph.
+    pub(crate) fn can_record(&self, stream: StreamId) -> DriverResult<bool> {
+        can_record(self.driver, stream)
     }
 
     /// Lets the CPU wait for all work of a pool's stream.
     pub(crate) fn wait_for_stream(&mut self, pool: PoolIndex) -> DriverResult<()> {
         let large = pool.large();
-        let of = self.heap.pool(large);
-        let (stream, ended) = (of.stream, of.ended);
-        if ended || self.was_replaced(large)? {
+        let stream = self.heap.pool(large).stream;
+        if self.heap.is_borrowed(stream) {
+            return self.driver.synchronize();
+        }
+        if self.stream_state(large)? == StreamState::Ended {
             return Ok(());
         }
         self.driver.stream_synchronize(stream)
     }
+}
+
+/// Returns whether a stream is not being captured. The default stream never is.
+pub(super) fn can_record(driver: &dyn Driver, stream: StreamId) -> DriverResult<bool> {
+    Ok(stream == StreamId::DEFAULT || !driver.is_capturing(stream)?)
+}
+
+/// Returns whether no stream has this handle any more. If the driver does not number streams, that is unknown.
+pub(super) fn is_destroyed(driver: &dyn Driver, stream: StreamId) -> bool {
+    driver.stream_number(stream).is_err_and(|error| error.status.may_name_no_stream())
+}
+
+/// Lets the CPU wait for the work of a stream that was destroyed, together with all other work.
+pub(super) fn wait_for_destroyed(driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
+    tracing::warn!(%stream, "a stream was destroyed that an allocator knew; forget_stream spares the wait for the GPU");
+    driver.synchronize()
 }

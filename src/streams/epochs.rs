@@ -33,8 +33,11 @@
 //! - A wait is for an event that is recorded already, so streams of one process cannot wait for each other in a
 //!   circle. Through another process they can. Such programs use `sharing:completed`, where no stream waits.
 //! - If a stream is more than 1,024 epochs behind, its last epoch is prolonged.
+//! - A stream that others own may be destroyed without a word, and then its handle leads anywhere. The epochs of such a
+//!   borrowed stream end only at frees that name it as the current one, each at once. What is freed otherwise serves
+//!   other streams after the CPU has waited for the device.
 
-use super::context::StreamContext;
+use super::context::{StreamContext, StreamState};
 use super::record_stream::{RecordedStreams, destroy_events};
 use crate::config::StreamSharing;
 use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
@@ -136,6 +139,17 @@ impl Epochs {
         self.close(context, pool)
     }
 
+    /// Ends the open epoch of a borrowed stream, within a call of the program that names the stream: later it may be gone.
+    pub(crate) fn end_borrowed(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+        if context.capturing() || context.heap.is_private(pool) {
+            return Ok(());
+        }
+        if self.closed.get(pool.stream()).is_some_and(|closed| closed.len() >= MAX_CLOSED / 2) {
+            self.poll(context, pool)?;
+        }
+        self.close_now(context, pool)
+    }
+
     /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
     /// capture.
     pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> DriverResult<()> {
@@ -179,6 +193,9 @@ impl Epochs {
         }
         let taken = self.freed_longest_ago(context, pool, missing);
         let stream = context.heap.pool(pool).stream;
+        if taken.is_empty() || !context.can_record(stream)? {
+            return Ok(false);
+        }
         for (from, epoch) in latest_by_stream(&taken) {
             self.wait_on_gpu(context, stream, (from, epoch))?;
         }
@@ -187,7 +204,7 @@ impl Epochs {
             let bytes = context.heap.pass_on(*block, most, pool)?;
             context.heap.counters_mut().waits.bytes += bytes;
         }
-        Ok(!taken.is_empty())
+        Ok(true)
     }
 
     /// Returns free blocks of other streams in closed epochs, of `missing` bytes together or more: those freed longest
@@ -248,14 +265,23 @@ impl Epochs {
         closed.iter().take(closed.partition_point(|closed| closed.epoch < epoch) + 1).collect()
     }
 
-    /// Ends the open epoch of a stream, if anything was freed in it.
+    /// Ends the open epoch of a stream, if anything was freed in it, unless the stream is borrowed.
     fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+        if context.heap.is_borrowed(context.heap.pool(pool).stream) { Ok(()) } else { self.close_now(context, pool) }
+    }
+
+    fn close_now(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
         if !context.heap.pool(pool).freed_in_epoch {
             return Ok(());
         }
-        if context.heap.pool(pool).ended || context.was_replaced(pool)? {
-            self.passed(context.heap, pool);
-            return Ok(());
+        match context.stream_state(pool)? {
+            StreamState::Live => {}
+            // The epoch stays open until the end of the capture.
+            StreamState::Captured => return Ok(()),
+            StreamState::Ended => {
+                self.passed(context.heap, pool);
+                return Ok(());
+            }
         }
         let number = pool.stream();
         self.closed.resize_with(self.closed.len().max(number + 1), VecDeque::new);
@@ -286,14 +312,14 @@ impl Epochs {
     /// Notes that memory of a large pool is freed while `stream` is the current one: the work given to that stream so
     /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, for the stream
     /// may be destroyed afterwards. Returns whether it was recorded. In a capture it is not, and other streams than the
-    /// captured one run all the same.
+    /// captured one run all the same. Nor is it in a capture of `stream` of which the allocator was not told.
     pub(crate) fn free_used_by(
         &mut self,
         context: &StreamContext<'_>,
         pool: PoolIndex,
         stream: StreamId,
     ) -> DriverResult<bool> {
-        if context.capturing() {
+        if context.capturing() || !context.can_record(stream)? {
             return Ok(false);
         }
         let number = pool.stream();
@@ -353,10 +379,14 @@ impl Epochs {
     /// Returns whether the GPU has done all work given to the stream of a large pool so far. Records an event and
     /// queries it.
     pub(crate) fn has_passed_all(&mut self, context: &mut StreamContext<'_>, large: PoolIndex) -> DriverResult<bool> {
-        let pool = context.heap.pool(large);
-        let (stream, ended) = (pool.stream, pool.ended);
-        if ended || context.was_replaced(large)? {
-            return Ok(true);
+        let stream = context.heap.pool(large).stream;
+        if context.heap.is_borrowed(stream) {
+            return Ok(false);
+        }
+        match context.stream_state(large)? {
+            StreamState::Live => {}
+            StreamState::Captured => return Ok(false),
+            StreamState::Ended => return Ok(true),
         }
         let event = match self.probe {
             Some(event) => event,

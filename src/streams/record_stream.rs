@@ -5,6 +5,7 @@
 //! where the strategy says so, at one that finds no free block and now and then. While a stream is being captured, none
 //! is recorded or queried.
 
+use super::context::{can_record, is_destroyed, wait_for_destroyed};
 use crate::driver::{Driver, DriverResult};
 use crate::heap::{Heap, map_bytes};
 use crate::ids::{BlockId, EventId, StreamId};
@@ -18,7 +19,8 @@ pub(crate) struct RecordedStreams {
     uses: FxHashMap<BlockId, Vec<StreamId>>,
     /// Events recorded at frees, by stream, oldest first.
     queues: Vec<(StreamId, VecDeque<(EventId, BlockId)>)>,
-    /// Blocks freed during a capture, oldest first. Their events are recorded after its end.
+    /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
+    /// recorded after its end.
     held: VecDeque<BlockId>,
     /// How many events each pending block waits for.
     waiting: FxHashMap<BlockId, u32>,
@@ -58,37 +60,79 @@ impl RecordedStreams {
         self.uses.contains_key(&id)
     }
 
-    /// Notes that a stream other than the block's own uses it. Naming it twice is the same as once.
-    pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
+    /// Notes that a stream other than the block's own uses it. Naming it twice is the same as once. Returns whether it was
+    /// not known.
+    pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) -> bool {
         let pool = heap.pool(heap.block(id).pool.large());
         // The handle of an ended stream belongs to another stream.
         if stream == pool.stream && !pool.ended {
-            return;
+            return false;
         }
         let uses = self.uses.entry(id).or_default();
-        if !uses.contains(&stream) {
+        let is_new = !uses.contains(&stream);
+        if is_new {
             uses.push(stream);
         }
         heap.set_has_uses(id, true);
+        is_new
     }
 
-    /// Records an event on every stream that uses a live block which is about to be freed. On an error nothing has
-    /// changed.
-    pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> DriverResult<PendingFree> {
-        let streams = self.uses.get(&id).cloned().unwrap_or_default();
-        let mut events = Vec::with_capacity(streams.len());
-        for stream in streams {
-            let event = self.idle_events.pop().map_or_else(|| driver.event_create(), Ok);
-            let recorded = event.and_then(|event| {
-                events.push((stream, event));
-                driver.event_record(event, stream)
-            });
-            if let Err(error) = recorded {
-                self.idle_events.extend(events.into_iter().map(|(_, event)| event));
-                return Err(error);
+    /// Takes back what [`Self::record_use`] noted last.
+    pub(crate) fn forget_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
+        let Some(uses) = self.uses.get_mut(&id) else { return };
+        uses.retain(|of| *of != stream);
+        if uses.is_empty() {
+            self.uses.remove(&id);
+            if !heap.is_private(heap.block(id).pool.large()) {
+                heap.set_has_uses(id, false);
             }
         }
-        Ok(PendingFree { id, events })
+    }
+
+    /// Records an event on every stream that uses a live block which is about to be freed. Returns `None` where one of
+    /// them is being captured, so that the block must be held. On an error nothing has changed.
+    pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> DriverResult<Option<PendingFree>> {
+        let streams = self.uses.get(&id).cloned().unwrap_or_default();
+        let mut events = Vec::with_capacity(streams.len());
+        let record_all = || {
+            for stream in streams {
+                if self.record_event(driver, stream, &mut events)? == Recorded::InCapture {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        };
+        let recorded: DriverResult<bool> = record_all();
+        if let Ok(true) = recorded {
+            return Ok(Some(PendingFree { id, events }));
+        }
+        self.idle_events.extend(events.into_iter().map(|(_, event)| event));
+        recorded.map(|_| None)
+    }
+
+    /// Records an event on one stream, and adds it to `events`.
+    fn record_event(
+        &mut self,
+        driver: &dyn Driver,
+        stream: StreamId,
+        events: &mut Vec<(StreamId, EventId)>,
+    ) -> DriverResult<Recorded> {
+        let mut record = || -> DriverResult<Recorded> {
+            if !can_record(driver, stream)? {
+                return Ok(Recorded::InCapture);
+            }
+            let event = self.idle_events.pop().map_or_else(|| driver.event_create(), Ok)?;
+            driver.event_record(event, stream).inspect_err(|_| self.idle_events.push(event))?;
+            events.push((stream, event));
+            Ok(Recorded::Event)
+        };
+        match record() {
+            Err(error) if error.status.may_name_no_stream() && is_destroyed(driver, stream) => {
+                wait_for_destroyed(driver, stream)?;
+                Ok(Recorded::StreamEnded)
+            }
+            recorded => recorded,
+        }
     }
 
     /// Makes the block wait for its events.
@@ -96,6 +140,11 @@ impl RecordedStreams {
         let PendingFree { id, events } = pending;
         self.uses.remove(&id);
         heap.set_pending(id);
+        if events.is_empty() {
+            // All of the streams were destroyed, and their work was waited for.
+            heap.free_completed(id);
+            return;
+        }
         self.waiting.insert(id, events.len() as u32);
         for (stream, event) in events {
             match self.queues.iter_mut().find(|(of, _)| *of == stream) {
@@ -119,7 +168,7 @@ impl RecordedStreams {
                 heap.free_completed(id);
                 continue;
             }
-            let pending = self.record_events(driver, id)?;
+            let Some(pending) = self.record_events(driver, id)? else { break };
             self.held.pop_front();
             self.defer(heap, pending);
         }
@@ -198,6 +247,16 @@ pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = E
     if let Some(error) = failed.first() {
         tracing::warn!(%error, count = failed.len(), "events could not be destroyed");
     }
+}
+
+/// What became of an event that was to be recorded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Recorded {
+    Event,
+    /// The stream was destroyed. The CPU has waited for its work.
+    StreamEnded,
+    /// The stream is being captured, and has done none of that work.
+    InCapture,
 }
 
 /// A block whose events are recorded, but which is not pending yet.

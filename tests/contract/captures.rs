@@ -57,6 +57,33 @@ pub(crate) fn no_call_of_ours_invalidates_a_capture(Subject { kind, .. }: Subjec
     }
 }
 
+/// Another library captures a stream without a word. Nothing is recorded in its graph, and no stream waits for a place in
+/// it; memory that the stream uses serves others after the capture.
+pub(crate) fn captures_that_nobody_told_of_are_left_alone(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, "sim:h200,capacity=1GiB");
+    let before = [GRAPH, MAIN].map(|stream| allocator.allocate(200 * MIB, stream).unwrap());
+    let freed = allocator.allocate(100 * MIB, GRAPH).unwrap();
+    gpu.begin_capture(GRAPH, CaptureMode::Relaxed).unwrap();
+    // On the captured stream; used by it; and freed while it is the current one.
+    allocator.free(freed).unwrap();
+    allocator.record_stream(before[1], GRAPH).unwrap();
+    allocator.free(before[1]).unwrap();
+    let under = allocator.allocate(100 * MIB, MAIN).unwrap();
+    allocator.free_under(under, GRAPH).unwrap();
+    for stream in [MAIN, SIDE, GRAPH] {
+        let address = allocator.allocate(150 * MIB, stream).unwrap();
+        allocator.free(address).unwrap();
+    }
+    allocator.check().unwrap();
+    gpu.end_capture(GRAPH).unwrap();
+    allocator.free(before[0]).unwrap();
+    // All of it serves one stream now.
+    let all = allocator.allocate(900 * MIB, SIDE).unwrap();
+    allocator.free(all).unwrap();
+    assert_eq!(allocator.stats().active_bytes.all.current, 0, "{kind}");
+    assert!(gpu.faults().is_empty(), "{kind}: {:?}", gpu.faults());
+}
+
 pub(crate) fn frees_that_wait_in_a_capture_are_asked_for_after_it(Subject { kind, .. }: Subject) {
     let pending = |allocator: &Allocator| {
         let stats = allocator.stats();

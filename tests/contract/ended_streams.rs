@@ -79,6 +79,24 @@ pub(crate) fn a_stream_that_was_replaced_unnoticed_is_waited_for(Subject { kind,
     clean(&gpu, allocator);
 }
 
+/// Nobody told the allocator, and no stream has the handle: neither as the stream of free memory, nor as one that
+/// `record_stream` has named.
+pub(crate) fn a_stream_that_was_destroyed_unnoticed_is_waited_for(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, DEVICE);
+    let old = use_long(&gpu, &allocator, 200 * MIB, A);
+    let other = allocator.allocate(100 * MIB, B).unwrap();
+    allocator.record_stream(other, A).unwrap();
+    gpu.launch(A, &[Range { address: other, size: 100 * MIB }], LONG).unwrap();
+    gpu.destroy_stream(A);
+    allocator.free(other).unwrap();
+    assert!(gpu.now_ns() >= LONG, "{kind}");
+    assert_eq!(allocator.stats().active_bytes.all.current, 200 * MIB, "{kind}: it waits for nothing more");
+    allocator.free(old).unwrap();
+    assert_eq!(allocator.trim(u64::MAX), Ok(300 * MIB), "{kind}");
+    allocator.check().unwrap();
+    clean(&gpu, allocator);
+}
+
 pub(crate) fn a_stream_of_a_private_pool_ends_too(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, DEVICE);
     let pool = allocator.create_pool();

@@ -65,6 +65,73 @@ pub(crate) fn live_memory_that_is_too_much_is_said_so_and_how_much(Subject { kin
     run.allocator.allocate(120 * MIB, MAIN).unwrap();
 }
 
+/// Frees everything, also what others use, and gives it back to the device.
+fn free_everything(run: &Run) {
+    for address in &run.addresses {
+        run.allocator.free(*address).unwrap();
+    }
+    run.allocator.empty_cache().unwrap();
+}
+
+pub(crate) fn less_that_is_live_is_advised_only_where_it_is_enough(Subject { kind, .. }: Subject) {
+    let options = format!("strategy:{kind}");
+    // Of 200 MiB others hold so many, and this allocator has so many live when it is asked for so many.
+    for (others, live, size, missing, at_most) in
+        [(0, 80, 150, 30, 120), (0, 80, 200, 80, 120), (60, 60, 100, 20, 80), (60, 60, 150, 0, 80)]
+    {
+        let mut run = Run::on("sim:h200,capacity=200MiB", &options);
+        let other = Allocator::new(Arc::<SimGpu>::clone(&run.gpu), Config::with_strategy(kind)).unwrap();
+        let held: Vec<_> = (0..others / 20).map(|_| other.allocate(20 * MIB, MAIN).unwrap()).collect();
+        (0..live / 20).for_each(|_| run.step(Allocate(20 * MIB, MAIN)).unwrap());
+        let Err(Error::OutOfMemory(report)) = run.step(Allocate(size * MIB, MAIN)) else { panic!("{kind}: {size}") };
+        assert_eq!(report.cause, Cause::TooLittle, "{report}");
+        // Where others have all that is missing, they are named instead.
+        let named = report.advice.iter().find_map(|advice| match advice {
+            Advice::AskLess { missing, at_most } => Some((*missing, *at_most)),
+            Advice::FreeDevice { .. } => None,
+            other => panic!("{kind}: {other:?}"),
+        });
+        let elsewhere = size - (200 - others - live) <= others;
+        assert_eq!(named, (!elsewhere).then_some((missing * MIB, at_most * MIB)), "{report}");
+        assert_eq!(report.to_string().contains("less that is live"), named.is_some() && missing > 0, "{report}");
+        free_everything(&run);
+        assert_eq!(run.allocator.allocate(size * MIB, MAIN).is_ok(), size <= 200 - others, "{kind}: {report}");
+        held.into_iter().for_each(|address| other.free(address).unwrap());
+    }
+}
+
+pub(crate) fn a_request_that_is_more_than_the_device_has_is_said_so(Subject { kind, .. }: Subject) {
+    let (device, options) = ("sim:h200,capacity=200MiB", format!("strategy:{kind}"));
+    let script = [Allocate(80 * MIB, MAIN), Allocate(300 * MIB, MAIN)];
+    let (run, report) = Run::short(device, &options, &script);
+    assert_eq!(report.cause, Cause::RequestTooLarge, "{report}");
+    let words = report.to_string();
+    assert!(
+        words.contains("The request alone is 300.00 MiB, more than the 200.00 MiB that the device has."),
+        "{words}"
+    );
+    assert!(!words.contains("less that is live"), "{words}");
+    assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 120 * MIB }], "{words}");
+    // Whatever is freed, it does not fit; the whole device is what does.
+    free_everything(&run);
+    let Err(Error::OutOfMemory(report)) = run.allocator.allocate(300 * MIB, MAIN) else { panic!("{kind}") };
+    assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 200 * MIB }], "{report}");
+    assert!(follow(report.advice[0], run, device, &options, &script));
+
+    let options = format!("strategy:{kind},memory_limit:100MiB");
+    let script = [Allocate(60 * MIB, MAIN), Allocate(150 * MIB, MAIN)];
+    let (run, report) = Run::short("sim:h200,capacity=400MiB", &options, &script);
+    assert_eq!(report.cause, Cause::RequestTooLarge, "{report}");
+    let words = report.to_string();
+    assert!(words.contains("150.00 MiB, more than the 100.00 MiB that this allocator may hold."), "{words}");
+    let advice = advised(&report, |advice| matches!(advice, Advice::RaiseLimit { .. }));
+    assert!(follow(advice, run, device, &options, &script));
+    // No limit that the device has room for would do: then none is advised.
+    let (run, report) = Run::short(device, &options, &[Allocate(60 * MIB, MAIN), Allocate(150 * MIB, MAIN)]);
+    assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 40 * MIB }], "{report}");
+    assert!(follow(report.advice[0], run, device, &options, &script));
+}
+
 pub(crate) fn what_private_pools_keep_and_captures_forbid_is_said(Subject { kind, .. }: Subject) {
     let run = Run::on("sim:h200,capacity=200MiB", &format!("strategy:{kind}"));
     let pool = run.allocator.create_pool();

@@ -57,6 +57,7 @@ macro_rules! contract {
             what_is_live_outlives_its_stream,
             a_handle_that_comes_again_is_another_stream,
             a_stream_that_was_replaced_unnoticed_is_waited_for,
+            a_stream_that_was_destroyed_unnoticed_is_waited_for,
             a_stream_of_a_private_pool_ends_too,
             random_programs_never_name_a_stream_that_is_gone,
             no_stream_is_forgotten_in_a_capture,
@@ -95,6 +96,8 @@ macro_rules! contract {
             a_limit_that_is_the_cause_is_named_with_the_one_that_would_do,
             what_others_hold_of_the_device_is_named_and_its_release_helps,
             live_memory_that_is_too_much_is_said_so_and_how_much,
+            less_that_is_live_is_advised_only_where_it_is_enough,
+            a_request_that_is_more_than_the_device_has_is_said_so,
             what_private_pools_keep_and_captures_forbid_is_said,
             out_of_memory_says_what_is_held_where_and_changes_nothing,
         );
@@ -161,6 +164,7 @@ macro_rules! contract {
         );
         promises!(captures:
             no_call_of_ours_invalidates_a_capture,
+            captures_that_nobody_told_of_are_left_alone,
             frees_that_wait_in_a_capture_are_asked_for_after_it,
             a_capture_gets_nothing_that_its_stream_may_still_use,
             a_capture_may_take_what_an_earlier_one_handed_out_and_it_frees,

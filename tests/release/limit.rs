@@ -5,10 +5,10 @@ use seamalloc::StrategyKind;
 
 #[test]
 fn a_limit_that_is_no_multiple_counts_as_the_multiple_below() {
-    let (_, allocator) = on(StrategyKind::Stitch, "sim:h200", "memory_limit:67108863");
+    let (_, allocator) = on(StrategyKind::Stitch, "sim:h200", "memory_limit:67108863B");
     assert!(allocator.allocate(64 * MIB, MAIN).is_err());
     allocator.allocate(62 * MIB, MAIN).unwrap();
-    let (_, allocator) = on(StrategyKind::Stitch, "sim:h200", "memory_limit:0");
+    let (_, allocator) = on(StrategyKind::Stitch, "sim:h200", "memory_limit:0B");
     assert!(allocator.allocate(1, MAIN).unwrap_err().is_out_of_memory());
 }
 

@@ -65,7 +65,7 @@ fn small_requests_find_room_in_free_chunks_of_others() {
 
 #[test]
 fn what_no_view_may_join_changes_its_place() {
-    for options in ["max_view_mappings:0", "max_views:0", "max_view_address_space:0"] {
+    for options in ["max_view_mappings:0", "max_views:0", "max_view_address_space:0B"] {
         let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=96MiB", options);
         let held: Vec<u64> = (0..6).map(|_| allocator.allocate(CHUNK, MAIN).unwrap()).collect();
         for index in [0, 2, 4] {

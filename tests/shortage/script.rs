@@ -107,7 +107,7 @@ pub(crate) fn follow(advice: Advice, run: Run, device: &str, options: &str, scri
         Advice::MoreViews { views, mappings, address_space } => {
             let views = views.map(|to| format!("max_views:{to}"));
             let mappings = mappings.map(|to| format!("max_view_mappings:{to}"));
-            let addresses = address_space.map(|to| format!("max_view_address_space:{to}"));
+            let addresses = address_space.map(|to| format!("max_view_address_space:{to}B"));
             again(&[views, mappings, addresses].into_iter().flatten().collect::<Vec<_>>().join(","))
         }
         Advice::Stitch { chunk_size: None } => again("strategy:stitch"),

@@ -16,6 +16,8 @@ pub trait Streams {
 
     /// `cuStreamGetId`: returns a number that no other stream of the process ever has, unlike handles, which are used
     /// again. Returns `None` if the driver does not tell, and for the default stream, which is never destroyed.
+    ///
+    /// pre: `stream` is not being captured.
     fn stream_number(&self, stream: StreamId) -> DriverResult<Option<u64>>;
 
     /// `cuStreamSynchronize`: the CPU waits for all work given to `stream`.

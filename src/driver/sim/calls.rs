@@ -140,6 +140,7 @@ impl Streams for SimGpu {
         }
         self.call(Call::StreamNumber, 0, |state| {
             state.timeline.check_stream(stream)?;
+            state.captures.refuse_of_captured(stream)?;
             Ok(Some(state.timeline.number_of(stream)))
         })
     }

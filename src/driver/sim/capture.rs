@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | virtual-memory calls, memory info, event create and destroy | yes | yes | yes |
 //! | malloc, free, event query and synchronize, synchronizing a stream | no | not in the thread that began it | yes |
-//! | synchronizing the captured stream | no | no | no |
+//! | synchronizing the captured stream, asking for its number | no | no | no |
 //! | in the captured stream, waiting for an event recorded outside | no | no | no |
 //! | query or synchronize an event recorded in the captured stream | no | no | no |
 //! | synchronizing the device | no | no | no |
@@ -100,6 +100,11 @@ impl Captures {
         }
         let (thread, mode) = self.caller();
         self.invalidate(|capture| capture.forbids_unsafe(thread, mode))
+    }
+
+    /// Refuses a call about a stream that is being captured, in whatever mode.
+    pub(super) fn refuse_of_captured(&mut self, stream: StreamId) -> Answer<()> {
+        self.invalidate(|capture| capture.streams.contains(&stream))
     }
 
     /// Refuses to let the CPU wait for a stream: the call is unsafe, and would never end if the stream is being

@@ -152,7 +152,7 @@ mod tests {
             ("sim:h200,capacity=150109880320", "sim:h200"),
             ("sim:a100-80gb", "sim:a100-80gb"),
             ("sim:h100,capacity=2TiB", "sim:h100,capacity=2TiB"),
-            ("sim:h200,capacity=80000000001", "sim:h200,capacity=80000000001"),
+            ("sim:h200,capacity=80000000001", "sim:h200,capacity=80000000001B"),
         ] {
             let config = SimConfig::parse(spec).unwrap();
             assert_eq!(config.to_string(), written, "{spec}");

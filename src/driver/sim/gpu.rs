@@ -164,7 +164,7 @@ impl SimGpu {
     }
 
     /// Destroys a stream, as by `cuStreamDestroy`. Its work goes on. Later calls that name it are refused with
-    /// [`Status::INVALID_HANDLE`]; a real driver would follow the dangling handle.
+    /// [`Status::INVALID_CONTEXT`]; a real driver would follow the dangling handle.
     pub fn destroy_stream(&self, stream: StreamId) {
         self.state.lock().timeline.destroy(stream);
     }

@@ -174,11 +174,11 @@ impl Timeline {
         stream.number += 1;
     }
 
-    /// Refuses the handle of a destroyed stream. For a real driver it is a dangling pointer.
+    /// Refuses the handle of a destroyed stream, as an H200 does. For a real driver it is a dangling pointer.
     pub(super) fn check_stream(&self, stream: StreamId) -> Answer<()> {
         match self.streams.get(&stream) {
             Some(known) if known.destroyed => {
-                Err(refuse(Status::INVALID_HANDLE, format!("stream {stream} was destroyed")))
+                Err(refuse(Status::INVALID_CONTEXT, format!("stream {stream} was destroyed")))
             }
             _ => Ok(()),
         }

@@ -14,6 +14,8 @@ pub enum Cause {
     /// help.
     #[default]
     TooLittle,
+    /// The request alone is more than the device has, or than the limit allows: whatever is freed, it does not fit.
+    RequestTooLarge,
     /// A stream capture is under way: until its end, nothing is waited for or given back.
     Capture,
     /// The rest is free in private pools, which keep it until they are released.
@@ -80,7 +82,8 @@ pub enum Advice {
     },
     /// A smaller request, or less that is live: a smaller batch, recomputation.
     AskLess {
-        /// How many live bytes are too many; 0 if they alone are not the cause.
+        /// How many live bytes are too many: with fewer freed than these, no arrangement would help. 0 if that is not the
+        /// cause, or if freeing all that is live would not be enough. Never more than what is live.
         missing: u64,
         /// A request of up to this many bytes could be served at present; 0 if none could.
         at_most: u64,
@@ -145,7 +148,7 @@ impl fmt::Display for Advice {
                 if missing > 0 {
                     write!(
                         f,
-                        "{} less that is live at this point, by a smaller batch for example",
+                        "at least {} less that is live at this point, by a smaller batch for example",
                         format_bytes(missing)
                     )?;
                 }

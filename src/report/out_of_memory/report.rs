@@ -58,7 +58,8 @@ pub struct OutOfMemory {
 
 impl OutOfMemory {
     /// Returns in a sentence why the free memory did not serve the request.
-    fn cause_in_words(&self) -> String {
+    #[must_use]
+    pub fn cause_in_words(&self) -> String {
         let strategy = self.strategy;
         match self.cause {
             Cause::TooLittle => {
@@ -69,6 +70,13 @@ impl OutOfMemory {
                     format_bytes(used.saturating_add(self.rounded)),
                     format_bytes(most),
                 )
+            }
+            Cause::RequestTooLarge => {
+                let most = match self.limit.filter(|limit| *limit < self.device_total) {
+                    Some(limit) => format!("the {} that this allocator may hold", format_bytes(limit)),
+                    None => format!("the {} that the device has", format_bytes(self.device_total)),
+                };
+                format!("The request alone is {}, more than {most}.", format_bytes(self.rounded))
             }
             Cause::Capture => {
                 "A stream capture is under way: until it is over, nothing can be waited for or given back.".to_owned()

@@ -487,7 +487,7 @@ fn a_replaced_stream_knows_nothing_of_the_work_before() {
     let number = gpu.stream_number(S).unwrap();
     gpu.launch(S, &[range], 1_000_000).unwrap();
     gpu.destroy_stream(S);
-    assert_eq!(status(gpu.stream_synchronize(S)), Status::INVALID_HANDLE);
+    assert_eq!(status(gpu.stream_synchronize(S)), Status::INVALID_CONTEXT);
     gpu.replace_stream(S);
     assert_ne!(gpu.stream_number(S).unwrap(), number);
     gpu.stream_synchronize(S).unwrap();
