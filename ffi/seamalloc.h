@@ -422,6 +422,12 @@ seam_status seam_record_stream(seam_allocator allocator, void *address, seam_str
 seam_status seam_forget_stream(seam_allocator allocator,
                                seam_stream stream);
 
+// Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
+// do while it is live, name it to the device: a request for it, and `seam_free_under` with it as the current stream. What is
+// freed otherwise serves other streams only after a wait for the device. `seam_forget_stream` ends that.
+seam_status seam_set_borrowed(seam_allocator allocator,
+                              seam_stream stream);
+
 // Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 seam_status seam_enable_peer_access(seam_allocator allocator, uint32_t ordinal);
 
@@ -489,6 +495,14 @@ seam_status seam_stats_json(seam_allocator allocator,
 // Walks over all free ranges.
 seam_status seam_largest_free(seam_allocator allocator, uint64_t *bytes);
 
+// The largest request, in bytes, that some stream could be given now: of what is held free, and of what the device and the
+// limits leave; of both together where the strategy joins them. Walks over all free ranges, and asks the driver.
+seam_status seam_largest_request(seam_allocator allocator,
+                                 uint64_t *bytes);
+
+// The memory of the allocator's device in bytes, whoever holds it: free, and in all. Either may be NULL.
+seam_status seam_memory_info(seam_allocator allocator, uint64_t *free, uint64_t *total);
+
 // How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request
 // could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `seam_stats_json`.
 seam_status seam_fragmentation_json(seam_allocator allocator, char *buffer, size_t capacity, size_t *length);
@@ -551,6 +565,15 @@ seam_status seam_plugged(int device, seam_allocator *allocator);
 // are forgotten. For a program that frees by `seamalloc_free` and lets other streams than an allocation's own use it without
 // a word, as PyTorch's users do, "sharing:never". Refused once an allocator was asked for.
 seam_status seam_plugged_defaults(const char *options);
+
+// The device whose allocator has the live allocation that starts at `address`, among those of `seamalloc_malloc`; -1 if none
+// has. Opens no device.
+seam_status seam_plugged_owner(const void *address,
+                               int *device);
+
+// The part of a device's memory that an allocator of `seamalloc_malloc` may hold once it is made, by the options; 1 is no
+// limit. Opens no device.
+seam_status seam_plugged_memory_fraction(double *fraction);
 
 // From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
 // still be in the handler before.
@@ -626,6 +649,17 @@ seam_status seam_snapshot(seam_allocator allocator, const char *path);
 // allocation and every free being one or two). What was recorded before is forgotten.
 seam_status seam_record_start(seam_allocator allocator, size_t max_entries);
 
+// Allocators that are made from now on record from their beginning, each as by `seam_record_start`; with 0 they do not. For
+// a program that does not know yet which devices it will use, and must not use one before it does.
+seam_status seam_record_new(size_t max_entries);
+
+// Which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Makes none, as `seam_plugged` would.
+seam_status seam_plugged_devices(uint64_t *devices);
+
+// Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
+// SEAMALLOC_LOG asks for it.
+seam_status seam_log_summary(seam_allocator allocator);
+
 // Stops recording, and forgets what was recorded.
 seam_status seam_record_stop(seam_allocator allocator);
 
@@ -634,12 +668,17 @@ seam_status seam_record_stop(seam_allocator allocator);
 seam_status seam_record_write(seam_allocator allocator,
                               const char *path);
 
-// What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
-// list, of each job what the strategy would have held (`peak_reserved`, null where the device is too small), what PyTorch
-// held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording), and how many
-// times as large all that the job frees again could be (`largest_step`). The device is a simulated one,
-// `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays the job several times: seconds for each million of
-// operations. The buffer is as in `seam_stats_json`.
+// What strategies would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
+// list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is too small),
+// what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording),
+// and how many times as large all that the job frees again could be (`largest_step`, null where not even a hundredth of it
+// fits, or where it frees nothing: `grows`). Beside each stands what PyTorch's own allocators make of the job on the same
+// device: `native_reserved`, `native_step`, `expandable_reserved`, `expandable_step`.
+//
+// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job was
+// recorded on; `device_from` says how that is known ("noted", "refusal": what was held and free when memory ran
+// out) or that it is not ("unknown"). The strategy is that of `options`; where they name none, there is an entry for each.
+// Replays the job several times: seconds for each million of operations. The buffer is as in `seam_stats_json`.
 seam_status seam_whatif_json(const char *path,
                              const char *device,
                              const char *options,

@@ -122,6 +122,14 @@ pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> 
     call(|| Ok(borrow(allocator)?.allocator.forget_stream(boundary::stream(stream)?)?))
 }
 
+/// Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
+/// do while it is live, name it to the device: a request for it, and `seam_free_under` with it as the current stream. What is
+/// freed otherwise serves other streams only after a wait for the device. `seam_forget_stream` ends that.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_set_borrowed(allocator: AllocatorId, stream: Stream) -> Status {
+    call(|| Ok(borrow(allocator)?.allocator.set_borrowed(boundary::stream(stream)?)?))
+}
+
 /// Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) -> Status {

@@ -1,9 +1,10 @@
 //! Statistics and fragmentation: as structs that may grow, and as JSON.
 
-use crate::boundary::{call, fill, out_param, write_text};
+use crate::boundary::{call, fill, optional_out, out_param, write_text};
 use crate::ids::AllocatorId;
 use crate::registry::borrow;
 use crate::status::{Outcome, Status};
+use seamalloc::driver::MemoryInfo;
 use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
 use seamalloc_trace::fragmentation_json;
 use serde_json::{Map, Value, json};
@@ -200,6 +201,32 @@ pub unsafe extern "C" fn seam_largest_free(allocator: AllocatorId, bytes: *mut u
     let look = || Ok(borrow(allocator)?.allocator.fragmentation().largest_reachable());
     // SAFETY: as for every function (see the header).
     unsafe { out_param(bytes, 0, "bytes", look) }
+}
+
+/// The largest request, in bytes, that some stream could be given now: of what is held free, and of what the device and the
+/// limits leave; of both together where the strategy joins them. Walks over all free ranges, and asks the driver.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_largest_request(allocator: AllocatorId, bytes: *mut u64) -> Status {
+    let look = || Ok(borrow(allocator)?.allocator.largest_request()?);
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(bytes, 0, "bytes", look) }
+}
+
+/// The memory of the allocator's device in bytes, whoever holds it: free, and in all. Either may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_memory_info(allocator: AllocatorId, free: *mut u64, total: *mut u64) -> Status {
+    let mut info = MemoryInfo { free: 0, total: 0 };
+    let ask = || {
+        info = borrow(allocator)?.allocator.memory_info()?;
+        Ok(info.total)
+    };
+    // SAFETY: as for every function (see the header).
+    let status = unsafe { optional_out(total, 0, ask) };
+    // SAFETY: as above.
+    if let Some(free) = unsafe { free.as_mut() } {
+        *free = info.free;
+    }
+    status
 }
 
 /// How the memory is divided up now, as JSON: what is free for whom, in how many ranges, and how much of it one request

@@ -1,14 +1,20 @@
 //! What is behind a handle: an allocator, the device that it is on, and its recorder.
 
+use crate::log;
 use crate::observers::SharedObservers;
 use crate::status::{Failure, Outcome, Status};
 use parking_lot::Mutex;
 use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::units::format_bytes;
 use seamalloc::{Allocator, Config};
 use seamalloc_trace::Recorder;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many events the recorders of new allocators keep. 0: they have none.
+static RECORDED: AtomicUsize = AtomicUsize::new(0);
 
 /// An allocator and what belongs to it.
 pub(crate) struct Instance {
@@ -26,6 +32,7 @@ pub(crate) struct Instance {
 impl Instance {
     /// An allocator on a device: `sim:h200,capacity=80GiB`, `cuda:0`.
     pub(crate) fn open(device: &str, options: &str) -> Outcome<Box<Self>> {
+        log::start();
         // First, so that a misspelt option opens no device.
         let config = Config::parse(options)?;
         let (driver, ordinal): (Arc<dyn Driver>, u32) = if device.starts_with("sim") {
@@ -41,12 +48,36 @@ impl Instance {
             return Err(Failure::new(Status::Device, text));
         };
         let allocator = Allocator::new(driver, config)?;
-        Ok(Box::new(Self {
-            allocator,
-            ordinal,
-            recorder: Mutex::new(None),
-            observers: Arc::default(),
-            is_permanent: false,
-        }))
+        tracing::info!(device, options = allocator.config().to_string(), "an allocator is open");
+        let observers: Arc<SharedObservers> = Arc::default();
+        let recorder = match RECORDED.load(Ordering::Relaxed) {
+            0 => None,
+            max_entries => {
+                let (reader, observer) = Recorder::new(max_entries);
+                drop(allocator.observe(observers.change(|all| all.recorder = Some(observer))));
+                Some(reader)
+            }
+        };
+        Ok(Box::new(Self { allocator, ordinal, recorder: Mutex::new(recorder), observers, is_permanent: false }))
+    }
+
+    /// Allocators that are opened from now on record from the beginning.
+    pub(crate) fn record_new(max_entries: usize) {
+        RECORDED.store(max_entries, Ordering::Relaxed);
+    }
+
+    /// Logs what it has done so far.
+    pub(crate) fn log_summary(&self) {
+        let stats = self.allocator.stats();
+        tracing::info!(
+            device = %self.allocator.driver().properties().name,
+            ordinal = self.ordinal,
+            peak_in_use = format_bytes(stats.allocated_bytes.all.peak),
+            peak_held = format_bytes(stats.reserved_bytes.all.peak),
+            requests = stats.allocation.all.allocated,
+            failed = stats.num_ooms,
+            driver_ms = stats.stalls.total_ns / 1_000_000,
+            "an allocator in sum"
+        );
     }
 }

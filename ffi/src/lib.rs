@@ -13,6 +13,7 @@
 //! observing.rs       a callback that is called for each event
 //! registry.rs        handles: numbers that are checked, so that a stale one is an error
 //! instance.rs        what is behind a handle
+//! log.rs             what SEAMALLOC_LOG asks for
 //! observers.rs       the observers of an allocator: the recorder, a callback
 //! boundary.rs        what every function does first and last; what C hands over
 //! fork.rs            a child process touches nothing
@@ -34,6 +35,7 @@ mod fork;
 pub mod hooks;
 pub mod ids;
 mod instance;
+mod log;
 pub mod observers;
 pub mod observing;
 pub mod pluggable;

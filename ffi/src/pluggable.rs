@@ -31,9 +31,12 @@ const DEVICE_VARIABLE: &str = "SEAMALLOC_DEVICE";
 /// The allocator of one device.
 type Plugged = (AllocatorId, &'static Instance);
 
-/// A device's allocator once it was asked for, or why there is none.
+/// A device's allocator, once it was asked for.
 struct Device {
-    opened: OnceLock<Result<Plugged, (Status, String)>>,
+    opened: OnceLock<Plugged>,
+    /// Held while it is opened. What is wrong with the options, if they cannot be read: that stays so. Other failures may
+    /// pass, such as that of a device whose memory others use up.
+    refused: Mutex<Option<(Status, String)>>,
     reported: AtomicBool,
 }
 
@@ -41,7 +44,8 @@ struct Device {
 static DEFAULTS: Mutex<String> = Mutex::new(String::new());
 
 static DEVICES: [Device; MAX_DEVICES] =
-    [const { Device { opened: OnceLock::new(), reported: AtomicBool::new(false) } }; MAX_DEVICES];
+    [const { Device { opened: OnceLock::new(), refused: Mutex::new(None), reported: AtomicBool::new(false) } };
+        MAX_DEVICES];
 
 /// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 ///
@@ -99,8 +103,10 @@ pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status
         // SAFETY: as for every function (see the header).
         let options = unsafe { text(options, "options") }?;
         Config::parse(options)?;
+        // Before the defaults, which are locked by who opens a device.
+        let refused = DEVICES.iter().any(|device| device.refused.lock().is_some());
         let mut defaults = DEFAULTS.lock();
-        if DEVICES.iter().any(|device| device.opened.get().is_some()) {
+        if refused || DEVICES.iter().any(|device| device.opened.get().is_some()) {
             return Err(Failure::argument("an allocator was made already, with the defaults of before"));
         }
         options.clone_into(&mut defaults);
@@ -110,15 +116,37 @@ pub unsafe extern "C" fn seam_plugged_defaults(options: *const c_char) -> Status
 
 /// The allocators that were made so far.
 pub(crate) fn opened() -> impl Iterator<Item = &'static Instance> {
-    DEVICES.iter().filter_map(|device| device.opened.get()?.as_ref().ok()).map(|plugged| plugged.1)
+    DEVICES.iter().filter_map(|device| device.opened.get()).map(|plugged| plugged.1)
 }
 
 #[inline]
 pub(crate) fn plugged(device: c_int) -> Outcome<Plugged> {
     let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index)).ok_or_else(|| no_device(device))?;
-    match slot.opened.get_or_init(|| open(device).map_err(|failure| (failure.status, failure.text.clone()))) {
-        Ok(opened) => Ok(*opened),
-        Err((status, text)) => Err(Failure::new(*status, text.as_str())),
+    match slot.opened.get() {
+        Some(opened) => Ok(*opened),
+        None => open_first(slot, device),
+    }
+}
+
+#[cold]
+fn open_first(slot: &Device, device: c_int) -> Outcome<Plugged> {
+    // Before the lock: in a child that is forked while another thread holds it, every call fails without it.
+    fork::notice_forks()?;
+    let mut refused = slot.refused.lock();
+    if let Some(opened) = slot.opened.get() {
+        return Ok(*opened);
+    }
+    if let Some((status, text)) = &*refused {
+        return Err(Failure::new(*status, text.as_str()));
+    }
+    match open(device) {
+        Ok(opened) => Ok(*slot.opened.get_or_init(|| opened)),
+        Err(failure) => {
+            if failure.status == Status::Options {
+                *refused = Some((failure.status, failure.text.clone()));
+            }
+            Err(failure)
+        }
     }
 }
 
@@ -127,13 +155,18 @@ fn no_device(device: c_int) -> Failure {
     Failure::argument(format!("{device} is no device; expected 0 to {}", MAX_DEVICES - 1))
 }
 
-#[cold]
-fn open(device: c_int) -> Outcome<Plugged> {
-    let options = match (DEFAULTS.lock().as_str(), variable(OPTIONS_VARIABLE)?.unwrap_or_default()) {
+/// The options of every device: the environment's behind the program's.
+fn options() -> Outcome<String> {
+    Ok(match (DEFAULTS.lock().as_str(), variable(OPTIONS_VARIABLE)?.unwrap_or_default()) {
         ("", given) => given,
         (defaults, given) if given.is_empty() => defaults.to_owned(),
         (defaults, given) => format!("{defaults},{given}"),
-    };
+    })
+}
+
+#[cold]
+fn open(device: c_int) -> Outcome<Plugged> {
+    let options = options()?;
     let name = match variable(DEVICE_VARIABLE)? {
         None => format!("cuda:{device}"),
         Some(name) if name.starts_with("sim") => name,
@@ -161,6 +194,26 @@ fn variable(name: &str) -> Outcome<Option<String>> {
     let text = env::var_os(name).map(OsString::into_string).transpose();
     let text = text.map_err(|_| Failure::new(Status::Options, format!("{name} is not UTF-8")))?;
     Ok(text.filter(|text| !text.is_empty()))
+}
+
+/// The device whose allocator has the live allocation that starts at `address`, among those of `seamalloc_malloc`; -1 if none
+/// has. Opens no device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_plugged_owner(address: *const c_void, device: *mut c_int) -> Status {
+    let address = address.addr() as u64;
+    let owns = |slot: &Device| slot.opened.get().is_some_and(|plugged| plugged.1.allocator.owns(address));
+    let find = || Ok(DEVICES.iter().position(owns).and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1));
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(device, -1, "device", find) }
+}
+
+/// The part of a device's memory that an allocator of `seamalloc_malloc` may hold once it is made, by the options; 1 is no
+/// limit. Opens no device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_plugged_memory_fraction(fraction: *mut f64) -> Status {
+    let read = || Ok(Config::parse(&options()?)?.memory_fraction.unwrap_or(1.0));
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(fraction, 0.0, "fraction", read) }
 }
 
 /// Is told what `seamalloc_malloc` and `seamalloc_free` could not do. The text is valid during the call only. Called by the
@@ -191,7 +244,7 @@ pub(crate) fn report(status: Status, device: c_int) {
     }
     let slot = usize::try_from(device).ok().and_then(|index| DEVICES.get(index));
     if let Some(slot) = slot
-        && slot.opened.get().is_some_and(Result::is_err)
+        && slot.opened.get().is_none()
         && slot.reported.swap(true, Ordering::Relaxed)
     {
         return;

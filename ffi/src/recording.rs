@@ -1,15 +1,18 @@
-//! Snapshots and traces, to files, and what could have been made of those that are there.
+//! Snapshots and traces, to files, and what could have been made of those that are there; and which allocators a program
+//! has at its end, to be written down.
 
-use crate::boundary::{call, text, write_text};
+use crate::boundary::{call, out_param, text, write_text};
 use crate::ids::AllocatorId;
+use crate::instance::Instance;
 use crate::observing::update_observers;
+use crate::pluggable;
 use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
-use seamalloc::Config;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::snapshot::Snapshot;
+use seamalloc::{Config, StrategyKind};
 use seamalloc_trace::replay::ReplayOptions;
-use seamalloc_trace::whatif::{WhatIf, whatif};
+use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, whatif};
 use seamalloc_trace::{Recorder, read_path, write_path, write_snapshot_path};
 use serde_json::Value;
 use std::ffi::c_char;
@@ -45,6 +48,34 @@ pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) 
     })
 }
 
+/// Allocators that are made from now on record from their beginning, each as by `seam_record_start`; with 0 they do not. For
+/// a program that does not know yet which devices it will use, and must not use one before it does.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_record_new(max_entries: usize) -> Status {
+    call(|| {
+        Instance::record_new(max_entries);
+        Ok(())
+    })
+}
+
+/// Which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Makes none, as `seam_plugged` would.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_plugged_devices(devices: *mut u64) -> Status {
+    let found = || Ok(pluggable::opened().fold(0, |bits, instance| bits | 1 << (instance.ordinal & 63)));
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(devices, 0, "devices", found) }
+}
+
+/// Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
+/// SEAMALLOC_LOG asks for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_log_summary(allocator: AllocatorId) -> Status {
+    call(|| {
+        borrow(allocator)?.log_summary();
+        Ok(())
+    })
+}
+
 /// Stops recording, and forgets what was recorded.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_record_stop(allocator: AllocatorId) -> Status {
@@ -75,12 +106,17 @@ pub unsafe extern "C" fn seam_record_write(allocator: AllocatorId, path: *const 
     })
 }
 
-/// What a strategy would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
-/// list, of each job what the strategy would have held (`peak_reserved`, null where the device is too small), what PyTorch
-/// held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording), and how many
-/// times as large all that the job frees again could be (`largest_step`). The device is a simulated one,
-/// `sim:h200,capacity=80GiB`; the strategy is that of `options`. Replays the job several times: seconds for each million of
-/// operations. The buffer is as in `seam_stats_json`.
+/// What strategies would have made of the jobs that a file holds, a PyTorch snapshot with its history or a trace: a JSON
+/// list, of each job and strategy what the strategy would have held (`peak_reserved`, null where the device is too small),
+/// what PyTorch held (`recorded_reserved`, null where that is not known; `reserved_before` of it from before the recording),
+/// and how many times as large all that the job frees again could be (`largest_step`, null where not even a hundredth of it
+/// fits, or where it frees nothing: `grows`). Beside each stands what PyTorch's own allocators make of the job on the same
+/// device: `native_reserved`, `native_step`, `expandable_reserved`, `expandable_step`.
+///
+/// The device is a simulated one, `sim:h200,capacity=80GiB`. "" is an H200 with the memory of the device that the job was
+/// recorded on; `device_from` says how that is known ("noted", "refusal": what was held and free when memory ran
+/// out) or that it is not ("unknown"). The strategy is that of `options`; where they name none, there is an entry for each.
+/// Replays the job several times: seconds for each million of operations. The buffer is as in `seam_stats_json`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_whatif_json(
     path: *const c_char,
@@ -93,13 +129,25 @@ pub unsafe extern "C" fn seam_whatif_json(
     let look = || {
         // SAFETY: as for every function (see the header).
         let (path, device, options) = unsafe { (file(path)?, text(device, "device")?, text(options, "options")?) };
-        let options = ReplayOptions::new(Config::parse(options)?, SimConfig::parse(device)?);
-        let found =
-            read_path(path)?.iter().map(|job| whatif(job, &options, &mut |_, _| {})).collect::<Result<Vec<_>, _>>()?;
+        let (config, kinds) = (Config::parse(options)?, strategies(options)?);
+        let asked = (!device.is_empty()).then(|| SimConfig::parse(device)).transpose()?;
+        let mut found = Vec::new();
+        for job in read_path(path)? {
+            let (device, from) = asked.clone().map_or_else(|| device_of(&job), |device| (device, DeviceFrom::Asked));
+            let options = ReplayOptions::new(config.clone(), device);
+            found.extend(whatif(&job, &kinds, &options, from, &mut |_, _, _| {})?);
+        }
         Ok(Value::Array(found.iter().map(WhatIf::to_json).collect()).to_string())
     };
     // SAFETY: as for every function (see the header).
     unsafe { write_text(buffer, capacity, length, look) }
+}
+
+/// The strategy that options name, or all of them: one is named where it is the same over any other.
+fn strategies(options: &str) -> Outcome<Vec<StrategyKind>> {
+    let over = |kind| Ok::<_, Failure>(Config::with_strategy(kind).overlaid(options)?.strategy);
+    let named = over(StrategyKind::Caching)?;
+    Ok(if named == over(StrategyKind::Stitch)? { vec![named] } else { StrategyKind::ALL.to_vec() })
 }
 
 /// A file's name, which need not be UTF-8.

@@ -7,7 +7,7 @@ use seamalloc::driver::sim::SimConfigError;
 use seamalloc::{ConfigError, Error};
 use seamalloc_trace::TraceError;
 use seamalloc_trace::replay::ReplayError;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::ops::{Deref, DerefMut};
 
@@ -175,64 +175,56 @@ impl From<ReplayError> for Failure {
     }
 }
 
-struct LastError {
-    status: Status,
-    driver_status: u32,
-    text: CString,
-}
-
 thread_local! {
-    static LAST: RefCell<LastError> =
-        RefCell::new(LastError { status: Status::Ok, driver_status: 0, text: CString::default() });
+    /// The last error, and its driver status. Without a destructor, so that they are there to the end of the thread.
+    static LAST: Cell<(Status, u32)> = const { Cell::new((Status::Ok, 0)) };
+    static LAST_TEXT: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Keeps the failure as the thread's last one, and answers its status. On a thread that is ending it is not kept.
+/// Keeps the failure as the thread's last one, and answers its status. On a thread that is ending its text is not kept.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> Status {
     let Reason { status, text, driver_status } = *failure.0;
     // A NUL would end the text for C.
     let bytes: Vec<u8> = text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
-    let text = CString::new(bytes).unwrap_or_default();
-    let _ = LAST.try_with(|last| {
-        if let Ok(mut last) = last.try_borrow_mut() {
-            *last = LastError { status, driver_status, text };
-        }
-    });
+    keep(status, driver_status, CString::new(bytes).unwrap_or_default());
     status
 }
 
-fn last<T>(read: impl FnOnce(&LastError) -> T) -> Option<T> {
-    LAST.try_with(|last| last.try_borrow().ok().map(|last| read(&last))).ok().flatten()
+fn keep(status: Status, driver_status: u32, text: CString) {
+    LAST.set((status, driver_status));
+    let _ = LAST_TEXT.try_with(|last| {
+        if let Ok(mut last) = last.try_borrow_mut() {
+            *last = text;
+        }
+    });
 }
 
 /// The status of the last call of this thread that failed, `SEAM_STATUS_OK` if none did since `seam_clear_last_error`. A call that
 /// succeeds leaves it as it is.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_error() -> Status {
-    last(|last| last.status).unwrap_or(Status::Ok)
+    LAST.get().0
 }
 
 /// What the last call of this thread that failed has to say, in words; empty if none did. Never NULL. The text is the
 /// library's, and valid until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_error_text() -> *const c_char {
-    last(|last| last.text.as_ptr()).unwrap_or(c"".as_ptr())
+    let text = LAST_TEXT.try_with(|last| last.try_borrow().ok().map(|last| last.as_ptr())).ok().flatten();
+    text.unwrap_or(c"".as_ptr())
 }
 
 /// The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_driver_status() -> u32 {
-    last(|last| last.driver_status).unwrap_or(0)
+    LAST.get().1
 }
 
 /// Forgets the last error of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_clear_last_error() {
-    let _ = LAST.try_with(|last| {
-        if let Ok(mut last) = last.try_borrow_mut() {
-            *last = LastError { status: Status::Ok, driver_status: 0, text: CString::default() };
-        }
-    });
+    keep(Status::Ok, 0, CString::default());
 }
 
 /// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.

@@ -205,6 +205,33 @@ static void files_are_written(const char *folder) {
     OK(seam_destroy(a));
 }
 
+static int count_of(const char *text, const char *part) {
+    int count = 0;
+    while ((text = strstr(text, part)) != NULL) {
+        count++;
+        text += strlen(part);
+    }
+    return count;
+}
+
+// Each strategy beside PyTorch's two, on the device that is asked for or an H200's.
+static void what_a_file_holds_is_replayed(const char *folder) {
+    char path[4096], text[16384];
+    snprintf(path, sizeof path, "%s/job.csv", folder);
+    FILE *job = fopen(path, "w");
+    fprintf(job, "a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\n");
+    fclose(job);
+    OK(seam_whatif_json(path, "sim:h200,capacity=200MiB", "", text, sizeof text, NULL));
+    CHECK(count_of(text, "\"strategy\":") == 4 && count_of(text, "\"device_from\":\"asked\"") == 4);
+    CHECK(count_of(text, "\"native_step\":2.0") == 4 && count_of(text, "\"native_reserved\":157286400") == 4);
+    OK(seam_whatif_json(path, "", "strategy:stitch,max_views:7", text, sizeof text, NULL));
+    CHECK(count_of(text, "\"strategy\":\"stitch\"") == 1 && count_of(text, "\"strategy\":") == 1);
+    CHECK(strstr(text, "\"device\":\"sim:h200\"") != NULL && strstr(text, "\"device_from\":\"unknown\"") != NULL);
+    OK(seam_whatif_json(path, "", "expandable_segments:True", text, sizeof text, NULL));
+    CHECK(count_of(text, "\"strategy\":\"expandable\"") == 1 && count_of(text, "\"strategy\":") == 1);
+    remove(path);
+}
+
 int main(int count, char **arguments) {
     CHECK(seam_abi_version() == SEAM_ABI_VERSION);
     CHECK(strlen(seam_version()) >= 5);
@@ -217,6 +244,7 @@ int main(int count, char **arguments) {
     figures_are_json_too();
     if (count > 1) {
         files_are_written(arguments[1]);
+        what_a_file_holds_is_replayed(arguments[1]);
     }
     return 0;
 }

@@ -117,6 +117,7 @@ static void handles_are_checked(void) {
     FAILS(seam_free_on(a, &stats, NULL), SEAM_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(seam_record_stream(a, &stats, NULL), SEAM_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(seam_forget_stream(a, NULL), SEAM_STATUS_INVALID_HANDLE, "destroyed");
+    FAILS(seam_set_borrowed(a, NULL), SEAM_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(seam_enable_peer_access(a, 1), SEAM_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(seam_size_of(a, &stats, &size), SEAM_STATUS_INVALID_HANDLE, "destroyed");
     FAILS(seam_empty_cache(a, &bytes), SEAM_STATUS_INVALID_HANDLE, "destroyed");

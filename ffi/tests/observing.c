@@ -93,6 +93,15 @@ static void segments_are_shown(seam_allocator a) {
     uint64_t largest;
     OK(seam_largest_free(a, &largest));
     CHECK(largest >= 5 * MIB && largest <= stats.reserved_bytes.all.current);
+    // What the device has left is part of the same request.
+    uint64_t request, free, total;
+    OK(seam_largest_request(a, &request));
+    OK(seam_memory_info(a, &free, &total));
+    OK(seam_memory_info(a, NULL, NULL));
+    CHECK(free < total && request > free && request <= largest + free);
+    OK(seam_free(a, get(a, request, NULL)));
+    FAILS(seam_memory_info(0, &free, &total), SEAM_STATUS_INVALID_HANDLE, "0 is no allocator");
+    CHECK(free == 0 && total == 0);
     FAILS(seam_visit_segments(a, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "visitor is NULL");
 }
 

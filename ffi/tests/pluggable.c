@@ -24,12 +24,41 @@ static void it_allocates(void) {
     seam_stream mine = stream_of(0x100), other = stream_of(0x200);
     FAILS(seam_plugged_defaults("max_view:9"), SEAM_STATUS_OPTIONS, "did you mean");
     FAILS(seam_plugged_defaults(NULL), SEAM_STATUS_INVALID_ARGUMENT, "options is NULL");
+    OK(seam_plugged_defaults("max_views:9,sharing:never,per_process_memory_fraction:0.5"));
+    // Questions make no allocator, so that the defaults can still be changed.
+    int owner = 7;
+    OK(seam_plugged_owner(stream_of(0x1000), &owner));
+    double fraction = 0;
+    OK(seam_plugged_memory_fraction(&fraction));
+    CHECK(owner == -1 && fraction == 0.5);
     OK(seam_plugged_defaults("max_views:9,sharing:never"));
+    OK(seam_plugged_memory_fraction(&fraction));
+    CHECK(fraction == 1);
+    FAILS(seam_plugged_owner(NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "device is NULL");
+    FAILS(seam_plugged_memory_fraction(NULL), SEAM_STATUS_INVALID_ARGUMENT, "fraction is NULL");
+    // Recorded from the beginning, and no device is opened for it.
+    uint64_t devices = 7;
+    OK(seam_record_new(100));
+    OK(seam_plugged_devices(&devices));
+    CHECK(devices == 0);
     void *address = seamalloc_malloc(10 * MIB, 0, mine);
     CHECK(address != NULL);
+    OK(seam_record_new(0));
+    OK(seam_plugged_owner(address, &owner));
+    CHECK(owner == 0);
+    OK(seam_plugged_owner((char *)address + 512, &owner));
+    CHECK(owner == -1);
     seam_allocator zero, one, again;
     OK(seam_plugged(0, &zero));
     OK(seam_plugged(1, &one));
+    OK(seam_plugged_devices(&devices));
+    CHECK(devices == 3);
+    FAILS(seam_plugged_devices(NULL), SEAM_STATUS_INVALID_ARGUMENT, "devices is NULL");
+    FAILS(seam_record_write(zero, "/nowhere/trace.csv"), SEAM_STATUS_FILE, "/nowhere");
+    FAILS(seam_record_write(one, "/nowhere/trace.csv"), SEAM_STATUS_INVALID_ARGUMENT, "nothing is recorded");
+    OK(seam_record_stop(zero));
+    OK(seam_log_summary(zero));
+    FAILS(seam_log_summary(0), SEAM_STATUS_INVALID_HANDLE, "no allocator");
     OK(seam_plugged(0, &again));
     CHECK(zero == again && zero != one);
     CHECK(stats_of(zero).allocated_bytes.all.current == 10 * MIB);
@@ -93,6 +122,15 @@ static void it_has_no_allocator(seam_status status, const char *part) {
     CHECK(none == 0);
 }
 
+// What was wrong with the device may pass; it is tried again.
+static void it_is_opened_later(void) {
+    FAILS(seam_plugged(0, &(seam_allocator){0}), SEAM_STATUS_DEVICE, "SEAMALLOC_DEVICE is `cuda:1`");
+    setenv("SEAMALLOC_DEVICE", "sim:h200,capacity=1GiB", 1);
+    seam_allocator allocator;
+    OK(seam_plugged(0, &allocator));
+    CHECK(seamalloc_malloc(512, 0, NULL) != NULL);
+}
+
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
     if (strcmp(what, "good") == 0) {
@@ -101,6 +139,8 @@ int main(int count, char **arguments) {
         it_has_no_allocator(SEAM_STATUS_OPTIONS, "SEAMALLOC_CONF: unknown option `strateg`");
     } else if (strcmp(what, "device") == 0) {
         it_has_no_allocator(SEAM_STATUS_DEVICE, "SEAMALLOC_DEVICE is `cuda:1`");
+    } else if (strcmp(what, "later") == 0) {
+        it_is_opened_later();
     } else {
         return 2;
     }

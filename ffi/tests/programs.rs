@@ -114,12 +114,18 @@ fn the_pluggable_pair() {
     };
     let good = said("good", "sim:h200,capacity=1GiB", "strategy:stitch,max_views:7");
     assert!(good.starts_with("seamalloc, device 1: ") && good.contains("3.00 GiB"), "{good}");
+    let mut command = program.command();
+    command.arg("good").env("SEAMALLOC_DEVICE", "sim:h200,capacity=1GiB").env("SEAMALLOC_CONF", "max_views:7");
+    let logged = String::from_utf8(run(command.env("SEAMALLOC_LOG", "info")).stderr).unwrap();
+    assert_eq!(logged.matches("INFO seamalloc::instance: an allocator is open").count(), 2, "{logged}");
+    assert!(logged.contains("an allocator in sum") && logged.contains("peak_in_use=\"10.00 MiB\""), "{logged}");
     // Once for each of two devices.
     let options = said("options", "sim:h200", "strateg:stitch");
     assert_eq!(options.matches("unknown option `strateg`; did you mean `strategy`?").count(), 2, "{options}");
     let device = said("device", "cuda:1", "");
     assert_eq!(device.matches("expected a simulated device").count(), 2, "{device}");
     assert_eq!((options.lines().count(), device.lines().count()), (2, 2));
+    assert_eq!(said("later", "cuda:1", ""), "");
 }
 
 #[test]

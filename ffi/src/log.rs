@@ -1,0 +1,33 @@
+//! What the environment variable SEAMALLOC_LOG asks for, as lines on standard error.
+//!
+//! Owns: the subscriber, which is there from the first allocator on. Without the variable nothing is logged, so that a
+//! library in someone's process is quiet.
+
+use std::env;
+use std::io;
+use std::sync::Once;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Directives as the command `seamalloc` reads them: `info`, or `seamalloc::config=warn,error`.
+const VARIABLE: &str = "SEAMALLOC_LOG";
+
+/// Logs what is asked for from now on.
+pub(crate) fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let Some(wanted) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return };
+        let wanted = wanted.to_string_lossy();
+        // An empty part would be read as `error`.
+        let parts: Vec<_> = wanted.split(',').filter(|part| !part.trim().is_empty()).collect();
+        let found = parts.join(",").parse::<Targets>();
+        let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).without_time();
+        let filter = found.as_ref().cloned().unwrap_or_else(|_| Targets::new().with_default(tracing::Level::WARN));
+        // Elsewhere than in this library's own copy of `tracing` there may be one already, which is as good.
+        let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
+        if let Err(error) = found {
+            tracing::warn!(%error, "{VARIABLE} is `{wanted}`, which cannot be read; expected a level such as info");
+        }
+    });
+}
