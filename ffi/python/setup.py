@@ -1,9 +1,11 @@
-"""Builds the wheel: the C library by cargo, beside Python files that load it with ctypes.
+"""Builds the package: the C library and the command by cargo, beside Python files that load and start them.
 
 No extension module is built, so the wheel is for every Python 3 of a platform. maturin and setuptools-rust make
 extension modules, named and tagged for one Python; this is one command line instead.
 
-SEAMALLOC_CARGO_PROFILE names a profile of cargo other than `dist`.
+SEAMALLOC_CARGO_PROFILE names a profile of cargo other than `dist`. The command that builds the wheel for others
+(build_tools) sets SEAMALLOC_BINARIES, a folder that has libseamalloc.so and seamalloc already, and SEAMALLOC_PREBUILT,
+a folder of compiled shims with their manifest; without it the package has none, and compiles its shim on first use.
 """
 
 import json
@@ -21,6 +23,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).resolve().parent
 WORKSPACE = HERE.parent.parent
 PACKAGE = HERE / "seamalloc"
+LIBRARY, COMMAND = "libseamalloc.so", "seamalloc"
 
 
 def version():
@@ -29,10 +32,10 @@ def version():
     return re.search(r'^version = "(.+)"', text, re.MULTILINE).group(1)
 
 
-def build_library():
-    """Builds libseamalloc and says where it is."""
+def build_binaries():
+    """Builds the C library and the command by cargo, and says where each is, by its name."""
     profile = os.environ.get("SEAMALLOC_CARGO_PROFILE", "dist")
-    command = ["cargo", "build", "--locked", "-p", "seamalloc-ffi", "--profile", profile]
+    command = ["cargo", "build", "--locked", "-p", "seamalloc-ffi", "-p", "seamalloc-cli", "--profile", profile]
     try:
         built = subprocess.run(
             [*command, "--message-format=json-render-diagnostics"],
@@ -42,24 +45,43 @@ def build_library():
         )
     except FileNotFoundError:
         sys.exit("seamalloc is built with cargo, which is missing: install Rust from https://rustup.rs")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"cargo could not build seamalloc (status {error.returncode}); what it says is above")
+    found = {}
     for line in built.stdout.splitlines():
         message = json.loads(line)
-        if message.get("reason") == "compiler-artifact" and "cdylib" in message["target"]["kind"]:
-            return next(Path(name) for name in message["filenames"] if name.endswith(".so"))
-    sys.exit("cargo built no libseamalloc.so; Linux is needed")
+        for path in map(Path, message.get("filenames", ())):
+            if path.name in (LIBRARY, COMMAND):
+                found[path.name] = path
+    return found
 
 
-class BuildWithLibrary(build_py):
-    """Puts the library and its header beside the Python files."""
+class BuildWithBinaries(build_py):
+    """Puts the library, its header and the command beside the Python files, and compiled shims where there are any."""
 
     def run(self):
-        if not (WORKSPACE / "ffi" / "seamalloc.h").is_file():
+        header = WORKSPACE / "ffi" / "seamalloc.h"
+        if not header.is_file():
             sys.exit("seamalloc is built inside of its repository: pip install ./ffi/python")
-        shutil.copy2(build_library(), PACKAGE / "libseamalloc.so")
-        shutil.copy2(WORKSPACE / "ffi" / "seamalloc.h", PACKAGE / "seamalloc.h")
-        # A library of another profile that is left from before may be the newer file.
-        self.force = True
+        given = os.environ.get("SEAMALLOC_BINARIES")
+        binaries = {name: Path(given) / name for name in (LIBRARY, COMMAND)} if given else build_binaries()
+        for name in (LIBRARY, COMMAND):
+            if name not in binaries or not binaries[name].is_file():
+                sys.exit(f"there is no {name} in {given or 'what cargo built'}; Linux is needed")
+        if self.editable_mode:
+            package = PACKAGE
+        else:
+            # setuptools adds to the folder of an earlier build, and files that are gone since would be in the wheel.
+            shutil.rmtree(self.build_lib, ignore_errors=True)
+            package = Path(self.build_lib) / "seamalloc"
         super().run()
+        (package / "bin").mkdir(parents=True, exist_ok=True)
+        shutil.copy2(header, package / "seamalloc.h")
+        shutil.copy2(binaries[LIBRARY], package / LIBRARY)
+        shutil.copy2(binaries[COMMAND], package / "bin" / COMMAND)
+        prebuilt = os.environ.get("SEAMALLOC_PREBUILT")
+        if prebuilt:
+            shutil.copytree(prebuilt, package / "prebuilt", dirs_exist_ok=True)
 
 
 class WheelOfPlatform(bdist_wheel):
@@ -69,8 +91,8 @@ class WheelOfPlatform(bdist_wheel):
         return ("py3", "none", super().get_tag()[2])
 
 
-class WithLibrary(Distribution):
-    """Not pure: it carries a library."""
+class WithBinaries(Distribution):
+    """Not pure: it carries a library and a program."""
 
     def has_ext_modules(self):
         return True
@@ -78,6 +100,6 @@ class WithLibrary(Distribution):
 
 setup(
     version=version(),
-    distclass=WithLibrary,
-    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfPlatform},
+    distclass=WithBinaries,
+    cmdclass={"build_py": BuildWithBinaries, "bdist_wheel": WheelOfPlatform},
 )

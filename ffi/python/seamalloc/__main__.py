@@ -1,87 +1,49 @@
-"""python -m seamalloc run script.py ...: runs a program with seamalloc as PyTorch's allocator."""
+"""The command `seamalloc`, and `python -m seamalloc`: `run` is Python's, all else is done by the program that the package
+carries."""
 
-import runpy
+from __future__ import annotations
+
+import os
 import sys
 from pathlib import Path
 
-from . import OptionError, __version__, enable, record
+from . import __version__
+from ._run import USAGE, fail, run
 
-USAGE = """\
-usage: python -m seamalloc run [--record TRACE] script.py [arguments]
-       python -m seamalloc run [--record TRACE] -m module [arguments]
-       python -m seamalloc --version
-
-Runs a Python program with seamalloc as PyTorch's CUDA allocator. Options are in the environment variable SEAMALLOC_CONF,
-"strategy:stitch,memory_limit:80GiB". With torchrun: torchrun [its options] -m seamalloc run script.py ...
-
-  --record TRACE   record what device 0 is asked for, to a file .seam, .csv or .csv.gz; {rank} is the process's RANK"""
+PROGRAM = Path(__file__).resolve().parent / "bin" / "seamalloc"
 
 
-def fail(text):
-    """Ends the program with what is wrong."""
-    sys.exit(f"seamalloc: {text}")
-
-
-def trace_name(arguments):
-    """Takes `--record NAME` off the arguments."""
-    if arguments[:1] != ["--record"]:
-        return None
-    if len(arguments) < 2:
-        fail("--record needs a file's name")
-    import os
-
-    name = arguments[1].replace("{rank}", os.environ.get("RANK", "0"))
-    del arguments[:2]
-    return name
-
-
-def run(arguments):
-    """`run`, with what follows it."""
-    trace = trace_name(arguments)
-    as_module = arguments[:1] == ["-m"]
-    if as_module:
-        del arguments[:1]
-    if not arguments or arguments[0].startswith("-"):
-        fail(f"which program?\n{USAGE}")
-    if not as_module and not Path(arguments[0]).is_file():
-        fail(f"{arguments[0]} is no file")
+def execute(arguments: list[str]) -> None:
+    """Becomes the program, whose exit code is this command's."""
+    sys.stdout.flush()
     try:
-        enable()
-    except OptionError as error:
-        fail(f"SEAMALLOC_CONF: {error}")
-    except RuntimeError as error:
-        fail(error)
-    recording = None
-    if trace is not None:
-        try:
-            recording = record(trace, device=0)
-        except (ValueError, RuntimeError) as error:
-            fail(error)
-    sys.argv = arguments
-    try:
-        if as_module:
-            # As `python -m` does: the folder of the caller comes first.
-            sys.path[0] = ""
-            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(arguments[0]).resolve().parent)
-            runpy.run_path(arguments[0], run_name="__main__")
-    finally:
-        if recording is not None:
-            recording.stop()
+        os.execv(PROGRAM, ["seamalloc", *arguments])
+    except FileNotFoundError:
+        fail(
+            f"{' '.join(arguments[:1])}: this package was built without the program for all but `run` ({PROGRAM}). Install "
+            "a released wheel, or in the repository: cargo install --path cli"
+        )
+    except OSError as error:
+        fail(f"{PROGRAM} cannot be run: {error}")
 
 
-def main():
+def main() -> None:
     """The command."""
     arguments = sys.argv[1:]
-    if arguments[:1] == ["run"] and arguments[1:2] not in (["--help"], ["-h"]):
+    wants_help = arguments[1:2] in (["--help"], ["-h"])
+    if arguments[:1] == ["run"] and not wants_help:
         run(arguments[1:])
+    elif arguments[:2] in (["run", "--help"], ["run", "-h"], ["help", "run"]):
+        print(USAGE)
     elif arguments == ["--version"]:
         print(__version__)
-    elif arguments[-1:] in (["--help"], ["-h"]):
-        print(USAGE)
+    elif not arguments:
+        fail(f"expected a command\n{USAGE}\n\nseamalloc --help has the other commands", 2)
+    elif arguments in (["--help"], ["-h"], ["help"]):
+        print(f"{USAGE}\n\nAll other commands:\n")
+        execute(["--help"])
     else:
-        fail(f"expected `run`\n{USAGE}")
+        execute(arguments)
 
 
 if __name__ == "__main__":

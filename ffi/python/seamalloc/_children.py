@@ -6,8 +6,14 @@ use in itself, runs a few lines when it is unpickled. Those call `_switch.inheri
 same way.
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Sequence
 from functools import wraps
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable, NamedTuple
 
 KEY = "seamalloc"
 
@@ -26,27 +32,39 @@ except Exception as error:
 finally:
     sys.path = before
 if inherit is not None:
-    inherit(conf, shim)
+    inherit(*parent)
 """
-_handed_down = None
 
 
-def hand_down(conf, shim):
-    """Every process that this one starts from now on gets seamalloc with these options, by the shim or without."""
+class Parent(NamedTuple):
+    """What a process hands down: its options; "full", "pluggable", or "pytorch" where it went on without seamalloc; and
+    what it had asked for where the full allocator cannot be had."""
+
+    conf: str
+    kind: str
+    fallback: str | None
+
+
+_handed_down: Parent | None = None
+
+
+def hand_down(parent: Parent) -> None:
+    """Every process that this one starts from now on gets seamalloc in the same way."""
     global _handed_down
     # Not above: PyTorch has it already, and what needs no PyTorch does without.
     from multiprocessing import spawn
 
     if _handed_down is None:
         spawn.get_preparation_data = _with_inheritance(spawn.get_preparation_data)
-    _handed_down = conf, shim
+    _handed_down = parent
 
 
-def _with_inheritance(get_preparation_data):
+def _with_inheritance(get_preparation_data: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     @wraps(get_preparation_data)
-    def with_inheritance(*arguments, **keywords):
+    def with_inheritance(*arguments: Any, **keywords: Any) -> dict[str, Any]:
         data = get_preparation_data(*arguments, **keywords)
-        data[KEY] = _Inheritance(data.get("sys_path", sys.path), *_handed_down)
+        if _handed_down is not None:
+            data[KEY] = _Inheritance(data.get("sys_path", sys.path), _handed_down)
         return data
 
     return with_inheritance
@@ -55,10 +73,10 @@ def _with_inheritance(get_preparation_data):
 class _Inheritance:
     """Pickled, it is a call of `exec`, which needs nothing of seamalloc where it is unpickled."""
 
-    def __init__(self, path, conf, shim):
-        self._names = {"path": path, "conf": conf, "shim": shim}
+    def __init__(self, path: list[str], parent: Parent) -> None:
+        self._names = {"path": path, "parent": tuple(parent)}
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str, dict[str, Any]]]:
         return exec, (_INHERIT, self._names)
 
 
@@ -69,7 +87,7 @@ class AfterImport:
     program may ask for a module's spec, to know whether it is installed, and an import may fail and be tried again.
     """
 
-    def __init__(self, name, function):
+    def __init__(self, name: str, function: Callable[[], None]) -> None:
         self._name = name
         self._function = function
         if sys.modules.get(name) is not None:
@@ -77,7 +95,7 @@ class AfterImport:
         else:
             sys.meta_path.insert(0, self)
 
-    def cancel(self):
+    def cancel(self) -> bool:
         """Leaves. Whether it was still waiting."""
         try:
             sys.meta_path.remove(self)
@@ -85,21 +103,24 @@ class AfterImport:
             return False
         return True
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """For the one module, the spec that the other finders have, with a loader that says when it is imported."""
         if name != self._name:
             return None
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = None if find is None else find(name, path, target)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 # A folder without __init__.py has a spec too, and nothing to execute.
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self)
+                    loader: Any = _Loader(spec.loader, self)
+                    spec.loader = loader
                 return spec
         return None
 
-    def imported(self):
+    def imported(self) -> None:
         """Called by the loader, with the module's import lock held."""
         if self.cancel():
             self._function()
@@ -108,14 +129,14 @@ class AfterImport:
 class _Loader:
     """A module's own loader, and a call after it. The module never sees it."""
 
-    def __init__(self, loader, waiting):
+    def __init__(self, loader: Any, waiting: AfterImport) -> None:
         self._loader = loader
         self._waiting = waiting
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def exec_module(self, module):
+    def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         self._waiting.imported()

@@ -3,11 +3,15 @@
 docs/c-api.md and seamalloc.h say what the functions do.
 """
 
+from __future__ import annotations
+
 import ctypes
+import errno
 import json
 import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any, Union
 
 PATH = Path(__file__).resolve().parent / "libseamalloc.so"
 
@@ -17,16 +21,27 @@ ABI_VERSION = 1
 # Of `seam_status`.
 OUT_OF_MEMORY = 3
 OPTIONS = 10
+FILE = 14
 BUFFER_TOO_SMALL = 15
+
+# A file's name.
+FileName = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
 class Error(RuntimeError):
     """What the library refused or could not do. `status` is its number in `seam_status`, `name` its name there."""
 
-    def __init__(self, status, name, text):
+    def __init__(self, status: int, name: str, text: str) -> None:
         super().__init__(text)
         self.status = status
         self.name = name
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __reduce__(self) -> tuple[type[Error], tuple[int, str, str]]:
+        return type(self), (self.status, self.name, self._text)
 
 
 class OutOfMemory(Error):
@@ -37,7 +52,15 @@ class OptionError(Error, ValueError):
     """An option is unknown, or has a value that it cannot take."""
 
 
-def _load():
+class MissingFileError(Error, FileNotFoundError):
+    """A file, or the folder that one was to be written to, is not there."""
+
+    def __init__(self, status: int, name: str, text: str) -> None:
+        super().__init__(status, name, text)
+        self.errno = errno.ENOENT
+
+
+def _load() -> ctypes.CDLL:
     if not PATH.is_file():
         raise ImportError(f"{PATH} is missing: seamalloc was not installed by pip (pip install ./ffi/python)")
     library = ctypes.CDLL(str(PATH))
@@ -46,19 +69,23 @@ def _load():
     if found != ABI_VERSION:
         raise ImportError(f"{PATH} has binary interface {found}; expected {ABI_VERSION}")
     text = (c_char_p, c_size_t, POINTER(c_size_t))
-    signatures = {
+    signatures: dict[str, tuple[Any, ...]] = {
         "seam_malloc": (c_uint64, c_size_t, c_void_p, POINTER(c_void_p)),
         "seam_free": (c_uint64, c_void_p),
+        "seam_forget_stream": (c_uint64, c_void_p),
         "seam_read_options": (c_char_p, *text),
         "seam_plugged": (c_int, POINTER(c_uint64)),
         "seam_plugged_defaults": (c_char_p,),
+        "seam_plugged_devices": (POINTER(c_uint64),),
         "seam_stats_json": (c_uint64, *text),
         "seam_fragmentation_json": (c_uint64, *text),
         "seam_whatif_json": (c_char_p, c_char_p, c_char_p, *text),
         "seam_snapshot": (c_uint64, c_char_p),
         "seam_record_start": (c_uint64, c_size_t),
+        "seam_record_new": (c_size_t,),
         "seam_record_stop": (c_uint64,),
         "seam_record_write": (c_uint64, c_char_p),
+        "seam_log_summary": (c_uint64,),
         "seam_trim": (c_uint64, c_uint64, POINTER(c_uint64)),
         "seam_empty_cache": (c_uint64, POINTER(c_uint64)),
     }
@@ -75,29 +102,39 @@ def _load():
 library = _load()
 
 
-def version():
+def version() -> str:
     """The library's version."""
-    return library.seam_version().decode()
+    return str(library.seam_version().decode())
 
 
-def check(status):
-    """Raises what a function failed with."""
+def check(status: int, needs: FileName | None = None) -> None:
+    """Raises what a function failed with. `needs` is the file or folder without which it had to."""
     if status == 0:
         return
     text = library.seam_last_error_text().decode(errors="replace")
     name = library.seam_status_name(status).decode()
-    kind = {OUT_OF_MEMORY: OutOfMemory, OPTIONS: OptionError}.get(status, Error)
+    kinds: dict[int, type[Error]] = {OUT_OF_MEMORY: OutOfMemory, OPTIONS: OptionError}
+    kind = kinds.get(status, Error)
+    if status == FILE and needs is not None and not os.path.exists(needs):
+        kind = MissingFileError
     raise kind(status, name, text)
 
 
-def plugged(device):
+def plugged(device: int) -> int:
     """The handle of a CUDA device's allocator, which is made if it is not there yet."""
     handle = c_uint64()
     check(library.seam_plugged(device, byref(handle)))
     return handle.value
 
 
-def read_text(function, *arguments):
+def plugged_devices() -> list[int]:
+    """The devices that have an allocator. Makes none."""
+    bits = c_uint64()
+    check(library.seam_plugged_devices(byref(bits)))
+    return [device for device in range(64) if bits.value >> device & 1]
+
+
+def read_text(function: Any, *arguments: object, needs: FileName | None = None) -> str:
     """The text that a function writes to a buffer."""
     needed = c_size_t(1 << 14)
     while True:
@@ -105,21 +142,26 @@ def read_text(function, *arguments):
         status = function(*arguments, buffer, len(buffer), byref(needed))
         # The text may grow from call to call.
         if status != BUFFER_TOO_SMALL:
-            check(status)
+            check(status, needs)
             return buffer.value.decode()
 
 
-def read_json(function, *arguments):
+def read_json(function: Any, *arguments: object, needs: FileName | None = None) -> Any:
     """The JSON that a function writes to a buffer, as Python values."""
-    return json.loads(read_text(function, *arguments))
+    return json.loads(read_text(function, *arguments, needs=needs))
 
 
-def read_options(options):
+def read_options(options: str) -> str:
     """Options in the library's own words: each that is not the default, once. Raises `OptionError` for those that cannot
     be read. Makes no allocator: of a process that has one, forked children could use none."""
     return read_text(library.seam_read_options, options.encode())
 
 
-def path_of(path):
+def path_of(path: FileName) -> bytes:
     """A file's name as the library takes it."""
     return os.fsencode(path)
+
+
+def folder_of(path: FileName) -> str:
+    """The folder of a file."""
+    return os.path.dirname(os.path.abspath(os.fsdecode(path)))

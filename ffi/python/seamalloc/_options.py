@@ -1,7 +1,11 @@
 """Options as Python writes them, as the library's list: `memory_limit="80GiB"` is `memory_limit:80GiB`."""
 
+from __future__ import annotations
 
-def _value(value):
+from collections.abc import Mapping
+
+
+def _value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(_value, value)) + "]"
     if isinstance(value, dict):
@@ -9,7 +13,8 @@ def _value(value):
     return str(value)
 
 
-def join(environment, options):
-    """The list of the environment variable, then the options; of two for the same, the last counts."""
-    parts = [f"{key}:{_value(value)}" for key, value in options.items()]
+def join(environment: str | None, options: Mapping[str, object]) -> str:
+    """The list of the environment variable, then the options; of two for the same, the last counts. An option that is
+    None was not given."""
+    parts = [f"{key}:{_value(value)}" for key, value in options.items() if value is not None]
     return ",".join(part for part in [environment or "", *parts] if part)

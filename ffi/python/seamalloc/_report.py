@@ -1,7 +1,12 @@
 """The figures of an allocator as text."""
 
+from __future__ import annotations
 
-def in_units(size):
+from collections.abc import Mapping
+from typing import Any
+
+
+def in_units(size: int) -> str:
     """Bytes, to be read by people."""
     for unit, bytes_of_it in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= bytes_of_it:
@@ -9,12 +14,12 @@ def in_units(size):
     return f"{size} B"
 
 
-def milliseconds(nanoseconds):
+def milliseconds(nanoseconds: int) -> str:
     """A time, to be read by people."""
     return f"{nanoseconds / 1e6:.2f} ms"
 
 
-def text_of(device, stats, fragmentation):
+def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, Any]) -> str:
     """The report of one device."""
     live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active = stats["active_bytes"]["all"]

@@ -1,164 +1,182 @@
-"""The C++ shim: compiled against the PyTorch that is installed, once for each version of both, and kept.
+"""The C++ shim by which seamalloc is PyTorch's allocator: one that the wheel carries, one that was compiled before, or
+one that is compiled now."""
 
-The compiler is called directly. torch.utils.cpp_extension would need ninja, nvcc and Python's headers; the shim needs a
-C++ compiler and CUDA's headers, which come with PyTorch's own packages too.
-"""
+from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
-import os
-import shlex
-import shutil
-import subprocess
+import json
+import platform
+import re
 import tempfile
+from _ctypes import dlclose
 from pathlib import Path
+from typing import Any
 
-from ._library import PATH as LIBRARY
+from . import _cache, _interface, _messages, _prebuilt
+from ._compiler import PACKAGE, check_headers, compiler, shared_library, toolchain, torch_include
+from ._unavailable import UnavailableError
 
-PACKAGE = Path(__file__).resolve().parent
 SOURCES = PACKAGE / "shim"
-# PyTorch's interface differs between versions; these were compiled against.
-OLDEST, NEWEST = (2, 6), (2, 11)
-# Compilers are given up after so many seconds.
-PATIENCE = 600
+# About 40 s of processor time, on several cores or on one that others use too.
+DURATION = "20 to 90 s"
 
 
-class ShimError(RuntimeError):
-    """The shim cannot be had; the text says why."""
+def install(torch: Any) -> None:
+    """Makes seamalloc PyTorch's allocator. Raises `UnavailableError`."""
+    why = load(torch)()
+    if why is None:
+        return
+    text = why.decode(errors="replace")
+    if "already initialized" in text:
+        raise too_late(text)
+    raise UnavailableError(
+        "refused", f"PyTorch {torch.__version__} does not take it: {text}", "Please report this, with this text"
+    )
 
 
-def torch_version(torch):
-    """PyTorch's version, major and minor."""
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
+def too_late(why: str) -> UnavailableError:
+    """CUDA is in use."""
+    return UnavailableError(
+        "too-late",
+        f"it is too late: {why}, and PyTorch's allocator cannot be changed any more",
+        "Call seamalloc.enable() before the first tensor on a GPU, or start the program with python -m seamalloc run",
+    )
 
 
-def cache_folder():
-    """Where compiled shims are kept."""
-    folder = os.environ.get("SEAMALLOC_CACHE")
-    if folder:
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seamalloc"
-
-
-def cuda_includes(torch):
-    """The folders of CUDA's headers: those of a toolkit, or of the packages that PyTorch brings."""
-    folders = []
-    toolkit = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    nvcc = shutil.which("nvcc")
-    if not toolkit and nvcc:
-        toolkit = Path(nvcc).resolve().parent.parent
-    for root in filter(None, (toolkit, "/usr/local/cuda")):
-        folders.append(Path(root) / "include")
-    # PyTorch's packages lie beside it.
-    packages = Path(torch.__file__).resolve().parent.parent
-    folders += sorted(packages.glob("nvidia/cu[0-9]*/include"), reverse=True)
-    folders += [packages / "nvidia" / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_crt")]
-    # Triton carries all headers that c10 asks for.
-    folders.append(packages / "triton" / "backends" / "nvidia" / "include")
-    return [str(folder) for folder in folders if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()]
-
-
-def command(torch, output):
-    """The command line that compiles the shim to `output`."""
-    compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "g++"]
-    root = Path(torch.__file__).resolve().parent
-    includes = [str(root / "include"), str(root / "include/torch/csrc/api/include"), *cuda_includes(torch)]
-    major, minor = torch_version(torch)
-    return [
-        *compiler,
-        "-std=c++17",
-        "-O2",
-        "-fPIC",
-        "-shared",
-        # What is exported is one function; PyTorch's own classes stay those of its libraries.
-        "-fvisibility-inlines-hidden",
-        f"-DSEAMALLOC_TORCH={major * 100 + minor}",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        f"-I{PACKAGE}",
-        *(argument for folder in includes for argument in ("-isystem", folder)),
-        *map(str, sorted(SOURCES.glob("*.cpp"))),
-        "-o",
-        str(output),
-        f"-L{root / 'lib'}",
-        "-ltorch_cuda",
-        "-lc10_cuda",
-        "-lc10",
-        str(LIBRARY),
-        # Where a toolchain has libstdc++ as an archive only, a copy of it in the shim would meet the one that PyTorch
-        # has loaded, and crash in its streams.
-        *loaded_libraries("/libstdc++.so"),
-    ]
-
-
-def loaded_libraries(name):
-    """Paths of the libraries of this process that have `name` in them."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps if name in line}
-    return sorted(path for path in paths if os.path.isfile(path))
-
-
-def key(torch):
-    """What a compiled shim depends on, as a name."""
-    digest = hashlib.sha256()
-    for part in (torch.__version__, str(torch.version.cuda), str(torch._C._GLIBCXX_USE_CXX11_ABI)):
-        digest.update(part.encode() + b"\0")
-    for path in (Path(__file__), PACKAGE / "seamalloc.h", *sorted(SOURCES.iterdir())):
-        digest.update(path.read_bytes())
-    return f"shim-torch{torch.__version__}-{digest.hexdigest()[:16]}.so"
-
-
-def build(torch):
-    """The compiled shim; compiled now if it is not there yet."""
-    found = torch_version(torch)
-    if not OLDEST <= found <= NEWEST:
-        raise ShimError(
-            f"PyTorch {torch.__version__} has another allocator interface than those that seamalloc knows "
-            f"({OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]})"
-        )
-    if torch.version.cuda is None:
-        raise ShimError(f"PyTorch {torch.__version__} is built without CUDA")
-    folder = cache_folder()
-    output = folder / key(torch)
-    if output.is_file():
-        return output
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "w") as lock:
-            # One process of a machine compiles, the others wait for it.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not output.is_file():
-                compile_to(torch, output)
-    except OSError as error:
-        raise ShimError(f"{folder} cannot be written to ({error}); set SEAMALLOC_CACHE to a folder that can") from error
-    return output
-
-
-def compile_to(torch, output):
-    """Compiles the shim; it appears only when it is complete."""
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        unfinished = Path(folder) / "shim.so"
-        arguments = command(torch, unfinished)
+def load(torch: Any) -> Any:
+    """The shim's function, loaded."""
+    prebuilt = _prebuilt.find(torch)
+    note = ""
+    if prebuilt is not None:
         try:
-            result = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE)
-        except FileNotFoundError as error:
-            raise ShimError(f"there is no C++ compiler ({arguments[0]}): install g++ or clang++, or set CXX") from error
-        except subprocess.TimeoutExpired as error:
-            raise ShimError(f"{arguments[0]} took longer than {PATIENCE} s") from error
-        if result.returncode != 0:
-            lines = [line for line in result.stderr.splitlines() if "error" in line][:5]
-            raise ShimError(f"{shlex.join(arguments)}\nfailed:\n" + "\n".join(lines or [result.stderr[-2000:]]))
-        os.replace(unfinished, output)
-
-
-def install(torch):
-    """Makes seamalloc PyTorch's allocator."""
+            return _function(prebuilt)
+        except OSError as error:
+            note = f"the shim that the package carries, {prebuilt.name}, cannot be loaded: {error}"
     try:
-        shim = ctypes.CDLL(str(build(torch)))
+        return _load_compiled(torch, note)
+    except UnavailableError as error:
+        if note:
+            details = "\n".join(filter(None, [note, error.details]))
+            raise UnavailableError(error.cause, error.what, error.remedy, details) from error
+        raise
+
+
+def _function(path: Path) -> Any:
+    """The function of a shim. Raises OSError where it cannot be loaded."""
+    library = ctypes.CDLL(str(path))
+    try:
+        function = library.seamalloc_install
+    except AttributeError as error:
+        # Else the next library of this name would be this one.
+        dlclose(library._handle)
+        raise OSError(str(error)) from error
+    function.restype = ctypes.c_char_p
+    return function
+
+
+def _load_compiled(torch: Any, note: str) -> Any:
+    name = _name(torch)
+    broken = ""
+    found = _find(torch, name)
+    if found is not None:
+        try:
+            return _function(found)
+        except OSError as error:
+            # Of a copy that was cut short, or of a library that is gone: once more from the sources.
+            broken = str(error)
+    # Without them the folder does not matter.
+    command = compiler()
+    check_headers(torch)
+    with _cache.locked(name) as folder:
+        found = _find(torch, name)
+        if found is not None:
+            try:
+                # By another process, while this one waited.
+                return _function(found)
+            except OSError:
+                found.unlink()
+        reason = f" ({note or broken})" if note or broken else ""
+        _messages.say(f"compiling for PyTorch {torch.__version__} with {command[0]}, once, {DURATION}{reason}")
+        found = _compile(torch, folder, name)
+    try:
+        return _function(found)
     except OSError as error:
-        raise ShimError(f"the compiled shim cannot be loaded: {error}") from error
-    shim.seamalloc_install.restype = ctypes.c_char_p
-    why = shim.seamalloc_install()
-    if why is not None:
-        raise ShimError(why.decode(errors="replace"))
+        raise UnavailableError(
+            "load",
+            f"its shim was compiled and cannot be loaded ({error})",
+            "Set CXX to the compiler of the C++ library that PyTorch is using",
+        ) from error
+
+
+def _name(torch: Any) -> str:
+    """What a compiled shim depends on beside the compiler and PyTorch's headers, as a name."""
+    digest = hashlib.sha256()
+    machine = platform.machine()
+    for part in (
+        torch.__version__,
+        str(torch.version.cuda),
+        str(torch._C._GLIBCXX_USE_CXX11_ABI),
+        # Folders of users are often the same on several machines.
+        machine,
+        "-".join(platform.libc_ver()),
+    ):
+        digest.update(part.encode() + b"\0")
+    own = [PACKAGE / name for name in ("seamalloc.h", "_interface.py", "_compiler.py")] + sorted(SOURCES.iterdir())
+    for path in own:
+        digest.update(path.read_bytes() + b"\0")
+    version = re.sub(r"[^\w.+-]", "_", torch.__version__)
+    return f"shim-torch{version}-{machine}-{digest.hexdigest()[:16]}"
+
+
+def _of_toolchain(name: str) -> str | None:
+    """The name of the file that the compiler here makes, without the ending; None where there is none."""
+    found = toolchain()
+    return None if found is None else f"{name}-{hashlib.sha256(found.encode()).hexdigest()[:8]}"
+
+
+def _find(torch: Any, name: str) -> Path | None:
+    """The shim of that name, if it was compiled with the headers that PyTorch has now."""
+    folder = _cache.folder()
+    if not _cache.is_trusted(folder):
+        return None
+    exact = _of_toolchain(name)
+    # Where there is no compiler, whatever another one made.
+    files = sorted(folder.glob(f"{name}-*.so")) if exact is None else [folder / f"{exact}.so"]
+    for path in files:
+        if _cache.is_trusted(path) and _is_as_recorded(torch, path):
+            return path
+    return None
+
+
+def _is_as_recorded(torch: Any, path: Path) -> bool:
+    """Whether a compiled shim is whole, and PyTorch's headers are those that it was compiled with."""
+    try:
+        record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        # To load a file that was cut short may end the process.
+        if hashlib.sha256(path.read_bytes()).hexdigest() != record["library"]:
+            return False
+        include = torch_include(torch)
+        # Who has no headers can have no others.
+        return not (include / "c10").is_dir() or bool(_interface.digest(include, record["headers"]) == record["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _compile(torch: Any, folder: Path, name: str) -> Path:
+    """Compiles the shim; it appears only when it is complete."""
+    final = folder / f"{_of_toolchain(name)}.so"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        library = Path(scratch) / "shim.so"
+        headers = shared_library(torch, sorted(SOURCES.glob("*.cpp")), library)
+        kept = Path(scratch) / "shim.json"
+        record = {
+            "library": hashlib.sha256(library.read_bytes()).hexdigest(),
+            "headers": headers,
+            "digest": _interface.digest(torch_include(torch), headers),
+        }
+        kept.write_text(json.dumps(record), encoding="utf-8")
+        # Whoever finds the library finds what it was compiled with.
+        _cache.put(kept, final.with_suffix(".json"))
+        _cache.put(library, final)
+    return final

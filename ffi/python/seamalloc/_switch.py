@@ -1,168 +1,253 @@
-"""How seamalloc becomes PyTorch's allocator: by the shim, or without a compiler as a pluggable allocator."""
+"""How seamalloc becomes PyTorch's allocator: by the shim, and as a pluggable allocator only where that was asked for."""
+
+from __future__ import annotations
 
 import ctypes
 import os
-import sys
+import re
 import warnings
 from functools import partial
+from importlib import import_module
+from typing import Any, Callable
 
-from . import _children, _shim
-from ._library import PATH, check, library, read_options
+from . import _children, _end, _messages
+from ._library import PATH, check, library, read_options, version
 from ._options import join
+from ._unavailable import UnavailableError
 
 VARIABLE = "SEAMALLOC_CONF"
-_enabled = None
-# The options, if it was enabled because it is in the process that started this one.
-_inherited = None
+FALLBACK = "SEAMALLOC_FALLBACK"
+FALLBACKS = ("pytorch", "pluggable")
+# Variables of PyTorch's with options of its own allocator.
+OF_PYTORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+MISSING = (
+    "torch.OutOfMemoryError (a request that fails ends in an illegal address), torch.cuda.memory_stats, "
+    "memory_allocated, max_memory_allocated and snapshots (seamalloc.stats() and seamalloc.snapshot() have them), memory "
+    'history, MemPool, torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs'
+)
+_enabled: str | None = None
+# Whether PyTorch's allocator is still the one that was installed.
+_is_current: Callable[[], bool] | None = None
+# What the process that started this one handed down, where it did.
+_parent: _children.Parent | None = None
 # What enables it as soon as PyTorch is imported, for the same reason.
-_waiting = None
+_waiting: _children.AfterImport | None = None
 
 
-def enabled():
-    """How seamalloc is PyTorch's allocator: "full", "pluggable", or None if it is not."""
-    return _enabled
+def enabled() -> str | None:
+    """How seamalloc is PyTorch's allocator: "full", "pluggable", or None if it is not (any more)."""
+    return _enabled if _is_current is not None and _is_current() else None
 
 
-def current_device(device):
-    """The number of a device, which is one, a name (`cuda:1`), or a `torch.device`. PyTorch's current device for None,
-    and where the number is left out."""
-    if isinstance(device, int):
-        return device
-    if device is not None:
-        kind, _, number = str(device).partition(":")
-        if kind != "cuda" or not (number.isdigit() or not number):
-            raise ValueError(f"{device!r} is no CUDA device; expected a number, or cuda:0")
-        if number:
-            return int(number)
-    torch = sys.modules.get("torch")
-    return torch.cuda.current_device() if torch is not None and torch.cuda.is_initialized() else 0
-
-
-def enable(*, shim=None, **options):
+def enable(*, fallback: str | None = None, quiet: bool | None = None, **options: object) -> None:
     """Makes seamalloc PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
     library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable SEAMALLOC_CONF.
     Processes that multiprocessing starts from now on, by `spawn` or `forkserver`, have it too, with the same options.
 
-    Nothing may have used CUDA before: an allocator cannot be changed later. `shim` False uses PyTorch's pluggable
-    interface, which needs no compiler and loses much (a warning says what), True raises where the shim cannot be had;
-    by default the one stands in for the other.
+    Nothing may have used CUDA before: an allocator cannot be changed later.
+
+    Where that cannot be, it raises `UnavailableError`, whose text has the remedy. With `fallback="pytorch"` it warns
+    instead, and the program goes on with PyTorch's own allocator. With `fallback="pluggable"` it takes PyTorch's
+    pluggable interface where only the shim is missing, which loses much (a warning says what). The environment variable
+    SEAMALLOC_FALLBACK says it where the argument does not.
+
+    Lines on standard error say that it is compiling, and that it is on; not with `quiet`, or SEAMALLOC_QUIET=1.
 
     In a process that has it from its parent a call that asks for the same does nothing; before PyTorch is imported
     there, it may still ask for something else.
 
-    Raises `OptionError` for options that cannot be read, `RuntimeError` where it is too late, there is no PyTorch with
-    CUDA, or seamalloc is enabled already.
+    Raises `OptionError` for options that cannot be read, and `RuntimeError` if seamalloc is enabled already.
     """
+    global _parent
+    fallback = _fallback(fallback)
+    _messages.be_quiet(quiet)
     text = join(os.environ.get(VARIABLE), options)
     found = read_options(text)
-    if _waiting is not None:
-        _waiting.cancel()
-    # Another thread that enables it does so within this import.
-    torch = _torch()
-    if _enabled is not None:
-        if _inherited is None:
-            raise RuntimeError("seamalloc is PyTorch's allocator already: enable() is called once")
-        if found != read_options(_inherited) or shim not in (None, _enabled == "full"):
-            raise RuntimeError(
-                f"seamalloc is PyTorch's allocator already, {_enabled}, with the options of the process that started "
-                f'this one ("{_inherited}"). Ask for the same, or call enable() before torch is imported'
-            )
+    if _has_as_parent(found, fallback):
         return
-    reason = _become(torch, text, shim)
-    if reason is not None:
-        warnings.warn(
-            f"seamalloc is PyTorch's pluggable allocator ({reason}). Missing there: torch.OutOfMemoryError (a request "
-            "that fails ends in an illegal address), torch.cuda.memory_stats, memory_allocated, max_memory_allocated "
-            "and snapshots (seamalloc.stats() and seamalloc.snapshot() have them), memory history, MemPool, "
-            'torch.compile(mode="reduce-overhead"), cudnn.benchmark, and peer access between GPUs. Install a C++ '
-            "compiler for all of it.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    if _waiting is not None and not _asks_as_parent(found, fallback):
+        _waiting.cancel()
+    try:
+        # What waits for it enables it within this import; another thread may too.
+        torch = _torch()
+        if _has_as_parent(found, fallback):
+            return
+        if _enabled is not None:
+            raise RuntimeError(_already())
+        _become(torch, text, fallback)
+    except UnavailableError as error:
+        if fallback != "pytorch":
+            raise
+        _go_without(error, text, stacklevel=3)
+    else:
+        # From now on the parent's are not this one's.
+        _parent = None
+        _say_that_it_is_on(torch, found)
 
 
-def inherit(conf, shim):
-    """In a process that multiprocessing started: enables seamalloc as in the one that started it, now or when PyTorch is
-    imported. A failure is a warning."""
-    global _inherited, _waiting
+def _asks_as_parent(options: str, fallback: str | None) -> bool:
+    """Whether the process that started this one got what is asked for here."""
+    if _parent is None:
+        return False
+    if _parent.kind == "pytorch":
+        return fallback == "pytorch"
+    return options == read_options(_parent.conf) and _parent.kind in ("full", fallback)
+
+
+def _has_as_parent(options: str, fallback: str | None) -> bool:
+    """Whether what is asked for here is had already, from the process that started this one."""
+    is_settled = _enabled is not None or (_parent is not None and _parent.kind == "pytorch")
+    return is_settled and _asks_as_parent(options, fallback)
+
+
+def _already() -> str:
+    if _parent is None:
+        return "seamalloc is PyTorch's allocator already: enable() is called once"
+    return (
+        f"seamalloc is PyTorch's allocator already, {_enabled}, with the options of the process that started this one "
+        f'("{_parent.conf}"). Ask for the same, or call enable() before torch is imported'
+    )
+
+
+def _fallback(asked: str | None) -> str | None:
+    where, found = ("fallback", asked) if asked is not None else (FALLBACK, os.environ.get(FALLBACK) or None)
+    if found is not None and found not in FALLBACKS:
+        raise ValueError(f'{where} is {found!r}; expected "pytorch" (its own allocator) or "pluggable"')
+    return found
+
+
+def _go_without(error: UnavailableError, conf: str, stacklevel: int) -> None:
+    """The program goes on with PyTorch's own allocator, as it has asked."""
+    warnings.warn(
+        f"seamalloc is not PyTorch's allocator, which goes on with its own ({error.what})",
+        RuntimeWarning,
+        stacklevel=stacklevel,
+    )
+    # The processes that this one starts do not try it again, nor warn.
+    _children.hand_down(_children.Parent(conf, "pytorch", "pytorch"))
+
+
+def inherit(conf: str, kind: str, fallback: str | None) -> None:
+    """In a process that multiprocessing started: seamalloc as in the one that started it, now or when PyTorch is
+    imported. Where it cannot be, that is an error, unless the parent asked for PyTorch's own allocator then."""
+    global _parent, _waiting
     if _enabled is not None:
         # By a module that the fork server imported, before it forked this process.
-        _inherited = os.environ[VARIABLE]
+        _parent = _children.Parent(os.environ[VARIABLE], _enabled, fallback)
+        return
+    _parent = _children.Parent(conf, kind, fallback)
+    _children.hand_down(_parent)
+    if kind == "pytorch":
         return
     # A fork server's environment may be older than the parent's.
     os.environ[VARIABLE] = conf
-    _children.hand_down(conf, shim)
-    _waiting = _children.AfterImport("torch", partial(_follow, conf, shim))
+    _waiting = _children.AfterImport("torch", partial(_follow, _parent))
 
 
-def _follow(conf, shim):
-    global _inherited
+def _follow(parent: _children.Parent) -> None:
+    global _parent
     try:
-        # Of what a pluggable allocator lacks, the parent has been warned.
-        _become(_torch(), conf, shim)
-        _inherited = conf
-    except Exception as error:  # noqa: BLE001 - whatever it is, the process can do without
-        warnings.warn(
-            f"seamalloc is not PyTorch's allocator in this process, though it is in its parent: {error}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        if parent.kind == "pluggable":
+            # Of what is missing there, the parent has been warned.
+            _become(_torch(), parent.conf, "pluggable", tries_shim=False)
+        else:
+            _become(_torch(), parent.conf, parent.fallback)
+        _parent = parent._replace(kind=_enabled or "pytorch")
+    except UnavailableError as error:
+        what = f"in this process, whose parent has it, {error.what}"
+        found = UnavailableError(error.cause, what, error.remedy, error.details)
+        if parent.fallback != "pytorch":
+            raise found from error
+        _parent = parent._replace(kind="pytorch")
+        _go_without(found, parent.conf, stacklevel=2)
 
 
-def _become(torch, conf, shim):
-    """Installs it. Returns why it is not by the shim, or None."""
+def _become(torch: Any, conf: str, fallback: str | None, tries_shim: bool = True) -> None:
+    """Installs it: as a pluggable allocator where `fallback` says so and the shim cannot be had."""
     global _enabled
-    if torch.cuda.is_initialized():
-        raise RuntimeError(
-            "too late: CUDA was used before seamalloc.enable(), and PyTorch's allocator cannot be changed any more. "
-            "Call it before the first tensor on a GPU, or start the program with python -m seamalloc run"
+    if _messages.is_set("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        raise UnavailableError(
+            "no-caching",
+            "PYTORCH_NO_CUDA_MEMORY_CACHING is set, which asks for one cudaMalloc for each tensor",
+            "Unset it",
         )
+    if torch.cuda.is_initialized():
+        # Not above: children that never use it do without.
+        from ._shim import too_late
+
+        raise too_late("CUDA was used before seamalloc.enable()")
+    _end.check_destination()
     before = os.environ.get(VARIABLE)
     # Read by the library when a device is used first, and by child processes.
     os.environ[VARIABLE] = conf
     try:
-        reason = _install(torch, shim)
+        kind = _install(torch, fallback) if tries_shim else _plug(torch)
     except BaseException:
         if before is None:
             del os.environ[VARIABLE]
         else:
             os.environ[VARIABLE] = before
         raise
-    _enabled = "full" if reason is None else "pluggable"
-    _children.hand_down(conf, _enabled == "full")
-    return reason
+    _enabled = kind
+    _children.hand_down(_children.Parent(conf, kind, fallback))
+    _end.prepare()
 
 
-def _torch():
+def _say_that_it_is_on(torch: Any, options: str) -> None:
+    if not _messages.is_first():
+        return
+    chosen = f"options {options}" if options else "default options"
+    _messages.say(f"{version()} is the allocator of PyTorch {torch.__version__} ({_enabled}, {chosen})")
+    for name in OF_PYTORCH:
+        text = os.environ.get(name, "")
+        # PyTorch still reads what is about the host's memory.
+        if any(not key.startswith("pinned_") for key in re.findall(r"([A-Za-z_]\w*)\s*:", text)):
+            _messages.say(f"what {name} says of GPU memory has no effect ({text}); {VARIABLE} takes the same syntax")
+
+
+def _torch() -> Any:
     try:
-        import torch
+        torch: Any = import_module("torch")
     except ImportError as error:
-        raise RuntimeError(f"seamalloc.enable() needs PyTorch, which cannot be imported: {error}") from error
+        raise UnavailableError(
+            "torch", f"PyTorch cannot be imported ({error})", "Install it: pip install torch"
+        ) from error
     if torch.version.cuda is None:
-        raise RuntimeError(f"seamalloc.enable() needs PyTorch with CUDA; {torch.__version__} is built without")
+        raise UnavailableError(
+            "cpu-build",
+            f"PyTorch {torch.__version__} is built without CUDA",
+            "Install a build with CUDA (pytorch.org, Get Started)",
+        )
     return torch
 
 
-def _install(torch, shim):
-    if shim is False:
-        reason = "shim=False"
-    else:
-        try:
-            _shim.install(torch)
-            return None
-        except _shim.ShimError as error:
-            if shim:
-                raise RuntimeError(f"seamalloc's shim for PyTorch cannot be had: {error}") from error
-            reason = str(error)
-    _plug(torch)
-    return reason
+def _install(torch: Any, fallback: str | None) -> str:
+    # Not above: children that never use it do without.
+    from . import _shim
+
+    global _is_current
+    try:
+        _shim.install(torch)
+    except UnavailableError as error:
+        if fallback != "pluggable" or error.cause == "too-late":
+            raise
+        kind = _plug(torch)
+        warnings.warn(
+            f"seamalloc is PyTorch's pluggable allocator ({error.what}). Missing there: {MISSING}. {error.remedy}.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return kind
+    _is_current = lambda: torch.cuda.get_allocator_backend() == "seamalloc"
+    return "full"
 
 
-def _plug(torch):
+def _plug(torch: Any) -> str:
+    global _is_current
     # PyTorch does not say under which stream a pluggable allocator's memory is freed, so streams keep theirs.
     check(library.seam_plugged_defaults(b"sharing:never"))
     allocator = torch.cuda.memory.CUDAPluggableAllocator(str(PATH), "seamalloc_malloc", "seamalloc_free")
-    hooks = {
+    hooks: dict[str, str] = {
         "set_reset_fn": "seamalloc_empty_cache",
         "set_memory_fraction_fn": "seamalloc_set_memory_fraction",
         "set_record_stream_fn": "seamalloc_record_stream",
@@ -174,4 +259,11 @@ def _plug(torch):
     for setter, name in hooks.items():
         function = getattr(library, name)
         getattr(inner, setter)(ctypes.cast(function, ctypes.c_void_p).value)
-    torch.cuda.memory.change_current_allocator(allocator)
+    try:
+        torch.cuda.memory.change_current_allocator(allocator)
+    except RuntimeError as error:
+        from ._shim import too_late
+
+        raise too_late(str(error)) from error
+    _is_current = lambda: torch._C._cuda_getAllocator() is inner
+    return "pluggable"

@@ -23,6 +23,8 @@ struct Book {
   size_t allocs = 0, frees = 0;
   bool is_short = false, throws = false;
   bool gone = false;
+  // Freed while a segment is asked for.
+  void* dropped = nullptr;
 };
 
 // A pluggable allocator, as people write them, over addresses that nothing follows. PyTorch's own asks CUDA for the
@@ -32,6 +34,7 @@ struct Dummy : torch::cuda::CUDAPluggableAllocator::CUDAPluggableAllocator {
       : CUDAPluggableAllocator(
             [&book](size_t size, int, cudaStream_t) -> void* {
               book.allocs++;
+              allocator::raw_delete(std::exchange(book.dropped, nullptr));
               if (book.throws) {
                 throw std::runtime_error("registering failed");
               }
@@ -183,6 +186,24 @@ void segments_are_numbered_as_they_came() {
 #endif
 }
 
+// The library's lock is held then, so that the free waits for the next request.
+void what_it_frees_meanwhile_is_freed() {
+  Book book;
+  {
+    Pool pool(std::make_shared<Dummy>(book));
+    const auto live = [] { return allocator::getDeviceStats(0).allocation[0].current; };
+    book.dropped = allocator::raw_alloc_with_stream(30 * MIB, nullptr);
+    const auto before = live();
+    void* block = pool.alloc(MIB);
+    CHECK(book.dropped == nullptr && live() == before + 1);
+    void* other = allocator::raw_alloc_with_stream(700, nullptr);
+    CHECK(live() == before + 1);
+    allocator::raw_delete(block);
+    allocator::raw_delete(other);
+  }
+  allocator::emptyCache();
+}
+
 void what_it_throws_is_thrown() {
   Book book;
   Pool pool(std::make_shared<Dummy>(book));
@@ -296,6 +317,7 @@ extern "C" const char* exercise_pools() {
   return what_does_not_hold([] {
     a_pool_has_its_segments_from_its_allocator();
     segments_are_numbered_as_they_came();
+    what_it_frees_meanwhile_is_freed();
     what_it_throws_is_thrown();
     used_on_oom_it_gives_what_it_holds();
     unsplit_segments_are_one_block();

@@ -6,10 +6,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from processes import run, run_code
+
 import seamalloc
 from seamalloc import _library, _options
-
-from processes import run_code
 
 # A few allocations of a simulated device, by the functions that PyTorch loads.
 ALLOCATE = """
@@ -33,14 +33,25 @@ class Wheel(unittest.TestCase):
         try:
             distribution = importlib.metadata.distribution("seamalloc")
         except importlib.metadata.PackageNotFoundError:
+            distribution = None
+        # What a build leaves in the source folder has no such file.
+        if distribution is None or distribution.read_text("WHEEL") is None:
             self.skipTest("seamalloc was not installed from a wheel")
-        self.assertRegex(distribution.read_text("WHEEL"), r"(?m)^Tag: py3-none-linux_\w+$")
+        self.assertRegex(distribution.read_text("WHEEL"), r"(?m)^Tag: py3-none-(many)?linux_\w+$")
         self.assertEqual(distribution.version, seamalloc.__version__)
-        for part in ("libseamalloc.so", "seamalloc.h", "shim/allocator.cpp", "shim/allocator.h"):
+        for part in ("libseamalloc.so", "seamalloc.h", "py.typed", "shim/allocator.cpp", "shim/allocator.h"):
             self.assertTrue((_library.PATH.parent / part).is_file(), part)
 
     def test_imports_nothing_of_pytorch(self):
         run_code("import sys, seamalloc; assert 'torch' not in sys.modules and seamalloc.enabled() is None")
+
+    def test_needs_no_other_package(self):
+        # Without the folder where others lie.
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "seamalloc").symlink_to(_library.PATH.parent)
+            code = "import seamalloc, seamalloc.__main__, seamalloc._shim"
+            done = run("-S", "-c", code, PYTHONPATH=folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
 class Options(unittest.TestCase):
@@ -52,6 +63,7 @@ class Options(unittest.TestCase):
             _options.join(None, {"roundup_power2_divisions": {256: 1, ">": 4}}), "roundup_power2_divisions:[256:1,>:4]"
         )
         self.assertEqual(_options.join("", {}), "")
+        self.assertEqual(_options.join(None, {"memory_limit": None, "max_views": 7}), "max_views:7", "not given")
         _library.read_options("strategy:stitch,roundup_power2_divisions:[256:1,>:4]")
 
     def test_that_cannot_be_read_are_errors_with_a_hint(self):
@@ -122,20 +134,117 @@ get(7 * MIB)
             self.assertEqual((one["strategy"], one["recorded_reserved"]), ("stitch", None))
             with self.assertRaises(seamalloc.OptionError):
                 seamalloc.whatif(job, strategy="stich")
-        with self.assertRaisesRegex(seamalloc.Error, "/nowhere/job.pickle"):
-            seamalloc.whatif("/nowhere/job.pickle")
+            job.write_text("this is no trace")
+            with self.assertRaises(seamalloc.Error) as raised:
+                seamalloc.whatif(job)
+            self.assertNotIsInstance(raised.exception, FileNotFoundError)
+            self.assertEqual(len(seamalloc.whatif(self.small_job(folder), strategy=None)), len(seamalloc.STRATEGIES))
+        for kind in (FileNotFoundError, seamalloc.Error):
+            with self.assertRaisesRegex(kind, "/nowhere/job.pickle"):
+                seamalloc.whatif("/nowhere/job.pickle")
+
+    def small_job(self, folder):
+        job = Path(folder) / "small.csv"
+        job.write_text("a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\n")
+        return job
+
+    def test_gives_back_a_number_of_bytes(self):
+        run_code(
+            ALLOCATE
+            + """
+put(get(10 * MIB))
+for wrong in (-1, 1 << 64, True, False):
+    try:
+        seamalloc.trim(wrong)
+    except ValueError as error:
+        assert "expected a number of bytes" in str(error), error
+    else:
+        raise AssertionError(wrong)
+for wrong in (1.5, "1GiB", [1]):
+    try:
+        seamalloc.trim(wrong)
+    except TypeError:
+        pass
+    else:
+        raise AssertionError(wrong)
+assert seamalloc.trim(0) == 0 and seamalloc.trim((1 << 64) - 1) == 10 * MIB
+assert seamalloc.trim(device=5) == 0 and seamalloc._library.plugged_devices() == [0], "no device is opened for it"
+"""
+        )
+
+    def test_forgets_streams(self):
+        run_code(
+            ALLOCATE
+            + """
+import types
+seamalloc.forget_stream(0x70, device=3)
+assert seamalloc._library.plugged_devices() == [], "no device is opened for it"
+put(get(4 * MIB, stream=0x70), stream=0x70)
+# Of PyTorch's classes, what counts.
+class Device:
+    type, index = "cuda", 1
+    def __str__(self):
+        return "cuda:1"
+stream = types.SimpleNamespace(cuda_stream=0x71, device=Device())
+put(get(6 * MIB, device=1, stream=0x71), device=1, stream=0x71)
+held = lambda device: seamalloc.stats(device)["reserved_bytes"]["all"]["current"]
+seamalloc.forget_stream(0x70)
+seamalloc.forget_stream(stream)
+get(4 * MIB, stream=0x72), get(6 * MIB, device=1, stream=0x72)
+assert (held(0), held(1)) == (4 * MIB, 6 * MIB), "its memory serves others, without a wait"
+assert seamalloc.stats(0)["stream_waits"] == seamalloc.stats(1)["stream_waits"] == 0
+for wrong, kind in ((None, TypeError), ("0x70", TypeError), (True, TypeError), (-1, ValueError), (1 << 64, ValueError)):
+    try:
+        seamalloc.forget_stream(wrong)
+    except kind:
+        pass
+    else:
+        raise AssertionError(wrong)
+""",
+            conf="sharing:wait",
+        )
 
     def test_devices_are_numbers_or_names(self):
-        from seamalloc._switch import current_device
+        from seamalloc._devices import current_device
 
         self.assertEqual([current_device(name) for name in (2, "cuda:3", "cuda", None)], [2, 3, 0, 0])
-        for wrong in ("cpu", "cuda:x", 1.5):
+        for wrong in ("cpu", "cuda:x", 1.5, True):
             with self.assertRaisesRegex(ValueError, "is no CUDA device"):
                 current_device(wrong)
 
     def test_a_trace_has_a_known_name(self):
         with self.assertRaisesRegex(ValueError, "named .seam, .csv"):
             seamalloc.record("trace.json")
+        with self.assertRaisesRegex(FileNotFoundError, "no such folder.*/nowhere"):
+            seamalloc.record("/nowhere/trace.seam")
+        for wrong in (0, -1, 1 << 60):
+            with self.assertRaisesRegex(ValueError, "max_entries"):
+                seamalloc.record("trace.seam", max_entries=wrong)
+        self.assertEqual(run_code("import seamalloc\nprint(seamalloc._library.plugged_devices())").strip(), "[]")
+
+    def test_a_forked_process_leaves_a_recording_to_its_parent(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = run_code(
+                ALLOCATE
+                + f"""
+import os, sys
+recording = seamalloc.record({folder!r} + "/job.csv")
+get(5 * MIB)
+child = os.fork()
+if child == 0:
+    recording.stop()
+    # As programs end: with what is registered for it.
+    sys.exit(7)
+status = os.waitpid(child, 0)[1]
+assert os.waitstatus_to_exitcode(status) == 7, status
+assert not os.path.exists({folder!r} + "/job.csv")
+get(7 * MIB)
+recording.stop()
+recording.stop()
+"""
+            )
+            self.assertEqual(out, "")
+            self.assertIn(str(7 << 20), (Path(folder) / "job.csv").read_text())
 
     def test_the_hooks_do_what_they_say(self):
         run_code(
@@ -177,7 +286,8 @@ assert b"1.00 GiB" in library.seam_last_error_text()
             + """
 try:
     seamalloc.snapshot("/nowhere/shot.pickle")
-except seamalloc.Error as error:
+except FileNotFoundError as error:
+    assert isinstance(error, seamalloc.Error) and "/nowhere/shot.pickle" in str(error), error
     print(error.name, error)
 """
         )

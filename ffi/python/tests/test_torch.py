@@ -1,6 +1,5 @@
 """Inside of PyTorch, on a simulated device: addresses are never used."""
 
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -9,9 +8,15 @@ from processes import has_torch, run, run_code
 
 HERE = Path(__file__).resolve().parent
 
+# As where the package carries no shim for this PyTorch.
+WITHOUT_PREBUILT = """
+import pathlib, seamalloc
+from seamalloc import _prebuilt
+_prebuilt.FOLDER = pathlib.Path("/nowhere")
+"""
 ENABLE = """
 import seamalloc, torch
-seamalloc.enable(shim=True)
+seamalloc.enable()
 C, MIB = torch._C, 1 << 20
 get = lambda size, stream=0: C._cuda_cudaCachingAllocator_raw_alloc(size, stream)
 put = C._cuda_cudaCachingAllocator_raw_delete
@@ -47,7 +52,7 @@ assert C._cuda_getMemoryFraction(0) == 0.5
 try:
     get(100 << 30)
 except torch.OutOfMemoryError as error:
-    assert "Tried to allocate 100.00 GiB. GPU 0. seamalloc: " in str(error) and "69.90 GiB" in str(error), error
+    assert "Tried to allocate 100.00 GiB. GPU 0 has a total capacity of 139.80 GiB of which" in str(error) and "69.90 GiB" in str(error), error
 else:
     raise AssertionError("it should not fit")
 try:
@@ -148,14 +153,18 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
     def test_answers_what_only_a_gpu_asks_for(self):
         self.exercise("exercise")
 
+    def test_questions_open_no_device_and_threads_end_quietly(self):
+        self.exercise("exercise_ends")
+
     def test_other_threads_do_no_harm(self):
         self.exercise("exercise_sharing")
 
     def test_mempools_have_memory_of_their_own(self):
         import torch
-        from seamalloc import _shim
 
-        if _shim.torch_version(torch) < (2, 8):
+        from seamalloc._compiler import torch_version
+
+        if torch_version(torch) < (2, 8):
             self.skipTest("before 2.8 only Python's context says which allocator a MemPool has, and needs a GPU")
         self.exercise("exercise_pools")
 
@@ -164,7 +173,7 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
         run_code(ENABLE + "assert C._cuda_getMemoryFraction(0) == 1")
         run_code("""
 import seamalloc, torch
-seamalloc.enable(shim=True, memory_fraction=0.5)
+seamalloc.enable(memory_fraction=0.5)
 assert torch._C._cuda_getMemoryFraction(0) == 0.5
 torch._C._cuda_setMemoryFraction(1, 0)
 assert torch._C._cuda_getMemoryFraction(0) == 1
@@ -173,14 +182,12 @@ assert torch._C._cuda_getMemoryFraction(0) == 1
     def exercise(self, name):
         """Compiles the C++ file of that name, and runs its function of that name under the shim."""
         import torch
-        from seamalloc import _shim
+
+        from seamalloc import _compiler
 
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "exercise.so"
-            command = _shim.command(torch, library)
-            first = next(at for at, part in enumerate(command) if part.endswith(".cpp"))
-            rest = [part for part in command[first:] if not part.endswith(".cpp")]
-            subprocess.run([*command[:first], str(HERE / f"{name}.cpp"), *rest], check=True)
+            _compiler.shared_library(torch, [HERE / f"{name}.cpp"], library)
             run_code(
                 ENABLE
                 + f"""
@@ -222,14 +229,19 @@ else:
 assert os.environ["SEAMALLOC_CONF"] == before and seamalloc.enabled() is None
 """)
 
-    def test_without_a_compiler_it_is_pluggable_and_says_what_is_missing(self):
+    def test_without_a_compiler_it_is_an_error_or_pluggable_and_says_what_is_missing(self):
         out = run_code(
-            """
-import seamalloc, torch, warnings
+            WITHOUT_PREBUILT
+            + """
+import torch, warnings
+try:
+    seamalloc.enable()
+except seamalloc.UnavailableError as error:
+    assert error.cause == "compiler" and "there is no C++ compiler (no-such-compiler)" in str(error), error
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    seamalloc.enable(max_views=5)
-text = str(warned[0].message)
+    seamalloc.enable(max_views=5, fallback="pluggable")
+(text,) = [str(one.message) for one in warned if "seamalloc" in str(one.message)]
 assert "there is no C++ compiler (no-such-compiler)" in text and "memory_stats" in text, text
 assert seamalloc.enabled() == "pluggable" and torch.cuda.get_allocator_backend() == "pluggable"
 print(seamalloc.stats()["options"])
@@ -239,34 +251,44 @@ print(seamalloc.stats()["options"])
         )
         self.assertEqual(out.strip(), "max_views:5,sharing:never", "nobody says under which stream it frees")
 
-    def test_without_a_compiler_it_can_be_an_error(self):
+    def test_a_version_of_another_interface_is_an_error(self):
         run_code(
-            """
-import seamalloc
+            WITHOUT_PREBUILT
+            + """
+import torch
+from seamalloc import _compiler, _interface
+torch.__version__, _compiler.flags = "2.99.0", lambda version, abi: [*_interface.flags((2, 7), abi), "-fsyntax-only"]
 try:
-    seamalloc.enable(shim=True)
-except RuntimeError as error:
-    assert "install g++" in str(error)
+    seamalloc.enable()
+except seamalloc.UnavailableError as error:
+    assert error.cause == "version" and "2.6 to 2.15, and does not for 2.99.0" in str(error), error
+    assert "error: " in str(error), error
 else:
-    raise AssertionError("compiled by nobody")
+    raise AssertionError("compiled with the interface of 2.7")
 """,
-            CXX="no-such-compiler",
             SEAMALLOC_CACHE=self.empty_cache(),
         )
 
-    def test_a_compiler_that_fails_is_quoted(self):
+    def test_displaced_it_is_not_enabled(self):
+        run_code("""
+import seamalloc, torch
+seamalloc.enable()
+assert seamalloc.enabled() == "full"
+other = torch.cuda.memory.CUDAPluggableAllocator(str(seamalloc._library.PATH), "seamalloc_malloc", "seamalloc_free")
+torch.cuda.memory.change_current_allocator(other)
+assert seamalloc.enabled() is None
+""")
+
+    def test_streams_that_the_program_destroys_are_forgotten(self):
         run_code(
-            """
-import seamalloc
-try:
-    seamalloc.enable(shim=True)
-except RuntimeError as error:
-    assert "failed:" in str(error)
-else:
-    raise AssertionError("compiled by nobody")
-""",
-            CXX="false",
-            SEAMALLOC_CACHE=self.empty_cache(),
+            ENABLE
+            + """
+put(get(4 * MIB, 0x70))
+seamalloc.forget_stream(0x70, device="cuda:0")
+# Its memory serves others.
+get(4 * MIB)
+assert seamalloc.stats()["reserved_bytes"]["all"]["current"] == 4 * MIB
+"""
         )
 
     def empty_cache(self):

@@ -35,6 +35,8 @@ bool free_memory(const seam_memory_pressure*, void*) {
     }
   } catch (const std::exception& error) {
     TORCH_WARN("seamalloc: a callback that frees memory failed: ", error.what());
+  } catch (...) {
+    TORCH_WARN("seamalloc: a callback that frees memory failed");
   }
   return freed;
 }
@@ -45,6 +47,8 @@ void delete_pointer(void* pointer) {
     instance().raw_delete(pointer);
   } catch (const std::exception& error) {
     TORCH_WARN("seamalloc: ", error.what());
+  } catch (...) {
+    TORCH_WARN("seamalloc: freeing failed");
   }
 }
 
@@ -78,9 +82,13 @@ Allocator& instance() {
   return *allocator;
 }
 
-seam_allocator Allocator::handle_for(DeviceIndex device) {
+Device& Allocator::device_at(DeviceIndex device) {
   TORCH_CHECK(device >= 0 && size_t(device) < MAX_DEVICES, "seamalloc: ", int(device), " is no device");
-  const seam_allocator handle = devices_.all[device].opened();
+  return devices_.all[device];
+}
+
+seam_allocator Allocator::handle_for(DeviceIndex device) {
+  const seam_allocator handle = device_at(device).opened();
   return C10_LIKELY(handle != 0) ? handle : open(device);
 }
 
@@ -88,10 +96,22 @@ seam_allocator Allocator::open(DeviceIndex device) {
   const auto on_open = [](seam_allocator handle) {
     check(seam_on_memory_pressure(handle, free_memory, nullptr, nullptr), "opening the device");
   };
-  return devices_.open(device, on_open, [this, device] { update_observer(device); });
+  const auto on_opened = [this, device] {
+    update_observer(device);
+    // Now that others see the handle: whoever sets a fraction from here on sets it there.
+    const Device& opened = devices_.all[device];
+    const double fraction = opened.fraction.load();
+    if (fraction >= 0) {
+      check(seam_set_memory_fraction(opened.opened(), fraction), "setting the memory fraction");
+    }
+  };
+  return devices_.open(device, on_open, on_opened);
 }
 
 void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
+  if (C10_UNLIKELY(late_frees_.any())) {
+    free_late();
+  }
   seam_allocator handle = handle_for(device);
   void* pointer = nullptr;
   seam_status status;
@@ -103,15 +123,17 @@ void* Allocator::malloc(size_t size, DeviceIndex device, cudaStream_t stream) {
   }
   if (C10_UNLIKELY(status != SEAM_STATUS_OK)) {
     if (status == SEAM_STATUS_OUT_OF_MEMORY || status == SEAM_STATUS_REQUEST_TOO_LARGE) {
+      // What follows may fail too.
+      const std::string report = seam_last_error_text();
       pointer = malloc_from_pools_used_on_oom(size, device, stream);
       if (pointer == nullptr) {
-        throw_out_of_memory(size, device);
+        throw_out_of_memory(size, device, report);
       }
     } else {
       check(status, "allocating");
     }
   }
-  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+  if (C10_UNLIKELY(is_profiled())) {
     size_t rounded = 0;
     check(seam_size_of(handle, pointer, &rounded), "allocating");
     report_to_profiler(handle, pointer, int64_t(rounded), device);
@@ -130,18 +152,29 @@ void Allocator::report_to_profiler(seam_allocator handle, void* pointer, int64_t
       c10::Device(c10::DeviceType::CUDA, device));
 }
 
-void Allocator::throw_out_of_memory(size_t size, DeviceIndex device) {
-  // What the observers do may fail too.
-  const std::string report = seam_last_error_text();
-  size_t free = 0, total = 0;
-  if (!devices_.simulated) {
-    c10::cuda::CUDAGuard guard(device);
-    C10_CUDA_IGNORE_ERROR(cudaMemGetInfo(&free, &total));
+void Allocator::throw_out_of_memory(size_t size, DeviceIndex device, const std::string& report) {
+  const seam_allocator handle = handle_for(device);
+  const seam_stats stats = stats_of(handle);
+  uint64_t free = 0, total = 0;
+  double fraction = 1;
+  // Where these fail, the figures are missing, and the report is not.
+  (void)seam_memory_info(handle, &free, &total);
+  (void)seam_get_memory_fraction(handle, &fraction);
+  const uint64_t allowed = fraction < 1 ? uint64_t(fraction * double(total)) : total;
+#if SEAMALLOC_TORCH >= 212
+  // PyTorch calls it a rejection where the option `throw_on_cudamalloc_oom` has it look at the limit before it asks the
+  // device. This always does.
+  const uint64_t reserved = uint64_t(stats.reserved_bytes.all.current);
+  if (fraction < 1 && (size > allowed || reserved > allowed - size)) {
+    devices_.all[device].rejections++;
+    for (const auto& observer : rejection_observers_.all()) {
+      observer(device, size, reserved, total);
+    }
   }
+#endif
   for (const auto& observer : oom_observers_.all()) {
-    observer(device, size, total, free);
+    observer(device, size, allowed, free);
   }
-  const seam_stats stats = stats_of(handle_for(device));
   c10::reportOutOfMemoryToProfiler(
       int64_t(size), stats.allocated_bytes.all.current, stats.reserved_bytes.all.current,
       c10::Device(c10::DeviceType::CUDA, device));
@@ -149,7 +182,7 @@ void Allocator::throw_out_of_memory(size_t size, DeviceIndex device) {
   TORCH_CHECK_WITH(
       OutOfMemoryError, size < EXABYTE, "CUDA out of memory. Tried to allocate more than 1EB memory. ", report);
   const std::string capacity =
-      devices_.simulated ? "" : " has a total capacity of " + in_units(total) + " of which " + in_units(free) + " is free";
+      total == 0 ? "" : " has a total capacity of " + in_units(total) + " of which " + in_units(free) + " is free";
   TORCH_CHECK_WITH(
       OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_units(size), ". GPU ", int(device),
       capacity, ". seamalloc: ", report);
@@ -157,7 +190,7 @@ void Allocator::throw_out_of_memory(size_t size, DeviceIndex device) {
 
 DataPtr Allocator::allocate(size_t size) {
   const DeviceIndex device = devices_.current();
-  void* pointer = size == 0 ? nullptr : malloc(size, device, devices_.current_stream(device));
+  void* pointer = size == 0 ? nullptr : malloc(size, device, stream_for_request(device));
   return {pointer, pointer, &delete_pointer, c10::Device(c10::DeviceType::CUDA, device)};
 }
 
@@ -170,41 +203,87 @@ void Allocator::copy_data(void* to, const void* from, size_t count) const {
 }
 
 void* Allocator::raw_alloc(size_t size) {
-  return size == 0 ? nullptr : raw_alloc_with_stream(size, devices_.current_stream(devices_.current()));
+  if (size == 0) {
+    return nullptr;
+  }
+  const DeviceIndex device = devices_.current();
+  return malloc(size, device, stream_for_request(device));
 }
 
 void* Allocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
   return size == 0 ? nullptr : malloc(size, devices_.current(), stream);
 }
 
-seam_status Allocator::free(void* pointer) {
-  const DeviceIndex owner = owner_of(pointer);
-  const seam_allocator handle = handle_for(owner);
-  // PyTorch's own allocator keeps memory to the stream that it was allocated for, so programs free what another stream uses
-  // without a word, while that is the current one.
-  const cudaStream_t stream = devices_.current_stream(owner);
-  if (recording_.is_on.load(std::memory_order_relaxed)) {
-    ContextScope scope(recording_.gather(RecordContext::ALL));
-    return seam_free_under(handle, pointer, stream);
+cudaStream_t Allocator::stream_for_request(DeviceIndex device) {
+  const CurrentStream current = devices_.current_stream(device);
+  if (C10_UNLIKELY(current.is_external)) {
+    check(seam_set_borrowed(handle_for(device), current.stream), "using a stream that others own");
   }
-  return seam_free_under(handle, pointer, stream);
+  return current.stream;
+}
+
+seam_status Allocator::free(void* pointer) {
+  DeviceIndex owner = NO_DEVICE;
+  const seam_status status = find_owner(pointer, owner);
+  return C10_LIKELY(status == SEAM_STATUS_OK) ? free_under(pointer, owner, devices_.current_stream(owner).stream) : status;
+}
+
+// PyTorch's own allocator keeps memory to the stream that it was allocated for, so programs free what another stream uses
+// without a word, while that is the current one.
+seam_status Allocator::free_under(void* pointer, DeviceIndex owner, cudaStream_t stream) {
+  const seam_allocator handle = handle_for(owner);
+  if (C10_UNLIKELY(other_streams_.any())) {
+    size_t size = 0;
+    // In a forked child, and within a callback of the C library's, nothing may be asked of CUDA.
+    const seam_status status = seam_size_of(handle, pointer, &size);
+    if (status != SEAM_STATUS_OK) {
+      return status;
+    }
+    if (!other_streams_.wait_for_noted(handle, owner, pointer)) {
+      late_frees_.add({pointer, {{owner, stream}}});
+      return SEAM_STATUS_OK;
+    }
+  }
+  seam_status status;
+  if (C10_LIKELY(!recording_.is_on.load(std::memory_order_relaxed))) {
+    status = seam_free_under(handle, pointer, stream);
+  } else {
+    ContextScope scope(recording_.gather(RecordContext::ALL));
+    status = seam_free_under(handle, pointer, stream);
+  }
+  if (C10_LIKELY(status == SEAM_STATUS_OK)) {
+    return status;
+  }
+  if (status == SEAM_STATUS_INVALID_STREAM) {
+    // The current one is the default stream of the thread, which has no name elsewhere.
+    other_streams_.wait_for({owner, stream}, handle, owner, pointer);
+    status = seam_free(handle, pointer);
+  } else if (stream_may_have_ended(status) && synchronize_device(owner)) {
+    // Its work was waited for together with all other work.
+    status = seam_free(handle, pointer);
+  }
+  return status;
 }
 
 // Most programs use one device, which is not asked.
+seam_status Allocator::find_owner(void* pointer, DeviceIndex& owner) {
+  owner = devices_.only();
+  if (C10_LIKELY(owner != NO_DEVICE)) {
+    return SEAM_STATUS_OK;
+  }
+  int device = -1;
+  const seam_status status = seam_plugged_owner(pointer, &device);
+  TORCH_CHECK(
+      status != SEAM_STATUS_OK || device >= 0, "seamalloc: no live allocation starts at ", pointer,
+      ": freed twice, or of another allocator");
+  owner = DeviceIndex(device);
+  return status;
+}
+
 DeviceIndex Allocator::owner_of(void* pointer) {
-  const DeviceIndex only = devices_.only();
-  if (C10_LIKELY(only != NO_DEVICE)) {
-    return only;
-  }
-  DeviceIndex last = NO_DEVICE;
-  for (DeviceIndex device : devices_.opened()) {
-    last = device;
-    size_t size = 0;
-    if (seam_size_of(handle_for(device), pointer, &size) == SEAM_STATUS_OK) {
-      break;
-    }
-  }
-  return last;
+  DeviceIndex owner = NO_DEVICE;
+  check(find_owner(pointer, owner), "looking for an allocation");
+  return owner;
 }
 
 void Allocator::raw_delete(void* pointer) {
@@ -216,19 +295,56 @@ void Allocator::raw_delete(void* pointer) {
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   }
   size_t size = 0;
-  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    check(seam_size_of(handle_for(owner_of(pointer)), pointer, &size), "freeing");
+  DeviceIndex owner = NO_DEVICE;
+  if (C10_UNLIKELY(is_profiled()) && find_owner(pointer, owner) == SEAM_STATUS_OK &&
+      seam_size_of(handle_for(owner), pointer, &size) != SEAM_STATUS_OK) {
+    // The free says why.
+    size = 0;
   }
   const seam_status status = free(pointer);
   // A forked child drops its copies of the parent's tensors, which are no memory of its own.
-  if (status == SEAM_STATUS_FORKED || cuda_deinitialized(status)) {
+  if (status == SEAM_STATUS_FORKED || cuda_has_ended(status)) {
+    return;
+  }
+  if (status == SEAM_STATUS_REENTRANT) {
+    // The own allocator of a MemPool drops a tensor while it gives or takes a segment.
+    LateFree late{pointer, {}};
+    for (DeviceIndex device : devices_.opened()) {
+      late.current.push_back({device, devices_.current_stream(device).stream});
+    }
+    late_frees_.add(std::move(late));
     return;
   }
   check(status, "freeing");
   if (C10_UNLIKELY(size != 0)) {
-    const DeviceIndex device = devices_.current();
-    report_to_profiler(handle_for(device), pointer, -int64_t(size), device);
+    report_to_profiler(handle_for(owner), pointer, -int64_t(size), owner);
   }
+}
+
+void Allocator::free_late() {
+  for (const LateFree& late : late_frees_.take()) {
+    try {
+      DeviceIndex owner = NO_DEVICE;
+      seam_status status = find_owner(late.pointer, owner);
+      for (const StreamOfDevice& current : late.current) {
+        if (status == SEAM_STATUS_OK && current.device == owner) {
+          status = free_under(late.pointer, owner, current.stream);
+        }
+      }
+      if (status == SEAM_STATUS_REENTRANT) {
+        late_frees_.add(late);
+      } else if (status != SEAM_STATUS_FORKED && !cuda_has_ended(status)) {
+        check(status, "freeing");
+      }
+    } catch (const std::exception& error) {
+      TORCH_WARN("seamalloc: ", error.what());
+    }
+  }
+}
+
+// The profiler's state is a variable of the thread.
+bool Allocator::is_profiled() {
+  return !thread_marks().has_ended && c10::memoryProfilingEnabled();
 }
 
 void Allocator::init(int) {
@@ -239,15 +355,25 @@ bool Allocator::initialized() {
   return initialized_.load();
 }
 
-double Allocator::getMemoryFraction(DeviceIndex device) {
-  double fraction = 1;
-  check(seam_get_memory_fraction(handle_for(device), &fraction), "asking for the memory fraction");
+// A device that was not used yet is not opened for questions: that would create a context there.
+double Allocator::getMemoryFraction(DeviceIndex index) {
+  const Device& device = device_at(index);
+  double fraction = device.fraction.load();
+  if (device.opened() != 0) {
+    check(seam_get_memory_fraction(device.opened(), &fraction), "asking for the memory fraction");
+  } else if (fraction < 0) {
+    check(seam_plugged_memory_fraction(&fraction), "asking for the memory fraction");
+  }
   return fraction;
 }
 
-void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
+void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
-  check(seam_set_memory_fraction(handle_for(device), fraction), "setting the memory fraction");
+  Device& device = device_at(index);
+  device.fraction.store(fraction);
+  if (device.opened() != 0) {
+    check(seam_set_memory_fraction(device.opened(), fraction), "setting the memory fraction");
+  }
 }
 
 #if SEAMALLOC_TORCH >= 208
@@ -261,9 +387,17 @@ void Allocator::emptyCache(MempoolId pool) {
 #else
 void Allocator::emptyCache() {
 #endif
+  if (late_frees_.any()) {
+    free_late();
+  }
   ContextScope scope(recording_.gather(RecordContext::ALL));
-  for (DeviceIndex device : devices_.opened()) {
-    check(seam_empty_cache(handle_for(device), nullptr), "emptying the cache");
+  for (size_t index = 0; index < devices_.count(); index++) {
+    Device& device = devices_.all[index];
+    if (device.opened() == 0) {
+      device.idle_empties++;
+    } else {
+      check(seam_empty_cache(device.opened(), nullptr), "emptying the cache");
+    }
   }
 }
 
@@ -276,15 +410,15 @@ bool Allocator::isEnabled() const {
 }
 
 void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
-  uint64_t cached = 0;
-  check(seam_largest_free(handle_for(device), &cached), "looking for the largest block");
-  size_t free = 0, total = 0;
-  // As in PyTorch, 0 asks for the device's own memory too; here one request can have both, stitched.
-  if (*largest == 0 && !devices_.simulated) {
-    c10::cuda::CUDAGuard guard(device);
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const seam_allocator handle = device_at(device).opened();
+  uint64_t found = 0;
+  if (*largest == 0) {
+    // As in PyTorch, 0 asks for the device's own memory too.
+    check(seam_largest_request(handle != 0 ? handle : handle_for(device), &found), "looking for the largest request");
+  } else if (handle != 0) {
+    check(seam_largest_free(handle, &found), "looking for the largest block");
   }
-  *largest = std::max(*largest, size_t(cached) + free);
+  *largest = std::max(*largest, size_t(found));
 }
 
 void* Allocator::getBaseAllocation(void* pointer, size_t* size) {
@@ -301,12 +435,26 @@ void Allocator::recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) 
   if (data.get() == nullptr || data.get_deleter() != &delete_pointer) {
     return;
   }
-  check(seam_record_stream(handle_for(data.device().index()), data.get(), stream.stream()), "recording a stream");
+  const DeviceIndex device = data.device().index();
+  if (stream.device_index() != device && !devices_.simulated) {
+    other_streams_.use(data.get(), {stream.device_index(), stream.stream()});
+    return;
+  }
+  check(seam_record_stream(handle_for(device), data.get(), stream.stream()), "recording a stream");
 }
 
-c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
-  const seam_stats from = stats_of(handle_for(device));
+c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
+  const Device& device = device_at(index);
   c10::CachingDeviceAllocator::DeviceStats to;
+  // PyTorch's value for no limit.
+  to.max_split_size = -1;
+  // PyTorch counts them for devices that were never used, too.
+  const int64_t idle_empties = device.idle_empties.load();
+  if (device.opened() == 0) {
+    to.num_sync_all_streams = idle_empties;
+    return to;
+  }
+  const seam_stats from = stats_of(device.opened());
   copy_stats(to.allocation, from.allocation);
   copy_stats(to.segment, from.segment);
   copy_stats(to.active, from.active);
@@ -320,20 +468,29 @@ c10::CachingDeviceAllocator::DeviceStats Allocator::getDeviceStats(DeviceIndex d
   copy_stat(to.oversize_segments, from.oversize_segments);
   to.num_alloc_retries = int64_t(from.num_alloc_retries);
   to.num_ooms = int64_t(from.num_ooms);
-  to.num_sync_all_streams = int64_t(from.num_sync_all_streams);
+  to.num_sync_all_streams = int64_t(from.num_sync_all_streams) + idle_empties;
   to.num_device_alloc = int64_t(from.num_device_alloc);
   to.num_device_free = int64_t(from.num_device_free);
-  // PyTorch's value for no limit.
-  to.max_split_size = -1;
+#if SEAMALLOC_TORCH >= 212
+  to.num_oom_rejections = device.rejections.load();
+#endif
   return to;
 }
 
-void Allocator::resetAccumulatedStats(DeviceIndex device) {
-  check(seam_reset_accumulated_stats(handle_for(device)), "resetting statistics");
+void Allocator::resetAccumulatedStats(DeviceIndex index) {
+  Device& device = device_at(index);
+  device.rejections = 0;
+  device.idle_empties = 0;
+  if (device.opened() != 0) {
+    check(seam_reset_accumulated_stats(device.opened()), "resetting statistics");
+  }
 }
 
-void Allocator::resetPeakStats(DeviceIndex device) {
-  check(seam_reset_peak_stats(handle_for(device)), "resetting statistics");
+void Allocator::resetPeakStats(DeviceIndex index) {
+  const Device& device = device_at(index);
+  if (device.opened() != 0) {
+    check(seam_reset_peak_stats(device.opened()), "resetting statistics");
+  }
 }
 
 #if SEAMALLOC_TORCH >= 210
@@ -347,8 +504,25 @@ void Allocator::attachOutOfMemoryObserver(OutOfMemoryObserver observer) {
   oom_observers_.attach(std::move(observer));
 }
 
+#if SEAMALLOC_TORCH >= 212
+void Allocator::attachOomRejectionObserver(OomRejectionObserver observer) {
+  rejection_observers_.attach(std::move(observer));
+}
+#endif
+
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex peer) {
-  // The first is to use the memory of the second.
+  // The first is to use the memory of the second: ours, which is mapped for it, and what others allocate there, for which
+  // CUDA asks the contexts.
+  if (!devices_.simulated) {
+    c10::cuda::CUDAGuard guard(device);
+    const cudaError_t enabled = cudaDeviceEnablePeerAccess(peer, 0);
+    if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+      // It is the runtime's last error otherwise.
+      (void)cudaGetLastError();
+    } else {
+      C10_CUDA_CHECK(enabled);
+    }
+  }
   check(seam_enable_peer_access(handle_for(peer), uint32_t(device)), "enabling peer access");
 }
 

@@ -6,13 +6,20 @@
 // sources.cpp         MemPools with an allocator of their own, and what is given back of a MemPool
 // shared_memory.cpp   tensors of one process in another
 // history.cpp         events with stack traces, snapshots
+// other_streams.cpp   streams that the C library cannot wait for by name
+// thread_end.cpp      what a thread knows of itself, and that it is ending
 //
-// The state stands in structs that each own their lock: Devices, PoolTable, SharedMemory, OomObservers, and for the
-// history Recording, Trackers, Annotations and a History for each device.
+// The state stands in structs that each own their lock: Devices, PoolTable, SharedMemory, OtherStreams, LateFrees, Observers,
+// and for the history Recording, Trackers, Annotations and a History for each device.
+//
+// Methods of CUDAAllocator that stay as they are: markCaptureBegin and markCaptureEnd (2.13), since the filter of a pool
+// says already whether a capture is to come (graphs.cpp), and allocateWithAddress (2.13), which refuses.
 #pragma once
 
 #include "devices.h"
 #include "events.h"
+#include "late_frees.h"
+#include "other_streams.h"
 #include "pools.h"
 #include "shared_memory.h"
 
@@ -26,22 +33,23 @@
 
 namespace seamalloc {
 
-// Functions of the program that are called when memory runs out.
-class OomObservers {
+// Functions of the program that are called at some event. What was attached stays.
+template <class Observer>
+class Observers {
  public:
-  void attach(OutOfMemoryObserver observer) {
+  void attach(Observer observer) {
     std::lock_guard<std::mutex> guard(lock_);
     observers_.push_back(std::move(observer));
   }
 
-  std::vector<OutOfMemoryObserver> all() {
+  std::vector<Observer> all() {
     std::lock_guard<std::mutex> guard(lock_);
     return observers_;
   }
 
  private:
   std::mutex lock_;
-  std::vector<OutOfMemoryObserver> observers_;
+  std::vector<Observer> observers_;
 };
 
 class Allocator final : public CUDAAllocator {
@@ -74,6 +82,9 @@ class Allocator final : public CUDAAllocator {
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
 #endif
   void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override;
+#if SEAMALLOC_TORCH >= 212
+  void attachOomRejectionObserver(OomRejectionObserver observer) override;
+#endif
   void enablePeerAccess(DeviceIndex device, DeviceIndex peer) override;
   cudaError_t memcpyAsync(
       void* to, int to_device, const void* from, int from_device, size_t count, cudaStream_t stream,
@@ -129,19 +140,33 @@ class Allocator final : public CUDAAllocator {
   void setUserMetadata(const std::string& metadata) override;
   std::string getUserMetadata() override;
 #endif
+#if SEAMALLOC_TORCH >= 212
+  Context getContextForPointer(const void* pointer) override;
+#endif
+#if SEAMALLOC_TORCH >= 214
+  bool supportsUserMetadata() override;
+  void annotateMemory(const void* pointer, const std::string& metadata) override;
+#endif
   void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override;
 
  private:
+  Device& device_at(DeviceIndex device);
   // The C library's allocator of a device; opened on first use.
   seam_allocator handle_for(DeviceIndex device);
   seam_allocator open(DeviceIndex device);
 
   void* malloc(size_t size, DeviceIndex device, cudaStream_t stream);
+  cudaStream_t stream_for_request(DeviceIndex device);
   void* malloc_from_pools_used_on_oom(size_t size, DeviceIndex device, cudaStream_t stream);
-  [[noreturn]] void throw_out_of_memory(size_t size, DeviceIndex device);
+  [[noreturn]] void throw_out_of_memory(size_t size, DeviceIndex device, const std::string& report);
   // Frees on whatever device it is.
   seam_status free(void* pointer);
+  seam_status free_under(void* pointer, DeviceIndex owner, cudaStream_t stream);
+  // The device whose allocation it is. A live allocation is of one; a status says why that cannot be asked.
+  seam_status find_owner(void* pointer, DeviceIndex& owner);
   DeviceIndex owner_of(void* pointer);
+  void free_late();
+  static bool is_profiled();
   void report_to_profiler(seam_allocator handle, void* pointer, int64_t bytes, DeviceIndex device);
 
   void open_pool(DeviceIndex device, MempoolId pool);
@@ -149,6 +174,7 @@ class Allocator final : public CUDAAllocator {
   // Before a use of a MemPool ends: what goes back if that was the last, and the pool is emptied.
   void note_release(DeviceIndex device, MempoolId pool);
   void empty_pool(DeviceIndex device, MempoolId pool);
+  uint64_t free_bytes(DeviceIndex device, MempoolId pool);
   std::vector<seam_pool_block> live_blocks(DeviceIndex device, MempoolId pool);
 
   void record(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
@@ -163,7 +189,12 @@ class Allocator final : public CUDAAllocator {
   Devices devices_{recording_, trackers_};
   PoolTable pools_;
   SharedMemory shared_memory_;
-  OomObservers oom_observers_;
+  OtherStreams other_streams_;
+  LateFrees late_frees_;
+  Observers<OutOfMemoryObserver> oom_observers_;
+#if SEAMALLOC_TORCH >= 212
+  Observers<OomRejectionObserver> rejection_observers_;
+#endif
   std::atomic<bool> initialized_{false};
   // It compares clocks over its lifetime: the longer, the better.
   c10::ApproximateClockToUnixTimeConverter clock_;

@@ -2,27 +2,40 @@
 #pragma once
 
 #include "events.h"
+#include "thread_end.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
 namespace seamalloc {
 
-// As many as the C library has plugged allocators.
-constexpr size_t MAX_DEVICES = 64;
 constexpr DeviceIndex NO_DEVICE = -1;
 
 // The plugged allocator of one device.
 struct Device {
   std::atomic<seam_allocator> handle{0};
+  // The memory fraction that the program has set before the device was opened; negative for none.
+  std::atomic<double> fraction{-1};
+  // How often the cache was emptied before the device was opened.
+  std::atomic<int64_t> idle_empties{0};
+  // Requests that the fraction refused.
+  std::atomic<int64_t> rejections{0};
   History history;
 
   seam_allocator opened() const {
     return handle.load(std::memory_order_acquire);
   }
+};
+
+// A current stream.
+struct CurrentStream {
+  cudaStream_t stream;
+  // Whether others own it, who may destroy it without a word.
+  bool is_external;
 };
 
 class Devices {
@@ -44,10 +57,15 @@ class Devices {
   // see the handle, `on_opened()`.
   template <class OnOpen, class OnOpened>
   seam_allocator open(DeviceIndex device, OnOpen on_open, OnOpened on_opened) {
+    seam_allocator handle = 0;
+    // Without the lock: in a child that was forked while another thread opened a device it stays locked, and this fails.
+    const seam_status status = seam_plugged(device, &handle);
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, status != SEAM_STATUS_OUT_OF_MEMORY, "CUDA out of memory. seamalloc, opening the device: ",
+        seam_last_error_text());
+    check(status, "opening the device");
     std::lock_guard<std::mutex> guard(opening_);
-    seam_allocator handle = all[device].opened();
-    if (handle == 0) {
-      check(seam_plugged(device, &handle), "opening the device");
+    if (all[device].opened() == 0) {
       on_open(handle);
       only_.store(opened().empty() ? device : NO_DEVICE, std::memory_order_release);
       all[device].handle.store(handle, std::memory_order_release);
@@ -72,12 +90,37 @@ class Devices {
     return only_.load(std::memory_order_acquire);
   }
 
+  // How many there are, opened or not.
+  size_t count() const {
+    const std::vector<DeviceIndex> found = opened();
+    const size_t used = found.empty() ? 0 : size_t(found.back()) + 1;
+    return simulated ? std::max<size_t>(1, used) : size_t(c10::cuda::device_count());
+  }
+
   DeviceIndex current() const {
     return simulated ? 0 : c10::cuda::current_device();
   }
 
-  cudaStream_t current_stream(DeviceIndex device) const {
-    return simulated ? nullptr : c10::cuda::getCurrentCUDAStream(device).stream();
+  // The current stream of this thread; at the thread's end, the last one that this has seen.
+  CurrentStream current_stream(DeviceIndex device) const {
+    if (simulated) {
+      return {nullptr, false};
+    }
+    ThreadMarks& marks = thread_marks();
+    if (C10_UNLIKELY(marks.has_ended)) {
+      return {marks.streams[device], false};
+    }
+    const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
+    const cudaStream_t stream = current.stream();
+    // The id of an ExternalStream is its handle. PyTorch's own streams have small ones.
+    const bool is_external = stream != nullptr && current.id() == reinterpret_cast<c10::StreamId>(stream);
+    // One that others own may be gone by the end of the thread.
+    marks.streams[device] = is_external ? nullptr : stream;
+    if (C10_UNLIKELY(!marks.is_watched)) {
+      // After the call above, which makes PyTorch's variable: that is destroyed later then.
+      watch_thread_end(marks);
+    }
+    return {stream, is_external};
   }
 
  private:

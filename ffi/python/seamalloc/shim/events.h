@@ -74,13 +74,20 @@ class Annotations {
   using Metadata = std::vector<std::pair<std::string, std::string>>;
 
   // Kept while something is recorded.
-  void add(const Metadata& metadata, const Recording& recording);
-  // Adds them to a snapshot, as those of a device, which is asked for where there are some.
-  void show(SnapshotInfo& snapshot, const std::function<DeviceIndex()>& device, const ToNanoseconds& to_ns);
+  void add(DeviceIndex device, const Metadata& metadata, const Recording& recording);
+  // Adds them to a snapshot.
+  void show(SnapshotInfo& snapshot, const ToNanoseconds& to_ns);
 
  private:
+  struct Annotation {
+    // The current one when it was made.
+    DeviceIndex device;
+    c10::approx_time_t time;
+    Metadata metadata;
+  };
+
   std::mutex lock_;
-  std::deque<std::pair<c10::approx_time_t, Metadata>> annotations_;
+  std::deque<Annotation> annotations_;
 };
 
 // What is recorded of one device. The C library's lock is taken before its own, never after.

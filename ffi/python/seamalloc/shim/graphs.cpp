@@ -10,7 +10,7 @@ namespace {
 bool covers(seam_stream stream, void* user) {
   try {
     return (*static_cast<Filter*>(user))(static_cast<cudaStream_t>(stream));
-  } catch (const std::exception&) {
+  } catch (...) {
     return false;
   }
 }
@@ -31,7 +31,7 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId pool, std::fun
   auto kept = std::make_unique<Filter>(std::move(filter));
   // PyTorch begins here before it begins the capture, whose filter then covers nothing yet; those of MemPool and of the
   // runs that warm a graph up cover the caller's own stream at once. Only a capture forbids driver calls.
-  const bool captures = !covers(devices_.current_stream(device), kept.get());
+  const bool captures = !covers(devices_.current_stream(device).stream, kept.get());
   open_pool(device, pool);
   const seam_status status =
       seam_pool_begin_filter(handle, pool_of(pool), covers, kept.get(), captures ? SEAM_POOL_CAPTURING : 0);
@@ -58,9 +58,13 @@ void Allocator::releasePool(DeviceIndex device, MempoolId pool) {
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId pool) {
+  const seam_allocator handle = device_at(device).opened();
+  if (handle == 0) {
+    return 0;
+  }
   seam_pool_stats stats;
   stats.size = sizeof stats;
-  const seam_status status = seam_pool_get_stats(handle_for(device), pool_of(pool), &stats);
+  const seam_status status = seam_pool_get_stats(handle, pool_of(pool), &stats);
   if (status == SEAM_STATUS_UNKNOWN_POOL) {
     return 0;
   }
@@ -128,7 +132,7 @@ void* Allocator::malloc_from_pools_used_on_oom(size_t size, DeviceIndex device, 
     }
     // As in PyTorch, what the pool holds already. Without segments of its own it may be stitched.
     seam_status status = seam_pool_malloc_held(handle_for(device), pool_of(pool), size, stream, &pointer);
-    if (pointer == nullptr && !pools_.is_segmented({device, pool})) {
+    if (pointer == nullptr && !pools_.is_segmented({device, pool}) && free_bytes(device, pool) >= size) {
       status = seam_pool_malloc(handle_for(device), pool_of(pool), size, stream, &pointer);
     }
     if (status == SEAM_STATUS_OK && pointer != nullptr) {
@@ -136,6 +140,14 @@ void* Allocator::malloc_from_pools_used_on_oom(size_t size, DeviceIndex device, 
     }
   }
   return pointer;
+}
+
+// What a private pool holds and nobody uses.
+uint64_t Allocator::free_bytes(DeviceIndex device, MempoolId pool) {
+  seam_pool_stats stats;
+  stats.size = sizeof stats;
+  const seam_status status = seam_pool_get_stats(handle_for(device), pool_of(pool), &stats);
+  return status == SEAM_STATUS_OK ? stats.reserved_bytes - stats.active_bytes : 0;
 }
 
 std::vector<seam_pool_block> Allocator::live_blocks(DeviceIndex device, MempoolId pool) {

@@ -15,11 +15,6 @@ namespace seamalloc {
 
 namespace {
 
-// Where the program is, for the events of the call that this thread is making.
-thread_local Context here;
-thread_local std::vector<std::string> compile_contexts;
-thread_local std::string user_metadata;
-
 std::optional<TraceEntry::Action> action_of(seam_action action) {
   switch (action) {
     case SEAM_ACTION_ALLOC: return TraceEntry::ALLOC;
@@ -43,9 +38,15 @@ uint32_t bit_of(TraceEntry::Action action) {
 
 // What this thread does now. PyTorch's viewer and its tests know "N/A" as the name of what no compiled region does.
 Entry entry_of(TraceEntry::Action action, uint64_t address, uint64_t bytes, void* stream, MempoolId pool) {
-  return {
-      action, address, bytes, stream, pool, c10::getApproximateTime(), here,
-      compile_contexts.empty() ? "N/A" : compile_contexts.back(), user_metadata};
+  Entry entry{action, address, bytes, stream, pool, c10::getApproximateTime(), nullptr, "N/A", ""};
+  if (const ThreadState* thread = thread_state()) {
+    entry.context = thread->here;
+    entry.user_metadata = thread->user_metadata;
+    if (!thread->compile_contexts.empty()) {
+      entry.compile_context = thread->compile_contexts.back();
+    }
+  }
+  return entry;
 }
 
 // Adds the segments that are visited to a snapshot.
@@ -65,7 +66,7 @@ void visit_segment(const seam_segment* segment, const seam_block* blocks, size_t
   auto* visit = static_cast<SegmentVisit*>(user);
   try {
     visit->add(*segment, blocks, count);
-  } catch (const std::exception&) {
+  } catch (...) {
     visit->failed = true;
   }
 }
@@ -113,15 +114,22 @@ void SegmentVisit::add(const seam_segment& from, const seam_block* blocks, size_
 
 }  // namespace
 
-ContextScope::ContextScope(Context context) : before(std::exchange(here, std::move(context))) {}
+ContextScope::ContextScope(Context context) {
+  if (ThreadState* thread = thread_state()) {
+    before = std::exchange(thread->here, std::move(context));
+  }
+}
 
 ContextScope::~ContextScope() {
-  here = std::move(before);
+  if (ThreadState* thread = thread_state()) {
+    thread->here = std::move(before);
+  }
 }
 
 Context Recording::gather(RecordContext level) const {
   const CreateContextFn create = recorder.load();
-  return create != nullptr && when.load() >= level ? create() : nullptr;
+  // It uses variables of the thread.
+  return create != nullptr && when.load() >= level && !thread_marks().has_ended ? create() : nullptr;
 }
 
 bool Trackers::any() const {
@@ -143,7 +151,7 @@ void Trackers::call(const TraceEntry& entry) {
   }
 }
 
-void Annotations::add(const Metadata& metadata, const Recording& recording) {
+void Annotations::add(DeviceIndex device, const Metadata& metadata, const Recording& recording) {
   std::lock_guard<std::mutex> guard(lock_);
   if (!recording.is_on.load()) {
     return;
@@ -151,14 +159,13 @@ void Annotations::add(const Metadata& metadata, const Recording& recording) {
   while (!annotations_.empty() && annotations_.size() >= recording.most_entries.load()) {
     annotations_.pop_front();
   }
-  annotations_.emplace_back(c10::getApproximateTime(), metadata);
+  annotations_.push_back({device, c10::getApproximateTime(), metadata});
 }
 
-void Annotations::show(
-    SnapshotInfo& snapshot, const std::function<DeviceIndex()>& device, const ToNanoseconds& to_ns) {
+void Annotations::show(SnapshotInfo& snapshot, const ToNanoseconds& to_ns) {
   std::lock_guard<std::mutex> guard(lock_);
-  for (const auto& [time, metadata] : annotations_) {
-    decltype(snapshot.external_annotations)::value_type annotation(device(), time);
+  for (const auto& [device, time, metadata] : annotations_) {
+    decltype(snapshot.external_annotations)::value_type annotation(device, time);
     annotation.time_.t_ = to_ns(time) / 1000;
     for (const auto& [key, value] : metadata) {
       annotation.recordUserMetadata(key, value);
@@ -230,7 +237,7 @@ void History::on_event(const seam_event* event, void* user) {
   }
   try {
     history->add(*event, *action);
-  } catch (const std::exception&) {
+  } catch (...) {
     // Too little host memory: the event is lost. The C library may not be thrown through, and a warning could wait for
     // Python's lock, whose holder may wait for the allocator's.
   }
@@ -331,23 +338,25 @@ SnapshotInfo Allocator::snapshot() {
 SnapshotInfo Allocator::take_snapshot(MempoolId pool, bool with_traces) {
   SnapshotInfo result;
   const ToNanoseconds to_ns = clock_.makeConverter();
+  // A list for each device, those that are not used too.
+  result.device_traces.resize(devices_.count());
   for (DeviceIndex device : devices_.opened()) {
     History& history = devices_.all[device].history;
     SegmentVisit visit{device, pool, &history, &result.segments};
     check(seam_visit_segments(handle_for(device), visit_segment, &visit), "making a snapshot");
     TORCH_CHECK(!visit.failed, "seamalloc: too little host memory for a snapshot");
-    // A list for each device, those that are not used too.
-    result.device_traces.resize(size_t(device) + 1);
     std::lock_guard<std::mutex> guard(history.lock);
     if (with_traces) {
-      history.show(result.device_traces.back(), to_ns);
+      // It may have been opened meanwhile.
+      result.device_traces.resize(std::max(result.device_traces.size(), size_t(device) + 1));
+      history.show(result.device_traces[device], to_ns);
     }
     // Of this snapshot the next one tells, as in PyTorch: the last entry is what the program did last.
     if (recording_.is_on.load()) {
       history.append(entry_of(TraceEntry::SNAPSHOT, 0, visit.active, nullptr, pool));
     }
   }
-  annotations_.show(result, [this] { return devices_.current(); }, to_ns);
+  annotations_.show(result, to_ns);
   auto& settings = result.config_metadata;
   settings = {};
   settings.max_split_size = std::numeric_limits<size_t>::max();
@@ -362,28 +371,71 @@ bool Allocator::isHistoryEnabled() {
 }
 
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& metadata) {
-  annotations_.add(metadata, recording_);
+  annotations_.add(devices_.current(), metadata, recording_);
 }
 
 #if SEAMALLOC_TORCH >= 208
 void Allocator::pushCompileContext(std::string& context) {
-  compile_contexts.push_back(context);
+  if (ThreadState* thread = thread_state()) {
+    thread->compile_contexts.push_back(context);
+  }
 }
 
 void Allocator::popCompileContext() {
-  if (!compile_contexts.empty()) {
-    compile_contexts.pop_back();
+  ThreadState* thread = thread_state();
+  if (thread != nullptr && !thread->compile_contexts.empty()) {
+    thread->compile_contexts.pop_back();
   }
 }
 #endif
 
 #if SEAMALLOC_TORCH >= 210
 void Allocator::setUserMetadata(const std::string& metadata) {
-  user_metadata = metadata;
+  if (ThreadState* thread = thread_state()) {
+    thread->user_metadata = metadata;
+  }
 }
 
 std::string Allocator::getUserMetadata() {
-  return user_metadata;
+  const ThreadState* thread = thread_state();
+  return thread == nullptr ? "" : thread->user_metadata;
+}
+#endif
+
+#if SEAMALLOC_TORCH >= 212
+// Where a live block was allocated, if its trace was recorded.
+Context Allocator::getContextForPointer(const void* pointer) {
+  for (DeviceIndex device : devices_.opened()) {
+    History& history = devices_.all[device].history;
+    std::lock_guard<std::mutex> guard(history.lock);
+    const auto found = history.allocated_at.find(reinterpret_cast<uint64_t>(pointer));
+    if (found != history.allocated_at.end()) {
+      return found->second;
+    }
+  }
+  return nullptr;
+}
+#endif
+
+#if SEAMALLOC_TORCH >= 214
+bool Allocator::supportsUserMetadata() {
+  return true;
+}
+
+void Allocator::annotateMemory(const void* pointer, const std::string& metadata) {
+  if (!recording_.is_on.load()) {
+    return;
+  }
+  void* const address = const_cast<void*>(pointer);
+  const DeviceIndex owner = owner_of(address);
+  size_t size = 0;
+  check(seam_size_of(handle_for(owner), address, &size), "annotating an allocation");
+  ContextScope scope(recording_.gather(RecordContext::STATE));
+  Entry entry = entry_of(TraceEntry::ANNOTATE, reinterpret_cast<uint64_t>(pointer), size, nullptr, {0, 0});
+  entry.user_metadata = metadata;
+  History& history = devices_.all[owner].history;
+  std::lock_guard<std::mutex> guard(history.lock);
+  history.append(std::move(entry));
 }
 #endif
 

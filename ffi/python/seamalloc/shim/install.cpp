@@ -22,6 +22,8 @@ extern "C" const char* seamalloc_install() {
     why = error.what_without_backtrace();
   } catch (const std::exception& error) {
     why = error.what();
+  } catch (...) {
+    why = "an unknown exception";
   }
   return why.c_str();
 }

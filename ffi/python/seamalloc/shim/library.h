@@ -38,10 +38,20 @@ inline void check(seam_status status, const char* doing) {
   TORCH_CHECK(status == SEAM_STATUS_OK, "seamalloc, ", doing, ": ", seam_last_error_text());
 }
 
-// Whether a call failed because CUDA has ended: a process that ends frees and closes some things after it.
-inline bool cuda_deinitialized(seam_status status) {
-  constexpr uint32_t CUDA_DEINITIALIZED = 4;
-  return status == SEAM_STATUS_DRIVER && seam_last_driver_status() == CUDA_DEINITIALIZED;
+// Whether a call failed because CUDA, or the device's context, has ended. A process that ends frees and closes some things
+// after it, in an order that nobody decides, and a program may reset its device.
+inline bool cuda_has_ended(seam_status status) {
+  constexpr uint32_t DEINITIALIZED = 4, INVALID_CONTEXT = 201, CONTEXT_IS_DESTROYED = 709;
+  const uint32_t found = seam_last_driver_status();
+  return status == SEAM_STATUS_DRIVER &&
+      (found == DEINITIALIZED || found == INVALID_CONTEXT || found == CONTEXT_IS_DESTROYED);
+}
+
+// Whether a call may have failed because a stream that it names is no more: an H200 says that its context is invalid.
+inline bool stream_may_have_ended(seam_status status) {
+  constexpr uint32_t INVALID_CONTEXT = 201, INVALID_HANDLE = 400;
+  const uint32_t found = seam_last_driver_status();
+  return status == SEAM_STATUS_DRIVER && (found == INVALID_CONTEXT || found == INVALID_HANDLE);
 }
 
 }  // namespace seamalloc

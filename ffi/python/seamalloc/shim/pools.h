@@ -55,6 +55,7 @@ class PoolTable {
   // The last use of a pool ends, with so many bytes free.
   void note_release(PoolKey pool, uint64_t free_bytes) {
     std::lock_guard<std::mutex> guard(lock_);
+    used_on_oom_.erase(pool);
     // Segments of its own go back where they came from.
     if (segmented_.erase(pool) == 0) {
       free_at_release_[pool] = free_bytes;

@@ -50,7 +50,7 @@ void SharedMemory::close(const Key& key, seam_allocator allocator, void* pointer
   if (status == SEAM_STATUS_FORKED) {
     return;
   }
-  if (status != SEAM_STATUS_OK && !cuda_deinitialized(status)) {
+  if (status != SEAM_STATUS_OK && !cuda_has_ended(status)) {
     TORCH_WARN("seamalloc, closing a tensor of another process: ", seam_last_error_text());
   }
   std::lock_guard<std::mutex> guard(lock_);

@@ -7,6 +7,7 @@ compares.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import random
@@ -524,7 +525,13 @@ def main():
     if allocator in ("seamalloc", "pluggable"):
         import seamalloc
 
-        seamalloc.enable(shim=allocator == "seamalloc")
+        if allocator == "pluggable":
+            # It is had only where the shim cannot be.
+            os.environ.update(CXX="no-such-compiler", SEAMALLOC_CACHE=tempfile.mkdtemp())
+            importlib.import_module("seamalloc._prebuilt").find = lambda torch: None
+            seamalloc.enable(fallback="pluggable")
+        else:
+            seamalloc.enable()
     torch.manual_seed(0)
     case = next(case for case in CASES if case.__name__ == name)
     values, figures = case(allocator)

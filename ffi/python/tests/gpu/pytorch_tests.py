@@ -1,25 +1,20 @@
-"""Runs PyTorch's own allocator tests under several allocators: python pytorch_tests.py FOLDER [--json FILE] [...].
+"""Runs suites of PyTorch's own tests under several allocators: python pytorch_tests.py FOLDER --json FILE [...].
 
-FOLDER is `test` of a PyTorch checkout, of about the version that is installed. Needs a GPU, PyTorch, what its tests import
-(expecttest, hypothesis, psutil; `--site` names a folder that has them), a C++ compiler, and seamalloc.
+FOLDER is `test` of a PyTorch checkout, of about the version that is installed. Needs a GPU (for some suites two), PyTorch,
+what its tests import (expecttest, hypothesis, psutil), a C++ compiler, and seamalloc.
 
-Prints a line for each test that one allocator fails, and a summary; `--json` gets every test under every allocator, with
-the last line of its error. Exits with 1 where a test that PyTorch's own allocator passes fails under seamalloc, and is not
-known to. Which tests are run, which of them cannot apply to an external allocator, which seamalloc is known to fail, and why,
-is in pytorch_tests_choice.py.
+FILE gets a line of JSON for each test under each allocator as it ends, so that a run that is cut off says what it reached.
+pytorch_tests_table.py makes tables of such files. Which suites there are, and which of their tests are taken, is in
+pytorch_tests_choice.py.
 
-A class of tests is a process; after a failure, a crash or a hang the rest of it goes on in another. Tests measure the
-memory of their own process, so several processes run side by side (`--at-once`); those that look at the whole device run
-alone, afterwards.
+Each process has one test file and one allocator, and takes the next test of those that are left, so that all allocators get
+on alike; after a failure, a crash or a hang another goes on. Tests measure the memory of their own process, so several
+processes run side by side (`--at-once`); those that look at the whole device run alone, afterwards. At the end, tests that
+native passed and seamalloc did not, or the other way round, are run again under both, each in a process of its own.
 """
 
 import argparse
-import concurrent.futures
 import json
-import os
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,220 +22,291 @@ import time
 from pathlib import Path
 
 import pytorch_tests_choice as choice
+from pytorch_tests_processes import Ended, Process
 
-WORKER = Path(__file__).resolve().with_name("pytorch_tests_worker.py")
-ALLOCATORS = ("native", "expandable", "seamalloc")
-# A test, the start of a process, and a class, whatever becomes of its processes.
-LIMIT_S = 100
-START_S = 120
-CLASS_LIMIT_S = 240
-
-
-def environment(allocator, options):
-    """What an allocator's processes run in."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "SEAMALLOC_CONF"))}
-    env["PYTORCH_TESTS_ALLOCATOR"] = allocator
-    if options.site:
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(options.site)]))
-        env["PATH"] = os.pathsep.join([str(options.site / "bin"), env["PATH"]])
-    if allocator == "expandable":
-        env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    elif allocator != "native":
-        # The tests ask this variable whether segments grow, and count them accordingly. It means nothing to seamalloc.
-        env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-        env["SEAMALLOC_CONF"] = allocator.removeprefix("seamalloc").removeprefix(":")
-    return env
+COMPARED = ("native", "seamalloc")
+# Of the whole time: when tests that must be alone begin at the latest, and those that are run again.
+ALONE_AT, AGAIN_AT = 0.72, 0.86
+AGAIN_AT_ONCE = 6
+POLL_S = 0.2
+# How many processes of a file and an allocator may fail to start.
+STARTS = 2
 
 
-class Process:
-    """A process that runs tests of one class, one after another, and reports on each as it goes."""
+class File:
+    """A test file, and which tests of it are taken, once a process has said so."""
 
-    def __init__(self, options, allocator, group, tests, deadline):
-        # Its errors; read when it has ended.
-        self.output = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(WORKER), str(options.folder), group, *tests],
-            env=environment(allocator, options),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self.output,
-            text=True,
-            start_new_session=True,
-        )
-        self.deadline = time.monotonic() + START_S
-        self.last_deadline = deadline
-        self.late = False
-        threading.Thread(target=self.watch, daemon=True).start()
+    def __init__(self, suite, path):
+        self.suite, self.path = suite, path
+        self.name = Path(path).name
+        self.tests = None
 
-    def watch(self):
-        while self.process.poll() is None:
-            if time.monotonic() > min(self.deadline, self.last_deadline):
-                self.late = True
-                self.end()
-            time.sleep(0.2)
-        # Children that a test left behind would keep the pipe open.
-        self.end()
 
-    def end(self):
-        """Ends it, and what it started."""
+class Line:
+    """The tests of a file that one allocator still has before it."""
+
+    def __init__(self, file, allocator):
+        self.file, self.allocator = file, allocator
+        self.waiting = None
+        self.processes = 0
+        # Processes that did not start.
+        self.failed = 0
+
+    def left_s(self):
+        """About how long the rest takes."""
+        return len(self.waiting) * choice.SUITES[self.file.suite].usual_s
+
+
+def pick(lines):
+    """The line that the next process is for: one of whose file nothing is known yet, else the one with most left for each
+    process that it has. None if no line needs one."""
+    for line in lines:
+        same = [other for other in lines if other.file is line.file]
+        if line.waiting is None and line.failed < STARTS and not any(other.processes for other in same):
+            return line
+    wanting = [line for line in lines if line.waiting and line.failed < STARTS and len(line.waiting) > line.processes]
+    return max(wanting, key=lambda line: line.left_s() / (1 + line.processes), default=None)
+
+
+class Run:
+    """One run of several suites under several allocators."""
+
+    def __init__(self, options, out):
+        self.options, self.out = options, out
+        self.lock = threading.Lock()
+        self.start = time.monotonic()
+        self.files = [File(suite, path) for suite in options.suites for path in choice.SUITES[suite].modules]
+        # (test, allocator): outcome of the first round.
+        self.outcomes = {}
+        self.served = {}
+
+    def at(self, share):
+        """The moment at a share of the time."""
+        return self.start + share * self.options.seconds
+
+    def write(self, **line):
+        """A line of the file."""
+        with self.lock:
+            self.out.write(json.dumps(line) + "\n")
+            self.out.flush()
+
+    def record(self, file, allocator, turn, report):
+        """What became of a test."""
+        test = f"{file.name}.{report['test']}"
+        if turn == 1:
+            self.outcomes[test, allocator] = report["outcome"]
+        self.served[allocator] = self.served.get(allocator, 0) + report.pop("new", 0)
+        self.write(**{**report, "suite": file.suite, "test": test, "allocator": allocator, "round": turn})
+        if report["outcome"] in ("failed", "crashed", "hung"):
+            print(file.suite, test, allocator, report["outcome"], report["message"][:300], sep="\t", flush=True)
+
+    def learn(self, file, first):
+        """Takes over from a process which tests a file has."""
+        wanted = self.options.only
+        file.tests = [test for test in first["tests"] if not wanted or wanted in f"{file.name}.{test['test']}"]
+        self.write(file=file.name, suite=file.suite, versions=first["versions"], tests=len(file.tests))
+        gpus = first["versions"]["gpus"]
+        for test in [test for test in file.tests if test["gpus"] > gpus]:
+            file.tests.remove(test)
+            for allocator in self.options.allocators:
+                message = f"wants {test['gpus']} GPUs; there are {gpus}"
+                skipped = {"test": test["test"], "outcome": "skipped", "message": message, "seconds": 0.0}
+                self.record(file, allocator, 1, skipped)
+
+    def begin(self, file, allocator, deadline):
+        """A process, which has its tests imported. None where it has not the allocator that it should, or does not start."""
+        process = Process(file.suite, self.options.folder, file.path, allocator, self.options.caches)
         try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+            first = process.first_report(deadline)
+            wanted = "seamalloc" if allocator.startswith("seamalloc") else "native"
+            if first["allocator"] != wanted:
+                raise Ended("crashed", f"its allocator is {first['allocator']}, not {wanted}", "")
+        except Ended as ended:
+            process.end()
+            if time.monotonic() < deadline:
+                self.write(
+                    file=file.name, suite=file.suite, allocator=allocator, error=ended.message, trace=ended.trace
+                )
+                print(file.suite, file.name, allocator, "does not start", ended.message, sep="\t", flush=True)
+            return None
+        with self.lock:
+            unknown = file.tests is None
+            if unknown:
+                file.tests = []
+        if unknown:
+            self.learn(file, first)
+        return process
 
-    def reports(self):
-        """What it says of its tests."""
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                self.deadline = time.monotonic() + LIMIT_S
-                yield json.loads(line)
-        self.process.wait()
+    def feed(self, process, file, allocator, take, turn, deadline):
+        """Has a process run tests until there are none, one fails, or the time is over."""
+        served, limit_s = 0, choice.SUITES[file.suite].limit_s
+        while time.monotonic() < deadline:
+            test = take()
+            if test is None:
+                break
+            began = time.monotonic()
+            try:
+                report = process.run(test, limit_s, deadline)
+            except Ended as ended:
+                if ended.outcome == "hung" and time.monotonic() >= deadline:
+                    # Cut off by the end of the run, which says nothing of the test.
+                    break
+                seconds = round(time.monotonic() - began, 2)
+                report = {"test": test, "outcome": ended.outcome, "message": ended.message, "seconds": seconds}
+                self.record(file, allocator, turn, {**report, "trace": ended.trace})
+                break
+            report["new"], served = max(0, report["served"] - served), max(served, report["served"])
+            self.record(file, allocator, turn, report)
+            if report["outcome"] == "failed":
+                break
+        process.end()
 
-    def last_words(self):
-        """Why it ended."""
-        if self.late:
-            return "took too long"
-        self.output.seek(0)
-        lines = [line for line in self.output.read().decode(errors="replace").splitlines() if line.strip()]
-        return f"exit status {self.process.returncode}: {lines[-1] if lines else ''}"
-
-
-def run_group(options, allocator, group, tests):
-    """The results of a class's tests."""
-    results, left, deadline = {}, list(tests), time.monotonic() + CLASS_LIMIT_S
-    while left and time.monotonic() < deadline:
-        process, current = Process(options, allocator, group, left, deadline), None
-        for report in process.reports():
-            if report["outcome"] == "started":
-                current = report["test"]
+    def slot(self, lines, deadline):
+        """Runs one process after another for the lines that need it."""
+        while time.monotonic() < deadline:
+            with self.lock:
+                line = pick(lines)
+                if line is not None:
+                    line.processes += 1
+                elif not any(line.processes for line in lines):
+                    return
+            if line is None:
+                time.sleep(POLL_S)
                 continue
-            results[report.pop("test")] = report
-            current = None
-        if current is not None:
-            outcome = "hung" if process.late else "crashed"
-            results[current] = {"outcome": outcome, "error": process.last_words(), "seconds": 0.0}
-        before, left = left, [test for test in left if test not in results]
-        if len(left) == len(before):
-            break
-    if left:
-        why = process.last_words()
-        results.update({test: {"outcome": "not run", "error": why, "seconds": 0.0} for test in left})
-    return results
 
+            def take(line=line):
+                with self.lock:
+                    return line.waiting.pop(0) if line.waiting else None
 
-def collect(options):
-    """The chosen tests by class. Asked of a process of its own, since it imports PyTorch."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(WORKER), str(options.folder)],
-        env=environment("native", options),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        sys.exit(f"PyTorch's tests cannot be imported:\n{done.stderr[-3000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    wanted = re.compile(options.only)
-    return {
-        group: [test for test in tests if wanted.search(f"{group}.{test}")] for group, tests in found["groups"].items()
-    }, found["versions"]
+            process = self.begin(line.file, line.allocator, deadline)
+            if process is not None:
+                with self.lock:
+                    for other in lines:
+                        if other.file is line.file and other.waiting is None:
+                            other.waiting = [test["test"] for test in line.file.tests if not test["alone"]]
+                self.feed(process, line.file, line.allocator, take, 1, deadline)
+            with self.lock:
+                line.processes -= 1
+                line.failed += process is None
 
+    def together(self, lines, at_once, deadline):
+        """Runs the tests of several lines side by side."""
+        slots = [threading.Thread(target=self.slot, args=(lines, deadline)) for _ in range(at_once)]
+        for slot in slots:
+            slot.start()
+        for slot in slots:
+            slot.join()
 
-def run_all(options, groups, write):
-    """Every chosen test under every allocator: {group.test: {allocator: result}}. `write` gets what there is so far."""
-    side_by_side, alone = [], []
-    for allocator in options.allocators:
-        for group, tests in groups.items():
-            applicable = [test for test in tests if options.all or choice.why_not(test) is None]
-            for jobs, part in (
-                (side_by_side, [test for test in applicable if not choice.is_of_whole_device(test)]),
-                (alone, [test for test in applicable if choice.is_of_whole_device(test)]),
-            ):
-                if part:
-                    jobs.append((options, allocator, group, part))
-    # The longest first.
-    side_by_side.sort(key=lambda job: -choice.CLASSES[job[2]] * len(job[3]))
-    results = {}
-    for jobs, at_once in ((side_by_side, options.at_once), (alone, 1)):
-        with concurrent.futures.ThreadPoolExecutor(at_once) as workers:
-            running = {workers.submit(run_group, *job): job for job in jobs}
-            for done in concurrent.futures.as_completed(running):
-                _, allocator, group, _ = running[done]
-                for test, result in done.result().items():
-                    results.setdefault(f"{group}.{test}", {})[allocator] = result
-                    if result["outcome"] not in ("passed", "skipped"):
-                        known = allocator.startswith("seamalloc") and choice.why_different(test)
-                        outcome = f"{result['outcome']}, as known: {known}" if known else result["outcome"]
-                        print(f"{group}.{test}", allocator, outcome, result["error"], sep="\t", flush=True)
-                write(results)
-    return results
+    def lines_of(self, keep):
+        """Lines of those tests of each file that `keep` says."""
+        lines = []
+        for file in self.files:
+            for allocator in self.options.allocators_of(file.suite):
+                line = Line(file, allocator)
+                line.waiting = [test["test"] for test in file.tests or [] if keep(file, test)]
+                lines.append(line)
+        return lines
 
+    def again(self, deadline):
+        """Runs tests again that differ, each in a process of its own."""
+        jobs = []
+        for file in self.files:
+            for test in file.tests or []:
+                native, ours = (self.outcomes.get((f"{file.name}.{test['test']}", one)) for one in COMPARED)
+                if native and ours and native != ours and not choice.why_known(test["test"].split(".")[1]):
+                    jobs += [(file, allocator, test["test"]) for allocator in COMPARED]
 
-def verdict(test, of):
-    """What the results of a test under all allocators say of seamalloc."""
-    native, ours = of.get("native", {}).get("outcome"), of.get("seamalloc", {}).get("outcome")
-    if ours is None or native is None:
-        return "not compared"
-    if "skipped" in (native, ours):
-        return "skipped" if native == ours else "skipped by one"
-    if native != "passed":
-        return "fails under native too" if ours != "passed" else "passes under seamalloc only"
-    if ours == "passed":
-        return "passes"
-    return "differs, as known" if choice.why_different(test.rsplit(".")[-1]) else "fails"
+        def slot():
+            while time.monotonic() < deadline:
+                with self.lock:
+                    if not jobs:
+                        return
+                    file, allocator, test = jobs.pop(0)
+                process = self.begin(file, allocator, deadline)
+                if process is not None:
+                    one = [test]
+                    self.feed(process, file, allocator, lambda one=one: one.pop() if one else None, 2, deadline)
+
+        slots = [threading.Thread(target=slot) for _ in range(min(AGAIN_AT_ONCE, self.options.at_once))]
+        for each in slots:
+            each.start()
+        for each in slots:
+            each.join()
+
+    def run(self):
+        """All of it. Returns whether every file could be run under every allocator."""
+        lines = [Line(file, allocator) for file in self.files for allocator in self.options.allocators_of(file.suite)]
+        self.together(lines, self.options.at_once, self.at(ALONE_AT))
+        started = all(line.failed < STARTS for line in lines)
+        self.together(self.lines_of(lambda file, test: test["alone"]), 1, self.at(AGAIN_AT))
+        # What there was no time for, while the tests of the whole device were run.
+        self.together(
+            self.lines_of(lambda file, test: not test["alone"] and not self.reached(file, test)),
+            self.options.at_once,
+            self.at(AGAIN_AT),
+        )
+        self.again(self.at(1))
+        for file in self.files:
+            for test in file.tests or []:
+                for allocator in self.options.allocators_of(file.suite):
+                    if (f"{file.name}.{test['test']}", allocator) not in self.outcomes:
+                        missing = {"test": test["test"], "outcome": "not reached", "message": "", "seconds": 0.0}
+                        self.record(file, allocator, 1, missing)
+        self.write(seconds=round(time.monotonic() - self.start, 1), served=self.served)
+        return started
+
+    def reached(self, file, test):
+        """Whether all allocators have run a test."""
+        name = f"{file.name}.{test['test']}"
+        return all((name, allocator) in self.outcomes for allocator in self.options.allocators_of(file.suite))
 
 
 def read_arguments():
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="PyTorch's tests")
-    parser.add_argument("--site", type=Path, help="a folder of Python packages that the tests need")
+    parser.add_argument(
+        "--json", type=Path, required=True, help="gets a line for each test; is added to if it is there"
+    )
+    names = lambda text: text.split(",")
+    parser.add_argument("--suites", type=names, default=["cuda"], help=f"of {', '.join(choice.SUITES)}")
     parser.add_argument(
         "--allocators",
-        type=lambda text: text.split(","),
-        default=ALLOCATORS,
+        type=names,
+        default=list(COMPARED),
         help="of native, expandable, seamalloc, and seamalloc:OPTIONS",
     )
-    parser.add_argument("--only", default="", help="tests whose MODULE.CLASS.TEST has this pattern")
+    parser.add_argument("--expandable", type=names, default=[], help="suites that run under expandable segments too")
+    parser.add_argument("--only", default="", help="tests whose FILE.CLASS.TEST contains this")
     parser.add_argument("--at-once", type=int, default=4, help="processes side by side")
-    parser.add_argument("--all", action="store_true", help="those that cannot apply too")
-    parser.add_argument("--list", action="store_true", help="name the chosen tests, and run none")
-    parser.add_argument("--json", type=Path, help="gets all results")
+    parser.add_argument("--seconds", type=float, default=3600, help="after which it ends, whatever it has reached")
     options = parser.parse_args()
+    for suite in options.suites:
+        if suite not in choice.SUITES:
+            parser.error(f"{suite} is no suite; expected some of {', '.join(choice.SUITES)}")
+        for path in choice.SUITES[suite].modules:
+            if not (options.folder / f"{path}.py").is_file():
+                parser.error(f"{options.folder / path}.py is missing; the suite {suite} needs it")
     options.folder = options.folder.resolve()
-    options.site = options.site and options.site.resolve()
+    options.allocators_of = lambda suite: options.allocators + (["expandable"] if suite in options.expandable else [])
     return options
 
 
 def main():
     """The command."""
-    options, start = read_arguments(), time.monotonic()
-    groups, versions = collect(options)
-    tests = [(f"{group}.{test}", choice.why_not(test)) for group, tests in groups.items() for test in tests]
-    if options.list:
-        for test, why in tests:
-            known = choice.why_different(test.rsplit(".")[-1])
-            print(test, why or (known and f"known to differ: {known}") or "", sep="\t")
-        return
-
-    def write(results):
-        if options.json:
-            found = {
-                "versions": versions,
-                "inapplicable": {test: why for test, why in tests if why},
-                "known_to_differ": choice.DIFFERS,
-                "verdicts": {test: verdict(test, of) for test, of in sorted(results.items())},
-                "results": dict(sorted(results.items())),
-            }
-            options.json.write_text(json.dumps(found, indent=1))
-
-    results = run_all(options, groups, write)
-    for allocator in options.allocators:
-        outcomes = [of[allocator]["outcome"] for of in results.values() if allocator in of]
-        print(allocator, {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))})
-    verdicts = [verdict(test, of) for test, of in results.items()]
-    print("seamalloc beside native", {kind: verdicts.count(kind) for kind in sorted(set(verdicts))})
-    print(f"{sum(1 for _, why in tests if why)} cannot apply; {time.monotonic() - start:.0f} s")
-    sys.exit(1 if "fails" in verdicts else 0)
+    options = read_arguments()
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pytorch-tests-caches-") as caches, open(options.json, "a") as out:
+        options.caches = Path(caches)
+        run = Run(options, out)
+        started = run.run()
+    counts = {}
+    for (_, allocator), outcome in run.outcomes.items():
+        of = counts.setdefault(allocator, {})
+        of[outcome] = of.get(outcome, 0) + 1
+    print(json.dumps(counts))
+    print(json.dumps({"served": run.served, "seconds": round(time.monotonic() - run.start)}))
+    sys.exit(0 if started else 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The commands that build what is given to users: `run --help` lists them. Not part of the package."""

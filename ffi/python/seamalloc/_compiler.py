@@ -1,0 +1,224 @@
+"""Compiles C++ against the PyTorch that is installed.
+
+The compiler is called directly. torch.utils.cpp_extension would need ninja, nvcc and Python's headers; the shim needs a
+C++ compiler and CUDA's headers, which come with PyTorch's own packages too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ._interface import NEWEST, OLDEST, flags, minor_version
+from ._library import PATH as LIBRARY
+from ._unavailable import UnavailableError
+
+PACKAGE = Path(__file__).resolve().parent
+# Compilers are given up after so many seconds.
+PATIENCE = 600.0
+# At most so many at once: each takes up to 1 GB.
+AT_ONCE = 4
+KNOWN = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+
+
+def torch_version(torch: Any) -> tuple[int, int]:
+    """PyTorch's version, major and minor."""
+    try:
+        return minor_version(torch.__version__)
+    except ValueError:
+        raise UnavailableError(
+            "version",
+            f"{torch.__version__!r} is no version of PyTorch's that can be read",
+            f"Install PyTorch {KNOWN}",
+        ) from None
+
+
+def torch_include(torch: Any) -> Path:
+    """The folder of PyTorch's headers, which need not be there."""
+    return Path(torch.__file__).resolve().parent / "include"
+
+
+def compiler() -> list[str]:
+    """The C++ compiler's command."""
+    command = shlex.split(os.environ.get("CXX", "")) or [shutil.which("c++") or shutil.which("g++") or "c++"]
+    if shutil.which(command[0]) is None:
+        raise UnavailableError(
+            "compiler",
+            f"its shim has to be compiled for this PyTorch, and there is no C++ compiler ({command[0]})",
+            "Install g++ or clang++, or set CXX",
+        )
+    return command
+
+
+def toolchain() -> str | None:
+    """What compiles here, as a text that another compiler does not have. None without one."""
+    try:
+        command = compiler()
+    except UnavailableError:
+        return None
+    path = Path(str(shutil.which(command[0]))).resolve()
+    found = path.stat()
+    return shlex.join([str(path), *command[1:], str(found.st_size), str(found.st_mtime_ns)])
+
+
+def cuda_includes(torch: Any) -> list[str]:
+    """The folders of CUDA's headers: those of a toolkit, or of the packages that PyTorch brings."""
+    folders = []
+    toolkit = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    nvcc = shutil.which("nvcc")
+    if not toolkit and nvcc:
+        toolkit = str(Path(nvcc).resolve().parent.parent)
+    for root in filter(None, (toolkit, "/usr/local/cuda")):
+        folders.append(Path(root) / "include")
+    # PyTorch's packages lie beside it.
+    packages = Path(torch.__file__).resolve().parent.parent
+    folders += sorted(packages.glob("nvidia/cu[0-9]*/include"), reverse=True)
+    folders += [packages / "nvidia" / part / "include" for part in ("cuda_runtime", "cuda_nvcc", "cuda_crt")]
+    # Triton carries all headers that c10 asks for.
+    folders.append(packages / "triton" / "backends" / "nvidia" / "include")
+    return [str(folder) for folder in folders if (folder / "cuda.h").is_file() or (folder / "crt").is_dir()]
+
+
+def check_headers(torch: Any) -> None:
+    """Raises an error where PyTorch's headers or CUDA's are missing."""
+    include = torch_include(torch)
+    if not (include / "c10").is_dir():
+        raise UnavailableError(
+            "headers",
+            f"its shim has to be compiled for this PyTorch, and PyTorch's headers are missing ({include})",
+            "Install PyTorch by pip, whose packages have them",
+        )
+    if not any(Path(folder, "cuda_runtime_api.h").is_file() for folder in cuda_includes(torch)):
+        raise UnavailableError(
+            "headers",
+            "its shim has to be compiled for this PyTorch, and CUDA's headers are missing (cuda_runtime_api.h)",
+            "Install the package nvidia-cuda-runtime (of CUDA 12: nvidia-cuda-runtime-cu12), or set CUDA_HOME",
+        )
+
+
+def shared_library(torch: Any, sources: Iterable[Path], output: Path) -> list[str]:
+    """Compiles sources that use the C library and PyTorch to a shared library. Returns which headers of PyTorch's they
+    include, by their names in its folder of headers."""
+    command = compiler()
+    check_headers(torch)
+    options = [*command, *flags(torch_version(torch), torch._C._GLIBCXX_USE_CXX11_ABI)]
+    include = torch_include(torch)
+    folders = [str(include), str(include / "torch/csrc/api/include"), *cuda_includes(torch)]
+    searched = [f"-I{PACKAGE}", *(argument for folder in folders for argument in ("-isystem", folder))]
+    deadline = time.monotonic() + PATIENCE
+    with tempfile.TemporaryDirectory(dir=output.parent) as name:
+        folder = Path(name)
+        units = [(source, folder / f"{source.stem}.o", folder / f"{source.stem}.d") for source in sources]
+        compiling = [option for option in options if option != "-shared"]
+        commands = [
+            [*compiling, *searched, "-c", str(source), "-o", str(unit), "-MD", "-MF", str(needs)]
+            for source, unit, needs in units
+        ]
+        libraries = [f"-L{include.parent / 'lib'}", "-ltorch_cuda", "-lc10_cuda", "-lc10", str(LIBRARY)]
+        # Where a toolchain has libstdc++ as an archive only, a copy of it in the shim would meet the one that PyTorch
+        # has loaded, and crash in its streams.
+        libraries += loaded_libraries("/libstdc++.so")
+        linking = [*options, *(str(unit) for _, unit, _ in units), "-o", str(output), *libraries]
+        for step in (commands, [linking]):
+            failed = _run_all(step, folder, deadline)
+            if failed is not None:
+                raise _failure(torch, *failed)
+        return sorted(set().union(*(_names(needs, include) for _, _, needs in units)))
+
+
+def loaded_libraries(name: str) -> list[str]:
+    """Paths of the libraries of this process that have `name` in them."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if name in line}
+    return sorted(path for path in paths if os.path.isfile(path))
+
+
+def _run_all(commands: list[list[str]], folder: Path, deadline: float) -> tuple[list[str], str] | None:
+    """Runs commands, some at once. Returns one that failed, and what it wrote on standard error, or None."""
+    waiting = list(enumerate(commands))
+    running: list[tuple[int, subprocess.Popen[bytes]]] = []
+    # Errors are looked for by their English words.
+    environment = {**os.environ, "LC_ALL": "C"}
+    at_once = min(AT_ONCE, len(os.sched_getaffinity(0)))
+    with ExitStack() as files:
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    number, command = waiting.pop(0)
+                    errors = files.enter_context(open(folder / f"errors-{number}", "wb"))
+                    # A session of its own, so that what the compiler starts can be ended with it.
+                    try:
+                        started = subprocess.Popen(
+                            command,
+                            stdin=subprocess.DEVNULL,
+                            stdout=errors,
+                            stderr=errors,
+                            env=environment,
+                            start_new_session=True,
+                        )
+                    except OSError as error:
+                        raise _failed(f"{command[0]} cannot be run to compile its shim ({error})") from error
+                    running.append((number, started))
+                for number, process in running:
+                    if process.poll() is not None:
+                        running.remove((number, process))
+                        if process.returncode != 0:
+                            return commands[number], (folder / f"errors-{number}").read_text(errors="replace")
+                        break
+                else:
+                    if time.monotonic() > deadline:
+                        raise _failed(f"compiling its shim took longer than {PATIENCE:.0f} s ({commands[0][0]})")
+                    time.sleep(0.01)
+        finally:
+            for _, process in running:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return None
+
+
+def _failure(torch: Any, command: list[str], errors: str) -> UnavailableError:
+    """What is wrong where the compiler failed."""
+    lines = [line for line in errors.splitlines() if re.search(r"error|cannot find|undefined", line)][:5]
+    details = "\n".join([shlex.join(command), "failed:", *(lines or [errors[-2000:]])])
+    missing = re.search(r"fatal error: '?([^':]+)'?(?:: No such file| file not found)", errors)
+    version = torch_version(torch)
+    if not OLDEST <= version <= NEWEST:
+        return UnavailableError(
+            "version",
+            f"its shim compiles for PyTorch {KNOWN}, and does not for {torch.__version__}",
+            f"Install PyTorch {KNOWN}, or a newer seamalloc",
+            details,
+        )
+    if missing is not None:
+        return UnavailableError(
+            "headers",
+            f"the header {missing.group(1)} is missing, which compiling its shim needs",
+            "Install the package that has it, of CUDA's nvidia-cuda-runtime (of CUDA 12: nvidia-cuda-runtime-cu12), or "
+            "set CUDA_HOME",
+            details,
+        )
+    return _failed(f"{command[0]} failed to compile its shim for PyTorch {torch.__version__}", details)
+
+
+def _failed(what: str, details: str = "") -> UnavailableError:
+    return UnavailableError(
+        "compiler", what, "Install g++ 11 or newer, or clang++ 13 or newer, or set CXX to one", details
+    )
+
+
+def _names(needs: Path, include: Path) -> list[str]:
+    """Of a compiler's list of what a source includes, the files in the folder `include`, named from there."""
+    text = needs.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", " ")
+    found = [part.replace("\\ ", " ") for part in re.split(r"(?<!\\)\s+", text)]
+    inside = [os.path.relpath(path, include) for path in found if path.startswith(f"{include}{os.sep}")]
+    return [name for name in inside if not name.startswith("..")]

@@ -1,0 +1,48 @@
+"""What seamalloc says on standard error of its own accord, a line at a time, and when it is quiet."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+VARIABLE = "SEAMALLOC_QUIET"
+# How launchers number the processes of a machine: torchrun, Slurm, Open MPI.
+LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_quiet: bool | None = None
+
+
+def is_set(name: str) -> bool:
+    """Whether an environment variable switches something on."""
+    return os.environ.get(name, "") not in ("", "0")
+
+
+def be_quiet(quiet: bool | None) -> None:
+    """Says nothing from now on, or does; None leaves it to the environment variable."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_first() -> bool:
+    """Whether no other process of the job on this machine says the same."""
+    ranks = [rank for rank in map(os.environ.get, LOCAL_RANKS) if rank]
+    return not ranks or ranks[0] == "0"
+
+
+def line(text: str) -> None:
+    """A line, whoever is quiet: of what went wrong."""
+    # Where standard error is closed there is nobody to tell.
+    if sys.stderr is not None:
+        print(f"seamalloc: {text}", file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """A line, unless it should be quiet."""
+    if not (is_set(VARIABLE) if _quiet is None else _quiet):
+        line(text)
+
+
+def block(text: str) -> None:
+    """Lines that were asked for, as they are."""
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,32 @@
+"""Why seamalloc cannot be PyTorch's allocator, and what to do then."""
+
+from __future__ import annotations
+
+
+class UnavailableError(RuntimeError):
+    """seamalloc cannot be PyTorch's allocator with all that PyTorch's own does. The text says why, and the remedy.
+
+    `cause` is one of
+    "torch" (PyTorch cannot be imported), "cpu-build" (it is built without CUDA), "too-late" (CUDA is in use),
+    "no-caching" (PYTORCH_NO_CUDA_MEMORY_CACHING is set), "version" (the shim does not compile for this PyTorch),
+    "headers" (of PyTorch or CUDA are missing), "compiler" (there is none, or it fails), "cache" (no folder to keep the
+    compiled shim in), "load" (the shim is there and cannot be loaded), "refused" (PyTorch does not take it).
+    """
+
+    def __init__(self, cause: str, what: str, remedy: str, details: str = "") -> None:
+        # All of them, so that it can be sent to another process.
+        super().__init__(cause, what, remedy, details)
+        self.cause = cause
+        self.what = what
+        self.remedy = remedy
+        self.details = details
+
+    def __str__(self) -> str:
+        text = (
+            f"seamalloc cannot be PyTorch's allocator: {self.what}. {self.remedy}. To go on with PyTorch's own allocator "
+            'then, ask for fallback="pytorch" (SEAMALLOC_FALLBACK=pytorch)'
+        )
+        return f"{text}\n{self.details}" if self.details else text
+
+    def __repr__(self) -> str:
+        return f"UnavailableError({self.cause!r}, {self.what!r})"

@@ -1,0 +1,83 @@
+"""Programs of users on two GPUs, a process each: a function of a `Turns`, as in programs_one_gpu.py."""
+
+import torch
+import torch.distributed as dist
+from programs_one_gpu import adamw, llama, texts
+from torch import nn
+
+
+def train(turns, model, vocabulary, batch, longest):
+    """Steps of a language model, each of another length. Every rank has texts of its own."""
+    optimizer = adamw(model)
+    for ids in texts(vocabulary, batch, turns.steps, longest):
+        turns.begin()
+        ids = ((ids + 7 * turns.rank) % vocabulary).to(turns.device)
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        turns.end(loss)
+
+
+def ddp(turns):
+    """DistributedDataParallel, buckets as views of gradients."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    vocabulary = turns.size(32000, 100)
+    model = llama(turns.size(1024, 64), turns.size(12, 2), vocabulary, turns.device)
+    devices = [turns.rank] if turns.device == "cuda" else None
+    model = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    train(turns, model, vocabulary, turns.size(6, 2), turns.size(1024, 32))
+
+
+def fsdp2(turns):
+    """FSDP2: parameters gathered in bf16 layer by layer, gradients reduced in fp32."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    vocabulary = turns.size(32000, 100)
+    model = llama(turns.size(2048, 64), turns.size(12, 2), vocabulary, turns.device)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mesh = init_device_mesh(turns.device, (dist.get_world_size(),))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    train(turns, model, vocabulary, turns.size(6, 2), turns.size(1536, 32))
+
+
+def pipeline(turns):
+    """Two stages, one forward and one backward at a time (1F1B), eight parts of a batch."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.norm, self.up, self.down = (
+                nn.LayerNorm(width),
+                nn.Linear(width, 4 * width),
+                nn.Linear(4 * width, width),
+            )
+
+        def forward(self, x):
+            return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+    width, parts = turns.size(2048, 16), 8
+    device = torch.device(turns.device, turns.rank) if turns.device == "cuda" else torch.device("cpu")
+    model = nn.Sequential(*[Block(width) for _ in range(turns.size(8, 1))]).to(device)
+    stage = PipelineStage(model, turns.rank, dist.get_world_size(), device)
+    schedule = Schedule1F1B(stage, n_microbatches=parts, loss_fn=nn.functional.mse_loss)
+    optimizer, generator = adamw(model), torch.Generator().manual_seed(0)
+    for _ in range(turns.steps):
+        x = torch.randn(parts * turns.size(1024, 4), width, generator=generator)
+        turns.begin()
+        x, losses = x.to(device), []
+        if turns.rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=torch.zeros_like(x), losses=losses)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        turns.end(sum(losses) / parts if losses else None)
+
+
+PROGRAMS = {"ddp": (ddp, 1), "fsdp2": (fsdp2, 1), "pipeline": (pipeline, 1)}

@@ -1,0 +1,119 @@
+"""Runs one of the programs in this process: python programs_worker.py PROGRAM ALLOCATOR DEVICE STEPS.
+
+It waits for a line of its input before each step, and writes a line of JSON after it: programs.py gives the turns. DEVICE
+is cuda, or cpu with tiny models. Of a program on two GPUs each process has RANK, WORLD_SIZE and PROGRAMS_STORE, a file.
+"""
+
+import json
+import os
+import sys
+import time
+
+PROGRAM, ALLOCATOR, DEVICE, STEPS = sys.argv[1:5]
+if ALLOCATOR == "seamalloc":
+    import seamalloc
+
+    seamalloc.enable()
+
+import torch
+
+
+class Turns:
+    """When a program makes its steps, and what it says of them."""
+
+    def __init__(self, out, device, steps, free):
+        self.out, self.device, self.steps = out, device, steps + free
+        self.rank = int(os.environ.get("RANK", "0"))
+        # Steps that are made at once, and the number of the next.
+        self._free, self._number = free, 0
+        self._start = 0.0
+        # What a program has to say at its end.
+        self.facts = {}
+
+    def size(self, full, tiny):
+        """What the program's models are made with."""
+        return full if self.device == "cuda" else tiny
+
+    def say(self, **report):
+        """A line for the process that gives the turns."""
+        self.out.write(json.dumps(report) + "\n")
+        self.out.flush()
+
+    def begin(self):
+        """Waits for the turn."""
+        if self._number >= self._free:
+            if self._number == self._free:
+                self.say(ready=True)
+            if not sys.stdin.readline():
+                # Who gives the turns is gone.
+                os._exit(1)
+        self._start = time.perf_counter()
+
+    def end(self, loss):
+        """The step is over."""
+        value = float(loss) if loss is not None else None
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - self._start
+        if self._number >= self._free:
+            self.say(step=self._number - self._free, seconds=round(seconds, 5), loss=value)
+        self._number += 1
+
+
+def peaks():
+    """The most that the process had of the device, in bytes, and who served it."""
+    if DEVICE != "cuda":
+        return {}
+    stats = torch.cuda.memory_stats()
+    found = {name: stats.get(f"{name}_bytes.all.peak", 0) for name in ("requested", "allocated", "active", "reserved")}
+    found.update(allocations=stats.get("allocation.all.allocated", 0), retries=stats.get("num_alloc_retries", 0))
+    if ALLOCATOR == "seamalloc":
+        # By its own count; an allocator that served nothing would say so.
+        found["served"] = seamalloc.stats()["allocation"]["all"]["allocated"]
+        found["enabled"] = seamalloc.enabled()
+    return found
+
+
+def join():
+    """Of several processes, the group."""
+    import torch.distributed as dist
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = None
+    if DEVICE == "cuda":
+        torch.cuda.set_device(rank)
+        device = torch.device("cuda", rank)
+    dist.init_process_group(
+        "nccl" if DEVICE == "cuda" else "gloo",
+        init_method=f"file://{os.environ['PROGRAMS_STORE']}",
+        rank=rank,
+        world_size=world,
+        device_id=device,
+    )
+
+
+def main():
+    """The command."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    torch.manual_seed(0)
+    # Losses are to be the same under all allocators.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cuda.matmul.allow_tf32 = True
+    if "RANK" in os.environ:
+        from programs_two_gpus import PROGRAMS
+
+        join()
+    else:
+        from programs_one_gpu import PROGRAMS
+    program, free = PROGRAMS[PROGRAM]
+    turns = Turns(out, DEVICE, int(STEPS), free)
+    program(turns)
+    turns.say(end=True, **peaks(), **turns.facts, torch=torch.__version__)
+    if "RANK" in os.environ:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

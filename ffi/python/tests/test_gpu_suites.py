@@ -1,0 +1,201 @@
+"""What the programs in gpu/ do without a GPU: which tests they take, whose turn it is, and their tables."""
+
+import json
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from types import SimpleNamespace
+
+from processes import has_torch, run
+
+GPU = Path(__file__).resolve().parent / "gpu"
+sys.path.insert(0, str(GPU))
+
+import programs_table
+import pytorch_tests
+import pytorch_tests_choice as choice
+import pytorch_tests_table as tests_table
+
+# A file of tests, of which each ends in another way.
+FAKE = """
+import os, signal, unittest
+
+class TestEnds(unittest.TestCase):
+    def test_crashes(self): os.kill(os.getpid(), signal.SIGSEGV)
+    def test_fails(self): self.assertEqual(1, 2)
+    def test_is_skipped(self): self.skipTest("a reason")
+    def test_of_pinned_memory(self): pass
+    def test_mem_get_info(self): pass
+    def test_passes(self): pass
+
+class TestOtherCPU(unittest.TestCase):
+    def test_is_not_taken(self): pass
+"""
+
+
+def report(test, allocator, outcome, turn=1, message=""):
+    """A line of the runner."""
+    return {
+        "suite": "cuda",
+        "test": test,
+        "allocator": allocator,
+        "outcome": outcome,
+        "round": turn,
+        "message": message,
+    }
+
+
+class Choice(unittest.TestCase):
+    def test_takes_what_is_for_cuda(self):
+        taken = lambda group, name, code="": choice.is_chosen("torch", "test_torch", group, name, code)
+        self.assertTrue(taken("TestTorchDeviceTypeCUDA", "test_add_cuda"))
+        self.assertFalse(taken("TestTorchDeviceTypeCPU", "test_add_cpu", "device='cuda'"))
+        self.assertTrue(taken("TestTorch", "test_pickle", "x = torch.ones(2, device='cuda')"))
+        self.assertFalse(taken("TestTorch", "test_pickle", "x = torch.ones(2)"))
+        self.assertFalse(taken("TestTorchDeviceTypeCUDA", "test_pin_memory_cuda"))
+
+    def test_never_takes_multicast(self):
+        name = "test_nccl_user_buffer_registration"
+        self.assertFalse(choice.is_chosen("c10d_nccl", "distributed/test_c10d_nccl", "Some", name, ""))
+
+    def test_knows_what_a_test_needs(self):
+        self.assertEqual(choice.gpus_wanted("@skip_if_lt_x_gpu(2)\n@skip_if_lt_x_gpu(4)\ndef test_x(self): pass"), 4)
+        self.assertEqual(choice.gpus_wanted("def test_x(self): pass"), 0)
+        self.assertTrue(choice.is_of_whole_device("test_x", "@largeTensorTest('12GB')"))
+        self.assertFalse(choice.is_of_whole_device("test_x", "def test_x(self): pass"))
+
+    def test_puts_classes_in_order(self):
+        groups = ["NCCLTraceTest", "LargeCommTest", "CommTest", "DistributedDataParallelTest"]
+        ordered = sorted(groups, key=lambda group: choice.order("c10d_nccl", group))
+        self.assertEqual(ordered, groups[::-1])
+
+
+class Pick(unittest.TestCase):
+    def line(self, file, waiting, processes=0):
+        line = pytorch_tests.Line(file, "native")
+        line.waiting, line.processes = waiting, processes
+        return line
+
+    def test_first_what_nothing_is_known_of(self):
+        known, unknown = SimpleNamespace(suite="cuda"), SimpleNamespace(suite="torch")
+        lines = [self.line(known, ["a"] * 9), self.line(unknown, None), self.line(unknown, None)]
+        self.assertIs(pytorch_tests.pick(lines), lines[1])
+        # One process of a file tells which tests it has.
+        lines[1].processes = 1
+        self.assertIs(pytorch_tests.pick(lines), lines[0])
+
+    def test_then_where_most_is_left_for_each_process(self):
+        file = SimpleNamespace(suite="cuda")
+        lines = [self.line(file, ["a"] * 9, 3), self.line(file, ["a"] * 6, 1), self.line(file, [], 0)]
+        self.assertIs(pytorch_tests.pick(lines), lines[1])
+
+    def test_none_where_each_test_has_a_process_or_none_starts(self):
+        file = SimpleNamespace(suite="cuda")
+        lines = [self.line(file, ["a"], 1), self.line(file, ["a"], 0)]
+        lines[1].failed = pytorch_tests.STARTS
+        self.assertIsNone(pytorch_tests.pick(lines))
+
+
+class TestsTable(unittest.TestCase):
+    def verdict(self, native, ours, test="test_cuda.A.test_x"):
+        lines = [report(test, "native", outcome, turn) for turn, outcome in enumerate(native, 1)]
+        lines += [report(test, "seamalloc", outcome, turn) for turn, outcome in enumerate(ours, 1)]
+        return tests_table.verdict(test, tests_table.by_test(lines)["cuda"][test])
+
+    def test_verdicts(self):
+        self.assertEqual(self.verdict(["passed"], ["passed"]), "same")
+        self.assertEqual(self.verdict(["passed"], ["crashed"]), "fails")
+        self.assertEqual(self.verdict(["passed", "passed"], ["failed", "hung"]), "fails")
+        self.assertEqual(self.verdict(["passed", "passed"], ["failed", "passed"]), "unsteady")
+        self.assertEqual(self.verdict(["failed"], ["hung"]), "fails under both")
+        # A run that ended before it says nothing.
+        self.assertEqual(self.verdict(["passed", "passed"], ["failed", "not reached"]), "fails")
+        self.assertEqual(self.verdict(["passed"], ["not reached"]), "not compared")
+        self.assertEqual(self.verdict(["failed", "failed"], ["passed", "passed"]), "differs")
+        self.assertEqual(self.verdict(["passed"], ["not reached"]), "not compared")
+        self.assertEqual(self.verdict(["passed"], ["failed"], "test_cuda.A.test_record_stream"), "as known")
+
+    def test_tables(self):
+        lines = [
+            report("test_cuda.A.test_x", "native", "passed"),
+            report("test_cuda.A.test_x", "seamalloc", "failed", message="Expected 1 | got 2"),
+            report("test_cuda.A.test_y", "native", "skipped"),
+            report("test_cuda.A.test_y", "seamalloc", "not reached"),
+        ]
+        suites = tests_table.by_test(lines)
+        self.assertIn(
+            "| cuda | 2 | 1 / 0 / 1 | 0 / 1 / 0, 1 not reached | 1 | 0 | 0 | 0 |", tests_table.summary(suites)
+        )
+        expected = "| cuda | `test_cuda.A.test_x` | passed | failed | seamalloc: Expected 1 \\| got 2 |"
+        self.assertIn(expected, tests_table.differences(suites))
+        self.assertEqual(tests_table.failures_of_both(suites), "None.")
+
+    def test_leaves_out_a_line_that_was_cut_off(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "lines"
+            path.write_text('{"suite": "cuda"}\n{"sui')
+            self.assertEqual(tests_table.read([path]), [{"suite": "cuda"}])
+            path.write_text('{"sui\n{"suite": "cuda"}\n')
+            with self.assertRaisesRegex(SystemExit, "1: not a line of JSON"):
+                tests_table.read([path])
+
+
+class ProgramsTable(unittest.TestCase):
+    def read(self, losses):
+        """What programs.py writes of one program: ours takes twice as long."""
+        lines = []
+        for allocator, of in losses.items():
+            factor = 2 if allocator == "seamalloc" else 1
+            for step, loss in enumerate(of):
+                lines.append(
+                    {"allocator": allocator, "rank": 0, "step": step, "seconds": factor * (step + 1), "loss": loss}
+                )
+            lines.append({"allocator": allocator, "rank": 0, "end": True, "allocated": 2**30, "reserved": 2**31})
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "lines"
+            path.write_text("".join(json.dumps({"program": "p", "gpus": 1, **line}) + "\n" for line in lines))
+            return programs_table.read([path])
+
+    def test_compares_step_by_step(self):
+        programs = self.read({"native": [1.0] * 8, "seamalloc": [1.0] * 7 + [1.5]})
+        of = programs["p", 1]
+        self.assertEqual(programs_table.ratio(of["seamalloc"], of["native"]), 2.0)
+        self.assertEqual(sorted(programs_table.late(of["native"])), [2, 3, 4, 5, 6, 7])
+        self.assertEqual(programs_table.furthest(of["seamalloc"], of["native"]), (0.5, 8))
+        self.assertIn("up to 5.0e-01 apart, of 8", programs_table.rows(programs)[1])
+        self.assertIn("100.0%", programs_table.rows(programs)[1])
+
+    def test_says_what_is_wrong(self):
+        same = [1.0] * 4
+        self.assertEqual(programs_table.wrong(self.read({"native": same, "expandable": same, "seamalloc": same})), [])
+        wrong = programs_table.wrong(self.read({"native": same, "expandable": same, "seamalloc": [1.0, 1.0, 1.0, 2.0]}))
+        self.assertIn("losses under seamalloc are not native's", wrong[0])
+        # A program that does not reproduce itself says nothing.
+        other = [1.0, 1.0, 1.0, 3.0]
+        self.assertEqual(programs_table.wrong(self.read({"native": same, "expandable": other, "seamalloc": other})), [])
+
+
+@unittest.skipUnless(has_torch(), "PyTorch is missing")
+class Runner(unittest.TestCase):
+    def test_runs_every_test_whatever_becomes_of_its_process(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "test_cuda.py").write_text(FAKE)
+            lines = Path(folder) / "lines"
+            arguments = [folder, "--json", lines, "--allocators", "native", "--at-once", 2]
+            done = run(GPU / "pytorch_tests.py", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            tests = tests_table.by_test(tests_table.read([lines]))["cuda"]
+        found = {test.rsplit(".", 1)[-1]: of["native"][0]["outcome"] for test, of in tests.items()}
+        expected = {"test_crashes": "crashed", "test_fails": "failed", "test_is_skipped": "skipped"}
+        self.assertEqual(found, {**expected, "test_mem_get_info": "passed", "test_passes": "passed"})
+
+    def test_says_what_is_missing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = run(GPU / "pytorch_tests.py", folder, "--json", Path(folder) / "lines")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("test_cuda.py is missing", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
