@@ -30,9 +30,10 @@ pub(crate) struct RunArgs {
     /// Allocator options in PyTorch's syntax: max_split_size_mb:512,roundup_power2_divisions:4.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = options, hide_default_value = true)]
     pub(crate) conf: Config,
-    /// The device: sim:PROFILE[,capacity=SIZE], or a real one, cuda:N (replay and stress).
-    #[arg(long, value_name = "DEVICE", default_value = "sim:h200", value_parser = any_device)]
-    pub(crate) device: Device,
+    /// The device: sim:PROFILE[,capacity=SIZE], or a real one, cuda:N (replay and stress) [default: sim:h200; of whatif: an
+    /// H200 with the memory of the recorded device].
+    #[arg(long, value_name = "DEVICE", value_parser = any_device)]
+    pub(crate) device: Option<Device>,
     /// How far the CPU runs ahead of the simulated GPU, in operations.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
           allow_negative_numbers = true)]
@@ -50,12 +51,22 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
+    /// The device that was asked for, or the default one.
+    pub(crate) fn device(&self) -> Device {
+        self.device.clone().unwrap_or_else(|| Device::Sim(SimConfig::default()))
+    }
+
     /// Options for each strategy asked for. On a real device theirs has no meaning.
     pub(crate) fn runs(&self) -> Vec<ReplayOptions> {
-        let device = match &self.device {
-            Device::Sim(device) => device.clone(),
+        let device = match self.device() {
+            Device::Sim(device) => device,
             Device::Cuda(_) => SimConfig::default(),
         };
+        self.runs_on(&device)
+    }
+
+    /// Options for each strategy asked for, on a simulated device.
+    pub(crate) fn runs_on(&self, device: &SimConfig) -> Vec<ReplayOptions> {
         let all = StrategyKind::ALL.to_vec();
         // Options that themselves name a strategy mean that one alone, unless --strategy says otherwise.
         let named = (self.conf.strategy != StrategyKind::default()).then(|| vec![self.conf.strategy]);
@@ -130,6 +141,9 @@ pub(crate) struct CompareArgs {
     /// NEW may lack rows of BASE.
     #[arg(long)]
     pub(crate) subset: bool,
+    /// Compare the driver's times too, which a simulated device takes by its model; those of this machine's clock stay out.
+    #[arg(long)]
+    pub(crate) times: bool,
     /// Print one JSON object a difference instead of a table.
     #[arg(long)]
     pub(crate) json: bool,

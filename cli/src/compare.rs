@@ -1,4 +1,4 @@
-//! `seamalloc compare`: what differs between two files of JSON lines, times left out.
+//! `seamalloc compare`: what differs between two files of JSON lines, times left out, or those of this machine's clock alone.
 //!
 //! Owns: which row stands for which, and the differences of two rows. Which keys say which run it was and which are
 //! times, the columns say.
@@ -61,7 +61,8 @@ pub(crate) fn run(args: &CompareArgs, color: Color) -> Result<(), Failure> {
     }
     let kinds = Kinds::new();
     let (base, new) = (rows(&args.base)?, rows(&args.new)?);
-    let compared = compare(&kinds, base, new, args.subset);
+    let left_out: &[Kind] = if args.times { &[Kind::Clock] } else { &[Kind::Clock, Kind::Time] };
+    let compared = compare(&kinds, base, new, args.subset, left_out);
     if args.json {
         let mut lines = compared.differences.iter().map(|found| Value::from(line(COLUMNS, found)).to_string());
         lines.try_for_each(|line| output::print(&line))?;
@@ -76,7 +77,9 @@ pub(crate) fn run(args: &CompareArgs, color: Color) -> Result<(), Failure> {
             }
             output.table(&table)?;
         } else {
-            output.text(&format!("{} rows agree; times were left out.", compared.rows))?;
+            let left_out = if args.times { "what this machine's clock says" } else { "times" };
+            let be = if args.times { "was" } else { "were" };
+            output.text(&format!("{} rows agree; {left_out} {be} left out.", compared.rows))?;
         }
     }
     if compared.differing > 0 { Err(Failure::Differ(compared.differing, compared.rows)) } else { Ok(()) }
@@ -150,7 +153,7 @@ struct Compared {
 }
 
 /// Compares the rows of two files. Rows of the same run stand for each other in their order.
-fn compare(kinds: &Kinds, base: Vec<Row>, new: Vec<Row>, subset: bool) -> Compared {
+fn compare(kinds: &Kinds, base: Vec<Row>, new: Vec<Row>, subset: bool, left_out: &[Kind]) -> Compared {
     let mut unmatched: HashMap<String, VecDeque<(usize, Row)>> = HashMap::new();
     for (index, row) in new.into_iter().enumerate() {
         unmatched.entry(Value::from(kinds.run(&row)).to_string()).or_default().push_back((index, row));
@@ -160,7 +163,7 @@ fn compare(kinds: &Kinds, base: Vec<Row>, new: Vec<Row>, subset: bool) -> Compar
         let run = kinds.run(&row);
         let found = unmatched.get_mut(&Value::from(run.clone()).to_string()).and_then(|rows| rows.pop_front());
         match found {
-            Some((_, new)) => compared.add(differences(kinds, &run, &row, &new)),
+            Some((_, new)) => compared.add(differences(kinds, &run, &row, &new, left_out)),
             None if subset => {}
             None => compared.add(vec![Difference { run, key: None, base: Some(row.into()), new: None }]),
         }
@@ -182,11 +185,11 @@ impl Compared {
     }
 }
 
-/// Returns the keys in which two rows of a run differ, but for times.
-fn differences(kinds: &Kinds, run: &Row, base: &Row, new: &Row) -> Vec<Difference> {
+/// Returns the keys in which two rows of a run differ, but for those of the kinds that are left out.
+fn differences(kinds: &Kinds, run: &Row, base: &Row, new: &Row, left_out: &[Kind]) -> Vec<Difference> {
     let mut found = Vec::new();
     for key in base.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-        if kinds.of(key) != Kind::Time {
+        if !left_out.contains(&kinds.of(key)) {
             walk(key.clone(), base.get(key), new.get(key), &mut |key, base, new| {
                 found.push(Difference { run: run.clone(), key: Some(key), base: base.cloned(), new: new.cloned() });
             });
@@ -272,7 +275,7 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_driver_the_stalls_and_this_machine() {
-        let times = Kinds::new().0.into_iter().filter(|(_, kind)| *kind == Kind::Time);
+        let times = Kinds::new().0.into_iter().filter(|(_, kind)| matches!(kind, Kind::Time | Kind::Clock));
         let times: BTreeSet<_> = times.map(|(key, _)| key).collect();
         assert_eq!(
             times.into_iter().collect::<Vec<_>>(),

@@ -15,7 +15,7 @@ use seamalloc_trace::replay::ReplayOptions;
 use serde_json::{Map, Value};
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
-    let Device::Sim(device) = &args.run.device else {
+    let Device::Sim(device) = args.run.device() else {
         return Err(Failure::Usage("fit looks for the capacity of a simulated device: --device sim:h200".to_owned()));
     };
     if device.capacity != device.profile.memory() {

@@ -32,7 +32,7 @@ struct Total {
 
 impl<'a> SideBySide<'a> {
     pub(crate) fn new(args: &'a RunArgs, color: Color) -> Result<Self, Failure> {
-        if matches!(args.device, Device::Cuda(_)) && args.lag > 0 {
+        if matches!(args.device, Some(Device::Cuda(_))) && args.lag > 0 {
             let text = "a real GPU keeps its own time: --lag is for simulated devices";
             return Err(Failure::Usage(text.to_owned()));
         }
@@ -52,7 +52,7 @@ impl<'a> SideBySide<'a> {
         for (index, options) in self.args.runs().into_iter().enumerate() {
             let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
             let show = &mut |done, total| progress.set(done, total);
-            let reports = match self.args.device {
+            let reports = match self.args.device() {
                 Device::Sim(_) => replay(trace, &options, show)?,
                 Device::Cuda(ordinal) => replay_on_cuda(trace, ordinal, options.config, options.passes, show)?,
             };
@@ -139,10 +139,14 @@ fn in_words(trace: &Trace, report: &PassReport, event: usize, shortage: &OutOfMe
         out.push_str(&format!(" Free: {whereabouts}."));
     }
     out.push(' ');
-    out.push_str(&shortage.explanation());
     let live = trace.summary().peak_live;
-    if live > shortage.device_total {
-        out.push_str(&format!(" The trace's live bytes alone reach {}: nothing could run it.", bytes(live)));
+    let most = shortage.limit.unwrap_or(u64::MAX).min(shortage.device_total);
+    if live > most {
+        // No advice: what helps this request does not help the job.
+        let whole = format!("The trace's live bytes alone reach {}, more than {}", bytes(live), bytes(most));
+        out.push_str(&format!("{} {whole}: no strategy could run it there.", shortage.cause_in_words()));
+    } else {
+        out.push_str(&shortage.explanation());
     }
     out
 }

@@ -25,15 +25,16 @@ pub(crate) fn load_all(paths: &[PathBuf], generate: GenerateArgs) -> Result<Vec<
     Ok(traces)
 }
 
-/// The traces of a file, or the recorded job or generated workload of that name. A file wins.
+/// The traces of a file, or the recorded jobs and generated workloads of that name or group. A file wins.
 pub(crate) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Trace>, Failure> {
     match read_path(path) {
         Err(TraceError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
             let name = path.to_string_lossy();
-            match entries().into_iter().find(|entry| entry.name() == name) {
-                Some(entry) => Ok(vec![entry.trace(generate)?]),
-                None => Err(Failure::NoSuchTrace { path: path.to_owned(), nearest: suggestion(&name) }),
+            let named: Vec<_> = entries().into_iter().filter(|entry| entry.is_called(&name)).collect();
+            if named.is_empty() {
+                return Err(Failure::NoSuchTrace { path: path.to_owned(), nearest: suggestion(&name) });
             }
+            named.into_iter().map(|entry| entry.trace(generate)).collect()
         }
         Err(TraceError::Io { source, .. }) => Err(Failure::Read { path: path.to_owned(), error: source }),
         traces => Ok(traces?),
@@ -60,6 +61,11 @@ impl Entry {
             Self::Recorded(_) => recorded::GROUP,
             Self::Generated(workload) => workload.group,
         }
+    }
+
+    /// Whether that is its name, or its group's.
+    fn is_called(self, name: &str) -> bool {
+        self.name() == name || self.group() == name
     }
 
     pub(crate) fn summary(self) -> &'static str {
@@ -103,7 +109,7 @@ pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     let mut out = Vec::new();
     for name in names {
         let before = out.len();
-        out.extend(all.iter().filter(|entry| entry.name() == name || entry.group() == name).copied());
+        out.extend(all.iter().filter(|entry| entry.is_called(name)).copied());
         if out.len() == before {
             let text = format!("no workload or group is called `{name}` (`seamalloc stress --list` shows all)");
             return Err(Failure::Usage(text + &suggestion(name)));

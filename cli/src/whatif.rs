@@ -1,4 +1,5 @@
-//! `seamalloc whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be.
+//! `seamalloc whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be,
+//! beside PyTorch's own allocators on the same device.
 
 use crate::args::{Color, TraceArgs};
 use crate::failure::Failure;
@@ -8,10 +9,11 @@ use crate::source;
 use crate::table::Table;
 use crate::values::Device;
 use seamalloc::StrategyKind;
-use seamalloc_trace::whatif::{WhatIf, times, whatif};
+use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, times, whatif};
+use std::cmp::Ordering;
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
-    if matches!(args.run.device, Device::Cuda(_)) {
+    if matches!(args.run.device, Some(Device::Cuda(_))) {
         let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }
@@ -21,51 +23,117 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
     let mut sentences = Vec::new();
     let (mut runs, mut failed) = (0, 0);
     for trace in &traces {
-        let mut found = Vec::new();
-        for options in args.run.runs() {
-            let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
-            let report = whatif(trace, &options, &mut |done, total| progress.set(done.into(), total.into()))?;
-            drop(progress);
+        let (device, from) = match args.run.device() {
+            Device::Sim(device) if args.run.device.is_some() => (device, DeviceFrom::Asked),
+            _ => device_of(trace),
+        };
+        let each = args.run.runs_on(&device);
+        let Some(options) = each.first() else { continue };
+        let kinds: Vec<_> = each.iter().map(|run| run.config.strategy).collect();
+        let mut bar: Option<(StrategyKind, Progress)> = None;
+        let mut show = |kind: StrategyKind, done: u32, total: u32| {
+            if bar.as_ref().is_none_or(|(of, _)| *of != kind) {
+                // The last one is cleared before the next is drawn.
+                drop(bar.take());
+                bar = Some((kind, Progress::new(format!("{} / {kind}", trace.name))));
+            }
+            if let Some((_, bar)) = &bar {
+                bar.set(done.into(), total.into());
+            }
+        };
+        let found = whatif(trace, &kinds, options, from, &mut show)?;
+        drop(bar);
+        for (index, report) in found.iter().enumerate() {
             runs += 1;
             failed += usize::from(report.peak_reserved.is_none());
             if args.run.json {
                 output::print(&report.to_json().to_string())?;
             } else {
-                table.add(&report, usize::from(!found.is_empty()));
+                table.add(report, usize::from(index > 0));
             }
-            found.push(report);
         }
-        sentences.extend(sentence(&found));
+        sentences.extend(sentences_of(&found));
     }
     if !args.run.json {
         output.table(&table)?;
-        output.text("")?;
-        sentences.iter().try_for_each(|text| output.text(text))?;
+        for text in &sentences {
+            output.text("")?;
+            output.text(text)?;
+        }
     }
     output.finish()?;
     if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
 }
 
-/// What a job would have gained: by `stitch`, or by the strategy that needs least of those that were asked for.
-fn sentence(found: &[WhatIf]) -> Option<String> {
-    let runs = || found.iter().filter(|report| report.peak_reserved.is_some());
-    let ours = runs().find(|report| report.strategy == StrategyKind::Stitch.name());
-    let best = ours.or_else(|| runs().min_by_key(|report| report.peak_reserved))?;
-    let held = best.peak_reserved?;
-    let ours = format!("{} would hold {}", best.strategy, bytes(held));
-    let compared = match best.recorded_reserved {
-        None => format!("{ours}."),
-        Some(recorded) if best.reserved_before > 0 => format!(
-            "{ours} for what was recorded. PyTorch held {}, but {} of it from before the recording, which do not compare: \
-             record from the beginning.",
-            bytes(recorded),
-            bytes(best.reserved_before)
-        ),
-        Some(recorded) if recorded > held => {
-            format!("PyTorch held {}; {ours}, {} less.", bytes(recorded), bytes(recorded - held))
+/// What a job would have gained over PyTorch's allocators: by `stitch`, or by the other strategy that was asked for.
+fn sentences_of(found: &[WhatIf]) -> Option<String> {
+    let pytorchs = [StrategyKind::Caching, StrategyKind::Expandable];
+    let others = || found.iter().filter(|report| !pytorchs.contains(&report.strategy));
+    let ours = others().find(|report| report.strategy == StrategyKind::Stitch).or_else(|| others().next());
+    let any = ours.or_else(|| found.first())?;
+    let mut text = format!("{} on {}{}: ", any.trace, any.device, known_by(any.device_from));
+    if any.grows {
+        let step = |name: &str, step: Option<f64>| format!("{name} {}", step.map_or_else(|| "none".to_owned(), times));
+        let mut steps = vec![step("native", any.native.largest_step), step("expandable", any.expandable.largest_step)];
+        steps.extend(ours.map(|ours| step(ours.strategy.name(), ours.largest_step)));
+        text.push_str(&steps.join(", "));
+        if let Some(ours) = ours {
+            text.push_str(&format!(": {}", larger(ours)));
         }
-        Some(recorded) => format!("PyTorch held {}; {ours}.", bytes(recorded)),
-    };
-    let factor = times(best.largest_step?);
-    Some(format!("{}: {compared} On {} its steps could be {factor} times as large.", best.trace, best.device))
+    } else {
+        text.push_str("it frees nothing, so nothing grows with its steps");
+    }
+    text.extend(ours.map(|ours| format!("; {}", held(ours))));
+    text.push('.');
+    match any.recorded_reserved {
+        None => {}
+        Some(recorded) if any.reserved_before > 0 => text.push_str(&format!(
+            " PyTorch held {} when it was recorded, but {} of it from before the recording, which do not compare: record \
+             from the beginning.",
+            bytes(recorded),
+            bytes(any.reserved_before)
+        )),
+        Some(recorded) => text.push_str(&format!(" PyTorch held {} when it was recorded.", bytes(recorded))),
+    }
+    Some(text)
+}
+
+fn known_by(from: DeviceFrom) -> &'static str {
+    match from {
+        DeviceFrom::Asked => "",
+        DeviceFrom::Noted => " (the recorded device's memory)",
+        DeviceFrom::Refusal => " (what PyTorch could have when the recorded job ran out of memory)",
+        DeviceFrom::Unknown => " (the recording does not say how much memory its device has: --device does)",
+    }
+}
+
+/// Whether a strategy's largest step is larger than those of PyTorch's allocators.
+fn larger(ours: &WhatIf) -> String {
+    let step = |step: Option<f64>| step.unwrap_or(0.0);
+    let (own, native, expandable) =
+        (step(ours.largest_step), step(ours.native.largest_step), step(ours.expandable.largest_step));
+    let best = native.max(expandable);
+    let name = if expandable >= native { "expandable" } else { "native" };
+    match own.total_cmp(&best) {
+        Ordering::Greater if best > 0.0 => format!("a step {:.1}% larger than {name}'s", (own / best - 1.0) * 100.0),
+        Ordering::Greater => "the only one that runs it, with smaller steps".to_owned(),
+        Ordering::Equal => "no larger step".to_owned(),
+        Ordering::Less => format!("a smaller step than {name}'s"),
+    }
+}
+
+/// What a strategy holds less, or more, than PyTorch's allocators.
+fn held(ours: &WhatIf) -> String {
+    let Some(own) = ours.peak_reserved else { return "the job as it was recorded is too much".to_owned() };
+    let (mut held, mut alone) = (Vec::new(), String::new());
+    for (name, baseline) in [("native", ours.native), ("expandable", ours.expandable)] {
+        match baseline.reserved.map(|reserved| (reserved, own.cmp(&reserved))) {
+            None => alone.push_str(&format!("; {name} does not run the job")),
+            Some((reserved, Ordering::Less)) => held.push(format!("{} less than {name}", bytes(reserved - own))),
+            Some((_, Ordering::Equal)) => held.push(format!("as much as {name}")),
+            Some((reserved, Ordering::Greater)) => held.push(format!("{} more than {name}", bytes(own - reserved))),
+        }
+    }
+    let held = if held.is_empty() { bytes(own) } else { held.join(", ") };
+    format!("holds {held}{alone}")
 }

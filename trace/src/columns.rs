@@ -12,8 +12,10 @@ pub enum Kind {
     Run,
     /// What came of it: the same in each run, on any machine.
     Result,
-    /// How long something took, on this machine or by the model of a simulated device.
+    /// How long the driver took, a real one or by the model of a simulated device.
     Time,
+    /// How long something took by this machine's clock: two runs differ in it.
+    Clock,
 }
 
 /// A figure of a report of type `R`.
@@ -68,9 +70,14 @@ impl<R> Column<R> {
         Self { key, kind: Kind::Result, value, meaning: None, shown: None }
     }
 
-    /// A column that says how long something took.
+    /// A column that says how long the driver took.
     pub const fn time(key: &'static str, value: fn(&R) -> Value) -> Self {
         Self { key, kind: Kind::Time, value, meaning: None, shown: None }
+    }
+
+    /// A column that says how long something took by this machine's clock.
+    pub const fn clock(key: &'static str, value: fn(&R) -> Value) -> Self {
+        Self { key, kind: Kind::Clock, value, meaning: None, shown: None }
     }
 
     /// With what it means, and those before it that are not explained yet.

@@ -61,6 +61,22 @@ fn each_time_is_left_out_and_nothing_else() {
     let compared: Vec<_> = keys.into_iter().filter(|key| !times.contains(&key.as_str())).collect();
     assert_eq!(found, compared);
     assert_eq!(compared.len() + times.len() + which.len(), base[0].as_object().unwrap().len());
+    // With --times, all but what this machine took.
+    let folder = Folder::new();
+    let (base, new) = (write(&folder, "base.jsonl", &base), write(&folder, "new.jsonl", &new));
+    let with_times = lines(&["compare", &base, &new, "--json", "--times"], 1);
+    let found: std::collections::BTreeSet<_> = with_times.iter().map(|line| line["key"].as_str().unwrap()).collect();
+    let expected = compared.iter().map(|key| key.as_str()).chain(times).filter(|key| *key != "ns_per_op");
+    assert_eq!(found, expected.collect());
+}
+
+/// The driver's times are those of a model: two runs agree in them too.
+#[test]
+fn times_of_a_simulated_device_agree() {
+    let folder = Folder::new();
+    let (base, new) = (write(&folder, "base.jsonl", &rows()), write(&folder, "new.jsonl", &rows()));
+    let out = stdout(&["compare", &base, &new, "--times"], 0);
+    assert_eq!(out, "8 rows agree; what this machine's clock says was left out.\n");
 }
 
 #[test]

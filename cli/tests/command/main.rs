@@ -8,6 +8,7 @@ mod figures;
 mod fit;
 mod formats;
 mod json;
+mod known;
 mod look;
 mod memory;
 mod options;

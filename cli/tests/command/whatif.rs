@@ -2,9 +2,15 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 16] = [
     "device",
+    "device_from",
+    "expandable_reserved",
+    "expandable_step",
+    "grows",
     "largest_step",
+    "native_reserved",
+    "native_step",
     "peak_live",
     "peak_reserved",
     "recorded_reserved",
@@ -33,9 +39,43 @@ fn a_snapshot_tells_what_every_strategy_would_have_held() {
             ["peak_live", "peak_reserved", "recorded_reserved"].map(|key| line[key].as_u64().unwrap());
         assert!(live <= held && held <= recorded, "{line}");
         assert!((1.0..1.5).contains(&line["largest_step"].as_f64().unwrap()), "{line}");
+        assert_eq!(line["device_from"], "asked");
+        // PyTorch's own, on the same device.
+        for (at, name) in [(0, "native"), (1, "expandable")] {
+            assert_eq!(line[format!("{name}_step")], found[at]["largest_step"], "{line}");
+            assert_eq!(line[format!("{name}_reserved")], found[at]["peak_reserved"], "{line}");
+        }
     }
-    let out = stdout(&["whatif", &file, "--device", device, "--strategy", "stitch"], 0);
-    has(&out, &["largest", "stitch", "21.57 GiB", "from the beginning", "times as large"]);
+    let out = words(&["whatif", &file, "--device", device, "--strategy", "stitch"]);
+    has(&out, &["largest", "stitch", "PyTorch held 21.57 GiB when it was recorded", "from the beginning"]);
+}
+
+/// What is printed, in one line.
+fn words(args: &[&str]) -> String {
+    stdout(args, 0).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// By arithmetic: 100 MiB stay and 50 grow, in blocks that each strategy takes whole but expandable, by 20 MiB.
+#[test]
+fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
+    let folder = Folder::new();
+    let job = training(&folder);
+    for (device, sentence) in [
+        (
+            "sim:h200,capacity=200MiB",
+            "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: no larger step; holds as much as \
+             native, 10.00 MiB less than expandable.",
+        ),
+        (
+            "sim:h200,capacity=130MiB",
+            "native x0.60, expandable x0.40, stitch x0.60: no larger step; the job as it was recorded is too much.",
+        ),
+    ] {
+        let args = ["whatif", &job, "--device", device];
+        let code = if device.contains("130") { 3 } else { 0 };
+        let out = stdout(&args, code).split_whitespace().collect::<Vec<_>>().join(" ");
+        has(&out, &[sentence]);
+    }
 }
 
 #[test]
@@ -46,6 +86,79 @@ fn a_step_grows_beside_weights_that_stay() {
         assert!((1.9..=2.0).contains(&line["largest_step"].as_f64().unwrap()), "{line}");
         assert!(line["recorded_reserved"].is_null());
     }
+}
+
+/// Blocks of 9 MiB, of which every other one is freed before the step: native's segments keep two each, expandable's segment
+/// keeps the holes, and only stitching joins them.
+#[test]
+fn a_job_of_holes_gains_and_is_told_how_much() {
+    let folder = Folder::new();
+    let allocated = (1..=20).map(|id| format!("a,{id},9437184,0\n"));
+    let freed = (1..=20).step_by(2).map(|id| format!("r,{id}\nf,{id}\n"));
+    let step = ["a,21,62914560,0\nr,21\nf,21\n".to_owned()];
+    let job = folder.file("holes.csv", allocated.chain(freed).chain(step).collect::<String>().as_bytes());
+    let args = ["whatif", &job, "--device", "sim:h200,capacity=400MiB", "--conf", "chunk_size_mb:2"];
+    let found = lines(&[&args[..], &["--json"]].concat(), 0);
+    let of = |strategy: &str, key: &str| {
+        let line = found.iter().find(|line| line["strategy"] == strategy).unwrap();
+        line[key].as_f64().unwrap()
+    };
+    assert!(of("stitch", "largest_step") > of("expandable", "largest_step"), "{found:?}");
+    let held = of("caching", "peak_reserved") - of("stitch", "peak_reserved");
+    assert!(held > 0.0, "{found:?}");
+    let best = of("expandable", "largest_step").max(of("caching", "largest_step"));
+    let gain = (of("stitch", "largest_step") / best - 1.0) * 100.0;
+    let less = format!("holds {:.2} MiB less than native", held / f64::from(1 << 20));
+    has(&words(&args), &[&format!("a step {gain:.1}% larger than"), &less]);
+}
+
+#[test]
+fn the_device_is_the_recorded_one_where_the_recording_says_so() {
+    let folder = Folder::new();
+    let device = |name: &str, content: &str, sentence: &str| {
+        let file = folder.file(name, content.as_bytes());
+        let args = ["whatif", &file, "--strategy", "stitch"];
+        let line = lines(&[&args[..], &["--json"]].concat(), 0).remove(0);
+        has(&words(&args), &[sentence]);
+        (line["device"].as_str().unwrap().to_owned(), line["device_from"].as_str().unwrap().to_owned())
+    };
+    let events = "a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\n";
+    let noted =
+        device("noted.csv", &format!("# {{\"total_memory\":209715200}}\n{events}"), "(the recorded device's memory)");
+    assert_eq!(noted, ("sim:h200,capacity=200MiB".to_owned(), "noted".to_owned()));
+    // A snapshot of a job that ran out of memory: what was held and what was free then.
+    let entry =
+        |action: &str, at: u64, size: u64| format!(r#"{{"action":"{action}","addr":{at},"size":{size},"stream":0}}"#);
+    let history = [
+        entry("segment_alloc", 1 << 30, 60 << 20),
+        entry("alloc", 1 << 30, 60 << 20),
+        r#"{"action":"oom","device_free":41943040,"size":99,"stream":0}"#.to_owned(),
+        entry("free_requested", 1 << 30, 60 << 20),
+        entry("free_completed", 1 << 30, 60 << 20),
+    ];
+    let segment = r#"{"device":0,"address":1073741824,"total_size":62914560,"blocks":[]}"#;
+    let snapshot = format!(r#"{{"segments":[{segment}],"device_traces":[[{}]]}}"#, history.join(","));
+    let derived = device("short.json", &snapshot, "ran out of memory)");
+    assert_eq!(derived, ("sim:h200,capacity=100MiB".to_owned(), "refusal".to_owned()));
+    let unknown = device("unknown.csv", events, "does not say how much memory its device has");
+    assert_eq!(unknown, ("sim:h200".to_owned(), "unknown".to_owned()));
+}
+
+/// An H200 has room for a small step thousands of times: that many is said, not "100 or more". What frees nothing has none.
+#[test]
+fn a_largest_step_is_the_largest_or_said_not_to_be() {
+    let folder = Folder::new();
+    let args = |file: &str| ["whatif".to_owned(), file.to_owned(), "--strategy".to_owned(), "stitch".to_owned()];
+    let small = folder.file("small.csv", b"a,1,1048576,0\na,2,20971520,0\nr,2\nf,2\n");
+    let out = words(&args(&small).each_ref().map(String::as_str));
+    // 143,155.9 MiB less the 1 that stays, 2 as a segment or 20 as expandable's, by 20 MiB.
+    has(&out, &["native x7158, expandable x7157, stitch x7158: no larger step"]);
+    let rigid = folder.file("rigid.csv", b"a,1,1048576,0\n");
+    let rigid = args(&rigid);
+    let rigid = rigid.each_ref().map(String::as_str);
+    has(&words(&rigid), &["nothing grows", "it frees nothing, so nothing grows with its steps"]);
+    let line = lines(&[&rigid[..], &["--json"]].concat(), 0).remove(0);
+    assert_eq!((&line["grows"], &line["largest_step"]), (&false.into(), &serde_json::Value::Null));
 }
 
 #[test]

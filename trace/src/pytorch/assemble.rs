@@ -45,9 +45,12 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
         meta.insert("source".to_owned(), "pytorch snapshot".into());
         meta.insert("device".to_owned(), ordinal.into());
         meta.insert("reserved".to_owned(), held.map_or(0, reserved).into());
-        let (before, peak) = reserved_before(held.map_or(0, reserved), history);
-        meta.insert("reserved_before".to_owned(), before.into());
-        meta.insert("peak_reserved".to_owned(), peak.into());
+        let known = reserved_in(held.map_or(0, reserved), history);
+        meta.insert("reserved_before".to_owned(), known.before.into());
+        meta.insert("peak_reserved".to_owned(), known.peak.into());
+        if let Some(available) = known.available {
+            meta.insert("available_memory".to_owned(), available.into());
+        }
         meta.insert("allocator_settings".to_owned(), raw.settings.clone());
         let name = if used.len() > 1 { format!("{name}.dev{ordinal}") } else { name.to_owned() };
         let trace = trace_of_history(&name, meta, history.iter().copied(), held);
@@ -58,18 +61,29 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
     Ok(PyTorchSnapshot { snapshots, traces })
 }
 
-/// The bytes that were held before a history at whose end `held` are, and the most in its course.
-fn reserved_before(held: u64, history: &[Option<Event>]) -> (u64, u64) {
-    let (mut now, mut peak) = (held, held);
+/// What a history says of the bytes that the allocator held.
+struct Reserved {
+    /// Before it.
+    before: u64,
+    /// The most in its course.
+    peak: u64,
+    /// Where memory ran out: the most that was held and free at such a moment.
+    available: Option<u64>,
+}
+
+/// Reads a history, at whose end `held` bytes are held, backwards.
+fn reserved_in(held: u64, history: &[Option<Event>]) -> Reserved {
+    let (mut now, mut peak, mut available) = (held, held, None);
     for event in history.iter().rev().flatten() {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => now = now.saturating_sub(event.size),
             Action::SegmentFree | Action::SegmentUnmap => now = now.saturating_add(event.size),
+            Action::Oom => available = available.max(Some(now.saturating_add(event.address))),
             _ => {}
         }
         peak = peak.max(now);
     }
-    (now, peak)
+    Reserved { before: now, peak, available: available.map(|bytes| bytes.max(peak)) }
 }
 
 fn history_error(file: &str, device: usize, index: usize, length: usize, rule: RuleError) -> TraceError {
@@ -142,6 +156,22 @@ mod tests {
             assert_eq!(traces[1].events.len(), 2);
             assert_eq!(traces[1].meta["device"], 3);
             assert_eq!(traces[1].meta["allocator_settings"]["a"]["b"], json!([1, true, null, 0.5]));
+        }
+    }
+
+    #[test]
+    fn where_memory_ran_out_the_devices_size_is_known() {
+        let of = |action: &str, size: u64| json!({"action": action, "addr": 1 << 30, "size": size, "stream": 0});
+        let oom = json!({"action": "oom", "device_free": 30, "size": 50, "stream": 0});
+        let used = [entry("alloc", 512), entry("free_requested", 512), entry("free_completed", 512)];
+        let held = [of("segment_alloc", 60), of("segment_free", 60)];
+        let history = json!([[used[0], used[1], used[2], held[0], oom, held[1]]]);
+        for bytes in both(&snapshot(json!([]), history)) {
+            let trace = &read_bytes("t", &bytes).unwrap()[0];
+            assert_eq!((&trace.meta["available_memory"], &trace.meta["peak_reserved"]), (&json!(90), &json!(60)));
+        }
+        for bytes in both(&snapshot(json!([]), json!([used]))) {
+            assert_eq!(read_bytes("t", &bytes).unwrap()[0].meta.get("available_memory"), None);
         }
     }
 

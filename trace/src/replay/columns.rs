@@ -83,7 +83,7 @@ impl PassReport {
         Pass::result("oom", |pass| pass.oom.is_some().into()),
         Pass::result("oom_report", |pass| pass.oom.as_ref().map(|(_, report)| report.to_string()).into())
             .meaning("whether memory ran out, and who held what then"),
-        Pass::time("ns_per_op", |pass| round_to(pass.ns_per_op, 1).into())
+        Pass::clock("ns_per_op", |pass| round_to(pass.ns_per_op, 1).into())
             .meaning("as above")
             .figure("ns/op", |pass| format!("{:.0}", pass.ns_per_op).into())
             .spare(5)

@@ -1,0 +1,74 @@
+//! The device that a job was recorded on.
+//!
+//! Owns: what a recording says of its device's memory, and what is taken where it says nothing.
+
+use crate::trace::Trace;
+use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
+
+/// The key of a trace's description with the device's memory in bytes, as programs that record note it.
+const TOTAL: &str = "total_memory";
+/// The key with the bytes that the recorded allocator held and that the device had free when memory ran out, of snapshots
+/// in which it did.
+const AVAILABLE: &str = "available_memory";
+
+/// How the memory of a job's device is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceFrom {
+    /// Whoever asks has said it.
+    Asked,
+    /// The program that recorded the job has noted the device's memory.
+    Noted,
+    /// Memory ran out while the job was recorded: what was held and what was free then is all that the allocator could
+    /// have. What the CUDA context and others held is not in it.
+    Refusal,
+    /// The recording does not say it: an H200's.
+    Unknown,
+}
+
+impl DeviceFrom {
+    /// Returns the name, as in lines of JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Asked => "asked",
+            Self::Noted => "noted",
+            Self::Refusal => "refusal",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Returns a simulated device with the memory of the one that the job was recorded on.
+#[must_use]
+pub fn device_of(trace: &Trace) -> (SimConfig, DeviceFrom) {
+    let of = |key: &str| trace.meta.get(key)?.as_u64().filter(|bytes| (1..=MAX_CAPACITY).contains(bytes));
+    let known = of(TOTAL).map(|bytes| (bytes, DeviceFrom::Noted));
+    let known = known.or_else(|| of(AVAILABLE).map(|bytes| (bytes, DeviceFrom::Refusal)));
+    match known {
+        Some((capacity, from)) => (SimConfig { capacity, ..SimConfig::default() }, from),
+        None => (SimConfig::default(), DeviceFrom::Unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_counts_before_what_a_refusal_shows() {
+        let mut trace = Trace::default();
+        let device = |trace: &Trace| {
+            let (device, from) = device_of(trace);
+            (device.to_string(), from)
+        };
+        assert_eq!(device(&trace), ("sim:h200".to_owned(), DeviceFrom::Unknown));
+        trace.meta.insert(AVAILABLE.into(), (78_u64 << 30).into());
+        assert_eq!(device(&trace), ("sim:h200,capacity=78GiB".to_owned(), DeviceFrom::Refusal));
+        trace.meta.insert(TOTAL.into(), (80_u64 << 30).into());
+        assert_eq!(device(&trace), ("sim:h200,capacity=80GiB".to_owned(), DeviceFrom::Noted));
+        for nonsense in [serde_json::json!(0), serde_json::json!("80GiB"), serde_json::json!(u64::MAX)] {
+            trace.meta = serde_json::Map::from_iter([(TOTAL.to_owned(), nonsense)]);
+            assert_eq!(device(&trace).1, DeviceFrom::Unknown);
+        }
+    }
+}

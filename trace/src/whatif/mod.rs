@@ -1,0 +1,249 @@
+//! What a recorded job would have held with each strategy, and how much larger its steps could have been, beside PyTorch's
+//! own allocators on the same device.
+//!
+//! Owns: the report and its figures. `growth.rs` finds the largest step, `device.rs` the device.
+
+mod device;
+mod growth;
+
+pub use device::{DeviceFrom, device_of};
+
+use crate::columns::{Cell, Column, gib, line, round_to};
+use crate::replay::{ReplayError, ReplayOptions};
+use crate::trace::Trace;
+use growth::{Growth, grow, has_growth};
+use seamalloc::{Config, StrategyKind};
+use serde_json::Value;
+
+type Figure = Column<WhatIf>;
+
+/// What a strategy would have made of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WhatIf {
+    /// The trace's name.
+    pub trace: String,
+    /// The strategy.
+    pub strategy: StrategyKind,
+    /// The device, with its capacity.
+    pub device: String,
+    /// How its capacity is known.
+    pub device_from: DeviceFrom,
+    /// The most bytes requested and not freed.
+    pub peak_live: u64,
+    /// The most bytes that the strategy holds of the device; `None` where the job does not run on it.
+    pub peak_reserved: Option<u64>,
+    /// The most bytes that PyTorch held while the job was recorded, where the trace knows it.
+    pub recorded_reserved: Option<u64>,
+    /// What it held before the recording began: memory of earlier blocks too, of which the recording knows nothing. Where
+    /// this is not 0, `recorded_reserved` does not compare with `peak_reserved`.
+    pub reserved_before: u64,
+    /// Whether the job frees anything. Where it does not, nothing of it grows with its steps, and no step is the largest.
+    pub grows: bool,
+    /// The largest factor by which everything that the job frees again can be larger on the device; `None` where not
+    /// even a hundredth of it fits, or where it frees nothing.
+    pub largest_step: Option<f64>,
+    /// PyTorch's native allocator, on the same device.
+    pub native: Baseline,
+    /// PyTorch's expandable segments, on the same device.
+    pub expandable: Baseline,
+    /// How many replays the search took.
+    pub tries: u32,
+}
+
+/// What an allocator of PyTorch's makes of a job: the strategy of the same algorithm on the simulated device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Baseline {
+    /// As [`WhatIf::peak_reserved`].
+    pub reserved: Option<u64>,
+    /// As [`WhatIf::largest_step`].
+    pub largest_step: Option<f64>,
+}
+
+impl From<Growth> for Baseline {
+    fn from(found: Growth) -> Self {
+        Self { reserved: found.reserved, largest_step: found.largest_step }
+    }
+}
+
+impl WhatIf {
+    /// The part of the memory held that the job uses, at the peaks.
+    #[must_use]
+    pub fn utilization(&self) -> Option<f64> {
+        self.peak_reserved.filter(|held| *held > 0).map(|held| self.peak_live as f64 / held as f64)
+    }
+
+    /// Its figures.
+    pub const COLUMNS: &'static [Figure] = &[
+        Figure::run("trace", |job| job.trace.as_str().into()).text("trace", |job| job.trace.as_str().into()),
+        Figure::run("strategy", |job| job.strategy.name().into()).text("strategy", |job| job.strategy.name().into()),
+        Figure::run("device", |job| job.device.as_str().into()),
+        Figure::result("device_from", |job| job.device_from.name().into()),
+        Figure::result("peak_live", |job| job.peak_live.into())
+            .figure("live\nGiB", |job| gib(job.peak_live).into())
+            .spare(2)
+            .legend("live", "the most bytes requested and not freed: no strategy can do with less"),
+        Figure::result("peak_reserved", |job| job.peak_reserved.into())
+            .figure("reserved\nGiB", |job| {
+                job.peak_reserved.map_or_else(|| Cell::Failed("too much".to_owned()), |held| gib(held).into())
+            })
+            .legend("reserved", "the most bytes that the strategy would have held of the device"),
+        Figure::result("utilization", |job| job.utilization().map(|part| round_to(part, 6)).into())
+            .figure("utilization", |job| job.utilization().map_or_else(|| "".into(), Cell::Used))
+            .legend("utilization", "live / reserved: 100% is perfect"),
+        Figure::result("recorded_reserved", |job| job.recorded_reserved.into()),
+        Figure::result("reserved_before", |job| job.reserved_before.into()),
+        Figure::result("grows", |job| job.grows.into()),
+        Figure::result("largest_step", |job| job.largest_step.into())
+            .figure("largest\nstep", |job| match job.largest_step {
+                Some(factor) => times(factor).into(),
+                None if job.grows => "none".into(),
+                None => "nothing grows".into(),
+            })
+            .legend(
+                "largest step",
+                "how many times as large all that the job frees again (activations, temporary\n\
+                 buffers) can be on the device; what it never frees (weights, optimizer state) stays",
+            ),
+        Figure::result("native_reserved", |job| job.native.reserved.into()),
+        Figure::result("native_step", |job| job.native.largest_step.into()),
+        Figure::result("expandable_reserved", |job| job.expandable.reserved.into()),
+        Figure::result("expandable_step", |job| job.expandable.largest_step.into()),
+        Figure::result("tries", |job| job.tries.into())
+            .figure("tries", |job| job.tries.into())
+            .spare(1)
+            .legend("tries", "replays that the search took"),
+    ];
+
+    /// Returns the line that `--json` prints: the values of all columns by their keys.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        line(Self::COLUMNS, self).into()
+    }
+}
+
+/// Returns a factor for people.
+#[must_use]
+pub fn times(factor: f64) -> String {
+    if factor < 100.0 { format!("x{factor:.2}") } else { format!("x{factor:.0}") }
+}
+
+/// Replays a job with each of these strategies, and again and again with larger steps. PyTorch's two allocators are replayed
+/// on the same device, whether they are asked for or not: what a strategy gains is what it gains over them. `device_from`
+/// says where the capacity of the options' device is from; [`device_of`] tells that of the recorded one.
+///
+/// What a job never frees is taken for its weights and its optimizer's state, and stays as it is; all else is taken to
+/// grow with the batch or the length of a sequence. Gradients that are freed in every step grow too, though in truth they
+/// do not: the factor is a careful estimate, the same for every strategy. Memory that is not the allocator's (the CUDA
+/// context, libraries) is not counted: give the device a capacity without it.
+///
+/// Bisection takes it that a smaller step runs where a larger one does; where it does not, one of its limits is found.
+/// `progress` is told the strategy, the tries done, and about how many there will be.
+///
+/// # Errors
+/// As [`replay`](crate::replay::replay).
+pub fn whatif(
+    trace: &Trace,
+    strategies: &[StrategyKind],
+    options: &ReplayOptions,
+    device_from: DeviceFrom,
+    progress: &mut dyn FnMut(StrategyKind, u32, u32),
+) -> Result<Vec<WhatIf>, ReplayError> {
+    let mut found: Vec<(StrategyKind, Growth)> = Vec::new();
+    let mut grown = |strategy: StrategyKind| {
+        if let Some((_, known)) = found.iter().find(|(kind, _)| *kind == strategy) {
+            return Ok(*known);
+        }
+        let options = ReplayOptions { config: Config { strategy, ..options.config.clone() }, ..options.clone() };
+        let new = grow(trace, &options, &mut |done, total| progress(strategy, done, total))?;
+        found.push((strategy, new));
+        Ok::<_, ReplayError>(new)
+    };
+    let native = grown(StrategyKind::Caching)?.into();
+    let expandable = grown(StrategyKind::Expandable)?.into();
+    let mut report = |strategy: StrategyKind| {
+        let Growth { reserved, largest_step, tries } = grown(strategy)?;
+        Ok(WhatIf {
+            trace: trace.name.clone(),
+            strategy,
+            device: options.device.to_string(),
+            device_from,
+            peak_live: trace.summary().peak_live,
+            peak_reserved: reserved,
+            recorded_reserved: recorded_reserved(trace),
+            reserved_before: trace.meta.get("reserved_before").and_then(Value::as_u64).unwrap_or(0),
+            grows: has_growth(trace),
+            largest_step,
+            native,
+            expandable,
+            tries,
+        })
+    };
+    strategies.iter().map(|strategy| report(*strategy)).collect()
+}
+
+/// What the trace knows of PyTorch's peak: a snapshot's own history, or what the recording program noted.
+fn recorded_reserved(trace: &Trace) -> Option<u64> {
+    ["peak_reserved", "peak_res_native"].into_iter().find_map(|key| trace.meta.get(key)?.as_u64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceEvent;
+    use seamalloc::driver::StreamId;
+    use seamalloc::driver::sim::SimConfig;
+
+    pub(super) const MIB: u64 = 1 << 20;
+
+    /// Blocks of these sizes, one after the other; those that say so are freed in the end.
+    pub(super) fn job(blocks: &[(u64, bool)]) -> Trace {
+        let allocated = blocks.iter().map(|(size, _)| TraceEvent::Alloc { size: *size, stream: 0 });
+        let freed = blocks.iter().zip(0..).filter(|((_, freed), _)| *freed);
+        let freed =
+            freed.flat_map(|(_, block)| [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }]);
+        let events = allocated.chain(freed).collect();
+        Trace { name: "job".into(), streams: vec![StreamId::DEFAULT], events, ..Trace::default() }
+    }
+
+    pub(super) fn options(strategy: StrategyKind, capacity: u64) -> ReplayOptions {
+        let device = SimConfig { capacity, ..SimConfig::default() };
+        ReplayOptions::new(Config::with_strategy(strategy), device)
+    }
+
+    /// Weights of 100 MiB that stay, and a step of so many MiB.
+    pub(super) fn training(step: u64) -> Trace {
+        job(&[(100 * MIB, false), (step * MIB, true)])
+    }
+
+    #[test]
+    fn pytorchs_allocators_stand_beside_every_strategy_on_the_same_device() {
+        let options = options(StrategyKind::Stitch, 300 * MIB);
+        let mut tried = Vec::new();
+        let mut note = |kind, _, _| tried.push(kind);
+        let alone = whatif(&training(60), &[StrategyKind::Stitch], &options, DeviceFrom::Asked, &mut note).unwrap();
+        tried.dedup();
+        assert_eq!(tried, [StrategyKind::Caching, StrategyKind::Expandable, StrategyKind::Stitch]);
+        let all = whatif(&training(60), &StrategyKind::ALL, &options, DeviceFrom::Asked, &mut |_, _, _| {}).unwrap();
+        assert_eq!(alone[..], all[3..]);
+        for one in &all {
+            let beside = |other: &WhatIf| Baseline { reserved: other.peak_reserved, largest_step: other.largest_step };
+            assert_eq!((one.native, one.expandable), (beside(&all[0]), beside(&all[1])), "{one:?}");
+            assert_eq!((one.peak_live, one.recorded_reserved, one.grows), (160 * MIB, None, true));
+            assert_eq!(one.device, "sim:h200,capacity=300MiB");
+        }
+    }
+
+    #[test]
+    fn what_pytorch_held_is_taken_from_the_trace() {
+        let mut trace = training(60);
+        trace.meta.insert("peak_res_native".into(), 7.into());
+        assert_eq!(recorded_reserved(&trace), Some(7));
+        trace.meta.insert("peak_reserved".into(), 9.into());
+        assert_eq!(recorded_reserved(&trace), Some(9));
+    }
+
+    #[test]
+    fn factors_are_exact_where_that_says_something() {
+        assert_eq!([1.0, 99.994, 100.0, 3456.78].map(times), ["x1.00", "x99.99", "x100", "x3457"]);
+    }
+}
