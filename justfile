@@ -20,6 +20,10 @@ paranoid:
 figures:
     .ci/run figures
 
+# The tables of simulated figures in the documentation, against what this version comes to: `just tables --write` writes them.
+tables *args:
+    .ci/tables {{args}}
+
 # The benchmarks: `just bench`, `just bench misses`, `just bench hot_path one_block`.
 bench name='hot_path' *filter:
     cargo bench -p seamalloc-benches --bench {{name}} -- {{filter}}
@@ -49,9 +53,17 @@ deny:
 msrv:
     .ci/run msrv
 
-# What is given to others, stripped: target/dist/libseamalloc.so, .a, and the command.
+# The C library and the command for this machine, stripped: target/dist/libseamalloc.so, .a, and the command.
 dist:
     cargo build --profile dist -p seamalloc-ffi -p seamalloc-cli
+
+# The shim against the real headers of PyTorch: `just shims` for the newest patch of each version, `just shims 2.11.0 newest`.
+shims *versions='minors':
+    ffi/python/build_tools/run compile --torch {{versions}}
+
+# The wheel that is given to users, into target/wheels: `just wheel`, or with shims for some versions, `just wheel 2.11.0`.
+wheel *versions='all':
+    ffi/python/build_tools/run wheel --torch {{versions}} -- target/wheels
 
 # All that CI runs.
 ci:

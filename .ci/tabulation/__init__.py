@@ -1,0 +1,1 @@
+"""The tables of the simulated GPU's results: what `.ci/tables` compares."""

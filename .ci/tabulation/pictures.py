@@ -1,0 +1,41 @@
+"""The pictures of the documentation that the command itself makes.
+
+Owns: which they are, and what of them must agree.
+"""
+
+import html
+import re
+from dataclasses import dataclass
+
+# Where each stands, and what the run that makes it calls it.
+NAMES = ["stress.svg", "chunk-sizes.svg", "run-ahead.svg"]
+PICTURES = {f"docs/{name}": name for name in NAMES}
+TEXT = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)
+TAG = re.compile(r"<[^>]+>")
+# The last column of a row of figures is nanoseconds by the clock of the machine that made the picture.
+CLOCK = re.compile(r"\s+\d+$")
+
+
+@dataclass
+class Picture:
+    """One that differs, and as it should be."""
+
+    path: str
+    new: bytes
+
+
+def words(picture):
+    """What a picture of a table says, times by the machine's clock left out."""
+    text = "\n".join(html.unescape(TAG.sub("", text)) for text in TEXT.findall(picture.decode()))
+    return [CLOCK.sub("", line.rstrip()) for line in text.split("\n")]
+
+
+def changed(root, runs):
+    """The pictures that are not as this version makes them: tables by their words, plots by their bytes."""
+    found = []
+    for path, name in PICTURES.items():
+        old, new = (root / path).read_bytes(), (runs.folder / name).read_bytes()
+        same = words(old) == words(new) if name == "stress.svg" else old == new
+        if not same:
+            found.append(Picture(path, new))
+    return found

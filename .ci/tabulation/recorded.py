@@ -1,0 +1,106 @@
+"""The tables of what each strategy makes of the recorded jobs and of all workloads."""
+
+from .markdown import above, gib, ms, percent, table
+from .runs import CASES, JOBS, NEARLY, STRATEGIES
+
+GIB = 1 << 30
+
+
+def named(job, lag):
+    """A job, and how far its CPU runs ahead."""
+    return f"{job}, {lag:,} ahead" if lag else job
+
+
+def recorded_memory(runs):
+    """What each job uses of what is held. `caching` and `expandable` hold what PyTorch's two held on an H200, to the
+    byte (trace/tests/recorded_jobs.rs)."""
+    lines = []
+    for job, lag in CASES:
+        native, expandable, stitch = (runs.row(job, kind, lag=lag) for kind in ("caching", "expandable", "stitch"))
+        last = runs.of(f"forty-wait-{lag}", "pass")[20,] if lag else runs.of("passes-20", "trace", "pass")[job, 20]
+        less = expandable["peak_reserved"] - stitch["peak_reserved"]
+        lines.append([
+            named(job, lag),
+            gib(stitch["peak_live"]),
+            *(percent(row["utilization"]) for row in (native, expandable, stitch, last)),
+            gib(less),
+        ])
+    return table(
+        ["job", "live, GiB", "PyTorch native", "PyTorch expandable", "`stitch`, 1st pass", "`stitch`, 20th",
+         "`stitch` holds less than expandable, GiB"],
+        "lrrrrrr", lines)
+
+
+def smallest(runs, job, strategy):
+    """The smallest device, part above live."""
+    return runs.of(f"fit-{strategy}", "trace")[job,]["capacity"] / runs.live(job) - 1
+
+
+def smallest_device(runs):
+    """On how small a device each job still runs."""
+    lines = [[job, gib(runs.live(job)), *(above(smallest(runs, job, kind)) for kind in STRATEGIES)] for job in JOBS]
+    head = ["job", "live, GiB", "native (`caching`)", "expandable", "`gmlake`", "`stitch`"]
+    return table(head, "lrrrrr", lines)
+
+
+def cost(passes):
+    """What passes take the driver, and how often the CPU waits."""
+    if any(row is None or row["oom"] for row in passes):
+        return "does not run"
+    times = ", ".join(ms(row["driver_time_us"]) for row in passes)
+    return f"{times}; {', '.join(str(row['cpu_syncs']) for row in passes)}"
+
+
+def near_live(runs):
+    """What it costs on a device that is nearly too small."""
+    lines = []
+    for job, lag in CASES:
+        rows = runs.of(f"near-{job}-{lag}", "strategy", "pass")
+        kinds = ("caching", "expandable", "stitch")
+        lines.append([named(job, lag), *(cost([rows.get((kind, number)) for number in (1, 2, 3)]) for kind in kinds)])
+    head = [f"job, live + {NEARLY}%", "native: driver ms in passes 1, 2, 3; CPU waits", "expandable", "`stitch`"]
+    return table(head, "llll", lines)
+
+
+def recorded_time(runs):
+    """What the driver takes."""
+    last = runs.of("passes-20", "trace", "pass")
+    lines = []
+    for job in JOBS:
+        passes = [last[job, number] for number in (1, 2, 3, 20)]
+        first = passes[0]["driver_time_us"]
+        lines.append([
+            job,
+            *(ms(runs.row(job, kind)["driver_time_us"]) for kind in ("caching", "expandable", "gmlake")),
+            ", ".join(ms(row["driver_time_us"]) for row in passes),
+            f"{first / 1e3 / (runs.live(job) / GIB):.2f}",
+            *(ms(runs.row(job, kind)["worst_stall_us"]) for kind in ("caching", "expandable", "gmlake")),
+            ms(max(row["worst_stall_us"] for (trace, _), row in last.items() if trace == job)),
+        ])
+    return table(
+        ["job", "driver ms, pass 1: native", "expandable", "`gmlake`", "`stitch`, passes 1, 2, 3, 20",
+         "`stitch`, pass 1, ms per GiB", "worst stall, ms, pass 1: native", "expandable", "`gmlake`",
+         "`stitch`, 20 passes"],
+        "lrrrlrrrrr", lines)
+
+
+def workloads(runs):
+    """All recorded jobs and generated workloads, first pass."""
+    lines = []
+    for name in runs.workloads():
+        rows = [runs.row(name, kind) for kind in STRATEGIES]
+        parts = ["OOM" if row["oom"] else percent(row["utilization"]) for row in rows]
+        times = ", ".join(ms(row["driver_time_us"]) for row in rows[1:])
+        lines.append([name, gib(rows[-1]["peak_live"]), *parts, times])
+    head = ["workload", "live, GiB", "native (`caching`)", "expandable", "`gmlake`", "`stitch`",
+            "driver ms: expandable, `gmlake`, `stitch`"]
+    return table(head, "lrrrrrl", lines)
+
+
+TABLES = {
+    "recorded-memory": recorded_memory,
+    "smallest-device": smallest_device,
+    "near-live": near_live,
+    "recorded-time": recorded_time,
+    "workloads": workloads,
+}
