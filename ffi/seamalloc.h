@@ -507,6 +507,10 @@ seam_status seam_memory_info(seam_allocator allocator, uint64_t *free, uint64_t 
 // could have, as it lies and by stitching. Walks over all free ranges. The buffer is as in `seam_stats_json`.
 seam_status seam_fragmentation_json(seam_allocator allocator, char *buffer, size_t capacity, size_t *length);
 
+// Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
+// SEAMALLOC_LOG asks for it.
+seam_status seam_log_summary(seam_allocator allocator);
+
 // For `set_record_stream_fn`: work on `stream` uses an allocation of `seamalloc_malloc`, of whichever device.
 void seamalloc_record_stream(void *address, seam_stream stream);
 
@@ -574,6 +578,9 @@ seam_status seam_plugged_owner(const void *address,
 // The part of a device's memory that an allocator of `seamalloc_malloc` may hold once it is made, by the options; 1 is no
 // limit. Opens no device.
 seam_status seam_plugged_memory_fraction(double *fraction);
+
+// Which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Makes none, as `seam_plugged` would.
+seam_status seam_plugged_devices(uint64_t *devices);
 
 // From now on messages go to `handler` instead of a line on standard error; NULL puts that back. Another thread may
 // still be in the handler before.
@@ -652,13 +659,6 @@ seam_status seam_record_start(seam_allocator allocator, size_t max_entries);
 // Allocators that are made from now on record from their beginning, each as by `seam_record_start`; with 0 they do not. For
 // a program that does not know yet which devices it will use, and must not use one before it does.
 seam_status seam_record_new(size_t max_entries);
-
-// Which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Makes none, as `seam_plugged` would.
-seam_status seam_plugged_devices(uint64_t *devices);
-
-// Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
-// SEAMALLOC_LOG asks for it.
-seam_status seam_log_summary(seam_allocator allocator);
 
 // Stops recording, and forgets what was recorded.
 seam_status seam_record_stop(seam_allocator allocator);

@@ -243,6 +243,16 @@ pub unsafe extern "C" fn seam_fragmentation_json(
     unsafe { write_text(buffer, capacity, length, look) }
 }
 
+/// Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
+/// SEAMALLOC_LOG asks for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_log_summary(allocator: AllocatorId) -> Status {
+    call(|| {
+        borrow(allocator)?.log_summary();
+        Ok(())
+    })
+}
+
 fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     let instance = borrow(allocator)?;
     let driver = instance.allocator.driver();

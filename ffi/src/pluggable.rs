@@ -216,6 +216,14 @@ pub unsafe extern "C" fn seam_plugged_memory_fraction(fraction: *mut f64) -> Sta
     unsafe { out_param(fraction, 0.0, "fraction", read) }
 }
 
+/// Which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Makes none, as `seam_plugged` would.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_plugged_devices(devices: *mut u64) -> Status {
+    let found = || Ok(opened().fold(0, |bits, instance| bits | 1 << (instance.ordinal & 63)));
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(devices, 0, "devices", found) }
+}
+
 /// Is told what `seamalloc_malloc` and `seamalloc_free` could not do. The text is valid during the call only. Called by the
 /// thread whose call failed, without a lock of the allocators; it must return (no exception, no longjmp).
 pub type MessageHandler = Option<unsafe extern "C" fn(status: Status, text: *const c_char, user: *mut c_void)>;

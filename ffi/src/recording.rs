@@ -1,11 +1,9 @@
-//! Snapshots and traces, to files, and what could have been made of those that are there; and which allocators a program
-//! has at its end, to be written down.
+//! Snapshots and traces, to files, and what could have been made of those that are there.
 
-use crate::boundary::{call, out_param, text, write_text};
+use crate::boundary::{call, text, write_text};
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
 use crate::observing::update_observers;
-use crate::pluggable;
 use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
 use seamalloc::driver::sim::SimConfig;
@@ -54,24 +52,6 @@ pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) 
 pub extern "C" fn seam_record_new(max_entries: usize) -> Status {
     call(|| {
         Instance::record_new(max_entries);
-        Ok(())
-    })
-}
-
-/// Which devices have an allocator behind `seamalloc_malloc`: bit `n` is device `n`. Makes none, as `seam_plugged` would.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn seam_plugged_devices(devices: *mut u64) -> Status {
-    let found = || Ok(pluggable::opened().fold(0, |bits, instance| bits | 1 << (instance.ordinal & 63)));
-    // SAFETY: as for every function (see the header).
-    unsafe { out_param(devices, 0, "devices", found) }
-}
-
-/// Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
-/// SEAMALLOC_LOG asks for it.
-#[unsafe(no_mangle)]
-pub extern "C" fn seam_log_summary(allocator: AllocatorId) -> Status {
-    call(|| {
-        borrow(allocator)?.log_summary();
         Ok(())
     })
 }

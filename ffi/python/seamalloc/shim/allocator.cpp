@@ -302,8 +302,7 @@ void Allocator::raw_delete(void* pointer) {
     size = 0;
   }
   const seam_status status = free(pointer);
-  // A forked child drops its copies of the parent's tensors, which are no memory of its own.
-  if (status == SEAM_STATUS_FORKED || cuda_has_ended(status)) {
+  if (failed_quietly(status)) {
     return;
   }
   if (status == SEAM_STATUS_REENTRANT) {
@@ -333,7 +332,7 @@ void Allocator::free_late() {
       }
       if (status == SEAM_STATUS_REENTRANT) {
         late_frees_.add(late);
-      } else if (status != SEAM_STATUS_FORKED && !cuda_has_ended(status)) {
+      } else if (!failed_quietly(status)) {
         check(status, "freeing");
       }
     } catch (const std::exception& error) {

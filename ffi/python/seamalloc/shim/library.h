@@ -47,6 +47,12 @@ inline bool cuda_has_ended(seam_status status) {
       (found == DEINITIALIZED || found == INVALID_CONTEXT || found == CONTEXT_IS_DESTROYED);
 }
 
+// Whether a free failed in a way that is nobody's mistake: CUDA has ended, or a forked child drops its copies of the parent's
+// tensors, which are no memory of its own.
+inline bool failed_quietly(seam_status status) {
+  return status == SEAM_STATUS_FORKED || cuda_has_ended(status);
+}
+
 // Whether a call may have failed because a stream that it names is no more: an H200 says that its context is invalid.
 inline bool stream_may_have_ended(seam_status status) {
   constexpr uint32_t INVALID_CONTEXT = 201, INVALID_HANDLE = 400;

@@ -81,8 +81,8 @@ bool OtherStreams::wait_for(StreamOfDevice stream, seam_allocator handle, Device
     if (done == cudaSuccess && status != cudaStreamCaptureStatusNone) {
       return false;
     }
-    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event.handle, cudaEventDisableTiming));
     if (done == cudaSuccess) {
+      C10_CUDA_CHECK(cudaEventCreateWithFlags(&event.handle, cudaEventDisableTiming));
       done = cudaEventRecord(event.handle, stream.stream);
     }
     if (done != cudaSuccess) {
