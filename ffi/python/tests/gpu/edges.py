@@ -215,8 +215,12 @@ def streams_of_other_devices(torch):
         with torch.cuda.stream(far):
             call(
                 runtime().cudaMemcpyPeerAsync,
-                ctypes.c_void_p(copy.data_ptr()), 1, ctypes.c_void_p(source.data_ptr()), 0,
-                ctypes.c_size_t(200 * MIB), ctypes.c_void_p(far.cuda_stream),
+                ctypes.c_void_p(copy.data_ptr()),
+                1,
+                ctypes.c_void_p(source.data_ptr()),
+                0,
+                ctypes.c_size_t(200 * MIB),
+                ctypes.c_void_p(far.cuda_stream),
             )
         source.record_stream(far)
         del source
@@ -240,7 +244,10 @@ def peers_of_foreign_memory(torch):
             pointer = ctypes.c_void_p()
             call(cudart.cudaMalloc, ctypes.byref(pointer), ctypes.c_size_t(size))
             self.__cuda_array_interface__ = {
-                "shape": (size // 4,), "typestr": "<f4", "data": (pointer.value, False), "version": 3,
+                "shape": (size // 4,),
+                "typestr": "<f4",
+                "data": (pointer.value, False),
+                "version": 3,
             }
 
     with torch.cuda.device(1):
@@ -255,7 +262,12 @@ def peers_of_foreign_memory(torch):
 
 
 ONE_GPU = (
-    static_tensor, tensors_of_threads, device_reset, destroyed_streams, foreign_captures, per_thread_stream,
+    static_tensor,
+    tensors_of_threads,
+    device_reset,
+    destroyed_streams,
+    foreign_captures,
+    per_thread_stream,
 )
 TWO_GPUS = (unused_device, streams_of_other_devices, peers_of_foreign_memory)
 
@@ -279,7 +291,9 @@ def run(name, allocator):
     try:
         done = subprocess.run(
             [sys.executable, str(HERE / "edges.py"), "--one", name, allocator],
-            capture_output=True, text=True, timeout=LIMIT_S,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
         )
         warned = [text for text in done.stderr.splitlines() if "seamalloc" in text and "edges.py" not in text]
         line.update(code=done.returncode, warned=warned[:5])

@@ -11,13 +11,12 @@ import contextlib
 import json
 import os
 import queue
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
+
+from json_process import JsonProcess
 
 WORKER = Path(__file__).resolve().with_name("programs_worker.py")
 ALLOCATORS = ("native", "expandable", "seamalloc")
@@ -42,7 +41,7 @@ START_S = 240
 ERROR_CHARACTERS = 1500
 
 
-class Process:
+class Process(JsonProcess):
     """A program under one allocator, or one rank of it."""
 
     def __init__(self, program, allocator, options, rank, store):
@@ -64,25 +63,7 @@ class Process:
             )
         else:
             env["CUDA_VISIBLE_DEVICES"] = env.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(WORKER), program, allocator, options.device, str(options.steps)],
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            start_new_session=True,
-        )
-        self.lines = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self):
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                self.lines.put(json.loads(line))
-        self.process.wait()
-        self.lines.put(None)
+        super().__init__(WORKER, [program, allocator, options.device, str(options.steps)], env)
 
     def pin(self, cores):
         """Puts all of its threads on these cores, and those that they will start."""
@@ -93,30 +74,17 @@ class Process:
 
     def go(self):
         """Its turn."""
-        with contextlib.suppress(OSError):
-            self.process.stdin.write("go\n")
-            self.process.stdin.flush()
+        self.say("go")
 
     def answer(self, limit_s):
         """Its next line. Raises RuntimeError where it has ended, or says nothing in time."""
         try:
-            line = self.lines.get(timeout=max(0.0, limit_s))
+            line = super().answer(limit_s)
         except queue.Empty:
-            raise RuntimeError(f"said nothing for {limit_s:.0f} s. {self.last_words()}") from None
+            raise RuntimeError(f"said nothing for {limit_s:.0f} s. {self.errors(ERROR_CHARACTERS)}") from None
         if line is None:
-            raise RuntimeError(f"ended with exit status {self.process.returncode}. {self.last_words()}")
+            raise RuntimeError(f"ended with exit status {self.process.returncode}. {self.errors(ERROR_CHARACTERS)}")
         return line
-
-    def last_words(self):
-        """The end of what it wrote."""
-        self.errors.seek(0)
-        return self.errors.read().decode(errors="replace")[-ERROR_CHARACTERS:]
-
-    def end(self):
-        """Ends it, and what it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
 
 
 class Programs:

@@ -174,6 +174,19 @@ def lightning(turns):
     trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=None))
 
 
+def train(turns, model, vocabulary, batch, longest):
+    """Steps of a language model, each of another length. Every rank has texts of its own."""
+    optimizer = adamw(model)
+    for ids in texts(vocabulary, batch, turns.steps, longest):
+        turns.begin()
+        ids = ((ids + 7 * turns.rank) % vocabulary).to(turns.device)
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        turns.end(loss)
+
+
 def peft(turns):
     """PEFT: LoRA on a Llama whose weights are bf16, activations recomputed."""
     from peft import LoraConfig, get_peft_model
@@ -187,15 +200,7 @@ def peft(turns):
     model.enable_input_require_grads()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    optimizer = adamw(model)
-    for ids in texts(vocabulary, turns.size(6, 2), turns.steps, turns.size(1536, 32)):
-        turns.begin()
-        ids = ids.to(turns.device)
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        turns.end(loss)
+    train(turns, model, vocabulary, turns.size(6, 2), turns.size(1536, 32))
 
 
 def diffusers(turns):

@@ -2,21 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from programs_one_gpu import adamw, llama, texts
+from programs_one_gpu import adamw, llama, texts, train
 from torch import nn
-
-
-def train(turns, model, vocabulary, batch, longest):
-    """Steps of a language model, each of another length. Every rank has texts of its own."""
-    optimizer = adamw(model)
-    for ids in texts(vocabulary, batch, turns.steps, longest):
-        turns.begin()
-        ids = ((ids + 7 * turns.rank) % vocabulary).to(turns.device)
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        turns.end(loss)
 
 
 def ddp(turns):

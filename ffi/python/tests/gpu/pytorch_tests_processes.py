@@ -1,18 +1,14 @@
 """A process that runs PyTorch's tests, seen from outside: what it runs in, its time limits, and why it ended."""
 
-import contextlib
-import json
 import os
 import queue
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import pytorch_tests_choice as choice
+from json_process import JsonProcess
 
 WORKER = Path(__file__).resolve().with_name("pytorch_tests_worker.py")
 # To import PyTorch, Inductor and a test file, on a machine where a dozen do.
@@ -57,74 +53,41 @@ def what_was_wrong(errors):
     return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")
 
 
-class Process:
+class Process(JsonProcess):
     """Runs tests of one file under one allocator, one after another, in the order in which they are asked for."""
 
     def __init__(self, suite, folder, path, allocator, caches):
-        self.output = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
         self.children = tempfile.TemporaryDirectory(prefix="pytorch-tests-children-")
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(WORKER), suite, str(folder), path],
-            env=environment(suite, allocator, self.children.name, caches),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.output,
-            text=True,
-            start_new_session=True,
-        )
-        self.lines = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        env = environment(suite, allocator, self.children.name, caches)
+        super().__init__(WORKER, [suite, str(folder), path], env)
 
-    def _listen(self):
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                self.lines.put(line)
-        self.process.wait()
-        self.lines.put(None)
-
-    def _answer(self, limit_s, deadline):
+    def _report(self, limit_s, deadline):
         """Its next report. Raises Ended."""
         wait = max(0.0, min(limit_s, deadline - time.monotonic()))
         try:
-            line = self.lines.get(timeout=wait)
+            report = self.answer(wait)
         except queue.Empty:
-            self._signal(signal.SIGABRT, self.process.pid)
+            self.signal(signal.SIGABRT)
             time.sleep(LAST_WORDS_S)
             self.end()
-            raise Ended("hung", f"took more than {wait:.0f} s", self._errors()) from None
-        if line is None:
+            raise Ended("hung", f"took more than {wait:.0f} s", self.errors(TRACE_CHARACTERS)) from None
+        if report is None:
             self.end()
-            errors = self._errors()
+            errors = self.errors(TRACE_CHARACTERS)
             message = f"exit status {self.process.returncode}: {what_was_wrong(errors)}"
             raise Ended("crashed", message[:MESSAGE_CHARACTERS], errors)
-        return json.loads(line)
+        return report
 
     def first_report(self, deadline):
         """Which allocator it has, and which tests there are. Raises Ended."""
-        return self._answer(START_S, deadline)
+        return self._report(START_S, deadline)
 
     def run(self, test, limit_s, deadline):
         """The report on one test. Raises Ended."""
-        with contextlib.suppress(OSError):
-            # Where it has ended, its last words are on the way.
-            self.process.stdin.write(test + "\n")
-            self.process.stdin.flush()
-        return self._answer(limit_s, deadline)
-
-    def _errors(self):
-        self.output.seek(0)
-        return self.output.read().decode(errors="replace")[-TRACE_CHARACTERS:]
-
-    @staticmethod
-    def _signal(number, pid, group=False):
-        with contextlib.suppress(ProcessLookupError):
-            (os.killpg if group else os.kill)(pid, number)
+        self.say(test)
+        return self._report(limit_s, deadline)
 
     def end(self):
         """Ends it, and what it started."""
-        self._signal(signal.SIGKILL, self.process.pid, group=True)
-        self.process.wait()
-        with contextlib.suppress(OSError):
-            # What it had not read.
-            self.process.stdin.close()
+        super().end()
         self.children.cleanup()
