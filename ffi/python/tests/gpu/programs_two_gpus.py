@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from programs_one_gpu import adamw, llama, texts, train
+from programs_one_gpu import adamw, llama, train
 from torch import nn
 
 
