@@ -66,6 +66,8 @@ pub enum Status {
     /// Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
     /// gone, memory that it has freed.
     Ipc = 23,
+    /// The host, not the device, has too little memory: for the library's tables, or for the text of an error.
+    HostMemory = 24,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
@@ -119,6 +121,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match &error {
             Error::OutOfMemory(_) => Status::OutOfMemory,
+            Error::HostMemory => Status::HostMemory,
             Error::RequestTooLarge { .. } => Status::RequestTooLarge,
             Error::InvalidAddress { .. } => Status::InvalidAddress,
             Error::UnknownPool { .. } => Status::UnknownPool,
@@ -230,7 +233,7 @@ pub extern "C" fn seam_clear_last_error() {
 /// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 24] = [
+    let names: [&CStr; 25] = [
         c"SEAM_STATUS_OK",
         c"SEAM_STATUS_INVALID_ARGUMENT",
         c"SEAM_STATUS_INVALID_HANDLE",
@@ -255,6 +258,7 @@ pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
         c"SEAM_STATUS_POOL_IN_USE",
         c"SEAM_STATUS_SOURCE",
         c"SEAM_STATUS_IPC",
+        c"SEAM_STATUS_HOST_MEMORY",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"SEAM_STATUS_UNKNOWN").as_ptr()
