@@ -113,7 +113,11 @@ impl Allocator {
     pub fn try_snapshot(&self) -> Result<Snapshot> {
         let core = self.core.lock();
         let device = self.driver.properties().ordinal;
-        Ok(Snapshot { device, segments: core.heap.segment_infos()?, settings: try_text(format_args!("{}", core.config))? })
+        Ok(Snapshot {
+            device,
+            segments: core.heap.segment_infos()?,
+            settings: try_text(format_args!("{}", core.config))?,
+        })
     }
 
     /// Registers `observer` for all changes from now on. Returns the one before.

@@ -77,7 +77,9 @@ pub(crate) fn build_view(
     context.retry_rollback()?;
     let piece = |chunk: &Chunk| Piece { size: chunk.size, handle: Some(chunk.handle) };
     let pieces = plan.chunks.iter().map(|(_, chunk)| piece(chunk)).try_to_vec()?;
-    let new = context.heap.reserve_view(plan.chunks.iter().map(|(id, _)| *id).try_to_vec()?)?;
+    let chunks = plan.chunks.iter().map(|(id, _)| *id).try_to_vec()?;
+    context.heap.reserve_window(&chunks, plan.offset, request.size)?;
+    let new = context.heap.reserve_view(chunks)?;
     context.rollback.reserve(1)?;
     let size = plan.size();
     let span = Span::new(context.driver.reserve(size, GRANULE)?, size);

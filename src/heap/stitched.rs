@@ -142,10 +142,11 @@ impl Heap {
     /// The host has no memory for the blocks. Nothing has changed.
     pub(crate) fn take_window(&mut self, window: Window, size: u64, pool: PoolIndex) -> Result<BlockId> {
         const BROKEN: Error = Error::Internal("a view over a chunk that is gone");
+        self.views.reserve_use(window.view, pool.large())?;
         let view = self.views.get(window.view).ok_or(BROKEN)?;
         let (address, count) = (view.address + window.offset, view.chunks.len());
-        self.views.reserve_use(window.view, pool.large())?;
-        let mut slot = self.reserve_slots(1 + 2 * self.parts_of(window, size))?;
+        let parts = self.parts_of(&view.chunks, window.offset, size);
+        let mut slot = self.reserve_slots(1 + 2 * parts)?;
         let block = Block::in_view(Span::new(address, size), pool, window.view);
         let id = self.blocks.insert_reserved(&mut slot, block);
         let mut last = BlockId::NONE;
@@ -173,12 +174,19 @@ impl Heap {
         Ok(id)
     }
 
-    /// Returns of how many parts the bytes of a window consist at most: one for each chunk, and for each block in it.
-    fn parts_of(&self, window: Window, size: u64) -> usize {
-        let Some((home, view)) = self.home.as_ref().zip(self.views.get(window.view)) else { return 0 };
-        let (mut at, end, mut parts) = (0, window.offset + size, 0);
-        for chunk in view.chunks.iter().map_while(|chunk| home.chunk(*chunk)) {
-            let (from, to) = (window.offset.max(at), end.min(at + chunk.size));
+    /// Makes room for [`Self::take_window`] in a view over these chunks, before it is built: once a view maps memory that
+    /// was created for the request, the request does not fail, since that memory could not be given back.
+    pub(crate) fn reserve_window(&mut self, chunks: &[ChunkId], offset: u64, size: u64) -> Result<()> {
+        let parts = self.parts_of(chunks, offset, size);
+        self.reserve_slots(1 + 2 * parts).map(drop)
+    }
+
+    /// Returns of how many parts these bytes of a view consist at most: one for each chunk, and for each block in it.
+    fn parts_of(&self, chunks: &[ChunkId], offset: u64, size: u64) -> usize {
+        let Some(home) = &self.home else { return 0 };
+        let (mut at, end, mut parts) = (0, offset + size, 0);
+        for chunk in chunks.iter().map_while(|chunk| home.chunk(*chunk)) {
+            let (from, to) = (offset.max(at), end.min(at + chunk.size));
             if from < to {
                 let mut id = self.covering(chunk.address + from - at);
                 let last = chunk.address + to - at;

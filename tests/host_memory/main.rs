@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
 
 #[path = "../physical/mod.rs"]
+#[allow(dead_code, reason = "the book is thrown away with what it has taken")]
 mod physical;
 mod script;
 mod short_host;
@@ -73,13 +74,24 @@ fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
             assert!(last.is_some(), "{kind}: operation {at} has no end");
         }
     }
-    eprintln!("{kind}: {operations} operations, {tally:?}");
+    eprintln!("{kind},{options}: {operations} operations, {tally:?}");
     assert!(tally.points > 2 * operations as u64, "{kind}: {tally:?}, the test does not see the allocations");
+}
+
+#[test]
+fn the_script_goes_where_tables_grow() {
+    let mut world = World::new(StrategyKind::Stitch, "chunk_size_mb:8");
+    run(&mut world, &script(StrategyKind::Stitch), "the script");
+    let stats = world.allocator.stats();
+    let figures = [stats.views_built, stats.views_reused, stats.stream_waits, stats.num_alloc_retries, stats.num_ooms];
+    assert!(figures.iter().all(|figure| *figure > 0), "{figures:?}");
 }
 
 #[test]
 fn caching_survives_every_failure() {
     every_allocation_may_fail(StrategyKind::Caching, "");
+    let collects = "garbage_collection_threshold:0.2,per_process_memory_fraction:0.99,max_split_size_mb:40";
+    every_allocation_may_fail(StrategyKind::Caching, collects);
 }
 
 #[test]
@@ -95,4 +107,6 @@ fn gmlake_survives_every_failure() {
 #[test]
 fn stitch_survives_every_failure() {
     every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:8");
+    every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:2,sharing:completed,max_views:1");
+    every_allocation_may_fail(StrategyKind::Stitch, "sharing:never,max_view_mappings:8");
 }

@@ -21,6 +21,7 @@ pub(crate) fn script(kind: StrategyKind) -> Vec<Step> {
         steps.extend(CHECKPOINT);
     }
     steps.extend(POOLS);
+    steps.extend(MANY);
     steps.extend(REPORTS);
     steps.extend(RELEASE);
     steps
@@ -111,11 +112,8 @@ const CAPTURE: &[Step] = &[
     ("the state of the pool", |w| w.allocator.pool_stats(w.pools[0]).map(drop)),
 ];
 
-const CHECKPOINT: &[Step] = &[
-    ("save the pool", |w| w.save(0)),
-    ("restore it", |w| w.restore(0)),
-    ("save it again", |w| w.save(0)),
-];
+const CHECKPOINT: &[Step] =
+    &[("save the pool", |w| w.save(0)), ("restore it", |w| w.restore(0)), ("save it again", |w| w.save(0))];
 
 /// Pools end; a pool with segments of its own.
 const POOLS: &[Step] = &[
@@ -139,6 +137,10 @@ const POOLS: &[Step] = &[
     ("release it", |w| w.release(2)),
     ("a peer", |w| w.allocator.enable_peer_access(1)),
 ];
+
+/// Tables grow, and pools of streams without memory pass to others.
+const MANY: &[Step] =
+    &[("many blocks", World::many_blocks), ("free them", World::free_many), ("many streams", World::many_streams)];
 
 const REPORTS: &[Step] = &[
     ("statistics", |w| {

@@ -22,10 +22,19 @@ pub(crate) struct World {
     pub(crate) gpu: Arc<SimGpu>,
     pub(crate) allocator: Allocator,
     /// Live blocks: address and requested bytes, 0 where there is none.
-    blocks: [(u64, u64); 64],
+    blocks: [(u64, u64); BLOCKS],
     pub(crate) pools: [PoolId; 4],
     checkpoint: Vec<PoolBlock>,
+    /// Whether a checkpoint was restored in part: which of its blocks are live is unknown until it is restored whole.
+    restoring: bool,
+    /// How many streams [`Self::many_streams`] has used.
+    streams: u64,
 }
+
+/// The blocks of the scripts have the first numbers, those of [`World::many_blocks`] the rest.
+const BLOCKS: usize = 300;
+const FIRST_OF_MANY: usize = 64;
+const STREAMS: u64 = 40;
 
 struct Counting(Arc<AtomicU64>);
 
@@ -41,9 +50,10 @@ impl World {
         gpu.connect_peer(1);
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
         let allocator = Allocator::new(Arc::new(Apart(Arc::clone(&gpu))), config).unwrap();
+        allocator.on_memory_pressure(|_| outside(|| false));
         allocator.observe(Some(Box::new(Counting(Arc::default()))));
         let pools = [PoolId::NONE; 4];
-        Self { gpu, allocator, blocks: [(0, 0); 64], pools, checkpoint: Vec::new() }
+        Self { gpu, allocator, blocks: [(0, 0); BLOCKS], pools, checkpoint: Vec::new(), restoring: false, streams: 0 }
     }
 
     fn address(&self, block: usize) -> u64 {
@@ -148,7 +158,41 @@ impl World {
     }
 
     pub(crate) fn restore(&mut self, pool: usize) -> Done {
-        self.allocator.restore_pool(self.pools[pool], &self.checkpoint)
+        let restored = self.allocator.restore_pool(self.pools[pool], &self.checkpoint);
+        self.restoring = restored.is_err();
+        restored
+    }
+
+    /// Small blocks, until the tables have grown several times. What failed is tried again by the next call.
+    pub(crate) fn many_blocks(&mut self) -> Done {
+        for block in FIRST_OF_MANY..BLOCKS {
+            if self.blocks[block].0 == 0 {
+                self.allocate(block, 512 * (1 + block as u64 % 7), MAIN)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn free_many(&mut self) -> Done {
+        // Every second one first, so that each is a range of its own.
+        for block in (FIRST_OF_MANY..BLOCKS).step_by(2).chain((FIRST_OF_MANY + 1..BLOCKS).step_by(2)) {
+            if self.blocks[block].0 != 0 {
+                self.free(block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// More streams than have pools at once. What failed is tried again by the next call.
+    pub(crate) fn many_streams(&mut self) -> Done {
+        while self.streams < STREAMS {
+            if self.blocks[0].0 == 0 {
+                self.allocate(0, 3 * MIB, StreamId(100 + self.streams))?;
+            }
+            self.free(0)?;
+            self.streams += 1;
+        }
+        Ok(())
     }
 
     /// The allocator's tables are in order, it has what the device says, and every live block has memory of its own.
@@ -162,6 +206,9 @@ impl World {
         assert_eq!(memory.unsettled, 0, "{when}: no driver call has failed");
         let mut taken = Taken::default();
         for &(address, size) in self.blocks.iter().filter(|(address, _)| *address != 0) {
+            if self.restoring && !self.allocator.owns(address) {
+                continue;
+            }
             assert!(self.allocator.owns(address), "{when}: {address:#x} is not live any more");
             let pieces = self.gpu.physical(Range { address, size });
             let bytes: u64 = pieces.iter().map(|piece| piece.size).sum();
@@ -171,7 +218,7 @@ impl World {
         assert!(self.gpu.faults().is_empty(), "{when}: {:?}", self.gpu.faults());
     }
 
-    /// Frees everything, gives everything back, and drops the allocator.
+    /// The program ends: frees everything, gives everything back, and drops the allocator.
     pub(crate) fn end(mut self, when: &str) {
         for stream in [MAIN, SIDE, THIRD, CAPTURED] {
             self.finish(stream).unwrap();
