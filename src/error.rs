@@ -3,7 +3,8 @@
 use crate::driver::DriverError;
 use crate::driver::cuda::CudaOpenError;
 use crate::ids::PoolId;
-use crate::report::out_of_memory::OutOfMemory;
+use crate::report::out_of_memory::OutOfMemoryReport;
+use std::collections::TryReserveError;
 
 /// The result of an allocator's operation.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -14,7 +15,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// There is not enough memory. Free some and try again; the report says what is held where.
     #[error("{0}")]
-    OutOfMemory(Box<OutOfMemory>),
+    OutOfMemory(OutOfMemoryReport),
+    /// The host, not the device, has too little memory: for the tables of the allocator, or for the report of a refusal.
+    /// The same call can succeed once the host has memory.
+    #[error("the host has too little memory for the tables of the allocator")]
+    HostMemory,
     /// No device has this much memory.
     #[error("a request of {size} bytes is larger than any allocation may be (2^60 bytes)")]
     RequestTooLarge {
@@ -104,6 +109,12 @@ pub enum Error {
     /// An internal rule of the allocator is broken. Please report it.
     #[error("internal error in seamalloc: {0}")]
     Internal(&'static str),
+}
+
+impl From<TryReserveError> for Error {
+    fn from(_: TryReserveError) -> Self {
+        Self::HostMemory
+    }
 }
 
 impl Error {

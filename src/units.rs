@@ -2,6 +2,8 @@
 //!
 //! Owns: reading `80GiB` and writing `1.50 GiB`. It does not know what the sizes are used for.
 
+use std::fmt;
+
 /// The binary units, largest first.
 const BINARY_UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
@@ -113,12 +115,20 @@ pub fn format_bytes(bytes: u64) -> String {
 /// and so does [`parse_bytes_with_unit`].
 #[must_use]
 pub fn format_bytes_exactly(bytes: u64) -> String {
-    for (name, unit) in BINARY_UNITS {
-        if bytes != 0 && bytes.is_multiple_of(unit) {
-            return format!("{}{name}", bytes / unit);
+    Exactly(bytes).to_string()
+}
+
+/// A size that prints itself as [`format_bytes_exactly`] does, without taking host memory.
+pub(crate) struct Exactly(pub(crate) u64);
+
+impl fmt::Display for Exactly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        match BINARY_UNITS.into_iter().find(|(_, unit)| bytes != 0 && bytes.is_multiple_of(*unit)) {
+            Some((name, unit)) => write!(f, "{}{name}", bytes / unit),
+            None => write!(f, "{bytes}B"),
         }
     }
-    format!("{bytes}B")
 }
 
 #[cfg(test)]

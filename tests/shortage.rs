@@ -12,7 +12,7 @@ use script::Step::{self, Allocate, EmptyCache, Finish, Free, Use};
 use script::{Run, advised, balanced, follow};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::out_of_memory::{Advice, Cause};
-use seamalloc::{Error, Fragmentation, OutOfMemory, StrategyKind};
+use seamalloc::{Error, Fragmentation, OutOfMemoryReport, StrategyKind};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -237,7 +237,7 @@ impl Program {
     }
 
     /// Runs until memory is short, which some programs never are: `each` looks at what every step has left.
-    fn until_short(&mut self, each: impl Fn(&Run)) -> Option<Box<OutOfMemory>> {
+    fn until_short(&mut self, each: impl Fn(&Run)) -> Option<OutOfMemoryReport> {
         for _ in 0..300 {
             let Some(step) = self.next() else { continue };
             self.script.push(step);

@@ -178,7 +178,7 @@ fn open(device: c_int) -> Outcome<Plugged> {
     };
     let mut instance = Instance::open(&name, &options).map_err(|mut failure| {
         if failure.status == Status::Options {
-            failure.text.insert_str(0, &format!("{OPTIONS_VARIABLE}: "));
+            failure.prefix(&format!("{OPTIONS_VARIABLE}: "));
         }
         failure
     })?;

@@ -22,7 +22,10 @@ pub type PoolFilter = Option<unsafe extern "C" fn(stream: Stream, user: *mut c_v
 /// addresses that it handed out stay mapped until nobody uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create(allocator: AllocatorId, pool: *mut Pool) -> Status {
-    let create = || Ok(borrow(allocator)?.allocator.create_pool().into());
+    let create = || match borrow(allocator)?.allocator.create_pool() {
+        seamalloc::PoolId::NONE => Err(seamalloc::Error::HostMemory.into()),
+        pool => Ok(pool.into()),
+    };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(pool, Pool { first: 0, second: 0 }, "pool", create) }
 }

@@ -9,7 +9,7 @@ use seamalloc_trace::TraceError;
 use seamalloc_trace::replay::ReplayError;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 /// What a function returns. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
 /// `seam_last_error_text` says more.
@@ -66,12 +66,19 @@ pub enum Status {
     /// Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
     /// gone, memory that it has freed.
     Ipc = 23,
+    /// The host, not the device, has too little memory: for the library's tables, or for the text of an error.
+    HostMemory = 24,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
 /// registers.
 #[derive(Debug)]
-pub(crate) struct Failure(Box<Reason>);
+pub(crate) struct Failure(Option<Box<Reason>>);
+
+/// The reason of a failure for which the host has no memory.
+static HOST_MEMORY: Reason = Reason { status: Status::HostMemory, text: String::new(), driver_status: 0 };
+/// What it says.
+const HOST_MEMORY_TEXT: &CStr = c"the host has too little memory for the tables of the allocator";
 
 #[derive(Debug)]
 pub(crate) struct Reason {
@@ -89,7 +96,14 @@ impl Failure {
 
     #[cold]
     fn of_driver(status: Status, text: String, driver_status: u32) -> Self {
-        Self(Box::new(Reason { status, text, driver_status }))
+        Self(Some(Box::new(Reason { status, text, driver_status })))
+    }
+
+    /// Puts words before the text.
+    pub(crate) fn prefix(&mut self, words: &str) {
+        if let Some(reason) = &mut self.0 {
+            reason.text.insert_str(0, words);
+        }
     }
 
     pub(crate) fn argument(text: impl Into<String>) -> Self {
@@ -101,13 +115,7 @@ impl Deref for Failure {
     type Target = Reason;
 
     fn deref(&self) -> &Reason {
-        &self.0
-    }
-}
-
-impl DerefMut for Failure {
-    fn deref_mut(&mut self) -> &mut Reason {
-        &mut self.0
+        self.0.as_deref().unwrap_or(&HOST_MEMORY)
     }
 }
 
@@ -119,6 +127,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match &error {
             Error::OutOfMemory(_) => Status::OutOfMemory,
+            Error::HostMemory => Status::HostMemory,
             Error::RequestTooLarge { .. } => Status::RequestTooLarge,
             Error::InvalidAddress { .. } => Status::InvalidAddress,
             Error::UnknownPool { .. } => Status::UnknownPool,
@@ -134,6 +143,9 @@ impl From<Error> for Failure {
             Error::Ipc(_) => Status::Ipc,
             Error::Internal(_) => Status::Internal,
         };
+        if status == Status::HostMemory {
+            return Self(None);
+        }
         let driver_status = if let Error::Driver(error) = &error { error.status.0 } else { 0 };
         Self::of_driver(status, error.to_string(), driver_status)
     }
@@ -178,20 +190,24 @@ impl From<ReplayError> for Failure {
 thread_local! {
     /// The last error, and its driver status. Without a destructor, so that they are there to the end of the thread.
     static LAST: Cell<(Status, u32)> = const { Cell::new((Status::Ok, 0)) };
-    static LAST_TEXT: RefCell<CString> = RefCell::new(CString::default());
+    static LAST_TEXT: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
 /// Keeps the failure as the thread's last one, and answers its status. On a thread that is ending its text is not kept.
 #[cold]
 pub(crate) fn remember(failure: Failure) -> Status {
-    let Reason { status, text, driver_status } = *failure.0;
+    let Some(reason) = failure.0 else {
+        keep(Status::HostMemory, 0, None);
+        return Status::HostMemory;
+    };
+    let Reason { status, text, driver_status } = *reason;
     // A NUL would end the text for C.
     let bytes: Vec<u8> = text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
-    keep(status, driver_status, CString::new(bytes).unwrap_or_default());
+    keep(status, driver_status, CString::new(bytes).ok());
     status
 }
 
-fn keep(status: Status, driver_status: u32, text: CString) {
+fn keep(status: Status, driver_status: u32, text: Option<CString>) {
     LAST.set((status, driver_status));
     let _ = LAST_TEXT.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
@@ -211,8 +227,10 @@ pub extern "C" fn seam_last_error() -> Status {
 /// library's, and valid until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_error_text() -> *const c_char {
-    let text = LAST_TEXT.try_with(|last| last.try_borrow().ok().map(|last| last.as_ptr())).ok().flatten();
-    text.unwrap_or(c"".as_ptr())
+    let kept = |last: &RefCell<Option<CString>>| Some(last.try_borrow().ok()?.as_ref()?.as_ptr());
+    let text = LAST_TEXT.try_with(kept).ok().flatten();
+    let without = if LAST.get().0 == Status::HostMemory { HOST_MEMORY_TEXT } else { c"" };
+    text.unwrap_or(without.as_ptr())
 }
 
 /// The `CUresult` of the driver call behind the last error of this thread; 0 if it was none of a driver call.
@@ -224,13 +242,13 @@ pub extern "C" fn seam_last_driver_status() -> u32 {
 /// Forgets the last error of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_clear_last_error() {
-    keep(Status::Ok, 0, CString::default());
+    keep(Status::Ok, 0, None);
 }
 
 /// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 24] = [
+    let names: [&CStr; 25] = [
         c"SEAM_STATUS_OK",
         c"SEAM_STATUS_INVALID_ARGUMENT",
         c"SEAM_STATUS_INVALID_HANDLE",
@@ -255,6 +273,7 @@ pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
         c"SEAM_STATUS_POOL_IN_USE",
         c"SEAM_STATUS_SOURCE",
         c"SEAM_STATUS_IPC",
+        c"SEAM_STATUS_HOST_MEMORY",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"SEAM_STATUS_UNKNOWN").as_ptr()

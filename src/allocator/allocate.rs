@@ -51,7 +51,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::OutOfMemory`] with a report, after everything that could be was given back; [`Error::RequestTooLarge`];
     /// [`Error::Driver`] if a driver call failed for another reason; [`Error::Source`] if the request was routed to a
-    /// private pool whose source failed. Nothing has changed for live allocations.
+    /// private pool whose source failed; [`Error::HostMemory`]. Nothing has changed for live allocations.
     pub fn allocate(&self, size: u64, stream: StreamId) -> Result<u64> {
         if size == 0 {
             return Ok(0);
@@ -128,7 +128,7 @@ impl Allocator {
         if let Some(id) = core.fit_after_poll(&prepared)? {
             return core.hand_out(id, &prepared);
         }
-        let found = match self.callbacks.begin() {
+        let found = match self.callbacks.begin()? {
             None => core.ask_strategy(&prepared, Means::All)?,
             Some(calls) => {
                 let found = core.ask_strategy(&prepared, Means::Cheap)?;
@@ -193,7 +193,7 @@ impl Core {
         // The default stream cannot be captured, and the query may be refused while another stream is.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
-        let (pool, class) = self.heap.private_pool(owner, stream, size, captured);
+        let (pool, class) = self.heap.private_pool(owner, stream, size, captured)?;
         let unsplit = self.heap.private().segments(owner).map(|own| own.are_unsplit());
         let request = Request { size, requested: order.size, pool, class };
         Ok(Prepared { request, private: Some(Private { owner, captured, unsplit }) })
@@ -207,6 +207,10 @@ impl Core {
 
     /// Hands out a block that is in no index. Returns its address.
     fn hand_out(&mut self, id: BlockId, prepared: &Prepared) -> Result<u64> {
+        if prepared.private.is_some() {
+            let reserved = self.heap.reserve_private(id);
+            reserved.inspect_err(|_| self.heap.put_back(id))?;
+        }
         let rules = fit_rules(&self.rules, &self.own_rules, prepared);
         let address = self.heap.hand_out(id, &prepared.request, rules)?;
         if let Some(Private { owner, captured, .. }) = prepared.private {
@@ -227,8 +231,11 @@ impl Core {
         let span = Span::new(self.heap.block(id).address, request.size);
         let mapped = self.timed(|_, context| map_home(context, span));
         mapped.map_err(|error| {
-            self.heap.insert_free(id);
-            if error.is_out_of_memory() { self.out_of_memory(request, None) } else { error.into() }
+            self.heap.put_back(id);
+            match error {
+                Error::Driver(error) if error.is_out_of_memory() => self.out_of_memory(request, None),
+                error => error,
+            }
         })
     }
 
@@ -268,6 +275,8 @@ impl Core {
     /// Returns the block that the strategy finds, or the reason why there is too little memory.
     fn ask_strategy(&mut self, prepared: &Prepared, means: Means) -> Result<Found> {
         let request = &prepared.request;
+        // What is found can be handed out then.
+        self.heap.reserve_live()?;
         let found = self.timed(|strategy, context| {
             if context.heap.is_segmented(request.pool) {
                 return serve_own_segments(strategy, context, request, means);

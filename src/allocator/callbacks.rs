@@ -3,6 +3,7 @@
 //! Owns: the order of the calls, and the removal of a callback that panics. Callbacks are called outside of the
 //! allocator's lock, which this file does not know.
 
+use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::report::pressure::MemoryPressure;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -63,14 +64,15 @@ impl Callbacks {
 
     /// Returns the callbacks for a request of this thread, in the order in which they were added. Returns none for a
     /// request that a callback makes, which would recurse without end.
-    pub(crate) fn begin(&self) -> Option<Calls<'_>> {
+    pub(crate) fn begin(&self) -> Grown<Option<Calls<'_>>> {
         let mut state = self.0.lock();
         let thread = std::thread::current().id();
         if state.callbacks.is_empty() || state.calling.contains(&thread) {
-            return None;
+            return Ok(None);
         }
-        state.calling.push(thread);
-        Some(Calls { of: self, thread, left: state.callbacks.iter().map(|(id, _)| *id).collect() })
+        let left = state.callbacks.iter().map(|(id, _)| *id).try_to_vec()?.into();
+        state.calling.try_push(thread)?;
+        Ok(Some(Calls { of: self, thread, left }))
     }
 
     fn get(&self, id: CallbackId) -> Option<Callback> {

@@ -18,7 +18,7 @@ impl Allocator {
     pub fn pool_blocks(&self, pool: PoolId) -> Result<Vec<PoolBlock>> {
         let core = self.core.lock();
         core.heap.private_stats(pool)?;
-        Ok(core.heap.live_of(pool))
+        core.heap.live_of(pool)
     }
 
     /// Frees every live block of a private pool, then hands out those of a checkpoint again, at the same addresses and
@@ -28,7 +28,8 @@ impl Allocator {
     /// # Errors
     /// [`Error::UnknownPool`] if the pool has no use, and nothing has changed; [`Error::NotRestorable`] if a block
     /// cannot be had, which is always so with other strategies than `stitch` and for pools with segments of their own;
-    /// [`Error::Driver`] if a wait failed.
+    /// [`Error::Driver`] if a wait failed; [`Error::HostMemory`], after which some of the pool's blocks may have been
+    /// freed, and the same call can succeed.
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private().exists(pool)?;
@@ -36,7 +37,8 @@ impl Allocator {
         if let (Some(first), false) = (blocks.first(), stitched) {
             return Err(Error::NotRestorable { address: first.address });
         }
-        for live in core.heap.live_of(pool) {
+        core.heap.reserve_restored(blocks.len())?;
+        for live in core.heap.live_of(pool)? {
             core.free(live.address)?;
         }
         core.poll()?;
@@ -44,8 +46,8 @@ impl Allocator {
         core.wait_for_pool(pool)?;
         // Large blocks come first: a stitched block can take a part of a slab for small blocks only while the slab is
         // wholly free.
-        let (large, small): (Vec<_>, Vec<_>) = blocks.iter().partition(|block| block.size > SMALL_LIMIT);
-        large.into_iter().chain(small).try_for_each(|block| core.restore(pool, block))?;
+        let of_class = |large: bool| blocks.iter().filter(move |block| (block.size > SMALL_LIMIT) == large);
+        of_class(true).chain(of_class(false)).try_for_each(|block| core.restore(pool, block))?;
         core.checked()
     }
 }
@@ -53,6 +55,8 @@ impl Allocator {
 impl Core {
     fn restore(&mut self, owner: PoolId, block: &PoolBlock) -> Result<()> {
         let (id, request) = self.heap.retake(owner, block)?;
+        let reserved = self.heap.reserve_private(id);
+        reserved.inspect_err(|_| self.heap.put_back(id))?;
         self.heap.hand_out(id, &request, &self.rules.fit)?;
         self.heap.handed_out_privately(id, owner, false);
         Ok(())

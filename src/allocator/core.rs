@@ -10,10 +10,12 @@ use crate::config::{Config, Limits, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
+use crate::fallible::copy_of;
 use crate::heap::{FitRules, GRANULE, Heap, HeapRules, Request, ViewUsage};
 use crate::report::observer::Action;
+use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
-use crate::strategy::{self, Rules, Strategy, rules_of_own_segments};
+use crate::strategy::{self, AnyStrategy, Rules, Strategy, rules_of_own_segments};
 use crate::streams::{LowWaterMark, Streams};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -58,7 +60,7 @@ pub(super) struct Core {
     /// Whether a request must look at more than free blocks: frees that wait for other streams, or routes to private
     /// pools. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
-    pub(super) strategy: Box<dyn Strategy>,
+    pub(super) strategy: AnyStrategy,
     pub(super) opened: Opened,
     /// Devices that may use the memory.
     pub(super) peers: Vec<u32>,
@@ -69,23 +71,23 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::Config`] for options outside of their range; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
-    /// the device cannot do what the strategy needs.
+    /// the device cannot do what the strategy needs; [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let config = without_full_fraction(config.validated()?);
         let kind = config.strategy;
         let properties = driver.properties();
         if kind.needs_virtual_memory() && !properties.virtual_memory {
-            return Err(Error::NoVirtualMemory { strategy: kind.name(), device: properties.name.clone() });
+            return Err(Error::NoVirtualMemory { strategy: kind.name(), device: copy_of(&properties.name)? });
         }
         if kind.needs_virtual_memory() && !GRANULE.is_multiple_of(properties.granularity) {
-            let (device, granularity) = (properties.name.clone(), properties.granularity);
+            let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
         let heap = Heap::new(HeapRules {
             oversize_from: config.max_split_size.unwrap_or(u64::MAX),
             adopts_idle: config.sharing != StreamSharing::Completed,
             home_is_shared: kind.joins_free_memory(),
-        });
+        })?;
         let strategy = strategy::new(kind);
         let core = Core {
             heap,
@@ -179,9 +181,16 @@ impl Core {
             request,
             refused,
         };
-        let report = input.report();
-        tracing::warn!(%report, "out of memory");
-        Error::OutOfMemory(Box::new(report))
+        match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
+            Ok(report) => {
+                tracing::warn!(%report, "out of memory");
+                Error::OutOfMemory(report)
+            }
+            Err(error) => {
+                tracing::warn!(%error, size = request.size, "out of memory; there is no report");
+                error
+            }
+        }
     }
 
     pub(super) fn check(&self) -> std::result::Result<(), String> {

@@ -3,8 +3,7 @@
 //! Owns: the order of steps in a free.
 
 use super::core::{Allocator, Core};
-use crate::driver::DriverResult;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::heap::Block;
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::strategy::FreeUsedBy;
@@ -21,7 +20,8 @@ impl Allocator {
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
-    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live.
+    /// [`Error::Driver`](crate::Error::Driver) if an event could not be recorded, and the allocation stays live. For want
+    /// of memory of the host it does not fail: the block waits for its events until there is some.
     pub fn free(&self, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -33,16 +33,16 @@ impl Allocator {
     /// frees do. If that is not the stream of the allocation, its memory waits for both.
     ///
     /// # Errors
-    /// Those of [`Self::free`].
+    /// Those of [`Self::free`]; [`Error::HostMemory`], and the allocation stays live.
     pub fn free_on(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
         }
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
-        let id = core.heap.take_live(address)?;
-        core.streams.recorded.record_use(&mut core.heap, id, stream);
-        core.free_block(id)
+        let id = core.heap.live(address)?;
+        core.streams.recorded.record_use(&mut core.heap, id, stream)?;
+        core.free(address)
     }
 
     /// Does the same as [`Self::free`], for a program with a current stream, such as PyTorch: work on that stream may
@@ -56,7 +56,8 @@ impl Allocator {
     /// both streams, as with [`Self::free_on`].
     ///
     /// # Errors
-    /// Those of [`Self::free`].
+    /// Those of [`Self::free`]; [`Error::HostMemory`] if another stream than its own is named, and the allocation stays
+    /// live.
     pub fn free_under(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -107,8 +108,11 @@ impl Core {
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {
             let before = self.driver.busy_ns();
-            let pending = self.streams.recorded.record_events(&*self.driver, id);
-            let pending = pending.inspect_err(|_| self.heap.keep_live(id))?;
+            let pending = match self.streams.recorded.record_events(&*self.driver, id) {
+                // The block is held, as in a capture, until there is memory for its events.
+                Err(Error::HostMemory) => None,
+                pending => pending.inspect_err(|_| self.heap.keep_live(id))?,
+            };
             self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
             if let Some(pending) = pending {
                 self.heap.freed_privately(id);
@@ -156,7 +160,7 @@ impl Core {
     fn on_epochs<T>(
         &mut self,
         failed: &'static str,
-        step: impl FnOnce(&mut Epochs, &mut StreamContext<'_>) -> DriverResult<T>,
+        step: impl FnOnce(&mut Epochs, &mut StreamContext<'_>) -> Result<T>,
     ) {
         if !self.rules.passes_memory_on {
             return;
@@ -206,7 +210,7 @@ impl Core {
                 })?,
             };
         }
-        let noted = waits && self.streams.recorded.record_use(&mut self.heap, id, stream);
+        let noted = waits && self.streams.recorded.record_use(&mut self.heap, id, stream)?;
         Ok(noted.then_some(stream))
     }
 }

@@ -4,35 +4,38 @@
 //! not counted as reserved or allocated, and no request is served from it.
 
 use crate::driver::{Driver, DriverResult, Exported};
+use crate::fallible::{Grown, with_room};
 use crate::ids::Handle;
 use crate::ipc::SharedChunk;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 /// The opened ranges, and those that could not be closed yet.
 #[derive(Default)]
 pub(super) struct Opened {
-    /// By address. Plain memory that is opened again gets the same address from CUDA, which counts the openings.
-    pub(super) ranges: BTreeMap<u64, Vec<OpenedRange>>,
-    /// Ranges that the program has closed, but that stay open because of a capture or a failed call.
+    /// In the order in which they were opened. Plain memory that is opened again gets the same address from CUDA, which
+    /// counts the openings.
+    pub(super) ranges: Vec<OpenedRange>,
+    /// Ranges that the program has closed, but that stay open because of a capture or a failed call. There is room for
+    /// every range.
     pub(super) closing: Vec<OpenedRange>,
 }
 
 impl Opened {
+    /// Makes room for one more range, before it is opened.
+    pub(super) fn reserve(&mut self) -> Grown<()> {
+        self.ranges.try_reserve(1)?;
+        self.closing.try_reserve(self.ranges.len() + 1)
+    }
+
     pub(super) fn add(&mut self, range: OpenedRange) -> u64 {
         let address = range.address;
-        self.ranges.entry(address).or_default().push(range);
+        self.ranges.push(range);
         address
     }
 
     /// Takes one opening of the range at this address out of the table.
     pub(super) fn take(&mut self, address: u64) -> Option<OpenedRange> {
-        let Entry::Occupied(mut entry) = self.ranges.entry(address) else { return None };
-        let range = entry.get_mut().pop();
-        if entry.get().is_empty() {
-            entry.remove();
-        }
-        range
+        let at = self.ranges.iter().rposition(|range| range.address == address)?;
+        Some(self.ranges.remove(at))
     }
 
     /// Undoes an opening that failed halfway. Nothing has used its memory.
@@ -58,6 +61,11 @@ pub(super) struct OpenedRange {
 }
 
 impl OpenedRange {
+    /// Makes a range that is not open yet, with room for its chunks.
+    pub(super) fn of(chunks: usize) -> Grown<Self> {
+        Ok(Self { handles: with_room(chunks)?, ..Self::default() })
+    }
+
     /// Maps every chunk, one behind the other. After a failed call, [`Self::undo`] undoes what was done.
     pub(super) fn map(
         &mut self,

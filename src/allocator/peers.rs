@@ -58,6 +58,7 @@ impl Allocator {
     pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
         let core = &mut *self.core.lock();
         let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
+        core.peers.try_reserve(1)?;
         core.timed(|_, context| context.driver.enable_peer_access(ordinal, plain))?;
         if !core.peers.contains(&ordinal) {
             core.peers.push(ordinal);
@@ -69,11 +70,12 @@ impl Allocator {
 impl Core {
     /// Gives all peers access to plain memory too, before it is used.
     pub(super) fn open_plain_to_peers(&mut self) -> Result<()> {
-        let peers = self.peers.clone();
-        self.timed(|_, context| {
-            let enable = |peer| context.driver.enable_peer_access(peer, true);
-            context.allowed_in_captures(|| peers.into_iter().try_for_each(enable))
-        })?;
-        Ok(())
+        let peers = std::mem::take(&mut self.peers);
+        let enabled = self.timed(|_, context| {
+            let enable = |peer: &u32| context.driver.enable_peer_access(*peer, true);
+            context.allowed_in_captures(|| peers.iter().try_for_each(enable))
+        });
+        self.peers = peers;
+        Ok(enabled?)
     }
 }

@@ -37,7 +37,7 @@
 //!   the allocator.
 
 use super::core::{Allocator, Core};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::heap::{PrivatePool, Route};
 use crate::ids::{PoolId, StreamId};
 use crate::report::pool::PoolStats;
@@ -78,10 +78,11 @@ use crate::report::pool::PoolStats;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Allocator {
-    /// Makes a new private pool with one use, which [`Self::release_pool`] ends. It holds no memory yet.
+    /// Makes a new private pool with one use, which [`Self::release_pool`] ends. It holds no memory yet. Returns
+    /// [`PoolId::NONE`], which every operation refuses, if the host has no memory for it.
     #[must_use]
     pub fn create_pool(&self) -> PoolId {
-        self.core.lock().heap.private_mut().create()
+        self.core.lock().heap.private_mut().create().unwrap_or(PoolId::NONE)
     }
 
     /// Adds one use to the private pool of this id, which is made if it does not exist; PyTorch chooses the ids itself.
@@ -162,10 +163,11 @@ impl Allocator {
         self.core.lock().heap.private_stats(pool)
     }
 
-    /// Returns every private pool that is used or holds memory, in the order of their ids.
+    /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no memory
+    /// for the list.
     #[must_use]
     pub fn private_pools(&self) -> Vec<PoolId> {
-        self.core.lock().heap.private().ids()
+        self.core.lock().heap.private().ids().unwrap_or_default()
     }
 }
 
@@ -174,7 +176,7 @@ impl Core {
     /// captured: those cannot be waited for, and their captures get other memory.
     pub(super) fn wait_for_pool(&mut self, owner: PoolId) -> Result<()> {
         let capturing = self.capturing();
-        for stream in self.heap.streams_to_pass(owner) {
+        for stream in self.heap.streams_to_pass(owner)? {
             // A borrowed stream may be gone: the device is waited for.
             let borrowed = self.heap.is_borrowed(stream);
             // A wait for the device is refused then, and one for the default stream may include a captured stream.
@@ -187,8 +189,7 @@ impl Core {
                     true => context.driver.synchronize()?,
                     false => context.allowed_in_captures(|| context.driver.stream_synchronize(stream))?,
                 }
-                context.heap.join_pairs(owner, stream);
-                Ok::<_, Error>(())
+                context.heap.join_pairs(owner, stream)
             })?;
         }
         Ok(())
@@ -197,13 +198,20 @@ impl Core {
     /// Makes the memory of released pools public, except of those whose memory a graph or an unnamed stream may use,
     /// and those with segments of their own.
     fn merge_released_pools(&mut self) {
-        for pool in self.heap.private().released() {
+        if let Err(error) = self.try_merge_released_pools() {
+            tracing::warn!(%error, "memory of a released private pool stays apart until it is reclaimed");
+        }
+    }
+
+    fn try_merge_released_pools(&mut self) -> Result<()> {
+        for pool in self.heap.private().released()? {
             if self.heap.private().segments(pool).is_some() {
                 self.heap.forget_empty(pool);
             } else if self.heap.private().get(pool).is_some_and(PrivatePool::is_in_order) {
-                self.heap.merge_private_pool(pool, false);
+                self.heap.merge_private_pool(pool, false)?;
             }
         }
+        Ok(())
     }
 
     /// Ends all private pools with the allocator. Memory that a graph may use is not given back, since freeing it is
@@ -211,7 +219,7 @@ impl Core {
     pub(super) fn close_private(&mut self) {
         self.heap.private_mut().close();
         self.merge_released_pools();
-        let used = self.heap.private().ids().len() - self.heap.private().released().len();
+        let used = self.heap.private().in_use();
         if used > 0 {
             tracing::warn!(used, "an allocator is dropped while graphs may use private pools; their memory leaks");
         }

@@ -73,7 +73,7 @@ impl Allocator {
     /// accounted.
     pub fn empty_pool(&self, pool: PoolId) -> Result<u64> {
         let core = &mut *self.core.lock();
-        if core.capturing() || !core.heap.private().released().contains(&pool) {
+        if core.capturing() || !core.heap.private().is_released(pool) {
             return Ok(0);
         }
         let before = core.heap.reserved();
@@ -165,7 +165,7 @@ fn empty_pool(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, po
     if context.heap.private().segments(pool).is_some() {
         return release_own_segments(context, pool)?.map_or(Ok(()), Err);
     }
-    context.heap.merge_private_pool(pool, true);
+    context.heap.merge_private_pool(pool, true)?;
     let down_to = before.saturating_sub(held.reserved_bytes.saturating_sub(held.active_bytes));
     strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
     Ok(())

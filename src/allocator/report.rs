@@ -4,6 +4,7 @@ use super::core::Allocator;
 use crate::config::StreamSharing;
 use crate::driver::MemoryInfo;
 use crate::error::Result;
+use crate::fallible::try_text;
 use crate::heap::GRANULE;
 use crate::report::fragmentation::Fragmentation;
 use crate::report::observer::Observer;
@@ -48,9 +49,18 @@ impl Allocator {
     }
 
     /// Returns how the memory is divided up at present: how much is free for whom, and how much of it one request could
-    /// have. Walks over all free ranges under the lock, and makes no driver call.
+    /// have. Walks over all free ranges under the lock, and makes no driver call. If the host has no memory for the
+    /// lists, every figure is 0.
     #[must_use]
     pub fn fragmentation(&self) -> Fragmentation {
+        self.try_fragmentation().unwrap_or_default()
+    }
+
+    /// Does the same as [`Self::fragmentation`], and says so if the host has no memory for the lists.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn try_fragmentation(&self) -> Result<Fragmentation> {
         let core = self.core.lock();
         let (sharing, across) = (core.rules.sharing, core.rules.sharing == StreamSharing::Wait);
         core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
@@ -71,7 +81,7 @@ impl Allocator {
     /// # Errors
     /// The driver's.
     pub fn largest_request(&self) -> Result<u64> {
-        let held = self.fragmentation().largest_reachable();
+        let held = self.try_fragmentation()?.largest_reachable();
         let free = self.driver.memory_info()?.free;
         let core = self.core.lock();
         let room = free.min(core.limits.room(core.heap.reserved()));
@@ -89,12 +99,25 @@ impl Allocator {
         self.core.lock().heap.counters_mut().reset_accumulated();
     }
 
-    /// Returns a snapshot of all segments and blocks.
+    /// Returns a snapshot of all segments and blocks; one without segments if the host has no memory for them.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        let device = self.driver.properties().ordinal;
+        self.try_snapshot().unwrap_or_else(|_| Snapshot { device, segments: Vec::new(), settings: String::new() })
+    }
+
+    /// Does the same as [`Self::snapshot`], and says so if the host has no memory for it.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn try_snapshot(&self) -> Result<Snapshot> {
         let core = self.core.lock();
         let device = self.driver.properties().ordinal;
-        Snapshot { device, segments: core.heap.segment_infos(), settings: core.config.to_string() }
+        Ok(Snapshot {
+            device,
+            segments: core.heap.segment_infos()?,
+            settings: try_text(format_args!("{}", core.config))?,
+        })
     }
 
     /// Registers `observer` for all changes from now on. Returns the one before.

@@ -51,10 +51,11 @@ impl Allocator {
     /// or memory that it has freed; [`Error::Driver`](crate::Error::Driver) if the memory cannot be imported or mapped.
     /// Nothing is opened then.
     pub fn open_shared(&self, handle: &[u8]) -> Result<u64> {
-        let mut range = OpenedRange::default();
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
                 let core = &mut *self.core.lock();
+                let mut range = OpenedRange::default();
+                core.opened.reserve()?;
                 range.address = core.allowed_in_captures(|driver| driver.ipc_open(&memory))?;
                 range.plain = true;
                 Ok(core.opened.add(range))
@@ -63,6 +64,8 @@ impl Allocator {
                 // The lock is not held, since this waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
                 let core = &mut *self.core.lock();
+                let mut range = OpenedRange::of(chunks.len())?;
+                core.opened.reserve()?;
                 if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
                     core.opened.undo(range, &*self.driver);
                     return Err(error.into());

@@ -6,6 +6,7 @@
 use super::core::{Allocator, Core};
 use crate::driver::{Call, DriverError, Status};
 use crate::error::{Error, Result};
+use crate::fallible::{TryCollect, text};
 use crate::ids::{Class, PoolIndex, StreamId};
 
 /// # Streams
@@ -24,7 +25,7 @@ impl Allocator {
     /// allocation's own stream need not be named. Address 0 is ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there.
+    /// [`Error::InvalidAddress`] if no live allocation starts there; [`Error::HostMemory`].
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -32,7 +33,7 @@ impl Allocator {
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         let id = core.heap.live(address)?;
-        core.streams.recorded.record_use(&mut core.heap, id, stream);
+        core.streams.recorded.record_use(&mut core.heap, id, stream)?;
         core.checked()
     }
 
@@ -52,8 +53,7 @@ impl Allocator {
         if core.heap.pool_for(stream, 1).is_none() {
             core.register_stream(stream, 1)?;
         }
-        core.heap.set_borrowed(stream);
-        Ok(())
+        core.heap.set_borrowed(stream)
     }
 
     /// Forgets a stream that the program is about to destroy: the CPU waits for its work, and the allocator never
@@ -102,7 +102,7 @@ impl Core {
     pub(super) fn register_stream(&mut self, stream: StreamId, size: u64) -> Result<(PoolIndex, Class)> {
         let canonical = self.driver.canonical_stream(stream)?;
         if canonical == StreamId::DEFAULT {
-            self.heap.alias_default(stream);
+            self.heap.alias_default(stream)?;
         } else {
             // A captured stream has no number to tell, and it is unknown whether another capture would allow the query.
             let number = match self.capturing() {
@@ -112,7 +112,7 @@ impl Core {
                     false => context.driver.stream_number(canonical),
                 })?,
             };
-            self.heap.register_stream(canonical, number);
+            self.heap.register_stream(canonical, number)?;
         }
         let found = self.heap.pool_for(canonical, size);
         found.ok_or(Error::Internal("a registered stream has no pool"))
@@ -120,16 +120,16 @@ impl Core {
 
     fn forget_stream(&mut self, stream: StreamId) -> Result<()> {
         if self.capturing() {
-            let detail = format!("stream {stream} cannot be waited for while a stream is being captured");
+            let detail = text(format_args!("stream {stream} cannot be waited for while a stream is being captured"));
             return Err(DriverError::new(Call::StreamSynchronize, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
+        let pools = self.heap.pools_of(stream).try_to_vec()?;
         let waited = self.timed(|_, context| match context.driver.stream_synchronize(stream) {
             // The stream was destroyed already: its work is waited for together with all other work.
             Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
             waited => waited,
         });
         waited?;
-        let pools = self.heap.pools_of(stream);
         if pools.iter().any(|large| self.streams.epochs.waits_for_others(*large)) {
             self.timed(|_, context| context.driver.synchronize())?;
         }
@@ -137,7 +137,7 @@ impl Core {
         for large in pools {
             self.streams.epochs.passed(&mut self.heap, large);
             if self.rules.passes_memory_on && !self.heap.is_private(large) {
-                self.heap.make_passed_idle(large, u64::MAX);
+                self.heap.make_passed_idle(large, u64::MAX)?;
             }
         }
         self.heap.end_stream(stream);

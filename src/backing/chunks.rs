@@ -6,10 +6,10 @@
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Increase;
-use crate::driver::DriverResult;
 use crate::error::Error;
+use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::heap::{Chunk, ChunkMap, NewMemory};
-use crate::ids::{BlockId, ChunkId, Handle};
+use crate::ids::{BlockId, ChunkId};
 use crate::span::Span;
 
 /// Where new chunks lie, and how they are used.
@@ -37,8 +37,14 @@ pub(crate) fn add_chunks(
     if !context.allows(Increase::of(span.size)) {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    let mut slots = context.heap.reserve_slots(2)?;
-    let mut mapping = Mapping::of_new_memory(span.start, memory.pool.class());
+    // Room for the growth, and for undoing it if the request fails.
+    let mut slots = context.heap.reserve_parts(memory.room, 2)?;
+    let mut mapping = Mapping::of_new_memory(span.start, memory.pool.class(), span.size, chunk)?;
+    let count = mapping.pieces.capacity();
+    context.rollback.reserve(1)?;
+    context.rollback.reserve_handles(count)?;
+    context.heap.reserve_chunks(count)?;
+    added.try_reserve(count)?;
     let created = mapping.create(context.driver, span.size, chunk);
     let made = created.and_then(|()| if mapped { mapping.map(context.driver) } else { Ok(()) });
     if let Err(error) = made {
@@ -60,46 +66,50 @@ pub(crate) fn add_chunks(
 }
 
 /// Maps all bare chunks of a range of home, which only views have used so far, or none of them.
-pub(crate) fn map_home(context: &mut StrategyContext<'_>, span: Span) -> DriverResult<()> {
+pub(crate) fn map_home(context: &mut StrategyContext<'_>, span: Span) -> Result<(), Error> {
     if context.heap.home().is_none_or(|home| !home.is_bare(span.start, span.size)) {
         return Ok(());
     }
     context.retry_rollback()?;
     let Some(home) = context.heap.home() else { return Ok(()) };
-    let mut done = Vec::new();
-    for run in bare_runs(home, span) {
-        let pieces = run.iter().map(|chunk| Piece { size: chunk.size, handle: Some(chunk.handle) }).collect();
-        let mut mapping = Mapping::at_home(run[0].address, pieces);
-        let made = mapping.map(context.driver);
-        done.push((mapping, run));
-        if let Err(error) = made {
-            for (mapping, _) in done {
+    let mut runs = bare_runs(home, span)?;
+    context.rollback.reserve(runs.len())?;
+    for at in 0..runs.len() {
+        if let Err(error) = runs[at].0.map(context.driver) {
+            for (mapping, _) in runs.into_iter().take(at + 1) {
                 context.rollback.undo(context.heap, context.driver, mapping);
             }
-            return Err(error);
+            return Err(error.into());
         }
     }
-    for chunk in done.iter().flat_map(|(_, run)| run) {
+    for chunk in runs.iter().flat_map(|(_, run)| run) {
         context.heap.chunk_mapped(*chunk);
     }
     Ok(())
 }
 
-/// Returns the bare chunks of a range of home, neighbours together.
-fn bare_runs(home: &ChunkMap, span: Span) -> Vec<Vec<Chunk>> {
-    let mut runs: Vec<Vec<Chunk>> = Vec::new();
+/// Returns the bare chunks of a range of home, neighbours together, each run with the mapping that is to be made of it.
+fn bare_runs(home: &ChunkMap, span: Span) -> Grown<Vec<(Mapping, Vec<Chunk>)>> {
+    let mut runs: Vec<(Mapping, Vec<Chunk>)> = Vec::new();
     let mut at = span.start;
     while let Some((_, chunk)) = home.chunk_at(at).filter(|_| at < span.end()) {
         at = chunk.end();
         if !home.is_bare(chunk.address, 1) {
             continue;
         }
+        let piece = Piece { size: chunk.size, handle: Some(chunk.handle) };
         match runs.last_mut() {
-            Some(run) if run.last().is_some_and(|last| last.end() == chunk.address) => run.push(chunk),
-            _ => runs.push(vec![chunk]),
+            Some((mapping, run)) if run.last().is_some_and(|last| last.end() == chunk.address) => {
+                mapping.pieces.try_push(piece)?;
+                run.try_push(chunk)?;
+            }
+            _ => {
+                let mapping = Mapping::at_home(chunk.address, [piece].into_iter().try_to_vec()?);
+                runs.try_push((mapping, [chunk].into_iter().try_to_vec()?))?;
+            }
         }
     }
-    runs
+    Ok(runs)
 }
 
 /// Releases the chunks of a span inside a free block. No stream uses them and no view maps them, and they are either
@@ -107,20 +117,25 @@ fn bare_runs(home: &ChunkMap, span: Span) -> Vec<Vec<Chunk>> {
 pub(crate) fn release_chunks(context: &mut StrategyContext<'_>, block: BlockId, span: Span) -> Result<(), Error> {
     let Some(home) = context.heap.home() else { return Ok(()) };
     let mapped = !home.is_bare(span.start, span.size);
-    let (mut memory, mut at): (Vec<(Handle, u64)>, u64) = (Vec::new(), span.start);
-    while let Some((_, chunk)) = home.chunk_at(at).filter(|_| at < span.end()) {
-        memory.push((chunk.handle, chunk.size));
-        at = chunk.end();
-    }
+    context.rollback.reserve_handles(chunks_in(home, span).count())?;
     let class = context.heap.block(block).pool.class();
-    let mut slots = context.heap.reserve_slots(2)?;
+    let mut slots = context.heap.reserve_parts(block, 1)?;
     if mapped {
         context.driver.unmap(span.start, span.size)?;
     }
-    context.heap.remove_chunks(block, span, &mut slots);
-    let mut result = Ok(());
-    for memory in memory {
-        result = result.and(context.rollback.release(context.heap, context.driver, memory, class));
+    let (mut result, mut kept) = (Ok(()), 0);
+    for chunk in context.heap.home().into_iter().flat_map(|home| chunks_in(home, span)) {
+        let released = context.rollback.release(context.driver, (chunk.handle, chunk.size), class);
+        kept += if released.is_err() { chunk.size } else { 0 };
+        result = result.and(released);
     }
+    context.heap.remove_chunks(block, span, &mut slots);
+    context.heap.pending_rollback(class, kept, 0);
     Ok(result?)
+}
+
+/// Returns the chunks of a range of home that holds chunks only.
+fn chunks_in(home: &ChunkMap, span: Span) -> impl Iterator<Item = Chunk> + '_ {
+    let chunk_at = move |at: u64| home.chunk_at(at).map(|(_, chunk)| chunk).filter(|_| at < span.end());
+    std::iter::successors(chunk_at(span.start), move |chunk| chunk_at(chunk.end()))
 }

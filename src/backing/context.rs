@@ -9,6 +9,7 @@ use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::streams::{StreamContext, Streams};
+use std::collections::TryReserveError;
 
 /// Everything that a strategy may use.
 pub(crate) struct StrategyContext<'a> {
@@ -53,6 +54,12 @@ impl From<Error> for Miss {
     }
 }
 
+impl From<TryReserveError> for Miss {
+    fn from(_: TryReserveError) -> Self {
+        Self::Failed(Error::HostMemory)
+    }
+}
+
 impl StrategyContext<'_> {
     /// Returns whether a stream may be being captured. Until the end of the capture, no wait, query or free may be made
     /// that a capture forbids.
@@ -90,19 +97,19 @@ impl StrategyContext<'_> {
     }
 
     /// Lets the CPU wait for every freed block that other streams use, and frees it.
-    pub(crate) fn wait_for_recorded_streams(&mut self) -> DriverResult<()> {
+    pub(crate) fn wait_for_recorded_streams(&mut self) -> Result<(), Error> {
         self.heap.counters_mut().num_sync_all_streams += 1;
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
     /// Makes idle the memory that every stream has passed. Returns whether there was any.
-    pub(crate) fn gather(&mut self, request: &Request) -> DriverResult<bool> {
+    pub(crate) fn gather(&mut self, request: &Request) -> Result<bool, Error> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.gather(&mut on, request.pool.large())
     }
 
     /// Ends every open epoch and notes which epochs the GPU has passed.
-    pub(crate) fn advance_epochs(&mut self) -> DriverResult<()> {
+    pub(crate) fn advance_epochs(&mut self) -> Result<(), Error> {
         let (streams, mut on) = self.on_streams();
         streams.epochs.advance(&mut on)
     }

@@ -15,12 +15,12 @@ pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64) -> Res
     if context.heap.home().is_some() {
         return Ok(());
     }
-    let mut slots = context.heap.reserve_slots(1)?;
     let total = context.driver.properties().total_memory;
     let size = total.saturating_mul(times).clamp(GRANULE, MAX_HOME).next_multiple_of(64 * GRANULE);
+    let (tables, mut slots) = context.heap.reserve_home(size)?;
     let span = Span::new(context.driver.reserve(size, 0)?, size);
     context.heap.check_answer(Call::Reserve, span, GRANULE)?;
-    context.heap.add_home(span, &mut slots);
+    context.heap.add_home(span, tables, &mut slots);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! Owns: the order of driver calls that make a mapping, and that undo it when one of them fails.
 
 use crate::driver::{Driver, DriverResult};
+use crate::fallible::{Grown, with_room};
 use crate::ids::{Class, Handle};
 
 /// A piece of a mapping.
@@ -27,9 +28,11 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Prepares a mapping of memory that will be created, at addresses that stay reserved.
-    pub(crate) fn of_new_memory(address: u64, class: Class) -> Self {
-        Self { address, pieces: Vec::new(), mapped: 0, owned: Some(class), reserved: 0 }
+    /// Prepares a mapping of `size` bytes of memory that will be created in pieces of at most `piece` bytes, at addresses
+    /// that stay reserved.
+    pub(crate) fn of_new_memory(address: u64, class: Class, size: u64, piece: u64) -> Grown<Self> {
+        let pieces = with_room(size.div_ceil(piece) as usize)?;
+        Ok(Self { address, pieces, mapped: 0, owned: Some(class), reserved: 0 })
     }
 
     /// Prepares another mapping of existing memory, at addresses of its own.
@@ -43,7 +46,7 @@ impl Mapping {
         Self { address, pieces, mapped: 0, owned: None, reserved: 0 }
     }
 
-    /// Creates `size` bytes in pieces of at most `piece` bytes, and appends them.
+    /// Creates `size` bytes in pieces of at most `piece` bytes, and appends them. There is room for them.
     pub(crate) fn create(&mut self, driver: &dyn Driver, size: u64, piece: u64) -> DriverResult<()> {
         let mut missing = size;
         while missing > 0 {
@@ -62,12 +65,6 @@ impl Mapping {
             self.mapped += piece.size;
         }
         driver.set_access(self.address, self.mapped)
-    }
-
-    /// Describes memory that is not mapped and could not be released.
-    pub(super) fn of_unmapped(handle: Handle, size: u64, class: Class) -> Self {
-        let pieces = vec![Piece { size, handle: Some(handle) }];
-        Self { address: 0, pieces, mapped: 0, owned: Some(class), reserved: 0 }
     }
 
     /// Returns the physical bytes that it holds: pieces that are mapped or not released.

@@ -2,6 +2,7 @@
 //!
 //! Owns: the choice. It knows sizes and an order of preference, but not what the pieces are.
 
+use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::GRANULE;
 
 /// Up to this many missing bytes, the choice is exact to the granule; beyond it, pieces are taken in order of
@@ -10,25 +11,28 @@ const CHOSEN_EXACTLY: u64 = 256 * GRANULE;
 
 /// Returns which of the pieces make up at least `bytes`, so that none of them could be left out. `sizes` is in order of
 /// preference. Returns all pieces if all of them together are less.
-pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Vec<usize> {
+pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Grown<Vec<usize>> {
     let mut missing = bytes;
     let (mut taken, mut rest) = (Vec::new(), Vec::new());
     for (index, &size) in sizes.iter().enumerate() {
         if missing > CHOSEN_EXACTLY && size <= missing {
             missing -= size;
-            taken.push(index);
+            taken.try_push(index)?;
         } else {
-            rest.push(index);
+            rest.try_push(index)?;
         }
     }
     if missing == 0 {
-        return taken;
+        return Ok(taken);
     }
     let larger = rest.iter().copied().filter(|index| sizes[*index] >= missing);
-    let single = larger.min_by_key(|index| (sizes[*index], *index)).map(|index| (sizes[index], index, vec![index]));
-    let together = closest_sum(sizes, &rest, missing);
+    let single = match larger.min_by_key(|index| (sizes[*index], *index)) {
+        Some(index) => Some((sizes[index], index, filled(index, 1)?)),
+        None => None,
+    };
+    let together = closest_sum(sizes, &rest, missing)?;
     let Some((sum, _, chosen)) = single.into_iter().chain(together).min_by_key(|(sum, last, _)| (*sum, *last)) else {
-        return (0..sizes.len()).collect();
+        return (0..sizes.len()).try_to_vec();
     };
     // The last piece may be so large that some of the others are not needed.
     let mut excess = sum - missing;
@@ -36,24 +40,25 @@ pub(crate) fn choose(sizes: &[u64], bytes: u64) -> Vec<usize> {
     for index in taken.into_iter().rev() {
         match excess.checked_sub(sizes[index]) {
             Some(left) => excess = left,
-            None => kept.push(index),
+            None => kept.try_push(index)?,
         }
     }
     kept.reverse();
+    kept.try_reserve(chosen.len())?;
     kept.extend(chosen);
-    kept
+    Ok(kept)
 }
 
 /// Chooses, among the pieces smaller than `missing`, those with the least sum that suffices. Returns that sum, the
 /// least preferred chosen piece, which is as preferred as possible, and all chosen pieces.
-fn closest_sum(sizes: &[u64], pieces: &[usize], missing: u64) -> Option<(u64, usize, Vec<usize>)> {
+fn closest_sum(sizes: &[u64], pieces: &[usize], missing: u64) -> Grown<Option<(u64, usize, Vec<usize>)>> {
     if missing > CHOSEN_EXACTLY {
         // Every remaining piece is larger.
-        return None;
+        return Ok(None);
     }
     let wanted = missing.div_ceil(GRANULE) as usize;
     // For each sum in granules, the first piece with which it can be reached.
-    let mut reached: Vec<Option<usize>> = vec![None; 2 * wanted];
+    let mut reached: Vec<Option<usize>> = filled(None, 2 * wanted)?;
     for &index in pieces {
         let size = (sizes[index] / GRANULE) as usize;
         if size == 0 || sizes[index] >= missing {
@@ -68,15 +73,15 @@ fn closest_sum(sizes: &[u64], pieces: &[usize], missing: u64) -> Option<(u64, us
             break;
         }
     }
-    let mut sum = (wanted..reached.len()).find(|sum| reached[*sum].is_some())?;
-    let last = reached[sum]?;
+    let nearest = (wanted..reached.len()).find_map(|sum| Some((sum, reached[sum]?)));
+    let Some((mut sum, last)) = nearest else { return Ok(None) };
     let mut chosen = Vec::new();
     while let Some(Some(index)) = reached.get(sum).copied().filter(|_| sum > 0) {
-        chosen.push(index);
+        chosen.try_push(index)?;
         sum -= (sizes[index] / GRANULE) as usize;
     }
     chosen.reverse();
-    Some((chosen.iter().map(|index| sizes[*index]).sum(), last, chosen))
+    Ok(Some((chosen.iter().map(|index| sizes[*index]).sum(), last, chosen)))
 }
 
 #[cfg(test)]
@@ -87,7 +92,7 @@ mod tests {
 
     fn chosen(sizes: &[u64], bytes: u64) -> Vec<usize> {
         let sizes: Vec<u64> = sizes.iter().map(|size| size * G).collect();
-        choose(&sizes, bytes)
+        choose(&sizes, bytes).unwrap()
     }
 
     #[test]
@@ -135,7 +140,7 @@ mod tests {
             let sizes: Vec<u64> = (0..random(20)).map(|_| (1 + random(10) * random(30)) * G).collect();
             let all: u64 = sizes.iter().sum();
             let bytes = random(all / G + 2) * G + random(2);
-            let chosen = choose(&sizes, bytes);
+            let chosen = choose(&sizes, bytes).unwrap();
             let mut unique = chosen.clone();
             unique.sort_unstable();
             unique.dedup();

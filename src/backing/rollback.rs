@@ -5,55 +5,72 @@
 
 use super::mapping::Mapping;
 use crate::driver::{Driver, DriverResult};
+use crate::fallible::Grown;
 use crate::heap::Heap;
 use crate::ids::{Class, Handle};
 
 /// Mappings that are still to be undone.
 #[derive(Debug, Default)]
-pub(crate) struct PendingRollback(Vec<Mapping>);
+pub(crate) struct PendingRollback {
+    mappings: Vec<Mapping>,
+    /// Memory that is not mapped: handle, bytes, and the class that it is counted for.
+    unreleased: Vec<(Handle, u64, Class)>,
+}
 
 impl PendingRollback {
     /// Returns whether nothing is left to undo.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.mappings.is_empty() && self.unreleased.is_empty()
     }
 
-    /// Undoes a mapping that failed. If that fails too, it counts as reserved, and is tried again later.
+    /// Makes room for this many mappings, before they are made.
+    pub(crate) fn reserve(&mut self, mappings: usize) -> Grown<()> {
+        self.mappings.try_reserve(mappings)
+    }
+
+    /// Makes room for this many handles, before they are released.
+    pub(crate) fn reserve_handles(&mut self, handles: usize) -> Grown<()> {
+        self.unreleased.try_reserve(handles)
+    }
+
+    /// Undoes a mapping that failed, for which there is room. If that fails too, it counts as reserved, and is tried again
+    /// later.
     pub(crate) fn undo(&mut self, heap: &mut Heap, driver: &dyn Driver, mut mapping: Mapping) {
         if let Err(error) = mapping.undo(driver) {
             tracing::error!(%error, address = mapping.address, "a failed growth could not be undone yet");
             if let Some(class) = mapping.owned {
                 heap.pending_rollback(class, mapping.held(), 0);
             }
-            self.0.push(mapping);
+            self.mappings.push(mapping);
         }
     }
 
-    /// Releases memory that is not mapped and that the heap no longer counts. If that fails, it counts as reserved
-    /// until it succeeds.
+    /// Releases memory that is not mapped, for whose handle there is room. If that fails, it is tried again later; the
+    /// caller counts it as reserved until then.
     pub(crate) fn release(
         &mut self,
-        heap: &mut Heap,
         driver: &dyn Driver,
         (handle, size): (Handle, u64),
         class: Class,
     ) -> DriverResult<()> {
-        driver.release(handle).inspect_err(|_| {
-            heap.pending_rollback(class, size, 0);
-            self.0.push(Mapping::of_unmapped(handle, size, class));
-        })
+        driver.release(handle).inspect_err(|_| self.unreleased.push((handle, size, class)))
     }
 
     /// Tries again to undo everything.
     pub(crate) fn retry(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
-        while let Some(mapping) = self.0.last_mut() {
+        while let Some(&(handle, size, class)) = self.unreleased.last() {
+            driver.release(handle)?;
+            heap.pending_rollback(class, 0, size);
+            self.unreleased.pop();
+        }
+        while let Some(mapping) = self.mappings.last_mut() {
             let before = mapping.held();
             let result = mapping.undo(driver);
             if let Some(class) = mapping.owned {
                 heap.pending_rollback(class, mapping.held(), before);
             }
             result?;
-            self.0.pop();
+            self.mappings.pop();
         }
         Ok(())
     }

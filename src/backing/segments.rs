@@ -7,6 +7,7 @@ use super::context::{Miss, StrategyContext};
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::{Error, Result};
+use crate::fallible::{TryCollect, TryPush, text};
 use crate::heap::{Heap, SegmentSource, SourceError, guarded};
 use crate::ids::{BlockId, PoolId, PoolIndex};
 use crate::span::Span;
@@ -19,7 +20,7 @@ pub(crate) fn malloc_segment(
     pool: PoolIndex,
     size: u64,
 ) -> std::result::Result<BlockId, Miss> {
-    let mut slots = context.heap.reserve_slots(1)?;
+    let mut slots = context.heap.reserve_segment(pool)?;
     let address = take_memory(context, pool, size)?;
     Ok(context.heap.add_malloc_segment(pool, Span::new(address, size), &mut slots))
 }
@@ -34,9 +35,9 @@ pub(crate) fn release_segment(context: &mut StrategyContext<'_>, id: BlockId) ->
 }
 
 /// Releases every segment of public pools that is wholly free.
-pub(crate) fn release_whole_segments(context: &mut StrategyContext<'_>) -> DriverResult<()> {
-    for pool in context.heap.every_public_pool() {
-        for id in context.heap.free_blocks(pool) {
+pub(crate) fn release_whole_segments(context: &mut StrategyContext<'_>) -> Result<()> {
+    for pool in context.heap.every_public_pool()? {
+        for id in context.heap.free_blocks(pool)? {
             if !context.heap.block(id).is_split() {
                 release_segment(context, id)?;
             }
@@ -46,19 +47,18 @@ pub(crate) fn release_whole_segments(context: &mut StrategyContext<'_>) -> Drive
 }
 
 /// Returns the free blocks of public pools that are whole segments, those unused longest first.
-pub(crate) fn whole_segments(heap: &Heap) -> Vec<BlockId> {
+pub(crate) fn whole_segments(heap: &Heap) -> Result<Vec<BlockId>> {
     let mut whole = Vec::new();
-    for pool in heap.every_public_pool() {
+    for pool in heap.every_public_pool()? {
         let now = heap.clock(pool.class());
-        let unsplit = heap.free_blocks(pool).into_iter().filter(|id| !heap.block(*id).is_split());
-        let order = |id: BlockId| {
+        let unsplit = heap.free_blocks(pool)?.into_iter().filter(|id| !heap.block(*id).is_split());
+        for id in unsplit {
             let block = heap.block(id);
-            (Reverse(now.saturating_sub(block.freed_at)), block.address, id)
-        };
-        whole.extend(unsplit.map(order));
+            whole.try_push((Reverse(now.saturating_sub(block.freed_at)), block.address, id))?;
+        }
     }
-    whole.sort();
-    whole.into_iter().map(|(.., id)| id).collect()
+    whole.sort_unstable();
+    Ok(whole.into_iter().map(|(.., id)| id).try_to_vec()?)
 }
 
 /// Makes the memory of released private pools public. The CPU waits for the device first, since graphs may have been
@@ -67,8 +67,12 @@ pub(crate) fn whole_segments(heap: &Heap) -> Vec<BlockId> {
 /// Pools with segments of their own release these instead. Returns the first error of a source, if any; it does not
 /// stop the rest.
 pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result<Option<Error>> {
-    let mut released = context.heap.private().released();
-    released.retain(|pool| context.heap.is_reclaimable(*pool));
+    let mut released = Vec::new();
+    for pool in context.heap.private().released()? {
+        if context.heap.is_reclaimable(pool)? {
+            released.try_push(pool)?;
+        }
+    }
     if released.is_empty() || context.capturing() {
         return Ok(None);
     }
@@ -78,7 +82,7 @@ pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result
         if context.heap.private().segments(pool).is_some() {
             failed = failed.or(release_own_segments(context, pool)?);
         } else {
-            context.heap.merge_private_pool(pool, true);
+            context.heap.merge_private_pool(pool, true)?;
         }
     }
     Ok(failed)
@@ -88,7 +92,7 @@ pub(crate) fn reclaim_private_pools(context: &mut StrategyContext<'_>) -> Result
 /// source, if any; a segment that the source refused stays.
 pub(crate) fn release_own_segments(context: &mut StrategyContext<'_>, owner: PoolId) -> Result<Option<Error>> {
     let mut failed = None;
-    for id in context.heap.whole_segments_of(owner) {
+    for id in context.heap.whole_segments_of(owner)? {
         let (pool, span) = (context.heap.block(id).pool, context.heap.block(id).span());
         context.heap.notify_segment_free(id);
         let Err(error) = return_memory(context, pool, span) else {
@@ -124,8 +128,8 @@ fn take_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) ->
     if context.heap.may_begin_at(span, MIN_BLOCK) && !overlaps_view(context.heap, span) {
         return Ok(address);
     }
-    let detail =
-        format!("it gave {size} bytes at {address:#x}, which cannot be, or is part of memory that the allocator has");
+    let what = "which cannot be, or is part of memory that the allocator has";
+    let detail = text(format_args!("it gave {size} bytes at {address:#x}, {what}"));
     Err(Error::Source { pool: owner, detail }.into())
 }
 
@@ -138,7 +142,8 @@ fn return_memory(context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span)
         Some(Ok(())) => Ok(()),
         Some(Err(SourceError::Failed(detail))) => Err(Error::Source { pool: owner, detail }),
         Some(Err(SourceError::OutOfMemory)) => {
-            Err(Error::Source { pool: owner, detail: "it did not take a segment back, for want of memory".into() })
+            let detail = text(format_args!("it did not take a segment back, for want of memory"));
+            Err(Error::Source { pool: owner, detail })
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::config::Increase;
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::driver::{Call, DriverResult};
 use crate::error::Result;
+use crate::fallible::with_room;
 use crate::heap::{Backing, Heap, NewMemory, Slots};
 use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
@@ -37,7 +38,7 @@ pub(crate) fn reserve_segment(
     size: u64,
     unit: u64,
 ) -> std::result::Result<BlockId, Miss> {
-    let mut slots = context.heap.reserve_slots(1)?;
+    let mut slots = context.heap.reserve_segment(pool)?;
     let span = Span::new(context.driver.reserve(size, 0)?, size);
     context.heap.check_answer(Call::Reserve, span, SMALL_SEGMENT)?;
     Ok(context.heap.add_expandable_segment(pool, span, unit, &mut slots))
@@ -53,9 +54,12 @@ pub(crate) fn release_reservation(context: &mut StrategyContext<'_>, id: BlockId
 
 /// Gives back segments in which nothing is mapped.
 pub(crate) fn release_empty_segments(context: &mut StrategyContext<'_>, pool: PoolIndex) -> DriverResult<()> {
-    let unmapped = context.heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
-    let empty: Vec<_> = unmapped.filter(|id| !context.heap.block(*id).is_split()).collect();
-    empty.into_iter().try_for_each(|id| release_reservation(context, id))
+    let is_empty = |heap: &Heap, id: BlockId| !heap.block(id).is_split();
+    loop {
+        let mut unmapped = context.heap.pool(pool).unmapped.iter();
+        let Some((_, id)) = unmapped.find(|(_, id)| is_empty(context.heap, *id)) else { return Ok(()) };
+        release_reservation(context, *id)?;
+    }
 }
 
 /// Creates and maps the units of all parts, or undoes it. Returns the free block that the last part became part of; `None`
@@ -66,8 +70,12 @@ pub(crate) fn map_units(
     parts: Vec<UnmappedPart>,
     unit: u64,
 ) -> std::result::Result<Option<BlockId>, Miss> {
-    let new_memory = |part: &UnmappedPart| Mapping::of_new_memory(part.span.start, pool.class());
-    let mut mappings: Vec<Mapping> = parts.iter().map(new_memory).collect();
+    let mut mappings: Vec<Mapping> = with_room(parts.len())?;
+    for UnmappedPart { room, span } in &parts {
+        mappings.push(Mapping::of_new_memory(span.start, pool.class(), span.size, unit)?);
+        context.heap.reserve_units(*room, *span)?;
+    }
+    context.rollback.reserve(parts.len())?;
     let mut slots = match make(context, &parts, &mut mappings, unit) {
         Ok(slots) => slots,
         Err(miss) => {
@@ -79,8 +87,7 @@ pub(crate) fn map_units(
     };
     let mut grown = None;
     for (UnmappedPart { room, span }, mapping) in parts.into_iter().zip(mappings) {
-        let handles: Vec<_> = mapping.pieces.iter().map(|piece| piece.handle).collect();
-        context.heap.note_units(room, span.start, &handles)?;
+        context.heap.note_units(room, span.start, mapping.pieces.iter().map(|piece| piece.handle))?;
         grown = Some(context.heap.mapped(NewMemory { room, span, pool }, &mut slots));
     }
     Ok(grown)
@@ -97,8 +104,8 @@ fn make(
     if !context.allows(Increase::taken(parts.iter().map(|part| part.span.size).sum())) {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    // Each part cuts one block into three at most.
-    let slots = context.heap.reserve_slots(2 * parts.len())?;
+    let room = parts.first().map_or(BlockId::NONE, |part| part.room);
+    let slots = context.heap.reserve_parts(room, parts.len())?;
     for (part, mapping) in parts.iter().zip(mappings) {
         mapping.create(context.driver, part.span.size, unit)?;
         mapping.map(context.driver)?;
@@ -121,7 +128,7 @@ pub(crate) fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Re
     let Units { block, unit, first, end } = units;
     let id = context.heap.block(block).segment;
     let Some(base) = context.heap.segment(id).map(|segment| segment.span.start) else { return Ok(()) };
-    let mut slots = context.heap.reserve_slots(2)?;
+    let mut slots = context.heap.reserve_parts(block, 1)?;
     // PyTorch unmaps first. Releasing first keeps a unit whole whichever call fails: the memory of a released handle
     // goes back with its last mapping.
     let mut gone = 0;

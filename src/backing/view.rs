@@ -6,8 +6,9 @@
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Config;
-use crate::driver::{Call, DriverResult};
+use crate::driver::Call;
 use crate::error::Error;
+use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, ViewUsage, Window};
 use crate::ids::{BlockId, ChunkId, ViewId};
 use crate::span::Span;
@@ -33,7 +34,7 @@ impl ViewPlan {
             let mut at = span.start;
             while at < span.end() {
                 let (id, chunk) = home.chunk_at(at).ok_or(GONE)?;
-                chunks.push((id, chunk));
+                chunks.try_push((id, chunk))?;
                 at = chunk.end();
             }
         }
@@ -74,7 +75,12 @@ pub(crate) fn build_view(
     request: &Request,
 ) -> Result<BlockId, Miss> {
     context.retry_rollback()?;
-    let pieces = plan.chunks.iter().map(|(_, chunk)| Piece { size: chunk.size, handle: Some(chunk.handle) }).collect();
+    let piece = |chunk: &Chunk| Piece { size: chunk.size, handle: Some(chunk.handle) };
+    let pieces = plan.chunks.iter().map(|(_, chunk)| piece(chunk)).try_to_vec()?;
+    let chunks = plan.chunks.iter().map(|(id, _)| *id).try_to_vec()?;
+    context.heap.reserve_window(&chunks, plan.offset, request.size)?;
+    let new = context.heap.reserve_view(chunks)?;
+    context.rollback.reserve(1)?;
     let size = plan.size();
     let span = Span::new(context.driver.reserve(size, GRANULE)?, size);
     context.heap.check_answer(Call::Reserve, span, GRANULE)?;
@@ -83,13 +89,13 @@ pub(crate) fn build_view(
         context.rollback.undo(context.heap, context.driver, mapping);
         return Err(error.into());
     }
-    let view = context.heap.add_view(span, plan.chunks.iter().map(|(id, _)| *id).collect(), plan.hash);
+    let view = context.heap.add_view(span, new, plan.hash);
     Ok(context.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
 }
 
 /// Drops views until the planned one is within the bounds: those unused longest first, and only views that no stream
 /// can still be using. If that cannot suffice, drops none and returns how much views would have taken.
-pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> DriverResult<Option<ViewUsage>> {
+pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>, Error> {
     let views = context.heap.views();
     let mut left = views.usage();
     let mut done_with = views.unused().filter(|(_, view)| context.heap.is_done_with(view));
@@ -99,14 +105,14 @@ pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> D
         left.views -= 1;
         left.mappings -= view.mappings();
         left.addresses -= view.size;
-        dropped.push(id);
+        dropped.try_push(id)?;
     }
     drop(done_with);
     dropped.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| None)
 }
 
 /// Drops a view without users that every stream has passed.
-pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> DriverResult<()> {
+pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> Result<(), Error> {
     let Some(view) = context.heap.views().get(id) else { return Ok(()) };
     let (span, mappings) = (view.span(), view.mappings());
     if !view.holes.is_empty() {
@@ -127,7 +133,7 @@ pub(crate) fn cut_view(
     context: &mut StrategyContext<'_>,
     id: ViewId,
     is_cut: impl Fn(ChunkId) -> bool,
-) -> DriverResult<()> {
+) -> Result<(), Error> {
     let Some((home, view)) = context.heap.home().zip(context.heap.views().get(id)) else { return Ok(()) };
     let address = view.address;
     let mut found = Vec::new();
@@ -136,10 +142,11 @@ pub(crate) fn cut_view(
         let hole = || view.holes.iter().find(|hole| hole.start == at).map_or(0, |hole| hole.size);
         let size = home.chunk(*chunk).map_or_else(hole, |chunk| chunk.size);
         if *chunk != ChunkId::NONE && is_cut(*chunk) {
-            found.push((index, Span::new(at, size)));
+            found.try_push((index, Span::new(at, size)))?;
         }
         at += size;
     }
+    context.heap.reserve_holes(id, found.len())?;
     for (index, hole) in found {
         context.driver.unmap(address + hole.start, hole.size)?;
         context.heap.cut_view(id, index, hole);
@@ -148,8 +155,7 @@ pub(crate) fn cut_view(
 }
 
 /// Gives back the addresses of views without mappings.
-pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> DriverResult<()> {
+pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
     let unmapped = context.heap.views().iter().filter(|(_, view)| view.chunks.is_empty()).map(|(id, _)| id);
-    let unmapped: Vec<ViewId> = unmapped.collect();
-    unmapped.into_iter().try_for_each(|id| drop_view(context, id))
+    unmapped.try_to_vec()?.into_iter().try_for_each(|id| drop_view(context, id))
 }

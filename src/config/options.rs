@@ -316,12 +316,12 @@ impl Config {
             let expected = format!("an even number of MiB above {MIN_LARGE_SEGMENT_MB}, up to 1048576");
             return bad("large_segment_size_mb", in_mib(segment), expected);
         }
-        let least = format!("at least large_segment_size_mb ({})", segment / MIB);
+        let least = || format!("at least large_segment_size_mb ({})", segment / MIB);
         if let Some(size) = self.max_split_size.filter(|size| *size < segment) {
-            return bad("max_split_size_mb", in_mib(size), least);
+            return bad("max_split_size_mb", in_mib(size), least());
         }
         if self.max_non_split_rounding < segment {
-            return bad("max_non_split_rounding_mb", in_mib(self.max_non_split_rounding), least);
+            return bad("max_non_split_rounding_mb", in_mib(self.max_non_split_rounding), least());
         }
         let threshold = self.garbage_collection_threshold;
         if !(threshold == 0.0 || (threshold > 0.0 && threshold < 1.0)) {

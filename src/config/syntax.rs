@@ -6,7 +6,7 @@
 use super::options::{Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
-use crate::units::{format_bytes_exactly, parse_bytes_with_unit};
+use crate::units::{Exactly, parse_bytes_with_unit};
 use std::fmt;
 use std::str::FromStr;
 
@@ -110,62 +110,81 @@ impl Config {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
-        let mut parts = Vec::new();
+        let mut parts = Parts { f, written: false };
         match self.strategy {
             StrategyKind::Stitch => {}
-            StrategyKind::Expandable => parts.push("expandable_segments:True".to_owned()),
-            kind @ (StrategyKind::Caching | StrategyKind::Gmlake) => parts.push(format!("strategy:{kind}")),
+            StrategyKind::Expandable => parts.push(format_args!("expandable_segments:True"))?,
+            kind @ (StrategyKind::Caching | StrategyKind::Gmlake) => parts.push(format_args!("strategy:{kind}"))?,
         }
         if self.large_segment_size != default.large_segment_size {
-            parts.push(format!("large_segment_size_mb:{}", self.large_segment_size / MIB));
+            parts.push(format_args!("large_segment_size_mb:{}", self.large_segment_size / MIB))?;
         }
         if let Some(size) = self.max_split_size {
-            parts.push(format!("max_split_size_mb:{}", size / MIB));
+            parts.push(format_args!("max_split_size_mb:{}", size / MIB))?;
         }
         if self.max_non_split_rounding != default.max_non_split_rounding.max(self.large_segment_size) {
-            parts.push(format!("max_non_split_rounding_mb:{}", self.max_non_split_rounding / MIB));
+            parts.push(format_args!("max_non_split_rounding_mb:{}", self.max_non_split_rounding / MIB))?;
         }
         if self.roundup_power2_divisions != default.roundup_power2_divisions {
-            let each = self.roundup_power2_divisions.iter().enumerate().map(|(i, d)| format!("{}:{d}", 1u64 << i));
-            parts.push(format!("roundup_power2_divisions:[{}]", each.collect::<Vec<_>>().join(",")));
+            parts.push(format_args!("roundup_power2_divisions:["))?;
+            for (interval, divisions) in self.roundup_power2_divisions.iter().enumerate() {
+                let comma = if interval > 0 { "," } else { "" };
+                write!(parts.f, "{comma}{}:{divisions}", 1u64 << interval)?;
+            }
+            parts.f.write_str("]")?;
         }
         if self.garbage_collection_threshold > 0.0 {
-            parts.push(format!("garbage_collection_threshold:{}", self.garbage_collection_threshold));
+            parts.push(format_args!("garbage_collection_threshold:{}", self.garbage_collection_threshold))?;
         }
         if let Some(fraction) = self.memory_fraction {
-            parts.push(format!("per_process_memory_fraction:{fraction}"));
+            parts.push(format_args!("per_process_memory_fraction:{fraction}"))?;
         }
         if let Some(limit) = self.memory_limit {
-            parts.push(format!("memory_limit:{}", format_bytes_exactly(limit)));
+            parts.push(format_args!("memory_limit:{}", Exactly(limit)))?;
         }
         if self.max_views != default.max_views {
-            parts.push(format!("max_views:{}", self.max_views));
+            parts.push(format_args!("max_views:{}", self.max_views))?;
         }
         if self.max_view_address_space != default.max_view_address_space {
-            parts.push(format!("max_view_address_space:{}", format_bytes_exactly(self.max_view_address_space)));
+            parts.push(format_args!("max_view_address_space:{}", Exactly(self.max_view_address_space)))?;
         }
         if let Some(size) = self.chunk_size {
-            parts.push(format!("chunk_size_mb:{}", size / MIB));
+            parts.push(format_args!("chunk_size_mb:{}", size / MIB))?;
         }
         if self.max_view_mappings != default.max_view_mappings {
-            parts.push(format!("max_view_mappings:{}", self.max_view_mappings));
+            parts.push(format_args!("max_view_mappings:{}", self.max_view_mappings))?;
         }
         if self.sharing != default.sharing {
-            parts.push(format!("sharing:{}", self.sharing.name()));
+            parts.push(format_args!("sharing:{}", self.sharing.name()))?;
         }
         if self.frag_limit != default.frag_limit {
-            parts.push(format!("fragLimit:{}", self.frag_limit));
+            parts.push(format_args!("fragLimit:{}", self.frag_limit))?;
         }
         if self.reuse_limit != default.reuse_limit {
-            parts.push(format!("reuseLimit:{}", self.reuse_limit));
+            parts.push(format_args!("reuseLimit:{}", self.reuse_limit))?;
         }
         if self.defrag_level != default.defrag_level {
-            parts.push(format!("defragLevel:{}", self.defrag_level));
+            parts.push(format_args!("defragLevel:{}", self.defrag_level))?;
         }
         if self.auto_gc != default.auto_gc {
-            parts.push(format!("autoGC:{}", self.auto_gc));
+            parts.push(format_args!("autoGC:{}", self.auto_gc))?;
         }
-        f.write_str(&parts.join(","))
+        Ok(())
+    }
+}
+
+/// Options that are written one behind the other, with commas between them.
+struct Parts<'a, 'f> {
+    f: &'a mut fmt::Formatter<'f>,
+    written: bool,
+}
+
+impl Parts<'_, '_> {
+    fn push(&mut self, part: fmt::Arguments<'_>) -> fmt::Result {
+        if std::mem::replace(&mut self.written, true) {
+            self.f.write_str(",")?;
+        }
+        self.f.write_fmt(part)
     }
 }
 

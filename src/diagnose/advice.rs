@@ -5,6 +5,7 @@
 use super::figures::Figures;
 use super::input::ReportInput;
 use crate::config::StreamSharing;
+use crate::fallible::{Grown, TryCollect};
 use crate::report::out_of_memory::{Advice, Cause};
 use crate::strategy::Assumption;
 
@@ -14,11 +15,11 @@ const CHUNK_SIZES: [(u64, Option<u64>); 4] =
     [(20 << 20, None), (8 << 20, Some(8 << 20)), (4 << 20, Some(4 << 20)), (2 << 20, Some(2 << 20))];
 
 /// Returns why the request failed, and every advice with which it would have been served, the least effort first.
-pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> (Cause, Vec<Advice>) {
+pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<(Cause, Vec<Advice>)> {
     let cause = cause(input, figures);
     if input.heap.has_source(input.request.pool) {
         // How the source would have answered under other figures is unknown.
-        return (cause, Vec::new());
+        return Ok((cause, Vec::new()));
     }
     let advice = [
         more_views(input, figures),
@@ -27,11 +28,11 @@ pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> (Cause
         raise_limit(input, figures),
         free_device(input, figures),
     ];
-    let mut advice: Vec<Advice> = advice.into_iter().flatten().collect();
+    let mut advice = advice.into_iter().flatten().try_to_vec()?;
     if advice.is_empty() && cause != Cause::Refused {
-        advice.extend(ask_less(input, cause, figures));
+        advice = ask_less(input, cause, figures).into_iter().try_to_vec()?;
     }
-    (cause, advice)
+    Ok((cause, advice))
 }
 
 fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {

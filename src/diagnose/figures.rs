@@ -135,7 +135,8 @@ impl<'a> Figures<'a> {
     /// Returns about how many bytes `stitch` could have joined with chunks of this size, if memory lay as it does here.
     pub(super) fn joinable(&self, chunk: u64) -> u64 {
         let heap = self.input.heap;
-        let free = heap.public_pools(Class::Large).into_iter().flat_map(|pool| heap.free_blocks(pool));
+        // If the host has no memory for the list of a pool, the pool counts as full.
+        let free = heap.public_pools(Class::Large).flat_map(|pool| heap.free_blocks(pool).unwrap_or_default());
         free.map(|id| heap.block(id).size.saturating_sub(chunk)).sum()
     }
 

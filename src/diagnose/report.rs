@@ -5,23 +5,28 @@ use super::figures::Figures;
 use super::input::ReportInput;
 use crate::config::StreamSharing;
 use crate::config::rounding::segment_size;
+use crate::error::Result;
+use crate::fallible::copy_of;
 use crate::report::fragmentation::Owner;
 use crate::report::out_of_memory::OutOfMemory;
 
 impl ReportInput<'_> {
     /// Returns the report.
-    pub(crate) fn report(&self) -> OutOfMemory {
+    ///
+    /// # Errors
+    /// The host has no memory for it.
+    pub(crate) fn report(&self) -> Result<OutOfMemory> {
         let Self { heap, request, config, .. } = *self;
         let sharing = self.strategy.rules(config).sharing;
         let across = sharing == StreamSharing::Wait;
-        let memory = heap.measure(sharing, |pool| self.strategy.largest_servable(heap, config, pool, across));
+        let memory = heap.measure(sharing, |pool| self.strategy.largest_servable(heap, config, pool, across))?;
         let figures = Figures::new(self, &memory);
-        let (cause, advice) = diagnose(self, &figures);
+        let (cause, advice) = diagnose(self, &figures)?;
         let (largest_free, reachable) = (figures.largest_free(), figures.servable);
         let stream = heap.pool(request.pool).stream;
         let elsewhere = |owner: Owner| matches!(owner, Owner::Stream(other) if other != stream);
-        OutOfMemory {
-            device: self.properties.name.clone(),
+        Ok(OutOfMemory {
+            device: copy_of(&self.properties.name)?,
             strategy: config.strategy,
             stream,
             requested: request.requested,
@@ -40,6 +45,6 @@ impl ReportInput<'_> {
             memory,
             cause,
             advice,
-        }
+        })
     }
 }

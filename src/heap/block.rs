@@ -5,6 +5,8 @@
 //! Slot 0 is a sentinel that no block ever uses. A missing neighbour is slot 0, so links are written without a check,
 //! and an id out of range reads the sentinel instead of panicking.
 
+use crate::error::{Error, Result};
+use crate::fallible::with_room;
 use crate::ids::{BlockId, PoolIndex, SegmentId, ViewId};
 use crate::span::Span;
 use std::ops::{Index, IndexMut};
@@ -132,6 +134,8 @@ pub(crate) struct Slots {
     left: usize,
 }
 
+const FULL: Error = Error::Internal("the block table is full");
+
 /// The blocks of an allocator. Slots are reused; the table never shrinks.
 #[derive(Debug)]
 pub(crate) struct BlockTable {
@@ -142,8 +146,10 @@ pub(crate) struct BlockTable {
 }
 
 impl BlockTable {
-    pub(crate) fn new() -> Self {
-        Self { slots: vec![VACANT], vacant: BlockId::NONE, live: 0 }
+    pub(crate) fn new() -> Result<Self> {
+        let mut slots = with_room(1)?;
+        slots.push(VACANT);
+        Ok(Self { slots, vacant: BlockId::NONE, live: 0 })
     }
 
     /// Returns how many blocks there are.
@@ -156,18 +162,21 @@ impl BlockTable {
         self.slots.capacity() * size_of::<Block>()
     }
 
-    /// Makes room for `count` more blocks. Returns `None` when the table cannot hold so many.
+    /// Makes room for `count` more blocks.
     ///
     /// The slots for a change are reserved before its driver call, so that the change can always be noted.
-    pub(crate) fn reserve(&mut self, count: usize) -> Option<Slots> {
+    ///
+    /// # Errors
+    /// The table cannot hold so many, or the host has no memory for them.
+    pub(crate) fn reserve(&mut self, count: usize) -> Result<Slots> {
         let vacant = self.slots.len() - 1 - self.live;
         let new = count.saturating_sub(vacant);
         let most = u32::MAX as usize;
         if self.slots.len() + new > most {
-            return None;
+            return Err(FULL);
         }
-        self.slots.reserve(new);
-        Some(Slots { left: count })
+        self.slots.try_reserve(new)?;
+        Ok(Slots { left: count })
     }
 
     /// Puts a block into a slot that was reserved.
@@ -177,19 +186,29 @@ impl BlockTable {
         self.insert(block).unwrap_or(BlockId::NONE)
     }
 
-    /// Puts a block into a vacant slot, or a new one. Returns `None` when 2^32 - 1 blocks exist.
-    pub(crate) fn insert(&mut self, block: Block) -> Option<BlockId> {
+    /// Puts a block into a vacant slot, or a new one.
+    ///
+    /// # Errors
+    /// 2^32 - 1 blocks exist, or the host has no memory for one more.
+    #[inline]
+    pub(crate) fn insert(&mut self, block: Block) -> Result<BlockId> {
         let id = self.vacant;
         if id.is_some() {
             self.vacant = self[id].next;
             self[id] = block;
             self.live += 1;
-            return Some(id);
+            return Ok(id);
         }
-        let id = BlockId(u32::try_from(self.slots.len()).ok()?);
+        self.append(block)
+    }
+
+    #[cold]
+    fn append(&mut self, block: Block) -> Result<BlockId> {
+        let id = BlockId(u32::try_from(self.slots.len()).map_err(|_| FULL)?);
+        self.slots.try_reserve(1)?;
         self.slots.push(block);
         self.live += 1;
-        Some(id)
+        Ok(id)
     }
 
     /// Vacates a slot. The caller has unlinked the block.
@@ -264,19 +283,19 @@ mod tests {
 
     #[test]
     fn slots_are_reused_before_the_table_grows() {
-        let mut table = BlockTable::new();
+        let mut table = BlockTable::new().unwrap();
         let a = table.insert(block(0)).unwrap();
         let b = table.insert(block(512)).unwrap();
         table.remove(a);
         assert_eq!(table.len(), 1);
-        assert_eq!(table.insert(block(1024)), Some(a));
+        assert_eq!(table.insert(block(1024)), Ok(a));
         assert_eq!(table[a].address, 1024);
         assert_eq!(table[b].address, 512);
     }
 
     #[test]
     fn removing_twice_or_nothing_changes_nothing() {
-        let mut table = BlockTable::new();
+        let mut table = BlockTable::new().unwrap();
         let a = table.insert(block(0)).unwrap();
         table.remove(a);
         table.remove(a);
@@ -289,7 +308,7 @@ mod tests {
 
     #[test]
     fn reserved_slots_are_vacant_ones_first() {
-        let mut table = BlockTable::new();
+        let mut table = BlockTable::new().unwrap();
         let a = table.insert(block(0)).unwrap();
         table.insert(block(512)).unwrap();
         table.remove(a);
@@ -297,12 +316,12 @@ mod tests {
         assert_eq!(table.insert_reserved(&mut slots, block(1024)), a);
         assert!(table.insert_reserved(&mut slots, block(2048)).is_some());
         assert_eq!((table.len(), slots.left), (3, 0));
-        assert!(table.reserve(u32::MAX as usize).is_none());
+        assert!(table.reserve(u32::MAX as usize).is_err());
     }
 
     #[test]
     fn links_keep_the_order_of_the_segment() {
-        let mut table = BlockTable::new();
+        let mut table = BlockTable::new().unwrap();
         let a = table.insert(block(0)).unwrap();
         let c = table.insert(block(1024)).unwrap();
         table.link_after(a, c);
@@ -318,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_id_out_of_range_reads_the_sentinel() {
-        let table = BlockTable::new();
+        let table = BlockTable::new().unwrap();
         assert_eq!(table[BlockId(77)].state, State::Vacant);
     }
 }

@@ -3,28 +3,35 @@
 //! Owns: which free bytes of a private pool a block is restored from. Nothing here calls the driver: memory that a pool
 //! has handed out stays mapped until the pool is released.
 
-use super::block::State;
+use super::block::{Block, State};
 use super::chunk_map::GRANULE;
 use super::fit::Request;
 use super::stitched::Window;
 use super::tables::Heap;
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT};
 use crate::error::{Error, Result};
+use crate::fallible::TryCollect;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex};
 use crate::report::pool::PoolBlock;
 use crate::span::Span;
 
 impl Heap {
     /// Returns the live blocks of a private pool, by address.
-    pub(crate) fn live_of(&self, owner: PoolId) -> Vec<PoolBlock> {
-        let pairs = self.pairs_of(owner);
+    pub(crate) fn live_of(&self, owner: PoolId) -> Result<Vec<PoolBlock>> {
         let live = self.blocks.iter().map(|(_, block)| block);
-        let live = live.filter(|block| block.state == State::Allocated && pairs.contains(&block.pool.large()));
-        let mut live: Vec<_> = live
-            .map(|block| PoolBlock { address: block.address, size: block.size, requested: block.requested })
-            .collect();
+        let live = live.filter(|block| block.state == State::Allocated && self.is_owned_by(block.pool, owner));
+        let shown = |block: &Block| PoolBlock { address: block.address, size: block.size, requested: block.requested };
+        let mut live = live.map(shown).try_to_vec()?;
         live.sort_unstable_by_key(|block| block.address);
-        live
+        Ok(live)
+    }
+
+    /// Makes room to hand out this many blocks again.
+    pub(crate) fn reserve_restored(&mut self, blocks: usize) -> Result<()> {
+        /// A slab is cut out of large memory, a block out of the slab, each with a rest on either side.
+        const SLOTS_PER_BLOCK: usize = 5;
+        self.addresses.try_reserve(blocks)?;
+        self.reserve_slots(SLOTS_PER_BLOCK.saturating_mul(blocks)).map(drop)
     }
 
     /// Takes the free bytes where a block of a private pool lay, so that [`Heap::hand_out`] can hand them out whole.

@@ -11,6 +11,7 @@
 //! ```
 
 use super::block::BlockTable;
+use crate::fallible::{Grown, filled};
 use crate::ids::{BlockId, ChunkId, Handle, SegmentId};
 use crate::span::Span;
 
@@ -45,7 +46,7 @@ pub(crate) struct ChunkMap {
     pub(crate) span: Span,
     /// The number of home among the segments.
     pub(crate) segment: SegmentId,
-    /// The first block that begins in each granule; 0 is none. Untouched parts of the tables take no host memory.
+    /// The first block that begins in each granule; 0 is none.
     first: Vec<u32>,
     /// One bit a granule: a block begins in it.
     begun: Vec<u64>,
@@ -61,22 +62,35 @@ pub(crate) struct ChunkMap {
 }
 
 impl ChunkMap {
-    pub(crate) fn new(span: Span, segment: SegmentId, head: BlockId) -> Self {
-        let granules = (span.size / GRANULE) as usize;
-        let mut home = Self {
-            span,
-            segment,
-            first: vec![0; granules],
-            begun: vec![0; granules.div_ceil(64)],
-            chunk_of: vec![0; granules],
+    /// Makes the tables of a home with this many bytes of addresses, which has no place yet.
+    pub(crate) fn of_size(size: u64) -> Grown<Self> {
+        let granules = (size / GRANULE) as usize;
+        Ok(Self {
+            span: Span::new(0, size),
+            segment: SegmentId(0),
+            first: filled(0, granules)?,
+            begun: filled(0, granules.div_ceil(64))?,
+            chunk_of: filled(0, granules)?,
             chunks: Vec::new(),
             vacant: Vec::new(),
-            bare: vec![0; granules.div_ceil(64)],
+            bare: filled(0, granules.div_ceil(64))?,
             bare_chunks: 0,
-            slabs_from: span.end(),
-        };
-        home.begins(head, span.start, BlockId::NONE, 0);
-        home
+            slabs_from: size,
+        })
+    }
+
+    /// Gives home its place.
+    pub(crate) fn placed(mut self, span: Span, segment: SegmentId, head: BlockId) -> Self {
+        (self.span, self.segment, self.slabs_from) = (span, segment, span.end());
+        self.begins(head, span.start, BlockId::NONE, 0);
+        self
+    }
+
+    /// Makes room for `count` more chunks.
+    pub(crate) fn reserve(&mut self, count: usize) -> Grown<()> {
+        self.chunks.try_reserve(count.saturating_sub(self.vacant.len()))?;
+        // Room for every chunk, so that none needs memory to become vacant.
+        self.vacant.try_reserve((self.chunks.len() + count).saturating_sub(self.vacant.len()))
     }
 
     /// Returns the bytes of host memory in the tables.
@@ -243,7 +257,7 @@ mod tests {
     /// Makes a home of 1 GiB with chunks of these many granules, one behind the other.
     fn home(granules: &[u64]) -> (ChunkMap, Vec<(ChunkId, Chunk)>) {
         const START: u64 = 7 << 30;
-        let mut home = ChunkMap::new(Span::new(START, 1 << 30), SegmentId(0), BlockId(1));
+        let mut home = ChunkMap::of_size(1 << 30).unwrap().placed(Span::new(START, 1 << 30), SegmentId(0), BlockId(1));
         let mut address = START;
         let mut chunks = Vec::new();
         for (handle, granules) in (0..).map(Handle).zip(granules) {

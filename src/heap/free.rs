@@ -155,12 +155,12 @@ impl Heap {
         self.blocks.remove(next);
     }
 
-    /// Adds a block right behind `id`. Returns `None` when the table is full.
+    /// Adds a block right behind `id`.
     #[inline]
-    pub(super) fn insert_after(&mut self, id: BlockId, block: Block) -> Option<BlockId> {
+    pub(super) fn insert_after(&mut self, id: BlockId, block: Block) -> Result<BlockId> {
         let new = self.blocks.insert(block)?;
         self.link_after(id, new);
-        Some(new)
+        Ok(new)
     }
 
     #[inline]

@@ -14,6 +14,7 @@
 
 use super::block::BlockTable;
 use crate::config::rounding::MIN_BLOCK;
+use crate::fallible::{Grown, TryPush, filled, with_room};
 use crate::ids::BlockId;
 
 const MANTISSA_BITS: u32 = 5;
@@ -45,8 +46,10 @@ impl FreeIndex {
     /// Bytes of host memory besides the struct itself.
     pub(crate) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
 
-    pub(crate) fn new() -> Self {
-        Self { roots: Box::new([BlockId::NONE; BINS]), occupied: [0; WORDS], summary: 0, len: 0 }
+    pub(crate) fn new() -> Grown<Self> {
+        // A box of an array cannot be asked for in a way that may fail; a list can, and becomes one where it lies.
+        let roots = filled(BlockId::NONE, BINS)?.try_into().unwrap_or_else(|_| Box::new([BlockId::NONE; BINS]));
+        Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0 })
     }
 
     /// Returns how many blocks it holds.
@@ -148,15 +151,20 @@ impl FreeIndex {
     }
 
     /// Returns every block, in the order of size and address. Allocates; not for the hot path.
-    pub(crate) fn in_order(&self, table: &BlockTable) -> Vec<BlockId> {
-        let mut out = Vec::with_capacity(self.len);
-        self.visit_from(table, 0, |id| out.push(id));
-        out
+    pub(crate) fn in_order(&self, table: &BlockTable) -> Grown<Vec<BlockId>> {
+        let mut out = with_room(self.len)?;
+        self.visit_from(table, 0, |id| out.try_push(id))?;
+        Ok(out)
     }
 
     /// Visits every block of at least `size` bytes, in the order of size and address, each in constant time on average.
     /// Allocates; not for the hot path.
-    pub(crate) fn visit_from(&self, table: &BlockTable, size: u64, mut visit: impl FnMut(BlockId)) {
+    pub(crate) fn visit_from(
+        &self,
+        table: &BlockTable,
+        size: u64,
+        mut visit: impl FnMut(BlockId) -> Grown<()>,
+    ) -> Grown<()> {
         // The ancestors of the present block that come after it in the order.
         let mut above = Vec::new();
         let mut bin = bin_of(size);
@@ -164,18 +172,18 @@ impl FreeIndex {
             let mut at = self.roots[bin];
             while at.is_some() || !above.is_empty() {
                 while at.is_some() {
-                    above.push(at);
+                    above.try_push(at)?;
                     at = table[at].left;
                 }
                 let Some(id) = above.pop() else { break };
                 if table[id].size >= size {
-                    visit(id);
+                    visit(id)?;
                 }
                 at = table[id].right;
             }
             match self.next_occupied(bin) {
                 Some(next) => bin = next,
-                None => return,
+                None => return Ok(()),
             }
         }
     }
@@ -287,8 +295,8 @@ mod tests {
         /// Compares with a sorted set: the answers are the same after any sequence of inserts and removes.
         #[test]
         fn agrees_with_a_sorted_set(ops in proptest::collection::vec((0u8..4, 1u64..5000, 0u64..40), 1..400)) {
-            let mut table = BlockTable::new();
-            let mut index = FreeIndex::new();
+            let mut table = BlockTable::new().unwrap();
+            let mut index = FreeIndex::new().unwrap();
             let mut model = BTreeSet::new();
             let mut ids = Vec::new();
             for (step, (op, units, shift)) in ops.into_iter().enumerate() {
@@ -322,10 +330,10 @@ mod tests {
                 prop_assert_eq!(index.len(), model.len());
                 prop_assert_eq!(index.largest(&table), model.last().map_or(BlockId::NONE, |w| w.2));
             }
-            prop_assert_eq!(index.in_order(&table), model.iter().map(|w| w.2).collect::<Vec<_>>());
+            prop_assert_eq!(index.in_order(&table).unwrap(), model.iter().map(|w| w.2).collect::<Vec<_>>());
             for least in model.iter().map(|w| w.0 + 1).chain([0, u64::MAX]) {
                 let mut visited = Vec::new();
-                index.visit_from(&table, least, |id| visited.push(id));
+                index.visit_from(&table, least, |id| visited.try_push(id)).unwrap();
                 prop_assert_eq!(visited, model.range((least, 0, BlockId::NONE)..).map(|w| w.2).collect::<Vec<_>>());
             }
         }
@@ -333,8 +341,8 @@ mod tests {
 
     #[test]
     fn ten_thousand_equal_blocks_are_found_by_lowest_address() {
-        let mut table = BlockTable::new();
-        let mut index = FreeIndex::new();
+        let mut table = BlockTable::new().unwrap();
+        let mut index = FreeIndex::new().unwrap();
         for step in 0..10_000u64 {
             let address = (step * 7919 % 10_000) * MIN_BLOCK;
             let id = table.insert(block(address, MIN_BLOCK)).unwrap();

@@ -4,6 +4,7 @@ use super::block::{Block, Kind, State};
 use super::fit::{FitRules, Request};
 use super::tables::Heap;
 use crate::error::{Error, Result};
+use crate::fallible::try_insert;
 use crate::ids::{BlockId, Class};
 use crate::report::observer::Action;
 use crate::span::Span;
@@ -11,7 +12,14 @@ use crate::span::Span;
 impl Heap {
     /// Hands out a block that was taken out of the free index. A rest that is large enough goes back as a free block.
     /// Returns the address of the block.
+    ///
+    /// # Errors
+    /// The host has no memory to note it. The block is free again.
     pub(crate) fn hand_out(&mut self, id: BlockId, request: &Request, rules: &FitRules) -> Result<u64> {
+        if let Err(error) = self.addresses.try_reserve(1) {
+            self.put_back(id);
+            return Err(error.into());
+        }
         let block = self.blocks[id];
         let Block { address, size, .. } = block;
         let was_split = block.is_split();
@@ -23,10 +31,14 @@ impl Heap {
         if rest >= rules.min_rest[class as usize] && request.size < rules.no_split_from {
             taken = request.size;
             self.blocks[id].size = taken;
-            let Some(rest_id) = self.insert_after(id, block.part(Span::new(address + taken, rest), State::Free)) else {
-                self.blocks[id].size = size;
-                self.insert_free(id);
-                return Err(Error::Internal("the block table is full"));
+            let part = block.part(Span::new(address + taken, rest), State::Free);
+            let rest_id = match self.insert_after(id, part) {
+                Ok(rest_id) => rest_id,
+                Err(error) => {
+                    self.blocks[id].size = size;
+                    self.put_back(id);
+                    return Err(error);
+                }
             };
             if block.kind == Kind::Home {
                 self.insert_free(rest_id)
@@ -64,20 +76,65 @@ impl Heap {
         Ok(address)
     }
 
+    /// Makes a block free again that was taken for a request, which failed before it was handed out.
+    #[cold]
+    pub(crate) fn put_back(&mut self, id: BlockId) {
+        let Block { kind, pool, .. } = self.blocks[id];
+        if kind == Kind::View {
+            self.return_pieces(id);
+            return;
+        }
+        self.blocks[id].state = State::Free;
+        let (id, ..) = self.merge_free(id);
+        self.insert_free(id);
+        if kind == Kind::Home && pool.is_small() {
+            self.return_slab(id);
+        }
+    }
+
     /// Returns the live allocation that starts at `address`.
     pub(crate) fn live(&self, address: u64) -> Result<BlockId> {
-        self.addresses.get(&address).copied().ok_or_else(|| not_live(address))
+        match self.addresses.get(&address) {
+            Some(id) => Ok(*id),
+            None => self.unlisted().find(|id| self.blocks[*id].address == address).ok_or_else(|| not_live(address)),
+        }
+    }
+
+    /// Returns the live allocations that are not in the address table.
+    pub(super) fn unlisted(&self) -> impl Iterator<Item = BlockId> + '_ {
+        std::iter::successors(self.unlisted.some(), |id| self.blocks[*id].right.some())
     }
 
     /// Takes a live allocation out of the address table, on the way to freeing it.
     #[inline]
     pub(crate) fn take_live(&mut self, address: u64) -> Result<BlockId> {
-        self.addresses.remove(&address).ok_or_else(|| not_live(address))
+        match self.addresses.remove(&address) {
+            Some(id) => Ok(id),
+            None => self.take_unlisted(address),
+        }
     }
 
-    /// Undoes [`Self::take_live`]: the allocation stays live.
+    #[cold]
+    fn take_unlisted(&mut self, address: u64) -> Result<BlockId> {
+        let id = self.unlisted().find(|id| self.blocks[*id].address == address).ok_or_else(|| not_live(address))?;
+        let next = self.blocks[id].right;
+        let before = self.unlisted().find(|before| self.blocks[*before].right == id);
+        match before {
+            Some(before) => self.blocks[before].right = next,
+            None => self.unlisted = next,
+        }
+        self.blocks[id].right = BlockId::NONE;
+        Ok(id)
+    }
+
+    /// Undoes [`Self::take_live`]: the allocation stays live. The table may have to grow for it, since it may count the
+    /// place that was left as taken.
     pub(crate) fn keep_live(&mut self, id: BlockId) {
-        self.addresses.insert(self.blocks[id].address, id);
+        let address = self.blocks[id].address;
+        if try_insert(&mut self.addresses, address, id).is_err() {
+            self.blocks[id].right = self.unlisted;
+            self.unlisted = id;
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use super::chunk_map::GRANULE;
 use super::pool::Pool;
 use super::tables::Heap;
 use crate::config::StreamSharing;
+use crate::error::Result;
+use crate::fallible::{Grown, TryCollect, TryPush, with_room};
 use crate::ids::PoolIndex;
 use crate::report::fragmentation::{Fragmentation, Owner, PoolMemory, StreamMemory};
 use crate::span::Span;
@@ -16,10 +18,15 @@ impl Heap {
 
     /// Returns how the memory is divided up. `servable` gives the largest request that a large pool's stream could be
     /// given. O(free ranges).
-    pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Fragmentation {
+    ///
+    /// # Errors
+    /// The host has no memory for the lists.
+    pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Result<Fragmentation> {
         let allocated = self.counters.allocated_bytes.current();
-        let pools: Vec<PoolMemory> =
-            self.pools.iter().filter_map(|(index, pool)| self.pool_memory(index, pool, sharing)).collect();
+        let mut pools: Vec<PoolMemory> = Vec::new();
+        for (index, pool) in self.pools.iter().filter(|(_, pool)| pool.free.len() > 0) {
+            pools.try_push(self.pool_memory(index, pool, sharing)?)?;
+        }
         let streams = self.stream_pools().map(|pool| StreamMemory {
             stream: self.pools[pool].stream,
             largest: self.largest_in(pool).max(self.largest_in(self.idle)),
@@ -33,21 +40,18 @@ impl Heap {
             requested: self.counters.requested_bytes.current(),
             free: pools.iter().map(|pool| pool.free).sum(),
             unsettled: self.pending_rollback.iter().sum(),
-            streams: streams.collect(),
+            streams: streams.try_to_vec()?,
             pools,
             views: self.views.iter().count() as u64,
             view_mappings,
             home_mappings: self.counters.mappings.saturating_sub(view_mappings),
             ..Fragmentation::default()
         };
-        self.measure_chunks(&mut out);
-        out
+        self.measure_chunks(&mut out)?;
+        Ok(out)
     }
 
-    fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Option<PoolMemory> {
-        if pool.free.len() == 0 {
-            return None;
-        }
+    fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Grown<PoolMemory> {
         let is_idle = index.large() == self.idle;
         let small = index.is_small();
         let mut memory = PoolMemory {
@@ -58,7 +62,8 @@ impl Heap {
             largest: self.largest_in(index),
             stranded: 0,
         };
-        for size in self.sizes(pool) {
+        pool.free.visit_from(&self.blocks, 0, |id| {
+            let size = self.blocks[id].size;
             memory.free += size;
             let shared = match sharing {
                 _ if self.is_private(index) => false,
@@ -67,8 +72,9 @@ impl Heap {
                 StreamSharing::Wait => !small || size == GRANULE,
             };
             memory.stranded += if is_idle || shared { 0 } else { size };
-        }
-        Some(memory)
+            Ok(())
+        })?;
+        Ok(memory)
     }
 
     /// Returns who may take the free memory of a pool.
@@ -82,16 +88,14 @@ impl Heap {
         }
     }
 
-    fn sizes(&self, pool: &Pool) -> impl Iterator<Item = u64> {
-        pool.free.in_order(&self.blocks).into_iter().map(|id| self.blocks[id].size)
-    }
-
     /// Adds the figures of chunks that are partly free, whoever may have the free part.
-    fn measure_chunks(&self, out: &mut Fragmentation) {
-        let Some(home) = &self.home else { return };
+    fn measure_chunks(&self, out: &mut Fragmentation) -> Grown<()> {
+        let Some(home) = &self.home else { return Ok(()) };
         out.chunks = home.chunks().count() as u64;
-        let free = self.pools.iter().flat_map(|(_, pool)| pool.free.in_order(&self.blocks));
-        let mut free: Vec<Span> = free.map(|id| self.blocks[id].span()).collect();
+        let mut free: Vec<Span> = with_room(self.pools.iter().map(|(_, pool)| pool.free.len()).sum())?;
+        for (_, pool) in self.pools.iter() {
+            pool.free.visit_from(&self.blocks, 0, |id| free.try_push(self.blocks[id].span()))?;
+        }
         free.sort_unstable();
         // Neighbours of two pools are one span here.
         free.dedup_by(|next, last| {
@@ -121,5 +125,6 @@ impl Heap {
                 }
             }
         }
+        Ok(())
     }
 }

@@ -37,6 +37,7 @@ mod segment;
 mod segment_source;
 mod segments;
 mod snapshot;
+mod sorted;
 mod stitched;
 mod stream_pools;
 mod tables;

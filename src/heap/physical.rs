@@ -4,6 +4,7 @@ use super::block::Kind;
 use super::segment::Backing;
 use super::tables::Heap;
 use crate::error::{Error, Result};
+use crate::fallible::TryPush;
 use crate::ids::{BlockId, Handle};
 
 /// The physical memory that a block lies in, and the block's offset in it.
@@ -81,7 +82,7 @@ fn touched(
             if handles.is_empty() {
                 offset = start - address;
             }
-            handles.push((handle.ok_or(GONE)?, size));
+            handles.try_push((handle.ok_or(GONE)?, size))?;
             reached = address + size;
         }
         address += size;

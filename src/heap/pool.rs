@@ -3,8 +3,9 @@
 //! Owns: [`Pool`], and the table of all pools. A pool does not know what its blocks are used for.
 
 use super::free_index::FreeIndex;
+use super::sorted::SortedSet;
+use crate::fallible::Grown;
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
-use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
 /// The free blocks that requests of one stream and one class may take.
@@ -16,7 +17,7 @@ pub(crate) struct Pool {
     pub(crate) class: Class,
     pub(crate) free: FreeIndex,
     /// Unmapped blocks by address.
-    pub(crate) unmapped: BTreeSet<(u64, BlockId)>,
+    pub(crate) unmapped: SortedSet<(u64, BlockId)>,
     /// The open epoch of its stream. `freed_at` of free blocks at home counts these.
     pub(crate) epoch: u64,
     /// Whether anything was freed in the open epoch.
@@ -35,13 +36,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(stream: StreamId, private: bool, class: Class) -> Self {
-        Self {
+    pub(super) fn new(stream: StreamId, private: bool, class: Class) -> Grown<Self> {
+        Ok(Self {
             stream,
             private,
             class,
-            free: FreeIndex::new(),
-            unmapped: BTreeSet::new(),
+            free: FreeIndex::new()?,
+            unmapped: SortedSet::default(),
             epoch: 1,
             freed_in_epoch: false,
             freed_bytes: 0,
@@ -49,7 +50,7 @@ impl Pool {
             in_stream_order: false,
             ended: false,
             number: None,
-        }
+        })
     }
 }
 
@@ -63,7 +64,12 @@ impl Pools {
         self.0.len()
     }
 
-    /// Adds a pair. Returns its large pool.
+    /// Makes room for one more pair.
+    pub(super) fn reserve_pair(&mut self) -> Grown<()> {
+        self.0.try_reserve(2)
+    }
+
+    /// Adds a pair, for which there is room. Returns its large pool.
     pub(super) fn push_pair(&mut self, pair: [Pool; 2]) -> PoolIndex {
         let large = PoolIndex::of_pair(self.0.len() / 2);
         self.0.extend(pair);
@@ -72,8 +78,8 @@ impl Pools {
 
     /// Returns every pool with its index.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (PoolIndex, &Pool)> {
-        let indices = self.large().flat_map(|large| [large, large.small()]).collect::<Vec<_>>();
-        indices.into_iter().zip(&self.0)
+        let index = |slot: usize| PoolIndex::of_pair(slot / 2).of(Class::of(slot % 2 == 1));
+        self.0.iter().enumerate().map(move |(slot, pool)| (index(slot), pool))
     }
 
     /// Returns the large pool of each pair.

@@ -13,6 +13,7 @@ use super::block::{Block, Kind, State};
 use super::tables::{Heap, PrivatePair};
 use crate::config::rounding::SMALL_LIMIT;
 use crate::error::Result;
+use crate::fallible::TryCollect;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::pool::PoolStats;
 
@@ -32,19 +33,24 @@ impl Heap {
     }
 
     /// Returns the pools of a class whose memory serves everyone.
-    pub(crate) fn public_pools(&self, class: Class) -> Vec<PoolIndex> {
-        let pools = self.pools.large().map(|large| large.of(class));
-        pools.filter(|pool| !self.is_private(*pool)).collect()
+    pub(crate) fn public_pools(&self, class: Class) -> impl Iterator<Item = PoolIndex> + '_ {
+        let pools = self.pools.large().map(move |large| large.of(class));
+        pools.filter(|pool| !self.is_private(*pool))
     }
 
     /// Returns every pool whose memory serves everyone: the large ones first.
-    pub(crate) fn every_public_pool(&self) -> Vec<PoolIndex> {
-        Class::ALL.into_iter().flat_map(|class| self.public_pools(class)).collect()
+    pub(crate) fn every_public_pool(&self) -> Result<Vec<PoolIndex>> {
+        Ok(Class::ALL.into_iter().flat_map(|class| self.public_pools(class)).try_to_vec()?)
     }
 
     /// Returns the large pools of a private pool, the one that serves a stream last.
-    pub(super) fn pairs_of(&self, owner: PoolId) -> Vec<PoolIndex> {
-        self.private_pairs.iter().filter(|pair| pair.owner == owner).map(|pair| pair.large).collect()
+    pub(super) fn pairs_of(&self, owner: PoolId) -> impl Iterator<Item = PoolIndex> + '_ {
+        self.private_pairs.iter().filter(move |pair| pair.owner == owner).map(|pair| pair.large)
+    }
+
+    /// Returns whether a pool is part of a private pool.
+    pub(super) fn is_owned_by(&self, pool: PoolIndex, owner: PoolId) -> bool {
+        self.is_private(pool) && self.pairs_of(owner).any(|large| large == pool.large())
     }
 
     /// Returns the pool of a private pool that serves rounded `size` bytes on `stream`.
@@ -54,7 +60,7 @@ impl Heap {
         stream: StreamId,
         size: u64,
         captured: bool,
-    ) -> (PoolIndex, Class) {
+    ) -> Result<(PoolIndex, Class)> {
         let class = Class::of(size <= SMALL_LIMIT);
         let found = self.private_pairs.iter().rev().find(|pair| pair.owner == owner && pair.stream == stream);
         let usable = found.filter(|pair| !(captured && self.pools[pair.large].in_stream_order));
@@ -64,12 +70,19 @@ impl Heap {
                 large
             }
             None => {
-                let large = self.add_pair(stream, true);
+                self.private_pairs.try_reserve(1)?;
+                let large = self.add_pair(stream, true)?;
                 self.private_pairs.push(PrivatePair { owner, stream, large });
                 large
             }
         };
-        (large.of(class), class)
+        Ok((large.of(class), class))
+    }
+
+    /// Makes room to note that a private pool hands out a block.
+    pub(crate) fn reserve_private(&mut self, id: BlockId) -> Result<()> {
+        let block = &self.blocks[id];
+        Ok(if block.kind == Kind::View { self.views.reserve_pin(block.view()) } else { Ok(()) }?)
     }
 
     /// Notes a block that a private pool has just handed out, in a capture or not.
@@ -101,53 +114,74 @@ impl Heap {
     }
 
     /// Returns the streams of a private pool that have memory free in stream order only.
-    pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Vec<StreamId> {
+    pub(crate) fn streams_to_pass(&self, owner: PoolId) -> Result<Vec<StreamId>> {
         let open = |pair: &&PrivatePair| pair.owner == owner && self.pools[pair.large].in_stream_order;
-        let mut streams: Vec<_> = self.private_pairs.iter().filter(open).map(|pair| pair.stream).collect();
+        let mut streams = self.private_pairs.iter().filter(open).map(|pair| pair.stream).try_to_vec()?;
         streams.sort_unstable();
         streams.dedup();
-        streams
+        Ok(streams)
     }
 
     /// Joins the pairs of one stream of a private pool. The GPU has passed all work of the stream, so its free memory
     /// serves captures too.
-    pub(crate) fn join_pairs(&mut self, owner: PoolId, stream: StreamId) {
+    ///
+    /// # Errors
+    /// The host has no memory for a list of its blocks. Pairs that were joined stay joined.
+    pub(crate) fn join_pairs(&mut self, owner: PoolId, stream: StreamId) -> Result<()> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
-        let pairs: Vec<PoolIndex> = self.private_pairs.iter().filter(of_stream).map(|pair| pair.large).collect();
-        let Some((&newest, older)) = pairs.split_last() else { return };
-        for &large in older {
-            self.move_pair(large, newest, false);
-            self.private_pairs.retain(|pair| pair.large != large);
+        while let Some(newest) = self.private_pairs.iter().rfind(of_stream).map(|pair| pair.large) {
+            let oldest = self.private_pairs.iter().find(of_stream).map_or(newest, |pair| pair.large);
+            if oldest == newest {
+                self.pools[newest].in_stream_order = false;
+                break;
+            }
+            self.move_pair(oldest, newest, false)?;
+            self.private_pairs.retain(|pair| pair.large != oldest);
         }
-        self.pools[newest].in_stream_order = false;
+        Ok(())
     }
 
     /// Moves the memory of a released private pool to the public pools of its streams, where others may take it like
     /// any other: at once if the device has `passed`. Live blocks are freed like any other.
-    pub(crate) fn merge_private_pool(&mut self, owner: PoolId, passed: bool) {
-        let pairs: Vec<_> = self.private_pairs.extract_if(.., |pair| pair.owner == owner).collect();
-        for PrivatePair { stream, large, .. } in pairs {
+    ///
+    /// # Errors
+    /// The host has no memory for it. The pool stays a released one, with the memory that was not moved yet.
+    pub(crate) fn merge_private_pool(&mut self, owner: PoolId, passed: bool) -> Result<()> {
+        while let Some(at) = self.private_pairs.iter().position(|pair| pair.owner == owner) {
+            let PrivatePair { stream, large, .. } = self.private_pairs[at];
             let ended = self.pools[large].ended;
-            let known = self.pool_of.contains_key(&stream);
-            let to = self.stream_pool(stream);
-            let pool = &mut self.pools[to];
+            let known = self.pool_of.get(&stream).copied();
+            let to = self.stream_pool(stream)?;
             // Leftover memory does not revive a stream that has ended.
-            pool.ended = ended && (pool.ended || !known);
-            self.move_pair(large, to, passed || ended);
+            self.pools[to].ended = ended && known.is_none_or(|known| self.pools[known].ended);
+            self.move_pair(large, to, passed || ended)?;
+            self.private_pairs.remove(at);
         }
         self.views.unpin(owner);
         self.private.remove(owner);
+        Ok(())
     }
 
     /// Moves every block of two pools, large and small, to two others.
-    fn move_pair(&mut self, from: PoolIndex, to: PoolIndex, passed: bool) {
-        let of_pair = |(id, block): (BlockId, &Block)| (block.pool.large() == from).then_some(id);
-        let blocks: Vec<BlockId> = self.blocks.iter().filter_map(of_pair).collect();
+    ///
+    /// # Errors
+    /// The host has no memory for a list of them. Nothing has changed.
+    fn move_pair(&mut self, from: PoolIndex, to: PoolIndex, passed: bool) -> Result<()> {
+        let of_pair = |id: BlockId, block: &Block| block.pool.large() == from && id.is_some();
+        let is_free = |block: &Block| block.state == State::Free;
+        let ids = |free: bool| {
+            let of_pair = self.blocks.iter().filter(move |(id, block)| of_pair(*id, block) && is_free(block) == free);
+            of_pair.map(|(id, _)| id).try_to_vec()
+        };
+        let (free, other) = (ids(true)?, ids(false)?);
+        for class in Class::ALL {
+            let unmapped = self.pools[from.of(class)].unmapped.len();
+            self.pools[to.of(class)].unmapped.reserve(unmapped)?;
+        }
         for segment in self.segments.iter_mut().flatten().filter(|segment| segment.pool.large() == from) {
             segment.pool = to.of(segment.pool.class());
         }
         // Blocks that are not free are moved first, since free blocks merge with their neighbours.
-        let (free, other): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|id| self.blocks[*id].state == State::Free);
         for id in other {
             let Block { address, pool, state, .. } = self.blocks[id];
             let new = to.of(pool.class());
@@ -181,13 +215,13 @@ impl Heap {
         }
         self.pools[to].in_stream_order |= self.pools[from].in_stream_order;
         self.vacant_pools.push(from);
+        Ok(())
     }
 
     /// Returns what a private pool holds. Walks all blocks.
     pub(crate) fn private_stats(&self, owner: PoolId) -> Result<PoolStats> {
         let mut stats = self.private.stats(owner)?;
-        let pairs = self.pairs_of(owner);
-        for (_, block) in self.blocks.iter().filter(|(_, block)| pairs.contains(&block.pool.large())) {
+        for (_, block) in self.blocks.iter().filter(|(_, block)| self.is_owned_by(block.pool, owner)) {
             let stitched = block.kind == Kind::View;
             // The bytes of a stitched block are those of its pieces.
             match block.state {

@@ -6,13 +6,14 @@
 
 use super::segment_source::Segments;
 use crate::error::{Error, Result};
+use crate::fallible::TryCollect;
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 use crate::report::pool::PoolStats;
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
+use std::thread::{self, ThreadId};
 
 /// Which requests go to a private pool, from [`Allocator::begin_allocate_to_pool`] to
 /// [`Allocator::end_allocate_to_pool`], and whether a stream capture is under way meanwhile.
@@ -20,8 +21,15 @@ use std::thread;
 /// [`Allocator::begin_allocate_to_pool`]: crate::Allocator::begin_allocate_to_pool
 /// [`Allocator::end_allocate_to_pool`]: crate::Allocator::end_allocate_to_pool
 pub struct Route {
-    covers: Box<dyn Fn(StreamId) -> bool + Send>,
+    covers: Covers,
     captures: bool,
+}
+
+/// The requests that a route covers.
+enum Covers {
+    Stream(StreamId),
+    Thread(ThreadId),
+    When(Box<dyn Fn(StreamId) -> bool + Send>),
 }
 
 impl Route {
@@ -29,20 +37,19 @@ impl Route {
     /// under the allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is
     /// not routed.
     pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
-        Self { covers: Box::new(covers), captures: false }
+        Self { covers: Covers::When(Box::new(covers)), captures: false }
     }
 
     /// Routes requests on one stream.
     #[must_use]
     pub fn stream(stream: StreamId) -> Self {
-        Self::when(move |of| of == stream)
+        Self { covers: Covers::Stream(stream), captures: false }
     }
 
     /// Routes requests of the calling thread, on any stream.
     #[must_use]
     pub fn this_thread() -> Self {
-        let thread = thread::current().id();
-        Self::when(move |_| thread::current().id() == thread)
+        Self { covers: Covers::Thread(thread::current().id()), captures: false }
     }
 
     /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
@@ -59,8 +66,13 @@ impl Route {
     }
 
     fn covers(&self, stream: StreamId) -> bool {
+        let covers = match &self.covers {
+            Covers::Stream(of) => return *of == stream,
+            Covers::Thread(thread) => return thread::current().id() == *thread,
+            Covers::When(covers) => covers,
+        };
         // `covers` is the program's code, called in the middle of a request.
-        catch_unwind(AssertUnwindSafe(|| (self.covers)(stream))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| covers(stream))).unwrap_or_else(|panic| {
             tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
             drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
             false
@@ -122,10 +134,15 @@ impl PrivatePools {
     }
 
     /// Returns every pool, in the order of their ids.
-    pub(crate) fn ids(&self) -> Vec<PoolId> {
-        let mut ids: Vec<_> = self.pools.keys().copied().collect();
+    pub(crate) fn ids(&self) -> Result<Vec<PoolId>> {
+        let mut ids = self.pools.keys().copied().try_to_vec()?;
         ids.sort_unstable();
-        ids
+        Ok(ids)
+    }
+
+    /// Returns how many pools are used or routed to.
+    pub(crate) fn in_use(&self) -> usize {
+        self.pools.iter().filter(|(id, pool)| pool.uses > 0 || self.is_routed(**id)).count()
     }
 
     pub(crate) fn get(&self, id: PoolId) -> Option<&PrivatePool> {
@@ -133,7 +150,8 @@ impl PrivatePools {
     }
 
     /// Creates a pool with one use. Returns its id.
-    pub(crate) fn create(&mut self) -> PoolId {
+    pub(crate) fn create(&mut self) -> Result<PoolId> {
+        self.pools.try_reserve(1)?;
         let id = loop {
             self.numbered += 1;
             let id = PoolId(0, self.numbered);
@@ -142,7 +160,7 @@ impl PrivatePools {
             }
         };
         self.pools.insert(id, PrivatePool { uses: 1, ..PrivatePool::default() });
-        id
+        Ok(id)
     }
 
     /// Adds one use to the pool of that id, which is made if it does not exist.
@@ -150,6 +168,7 @@ impl PrivatePools {
         if id == PoolId::NONE {
             return Err(Error::UnknownPool { pool: id });
         }
+        self.pools.try_reserve(1)?;
         self.pools.entry(id).or_default().uses += 1;
         Ok(())
     }
@@ -212,6 +231,7 @@ impl PrivatePools {
     /// Routes requests to a pool. The new route precedes all earlier ones.
     pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<()> {
         self.may_begin(id)?;
+        self.routes.try_reserve(1)?;
         if route.captures {
             self.capturing += 1;
             // 0 means no capture.
@@ -266,9 +286,13 @@ impl PrivatePools {
     }
 
     /// Returns the pools that have no use and no route left.
-    pub(crate) fn released(&self) -> Vec<PoolId> {
-        let released = |(id, pool): (&PoolId, &PrivatePool)| (pool.uses == 0 && !self.is_routed(*id)).then_some(*id);
-        self.pools.iter().filter_map(released).collect()
+    pub(crate) fn released(&self) -> Result<Vec<PoolId>> {
+        Ok(self.pools.keys().copied().filter(|id| self.is_released(*id)).try_to_vec()?)
+    }
+
+    /// Returns whether a pool has no use and no route left.
+    pub(crate) fn is_released(&self, id: PoolId) -> bool {
+        self.get(id).is_some_and(|pool| pool.uses == 0) && !self.is_routed(id)
     }
 
     /// Forgets a pool.
@@ -302,7 +326,7 @@ mod tests {
     #[test]
     fn the_route_begun_last_wins() {
         let mut pools = PrivatePools::default();
-        let (all, one) = (pools.create(), pools.create());
+        let (all, one) = (pools.create().unwrap(), pools.create().unwrap());
         pools.begin(all, Route::when(|_| true)).unwrap();
         pools.begin(one, Route::stream(A).capturing()).unwrap();
         assert!(pools.capturing());
@@ -317,17 +341,17 @@ mod tests {
     #[test]
     fn a_pool_lives_as_long_as_anyone_uses_it_or_is_routed_to_it() {
         let mut pools = PrivatePools::default();
-        let id = pools.create();
+        let id = pools.create().unwrap();
         pools.retain(id).unwrap();
         pools.release(id).unwrap();
-        assert!(pools.released().is_empty());
+        assert!(pools.released().unwrap().is_empty());
         pools.begin(id, Route::this_thread()).unwrap();
         pools.release(id).unwrap();
-        assert!(pools.released().is_empty() && pools.release(id).is_err() && pools.retain(id).is_err());
+        assert!(pools.released().unwrap().is_empty() && pools.release(id).is_err() && pools.retain(id).is_err());
         pools.end(id).unwrap();
-        assert_eq!(pools.released(), [id]);
+        assert_eq!(pools.released().unwrap(), [id]);
         pools.open(id).unwrap();
-        assert!(pools.released().is_empty(), "opened again before its memory was given to all");
+        assert!(pools.released().unwrap().is_empty(), "opened again before its memory was given to all");
     }
 
     #[test]
@@ -335,15 +359,15 @@ mod tests {
         let mut pools = PrivatePools::default();
         pools.open(PoolId(0, 1)).unwrap();
         pools.open(PoolId(3, 0)).unwrap();
-        assert_eq!(pools.create(), PoolId(0, 2));
-        assert_eq!(pools.ids(), [PoolId(0, 1), PoolId(0, 2), PoolId(3, 0)]);
+        assert_eq!(pools.create(), Ok(PoolId(0, 2)));
+        assert_eq!(pools.ids().unwrap(), [PoolId(0, 1), PoolId(0, 2), PoolId(3, 0)]);
         assert!(pools.open(PoolId::NONE).is_err());
     }
 
     #[test]
     fn a_filter_that_panics_covers_nothing() {
         let mut pools = PrivatePools::default();
-        let id = pools.create();
+        let id = pools.create().unwrap();
         pools.begin(id, Route::when(|_| std::panic::resume_unwind(Box::new(1)))).unwrap();
         assert_eq!(pools.route_of(A), None);
     }

@@ -3,6 +3,7 @@
 //! Owns: the [`SegmentSource`] trait, and [`Segments`], which a private pool is opened with. `backing/segments.rs`
 //! takes segments and gives them back; the pool itself is in `private_pools.rs`.
 
+use crate::fallible::text;
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -122,6 +123,6 @@ impl fmt::Debug for Segments {
 pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
-        Err(SourceError::Failed(format!("it panicked, {doing}")))
+        Err(SourceError::Failed(text(format_args!("it panicked, {doing}"))))
     })
 }

@@ -6,9 +6,12 @@ use super::segment::{Backing, Segment};
 use super::tables::Heap;
 use crate::driver::{Call, DriverError, DriverResult, Status};
 use crate::error::{Error, Result};
+use crate::fallible::text;
 use crate::ids::{BlockId, ChunkId, Class, Handle, PoolIndex, SegmentId};
 use crate::report::observer::Action;
 use crate::span::Span;
+
+const NOT_EXPANDABLE: Error = Error::Internal("a block of a segment that cannot grow");
 
 /// Memory that a part of a segment gets.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +24,40 @@ pub(crate) struct NewMemory {
 }
 
 impl Heap {
+    /// Makes room for one more segment of a pool. Returns the slot for its block.
+    pub(crate) fn reserve_segment(&mut self, pool: PoolIndex) -> Result<Slots> {
+        self.segments.try_reserve(1)?;
+        self.pools[pool].unmapped.reserve(1)?;
+        self.reserve_slots(1)
+    }
+
+    /// Makes room for home, with this many bytes of addresses. Returns its tables, and the slot for its block.
+    pub(crate) fn reserve_home(&mut self, size: u64) -> Result<(ChunkMap, Slots)> {
+        Ok((ChunkMap::of_size(size)?, self.reserve_segment(self.idle)?))
+    }
+
+    /// Makes room for memory that comes to this many parts of a block's segment, or goes from them. Returns the slots for
+    /// the blocks: each part cuts one into three at most.
+    pub(crate) fn reserve_parts(&mut self, block: BlockId, parts: usize) -> Result<Slots> {
+        let Block { segment, pool, .. } = self.blocks[block];
+        let pool = self.segment(segment).map_or(pool, |segment| segment.pool);
+        self.pools[pool].unmapped.reserve(parts)?;
+        self.reserve_slots(2 * parts)
+    }
+
+    /// Makes room for the handles of units up to the end of a span of an expandable segment.
+    pub(crate) fn reserve_units(&mut self, block: BlockId, span: Span) -> Result<()> {
+        let segment = self.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
+        let Backing::Expandable { unit, units } = &mut segment.backing else { return Err(NOT_EXPANDABLE) };
+        let end = (span.end() - segment.span.start) / *unit;
+        Ok(units.try_reserve((end as usize).saturating_sub(units.len()))?)
+    }
+
+    /// Makes room for `count` more chunks.
+    pub(crate) fn reserve_chunks(&mut self, count: usize) -> Result<()> {
+        Ok(self.home.as_mut().map_or(Ok(()), |home| home.reserve(count))?)
+    }
+
     /// Adds a segment that the driver gave by `malloc`. Returns its one block, which is not in the free index yet.
     pub(crate) fn add_malloc_segment(&mut self, pool: PoolIndex, span: Span, slots: &mut Slots) -> BlockId {
         let id = self.add_segment(pool, span, Backing::Malloc, slots);
@@ -49,10 +86,10 @@ impl Heap {
     }
 
     /// Adds the reservation of home, in which nothing is mapped.
-    pub(crate) fn add_home(&mut self, span: Span, slots: &mut Slots) {
+    pub(crate) fn add_home(&mut self, span: Span, tables: ChunkMap, slots: &mut Slots) {
         let id = self.add_segment(self.idle, span, Backing::Home, slots);
         self.pools[self.idle].unmapped.insert((span.start, id));
-        self.home = Some(ChunkMap::new(span, self.blocks[id].segment, id));
+        self.home = Some(tables.placed(span, self.blocks[id].segment, id));
     }
 
     fn add_segment(&mut self, pool: PoolIndex, span: Span, backing: Backing, slots: &mut Slots) -> BlockId {
@@ -174,12 +211,16 @@ impl Heap {
         id
     }
 
-    /// Notes the handles of units of an expandable segment that were mapped from `address` on.
+    /// Notes the handles of units of an expandable segment that were mapped from `address` on. Room was made for them.
     ///
     /// # Errors
     /// The block is not part of an expandable segment. Nothing has changed.
-    pub(crate) fn note_units(&mut self, block: BlockId, address: u64, handles: &[Option<Handle>]) -> Result<()> {
-        const NOT_EXPANDABLE: Error = Error::Internal("a block of a segment that cannot grow");
+    pub(crate) fn note_units(
+        &mut self,
+        block: BlockId,
+        address: u64,
+        handles: impl ExactSizeIterator<Item = Option<Handle>>,
+    ) -> Result<()> {
         let segment = self.segment_mut(self.blocks[block].segment).ok_or(NOT_EXPANDABLE)?;
         let start = segment.span.start;
         let Backing::Expandable { unit, units } = &mut segment.backing else { return Err(NOT_EXPANDABLE) };
@@ -188,8 +229,8 @@ impl Heap {
         if units.len() < end {
             units.resize(end, None);
         }
-        units[first..end].copy_from_slice(handles);
-        self.counters.mappings += handles.len() as u64;
+        units[first..end].iter_mut().zip(handles).for_each(|(slot, handle)| *slot = handle);
+        self.counters.mappings += (end - first) as u64;
         Ok(())
     }
 
@@ -210,7 +251,7 @@ impl Heap {
         }
     }
 
-    /// Adds a chunk at its place at home, where it is not mapped yet.
+    /// Adds a chunk at its place at home, where it is not mapped yet. Room was made for it.
     ///
     /// # Errors
     /// There is no home. Nothing has changed.
@@ -262,7 +303,8 @@ impl Heap {
             return Ok(());
         }
         let Span { start, size } = span;
-        let detail = format!("it gave {size} bytes at {start:#x}, which cannot be, or is part of a segment already");
+        let what = "which cannot be, or is part of a segment already";
+        let detail = text(format_args!("it gave {size} bytes at {start:#x}, {what}"));
         Err(DriverError::new(call, Status::UNKNOWN, detail))
     }
 

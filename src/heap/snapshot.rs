@@ -3,6 +3,8 @@
 use super::block::{Block, Kind, State};
 use super::segment::{Backing, Segment};
 use super::tables::Heap;
+use crate::error::Result;
+use crate::fallible::{Grown, TryPush};
 use crate::ids::{Class, PoolId, PoolIndex, StreamId};
 use crate::report::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
@@ -33,10 +35,10 @@ impl Heap {
     /// Returns the segments with their blocks, by address. An expandable segment is shown as one segment for each
     /// contiguous mapped range. At home, small memory, large memory and the memory of each private pool are separate
     /// segments, as the statistics count them.
-    pub(crate) fn segment_infos(&self) -> Vec<SegmentInfo> {
+    pub(crate) fn segment_infos(&self) -> Result<Vec<SegmentInfo>> {
         let mut out = Vec::new();
         for segment in self.segments.iter().flatten() {
-            self.add_segment_infos(segment, &mut out);
+            self.add_segment_infos(segment, &mut out)?;
         }
         // A stitched block is a segment of its own, and its pieces are part of no other: every byte is shown once.
         for (_, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
@@ -44,16 +46,16 @@ impl Heap {
             let state = if pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
             let mut info = segment_info(self.shown(Kind::View, block.pool), block, true);
             (info.total_size, info.small) = (block.size, false);
-            info.blocks.push(block_info(block, state));
-            out.push(info);
+            info.blocks.try_push(block_info(block, state))?;
+            out.try_push(info)?;
         }
-        out.sort_by_key(|segment| segment.address);
-        out
+        out.sort_unstable_by_key(|segment| segment.address);
+        Ok(out)
     }
 
     /// Adds the segments that a snapshot shows for one segment of the heap: a new one begins wherever the kind of
     /// memory changes.
-    fn add_segment_infos(&self, segment: &Segment, out: &mut Vec<SegmentInfo>) {
+    fn add_segment_infos(&self, segment: &Segment, out: &mut Vec<SegmentInfo>) -> Grown<()> {
         let expandable = !matches!(segment.backing, Backing::Malloc);
         let mut open: Option<SegmentInfo> = None;
         let mut open_for = None;
@@ -70,19 +72,24 @@ impl Heap {
                 // At home, memory of all kinds lies side by side.
                 let shown = self.shown(block.kind, block.pool);
                 if open_for != Some(shown) {
-                    out.extend(open.take());
+                    close(&mut open, out)?;
                 }
                 open_for = Some(shown);
                 let info = open.get_or_insert_with(|| segment_info(shown, block, expandable));
                 info.total_size += block.size;
-                info.blocks.push(block_info(block, state));
+                info.blocks.try_push(block_info(block, state))?;
             } else {
-                out.extend(open.take());
+                close(&mut open, out)?;
             }
             id = block.next;
         }
-        out.extend(open);
+        close(&mut open, out)
     }
+}
+
+/// Appends the segment that is open, if any.
+fn close(open: &mut Option<SegmentInfo>, out: &mut Vec<SegmentInfo>) -> Grown<()> {
+    open.take().map_or(Ok(()), |info| out.try_push(info))
 }
 
 /// Returns an empty segment that begins with `block`.

@@ -6,9 +6,10 @@
 use super::block::{Block, Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
 use super::tables::Heap;
-use super::views::{PlanHash, View};
+use super::views::{NewView, PlanHash, View};
 use crate::config::rounding::MIN_BLOCK;
 use crate::error::{Error, Result};
+use crate::fallible::TryPush;
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex, ViewId};
 use crate::report::observer::Action;
 use crate::span::Span;
@@ -78,11 +79,22 @@ impl Heap {
         None
     }
 
-    /// Adds a view that was built, in which these chunks are mapped one behind the other.
-    pub(crate) fn add_view(&mut self, span: Span, chunks: Vec<ChunkId>, plan: Option<PlanHash>) -> ViewId {
+    /// Makes room for a view over these chunks, before it is built.
+    pub(crate) fn reserve_view(&mut self, chunks: Vec<ChunkId>) -> Result<NewView> {
+        Ok(self.views.prepare(chunks)?)
+    }
+
+    /// Makes room for `more` holes in a view.
+    pub(crate) fn reserve_holes(&mut self, view: ViewId, more: usize) -> Result<()> {
+        Ok(self.views.reserve_holes(view, more)?)
+    }
+
+    /// Adds a view that was built, in which its chunks are mapped one behind the other.
+    pub(crate) fn add_view(&mut self, span: Span, new: NewView, plan: Option<PlanHash>) -> ViewId {
+        let mappings = self.views.mappings();
+        let view = self.views.add(span.start, span.size, new);
         self.counters.views_built += 1;
-        self.counters.mappings += chunks.len() as u64;
-        let view = self.views.add(span.start, span.size, chunks);
+        self.counters.mappings += (self.views.mappings() - mappings) as u64;
         if let Some(plan) = plan {
             self.views.remember(plan, view);
         }
@@ -97,11 +109,12 @@ impl Heap {
         pool: PoolIndex,
         plan: Option<PlanHash>,
     ) -> Result<BlockId> {
+        let id = self.take_window(window, size, pool)?;
         self.counters.views_reused += 1;
         if let Some(plan) = plan {
             self.views.remember(plan, window.view);
         }
-        self.take_window(window, size, pool)
+        Ok(id)
     }
 
     /// Notes that a chunk was unmapped from a view, given its number and its bytes there. The view serves no more
@@ -123,13 +136,17 @@ impl Heap {
         self.counters.views_dropped += 1;
     }
 
-    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of that size. Allocates
-    /// nothing but slots of the block table.
+    /// Takes `size` free bytes of a view, and cuts their pieces out of home. Returns a block of that size.
+    ///
+    /// # Errors
+    /// The host has no memory for the blocks. Nothing has changed.
     pub(crate) fn take_window(&mut self, window: Window, size: u64, pool: PoolIndex) -> Result<BlockId> {
         const BROKEN: Error = Error::Internal("a view over a chunk that is gone");
+        self.views.reserve_use(window.view, pool.large())?;
         let view = self.views.get(window.view).ok_or(BROKEN)?;
         let (address, count) = (view.address + window.offset, view.chunks.len());
-        let mut slot = self.reserve_slots(1)?;
+        let parts = self.parts_of(&view.chunks, window.offset, size);
+        let mut slot = self.reserve_slots(1 + 2 * parts)?;
         let block = Block::in_view(Span::new(address, size), pool, window.view);
         let id = self.blocks.insert_reserved(&mut slot, block);
         let mut last = BlockId::NONE;
@@ -155,6 +172,33 @@ impl Heap {
         self.notify_range(Action::SegmentJoined, Kind::View, Span::new(address, size), pool);
         self.views.used(window.view);
         Ok(id)
+    }
+
+    /// Makes room for [`Self::take_window`] in a view over these chunks, before it is built: once a view maps memory that
+    /// was created for the request, the request does not fail, since that memory could not be given back.
+    pub(crate) fn reserve_window(&mut self, chunks: &[ChunkId], offset: u64, size: u64) -> Result<()> {
+        let parts = self.parts_of(chunks, offset, size);
+        self.reserve_slots(1 + 2 * parts).map(drop)
+    }
+
+    /// Returns of how many parts these bytes of a view consist at most: one for each chunk, and for each block in it.
+    fn parts_of(&self, chunks: &[ChunkId], offset: u64, size: u64) -> usize {
+        let Some(home) = &self.home else { return 0 };
+        let (mut at, end, mut parts) = (0, offset + size, 0);
+        for chunk in chunks.iter().map_while(|chunk| home.chunk(*chunk)) {
+            let (from, to) = (offset.max(at), end.min(at + chunk.size));
+            if from < to {
+                let mut id = self.covering(chunk.address + from - at);
+                let last = chunk.address + to - at;
+                parts += 1;
+                while id.is_some() && self.blocks[id].end() < last {
+                    parts += 1;
+                    id = self.blocks[id].next;
+                }
+            }
+            at += chunk.size;
+        }
+        parts
     }
 
     /// Cuts a span out of home, as pieces of a block that follow its piece `last`. Returns the last new piece.
@@ -227,30 +271,35 @@ impl Heap {
     }
 
     /// Makes all free memory at home idle, whole slabs included, because every stream has passed all its work.
-    pub(crate) fn make_all_idle(&mut self) {
-        for large in self.stream_pools().collect::<Vec<_>>() {
-            self.make_passed_idle(large, u64::MAX);
+    pub(crate) fn make_all_idle(&mut self) -> Result<()> {
+        for large in self.pairs() {
+            if self.is_of_stream(large) {
+                self.make_passed_idle(large, u64::MAX)?;
+            }
         }
+        Ok(())
     }
 
     /// Makes idle what a stream freed before an epoch: large ranges, and slabs that are wholly free. Returns whether
     /// there was any.
-    pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> bool {
+    ///
+    /// # Errors
+    /// The host has no memory for a list of them. What became idle before stays idle.
+    pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> Result<bool> {
         let mut any = false;
         // Of small memory, only whole slabs become idle.
         for (pool, idle, min_size) in [(large, self.idle, 0), (large.small(), self.idle.small(), GRANULE)] {
             let mut passed = Vec::new();
             self.visit_free(pool, min_size, |id| {
-                if self.blocks[id].kind == Kind::Home && self.blocks[id].freed_at < epoch {
-                    passed.push(id);
-                }
-            });
+                let is_passed = self.blocks[id].kind == Kind::Home && self.blocks[id].freed_at < epoch;
+                if is_passed { passed.try_push(id) } else { Ok(()) }
+            })?;
             any |= !passed.is_empty();
             for id in passed {
                 self.hand_over(id, idle);
             }
         }
-        any
+        Ok(any)
     }
 
     /// Joins a run of the pool's own free blocks and idle ones, beginning with `first`, into one free block of at least

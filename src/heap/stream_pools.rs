@@ -7,12 +7,25 @@
 use super::pool::Pool;
 use super::tables::{FEW_STREAMS, Heap};
 use crate::config::rounding::SMALL_LIMIT;
+use crate::error::Result;
+use crate::fallible::{filled, try_insert};
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 
 impl Heap {
     /// Returns the large pools of streams: all but those of idle memory and of private pools.
     pub(crate) fn stream_pools(&self) -> impl Iterator<Item = PoolIndex> + '_ {
-        self.pools.large().filter(|pool| *pool != self.idle && !self.is_private(*pool))
+        self.pairs().filter(|pool| self.is_of_stream(*pool))
+    }
+
+    /// Returns the large pool of every pair: of streams, of idle memory, of private pools, and vacant ones. Borrows
+    /// nothing.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = PoolIndex> + use<> {
+        self.pools.large()
+    }
+
+    /// Returns whether a pool is one of a stream.
+    pub(crate) fn is_of_stream(&self, pool: PoolIndex) -> bool {
+        pool.large() != self.idle && !self.is_private(pool)
     }
 
     /// Returns the pool that serves rounded `size` bytes on `stream`, or `None` for a stream that is not registered.
@@ -31,15 +44,18 @@ impl Heap {
     }
 
     /// Registers a stream, whose handle may be that of a stream that has ended.
-    pub(crate) fn register_stream(&mut self, stream: StreamId, number: Option<u64>) {
-        let large = self.stream_pool(stream);
+    pub(crate) fn register_stream(&mut self, stream: StreamId, number: Option<u64>) -> Result<()> {
+        let large = self.stream_pool(stream)?;
         let pool = &mut self.pools[large];
         (pool.ended, pool.number) = (false, number);
+        Ok(())
     }
 
     /// Notes that the stream may be destroyed without a word.
-    pub(crate) fn set_borrowed(&mut self, stream: StreamId) {
+    pub(crate) fn set_borrowed(&mut self, stream: StreamId) -> Result<()> {
+        self.borrowed.try_reserve(1)?;
         self.borrowed.insert(stream);
+        Ok(())
     }
 
     /// Returns whether the stream may be destroyed without a word.
@@ -54,20 +70,22 @@ impl Heap {
     }
 
     /// Registers another handle of the default stream, whose pools never pass to another stream.
-    pub(crate) fn alias_default(&mut self, alias: StreamId) {
-        self.pool_of.insert(alias, PoolIndex::DEFAULT);
+    pub(crate) fn alias_default(&mut self, alias: StreamId) -> Result<()> {
+        try_insert(&mut self.pool_of, alias, PoolIndex::DEFAULT)?;
+        Ok(())
     }
 
     /// Returns the large pools of this handle, those of private pools included.
-    pub(crate) fn pools_of(&self, stream: StreamId) -> Vec<PoolIndex> {
-        let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
-        self.pool_of.get(&stream).copied().into_iter().chain(private).collect()
+    pub(crate) fn pools_of(&self, stream: StreamId) -> impl Iterator<Item = PoolIndex> + '_ {
+        let private = self.private_pairs.iter().filter(move |pair| pair.stream == stream).map(|pair| pair.large);
+        self.pool_of.get(&stream).copied().into_iter().chain(private)
     }
 
     /// Notes that the stream has ended and all its work is done.
     pub(crate) fn end_stream(&mut self, stream: StreamId) {
         self.borrowed.remove(&stream);
-        for large in self.pools_of(stream) {
+        let private = self.private_pairs.iter().filter(|pair| pair.stream == stream).map(|pair| pair.large);
+        for large in self.pool_of.get(&stream).copied().into_iter().chain(private) {
             let pool = &mut self.pools[large];
             (pool.ended, pool.number, pool.in_stream_order) = (true, None, false);
         }
@@ -107,39 +125,46 @@ impl Heap {
     }
 
     /// Returns the large pool of a stream, and adds one if it has none.
-    pub(super) fn stream_pool(&mut self, stream: StreamId) -> PoolIndex {
+    pub(super) fn stream_pool(&mut self, stream: StreamId) -> Result<PoolIndex> {
         match self.pool_of.get(&stream) {
-            Some(pool) => *pool,
+            Some(pool) => Ok(*pool),
             None => self.add_pools(stream),
         }
     }
 
-    pub(super) fn add_pools(&mut self, stream: StreamId) -> PoolIndex {
+    pub(super) fn add_pools(&mut self, stream: StreamId) -> Result<PoolIndex> {
+        self.pool_of.try_reserve(1)?;
         if self.vacant_pools.is_empty() && self.pools.len() >= self.vacate_from {
-            self.vacate_pools();
+            self.vacate_pools()?;
             // The limit doubles, so that the time for the walk is constant for each stream.
             self.vacate_from = (2 * (self.pools.len() - 2 * self.vacant_pools.len())).max(2 * FEW_STREAMS);
         }
-        let first = self.add_pair(stream, false);
+        let first = self.add_pair(stream, false)?;
         self.pool_of.insert(stream, first);
-        first
+        Ok(first)
     }
 
-    pub(super) fn add_pair(&mut self, stream: StreamId, private: bool) -> PoolIndex {
-        let pair = Class::ALL.map(|class| Pool::new(stream, private, class));
-        let Some(large) = self.vacant_pools.pop() else { return self.pools.push_pair(pair) };
+    pub(super) fn add_pair(&mut self, stream: StreamId, private: bool) -> Result<PoolIndex> {
+        let [large, small] = Class::ALL.map(|class| Pool::new(stream, private, class));
+        let pair = [large?, small?];
+        let Some(large) = self.vacant_pools.pop() else {
+            self.pools.reserve_pair()?;
+            // Room for every pair, so that none needs memory to become vacant.
+            self.vacant_pools.try_reserve(self.pools.len() / 2 + 1)?;
+            return Ok(self.pools.push_pair(pair));
+        };
         for (index, pool) in [large, large.small()].into_iter().zip(pair) {
             // Epoch numbers continue, because events of the former stream may still be queried.
             let slot = &mut self.pools[index];
             *slot = Pool { epoch: slot.epoch, passed: slot.passed, ..pool };
         }
-        large
+        Ok(large)
     }
 
     /// Vacates the pools of streams that have neither memory nor a view that they may still use. The default stream
     /// keeps its pools, and so does the stream that was looked up last, which is cached.
-    fn vacate_pools(&mut self) {
-        let mut kept = vec![false; self.pools.len() / 2];
+    fn vacate_pools(&mut self) -> Result<()> {
+        let mut kept = filled(false, self.pools.len() / 2)?;
         let mut keep = |pool: PoolIndex| kept[pool.stream()] = true;
         keep(PoolIndex::DEFAULT);
         keep(self.last_pool.1);
@@ -148,18 +173,20 @@ impl Heap {
             let used = view.last_uses.iter().filter(|(pool, epoch)| *epoch >= self.pools[*pool].passed);
             used.for_each(|(pool, _)| keep(*pool));
         }
-        let vacant: Vec<PoolIndex> = self.stream_pools().filter(|pool| !kept[pool.stream()]).collect();
-        for &large in &vacant {
-            self.pool_of.remove(&self.pools[large].stream);
-            [large, large.small()].into_iter().for_each(|pool| self.pools[pool].private = true);
-        }
         self.views.forget_uses(|pool| !kept[pool.stream()]);
-        self.vacant_pools.extend(vacant);
+        for large in self.pairs() {
+            if self.is_of_stream(large) && !kept[large.stream()] {
+                self.pool_of.remove(&self.pools[large].stream);
+                [large, large.small()].into_iter().for_each(|pool| self.pools[pool].private = true);
+                self.vacant_pools.push(large);
+            }
+        }
+        Ok(())
     }
 
     /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU. From then on, that
     /// stream must pass before others may have it. Returns the bytes handed over.
-    pub(crate) fn pass_on(&mut self, id: BlockId, most: u64, to: PoolIndex) -> crate::error::Result<u64> {
+    pub(crate) fn pass_on(&mut self, id: BlockId, most: u64, to: PoolIndex) -> Result<u64> {
         let epoch = self.pools[to].epoch;
         self.pools[to].freed_in_epoch = true;
         let part = self.part_of(id, most)?;

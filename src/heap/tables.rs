@@ -11,7 +11,8 @@ use super::pool::{Pool, Pools};
 use super::private_pools::PrivatePools;
 use super::segment::Segment;
 use super::views::Views;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::fallible::Grown;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
 use crate::report::observer::Observer;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -53,6 +54,9 @@ pub(crate) struct Heap {
     pub(super) searches: [u64; 2],
     /// Live allocations by address.
     pub(super) addresses: FxHashMap<u64, BlockId>,
+    /// The first of a list, linked through `right`, of live allocations that are not in `addresses`, because the host had
+    /// no memory to put them back there. Almost always none.
+    pub(super) unlisted: BlockId,
     /// The large pool of each stream.
     pub(super) pool_of: FxHashMap<StreamId, PoolIndex>,
     /// The stream that was looked up last and its large pool: most programs use one stream.
@@ -78,16 +82,17 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    pub(crate) fn new(rules: HeapRules) -> Self {
+    pub(crate) fn new(rules: HeapRules) -> Result<Self> {
         let mut heap = Self {
             rules,
-            blocks: BlockTable::new(),
+            blocks: BlockTable::new()?,
             pools: Pools::default(),
             segments: Vec::new(),
             counters: Counters::default(),
             observer: None,
             searches: [0; 2],
             addresses: FxHashMap::default(),
+            unlisted: BlockId::NONE,
             pool_of: FxHashMap::default(),
             last_pool: (StreamId::DEFAULT, PoolIndex::DEFAULT),
             borrowed: FxHashSet::default(),
@@ -100,11 +105,11 @@ impl Heap {
             vacate_from: 2 * FEW_STREAMS,
             pending_rollback: [0; 2],
         };
-        heap.add_pools(StreamId::DEFAULT);
-        heap.idle = heap.add_pools(IDLE);
+        heap.add_pools(StreamId::DEFAULT)?;
+        heap.idle = heap.add_pools(IDLE)?;
         // `IDLE` is no stream of a program, so no request may find this pool.
         heap.pool_of.remove(&IDLE);
-        heap
+        Ok(heap)
     }
 
     /// Returns the bytes held from the driver.
@@ -192,13 +197,18 @@ impl Heap {
     }
 
     /// Returns the free blocks of a pool in the order of size and address.
-    pub(crate) fn free_blocks(&self, pool: PoolIndex) -> Vec<BlockId> {
-        self.pools[pool].free.in_order(&self.blocks)
+    pub(crate) fn free_blocks(&self, pool: PoolIndex) -> Result<Vec<BlockId>> {
+        Ok(self.pools[pool].free.in_order(&self.blocks)?)
     }
 
     /// Visits the free blocks of a pool with at least `min_size` bytes, in the order of size and address.
-    pub(crate) fn visit_free(&self, pool: PoolIndex, min_size: u64, visit: impl FnMut(BlockId)) {
-        self.pools[pool].free.visit_from(&self.blocks, min_size, visit);
+    pub(crate) fn visit_free(
+        &self,
+        pool: PoolIndex,
+        min_size: u64,
+        visit: impl FnMut(BlockId) -> Grown<()>,
+    ) -> Result<()> {
+        Ok(self.pools[pool].free.visit_from(&self.blocks, min_size, visit)?)
     }
 
     /// Returns how often the pools of a class were searched so far.
@@ -214,9 +224,14 @@ impl Heap {
     /// Reserves slots for the blocks that a change will add, before the driver is called for it.
     ///
     /// # Errors
-    /// The table of blocks is full. Nothing has changed.
+    /// The table of blocks is full, or the host has no memory for more. Nothing has changed.
     pub(crate) fn reserve_slots(&mut self, count: usize) -> Result<Slots> {
-        self.blocks.reserve(count).ok_or(Error::Internal("the block table is full"))
+        self.blocks.reserve(count)
+    }
+
+    /// Makes room for one more live allocation, so that [`Self::hand_out`] can note it.
+    pub(crate) fn reserve_live(&mut self) -> Result<()> {
+        Ok(self.addresses.try_reserve(1)?)
     }
 
     /// Replaces the observer. Returns the one before.

@@ -4,11 +4,12 @@
 //! its block is freed, so that the same request finds it again without a driver call.
 
 use super::host_bytes::map_bytes;
+use super::sorted::SortedSet;
 use crate::config::Config;
+use crate::fallible::{Grown, with_room};
 use crate::ids::{ChunkId, PoolId, PoolIndex, ViewId};
 use crate::span::Span;
 use rustc_hash::{FxHashMap, FxHasher};
-use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::ops::RangeInclusive;
 
@@ -46,7 +47,7 @@ pub(crate) struct View {
     /// How many live and pending blocks use the view.
     pub(crate) users: u32,
     /// For each stream (its large pool) that has used the view, the epoch in which it last freed a block of it. The
-    /// view is not unmapped before all of these have passed.
+    /// view is not unmapped before all of these have passed. There is room for those that its present users may add.
     pub(crate) last_uses: Vec<(PoolIndex, u64)>,
     /// Private pools that have handed out blocks through the view. Until they are released the view stays, since graphs
     /// may use it.
@@ -73,6 +74,13 @@ impl View {
     }
 }
 
+/// A view that is going to be built, for which there is room in the tables.
+#[derive(Debug)]
+pub(crate) struct NewView {
+    chunks: Vec<ChunkId>,
+    last_uses: Vec<(PoolIndex, u64)>,
+}
+
 /// How much views take of each bounded quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ViewUsage {
@@ -95,7 +103,7 @@ impl ViewUsage {
 pub(crate) struct Views {
     slots: Vec<Option<View>>,
     vacant: Vec<ViewId>,
-    by_size: BTreeSet<(u64, ViewId)>,
+    by_size: SortedSet<(u64, ViewId)>,
     /// The views that have served each plan, in the order in which they first did, each with its serial number. If the
     /// first is in use, the next is tried: so a step takes the same views as the step before, whatever was built since.
     by_plan: FxHashMap<(PlanHash, u8), (ViewId, u64)>,
@@ -146,14 +154,26 @@ impl Views {
         self.slots.get_mut(id.0 as usize).and_then(Option::as_mut)
     }
 
+    /// Makes room for a view over these chunks, before it is built.
+    pub(crate) fn prepare(&mut self, chunks: Vec<ChunkId>) -> Grown<NewView> {
+        if self.vacant.is_empty() {
+            self.slots.try_reserve(1)?;
+        }
+        // Room for every slot, so that none needs memory to become vacant.
+        self.vacant.try_reserve((self.slots.len() + 1).saturating_sub(self.vacant.len()))?;
+        self.by_size.reserve(1)?;
+        Ok(NewView { chunks, last_uses: with_room(1)? })
+    }
+
     /// Adds a view without users.
-    pub(crate) fn add(&mut self, address: u64, size: u64, chunks: Vec<ChunkId>) -> ViewId {
+    pub(crate) fn add(&mut self, address: u64, size: u64, new: NewView) -> ViewId {
+        let NewView { chunks, last_uses } = new;
         let id = self.vacant.pop().unwrap_or(ViewId(self.slots.len() as u32));
         self.mappings += chunks.len();
         self.address_space += size;
         self.by_size.insert((size, id));
         self.serials += 1;
-        let (holes, pins, last_uses) = (Vec::new(), Vec::new(), Vec::with_capacity(1));
+        let (holes, pins) = (Vec::new(), Vec::new());
         let (tick, serial, before, after) = (self.clock, self.serials, ViewId::NONE, ViewId::NONE);
         let view = View { address, size, chunks, holes, users: 0, last_uses, pins, tick, serial, before, after };
         let view = Some(view);
@@ -218,6 +238,11 @@ impl Views {
         self.retire(id);
     }
 
+    /// Makes room for `more` holes in a view.
+    pub(crate) fn reserve_holes(&mut self, id: ViewId, more: usize) -> Grown<()> {
+        self.get_mut(id).map_or(Ok(()), |view| view.holes.try_reserve(more))
+    }
+
     /// Notes that one chunk of the view is no longer mapped, given its index and its offset and bytes. The view stays
     /// for users of its other parts, and serves no more requests.
     pub(crate) fn cut(&mut self, id: ViewId, index: usize, hole: Span) {
@@ -237,7 +262,7 @@ impl Views {
         self.by_size.remove(&(size, id));
     }
 
-    /// Remembers that the view served this plan.
+    /// Remembers that the view served this plan, if the host has memory for it.
     pub(crate) fn remember(&mut self, plan: PlanHash, id: ViewId) {
         if self.by_plan.len() >= MAX_PLANS {
             let mut by_plan = std::mem::take(&mut self.by_plan);
@@ -249,6 +274,9 @@ impl Views {
             self.by_plan = by_plan;
         }
         let Some(serial) = self.get(id).map(|view| view.serial) else { return };
+        if self.by_plan.try_reserve(1).is_err() {
+            return;
+        }
         let known = |rank: &u8| {
             let known = self.by_plan.get(&(plan, *rank)).and_then(|known| self.if_current(*known));
             known.is_none_or(|known| known == id)
@@ -260,6 +288,15 @@ impl Views {
     /// Returns the view if its serial number is still the same.
     fn if_current(&self, (id, serial): (ViewId, u64)) -> Option<ViewId> {
         self.get(id).is_some_and(|view| view.serial == serial).then_some(id)
+    }
+
+    /// Makes room to note that a stream's pool has freed one more block of the view.
+    pub(crate) fn reserve_use(&mut self, id: ViewId, pool: PoolIndex) -> Grown<()> {
+        let Some(view) = self.get_mut(id) else { return Ok(()) };
+        if view.users == 0 && view.last_uses.iter().any(|(of, _)| *of == pool) {
+            return Ok(());
+        }
+        view.last_uses.try_reserve(view.users as usize + 1)
     }
 
     /// Notes that a block is handed out through the view.
@@ -285,6 +322,11 @@ impl Views {
         if view.users == 0 {
             self.enqueue(id);
         }
+    }
+
+    /// Makes room to note that a private pool hands out a block of the view.
+    pub(crate) fn reserve_pin(&mut self, id: ViewId) -> Grown<()> {
+        self.get_mut(id).map_or(Ok(()), |view| view.pins.try_reserve(1))
     }
 
     /// Notes that a private pool has handed out a block of the view.
@@ -322,14 +364,15 @@ impl Views {
     /// Returns the views to examine for `size` bytes: first those that served this plan before, then the smallest ones.
     pub(crate) fn candidates(&self, plan: PlanHash, size: u64) -> impl Iterator<Item = ViewId> + '_ {
         let known = (0..MAX_VIEWS_PER_PLAN).filter_map(move |rank| self.if_current(*self.by_plan.get(&(plan, rank))?));
-        let fitting = self.by_size.range((size, ViewId(0))..).map(|(_, id)| *id).take(MAX_TRIED);
+        let fitting = self.by_size.from((size, ViewId(0))).iter().map(|(_, id)| *id).take(MAX_TRIED);
         known.chain(fitting)
     }
 
     /// Returns the views of these sizes, the smallest first.
     pub(crate) fn of_size(&self, sizes: RangeInclusive<u64>) -> impl Iterator<Item = ViewId> + '_ {
-        let (first, last) = ((*sizes.start(), ViewId(0)), (*sizes.end().max(sizes.start()), ViewId(u32::MAX)));
-        self.by_size.range(first..=last).map(|(_, id)| *id)
+        let last = *sizes.end().max(sizes.start());
+        let from = self.by_size.from((*sizes.start(), ViewId(0)));
+        from.iter().take_while(move |(size, _)| *size <= last).map(|(_, id)| *id)
     }
 
     /// Returns every view with its number.
@@ -344,10 +387,15 @@ mod tests {
 
     const NO_PLAN: PlanHash = PlanHash(0);
 
+    fn add(views: &mut Views, address: u64, size: u64, chunks: Vec<ChunkId>) -> ViewId {
+        let new = views.prepare(chunks).unwrap();
+        views.add(address, size, new)
+    }
+
     #[test]
     fn slots_are_used_again_and_what_is_remembered_is_bounded() {
         let mut views = Views::default();
-        let first = views.add(0, 100, vec![ChunkId(0), ChunkId(1)]);
+        let first = add(&mut views, 0, 100, vec![ChunkId(0), ChunkId(1)]);
         let last = 3 * MAX_PLANS as u64;
         for plan in 1..=last {
             views.remember(PlanHash(plan), first);
@@ -357,13 +405,13 @@ mod tests {
         assert_eq!(views.candidates(NO_PLAN, 99).collect::<Vec<_>>(), [first]);
         assert!(views.remove(first).is_some() && views.remove(first).is_none());
         assert_eq!((views.mappings(), views.candidates(PlanHash(last), 1).count()), (0, 0));
-        assert_eq!(views.add(0, 5, vec![ChunkId(2)]), first);
+        assert_eq!(add(&mut views, 0, 5, vec![ChunkId(2)]), first);
     }
 
     #[test]
     fn the_smallest_that_may_suffice_comes_first() {
         let mut views = Views::default();
-        let [large, small, middle] = [30, 10, 20].map(|size| views.add(0, size, vec![ChunkId(0)]));
+        let [large, small, middle] = [30, 10, 20].map(|size| add(&mut views, 0, size, vec![ChunkId(0)]));
         assert_eq!(views.candidates(NO_PLAN, 11).collect::<Vec<_>>(), [middle, large]);
         views.forget_chunks(middle);
         assert_eq!(views.candidates(NO_PLAN, 1).collect::<Vec<_>>(), [small, large]);
@@ -372,7 +420,7 @@ mod tests {
     #[test]
     fn what_has_met_a_plan_is_tried_in_the_order_in_which_it_was_found() {
         let mut views = Views::default();
-        let ids: Vec<_> = (0..12).map(|_| views.add(0, 10, vec![ChunkId(0)])).collect();
+        let ids: Vec<_> = (0..12).map(|_| add(&mut views, 0, 10, vec![ChunkId(0)])).collect();
         for id in [ids[5], ids[2], ids[5], ids[9], ids[2]] {
             views.remember(PlanHash(1), id);
         }
@@ -389,10 +437,11 @@ mod tests {
     #[test]
     fn the_unused_are_kept_in_the_order_in_which_they_fell_out_of_use() {
         let mut views = Views::default();
-        let [a, b, c, d] = [1, 2, 3, 4].map(|size| views.add(0, size, vec![ChunkId(0)]));
+        let [a, b, c, d] = [1, 2, 3, 4].map(|size| add(&mut views, 0, size, vec![ChunkId(0)]));
         let unused = |views: &Views| views.unused().map(|(id, _)| id).collect::<Vec<_>>();
         assert_eq!(unused(&views), [a, b, c, d]);
         for id in [b, d, d, a] {
+            views.reserve_use(id, PoolIndex::DEFAULT).unwrap();
             views.used(id);
         }
         assert_eq!(unused(&views), [c]);
@@ -406,7 +455,7 @@ mod tests {
             views.remove(gone);
             assert_eq!(unused(&views), left);
         }
-        let used = views.add(0, 1, vec![ChunkId(0)]);
+        let used = add(&mut views, 0, 1, vec![ChunkId(0)]);
         views.used(used);
         assert!(views.remove(used).is_some() && unused(&views).is_empty());
     }
@@ -414,10 +463,10 @@ mod tests {
     #[test]
     fn what_is_remembered_of_a_view_does_not_pass_to_the_next_in_its_slot() {
         let mut views = Views::default();
-        let old = views.add(0, 10, vec![ChunkId(0)]);
+        let old = add(&mut views, 0, 10, vec![ChunkId(0)]);
         views.remember(PlanHash(1), old);
         views.remove(old);
-        assert_eq!(views.add(0, 10, vec![ChunkId(1)]), old);
+        assert_eq!(add(&mut views, 0, 10, vec![ChunkId(1)]), old);
         assert_eq!(views.candidates(PlanHash(1), 100).count(), 0);
         views.remember(PlanHash(1), old);
         assert_eq!(views.candidates(PlanHash(1), 100).collect::<Vec<_>>(), [old]);
@@ -426,7 +475,7 @@ mod tests {
     #[test]
     fn a_view_with_a_hole_stays_and_serves_nobody() {
         let mut views = Views::default();
-        let view = views.add(0, 30, vec![ChunkId(0), ChunkId(1), ChunkId(2)]);
+        let view = add(&mut views, 0, 30, vec![ChunkId(0), ChunkId(1), ChunkId(2)]);
         assert_eq!((views.count(), views.mappings(), views.address_space()), (1, 3, 30));
         views.used(view);
         views.cut(view, 2, Span::new(20, 10));

@@ -10,10 +10,11 @@ use crate::backing::{
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
 use crate::config::{Config, Increase, StreamSharing};
 use crate::error::Result;
+use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class};
 
-pub(super) struct Caching;
+pub(crate) struct Caching;
 
 impl Strategy for Caching {
     fn rules(&self, config: &Config) -> Rules {
@@ -47,13 +48,13 @@ impl Strategy for Caching {
             release_whole_segments(context)?;
             return Ok(true);
         };
-        let whole = whole_segments(context.heap);
-        let sizes: Vec<u64> = whole.iter().map(|id| context.heap.block(*id).size).collect();
+        let whole = whole_segments(context.heap)?;
+        let sizes = whole.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
         let missing = context.heap.reserved().saturating_sub(down_to);
         if !may_wait && sizes.iter().sum::<u64>() < missing {
             return Ok(false);
         }
-        choose(&sizes, missing).into_iter().try_for_each(|index| release_segment(context, whole[index]))?;
+        choose(&sizes, missing)?.into_iter().try_for_each(|index| release_segment(context, whole[index]))?;
         Ok(true)
     }
 }
@@ -73,16 +74,18 @@ impl Grow for Caching {
         let Some(target) = context.heap.reserved().checked_sub(threshold).filter(|target| *target > 0) else {
             return Ok(());
         };
-        let mut whole = aged_segments(context.heap);
+        let mut whole = aged_segments(context.heap)?;
         let (mut total_age, mut count) = (whole.iter().map(|(age, _)| *age).sum::<u64>(), whole.len() as u64);
         let mut reclaimed = 0;
         // Every segment older than the average goes, even beyond the target, so that it is not reached again soon.
         while reclaimed < target && count > 0 {
             let average = total_age as f64 / count as f64;
-            let (old, rest): (Vec<_>, Vec<_>) = whole.into_iter().partition(|(age, _)| *age as f64 >= average);
+            let is_old = |(age, _): &(u64, BlockId)| *age as f64 >= average;
+            let old = whole.iter().copied().filter(is_old).try_to_vec()?;
             if old.is_empty() {
                 break;
             }
+            whole.retain(|segment| !is_old(segment));
             for (age, id) in old {
                 let size = context.heap.block(id).size;
                 release_segment(context, id)?;
@@ -90,7 +93,6 @@ impl Grow for Caching {
                 total_age -= age;
                 count -= 1;
             }
-            whole = rest;
         }
         Ok(())
     }
@@ -129,9 +131,13 @@ impl Grow for Caching {
 }
 
 /// Returns the free large segments with their ages, in searches since they became free.
-fn aged_segments(heap: &Heap) -> Vec<(u64, BlockId)> {
+fn aged_segments(heap: &Heap) -> Result<Vec<(u64, BlockId)>> {
     let now = heap.clock(Class::Large);
-    let free = heap.public_pools(Class::Large).into_iter().flat_map(|pool| heap.free_blocks(pool));
-    let unsplit = free.filter(|id| !heap.block(*id).is_split());
-    unsplit.map(|id| (now.saturating_sub(heap.block(id).freed_at), id)).collect()
+    let mut aged = Vec::new();
+    for pool in heap.public_pools(Class::Large) {
+        for id in heap.free_blocks(pool)?.into_iter().filter(|id| !heap.block(*id).is_split()) {
+            aged.try_push((now.saturating_sub(heap.block(id).freed_at), id))?;
+        }
+    }
+    Ok(aged)
 }

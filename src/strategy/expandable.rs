@@ -12,14 +12,14 @@ use crate::backing::{
 };
 use crate::config::rounding::{MIN_BLOCK, SMALL_SEGMENT};
 use crate::config::{Config, StreamSharing};
-use crate::driver::DriverResult;
 use crate::error::Result;
+use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::{Block, FitRules, Heap, Request, State};
 use crate::ids::{BlockId, Class, StreamId};
 use crate::span::Span;
 use std::cmp::Reverse;
 
-pub(super) struct Expandable;
+pub(crate) struct Expandable;
 
 impl Strategy for Expandable {
     fn rules(&self, config: &Config) -> Rules {
@@ -68,7 +68,7 @@ impl Grow for Expandable {
             None => reserve_segment(context, request.pool, addresses(context, request, unit), unit)?,
         };
         let parts = plan(context.heap, start, request, unit);
-        let mapped = map_units(context, request.pool, parts, unit);
+        let mapped = parts.map_err(Miss::from).and_then(|parts| map_units(context, request.pool, parts, unit));
         if mapped.is_err() && found.is_none() && context.rollback.is_empty() {
             release_reservation(context, start)?;
         }
@@ -80,8 +80,8 @@ impl Grow for Expandable {
 
 /// Unmaps the free units of public pools.
 fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
-    for pool in context.heap.every_public_pool() {
-        for id in context.heap.free_blocks(pool) {
+    for pool in context.heap.every_public_pool()? {
+        for id in context.heap.free_blocks(pool)? {
             if let Some(units) = whole_units(context.heap, id) {
                 // Neither unmap nor release waits for the GPU, and work of the stream may still use the memory.
                 context.on_streams().1.wait_for_stream(pool)?;
@@ -98,20 +98,20 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
     let mut found = free_units(context)?;
     found.retain(|(_, passed)| *passed || may_wait);
     let heap = &*context.heap;
-    found.sort_by_key(|(units, passed)| {
+    found.sort_unstable_by_key(|(units, passed)| {
         let Block { freed_at, pool, address, .. } = *heap.block(units.block);
         let age = heap.clock(pool.class()).saturating_sub(freed_at);
         (!passed, Reverse(age), Reverse(address))
     });
     let each = found.iter().enumerate().flat_map(|(of, (units, _))| (units.first..units.end).map(move |_| of));
-    let of: Vec<usize> = each.collect();
-    let sizes: Vec<u64> = of.iter().map(|of| found[*of].0.unit).collect();
+    let of = each.try_to_vec()?;
+    let sizes = of.iter().map(|of| found[*of].0.unit).try_to_vec()?;
     let missing = heap.reserved().saturating_sub(down_to);
     if !may_wait && sizes.iter().sum::<u64>() < missing {
         return Ok(false);
     }
-    let mut counts = vec![0; found.len()];
-    for index in choose(&sizes, missing) {
+    let mut counts = filled(0, found.len())?;
+    for index in choose(&sizes, missing)? {
         counts[of[index]] += 1;
     }
     for ((units, passed), count) in found.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
@@ -127,12 +127,12 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
 
 /// Returns the units that could be given back, for each free block of public pools, and whether the GPU has passed
 /// them.
-fn free_units(context: &mut StrategyContext<'_>) -> DriverResult<Vec<(Units, bool)>> {
+fn free_units(context: &mut StrategyContext<'_>) -> Result<Vec<(Units, bool)>> {
     let mut found = Vec::new();
     let mut asked: Vec<(StreamId, bool)> = Vec::new();
-    for pool in context.heap.every_public_pool() {
+    for pool in context.heap.every_public_pool()? {
         let stream = context.heap.pool(pool).stream;
-        for block in context.heap.free_blocks(pool) {
+        for block in context.heap.free_blocks(pool)? {
             let Some(units) = whole_units(context.heap, block) else { continue };
             let known = asked.iter().find(|(of, _)| *of == stream).map(|(_, passed)| *passed);
             let passed = match known {
@@ -140,11 +140,11 @@ fn free_units(context: &mut StrategyContext<'_>) -> DriverResult<Vec<(Units, boo
                 None => {
                     let (streams, mut on) = context.on_streams();
                     let passed = streams.epochs.has_passed_all(&mut on, pool.large())?;
-                    asked.push((stream, passed));
+                    asked.try_push((stream, passed))?;
                     passed
                 }
             };
-            found.push((units, passed));
+            found.try_push((units, passed))?;
         }
     }
     Ok(found)
@@ -181,7 +181,7 @@ fn addresses(context: &StrategyContext<'_>, request: &Request, unit: u64) -> u64
 }
 
 /// Returns the unmapped parts to map so that the request has memory from the start of `id`.
-fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<UnmappedPart> {
+fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Grown<Vec<UnmappedPart>> {
     let mut parts = Vec::new();
     let mut missing = request.size;
     while missing > 0 && id.is_some() {
@@ -189,7 +189,7 @@ fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<Unmap
         let covered = match state {
             State::Unmapped => {
                 let span = Span::new(address, missing.next_multiple_of(unit).min(size));
-                parts.push(UnmappedPart { room: id, span });
+                parts.try_push(UnmappedPart { room: id, span })?;
                 span.size
             }
             _ => size,
@@ -197,5 +197,5 @@ fn plan(heap: &Heap, mut id: BlockId, request: &Request, unit: u64) -> Vec<Unmap
         missing = missing.saturating_sub(covered);
         id = next;
     }
-    parts
+    Ok(parts)
 }

@@ -15,13 +15,46 @@ pub(crate) use contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 pub(crate) use own_segments::{REPORT_STRATEGY as OWN_SEGMENTS_STRATEGY, rules_of_own_segments, serve_own_segments};
 
 use crate::config::StrategyKind;
+use std::ops::{Deref, DerefMut};
+
+/// The strategy of an allocator, where it lies: a box of it could not be had if the host has no memory.
+pub(crate) enum AnyStrategy {
+    Caching(caching::Caching),
+    Gmlake(gmlake::GmLake),
+    Stitch(stitch::Stitch),
+    Expandable(expandable::Expandable),
+}
+
+impl Deref for AnyStrategy {
+    type Target = dyn Strategy;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Caching(strategy) => strategy,
+            Self::Gmlake(strategy) => strategy,
+            Self::Stitch(strategy) => strategy,
+            Self::Expandable(strategy) => strategy,
+        }
+    }
+}
+
+impl DerefMut for AnyStrategy {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Caching(strategy) => strategy,
+            Self::Gmlake(strategy) => strategy,
+            Self::Stitch(strategy) => strategy,
+            Self::Expandable(strategy) => strategy,
+        }
+    }
+}
 
 /// Makes the strategy of this name.
-pub(crate) fn new(kind: StrategyKind) -> Box<dyn Strategy> {
+pub(crate) fn new(kind: StrategyKind) -> AnyStrategy {
     match kind {
-        StrategyKind::Caching => Box::new(caching::Caching),
-        StrategyKind::Gmlake => Box::new(gmlake::GmLake),
-        StrategyKind::Stitch => Box::<stitch::Stitch>::default(),
-        StrategyKind::Expandable => Box::new(expandable::Expandable),
+        StrategyKind::Caching => AnyStrategy::Caching(caching::Caching),
+        StrategyKind::Gmlake => AnyStrategy::Gmlake(gmlake::GmLake),
+        StrategyKind::Stitch => AnyStrategy::Stitch(stitch::Stitch::default()),
+        StrategyKind::Expandable => AnyStrategy::Expandable(expandable::Expandable),
     }
 }

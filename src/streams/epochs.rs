@@ -42,6 +42,7 @@ use super::record_stream::{RecordedStreams, destroy_events};
 use crate::config::StreamSharing;
 use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::Result;
+use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, EventId, PoolIndex, StreamId};
 use std::cmp::Reverse;
@@ -90,8 +91,10 @@ pub(crate) struct Epochs {
     closed: Vec<VecDeque<Closed>>,
     /// The same for the open epoch of each stream: what [`Closed::others`] will be.
     others: Vec<Vec<(StreamId, EventId)>>,
-    /// Events that can be used again.
+    /// Events that can be used again. There is room for every event.
     idle_events: Vec<EventId>,
+    /// How many events there are, besides the probe.
+    events: usize,
     /// An event to find out whether the GPU has done all work of a stream.
     probe: Option<EventId>,
 }
@@ -99,14 +102,14 @@ pub(crate) struct Epochs {
 impl Epochs {
     /// Makes idle the memory of all streams that the GPU has passed. Does nothing while only one stream has memory.
     /// Returns whether any became idle. In a capture no epoch ends: its event might be the graph's.
-    pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> DriverResult<bool> {
+    pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> Result<bool> {
         if context.capturing() {
             return Ok(false);
         }
         if context.sharing == StreamSharing::Never || with_memory(context).all(|pool| pool == own) {
             return Ok(false);
         }
-        let pools: Vec<PoolIndex> = with_memory(context).collect();
+        let pools: Vec<PoolIndex> = with_memory(context).try_to_vec()?;
         for &pool in &pools {
             self.close(context, pool)?;
             self.poll(context, pool)?;
@@ -114,20 +117,20 @@ impl Epochs {
         let mut any = false;
         for pool in pools {
             let passed = context.heap.pool(pool).passed;
-            any |= context.heap.make_passed_idle(pool, passed);
+            any |= context.heap.make_passed_idle(pool, passed)?;
         }
         Ok(any)
     }
 
     /// Does the same as [`Self::gather`], for no stream in particular.
-    pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> DriverResult<bool> {
+    pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> Result<bool> {
         let first = with_memory(context).next();
         first.map_or(Ok(false), |own| self.gather(context, own))
     }
 
     /// Ends an epoch that has become long, if another stream may need the memory freed in it: that stream then need not
     /// wait for later work of this one.
-    pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+    pub(crate) fn end(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         let alone = context.heap.stream_pools().nth(1).is_none();
         if alone || context.sharing == StreamSharing::Never || context.capturing() || context.heap.is_private(pool) {
             return Ok(());
@@ -140,7 +143,7 @@ impl Epochs {
     }
 
     /// Ends the open epoch of a borrowed stream, within a call of the program that names the stream: later it may be gone.
-    pub(crate) fn end_borrowed(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+    pub(crate) fn end_borrowed(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.capturing() || context.heap.is_private(pool) {
             return Ok(());
         }
@@ -152,28 +155,30 @@ impl Epochs {
 
     /// During a capture: frees and makes idle the memory that is passed according to events recorded before the
     /// capture.
-    pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> DriverResult<()> {
+    pub(crate) fn ask(&mut self, context: &mut StreamContext<'_>, recorded: &mut RecordedStreams) -> Result<()> {
         let sharing = context.sharing != StreamSharing::Never;
-        let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).collect();
+        let pools: Vec<PoolIndex> = context.heap.stream_pools().filter(|_| sharing).try_to_vec()?;
         in_relaxed_capture_mode(context.driver, true, || {
             recorded.ask(context.heap, context.driver)?;
             pools.iter().try_for_each(|pool| self.poll(context, *pool))
         })?;
         for pool in pools {
             let passed = context.heap.pool(pool).passed;
-            context.heap.make_passed_idle(pool, passed);
+            context.heap.make_passed_idle(pool, passed)?;
         }
         Ok(())
     }
 
     /// Ends every open epoch and notes which epochs the GPU has passed. Does neither in a capture.
-    pub(crate) fn advance(&mut self, context: &mut StreamContext<'_>) -> DriverResult<()> {
+    pub(crate) fn advance(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         if context.capturing() {
             return Ok(());
         }
-        for pool in context.heap.stream_pools().collect::<Vec<_>>() {
-            self.close(context, pool)?;
-            self.poll(context, pool)?;
+        for pool in context.heap.pairs() {
+            if context.heap.is_of_stream(pool) {
+                self.close(context, pool)?;
+                self.poll(context, pool)?;
+            }
         }
         Ok(())
     }
@@ -191,12 +196,12 @@ impl Epochs {
         if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
             return Ok(false);
         }
-        let taken = self.freed_longest_ago(context, pool, missing);
+        let taken = self.freed_longest_ago(context, pool, missing)?;
         let stream = context.heap.pool(pool).stream;
         if taken.is_empty() || !context.can_record(stream)? {
             return Ok(false);
         }
-        for (from, epoch) in latest_by_stream(&taken) {
+        for (from, epoch) in latest_by_stream(&taken)? {
             self.wait_on_gpu(context, stream, (from, epoch))?;
         }
         let most = request.size.saturating_mul(MAX_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
@@ -209,13 +214,18 @@ impl Epochs {
 
     /// Returns free blocks of other streams in closed epochs, of `missing` bytes together or more: those freed longest
     /// ago, and of equals the largest.
-    fn freed_longest_ago(&self, context: &StreamContext<'_>, own: PoolIndex, missing: u64) -> Vec<ForeignBlock> {
+    fn freed_longest_ago(
+        &self,
+        context: &StreamContext<'_>,
+        own: PoolIndex,
+        missing: u64,
+    ) -> Result<Vec<ForeignBlock>> {
         let mut free: Vec<Reverse<(u64, Reverse<u64>, BlockId)>> = Vec::new();
         for other in with_memory(context).filter(|other| *other != own) {
             context.heap.visit_free(other, 0, |id| {
                 let block = context.heap.block(id);
-                free.push(Reverse((block.freed_at, Reverse(block.size), id)));
-            });
+                free.try_push(Reverse((block.freed_at, Reverse(block.size), id)))
+            })?;
         }
         // Only a few are taken, so a heap is cheaper than sorting.
         let mut oldest = BinaryHeap::from(free);
@@ -224,11 +234,11 @@ impl Epochs {
             let Some(Reverse((epoch, Reverse(size), block))) = oldest.pop() else { break };
             let from = context.heap.block(block).pool;
             if self.covers(from, epoch) {
-                taken.push(ForeignBlock { from, epoch, block });
+                taken.try_push(ForeignBlock { from, epoch, block })?;
                 found += size;
             }
         }
-        taken
+        Ok(taken)
     }
 
     /// Makes the stream wait on the GPU until another one has passed an epoch.
@@ -237,14 +247,14 @@ impl Epochs {
         context: &mut StreamContext<'_>,
         stream: StreamId,
         (from, epoch): (PoolIndex, u64),
-    ) -> DriverResult<()> {
+    ) -> Result<()> {
         let closed = self.closed_up_to(from, epoch);
-        let Some(newest) = closed.last() else { return Ok(()) };
+        let Some(newest) = closed.clone().last() else { return Ok(()) };
         // Earlier epochs count too: memory that was merged since may come from any of them.
         let mut others: Vec<(StreamId, EventId)> = Vec::new();
-        for (of, event) in closed.iter().rev().flat_map(|closed| &closed.others) {
+        for (of, event) in closed.rev().flat_map(|closed| &closed.others) {
             if *of != stream && !others.iter().any(|(known, _)| known == of) {
-                others.push((*of, *event));
+                others.try_push((*of, *event))?;
             }
         }
         for event in std::iter::once(newest.event).chain(others.into_iter().map(|(_, event)| event)) {
@@ -260,17 +270,18 @@ impl Epochs {
     }
 
     /// Returns the closed epochs up to the first that covers `epoch`, oldest first.
-    fn closed_up_to(&self, pool: PoolIndex, epoch: u64) -> Vec<&Closed> {
-        let Some(closed) = self.closed.get(pool.stream()) else { return Vec::new() };
-        closed.iter().take(closed.partition_point(|closed| closed.epoch < epoch) + 1).collect()
+    fn closed_up_to(&self, pool: PoolIndex, epoch: u64) -> impl DoubleEndedIterator<Item = &Closed> + Clone {
+        static NONE: VecDeque<Closed> = VecDeque::new();
+        let closed = self.closed.get(pool.stream()).unwrap_or(&NONE);
+        closed.range(..closed.len().min(closed.partition_point(|closed| closed.epoch < epoch) + 1))
     }
 
     /// Ends the open epoch of a stream, if anything was freed in it, unless the stream is borrowed.
-    fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+    fn close(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if context.heap.is_borrowed(context.heap.pool(pool).stream) { Ok(()) } else { self.close_now(context, pool) }
     }
 
-    fn close_now(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> DriverResult<()> {
+    fn close_now(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
         if !context.heap.pool(pool).freed_in_epoch {
             return Ok(());
         }
@@ -284,7 +295,7 @@ impl Epochs {
             }
         }
         let number = pool.stream();
-        self.closed.resize_with(self.closed.len().max(number + 1), VecDeque::new);
+        self.make_room(number)?;
         let at = context.heap.counters().operations();
         let of = context.heap.pool(pool);
         let (epoch, event) = (of.epoch, self.record(context.driver, of.stream)?);
@@ -309,6 +320,19 @@ impl Epochs {
         Ok(())
     }
 
+    /// Makes room to close the open epoch of a stream.
+    fn make_room(&mut self, number: usize) -> Grown<()> {
+        grow_to(&mut self.closed, number + 1, VecDeque::new)?;
+        let queue = &mut self.closed[number];
+        match queue.len() >= MAX_CLOSED {
+            true => {
+                let others = self.others.get(number).map_or(0, Vec::len);
+                queue.back_mut().map_or(Ok(()), |last| last.others.try_reserve(others))
+            }
+            false => queue.try_reserve(1),
+        }
+    }
+
     /// Notes that memory of a large pool is freed while `stream` is the current one: the work given to that stream so
     /// far must pass before other streams get memory freed in this epoch. The event is recorded at once, for the stream
     /// may be destroyed afterwards. Returns whether it was recorded. In a capture it is not, and other streams than the
@@ -318,15 +342,16 @@ impl Epochs {
         context: &StreamContext<'_>,
         pool: PoolIndex,
         stream: StreamId,
-    ) -> DriverResult<bool> {
+    ) -> Result<bool> {
         if context.capturing() || !context.can_record(stream)? {
             return Ok(false);
         }
         let number = pool.stream();
-        self.others.resize_with(self.others.len().max(number + 1), Vec::new);
+        grow_to(&mut self.others, number + 1, Vec::new)?;
         match self.others[number].iter().find(|(of, _)| *of == stream) {
             Some((_, event)) => context.driver.event_record(*event, stream)?,
             None => {
+                self.others[number].try_reserve(1)?;
                 let event = self.record(context.driver, stream)?;
                 self.others[number].push((stream, event));
                 self.drop_passed(context.driver, number);
@@ -347,10 +372,15 @@ impl Epochs {
         self.idle_events.extend(passed.map(|(_, event)| event));
     }
 
-    fn record(&mut self, driver: &dyn Driver, stream: StreamId) -> DriverResult<EventId> {
+    fn record(&mut self, driver: &dyn Driver, stream: StreamId) -> Result<EventId> {
         let event = match self.idle_events.pop() {
             Some(event) => event,
-            None => driver.event_create()?,
+            None => {
+                self.idle_events.try_reserve(self.events + 1)?;
+                let event = driver.event_create()?;
+                self.events += 1;
+                event
+            }
         };
         driver.event_record(event, stream).inspect_err(|_| self.idle_events.push(event))?;
         Ok(event)
@@ -405,7 +435,11 @@ impl Epochs {
 
     /// Notes that the CPU has waited for every stream: all epochs are passed, open ones too.
     pub(crate) fn all_passed(&mut self, context: &mut StreamContext<'_>) {
-        context.heap.stream_pools().collect::<Vec<_>>().into_iter().for_each(|pool| self.passed(context.heap, pool));
+        for pool in context.heap.pairs() {
+            if context.heap.is_of_stream(pool) {
+                self.passed(context.heap, pool);
+            }
+        }
     }
 
     /// Notes that all work of a stream is done, and all work of the other streams that were current while its memory
@@ -430,15 +464,23 @@ impl Epochs {
 }
 
 /// Returns the latest epoch of each stream. It covers the earlier ones, so one wait for each stream suffices.
-fn latest_by_stream(taken: &[ForeignBlock]) -> Vec<(PoolIndex, u64)> {
+fn latest_by_stream(taken: &[ForeignBlock]) -> Grown<Vec<(PoolIndex, u64)>> {
     let mut last: Vec<(PoolIndex, u64)> = Vec::new();
     for ForeignBlock { from, epoch, .. } in taken {
         match last.iter_mut().find(|(of, _)| of == from) {
             Some((_, last)) => *last = (*last).max(*epoch),
-            None => last.push((*from, *epoch)),
+            None => last.try_push((*from, *epoch))?,
         }
     }
-    last
+    Ok(last)
+}
+
+/// Makes a list at least `len` elements long.
+fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Grown<()> {
+    let more = len.saturating_sub(list.len());
+    list.try_reserve(more)?;
+    list.extend(std::iter::repeat_with(empty).take(more));
+    Ok(())
 }
 
 /// Returns the large pools of streams that have free memory, in large blocks or small.

@@ -7,6 +7,8 @@
 
 use super::context::{can_record, is_destroyed, wait_for_destroyed};
 use crate::driver::{Driver, DriverResult};
+use crate::error::{Error, Result};
+use crate::fallible::{Grown, TryPush, try_insert, with_room};
 use crate::heap::{Heap, map_bytes};
 use crate::ids::{BlockId, EventId, StreamId};
 use rustc_hash::FxHashMap;
@@ -20,12 +22,14 @@ pub(crate) struct RecordedStreams {
     /// Events recorded at frees, by stream, oldest first.
     queues: Vec<(StreamId, VecDeque<(EventId, BlockId)>)>,
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
-    /// recorded after its end.
+    /// recorded after its end. There is room for every block that other streams use.
     held: VecDeque<BlockId>,
     /// How many events each pending block waits for.
     waiting: FxHashMap<BlockId, u32>,
-    /// Events that can be used again.
+    /// Events that can be used again. There is room for every event.
     idle_events: Vec<EventId>,
+    /// How many events there are, here and in the queues.
+    events: usize,
     /// How many blocks were still waiting when events were last queried.
     left: usize,
 }
@@ -62,19 +66,31 @@ impl RecordedStreams {
 
     /// Notes that a stream other than the block's own uses it. Naming it twice is the same as once. Returns whether it was
     /// not known.
-    pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) -> bool {
+    ///
+    /// # Errors
+    /// The host has no memory to note it. Nothing has changed.
+    pub(crate) fn record_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) -> Grown<bool> {
         let pool = heap.pool(heap.block(id).pool.large());
         // The handle of an ended stream belongs to another stream.
         if stream == pool.stream && !pool.ended {
-            return false;
+            return Ok(false);
         }
-        let uses = self.uses.entry(id).or_default();
-        let is_new = !uses.contains(&stream);
-        if is_new {
-            uses.push(stream);
-        }
+        let is_new = match self.uses.get_mut(&id) {
+            Some(uses) if uses.contains(&stream) => false,
+            Some(uses) => {
+                uses.try_push(stream)?;
+                true
+            }
+            None => {
+                let mut uses = with_room(1)?;
+                uses.push(stream);
+                self.held.try_reserve(self.uses.len() + 1)?;
+                try_insert(&mut self.uses, id, uses)?;
+                true
+            }
+        };
         heap.set_has_uses(id, true);
-        is_new
+        Ok(is_new)
     }
 
     /// Takes back what [`Self::record_use`] noted last.
@@ -91,23 +107,62 @@ impl RecordedStreams {
 
     /// Records an event on every stream that uses a live block which is about to be freed. Returns `None` where one of
     /// them is being captured, so that the block must be held. On an error nothing has changed.
-    pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> DriverResult<Option<PendingFree>> {
-        let streams = self.uses.get(&id).cloned().unwrap_or_default();
-        let mut events = Vec::with_capacity(streams.len());
-        let record_all = || {
-            for stream in streams {
-                if self.record_event(driver, stream, &mut events)? == Recorded::InCapture {
-                    return Ok(false);
+    pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> Result<Option<PendingFree>> {
+        let events = self.make_room(id);
+        let recorded = events.and_then(|mut events| match self.record_all(driver, id, &mut events) {
+            Ok(true) => Ok(Some(PendingFree { id, events })),
+            recorded => {
+                self.idle_events.extend(events.into_iter().map(|(_, event)| event));
+                Ok(recorded.map(|_| None)?)
+            }
+        });
+        if !matches!(recorded, Ok(Some(_))) {
+            self.drop_empty_queues();
+        }
+        recorded
+    }
+
+    /// Makes room for the events of a block, where they are kept and in the queues of its streams. Returns the list that
+    /// they are added to.
+    fn make_room(&mut self, id: BlockId) -> Result<Vec<(StreamId, EventId)>> {
+        let streams = self.uses.get(&id).map_or(&[][..], Vec::as_slice);
+        self.waiting.try_reserve(1)?;
+        for stream in streams {
+            match self.queues.iter_mut().find(|(of, _)| of == stream) {
+                Some((_, queue)) => queue.try_reserve(1)?,
+                None => {
+                    let mut queue = VecDeque::new();
+                    queue.try_reserve(1)?;
+                    self.queues.try_reserve(1)?;
+                    self.queues.push((*stream, queue));
                 }
             }
-            Ok(true)
-        };
-        let recorded: DriverResult<bool> = record_all();
-        if let Ok(true) = recorded {
-            return Ok(Some(PendingFree { id, events }));
         }
-        self.idle_events.extend(events.into_iter().map(|(_, event)| event));
-        recorded.map(|_| None)
+        let more = (self.events + streams.len()).saturating_sub(self.idle_events.len());
+        self.idle_events.try_reserve(more)?;
+        Ok(with_room(streams.len())?)
+    }
+
+    /// Records an event on every stream that uses a block. Returns `false` where one of them is being captured.
+    fn record_all(
+        &mut self,
+        driver: &dyn Driver,
+        id: BlockId,
+        events: &mut Vec<(StreamId, EventId)>,
+    ) -> DriverResult<bool> {
+        let count = self.uses.get(&id).map_or(0, Vec::len);
+        for at in 0..count {
+            let Some(stream) = self.uses.get(&id).and_then(|streams| streams.get(at)).copied() else { break };
+            if self.record_event(driver, stream, events)? == Recorded::InCapture {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Drops queues that were made for events which were not recorded.
+    fn drop_empty_queues(&mut self) {
+        self.queues.retain(|(_, queue)| !queue.is_empty());
     }
 
     /// Records an event on one stream, and adds it to `events`.
@@ -121,7 +176,14 @@ impl RecordedStreams {
             if !can_record(driver, stream)? {
                 return Ok(Recorded::InCapture);
             }
-            let event = self.idle_events.pop().map_or_else(|| driver.event_create(), Ok)?;
+            let event = match self.idle_events.pop() {
+                Some(event) => event,
+                None => {
+                    let event = driver.event_create()?;
+                    self.events += 1;
+                    event
+                }
+            };
             driver.event_record(event, stream).inspect_err(|_| self.idle_events.push(event))?;
             events.push((stream, event));
             Ok(Recorded::Event)
@@ -135,7 +197,7 @@ impl RecordedStreams {
         }
     }
 
-    /// Makes the block wait for its events.
+    /// Makes the block wait for its events, for which there is room.
     pub(crate) fn defer(&mut self, heap: &mut Heap, pending: PendingFree) {
         let PendingFree { id, events } = pending;
         self.uses.remove(&id);
@@ -143,25 +205,27 @@ impl RecordedStreams {
         if events.is_empty() {
             // All of the streams were destroyed, and their work was waited for.
             heap.free_completed(id);
+            self.drop_empty_queues();
             return;
         }
         self.waiting.insert(id, events.len() as u32);
         for (stream, event) in events {
             match self.queues.iter_mut().find(|(of, _)| *of == stream) {
                 Some((_, queue)) => queue.push_back((event, id)),
-                None => self.queues.push((stream, VecDeque::from([(event, id)]))),
+                None => debug_assert!(false, "no room was made for an event"),
             }
         }
+        self.drop_empty_queues();
     }
 
-    /// Makes the block wait for the end of a capture, and then for the streams that use it.
+    /// Makes the block wait for the end of a capture, or for memory of the host, and then for the streams that use it.
     pub(crate) fn hold(&mut self, heap: &mut Heap, id: BlockId) {
         heap.set_pending(id);
         self.held.push_back(id);
     }
 
     /// Records the events of held blocks, after the end of all captures.
-    fn record_held(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+    fn record_held(&mut self, heap: &mut Heap, driver: &dyn Driver) -> Result<()> {
         while let Some(&id) = self.held.front() {
             if !self.has_uses(id) {
                 self.held.pop_front();
@@ -176,9 +240,12 @@ impl RecordedStreams {
     }
 
     /// Frees the blocks that are done. Of each stream, the oldest events are queried, up to the first incomplete one.
-    pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
-        self.record_held(heap, driver)?;
-        self.ask(heap, driver)
+    pub(crate) fn poll(&mut self, heap: &mut Heap, driver: &dyn Driver) -> Result<()> {
+        match self.record_held(heap, driver) {
+            // The blocks stay held.
+            Ok(()) | Err(Error::HostMemory) => Ok(self.ask(heap, driver)?),
+            failed => failed,
+        }
     }
 
     /// Does the same as [`Self::poll`], only for blocks that have their events already.
@@ -196,9 +263,9 @@ impl RecordedStreams {
     }
 
     /// Waits for every event, and frees all waiting blocks.
-    pub(crate) fn synchronize(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+    pub(crate) fn synchronize(&mut self, heap: &mut Heap, driver: &dyn Driver) -> Result<()> {
         self.record_held(heap, driver)?;
-        self.drain(heap, |_, event| driver.event_synchronize(event).map(|()| true))
+        Ok(self.drain(heap, |_, event| driver.event_synchronize(event).map(|()| true))?)
     }
 
     fn drain(
@@ -229,7 +296,7 @@ impl RecordedStreams {
                 }
             }
         }
-        self.queues.retain(|(_, queue)| !queue.is_empty());
+        self.drop_empty_queues();
         self.left = self.waiting.len();
         result
     }
@@ -243,9 +310,13 @@ impl RecordedStreams {
 
 /// Gives events back to the driver. With a lost context none can be given back, which is logged once.
 pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = EventId>) {
-    let failed: Vec<_> = events.filter_map(|event| driver.event_destroy(event).err()).collect();
-    if let Some(error) = failed.first() {
-        tracing::warn!(%error, count = failed.len(), "events could not be destroyed");
+    let (mut first, mut count) = (None, 0);
+    for error in events.filter_map(|event| driver.event_destroy(event).err()) {
+        first.get_or_insert(error);
+        count += 1;
+    }
+    if let Some(error) = first {
+        tracing::warn!(%error, count, "events could not be destroyed");
     }
 }
 

@@ -4,7 +4,7 @@ use crate::imports::{Arrow, What};
 
 /// The folders and files under `src/`, lowest first: each may import what stands on its own line and above.
 pub(crate) const LAYERS: [&[&str]; 13] = [
-    &["ids"],
+    &["ids", "fallible"],
     &["units", "nearest", "span"],
     &["driver"],
     &["config", "report"],

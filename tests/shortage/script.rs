@@ -7,7 +7,7 @@ use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::fragmentation::Owner;
 use seamalloc::out_of_memory::{Advice, Limit};
-use seamalloc::{Allocator, Config, Error, Fragmentation, OutOfMemory};
+use seamalloc::{Allocator, Config, Error, Fragmentation, OutOfMemory, OutOfMemoryReport};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -54,7 +54,7 @@ impl Run {
     }
 
     /// All of a script but its last step succeeds; the last runs out of memory.
-    pub(crate) fn short(device: &str, options: &str, script: &[Step]) -> (Self, Box<OutOfMemory>) {
+    pub(crate) fn short(device: &str, options: &str, script: &[Step]) -> (Self, OutOfMemoryReport) {
         let mut run = Self::on(device, options);
         let (last, before) = script.split_last().unwrap();
         before.iter().for_each(|step| run.step(*step).unwrap());

@@ -21,6 +21,7 @@ from ._end import device_report
 from ._library import (
     Error,
     FileName,
+    HostMemory,
     MissingFileError,
     OptionError,
     OutOfMemory,
@@ -40,6 +41,7 @@ from ._unavailable import UnavailableError
 
 __all__ = [
     "Error",
+    "HostMemory",
     "MissingFileError",
     "OptionError",
     "OutOfMemory",

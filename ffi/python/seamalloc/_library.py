@@ -20,6 +20,7 @@ ABI_VERSION = 1
 
 # Of `seam_status`.
 OUT_OF_MEMORY = 3
+HOST_MEMORY = 24
 OPTIONS = 10
 FILE = 14
 BUFFER_TOO_SMALL = 15
@@ -46,6 +47,10 @@ class Error(RuntimeError):
 
 class OutOfMemory(Error):
     """Too little memory; the text is a report of what is free where, and what would help."""
+
+
+class HostMemory(Error, MemoryError):
+    """The host, not the device, has too little memory for the tables of the allocator."""
 
 
 class OptionError(Error, ValueError):
@@ -113,7 +118,11 @@ def check(status: int, needs: FileName | None = None) -> None:
         return
     text = library.seam_last_error_text().decode(errors="replace")
     name = library.seam_status_name(status).decode()
-    kinds: dict[int, type[Error]] = {OUT_OF_MEMORY: OutOfMemory, OPTIONS: OptionError}
+    kinds: dict[int, type[Error]] = {
+        OUT_OF_MEMORY: OutOfMemory,
+        OPTIONS: OptionError,
+        HOST_MEMORY: HostMemory,
+    }
     kind = kinds.get(status, Error)
     if status == FILE and needs is not None and not os.path.exists(needs):
         kind = MissingFileError

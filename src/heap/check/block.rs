@@ -37,7 +37,7 @@ impl Heap {
             State::Vacant => Some("a vacant slot is linked"),
             State::Free => (!self.is_indexed(id)).then_some("a free block is not in the index"),
             State::Allocated => {
-                let known = self.addresses.get(&block.address) == Some(&id);
+                let known = self.live(block.address) == Ok(id);
                 (!known).then_some("a live block is not in the address table")
             }
             State::Unmapped => {
@@ -87,7 +87,7 @@ impl Heap {
     /// A stitched block is live or pending; once freed, it exists no longer.
     pub(super) fn a_stitched_block_is_in_use(&self, id: BlockId, block: &Block) -> Checked {
         match block.state {
-            State::Allocated if self.addresses.get(&block.address) == Some(&id) => Ok(()),
+            State::Allocated if self.live(block.address) == Ok(id) => Ok(()),
             State::Pending => Ok(()),
             _ => Err(format!("a stitched block is neither live nor pending: {block:?}")),
         }

@@ -148,7 +148,7 @@ impl Heap {
         let counted = &self.counters;
         let figures = [
             ("allocations", live, counted.allocation.current()),
-            ("addresses", live, self.addresses.len() as u64),
+            ("addresses", live, (self.addresses.len() + self.unlisted().count()) as u64),
             ("allocated bytes", live_bytes, counted.allocated_bytes.current()),
             ("active bytes", live_bytes + pending, counted.active_bytes.current()),
             ("large reserved bytes", found.held[0], counted.reserved_bytes.of(Class::Large)),

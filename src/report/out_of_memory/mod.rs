@@ -6,4 +6,4 @@ mod report;
 
 pub use crate::config::Limit;
 pub use cause::{Advice, Cause};
-pub use report::OutOfMemory;
+pub use report::{OutOfMemory, OutOfMemoryReport};

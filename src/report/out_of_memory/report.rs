@@ -4,10 +4,12 @@
 
 use super::cause::{Advice, Cause};
 use crate::config::{StrategyKind, StreamSharing};
+use crate::fallible::{Grown, with_room};
 use crate::ids::StreamId;
 use crate::report::fragmentation::{Fragmentation, Owner};
 use crate::units::format_bytes;
 use std::fmt;
+use std::ops::Deref;
 
 /// The most other streams that the text names; the figures have all of them.
 const STREAMS_NAMED: usize = 4;
@@ -54,6 +56,41 @@ pub struct OutOfMemory {
     /// Changes that would have helped, the least effort first. Each is true by the figures of this report: with it
     /// alone, the request would have been served.
     pub advice: Vec<Advice>,
+}
+
+/// A report behind a pointer, so that errors stay small. A `Box` could not be had where the host has no memory either.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemoryReport(Box<[OutOfMemory; 1]>);
+
+impl OutOfMemoryReport {
+    /// Puts a report behind a pointer.
+    pub(crate) fn new(report: OutOfMemory) -> Grown<Self> {
+        let mut one = with_room(1)?;
+        one.push(report);
+        // Its room is that of one report, so it becomes an array where it lies.
+        Ok(Self(one.try_into().unwrap_or_default()))
+    }
+}
+
+impl From<OutOfMemory> for OutOfMemoryReport {
+    fn from(report: OutOfMemory) -> Self {
+        Self(Box::new([report]))
+    }
+}
+
+impl Deref for OutOfMemoryReport {
+    type Target = OutOfMemory;
+
+    fn deref(&self) -> &OutOfMemory {
+        let [report] = &*self.0;
+        report
+    }
+}
+
+impl fmt::Display for OutOfMemoryReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
 }
 
 impl OutOfMemory {
@@ -274,7 +311,7 @@ mod tests {
             ..OutOfMemory::default()
         };
         assert_eq!(report.unallocated(), 16 << 30);
-        let text = Error::OutOfMemory(Box::new(report)).to_string();
+        let text = Error::OutOfMemory(report.into()).to_string();
         for part in [
             "tried to allocate 3.00 GiB (rounded up to 4.00 GiB) on stream 0x7",
             "80.00 GiB",

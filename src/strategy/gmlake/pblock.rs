@@ -5,6 +5,7 @@
 
 use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, drop_view, release_chunks, reserve_home};
 use crate::error::Result;
+use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::heap::{Block, Chunk, GRANULE, Heap, NewMemory, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex, ViewId};
 use crate::span::Span;
@@ -48,45 +49,48 @@ pub(super) fn split(heap: &mut Heap, id: BlockId, size: u64) -> Result<BlockId> 
 
 /// Gives back free pBlocks, and the unused sBlocks over them. Every stream has passed them.
 pub(super) fn release(context: &mut StrategyContext<'_>, ids: &[BlockId]) -> Result<()> {
-    let going = marked(ids.iter().flat_map(|id| chunks(context.heap, *id)).map(|(id, _)| id));
-    views_over(context.heap, &going).into_iter().try_for_each(|view| drop_view(context, view))?;
+    let going = marked(ids.iter().flat_map(|id| chunks(context.heap, *id)).map(|(id, _)| id))?;
+    views_over(context.heap, &going)?.into_iter().try_for_each(|view| drop_view(context, view))?;
     ids.iter().try_for_each(|id| release_chunks(context, *id, context.heap.block(*id).span()))
 }
 
 /// Returns the pBlocks that can be given back, those freed longest ago first: they are free and whole, every stream has
 /// passed them, and the same holds for the sBlocks over them.
-pub(super) fn releasable(heap: &Heap) -> Vec<BlockId> {
+pub(super) fn releasable(heap: &Heap) -> Result<Vec<BlockId>> {
     // If an sBlock in use serves with its head alone, the chunks of its tail are free, but mapped in it.
     let in_use = heap.views().iter().filter(|(_, view)| !heap.is_done_with(view));
-    let pinned = marked(in_use.flat_map(|(_, view)| view.chunks.iter().copied()));
+    let pinned = marked(in_use.flat_map(|(_, view)| view.chunks.iter().copied()))?;
     let is_pinned = |(id, _): &(ChunkId, Chunk)| pinned.get(id.0 as usize).copied().unwrap_or(false);
     let mut whole = Vec::new();
     for pool in heap.stream_pools() {
         let passed = heap.pool(pool).passed;
         // Memory that was freed in no epoch was never used.
         let has_passed = |id: &BlockId| heap.block(*id).freed_at == 0 || heap.block(*id).freed_at < passed;
-        let free = heap.free_blocks(pool).into_iter().filter(has_passed).filter(|id| is_whole(heap, *id));
-        whole.extend(free.filter(|id| !chunks(heap, *id).any(|chunk| is_pinned(&chunk))));
+        let free = heap.free_blocks(pool)?.into_iter().filter(has_passed).filter(|id| is_whole(heap, *id));
+        for id in free.filter(|id| !chunks(heap, *id).any(|chunk| is_pinned(&chunk))) {
+            whole.try_push(id)?;
+        }
     }
-    whole.sort_by_key(|id| (heap.block(*id).freed_at, Reverse(heap.block(*id).address)));
-    whole
+    whole.sort_unstable_by_key(|id| (heap.block(*id).freed_at, Reverse(heap.block(*id).address)));
+    Ok(whole)
 }
 
-fn marked(ids: impl Iterator<Item = ChunkId>) -> Vec<bool> {
+fn marked(ids: impl Iterator<Item = ChunkId>) -> Grown<Vec<bool>> {
     let mut marks = Vec::new();
     for id in ids {
         let slot = id.0 as usize;
         if marks.len() <= slot {
+            marks.try_reserve(slot + 1 - marks.len())?;
             marks.resize(slot + 1, false);
         }
         marks[slot] = true;
     }
-    marks
+    Ok(marks)
 }
 
-fn views_over(heap: &Heap, going: &[bool]) -> Vec<ViewId> {
+fn views_over(heap: &Heap, going: &[bool]) -> Grown<Vec<ViewId>> {
     let goes = |id: &ChunkId| going.get(id.0 as usize).copied().unwrap_or(false);
-    heap.views().iter().filter(|(_, view)| view.chunks.iter().any(goes)).map(|(id, _)| id).collect()
+    heap.views().iter().filter(|(_, view)| view.chunks.iter().any(goes)).map(|(id, _)| id).try_to_vec()
 }
 
 /// Returns whether nothing was split off a pBlock, so that addresses without memory lie on either side.

@@ -6,8 +6,8 @@
 use super::pblock::CHUNK;
 use crate::backing::{StrategyContext, drop_view};
 use crate::config::Config;
-use crate::driver::DriverResult;
 use crate::error::Result;
+use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{Heap, Request, State, View, Window};
 use crate::ids::{BlockId, PoolIndex, ViewId};
 use crate::span::Span;
@@ -21,19 +21,19 @@ pub(super) struct Pieces {
 }
 
 /// Returns free pBlocks for `size` bytes: the largest first, and a part of the last one.
-pub(super) fn pieces(heap: &Heap, size: u64, pool: PoolIndex) -> Pieces {
+pub(super) fn pieces(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Pieces> {
     let mut spans = Vec::new();
     let mut missing = size;
-    for id in heap.free_blocks(pool).into_iter().rev() {
+    for id in heap.free_blocks(pool)?.into_iter().rev() {
         if missing == 0 {
             break;
         }
         let free = heap.block(id).span();
         let taken = free.size.min(missing);
-        spans.push(Span::new(free.start, taken));
+        spans.try_push(Span::new(free.start, taken))?;
         missing -= taken;
     }
-    Pieces { spans, missing }
+    Ok(Pieces { spans, missing })
 }
 
 /// Returns the smallest inactive sBlock of these sizes: all of its chunks are free, and of this pool.
@@ -65,14 +65,14 @@ pub(super) fn reuse(heap: &mut Heap, view: ViewId, request: &Request) -> Result<
 
 /// StitchFree: makes room for an sBlock of `more` chunks. It drops the sBlocks unused longest, among those that no
 /// stream can still be using; the CPU does not wait. Returns whether there is room.
-pub(super) fn stitch_free(context: &mut StrategyContext<'_>, more: u64) -> DriverResult<bool> {
+pub(super) fn stitch_free(context: &mut StrategyContext<'_>, more: u64) -> Result<bool> {
     let max = max_mappings(context.config);
     let has_room = |context: &StrategyContext<'_>| context.heap.views().mappings() as u64 + more <= max;
     if more > max || has_room(context) {
         return Ok(more <= max);
     }
     let idle = context.heap.views().iter().filter(|(_, view)| context.heap.is_done_with(view));
-    let mut idle: Vec<_> = idle.map(|(id, view)| (view.tick, id)).collect();
+    let mut idle = idle.map(|(id, view)| (view.tick, id)).try_to_vec()?;
     idle.sort_unstable();
     for (_, id) in idle {
         drop_view(context, id)?;

@@ -12,6 +12,7 @@ use crate::backing::{
 use crate::config::rounding::segment_size;
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
+use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Request};
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::strategy::caching::Caching;
@@ -140,7 +141,7 @@ fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     // These are segments for small blocks. A pBlock is not one, because addresses without memory lie beside it.
     release_whole_segments(context)?;
     finish_drops(context)?;
-    let whole = pblock::releasable(context.heap);
+    let whole = pblock::releasable(context.heap)?;
     pblock::release(context, &whole)?;
     Ok(release_home(context)?)
 }
@@ -152,21 +153,23 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
     } else {
         context.advance_epochs()?
     }
-    let mut found = pblock::releasable(context.heap);
+    let mut found = pblock::releasable(context.heap)?;
     let segments_from = found.len();
     if may_wait {
-        found.extend(whole_segments(context.heap));
+        let segments = whole_segments(context.heap)?;
+        found.try_reserve(segments.len())?;
+        found.extend(segments);
     }
-    let sizes: Vec<u64> = found.iter().map(|id| context.heap.block(*id).size).collect();
+    let sizes = found.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
     let missing = context.heap.reserved().saturating_sub(down_to);
     if !may_wait && sizes.iter().sum::<u64>() < missing {
         return Ok(false);
     }
-    let (pblocks, segments): (Vec<_>, Vec<_>) =
-        choose(&sizes, missing).into_iter().partition(|index| *index < segments_from);
-    let pblocks: Vec<_> = pblocks.into_iter().map(|index| found[index]).collect();
+    let chosen = choose(&sizes, missing)?;
+    let of_kind = |pblocks: bool| chosen.iter().filter(move |index| (**index < segments_from) == pblocks);
+    let pblocks = of_kind(true).map(|index| found[*index]).try_to_vec()?;
     pblock::release(context, &pblocks)?;
-    segments.into_iter().try_for_each(|index| release_segment(context, found[index]))?;
+    of_kind(false).try_for_each(|index| release_segment(context, found[*index]))?;
     Ok(true)
 }
 
@@ -199,7 +202,7 @@ fn stitch(
     if request.size < context.config.frag_limit || (attempt as u32) < context.config.defrag_level {
         return Ok(None);
     }
-    let Pieces { mut spans, missing } = sblock::pieces(context.heap, request.size, request.pool);
+    let Pieces { mut spans, missing } = sblock::pieces(context.heap, request.size, request.pool)?;
     // The event of each epoch tells later when the GPU has passed the sBlocks that are unused at this moment.
     context.advance_epochs()?;
     if spans.is_empty() || !sblock::stitch_free(context, request.size / CHUNK)? {
@@ -207,6 +210,7 @@ fn stitch(
     }
     let mut created = None;
     if missing > 0 {
+        spans.try_reserve(1)?;
         let id = pblock::create(context, missing, request.pool)?;
         created = Some(id);
         spans.push(crate::span::Span::new(context.heap.block(id).address, missing));
@@ -226,7 +230,13 @@ fn stitch(
 
 /// Returns the free bytes of a pool.
 fn free_bytes(heap: &Heap, pool: PoolIndex) -> u64 {
-    heap.free_blocks(pool).into_iter().map(|id| heap.block(id).size).sum()
+    let mut bytes = 0;
+    // What the host has no memory to walk over counts as used.
+    let _ = heap.visit_free(pool, 0, |id| {
+        bytes += heap.block(id).size;
+        Ok(())
+    });
+    bytes
 }
 
 /// Rounds a large request up to whole chunks.

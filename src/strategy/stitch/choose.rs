@@ -9,6 +9,8 @@
 //!                   head   whole   tail          as the first range: head and whole; as the last: whole and tail
 //! ```
 
+use crate::error::Result;
+use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::{GRANULE, Heap, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
@@ -46,23 +48,26 @@ impl Range {
 /// Returns the spans of home that make up `size` bytes, or the number of missing bytes. Only the first span may begin
 /// inside a chunk, and only the last may end inside one. O(n) in the free ranges, with a logarithm for each that is
 /// taken.
-pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Vec<Span>, u64> {
+pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Spans> {
     spans_in(heap, size, &[pool, heap.idle()])
 }
 
 /// Returns the most bytes that one view could have over free memory of these large pools and wholly free slabs.
-pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> u64 {
-    spans_in(heap, u64::MAX, pools).err().map_or(u64::MAX, |missing| u64::MAX - missing)
+pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
+    Ok(spans_in(heap, u64::MAX, pools)?.err().map_or(u64::MAX, |missing| u64::MAX - missing))
 }
 
-fn spans_in(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Vec<Span>, u64> {
-    let ranges = open_ranges(heap, pools);
+/// The spans of a view, or the number of missing bytes.
+type Spans = std::result::Result<Vec<Span>, u64>;
+
+fn spans_in(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
+    let ranges = open_ranges(heap, pools)?;
     let (first, last) = ends(&ranges);
     let usable = ranges.iter().map(Range::whole).sum::<u64>() + gain(&ranges, first, last);
     if usable < size {
-        return Err(size - usable);
+        return Ok(Err(size - usable));
     }
-    Ok(Composition::new(&ranges, size, first, last).compose())
+    Ok(Ok(Composition::new(&ranges, size, first, last)?.compose()?))
 }
 
 /// Returns the bytes that the two end ranges add to the whole chunks.
@@ -102,50 +107,51 @@ struct Composition<'a> {
 }
 
 impl<'a> Composition<'a> {
-    fn new(ranges: &'a [Range], size: u64, first: Option<usize>, last: Option<usize>) -> Self {
+    fn new(ranges: &'a [Range], size: u64, first: Option<usize>, last: Option<usize>) -> Grown<Self> {
         let middle = |index: &usize| Some(*index) != first && Some(*index) != last && ranges[*index].whole() > 0;
         let by_size = |index: usize| (ranges[index].whole(), Reverse(ranges[index].start), index);
-        Self {
+        Ok(Self {
             ranges,
             first,
             last,
-            used: vec![false; ranges.len()],
-            largest: (0..ranges.len()).filter(middle).map(by_size).collect(),
+            used: filled(false, ranges.len())?,
+            largest: (0..ranges.len()).filter(middle).map(by_size).try_to_vec()?.into(),
             longest_tail: ranges.iter().map(Range::tail).max().unwrap_or(0),
             missing: size,
             out: Vec::new(),
-        }
+        })
     }
 
-    fn compose(mut self) -> Vec<Span> {
+    fn compose(mut self) -> Grown<Vec<Span>> {
         if let Some(first) = self.first {
-            self.take(first, self.ranges[first].start, self.ranges[first].to);
+            self.take(first, self.ranges[first].start, self.ranges[first].to)?;
         }
         while self.missing > 0 {
             let next = self.largest_unused();
             if let Some(index) = self.smallest_sufficient(next) {
-                self.take(index, self.ranges[index].from, self.ranges[index].end);
+                self.take(index, self.ranges[index].from, self.ranges[index].end)?;
                 continue;
             }
             match next.or(self.last.filter(|index| !self.used[*index])) {
                 Some(index) if Some(index) == self.last => {
-                    self.take(index, self.ranges[index].from, self.ranges[index].end);
+                    self.take(index, self.ranges[index].from, self.ranges[index].end)?;
                 }
-                Some(index) => self.take(index, self.ranges[index].from, self.ranges[index].to),
+                Some(index) => self.take(index, self.ranges[index].from, self.ranges[index].to)?,
                 None => break,
             }
         }
-        self.out
+        Ok(self.out)
     }
 
     /// Takes the bytes of a range between these addresses, or as many of them as are missing.
-    fn take(&mut self, index: usize, from: u64, to: u64) {
+    fn take(&mut self, index: usize, from: u64, to: u64) -> Grown<()> {
         self.used[index] = true;
         let bytes = (to - from).min(self.missing);
         if bytes > 0 {
-            self.out.push(Span::new(from, bytes));
+            self.out.try_push(Span::new(from, bytes))?;
             self.missing -= bytes;
         }
+        Ok(())
     }
 
     /// Returns the largest unused range between the two ends.
@@ -173,8 +179,8 @@ impl<'a> Composition<'a> {
 }
 
 /// Returns the free ranges of large pools and of the slabs beside them.
-fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Vec<Range> {
-    let Some(home) = heap.home() else { return Vec::new() };
+fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>> {
+    let Some(home) = heap.home() else { return Ok(Vec::new()) };
     let open = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
     let mut out = Vec::new();
     for pool in pools.iter().flat_map(|pool| [*pool, pool.small()]) {
@@ -183,7 +189,7 @@ fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Vec<Range> {
         heap.visit_free(pool, min_size, |id| {
             // Neighbours of different pools are one range, which is visited at its first block.
             if open(heap.block(id).prev) {
-                return;
+                return Ok(());
             }
             let (start, mut end) = (heap.block(id).address, heap.block(id).end());
             let mut next = heap.block(id).next;
@@ -191,25 +197,26 @@ fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Vec<Range> {
                 end = heap.block(next).end();
                 next = heap.block(next).next;
             }
-            let Some((start_chunk, first)) = home.chunk_at(start) else { return };
-            let Some((end_chunk, last)) = home.chunk_at(end - 1) else { return };
+            let Some((start_chunk, first)) = home.chunk_at(start) else { return Ok(()) };
+            let Some((end_chunk, last)) = home.chunk_at(end - 1) else { return Ok(()) };
             let from = if start == first.address { start } else { first.end() };
             let to = if end == last.end() { end } else { last.address };
             // A range inside one chunk can only be an end of a view, and only if it touches an end of the chunk.
             if from <= to {
-                out.push(Range { start, from, to, end, start_chunk, end_chunk });
+                out.try_push(Range { start, from, to, end, start_chunk, end_chunk })?;
             }
-        });
+            Ok(())
+        })?;
     }
-    out
+    Ok(out)
 }
 
 /// Returns the first block of the smallest contiguous run of `size` free bytes at home that consists of blocks of one
 /// large pool and idle ones.
-pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Option<BlockId> {
+pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Option<BlockId>> {
     let idle = heap.idle();
     if heap.pool(idle).free.len() == 0 || heap.is_private(pool) {
-        return None;
+        return Ok(None);
     }
     let open = |id: BlockId| {
         let block = heap.block(id);
@@ -223,7 +230,7 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Option<Blo
         if open(heap.block(id).prev) {
             first = heap.block(id).prev;
             if open(heap.block(first).prev) {
-                return;
+                return Ok(());
             }
         }
         let (start, mut end, mut next) = (heap.block(first).address, heap.block(id).end(), heap.block(id).next);
@@ -235,18 +242,21 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Option<Blo
         if run.0 >= size && best.is_none_or(|best| (run.0, run.1) < (best.0, best.1)) {
             best = Some(run);
         }
-    });
-    best.map(|(.., first)| first)
+        Ok(())
+    })?;
+    Ok(best.map(|(.., first)| first))
 }
 
 /// Returns any free, aligned 2 MiB of these large pools, and the block in which they lie.
-pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Option<(BlockId, Span)> {
-    for id in pools.iter().flat_map(|pool| heap.free_blocks(*pool)) {
-        let block = heap.block(id);
-        let at = block.address.next_multiple_of(GRANULE);
-        if at + GRANULE <= block.end() {
-            return Some((id, Span::new(at, GRANULE)));
+pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Result<Option<(BlockId, Span)>> {
+    for pool in pools {
+        for id in heap.free_blocks(*pool)? {
+            let block = heap.block(id);
+            let at = block.address.next_multiple_of(GRANULE);
+            if at + GRANULE <= block.end() {
+                return Ok(Some((id, Span::new(at, GRANULE))));
+            }
         }
     }
-    None
+    Ok(None)
 }

@@ -22,7 +22,7 @@ impl Stitch {
         context.wait_for_recorded_streams()?;
         context.wait_for_all()?;
         if context.config.sharing != StreamSharing::Never {
-            context.heap.make_all_idle();
+            context.heap.make_all_idle()?;
         }
         match self.miss(context, request) {
             Err(Miss::OutOfMemory { .. }) => {}
@@ -60,7 +60,7 @@ impl Stitch {
             let room = context.room();
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
             let heap = &*context.heap;
-            let releasable = ReleasableChunks::of(heap).with(heap, |id| wanted(heap, id));
+            let releasable = ReleasableChunks::of(heap)?.with(heap, |id| wanted(heap, id));
             let suffices = releasable.bytes().saturating_add(room) >= bytes;
             if !suffices || (all && releasable.bytes() == 0) {
                 break;

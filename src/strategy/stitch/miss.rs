@@ -85,9 +85,9 @@ impl Strategy for Stitch {
         context.retry_rollback()?;
         let Goal::DownTo { down_to, may_wait } = goal else {
             context.wait_for_all()?;
-            context.heap.make_all_idle();
+            context.heap.make_all_idle()?;
             finish_drops(context)?;
-            ReleasableChunks::of(context.heap).release(context, u64::MAX)?;
+            ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
             release_home(context)?;
             return Ok(true);
         };
@@ -98,7 +98,7 @@ impl Strategy for Stitch {
             context.advance_epochs()?
         }
         let missing = context.heap.reserved().saturating_sub(down_to);
-        let releasable = ReleasableChunks::of(context.heap);
+        let releasable = ReleasableChunks::of(context.heap)?;
         if !may_wait && releasable.bytes() < missing {
             return Ok(false);
         }
@@ -139,7 +139,7 @@ impl Stitch {
         self.added.clear();
         let usable = step(self, context).and_then(|id| {
             let span = Span::new(context.heap.block(id).address, request.size);
-            map_home(context, span).inspect_err(|_| context.heap.insert_free(id))?;
+            map_home(context, span).inspect_err(|_| context.heap.put_back(id))?;
             Ok(id)
         });
         if usable.is_err() {
@@ -174,7 +174,7 @@ impl Stitch {
             }
         }
         let pools = [request.pool.large(), context.heap.idle()];
-        let (id, slab) = choose::slab_anywhere(context.heap, &pools).ok_or(Miss::OUT_OF_MEMORY)?;
+        let (id, slab) = choose::slab_anywhere(context.heap, &pools)?.ok_or(Miss::OUT_OF_MEMORY)?;
         // Mapped before it is cut out: if this fails, nothing has changed.
         map_home(context, slab)?;
         let id = context.heap.carve(id, slab)?;
@@ -244,12 +244,12 @@ impl Stitch {
             return Ok(Joined::Block(id));
         }
         // A run that only pools separate needs no view.
-        if let Some(first) = choose::run_at_home(context.heap, size, pool) {
+        if let Some(first) = choose::run_at_home(context.heap, size, pool)? {
             let id = context.heap.join_run(first, pool, size)?;
             context.heap.take_free(id);
             return Ok(Joined::Block(id));
         }
-        let spans = match choose::spans(context.heap, size, pool) {
+        let spans = match choose::spans(context.heap, size, pool)? {
             Ok(spans) => spans,
             Err(missing) => return Ok(Joined::Missing(missing)),
         };

@@ -3,8 +3,8 @@
 //! Owns: which chunks may be given back, and their order of preference. `backing` makes the calls.
 
 use crate::backing::{StrategyContext, choose, cut_view, drop_view, release_chunks};
-use crate::driver::DriverResult;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{Block, Chunk, Heap, State};
 use crate::ids::{BlockId, ChunkId, ViewId};
 use rustc_hash::FxHashMap;
@@ -25,12 +25,13 @@ impl ReleasableChunks {
     /// Finds the chunks that may be given back. Those without views come first, then those whose views are unused
     /// longest. Among equals, those freed longest ago come first, and then those nearest to the growing edge, so that
     /// home stays compact.
-    pub(super) fn of(heap: &Heap) -> Self {
-        let Some(home) = heap.home() else { return Self(Vec::new()) };
+    pub(super) fn of(heap: &Heap) -> Result<Self> {
+        let Some(home) = heap.home() else { return Ok(Self(Vec::new())) };
         let mut over: FxHashMap<ChunkId, ViewsOver> = FxHashMap::default();
         for (_, view) in heap.views().iter() {
             let busy = !heap.has_passed(view);
             for chunk in &view.chunks {
+                over.try_reserve(1)?;
                 let over = over.entry(*chunk).or_default();
                 over.busy |= busy;
                 // For a chunk without views it is 0.
@@ -43,10 +44,10 @@ impl ReleasableChunks {
             let Some(freed_at) = freed_at(heap, &chunk).filter(|_| !over.busy) else { continue };
             // Slabs grow downwards from the end of home.
             let from_edge = if chunk.slab { chunk.address } else { home.span.end() - chunk.end() };
-            found.push(((over.tick, freed_at, from_edge), (id, chunk)));
+            found.try_push(((over.tick, freed_at, from_edge, found.len()), (id, chunk)))?;
         }
-        found.sort_by_key(|(order, _)| *order);
-        Self(found.into_iter().map(|(_, chunk)| chunk).collect())
+        found.sort_unstable_by_key(|(order, _)| *order);
+        Ok(Self(found.into_iter().map(|(_, chunk)| chunk).try_to_vec()?))
     }
 
     /// Keeps only chunks that touch a block for which the predicate is true.
@@ -62,12 +63,13 @@ impl ReleasableChunks {
 
     /// Gives back at least `bytes` of them, or all.
     pub(super) fn release(self, context: &mut StrategyContext<'_>, bytes: u64) -> Result<()> {
-        let sizes: Vec<u64> = self.0.iter().map(|(_, chunk)| chunk.size).collect();
-        let chosen: Vec<_> = choose(&sizes, bytes).into_iter().map(|index| self.0[index]).collect();
+        let sizes = self.0.iter().map(|(_, chunk)| chunk.size).try_to_vec()?;
+        let chosen = choose(&sizes, bytes)?.into_iter().map(|index| self.0[index]).try_to_vec()?;
         drop_views_over(context, &chosen)?;
         for (_, chunk) in chosen {
             match context.heap.gather_chunk(&chunk) {
                 Ok(block) => release_chunks(context, block, chunk.span())?,
+                Err(Error::HostMemory) => return Err(Error::HostMemory),
                 Err(error) => tracing::error!(%error, "a free chunk could not be gathered; it stays"),
             }
         }
@@ -106,13 +108,13 @@ fn freed_at(heap: &Heap, chunk: &Chunk) -> Option<u64> {
 
 /// Drops every view over any of the chunks. Of views that are in use, or pinned by a private pool, only the mappings of
 /// these chunks are removed.
-fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)]) -> DriverResult<()> {
-    let mut ids: Vec<ChunkId> = chunks.iter().map(|(id, _)| *id).collect();
+fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)]) -> Result<()> {
+    let mut ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
     ids.sort_unstable();
     let gone = |chunk: ChunkId| ids.binary_search(&chunk).is_ok();
     let views = context.heap.views().iter().filter(|(_, view)| view.chunks.iter().any(|chunk| gone(*chunk)));
-    let views: Vec<(ViewId, bool)> = views.map(|(id, view)| (id, view.users > 0 || !view.pins.is_empty())).collect();
-    for (view, stays) in views {
+    let views = views.map(|(id, view): (ViewId, _)| (id, view.users > 0 || !view.pins.is_empty()));
+    for (view, stays) in views.try_to_vec()? {
         if stays { cut_view(context, view, gone)? } else { drop_view(context, view)? }
     }
     Ok(())

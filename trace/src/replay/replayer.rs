@@ -10,7 +10,7 @@ use crate::trace::{Trace, TraceEvent};
 use rustc_hash::FxHashMap;
 use seamalloc::driver::sim::{Hold, SimGpu};
 use seamalloc::driver::{Call, CallStats, StreamId};
-use seamalloc::{Allocator, Error, Fragmentation, OutOfMemory, Stats};
+use seamalloc::{Allocator, Error, Fragmentation, OutOfMemoryReport, Stats};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ struct Run {
     /// Allocations and frees carried out.
     ops: u64,
     allocations: u64,
-    oom: Option<(usize, Box<OutOfMemory>)>,
+    oom: Option<(usize, OutOfMemoryReport)>,
 }
 
 impl<'t> Replayer<'t> {

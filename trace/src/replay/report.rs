@@ -5,7 +5,7 @@
 use seamalloc::driver::CallStats;
 use seamalloc::driver::cuda::CudaOpenError;
 use seamalloc::driver::sim::{SimConfig, SimConfigError};
-use seamalloc::{Config, Error, Fragmentation, OutOfMemory, Stalls, Waits};
+use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, Stalls, Waits};
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub struct PassReport {
     /// The event at which that was.
     pub peak_event: usize,
     /// The event at which the memory did not suffice, and the report. The pass ended there.
-    pub oom: Option<(usize, Box<OutOfMemory>)>,
+    pub oom: Option<(usize, OutOfMemoryReport)>,
 }
 
 impl PassReport {

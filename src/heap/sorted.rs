@@ -1,0 +1,81 @@
+//! A sorted set in one piece of host memory, which can be asked for in advance.
+//!
+//! Owns: [`SortedSet`]. The set of the standard library takes a node here and there, and ends the process where the host
+//! has none. An insertion moves the elements behind it: views, or ranges without memory, of which there are thousands at
+//! most, and each of which is the work of a driver call.
+
+use crate::fallible::Grown;
+
+/// Elements in order, each once.
+#[derive(Debug)]
+pub(crate) struct SortedSet<T>(Vec<T>);
+
+impl<T> Default for SortedSet<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Copy + Ord> SortedSet<T> {
+    /// Makes room for `more` elements.
+    pub(crate) fn reserve(&mut self, more: usize) -> Grown<()> {
+        self.0.try_reserve(more)
+    }
+
+    /// Inserts an element, for which there is room.
+    pub(crate) fn insert(&mut self, value: T) {
+        if let Err(at) = self.0.binary_search(&value) {
+            debug_assert!(self.0.len() < self.0.capacity(), "no room was made for an element");
+            self.0.insert(at, value);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, value: &T) {
+        if let Ok(at) = self.0.binary_search(value) {
+            self.0.remove(at);
+        }
+    }
+
+    pub(crate) fn contains(&self, value: &T) -> bool {
+        self.0.binary_search(value).is_ok()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn first(&self) -> Option<&T> {
+        self.0.first()
+    }
+
+    pub(crate) fn last(&self) -> Option<&T> {
+        self.0.last()
+    }
+
+    /// Returns all elements in order.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, T> {
+        self.0.iter()
+    }
+
+    /// Returns the elements that are not less than this one, in order.
+    pub(crate) fn from(&self, least: T) -> &[T] {
+        &self.0[self.0.partition_point(|value| *value < least)..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_in_order_and_each_is_there_once() {
+        let mut set = SortedSet::default();
+        set.reserve(4).unwrap();
+        [5, 1, 3, 5].into_iter().for_each(|value| set.insert(value));
+        assert_eq!(set.iter().copied().collect::<Vec<_>>(), [1, 3, 5]);
+        assert_eq!((set.first(), set.last(), set.from(2)), (Some(&1), Some(&5), &[3, 5][..]));
+        set.remove(&3);
+        set.remove(&4);
+        assert!(!set.contains(&3) && set.contains(&5) && set.len() == 2 && set.from(6).is_empty());
+    }
+}

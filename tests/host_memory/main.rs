@@ -1,0 +1,112 @@
+//! Memory of the host that runs out, at every allocation of every operation, as SQLite tests it.
+//!
+//! For each operation of a script, and for n = 1, 2, 3, … until the operation goes through without a failure: the script
+//! runs up to the operation, the n-th allocation of the library fails (once, or with all that follow), and the operation
+//! runs. It succeeds, or answers the typed error; the process does not abort. Then the tables are in order, the
+//! allocator and the device agree on every byte, live blocks are live, the operation succeeds once there is memory, the
+//! rest of the script runs, and in the end everything goes back.
+
+#![cfg(not(feature = "paranoid"))]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
+
+#[path = "../physical/mod.rs"]
+#[allow(dead_code, reason = "the book is thrown away with what it has taken")]
+mod physical;
+mod script;
+mod short_host;
+mod world;
+
+use script::{Step, script};
+use seamalloc::{Error, StrategyKind};
+use short_host::{Mode, arm, disarm};
+use world::World;
+
+/// More allocations than any operation makes.
+const MANY: u64 = 2000;
+
+/// What was tried.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Operations with a failure at their n-th allocation.
+    points: u64,
+    /// Of these, the operations that went through nevertheless.
+    overcome: u64,
+}
+
+fn run(world: &mut World, steps: &[Step], from: &str) {
+    for (name, step) in steps {
+        step(world).unwrap_or_else(|error| panic!("{from}, then {name}: {error}"));
+    }
+}
+
+/// Tries one operation with a failure at its n-th allocation. Returns whether there was one.
+fn fails_at(kind: StrategyKind, options: &str, at: usize, nth: u64, mode: Mode, tally: &mut Tally) -> bool {
+    let steps = script(kind);
+    let (name, step) = steps[at];
+    let when = format!("{kind},{options}: {name}, allocation {nth} failed {mode:?}");
+    let mut world = World::new(kind, options);
+    run(&mut world, &steps[..at], &format!("before {name}"));
+    arm(nth, mode);
+    let done = step(&mut world);
+    let failed = disarm() > 0;
+    match done {
+        Ok(()) => tally.overcome += u64::from(failed),
+        Err(Error::HostMemory) => assert!(failed, "{when}: nothing has failed"),
+        Err(error) => panic!("{when}: {error}"),
+    }
+    world.check(&when);
+    if done.is_err() {
+        step(&mut world).unwrap_or_else(|error| panic!("{when}, and with memory again: {error}"));
+        world.check(&when);
+    }
+    run(&mut world, &steps[at + 1..], &when);
+    world.end(&when);
+    tally.points += u64::from(failed);
+    failed
+}
+
+fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
+    let mut tally = Tally::default();
+    let operations = script(kind).len();
+    for at in 0..operations {
+        for mode in [Mode::Once, Mode::FromThenOn] {
+            let last = (1..MANY).find(|nth| !fails_at(kind, options, at, *nth, mode, &mut tally));
+            assert!(last.is_some(), "{kind}: operation {at} has no end");
+        }
+    }
+    eprintln!("{kind},{options}: {operations} operations, {tally:?}");
+    assert!(tally.points > 2 * operations as u64, "{kind}: {tally:?}, the test does not see the allocations");
+}
+
+#[test]
+fn the_script_goes_where_tables_grow() {
+    let mut world = World::new(StrategyKind::Stitch, "chunk_size_mb:8");
+    run(&mut world, &script(StrategyKind::Stitch), "the script");
+    let stats = world.allocator.stats();
+    let figures = [stats.views_built, stats.views_reused, stats.stream_waits, stats.num_alloc_retries, stats.num_ooms];
+    assert!(figures.iter().all(|figure| *figure > 0), "{figures:?}");
+}
+
+#[test]
+fn caching_survives_every_failure() {
+    every_allocation_may_fail(StrategyKind::Caching, "");
+    let collects = "garbage_collection_threshold:0.2,per_process_memory_fraction:0.99,max_split_size_mb:40";
+    every_allocation_may_fail(StrategyKind::Caching, collects);
+}
+
+#[test]
+fn expandable_survives_every_failure() {
+    every_allocation_may_fail(StrategyKind::Expandable, "");
+}
+
+#[test]
+fn gmlake_survives_every_failure() {
+    every_allocation_may_fail(StrategyKind::Gmlake, "fragLimit:2097152");
+}
+
+#[test]
+fn stitch_survives_every_failure() {
+    every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:8");
+    every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:2,sharing:completed,max_views:1");
+    every_allocation_may_fail(StrategyKind::Stitch, "sharing:never,max_view_mappings:8");
+}

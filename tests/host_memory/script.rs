@@ -1,0 +1,168 @@
+//! The operations that are tried, in the order of a program.
+
+use crate::world::{CAPTURED, Done, MAIN, MIB, SIDE, THIRD, World};
+use seamalloc::driver::StreamId;
+use seamalloc::{PoolId, Segments, StrategyKind};
+
+/// An operation with its name.
+pub(crate) type Step = (&'static str, fn(&mut World) -> Done);
+
+/// A pool that the program numbers itself.
+const OWN_SEGMENTS: PoolId = PoolId(7, 0);
+
+/// Returns the program for a strategy.
+pub(crate) fn script(kind: StrategyKind) -> Vec<Step> {
+    let mut steps = Vec::new();
+    steps.extend(BLOCKS);
+    steps.extend(STREAMS);
+    steps.extend(SHORTAGE);
+    steps.extend(CAPTURE);
+    if kind == StrategyKind::Stitch {
+        steps.extend(CHECKPOINT);
+    }
+    steps.extend(POOLS);
+    steps.extend(MANY);
+    steps.extend(REPORTS);
+    steps.extend(RELEASE);
+    steps
+}
+
+/// Growth, small and large; hits; stitching, where the strategy does it.
+const BLOCKS: &[Step] = &[
+    ("the first request", |w| w.allocate(0, 24 * MIB, MAIN)),
+    ("a second one", |w| w.allocate(1, 24 * MIB, MAIN)),
+    ("a third one", |w| w.allocate(2, 24 * MIB, MAIN)),
+    ("a small request", |w| w.allocate(3, 512, MAIN)),
+    ("a small hit", |w| w.allocate(4, 100 << 10, MAIN)),
+    ("free the first", |w| w.free(0)),
+    ("a large hit that splits", |w| w.allocate(5, 3 * MIB, MAIN)),
+    ("free it", |w| w.free(5)),
+    ("free the third", |w| w.free(2)),
+    ("a request of two ranges", |w| w.allocate(6, 44 * MIB, MAIN)),
+    ("free it", |w| w.free(6)),
+    ("the same request", |w| w.allocate(6, 44 * MIB, MAIN)),
+    ("free it", |w| w.free(6)),
+    ("a part of it", |w| w.allocate(6, 40 * MIB, MAIN)),
+    ("an address that is not live", |w| match w.allocator.free(12345) {
+        Err(seamalloc::Error::InvalidAddress { .. }) => Ok(()),
+        other => other,
+    }),
+];
+
+/// New streams, frees that wait, memory that passes from stream to stream.
+const STREAMS: &[Step] = &[
+    ("a request of a new stream", |w| w.allocate(10, 20 * MIB, SIDE)),
+    ("another handle of the default stream", |w| w.allocate(11, MIB, StreamId(1))),
+    ("a small request of it", |w| w.allocate(12, 4096, SIDE)),
+    ("record_stream", |w| w.record(6, SIDE)),
+    ("record_stream again", |w| w.record(6, THIRD)),
+    ("record_stream of another", |w| w.record(10, MAIN)),
+    ("the side stream works", |w| w.hold(SIDE)),
+    ("a free that waits for two streams", |w| w.free(6)),
+    ("a free that waits for one", |w| w.free(10)),
+    ("a request meanwhile", |w| w.allocate(13, 2 * MIB, THIRD)),
+    ("free_on another stream", |w| w.free_on(13, SIDE)),
+    ("the side stream is done", |w| w.finish(SIDE)),
+    ("a request that finds what has waited", |w| w.allocate(6, 30 * MIB, MAIN)),
+    ("free it under another stream", |w| w.free_under(6, THIRD)),
+    ("work on the side", |w| w.allocate(14, 60 * MIB, SIDE)),
+    ("it is at work", |w| w.hold(SIDE)),
+    ("free it", |w| w.free(14)),
+    ("a stream without memory", |w| w.allocate(15, 50 * MIB, THIRD)),
+    ("it is done", |w| w.finish(SIDE)),
+    ("free under its own stream", |w| w.free_under(15, THIRD)),
+    ("a borrowed stream", |w| w.allocator.set_borrowed(StreamId(20))),
+    ("a request of it", |w| w.allocate(16, 3 * MIB, StreamId(20))),
+    ("free under it", |w| w.free_under(16, StreamId(20))),
+    ("forget it", |w| w.allocator.forget_stream(StreamId(20))),
+    ("forget a stream with memory", |w| w.allocator.forget_stream(THIRD)),
+];
+
+/// Requests for which everything is tried.
+const SHORTAGE: &[Step] = &[
+    ("more than is left", |w| w.is_refused(250 * MIB, MAIN)),
+    ("more than there is", |w| w.is_refused(1 << 40, SIDE)),
+    ("a large one that takes memory back", |w| w.allocate(20, 150 * MIB, SIDE)),
+    ("free it", |w| w.free(20)),
+    ("a limit", |w| w.allocator.set_memory_limit(Some(120 * MIB))),
+    ("a request beyond it", |w| w.is_refused(130 * MIB, MAIN)),
+    ("no limit", |w| w.allocator.set_memory_limit(None)),
+    ("a fraction", |w| w.allocator.set_memory_fraction(0.9)),
+    ("no fraction", |w| w.allocator.set_memory_fraction(1.0)),
+];
+
+/// A capture into a private pool.
+const CAPTURE: &[Step] = &[
+    ("create a pool", |w| w.create_pool(0)),
+    ("allocate in it", |w| w.allocate_in(30, 0, 3 * MIB, CAPTURED)),
+    ("free it", |w| w.free(30)),
+    ("begin its route", |w| w.route(0)),
+    ("begin a capture", |w| w.begin_capture()),
+    ("a captured request", |w| w.allocate(31, 20 * MIB, CAPTURED)),
+    ("another", |w| w.allocate(32, 12 * MIB, CAPTURED)),
+    ("a small one", |w| w.allocate(33, 2048, CAPTURED)),
+    ("another stream's use", |w| w.record(31, SIDE)),
+    ("a free in the capture", |w| w.free(31)),
+    ("free the other", |w| w.free(32)),
+    ("a larger one", |w| w.allocate(34, 24 * MIB, CAPTURED)),
+    ("end the capture", |w| w.end_capture()),
+    ("end the route", |w| w.end_route(0)),
+    ("a request after it", |w| w.allocate(35, 4 * MIB, SIDE)),
+    ("free that", |w| w.free(35)),
+    ("the state of the pool", |w| w.allocator.pool_stats(w.pools[0]).map(drop)),
+];
+
+const CHECKPOINT: &[Step] =
+    &[("save the pool", |w| w.save(0)), ("restore it", |w| w.restore(0)), ("save it again", |w| w.save(0))];
+
+/// Pools end; a pool with segments of its own.
+const POOLS: &[Step] = &[
+    ("free a block of the pool", |w| w.free(34)),
+    ("release it", |w| w.release(0)),
+    ("open a pool with segments", |w| w.allocator.open_pool_with(OWN_SEGMENTS, Segments::by_malloc())),
+    ("allocate in it", |w| {
+        w.pools[1] = OWN_SEGMENTS;
+        w.allocate_in(40, 1, 5 * MIB, MAIN)
+    }),
+    ("a small one", |w| w.allocate_in(41, 1, 1024, SIDE)),
+    ("unsplit", |w| w.allocator.set_pool_unsplit(OWN_SEGMENTS)),
+    ("free one", |w| w.free(40)),
+    ("of what it holds", |w| w.allocator.allocate_held_in(OWN_SEGMENTS, 600 * MIB, MAIN).map(drop)),
+    ("release it", |w| w.release(1)),
+    ("empty it", |w| w.allocator.empty_pool(OWN_SEGMENTS).map(drop)),
+    ("free the other", |w| w.free(41)),
+    ("empty it again", |w| w.allocator.empty_pool(OWN_SEGMENTS).map(drop)),
+    ("a public pool", |w| w.create_pool(2)),
+    ("allocate in it", |w| w.allocate_in(42, 2, 7 * MIB, SIDE)),
+    ("release it", |w| w.release(2)),
+    ("a peer", |w| w.allocator.enable_peer_access(1)),
+];
+
+/// Tables grow, and pools of streams without memory pass to others.
+const MANY: &[Step] =
+    &[("many blocks", World::many_blocks), ("free them", World::free_many), ("many streams", World::many_streams)];
+
+const REPORTS: &[Step] = &[
+    ("statistics", |w| {
+        let _ = w.allocator.stats();
+        Ok(())
+    }),
+    ("a snapshot", |w| w.allocator.try_snapshot().map(drop)),
+    ("fragmentation", |w| w.allocator.try_fragmentation().map(drop)),
+    ("the largest request", |w| w.allocator.largest_request().map(drop)),
+];
+
+/// Memory goes back.
+const RELEASE: &[Step] = &[
+    ("fill up", |w| w.allocate(50, 60 * MIB, MAIN)),
+    ("more", |w| w.allocate(51, 30 * MIB, SIDE)),
+    ("free the first", |w| w.free(50)),
+    ("trim a little", |w| w.allocator.trim(5 * MIB).map(drop)),
+    ("free the other", |w| w.free(51)),
+    ("trim more", |w| w.allocator.trim(45 * MIB).map(drop)),
+    ("take it again", |w| w.allocate(52, 40 * MIB, MAIN)),
+    ("trim with it live", |w| w.allocator.trim(500 * MIB).map(drop)),
+    ("free it", |w| w.free(52)),
+    ("empty the cache", |w| w.allocator.empty_cache().map(drop)),
+    ("from the beginning", |w| w.allocate(53, 2 * MIB, MAIN)),
+];

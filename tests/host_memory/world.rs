@@ -1,0 +1,238 @@
+//! A program on a simulated GPU, one operation at a time. Its own books take no memory of the host.
+
+use crate::physical::Taken;
+use crate::short_host::{Apart, outside};
+use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::observer::{Event, Observer};
+use seamalloc::{Allocator, Config, Error, PoolBlock, PoolId, Route, StrategyKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const MAIN: StreamId = StreamId::DEFAULT;
+pub(crate) const SIDE: StreamId = StreamId(8);
+pub(crate) const THIRD: StreamId = StreamId(9);
+pub(crate) const CAPTURED: StreamId = StreamId(10);
+
+/// The result of an operation.
+pub(crate) type Done = Result<(), Error>;
+
+pub(crate) struct World {
+    pub(crate) gpu: Arc<SimGpu>,
+    pub(crate) allocator: Allocator,
+    /// Live blocks: address and requested bytes, 0 where there is none.
+    blocks: [(u64, u64); BLOCKS],
+    pub(crate) pools: [PoolId; 4],
+    checkpoint: Vec<PoolBlock>,
+    /// Whether a checkpoint was restored in part: which of its blocks are live is unknown until it is restored whole.
+    restoring: bool,
+    /// How many streams [`Self::many_streams`] has used.
+    streams: u64,
+}
+
+/// The blocks of the scripts have the first numbers, those of [`World::many_blocks`] the rest.
+const BLOCKS: usize = 300;
+const FIRST_OF_MANY: usize = 64;
+const STREAMS: u64 = 40;
+
+struct Counting(Arc<AtomicU64>);
+
+impl Observer for Counting {
+    fn event(&mut self, _: &Event) {
+        outside(|| self.0.fetch_add(1, Ordering::Relaxed));
+    }
+}
+
+impl World {
+    pub(crate) fn new(kind: StrategyKind, options: &str) -> Self {
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=256MiB").unwrap()).unwrap());
+        gpu.connect_peer(1);
+        let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
+        let allocator = Allocator::new(Arc::new(Apart(Arc::clone(&gpu))), config).unwrap();
+        allocator.on_memory_pressure(|_| outside(|| false));
+        allocator.observe(Some(Box::new(Counting(Arc::default()))));
+        let pools = [PoolId::NONE; 4];
+        Self { gpu, allocator, blocks: [(0, 0); BLOCKS], pools, checkpoint: Vec::new(), restoring: false, streams: 0 }
+    }
+
+    fn address(&self, block: usize) -> u64 {
+        assert!(self.blocks[block].0 != 0, "the script uses block {block}, which is not live");
+        self.blocks[block].0
+    }
+
+    fn note(&mut self, block: usize, address: u64, size: u64) -> Done {
+        assert_eq!(self.blocks[block].0, 0, "the script has block {block} already");
+        self.blocks[block] = (address, size);
+        Ok(())
+    }
+
+    pub(crate) fn allocate(&mut self, block: usize, size: u64, stream: StreamId) -> Done {
+        let address = self.allocator.allocate(size, stream)?;
+        self.note(block, address, size)
+    }
+
+    /// A request that there is too little memory for.
+    pub(crate) fn is_refused(&mut self, size: u64, stream: StreamId) -> Done {
+        match self.allocator.allocate(size, stream) {
+            Err(Error::OutOfMemory(report)) => {
+                assert_eq!(report.requested, size);
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(address) => panic!("{size} bytes were served, at {address:#x}"),
+        }
+    }
+
+    pub(crate) fn allocate_in(&mut self, block: usize, pool: usize, size: u64, stream: StreamId) -> Done {
+        let address = self.allocator.allocate_in(self.pools[pool], size, stream)?;
+        self.note(block, address, size)
+    }
+
+    pub(crate) fn free(&mut self, block: usize) -> Done {
+        self.allocator.free(self.address(block))?;
+        self.blocks[block] = (0, 0);
+        Ok(())
+    }
+
+    pub(crate) fn free_on(&mut self, block: usize, stream: StreamId) -> Done {
+        self.allocator.free_on(self.address(block), stream)?;
+        self.blocks[block] = (0, 0);
+        Ok(())
+    }
+
+    pub(crate) fn free_under(&mut self, block: usize, stream: StreamId) -> Done {
+        self.allocator.free_under(self.address(block), stream)?;
+        self.blocks[block] = (0, 0);
+        Ok(())
+    }
+
+    pub(crate) fn record(&mut self, block: usize, stream: StreamId) -> Done {
+        self.allocator.record_stream(self.address(block), stream)
+    }
+
+    /// The program gives a stream work that does not end before [`Self::finish`].
+    pub(crate) fn hold(&mut self, stream: StreamId) -> Done {
+        outside(|| self.gpu.hold(stream));
+        Ok(())
+    }
+
+    pub(crate) fn finish(&mut self, stream: StreamId) -> Done {
+        outside(|| while self.gpu.finish(stream) {});
+        Ok(())
+    }
+
+    pub(crate) fn create_pool(&mut self, pool: usize) -> Done {
+        match self.allocator.create_pool() {
+            PoolId::NONE => Err(Error::HostMemory),
+            id => {
+                self.pools[pool] = id;
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn route(&mut self, pool: usize) -> Done {
+        self.allocator.begin_allocate_to_pool(self.pools[pool], Route::stream(CAPTURED).capturing())
+    }
+
+    pub(crate) fn begin_capture(&mut self) -> Done {
+        outside(|| self.gpu.begin_capture(CAPTURED, CaptureMode::Global)).map_err(Error::from)
+    }
+
+    pub(crate) fn end_capture(&mut self) -> Done {
+        outside(|| self.gpu.end_capture(CAPTURED)).map_err(Error::from)
+    }
+
+    pub(crate) fn end_route(&mut self, pool: usize) -> Done {
+        self.allocator.end_allocate_to_pool(self.pools[pool])
+    }
+
+    pub(crate) fn release(&mut self, pool: usize) -> Done {
+        self.allocator.release_pool(self.pools[pool])
+    }
+
+    pub(crate) fn save(&mut self, pool: usize) -> Done {
+        self.checkpoint = self.allocator.pool_blocks(self.pools[pool])?;
+        Ok(())
+    }
+
+    pub(crate) fn restore(&mut self, pool: usize) -> Done {
+        let restored = self.allocator.restore_pool(self.pools[pool], &self.checkpoint);
+        self.restoring = restored.is_err();
+        restored
+    }
+
+    /// Small blocks, until the tables have grown several times. What failed is tried again by the next call.
+    pub(crate) fn many_blocks(&mut self) -> Done {
+        for block in FIRST_OF_MANY..BLOCKS {
+            if self.blocks[block].0 == 0 {
+                self.allocate(block, 512 * (1 + block as u64 % 7), MAIN)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn free_many(&mut self) -> Done {
+        // Every second one first, so that each is a range of its own.
+        for block in (FIRST_OF_MANY..BLOCKS).step_by(2).chain((FIRST_OF_MANY + 1..BLOCKS).step_by(2)) {
+            if self.blocks[block].0 != 0 {
+                self.free(block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// More streams than have pools at once. What failed is tried again by the next call.
+    pub(crate) fn many_streams(&mut self) -> Done {
+        while self.streams < STREAMS {
+            if self.blocks[0].0 == 0 {
+                self.allocate(0, 3 * MIB, StreamId(100 + self.streams))?;
+            }
+            self.free(0)?;
+            self.streams += 1;
+        }
+        Ok(())
+    }
+
+    /// The allocator's tables are in order, it has what the device says, and every live block has memory of its own.
+    pub(crate) fn check(&self, when: &str) {
+        self.allocator.check().unwrap_or_else(|broken| panic!("{when}: {broken}"));
+        let info = self.gpu.memory_info().unwrap();
+        assert_eq!(info.total - info.free, self.allocator.reserved(), "{when}: the bytes that are held");
+        let memory = self.allocator.fragmentation();
+        let parts = memory.allocated + memory.pending + memory.free + memory.unsettled;
+        assert_eq!(memory.reserved, parts, "{when}: {memory:?}");
+        assert_eq!(memory.unsettled, 0, "{when}: no driver call has failed");
+        let mut taken = Taken::default();
+        for &(address, size) in self.blocks.iter().filter(|(address, _)| *address != 0) {
+            if self.restoring && !self.allocator.owns(address) {
+                continue;
+            }
+            assert!(self.allocator.owns(address), "{when}: {address:#x} is not live any more");
+            let pieces = self.gpu.physical(Range { address, size });
+            let bytes: u64 = pieces.iter().map(|piece| piece.size).sum();
+            assert_eq!(bytes, size, "{when}: memory at {address:#x}");
+            taken.take(&pieces);
+        }
+        assert!(self.gpu.faults().is_empty(), "{when}: {:?}", self.gpu.faults());
+    }
+
+    /// The program ends: frees everything, gives everything back, and drops the allocator.
+    pub(crate) fn end(mut self, when: &str) {
+        for stream in [MAIN, SIDE, THIRD, CAPTURED] {
+            self.finish(stream).unwrap();
+        }
+        for block in 0..self.blocks.len() {
+            if self.blocks[block].0 != 0 {
+                self.free(block).unwrap_or_else(|error| panic!("{when}: {error}"));
+            }
+        }
+        self.allocator.empty_cache().unwrap_or_else(|error| panic!("{when}: {error}"));
+        self.check(when);
+        assert_eq!(self.allocator.reserved(), 0, "{when}: {}", self.allocator.fragmentation().reserved);
+        let Self { gpu, allocator, .. } = self;
+        drop(allocator);
+        assert!(gpu.leaks().is_empty(), "{when}: {}", gpu.leaks());
+    }
+}
