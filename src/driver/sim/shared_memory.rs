@@ -59,17 +59,15 @@ pub(super) fn descriptor_of(shared: SharedMemory) -> Answer<Exported> {
     Ok(Exported::new(file.into()))
 }
 
-/// Returns the memory that a descriptor names. Only memory files are read: a read of what another process sent instead,
-/// such as an event counter, might wait for ever.
+/// Returns the memory that a descriptor names. It is read at a position: what another process sent instead, such as an event
+/// counter or a pipe, has none, and a plain read of it might wait for ever.
 #[cfg(target_os = "linux")]
 pub(super) fn read(memory: &Exported) -> Answer<SharedMemory> {
-    use rustix::fs::fcntl_get_seals;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
     let unknown =
         |why: String| refuse(Status::INVALID_VALUE, format!("the descriptor is of no simulated memory: {why}"));
-    fcntl_get_seals(memory.descriptor()).map_err(|error| unknown(error.to_string()))?;
     let file = memory.descriptor().try_clone().map(File::from).map_err(|error| unknown(error.to_string()))?;
     let mut bytes = [0; 64];
     file.read_exact_at(&mut bytes, 0).map_err(|error| unknown(error.to_string()))?;
