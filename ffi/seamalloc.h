@@ -696,7 +696,9 @@ seam_status seam_visit_segments(seam_allocator allocator, seam_segment_visitor v
 // opened memory the allocation begins, in bytes. With a capacity of 0, `handle` may be NULL.
 //
 // The allocation must stay live until everyone who got the handle has closed it. The first time, a thread is started that
-// gives the memory away, to processes of the same user (and root) which have the handle.
+// gives the memory away, to processes of the same user (and root) which have the handle. A shared allocation costs an open
+// file descriptor for each chunk that it touches (allocations in one chunk have one between them), until the last of them
+// is freed. A call that fails costs none.
 seam_status seam_share(seam_allocator allocator,
                        void *address,
                        void *handle,
@@ -707,8 +709,8 @@ seam_status seam_share(seam_allocator allocator,
 // Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
 // may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
 // it twice gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice.
-// `SEAM_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
-// has freed.
+// `SEAM_STATUS_IPC` for a bad handle, a process that is gone or has not sent everything within 10 seconds of the call,
+// whatever it does instead, or memory that it has freed.
 seam_status seam_open_shared(seam_allocator allocator, const void *handle, size_t length, void **address);
 
 // Closes what `seam_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.

@@ -12,6 +12,8 @@
 //! recording.rs       snapshots and traces, to files
 //! observing.rs       a callback that is called for each event
 //! registry.rs        handles: numbers that are checked, so that a stale one is an error
+//! slots.rs           a place for a value that one thread may take away while others use it
+//! primitive.rs       its atomics, for which tests put others
 //! instance.rs        what is behind a handle
 //! log.rs             what SEAMALLOC_LOG asks for
 //! observers.rs       the observers of an allocator: the recorder, a callback
@@ -40,10 +42,12 @@ pub mod observers;
 pub mod observing;
 pub mod pluggable;
 pub mod pools;
+mod primitive;
 pub mod recording;
 mod registry;
 pub mod segments;
 pub mod shared_memory;
+mod slots;
 pub mod sources;
 pub mod status;
 

@@ -3,7 +3,7 @@
 use crate::boundary::{call, out_param, pointer};
 use crate::ids::AllocatorId;
 use crate::registry::borrow;
-use crate::status::{Failure, Status};
+use crate::status::{Failure, Outcome, Status};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -13,7 +13,9 @@ use std::ptr;
 /// opened memory the allocation begins, in bytes. With a capacity of 0, `handle` may be NULL.
 ///
 /// The allocation must stay live until everyone who got the handle has closed it. The first time, a thread is started that
-/// gives the memory away, to processes of the same user (and root) which have the handle.
+/// gives the memory away, to processes of the same user (and root) which have the handle. A shared allocation costs an open
+/// file descriptor for each chunk that it touches (allocations in one chunk have one between them), until the last of them
+/// is freed. A call that fails costs none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_share(
     allocator: AllocatorId,
@@ -29,26 +31,36 @@ pub unsafe extern "C" fn seam_share(
             return Err(Failure::argument("length or offset is NULL"));
         };
         (*length, *offset) = (0, 0);
-        let shared = borrow(allocator)?.allocator.share(address.addr() as u64)?;
-        (*length, *offset) = (shared.handle.len(), shared.offset);
-        if shared.handle.len() > capacity {
-            let text = format!("the handle has {} bytes; the buffer is for {capacity}", shared.handle.len());
-            return Err(Failure::new(Status::BufferTooSmall, text));
-        }
+        let instance = borrow(allocator)?;
+        // Nothing is shared before it can be told.
+        *length = instance.allocator.handle_len(address.addr() as u64)?;
+        fits(*length, capacity)?;
         if handle.is_null() {
             return Err(Failure::argument("handle is NULL"));
         }
+        let shared = instance.allocator.share(address.addr() as u64)?;
+        (*length, *offset) = (shared.handle.len(), shared.offset);
+        // Another thread may have freed the allocation meanwhile, and got a larger one at its address.
+        fits(*length, capacity)?;
         // SAFETY: as above: the buffer is for as many.
         unsafe { handle.cast::<u8>().copy_from_nonoverlapping(shared.handle.as_ptr(), shared.handle.len()) };
         Ok(())
     })
 }
 
+fn fits(length: usize, capacity: usize) -> Outcome<()> {
+    if length <= capacity {
+        return Ok(());
+    }
+    let text = format!("the handle has {length} bytes; the buffer is for {capacity}");
+    Err(Failure::new(Status::BufferTooSmall, text))
+}
+
 /// Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
 /// may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening
 /// it twice gives two addresses, or the same one twice (memory of `cudaMalloc`); either way it is closed twice.
-/// `SEAM_STATUS_IPC` for a bad handle, a process that is gone or does not answer within 10 seconds, or memory that it
-/// has freed.
+/// `SEAM_STATUS_IPC` for a bad handle, a process that is gone or has not sent everything within 10 seconds of the call,
+/// whatever it does instead, or memory that it has freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_open_shared(
     allocator: AllocatorId,

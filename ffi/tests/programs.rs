@@ -104,6 +104,20 @@ fn fork() {
     }
 }
 
+/// It is not linked with the library, which it loads itself.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_library_that_is_closed_again_stays() {
+    let Some(compiler) = compiler("CC", "cc") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("program");
+    let mut command = compiler.command();
+    command.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&path);
+    run(command.arg(Path::new(FFI).join("tests/unload.c")).arg("-ldl"));
+    let said = run(Command::new(&path).arg(library().join("libseamalloc.so"))).stdout;
+    assert_eq!(String::from_utf8_lossy(&said), "used after it was closed\nused at the end of the process\n");
+}
+
 #[test]
 fn the_pluggable_pair() {
     let Some(program) = Program::build("tests/pluggable.c") else { return };

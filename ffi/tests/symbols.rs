@@ -46,25 +46,52 @@ fn exports_are_the_declarations() {
     assert_eq!(exported, declared);
 }
 
-#[test]
-fn the_soname_has_the_version_of_the_interface_and_no_cuda_is_needed() {
-    let define = "#define SEAM_ABI_VERSION ";
-    let header = header();
-    let version = header.lines().find_map(|line| line.strip_prefix(define)).unwrap();
+/// The entries of the library's dynamic section with one tag, and the strings that they name, where they do.
+fn dynamic<T>(tag: u32, read: impl Fn(u64, Option<String>) -> T) -> Vec<T> {
     let bytes = fs::read(library().join("libseamalloc.so")).unwrap();
     let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
     let endian = file.elf_header().endian().unwrap();
     let sections = file.elf_section_table();
     let (entries, strings) = sections.dynamic(endian, &*bytes).unwrap().unwrap();
     let strings = sections.strings(endian, &*bytes, strings).unwrap();
-    let of = |tag: u32| -> Vec<String> {
-        let entries = entries.iter().filter(|entry| entry.d_tag(endian) == u64::from(tag));
-        entries.map(|entry| String::from_utf8_lossy(entry.string(endian, strings).unwrap()).into_owned()).collect()
+    let tagged = entries.iter().filter(|entry| entry.d_tag(endian) == u64::from(tag));
+    let read_one = |entry: &object::elf::Dyn64<_>| {
+        let text = entry.string(endian, strings).ok();
+        read(entry.d_val(endian), text.map(|text| String::from_utf8_lossy(text).into_owned()))
     };
-    assert_eq!(of(object::elf::DT_SONAME), [format!("libseamalloc.so.{version}")]);
-    let needed = of(object::elf::DT_NEEDED);
+    tagged.map(read_one).collect()
+}
+
+fn named(tag: u32) -> Vec<String> {
+    dynamic(tag, |_, text| text.unwrap())
+}
+
+#[test]
+fn the_soname_has_the_version_of_the_interface_and_no_cuda_is_needed() {
+    let define = "#define SEAM_ABI_VERSION ";
+    let header = header();
+    let version = header.lines().find_map(|line| line.strip_prefix(define)).unwrap();
+    assert_eq!(named(object::elf::DT_SONAME), [format!("libseamalloc.so.{version}")]);
+    let needed = named(object::elf::DT_NEEDED);
     assert!(needed.iter().any(|name| name.starts_with("libc.so")), "{needed:?}");
     assert!(!needed.iter().any(|name| name.contains("cuda")), "{needed:?}");
+}
+
+#[test]
+fn it_is_never_unloaded_and_its_tables_are_write_protected() {
+    use object::elf::{DF_1_NODELETE, DF_1_NOW, DT_FLAGS_1, PT_GNU_RELRO};
+    use object::read::elf::ProgramHeader;
+
+    let flags = dynamic(DT_FLAGS_1, |value, _| value);
+    let [flags] = flags.as_slice() else { panic!("{flags:?}") };
+    for (name, flag) in [("nodelete", DF_1_NODELETE), ("now", DF_1_NOW)] {
+        assert!(flags & u64::from(flag) != 0, "it is not linked with -z {name}: {flags:#x}");
+    }
+    let bytes = fs::read(library().join("libseamalloc.so")).unwrap();
+    let file = ElfFile64::<object::Endianness>::parse(&*bytes).unwrap();
+    let endian = file.elf_header().endian().unwrap();
+    let segments = file.elf_program_headers();
+    assert!(segments.iter().any(|segment| segment.p_type(endian) == PT_GNU_RELRO), "it is not linked with -z relro");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use super::callbacks::Callbacks;
 use super::opened::Opened;
+use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};
 use crate::config::{Config, Limits, StreamSharing};
 use crate::diagnose::ReportInput;
@@ -61,6 +62,7 @@ pub(super) struct Core {
     /// pools. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
     pub(super) strategy: AnyStrategy,
+    pub(super) shares: Shares,
     pub(super) opened: Opened,
     /// Devices that may use the memory.
     pub(super) peers: Vec<u32>,
@@ -101,6 +103,7 @@ impl Allocator {
             low_water: LowWaterMark::default(),
             has_pre_work: false,
             strategy,
+            shares: Shares::default(),
             opened: Opened::default(),
             peers: Vec::new(),
         };

@@ -87,13 +87,14 @@ impl Core {
     /// Frees a block that was taken out of the table of live allocations.
     #[inline]
     fn free_block(&mut self, id: BlockId) -> Result<()> {
-        let Block { size, pool, has_uses, .. } = *self.heap.block(id);
+        let Block { address, size, pool, has_uses, .. } = *self.heap.block(id);
         if has_uses {
             self.free_used(id)?;
         } else {
             self.heap.free_requested(id);
             self.heap.free_completed(id);
         }
+        self.shares.end(address);
         if self.low_water.is_reached(size, &self.heap) {
             self.consolidate();
         }

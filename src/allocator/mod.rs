@@ -11,7 +11,7 @@
 //! | streams | `record_stream`, `forget_stream` |
 //! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
-//! | peers, shared_memory | other devices, other processes |
+//! | peers, shared_memory | other devices, other processes; `shares` and `opened` keep what is open |
 
 mod allocate;
 mod callbacks;
@@ -28,6 +28,7 @@ mod private_pool;
 mod release;
 mod report;
 mod shared_memory;
+mod shares;
 mod streams;
 
 pub use self::core::Allocator;

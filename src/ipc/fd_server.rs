@@ -1,89 +1,59 @@
 //! How descriptors reach another process: a thread of the process that shares memory answers on a socket.
 //!
-//! Owns: that thread, the threads that it starts for each client process, and which descriptors they may send. They
-//! hold no descriptor: it is closed when its memory goes back to the driver, and asking for it then is an error.
+//! Owns: that thread, and which descriptors it may send. It holds none: a descriptor is closed with the last allocation
+//! that was shared through it, and asking for it then is an error.
+//!
+//! The thread waits for nobody in particular: it reads and writes what can be read and written at once, of as many
+//! clients as there are, and drops a client after a time. So a client that says nothing, or does not take its answers,
+//! keeps no other waiting, and holds nothing but its connection.
 //!
 //! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers,
 //! and Ubuntu's default for processes that are not parent and child, deny it. A socket does not need that right.
 
 use super::error::IpcError;
+use super::fd_protocol::admit;
+use super::fd_questions::{Client, FdTable};
 use super::handle::Endpoint;
 use crate::driver::Exported;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
-use rustix::io::retry_on_intr;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg, sockopt,
-};
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Descriptors in one message. Linux allows 253.
-const BATCH: usize = 64;
-/// Client processes that are served at once.
+/// Clients that are served at once. Others wait in the queue of connections.
 const MAX_CLIENTS: usize = 64;
-/// How long either side waits for the other.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// The first byte of an answer, if the descriptors come with it.
-const FOUND: u8 = 1;
-const GONE: u8 = 2;
-
-/// The descriptors that may be sent, by [`Exported::number`].
-type FdTable = FxHashMap<u64, Weak<OwnedFd>>;
+/// How long a client may take to prove that it has a handle while others wait. Clients send the proof as soon as they are
+/// connected. At this pace a queue full of clients that never do (4096, Linux's default) is worked off in 6.4 s, before those
+/// behind them give up.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long nobody new is served after a connection could not be taken, probably because of too many open files.
+const PAUSE: Duration = Duration::from_millis(10);
 
 struct Server {
     endpoint: Endpoint,
     table: Mutex<FdTable>,
-    /// How many client processes are being served.
-    clients: AtomicUsize,
-}
-
-/// A client process that is being served.
-struct Client(&'static AtomicUsize);
-
-impl Client {
-    fn register(all: &'static AtomicUsize) -> io::Result<Self> {
-        let before = all.fetch_add(1, Ordering::Relaxed);
-        let client = Self(all);
-        if before >= MAX_CLIENTS { Err(io::Error::other("too many ask at once")) } else { Ok(client) }
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Lets other processes of this user ask for these descriptors by their numbers. Returns the endpoint at which they
 /// ask.
 pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, IpcError> {
-    static SERVER: Mutex<Option<&'static Server>> = Mutex::new(None);
+    static SERVER: Mutex<Option<Arc<Server>>> = Mutex::new(None);
     let server = {
         let mut server = SERVER.lock();
-        match *server {
-            Some(server) => server,
+        match &*server {
+            Some(server) => Arc::clone(server),
             // After a failure, probably because of too many open files, the next call tries again.
-            None => *server.insert(open()?),
+            None => Arc::clone(server.insert(open()?)),
         }
     };
     if server.endpoint.pid != std::process::id() {
         return Err(unavailable("this process was forked from one that shares memory"));
     }
-    let mut table = server.table.lock();
-    // Entries whose memory is gone are removed only when the table would grow.
-    if table.len() + memory.len() > table.capacity() {
-        table.retain(|_, descriptor| descriptor.strong_count() > 0);
-    }
-    table.extend(memory.iter().map(|exported| (exported.number(), Arc::downgrade(exported.descriptor()))));
+    server.table.lock().add(memory);
     Ok(server.endpoint)
 }
 
@@ -91,142 +61,111 @@ fn unavailable(why: impl ToString) -> IpcError {
     IpcError::Unavailable { why: why.to_string() }
 }
 
-fn open() -> Result<&'static Server, IpcError> {
+fn open() -> Result<Arc<Server>, IpcError> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty()).map_err(unavailable)?;
     let endpoint = Endpoint { pid: std::process::id(), secret };
     let listener = SocketAddr::from_abstract_name(endpoint.name()).and_then(|name| UnixListener::bind_addr(&name));
     let listener = listener.map_err(unavailable)?;
-    // Leaked for the thread, which runs until the process ends.
-    let server: &'static Server =
-        Box::leak(Box::new(Server { endpoint, table: Mutex::default(), clients: AtomicUsize::new(0) }));
+    listener.set_nonblocking(true).map_err(unavailable)?;
+    let server = Arc::new(Server { endpoint, table: Mutex::default() });
+    let serving = Arc::clone(&server);
+    // It runs until the process ends.
     let thread = thread::Builder::new().name("seamalloc-ipc".to_owned());
-    thread.spawn(move || server.serve(&listener)).map_err(unavailable)?;
+    thread.spawn(move || serving.serve(&listener)).map_err(unavailable)?;
     Ok(server)
 }
 
-/// Refuses a process of another user, at either end: once a process has ended, anyone can bind its name.
-fn begin(stream: &UnixStream) -> io::Result<()> {
-    let peer = sockopt::socket_peercred(stream)?;
-    if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, format!("it is of user {}", peer.uid.as_raw())));
-    }
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))
-}
-
 impl Server {
-    fn serve(&'static self, listener: &UnixListener) {
+    fn serve(&self, listener: &UnixListener) {
+        let mut clients: Vec<Client> = Vec::with_capacity(MAX_CLIENTS);
+        let mut paused_until = None;
         loop {
-            match listener.accept().and_then(|(stream, _)| self.serve_client(stream)) {
-                Ok(()) => {}
-                // Any process on the machine can connect.
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => tracing::debug!(%error, "not served"),
+            let now = Instant::now();
+            clients.retain(|client| client.end() > now);
+            paused_until = paused_until.filter(|end| *end > now);
+            let overdue = make_room(&mut clients, now);
+            let listens = clients.len() < MAX_CLIENTS && paused_until.is_none();
+            let next = clients.iter().map(Client::end).chain(overdue).chain(paused_until).min();
+            match wait(listener, listens, &clients, next.map(|next| next - now)) {
+                Ok(ready) => {
+                    let [connected, rest @ ..] = ready.as_slice() else { continue };
+                    let mut ready = rest.iter();
+                    clients.retain_mut(|client| match ready.next() {
+                        Some(true) => self.attend(client),
+                        _ => true,
+                    });
+                    if *connected && listens {
+                        paused_until = take(listener, &mut clients).err().map(|()| now + PAUSE);
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "a process that asked for shared memory was not served");
-                    // Probably there are too many open files; others may close some.
-                    thread::sleep(Duration::from_millis(10));
+                    tracing::warn!(%error, "processes that ask for shared memory cannot be waited for");
+                    thread::sleep(PAUSE);
                 }
             }
         }
     }
 
-    /// Serves a client in a thread of its own, so that a stopped client does not block the others.
-    fn serve_client(&'static self, stream: UnixStream) -> io::Result<()> {
-        begin(&stream)?;
-        let client = Client::register(&self.clients)?;
-        let answer = move || {
-            if let Err(error) = self.answer(&stream) {
+    /// Serves a client as far as that goes at once. Returns whether it stays.
+    fn attend(&self, client: &mut Client) -> bool {
+        match client.proceed(self.endpoint.password(), &self.table) {
+            Ok(stays) => stays,
+            Err(error) => {
                 tracing::debug!(%error, "a process that asked for shared memory was not served");
-            }
-            drop(client);
-        };
-        thread::Builder::new().name("seamalloc-ipc".to_owned()).spawn(answer).map(drop)
-    }
-
-    /// Serves one client until it closes the connection.
-    fn answer(&self, mut stream: &UnixStream) -> io::Result<()> {
-        let mut password = [0; 8];
-        stream.read_exact(&mut password)?;
-        if password != self.endpoint.password() {
-            return Err(io::Error::new(ErrorKind::PermissionDenied, "it has no handle"));
-        }
-        let mut keys = [0; 8 * BATCH];
-        loop {
-            let mut count = [0];
-            match stream.read_exact(&mut count) {
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
-                read => read?,
-            }
-            let Some(keys) = keys.get_mut(..8 * usize::from(count[0])) else {
-                return Err(io::Error::new(ErrorKind::InvalidData, "it wants too much at once"));
-            };
-            stream.read_exact(keys)?;
-            match self.find(keys) {
-                Some(descriptors) => send(stream, &descriptors)?,
-                None => stream.write_all(&[GONE])?,
+                false
             }
         }
-    }
-
-    fn find(&self, keys: &[u8]) -> Option<Vec<Arc<OwnedFd>>> {
-        let table = self.table.lock();
-        let (keys, _) = keys.as_chunks::<8>();
-        keys.iter().map(|key| table.get(&u64::from_le_bytes(*key))?.upgrade()).collect()
     }
 }
 
-fn send(stream: &UnixStream, descriptors: &[Arc<OwnedFd>]) -> io::Result<()> {
-    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
-    let mut message = SendAncillaryBuffer::new(&mut space);
-    if !message.push(SendAncillaryMessage::ScmRights(&borrowed)) {
-        return Err(io::Error::new(ErrorKind::InvalidData, "too many descriptors"));
+/// Drops the client that has waited longest without a proof, if all places are taken and it had its time. Returns when one
+/// will have had it.
+fn make_room(clients: &mut Vec<Client>, now: Instant) -> Option<Instant> {
+    if clients.len() < MAX_CLIENTS {
+        return None;
     }
-    retry_on_intr(|| sendmsg(stream, &[IoSlice::new(&[FOUND])], &mut message, SendFlags::NOSIGNAL))?;
+    // They are in the order in which they came.
+    let first = clients.iter().position(|client| !client.is_known())?;
+    let patient_until = clients.get(first)?.since + PATIENCE;
+    if patient_until > now {
+        return Some(patient_until);
+    }
+    clients.remove(first);
+    None
+}
+
+/// Waits until there is something to do, at most for this time. Returns of the listener, and of each client, whether there
+/// is.
+fn wait(listener: &UnixListener, listens: bool, clients: &[Client], time: Option<Duration>) -> io::Result<Vec<bool>> {
+    let listening = if listens { PollFlags::IN } else { PollFlags::empty() };
+    let mut polled = Vec::with_capacity(1 + clients.len());
+    polled.push(PollFd::new(listener, listening));
+    polled.extend(clients.iter().map(|client| PollFd::new(client.socket(), client.awaits())));
+    let time = time.and_then(|time| Timespec::try_from(time).ok());
+    match poll(&mut polled, time.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(polled.iter().map(|polled| !polled.revents().is_empty()).collect())
+}
+
+/// Takes one connection.
+fn take(listener: &UnixListener, clients: &mut Vec<Client>) -> Result<(), ()> {
+    let client = listener.accept().and_then(|(stream, _)| {
+        admit(&stream)?;
+        Client::new(stream)
+    });
+    match client {
+        Ok(client) => clients.push(client),
+        // The client may be gone already.
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+        // Any process on the machine can connect.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => tracing::debug!(%error, "not served"),
+        Err(error) => {
+            tracing::warn!(%error, "a process that asked for shared memory was not served");
+            return Err(());
+        }
+    }
     Ok(())
-}
-
-/// Fetches the descriptors with these numbers, of another process or of this one.
-pub(crate) fn fetch(endpoint: &Endpoint, keys: impl Iterator<Item = u64>) -> Result<Vec<Exported>, IpcError> {
-    let pid = endpoint.pid;
-    let unreachable = |error: io::Error| IpcError::Unreachable { pid, why: error.to_string() };
-    let name = SocketAddr::from_abstract_name(endpoint.name()).map_err(unreachable)?;
-    let mut stream = UnixStream::connect_addr(&name).map_err(unreachable)?;
-    begin(&stream).and_then(|()| stream.write_all(endpoint.password())).map_err(unreachable)?;
-    let keys: Vec<u64> = keys.collect();
-    let mut found = Vec::with_capacity(keys.len());
-    for batch in keys.chunks(BATCH) {
-        let mut question = vec![batch.len() as u8];
-        question.extend(batch.iter().flat_map(|key| key.to_le_bytes()));
-        stream.write_all(&question).map_err(unreachable)?;
-        let descriptors = receive(&stream).map_err(unreachable)?.ok_or(IpcError::Gone { pid })?;
-        if descriptors.len() != batch.len() {
-            let why = format!("{} descriptors came, not {} (too many open files?)", descriptors.len(), batch.len());
-            return Err(IpcError::Unreachable { pid, why });
-        }
-        found.extend(descriptors.into_iter().map(Exported::new));
-    }
-    Ok(found)
-}
-
-/// Receives one answer. Returns `None` if the memory is gone.
-fn receive(stream: &UnixStream) -> io::Result<Option<Vec<OwnedFd>>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
-    let mut messages = RecvAncillaryBuffer::new(&mut space);
-    let mut status = [0];
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    // A signal interrupts the call even if the program restarts system calls, because the socket has a timeout.
-    let answer = retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(&mut status)], &mut messages, flags))?;
-    let mut descriptors = Vec::new();
-    for message in messages.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            descriptors.extend(received);
-        }
-    }
-    match status {
-        [FOUND] if answer.bytes == 1 => Ok(Some(descriptors)),
-        [GONE] if answer.bytes == 1 => Ok(None),
-        _ => Err(io::Error::new(ErrorKind::UnexpectedEof, "it hung up")),
-    }
 }

@@ -20,10 +20,21 @@ const PLAIN: [u8; 4] = [2, 0, 0, 0];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
     /// Names the memory that the allocation lies in: bytes to be sent as they are, some dozens and 16 for each chunk.
-    /// The same memory has the same bytes every time, so that a receiver can recognize it.
+    /// The same memory has the same bytes every time while one of its allocations stays shared, so that a receiver can
+    /// recognize it.
     pub handle: Vec<u8>,
     /// The offset of the allocation in that memory, in bytes.
     pub offset: u64,
+}
+
+impl IpcHandle {
+    /// Bytes of a handle of plain memory.
+    pub(crate) const PLAIN_LEN: usize = 12 + 64;
+
+    /// Returns the bytes of a handle of so many chunks.
+    pub(crate) fn len_of_chunks(chunks: usize) -> usize {
+        12 + 4 + 16 + 16 * chunks
+    }
 }
 
 /// The memory that an allocation lies in.
@@ -148,6 +159,11 @@ mod tests {
     #[test]
     fn bytes_come_back_as_they_went() {
         for place in places() {
+            let length = match &place {
+                Place::Chunks { chunks, .. } => IpcHandle::len_of_chunks(chunks.len()),
+                Place::Plain(_) => IpcHandle::PLAIN_LEN,
+            };
+            assert_eq!(place.to_bytes().len(), length);
             assert_eq!(Place::from_bytes(&place.to_bytes()), Ok(place));
         }
     }

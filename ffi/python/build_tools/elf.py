@@ -10,6 +10,9 @@ from .source import BuildError
 # Of manylinux_2_28: AlmaLinux 8, with GCC 8's libraries (auditwheel's policy).
 NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
 
+# Bits of DT_FLAGS_1 (elf.h).
+DF_1_NOW, DF_1_NODELETE = 0x1, 0x8
+
 
 class Library:
     """The names in a shared library or program."""
@@ -19,12 +22,15 @@ class Library:
         self.content = path.read_bytes()
         with open(path, "rb") as file:
             elf = ELFFile(file)
-            self.needed, self.runpath = [], None
+            self.needed, self.runpath, self.flags = [], None, 0
             for tag in elf.get_section_by_name(".dynamic").iter_tags():
                 if tag.entry.d_tag == "DT_NEEDED":
                     self.needed.append(tag.needed)
                 elif tag.entry.d_tag in ("DT_RUNPATH", "DT_RPATH"):
                     self.runpath = getattr(tag, "runpath", None) or tag.rpath
+                elif tag.entry.d_tag == "DT_FLAGS_1":
+                    self.flags = tag.entry.d_val
+            self.has_relro = any(segment["p_type"] == "PT_GNU_RELRO" for segment in elf.iter_segments())
             wanted = {}
             for section in elf.iter_sections():
                 if isinstance(section, GNUVerNeedSection):
@@ -57,6 +63,13 @@ class Library:
                 f"{self.path.name} asks for {', '.join(too_new)}, which manylinux_2_28 has not; "
                 "functions of libstdc++ can be defined in older_libstdcxx.cpp"
             )
+
+    def check_loading(self):
+        """Raises BuildError where it could be unloaded under its own thread, or is not write-protected once it is loaded."""
+        wanted = {"nodelete": self.flags & DF_1_NODELETE, "now": self.flags & DF_1_NOW, "relro": self.has_relro}
+        lacks = [keyword for keyword, found in wanted.items() if not found]
+        if lacks:
+            raise BuildError(f"{self.path} is not linked with -z {' -z '.join(lacks)}, as ffi/build.rs asks for")
 
     def check_text(self, folders):
         """Raises BuildError where it names a folder of the machine that it was built on."""

@@ -70,7 +70,9 @@ def build_binaries(copy, scratch):
         binary.check_text([ROOT, copy, Path.home(), cargo])
         if not set(binary.needed) <= OF_SYSTEM:
             raise BuildError(f"{built / name} needs {binary.needed}; expected nothing but {sorted(OF_SYSTEM)}")
-    missing = source.declared_functions() - elf.Library(built / LIBRARY).defined
+    library = elf.Library(built / LIBRARY)
+    library.check_loading()
+    missing = source.declared_functions() - library.defined
     if missing:
         raise BuildError(f"{built / LIBRARY} does not export {', '.join(sorted(missing))} of seamalloc.h")
     return built

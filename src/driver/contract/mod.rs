@@ -34,7 +34,7 @@ pub use device::{DeviceProperties, Driver, MemoryInfo};
 pub use events::Events;
 pub use peer_access::PeerAccess;
 pub use plain_memory::PlainMemory;
-pub use process_sharing::{Exported, IpcMemory, ProcessSharing};
+pub use process_sharing::{Exported, IpcMemory, ProcessSharing, WeakExported};
 pub(crate) use stream_capture::in_relaxed_capture_mode;
 pub use stream_capture::{CaptureMode, StreamCapture};
 pub use streams::Streams;

@@ -1,12 +1,13 @@
 //! Memory that processes share.
 //!
-//! Owns: the contract of [`ProcessSharing`], and the two forms in which memory leaves a process.
+//! Owns: the contract of [`ProcessSharing`], and the two forms in which memory leaves a process, and how long a
+//! descriptor stays open.
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
 #[cfg(unix)]
 use std::sync::{
-    Arc,
+    Arc, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -47,6 +48,40 @@ impl Exported {
     pub fn number(&self) -> u64 {
         self.number
     }
+
+    /// Returns what finds this again as long as a copy of it is left, and keeps no descriptor open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakExported {
+        WeakExported {
+            #[cfg(unix)]
+            descriptor: Arc::downgrade(&self.descriptor),
+            number: self.number,
+        }
+    }
+}
+
+/// An [`Exported`] that may be closed: what a driver remembers of its exports, so that it returns the same one again.
+#[derive(Clone, Debug)]
+pub struct WeakExported {
+    #[cfg(unix)]
+    descriptor: Weak<OwnedFd>,
+    number: u64,
+}
+
+impl WeakExported {
+    /// Returns the export, unless its last copy was dropped.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Exported> {
+        self.descriptor.upgrade().map(|descriptor| Exported { descriptor, number: self.number })
+    }
+
+    /// Returns the export.
+    #[cfg(not(unix))]
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Exported> {
+        Some(Exported { number: self.number })
+    }
 }
 
 /// Memory that processes share: that of `create` through file descriptors, that of `malloc` through CUDA's IPC handles.
@@ -56,7 +91,8 @@ impl Exported {
 /// [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED).
 pub trait ProcessSharing {
     /// `cuMemExportToShareableHandle`: returns memory of `create` as a file descriptor, which other processes can
-    /// import. Further calls return the same one. It is closed once the handle is released and every copy is dropped.
+    /// import. Further calls return the same one while a copy of it is left. It is closed with the last copy: the driver
+    /// keeps none.
     ///
     /// pre: `handle` was not released.
     fn export(&self, handle: Handle) -> DriverResult<Exported>;

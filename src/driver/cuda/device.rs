@@ -19,7 +19,9 @@ use super::call_counters::CallCounters;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
-use crate::driver::{Call, DeviceProperties, DriverError, DriverResult, EventId, Exported, Handle, Status, StreamId};
+use crate::driver::{
+    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status, StreamId, WeakExported,
+};
 
 /// An NVIDIA GPU.
 ///
@@ -42,8 +44,8 @@ pub struct CudaDriver {
     pub(super) exportable: bool,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
-    /// The live handles, and their exports.
-    pub(super) handles: Mutex<FxHashMap<Handle, Option<Exported>>>,
+    /// The live handles, and their exports, which are open while somebody else has them.
+    pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// The streams that were made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
     /// Whether the program vouches for all other streams.

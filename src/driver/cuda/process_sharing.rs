@@ -1,11 +1,13 @@
 //! Memory that processes share: exported as file descriptors, or opened by CUDA's IPC.
 //!
-//! Owns: that a handle is exported once, and which descriptors the driver gets. It does not know how they reach other
+//! Owns: that a handle has one open export at a time, and which descriptors the driver gets. It does not know how they reach other
 //! processes.
 
 use super::device::{CudaDriver, handle_text, unknown_handle};
 use super::ffi::{self, IpcMemHandle};
-use crate::driver::{Call, DriverError, DriverResult, Exported, Handle, IpcMemory, ProcessSharing, Status};
+use crate::driver::{
+    Call, DriverError, DriverResult, Exported, Handle, IpcMemory, ProcessSharing, Status, WeakExported,
+};
 
 impl ProcessSharing for CudaDriver {
     fn export(&self, handle: Handle) -> DriverResult<Exported> {
@@ -51,8 +53,8 @@ impl CudaDriver {
         // The lock is held during the call, so that the handle is neither released nor exported twice meanwhile.
         let mut handles = self.handles.lock();
         let known = handles.get_mut(&handle).ok_or_else(|| unknown_handle(Call::Export, handle))?;
-        if let Some(exported) = known {
-            return Ok(exported.clone());
+        if let Some(exported) = known.as_ref().and_then(WeakExported::upgrade) {
+            return Ok(exported);
         }
         if !self.exportable {
             let detail = format!("{} exports no memory as POSIX file descriptors", self.properties.name);
@@ -76,7 +78,7 @@ impl CudaDriver {
         #[cfg(target_os = "linux")]
         let _ = rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC);
         let exported = Exported::new(descriptor);
-        *known = Some(exported.clone());
+        *known = Some(exported.downgrade());
         Ok(exported)
     }
 

@@ -7,7 +7,7 @@ use super::gpu::SimGpu;
 use super::refusal::{Answer, refuse};
 use super::shared_memory::{SharedMemory, descriptor_of, read};
 use super::state::State;
-use crate::driver::{Call, DriverResult, Exported, Handle, IpcMemory, ProcessSharing, Status};
+use crate::driver::{Call, DriverResult, Exported, Handle, IpcMemory, ProcessSharing, Status, WeakExported};
 
 impl ProcessSharing for SimGpu {
     fn export(&self, handle: Handle) -> DriverResult<Exported> {
@@ -40,12 +40,12 @@ impl ProcessSharing for SimGpu {
 
 impl SimGpu {
     fn export_handle(&self, state: &mut State, handle: Handle) -> Answer<Exported> {
-        if let Some(exported) = state.exported.get(&handle) {
-            return Ok(exported.clone());
+        if let Some(exported) = state.exported.get(&handle).and_then(WeakExported::upgrade) {
+            return Ok(exported);
         }
         let (number, size) = state.memory.of_handle(handle)?;
         let exported = descriptor_of(SharedMemory { identity: self.identity, number, size })?;
-        state.exported.insert(handle, exported.clone());
+        state.exported.insert(handle, exported.downgrade());
         Ok(exported)
     }
 

@@ -59,7 +59,8 @@ pub(super) fn descriptor_of(shared: SharedMemory) -> Answer<Exported> {
     Ok(Exported::new(file.into()))
 }
 
-/// Returns the memory that a descriptor names.
+/// Returns the memory that a descriptor names. It is read at a position: what another process sent instead, such as an event
+/// counter or a pipe, has none, and a plain read of it might wait for ever.
 #[cfg(target_os = "linux")]
 pub(super) fn read(memory: &Exported) -> Answer<SharedMemory> {
     use std::fs::File;

@@ -11,7 +11,7 @@ use super::memory::Memory;
 use super::peers::Peers;
 use super::refusal::{Answer, refuse};
 use super::streams::Timeline;
-use crate::driver::{Call, CallStats, Exported, Handle, Status};
+use crate::driver::{Call, CallStats, Handle, Status, WeakExported};
 
 /// The most faults that are kept, so that a program with a fault at every step does not fill the memory with reports.
 const FAULTS_KEPT: usize = 10_000;
@@ -31,7 +31,7 @@ pub(super) struct State {
     pub(super) captures: Captures,
     pub(super) peers: Peers,
     /// The exports of handles that were not released.
-    pub(super) exported: FxHashMap<Handle, Exported>,
+    pub(super) exported: FxHashMap<Handle, WeakExported>,
     failures: Vec<Failure>,
     /// The status of every call once the context is lost.
     pub(super) lost: Option<Status>,

@@ -44,6 +44,16 @@ fn memory_of_another_gpu_counts_there() {
     assert_eq!(status(other.import(&crate::driver::Exported::new(reader.into()), G)), Status::INVALID_VALUE);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_descriptor_that_would_keep_a_reader_waiting_is_not_read() {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    // A read of an event counter that is 0 waits for whoever adds to it.
+    let counter = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    assert_eq!(status(gpu().import(&crate::driver::Exported::new(counter), G)), Status::INVALID_VALUE);
+}
+
 #[test]
 fn plain_memory_is_opened_elsewhere_only() {
     let (one, other) = (gpu(), gpu());

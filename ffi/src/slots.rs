@@ -1,0 +1,149 @@
+//! A place for one value that any thread may use while another takes it away.
+//!
+//! Owns: who is using the value at this moment, and that it is dropped when it was closed and its last user has left, and
+//! never before. `tests/schedules.rs` tries every order in which threads may take these steps.
+//!
+//! A value has a generation, which is given once. A user enters and leaves with one atomic operation each:
+//! ```text
+//! state     | generation: 32 bits | phase: 2 | users: 30 |
+//! phases    Free -> Open (generation + 1) -> Closing -> Emptying -> Free
+//! ```
+//! Users with a stale generation come and go in every phase: they add themselves, see that the generation or the phase is
+//! not theirs, and leave without a look at the value. While it is `Closing`, whoever leaves last empties the slot.
+
+use super::primitive::{AtomicPtr, AtomicU64, Ordering};
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+
+const PHASE_SHIFT: u32 = 30;
+const GENERATION_SHIFT: u32 = 32;
+const USERS: u64 = (1 << PHASE_SHIFT) - 1;
+
+/// What becomes of a slot.
+const FREE: u64 = 0;
+const OPEN: u64 = 1;
+const CLOSING: u64 = 2;
+const EMPTYING: u64 = 3;
+
+/// A place for one value.
+pub(crate) struct Slot<T> {
+    pub(crate) state: AtomicU64,
+    /// Of a `Box`, while the slot is open or closing; NULL otherwise.
+    pub(crate) value: AtomicPtr<T>,
+}
+
+/// The state of a slot that has had no value yet.
+pub(crate) const NEVER_USED: u64 = FREE;
+
+fn generation_in(state: u64) -> u64 {
+    state >> GENERATION_SHIFT
+}
+
+fn phase_in(state: u64) -> u64 {
+    state >> PHASE_SHIFT & 3
+}
+
+/// Whether a slot in this state has the value of this generation, and is open.
+fn is_open(state: u64, generation: u64) -> bool {
+    state >> PHASE_SHIFT == generation << (GENERATION_SHIFT - PHASE_SHIFT) | OPEN
+}
+
+impl<T> Slot<T> {
+    /// Whether [`Self::fill`] may be called. The last generation is not followed by another: such a slot is used no more.
+    pub(crate) fn is_free(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        phase_in(state) == FREE && generation_in(state) != u64::from(u32::MAX)
+    }
+
+    /// Puts a value in, and returns its generation.
+    ///
+    /// pre: it is free, and no other thread fills it at this moment.
+    pub(crate) fn fill(&self, value: Box<T>) -> u64 {
+        self.value.store(Box::into_raw(value), Ordering::Relaxed);
+        // Added, not stored: users with stale generations may be counted at this moment.
+        let before = self.state.fetch_add((1 << GENERATION_SHIFT) + (OPEN << PHASE_SHIFT), Ordering::Release);
+        generation_in(before) + 1
+    }
+
+    /// Returns the value of this generation, if it was not closed.
+    #[inline]
+    pub(crate) fn enter(&self, generation: u64) -> Option<Use<'_, T>> {
+        let entered = Entered(self);
+        let state = self.state.fetch_add(1, Ordering::Acquire);
+        if !is_open(state, generation) {
+            return None;
+        }
+        NonNull::new(self.value.load(Ordering::Relaxed)).map(|value| Use { entered, value })
+    }
+}
+
+/// A value in use: it is not dropped before this is.
+pub(crate) struct Use<'a, T> {
+    entered: Entered<'a, T>,
+    value: NonNull<T>,
+}
+
+/// Someone who is counted among the users of a slot.
+struct Entered<'a, T>(&'a Slot<T>);
+
+impl<'a, T> Use<'a, T> {
+    /// Closes the slot: from now on nobody enters, and the last user drops the value. Returns whether this did it, and not
+    /// another thread at the same moment.
+    pub(crate) fn close(&self, generation: u64) -> bool {
+        let slot = self.entered.0;
+        let mut state = slot.state.load(Ordering::Relaxed);
+        while is_open(state, generation) {
+            let closing = state + ((CLOSING - OPEN) << PHASE_SHIFT);
+            match slot.state.compare_exchange_weak(state, closing, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+        false
+    }
+
+    /// Returns the value for as long as the slot lives: it is in use from now on, and so is never dropped.
+    pub(crate) fn for_ever(self) -> &'a T {
+        // SAFETY: as in `deref`; this user never leaves.
+        let value = unsafe { self.value.as_ref() };
+        std::mem::forget(self);
+        value
+    }
+}
+
+impl<T> Deref for Use<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the slot was open when this use of it was counted, and its value is not dropped while it is.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+impl<T> Drop for Entered<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        let left = self.0.state.fetch_sub(1, Ordering::AcqRel) - 1;
+        if phase_in(left) == CLOSING && left & USERS == 0 {
+            empty(self.0, left);
+        }
+    }
+}
+
+/// Drops the value of a slot that was closing and in use by nobody. Another thread may have been faster.
+#[cold]
+fn empty<T>(slot: &Slot<T>, state: u64) {
+    let emptying = state + ((EMPTYING - CLOSING) << PHASE_SHIFT);
+    if slot.state.compare_exchange(state, emptying, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // Someone entered meanwhile, and empties it when leaving, or has.
+        return;
+    }
+    let value = slot.value.swap(ptr::null_mut(), Ordering::Relaxed);
+    slot.state.fetch_sub(EMPTYING << PHASE_SHIFT, Ordering::Release);
+    if !value.is_null() {
+        // SAFETY: it was made by `Box::into_raw`; one thread only gets here from a closing slot, nobody uses the value in
+        // this phase, and nobody finds it afterwards.
+        drop(unsafe { Box::from_raw(value) });
+    }
+}
