@@ -74,7 +74,7 @@ impl View {
 }
 
 /// How much views take of each bounded quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewUsage {
     pub(crate) views: usize,
     pub(crate) mappings: usize,

@@ -100,6 +100,8 @@ macro_rules! contract {
             a_request_that_is_more_than_the_device_has_is_said_so,
             what_private_pools_keep_and_captures_forbid_is_said,
             out_of_memory_says_what_is_held_where_and_changes_nothing,
+            what_the_last_wait_frees_serves_the_request,
+            what_is_refused_is_refused_again,
         );
         promises!(failures: any_call_may_fail_at_any_time, any_call_may_be_out_of_memory_at_any_time);
         promises!(hostile:
