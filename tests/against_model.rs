@@ -256,15 +256,13 @@ fn long_runs(cases: &[(&str, u64)], ops: &[Op], steps: &[Step]) {
 
 #[test]
 fn long_runs_of_the_native_allocator() {
-    let refused = [Step::LookAgain, Step::OutOfMemory];
-    let steps = [Step::CollectGarbage, Step::ReleaseOne, Step::ReleaseSeveral, Step::ReleaseCached];
-    let steps = [&steps[..], &refused].concat();
+    let steps = [Step::CollectGarbage, Step::ReleaseOne, Step::ReleaseSeveral, Step::ReleaseCached, Step::OutOfMemory];
     long_runs(&CASES[..9], &seeded(1, LONG), &steps);
 }
 
 #[test]
 fn long_runs_of_expandable_segments() {
-    let steps = [Step::PassOverEdge, Step::ReleaseCached, Step::LookAgain, Step::OutOfMemory];
+    let steps = [Step::PassOverEdge, Step::ReleaseCached, Step::OutOfMemory];
     long_runs(&CASES[9..], &seeded(2, LONG), &steps);
 }
 
@@ -278,4 +276,14 @@ fn growth_at_two_places_and_its_undoing() {
     assert_eq!(met, BTreeMap::from([(Step::FillHole, 1)]));
     let failed = agree("expandable_segments:True", 70, &ops).model.steps;
     assert_eq!(failed, BTreeMap::from([(Step::UndoGrowth, 1), (Step::OutOfMemory, 1)]));
+}
+
+/// Two blocks of one segment, of which one waits for another stream: it cannot go back when that has passed, but it fits.
+#[test]
+fn the_one_step_that_is_not_pytorchs() {
+    let allocate = Op::Allocate { size: 8 * MIB, stream: STREAMS[0] };
+    let used = [Op::RecordStream(1, STREAMS[1]), Op::Hold(STREAMS[1]), Op::Free(1)];
+    let ops: Vec<Op> = [allocate.clone(), allocate.clone()].into_iter().chain(used).chain([allocate]).collect();
+    let met = agree("", 20, &ops).model.steps;
+    assert_eq!(met, BTreeMap::from([(Step::LookAgain, 1)]));
 }

@@ -170,6 +170,7 @@ macro_rules! contract {
             frees_that_wait_in_a_capture_are_asked_for_after_it,
             a_capture_gets_nothing_that_its_stream_may_still_use,
             a_capture_may_take_what_an_earlier_one_handed_out_and_it_frees,
+            a_capture_gets_what_an_earlier_one_handed_out_and_the_program_frees_once_it_is_passed,
             a_shortage_in_a_capture_leaves_it_valid,
             a_failed_call_changes_nothing,
             threads_capture_and_allocate_side_by_side,
