@@ -277,3 +277,13 @@ fn growth_at_two_places_and_its_undoing() {
     let failed = agree("expandable_segments:True", 70, &ops).model.steps;
     assert_eq!(failed, BTreeMap::from([(Step::UndoGrowth, 1), (Step::OutOfMemory, 1)]));
 }
+
+/// Two blocks of one segment, of which one waits for another stream: it cannot go back when that has passed, but it fits.
+#[test]
+fn the_one_step_that_is_not_pytorchs() {
+    let allocate = Op::Allocate { size: 8 * MIB, stream: STREAMS[0] };
+    let used = [Op::RecordStream(1, STREAMS[1]), Op::Hold(STREAMS[1]), Op::Free(1)];
+    let ops: Vec<Op> = [allocate.clone(), allocate.clone()].into_iter().chain(used).chain([allocate]).collect();
+    let met = agree("", 20, &ops).model.steps;
+    assert_eq!(met, BTreeMap::from([(Step::LookAgain, 1)]));
+}

@@ -5,7 +5,7 @@
 
 mod simulated;
 
-use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::{Allocator, Config, Error};
 use std::sync::Arc;
@@ -116,4 +116,29 @@ fn memory_that_an_undoing_has_left_mapped_is_not_released_under_it() {
     sound(&gpu, &allocator);
     allocator.allocate(16 * MIB, MAIN).unwrap();
     sound(&gpu, &allocator);
+}
+
+/// A chunk may be free and passed while a view over it is not: the view's other chunks were freed later, and unmapping
+/// takes all of it.
+#[test]
+fn a_chunk_under_a_view_that_is_in_use_is_waited_for() {
+    let (gpu, allocator) = on("sim:h200,capacity=400MiB", "chunk_size_mb:20");
+    let held: Vec<u64> = (0..7).map(|_| allocator.allocate(20 * MIB, MAIN).unwrap()).collect();
+    for index in [1, 3, 5] {
+        allocator.free(held[index]).unwrap();
+    }
+    let three = allocator.allocate(60 * MIB, MAIN).unwrap();
+    allocator.free(three).unwrap();
+    // A miss of another stream ends the epoch, so that all three are idle.
+    let other = allocator.allocate(20 * MIB + 600 * 1024, SIDE).unwrap();
+    allocator.free(other).unwrap();
+    // Two of them are used once more, through the same view.
+    let two = allocator.allocate(40 * MIB, MAIN).unwrap();
+    assert_eq!((two, allocator.stats().views), (three, 1));
+    gpu.launch(MAIN, &[Range { address: two, size: 40 * MIB }], 1 << 30).unwrap();
+    allocator.free(two).unwrap();
+    for bytes in [2 * MIB, 20 * MIB, 20 * MIB] {
+        assert!(allocator.trim(bytes).unwrap() >= bytes);
+        sound(&gpu, &allocator);
+    }
 }

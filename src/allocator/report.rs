@@ -75,18 +75,19 @@ impl Allocator {
     }
 
     /// Returns the largest request, in bytes, that some stream could be given at present: of memory that is held free, and
-    /// of what the device and the limits leave; of both together where the strategy joins them. Walks over all free
-    /// ranges under the lock, and asks the driver for its free memory.
+    /// of what the device and the limits leave; of both together where the strategy joins them and the bounds on views
+    /// allow it. Walks over all free ranges under the lock, and asks the driver for its free memory.
     ///
     /// # Errors
     /// The driver's.
     pub fn largest_request(&self) -> Result<u64> {
-        let held = self.try_fragmentation()?.largest_reachable();
         let free = self.driver.memory_info()?.free;
-        let core = self.core.lock();
+        let core = &*self.core.lock();
         let room = free.min(core.limits.room(core.heap.reserved()));
         let room = room - room % GRANULE;
-        Ok(if core.config.strategy.joins_free_memory() { held.saturating_add(room) } else { held.max(room) })
+        let across = core.rules.sharing == StreamSharing::Wait;
+        let of = |pool| core.strategy.largest_with_growth(&core.heap, &core.config, pool, across, room);
+        Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
     }
 
     /// Sets every peak to the present value.

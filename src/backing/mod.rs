@@ -26,4 +26,4 @@ pub(crate) use units::{
     Units, UnmappedPart, map_units, release_empty_segments, release_reservation, reserve_segment, unmap_units,
     whole_units,
 };
-pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room};
+pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room, usage_of_kept_views};

@@ -50,12 +50,17 @@ impl ViewPlan {
 
     /// Returns whether the view is within the bounds if there is no other view.
     pub(crate) fn fits_alone(&self, config: &Config) -> bool {
-        self.usage_with(ViewUsage { views: 0, mappings: 0, addresses: 0 }).is_within(config)
+        self.fits_beside(ViewUsage::default(), config)
     }
 
     /// Returns whether the view is within the bounds together with the present ones.
     pub(crate) fn fits(&self, heap: &Heap, config: &Config) -> bool {
-        self.usage_with(heap.views().usage()).is_within(config)
+        self.fits_beside(heap.views().usage(), config)
+    }
+
+    /// Returns whether the view is within the bounds beside others that take `usage`.
+    pub(crate) fn fits_beside(&self, usage: ViewUsage, config: &Config) -> bool {
+        self.usage_with(usage).is_within(config)
     }
 
     /// Returns how much views take with this one, if the others take `usage`.
@@ -109,6 +114,16 @@ pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> R
     }
     drop(done_with);
     dropped.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| None)
+}
+
+/// Returns how much views take that [`make_room`] would not drop.
+pub(crate) fn usage_of_kept_views(heap: &Heap) -> ViewUsage {
+    let kept = heap.views().iter().filter(|(_, view)| !heap.is_done_with(view));
+    kept.fold(ViewUsage::default(), |usage, (_, view)| ViewUsage {
+        views: usage.views + 1,
+        mappings: usage.mappings + view.mappings(),
+        addresses: usage.addresses + view.size,
+    })
 }
 
 /// Drops a view without users that every stream has passed.

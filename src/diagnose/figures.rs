@@ -2,7 +2,7 @@
 
 use super::input::ReportInput;
 use crate::config::rounding::{SMALL_LIMIT, round_size, segment_size};
-use crate::config::{Increase, Limit, StrategyKind};
+use crate::config::{Config, Increase, Limit, StrategyKind};
 use crate::heap::{GRANULE, Heap, Request, ViewUsage};
 use crate::ids::Class;
 use crate::report::fragmentation::{Fragmentation, Owner};
@@ -20,12 +20,13 @@ pub(super) struct Figures<'a> {
     pub(super) input: &'a ReportInput<'a>,
     pub(super) memory: &'a Fragmentation,
     /// The strategy that serves the request: that of its private pool, or the allocator's.
-    strategy: &'a dyn Strategy,
+    pub(super) strategy: &'a dyn Strategy,
     pub(super) segmented: bool,
     /// Whether views join free memory.
     pub(super) stitches: bool,
     pub(super) capturing: bool,
-    /// The largest request that free memory could serve, for this stream and with the memory of all streams.
+    /// The largest request that free memory could serve if views had no bounds, for this stream and with the memory of all
+    /// streams.
     pub(super) servable: u64,
     pub(super) servable_across: u64,
     /// The bytes by which memory would have to grow.
@@ -50,6 +51,12 @@ impl<'a> Figures<'a> {
         let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
         let room = input.device.map_or(0, |info| info.free).min(limits.room(heap.reserved()));
         let needed = (memory.allocated + memory.pending + memory.unsettled).saturating_add(request.size);
+        let unbounded = Config {
+            max_views: usize::MAX,
+            max_view_mappings: usize::MAX,
+            max_view_address_space: u64::MAX,
+            ..config.clone()
+        };
         Self {
             input,
             memory,
@@ -57,8 +64,8 @@ impl<'a> Figures<'a> {
             segmented,
             stitches: config.strategy.joins_free_memory() && !segmented,
             capturing: heap.private().capturing(),
-            servable: strategy.largest_servable(heap, config, request.pool, false),
-            servable_across: strategy.largest_servable(heap, config, request.pool, true),
+            servable: strategy.largest_servable(heap, &unbounded, request.pool, false),
+            servable_across: strategy.largest_servable(heap, &unbounded, request.pool, true),
             growth: strategy.growth_needed(heap, config, request, assumption),
             room,
             max_held: memory.reserved.saturating_add(room),

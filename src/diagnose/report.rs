@@ -22,13 +22,15 @@ impl ReportInput<'_> {
         let memory = heap.measure(sharing, |pool| self.strategy.largest_servable(heap, config, pool, across))?;
         let figures = Figures::new(self, &memory);
         let (cause, advice) = diagnose(self, &figures)?;
-        let (largest_free, reachable) = (figures.largest_free(), figures.servable);
+        let reachable = figures.strategy.largest_servable(heap, config, request.pool, false);
+        let (largest_free, joinable) = (figures.largest_free(), figures.servable);
         let stream = heap.pool(request.pool).stream;
         let elsewhere = |owner: Owner| matches!(owner, Owner::Stream(other) if other != stream);
         Ok(OutOfMemory {
             device: copy_of(&self.properties.name)?,
             strategy: config.strategy,
             stream,
+            pool: heap.owner_of(request.pool),
             requested: request.requested,
             rounded: request.size,
             segment: segment_size(request.size, config.large_segment_size),
@@ -40,6 +42,7 @@ impl ReportInput<'_> {
             pending: memory.pending,
             largest_free,
             reachable,
+            joinable,
             free_on_other_streams: memory.pools.iter().filter(|pool| elsewhere(pool.owner)).map(|pool| pool.free).sum(),
             free_in_private_pools: memory.free_in_private_pools(heap.owner_of(request.pool)),
             memory,

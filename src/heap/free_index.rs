@@ -339,6 +339,22 @@ mod tests {
         }
     }
 
+    /// All in one bin, and so in one tree, in an order that leaves long spines.
+    #[test]
+    fn the_largest_of_many_in_one_bin_is_the_last_of_its_tree() {
+        let mut table = BlockTable::new().unwrap();
+        let mut index = FreeIndex::new().unwrap();
+        let blocks = (0..500u64).map(|step| block((step * 7919 % 500) * MIN_BLOCK, 1 << 30));
+        let mut ids: Vec<_> = blocks.map(|block| table.insert(block).unwrap()).collect();
+        ids.iter().for_each(|id| index.insert(&mut table, *id));
+        ids.sort_by_key(|id| table[*id].address);
+        for id in ids.into_iter().rev() {
+            assert_eq!(index.largest(&table), id);
+            assert!(index.remove(&mut table, id));
+        }
+        assert!(index.largest(&table).is_none());
+    }
+
     #[test]
     fn ten_thousand_equal_blocks_are_found_by_lowest_address() {
         let mut table = BlockTable::new().unwrap();

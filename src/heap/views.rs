@@ -82,7 +82,7 @@ pub(crate) struct NewView {
 }
 
 /// How much views take of each bounded quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ViewUsage {
     pub(crate) views: usize,
     pub(crate) mappings: usize,

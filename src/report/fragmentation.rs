@@ -58,8 +58,9 @@ pub struct StreamMemory {
     pub stream: StreamId,
     /// The longest free range that it may take.
     pub largest: u64,
-    /// The largest request that it could be given: by stitching if the strategy does that, otherwise `largest`. Memory
-    /// of other streams is counted where a GPU-side wait may pass it on (`sharing:wait`).
+    /// The largest request that it could be given: by stitching if the strategy does that and the bounds on views allow
+    /// it, otherwise `largest`. Memory of other streams is counted where a GPU-side wait may pass it on (`sharing:wait`).
+    /// Near a bound it is a lower bound: more can be had once the GPU has passed the uses of views that are in the way.
     pub reachable: u64,
 }
 

@@ -101,10 +101,16 @@ pub(crate) trait Strategy: Send {
     /// A driver call failed. What was given back before it stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
 
-    /// Returns the largest request that the free memory of a pool could serve at present, without new memory. With
-    /// `across`, memory of other streams counts as this one's. For reports: it makes no driver call.
+    /// Returns the largest request that the free memory of a pool could serve at present, without new memory and within
+    /// the bounds on views. With `across`, memory of other streams counts as this one's. For reports: it makes no driver
+    /// call.
     fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
         heap.largest_in(pool)
+    }
+
+    /// Does the same as [`Self::largest_servable`], if memory may grow by `room` bytes.
+    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
+        self.largest_servable(heap, config, pool, across).max(room)
     }
 
     /// Returns by how many bytes at most the memory held would have to grow for a request that no free memory serves,

@@ -1,5 +1,5 @@
 //! The steps of PyTorch's allocator when no free block fits, in its order: collect garbage, take new memory, give back
-//! just enough and try again, give back everything and try again.
+//! just enough and try again, give back everything and try again. One step more looks at the free blocks again.
 //!
 //! Owns: the order, which PyTorch's strategies share (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
@@ -7,7 +7,7 @@ use super::contract::{Goal, Means, Strategy};
 use crate::backing::{Miss, StrategyContext};
 use crate::config::Increase;
 use crate::config::rounding::segment_size;
-use crate::heap::Request;
+use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
 
 /// The steps that differ between PyTorch's strategies.
@@ -64,11 +64,26 @@ fn reclaim_and_grow<S: Grow>(
             done => return done,
         }
     }
-    // As in PyTorch, memory that becomes free here is given back rather than searched: blocks that are split stay.
+    // As in PyTorch, memory that becomes free here is given back rather than searched.
     context.wait_for_recorded_streams()?;
     strategy.release(context, Goal::Everything)?;
     context.heap.counters_mut().num_alloc_retries += 1;
-    grow_within_limit(strategy, context, request)
+    match grow_within_limit(strategy, context, request) {
+        Err(Miss::OutOfMemory { .. }) => fit_what_stayed(strategy, context, request),
+        done => done,
+    }
+}
+
+/// Takes a block that became free in the wait and could not be given back, because other parts of its segment are live.
+/// PyTorch refuses here, and the same request made again would be served.
+fn fit_what_stayed<S: Grow>(
+    strategy: &S,
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+) -> Result<BlockId, Miss> {
+    // The request was counted as a search when it first looked.
+    let rules = FitRules { count_ages: false, ..strategy.rules(context.config).fit };
+    context.heap.fit(request, &rules).some().ok_or(Miss::OUT_OF_MEMORY)
 }
 
 /// Takes new memory for the request, if the fraction allows a whole segment, as PyTorch counts it, whatever an

@@ -1,12 +1,13 @@
 //! The report of a shortage: its cause, its figures, and advice that helps whoever follows it.
 
+use crate::random::Random;
 use crate::script::Step::Allocate;
 use crate::script::{Run, advised, balanced, follow};
-use crate::{MAIN, MIB, SIDE, Subject, on};
-use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
+use crate::{MAIN, MIB, SHORTER, SIDE, Subject, on};
+use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use seamalloc::fragmentation::Owner;
 use seamalloc::out_of_memory::{Advice, Cause, Limit};
-use seamalloc::{Allocator, Config, Error, Route};
+use seamalloc::{Allocator, Config, Error, PoolId, Route};
 use std::sync::Arc;
 
 pub(crate) fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do(Subject { kind, .. }: Subject) {
@@ -142,6 +143,7 @@ pub(crate) fn what_private_pools_keep_and_captures_forbid_is_said(Subject { kind
     let Err(Error::OutOfMemory(report)) = run.allocator.allocate(150 * MIB, MAIN) else { panic!("it is kept") };
     assert_eq!((report.cause, report.free_in_private_pools), (Cause::PrivatePools, 100 * MIB), "{report}");
     assert!(report.to_string().contains("100.00 MiB of it in other private pools"), "{report}");
+    assert_eq!(report.pool, PoolId::NONE);
     assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 100 * MIB }], "{report}");
     let memory = run.allocator.fragmentation();
     balanced(&memory);
@@ -156,7 +158,9 @@ pub(crate) fn what_private_pools_keep_and_captures_forbid_is_said(Subject { kind
     run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
     run.gpu.begin_capture(SIDE, CaptureMode::Global).unwrap();
     let Err(Error::OutOfMemory(report)) = run.allocator.allocate(180 * MIB, SIDE) else { panic!("it is cached") };
-    assert_eq!(report.cause, Cause::Capture, "{report}");
+    assert_eq!((report.cause, report.pool), (Cause::Capture, pool), "{report}");
+    // The program named no pool; the route did.
+    assert!(report.to_string().contains(&format!("on stream {SIDE} in private pool {pool}. ")), "{report}");
     assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: report.device_free }], "{report}");
     let met = run.allocator.allocate(report.device_free, SIDE).unwrap();
     run.allocator.free(met).unwrap();
@@ -183,4 +187,64 @@ pub(crate) fn out_of_memory_says_what_is_held_where_and_changes_nothing(Subject 
     allocator.free(keep).unwrap();
     allocator.allocate(60 * MIB, MAIN).unwrap();
     assert!(gpu.faults().is_empty());
+}
+
+/// A block that becomes free in the last wait cannot go back to the driver, since its segment is in use otherwise.
+pub(crate) fn what_the_last_wait_frees_serves_the_request(Subject { kind, .. }: Subject) {
+    let (gpu, allocator) = on(kind, "sim:h200,capacity=20MiB");
+    let keep = allocator.allocate(8 * MIB, MAIN).unwrap();
+    let used = allocator.allocate(8 * MIB, MAIN).unwrap();
+    gpu.hold(SIDE);
+    allocator.record_stream(used, SIDE).unwrap();
+    allocator.free(used).unwrap();
+    allocator.allocate(8 * MIB, MAIN).unwrap();
+    balanced(&allocator.fragmentation());
+    assert!(allocator.owns(keep) && gpu.faults().is_empty());
+}
+
+/// Random programs on a small device: a request that was refused is refused at once when it is made again, for nothing
+/// has changed.
+pub(crate) fn what_is_refused_is_refused_again(Subject { kind, .. }: Subject) {
+    let mut refused = 0;
+    for seed in 0..12 / SHORTER {
+        let (gpu, allocator) = on(kind, "sim:h200,capacity=100MiB");
+        let (mut random, mut live) = (Random(seed), Vec::new());
+        for _ in 0..600 {
+            let stream = [MAIN, SIDE][random.below(2) as usize];
+            match random.below(8) {
+                0..=3 => {
+                    let most = [MIB, 12 * MIB, 45 * MIB][random.below(3) as usize];
+                    let size = 1 + random.below(most);
+                    match allocator.allocate(size, stream) {
+                        Ok(address) => live.push(address),
+                        Err(Error::OutOfMemory(report)) => {
+                            refused += 1;
+                            let again = allocator.allocate(size, stream);
+                            assert!(
+                                again.is_err_and(|error| error.is_out_of_memory()),
+                                "{kind}, seed {seed}: {report}"
+                            );
+                        }
+                        Err(error) => panic!("{kind}, seed {seed}: {error}"),
+                    }
+                }
+                _ if live.is_empty() => {}
+                kind_of_free => {
+                    let address = live.swap_remove(random.below(live.len() as u64) as usize);
+                    let size = allocator.size_of(address).unwrap();
+                    gpu.launch(stream, &[Range { address, size }], random.below(3_000_000)).unwrap();
+                    match kind_of_free {
+                        4 => allocator.free_under(address, stream).unwrap(),
+                        5 => allocator.free_on(address, stream).unwrap(),
+                        _ => {
+                            allocator.record_stream(address, stream).unwrap();
+                            allocator.free(address).unwrap();
+                        }
+                    }
+                }
+            }
+        }
+        assert!(gpu.faults().is_empty(), "{kind}, seed {seed}: {:?}", gpu.faults());
+    }
+    assert!(refused > 100 / SHORTER, "{kind}: {refused} refusals");
 }

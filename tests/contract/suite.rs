@@ -100,6 +100,8 @@ macro_rules! contract {
             a_request_that_is_more_than_the_device_has_is_said_so,
             what_private_pools_keep_and_captures_forbid_is_said,
             out_of_memory_says_what_is_held_where_and_changes_nothing,
+            what_the_last_wait_frees_serves_the_request,
+            what_is_refused_is_refused_again,
         );
         promises!(failures: any_call_may_fail_at_any_time, any_call_may_be_out_of_memory_at_any_time);
         promises!(hostile:
@@ -168,6 +170,7 @@ macro_rules! contract {
             frees_that_wait_in_a_capture_are_asked_for_after_it,
             a_capture_gets_nothing_that_its_stream_may_still_use,
             a_capture_may_take_what_an_earlier_one_handed_out_and_it_frees,
+            a_capture_gets_what_an_earlier_one_handed_out_and_the_program_frees_once_it_is_passed,
             a_shortage_in_a_capture_leaves_it_valid,
             a_failed_call_changes_nothing,
             threads_capture_and_allocate_side_by_side,

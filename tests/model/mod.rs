@@ -1,5 +1,5 @@
 //! An independent model of PyTorch's allocator (2.11, native and expandable segments): what the real one here is
-//! compared with. It is written from PyTorch's rules alone, simple and slow: every question is answered by looking at
+//! compared with. It is written from PyTorch's rules, of which one is added to (it says so), simple and slow: every question is answered by looking at
 //! every block.
 //!
 //! Owns: the rules of allocating and freeing. `segments` owns what lies where and how it grows, `release` how it is given
@@ -40,6 +40,8 @@ pub enum Step {
     ReleaseSeveral,
     /// All that was cached was given back, and the request was met then.
     ReleaseCached,
+    /// Nothing more was to be had, but a block that became free in the wait fits. PyTorch does not look again.
+    LookAgain,
     OutOfMemory,
     /// An expandable segment grew at more than one place for a request.
     FillHole,
@@ -153,8 +155,14 @@ impl Model {
         self.release_cached();
         self.stats.num_alloc_retries += 1;
         let grown = self.grow(request);
-        self.note(if grown.is_some() { Step::ReleaseCached } else { Step::OutOfMemory });
-        grown
+        if grown.is_some() {
+            self.note(Step::ReleaseCached);
+            return grown;
+        }
+        // The one rule here that is not PyTorch's.
+        let stayed = self.best_fit(request);
+        self.note(if stayed.is_some() { Step::LookAgain } else { Step::OutOfMemory });
+        stayed
     }
 
     fn note(&mut self, step: Step) {
@@ -181,12 +189,17 @@ impl Model {
         self.config.strategy == StrategyKind::Expandable
     }
 
-    /// The best fit among free blocks: the smallest, then the lowest, except that an expandable block counts with the
-    /// room that it can still grow into.
+    /// A search that counts for the age of free blocks.
     fn search(&mut self, request: Request) -> Option<u64> {
         if self.collects_garbage() {
             self.searches[usize::from(request.small)] += 1;
         }
+        self.best_fit(request)
+    }
+
+    /// The best fit among free blocks: the smallest, then the lowest, except that an expandable block counts with the
+    /// room that it can still grow into.
+    fn best_fit(&mut self, request: Request) -> Option<u64> {
         let fits: Vec<(u64, u64)> = self
             .free_blocks(request.small)
             .into_iter()

@@ -52,3 +52,20 @@ fn of_a_view_that_a_graph_uses_a_part_of_that_part_stays() {
     allocator.empty_cache().unwrap();
     assert_eq!(reserved(&allocator), 0);
 }
+
+/// That all work of a stream has passed says nothing of graphs, which run on any stream.
+#[test]
+fn what_a_graph_uses_stays_though_the_stream_of_its_capture_ends() {
+    for kind in StrategyKind::ALL {
+        let (gpu, allocator) = on(kind, "sim:h200");
+        let pool = allocator.create_pool();
+        let graph = graph_of(&gpu, &allocator, pool, &[30 * MIB, 5000]);
+        let held = reserved(&allocator);
+        allocator.forget_stream(GRAPH).unwrap();
+        gpu.destroy_stream(GRAPH);
+        assert_eq!(allocator.empty_cache().unwrap() + allocator.trim(held).unwrap(), 0, "{kind}");
+        graph.replay(&gpu, SIDE);
+        allocator.release_pool(pool).unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), held, "{kind}");
+    }
+}

@@ -183,6 +183,22 @@ fn what_cannot_be_restored_is_an_error() {
     assert_eq!(allocator.pool_blocks(PoolId(0, 99)), Err(Error::UnknownPool { pool: PoolId(0, 99) }));
     allocator.check().unwrap();
 
+    // A range that begins in memory with its place at home mapped, and goes on where it never was: no block was there.
+    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
+    let pool = allocator.create_pool();
+    let [first, second] = [(); 2].map(|()| allocator.allocate_in(pool, 16 * MIB, MAIN).unwrap());
+    allocator.free(first).unwrap();
+    let stitched = allocator.allocate_in(pool, 32 * MIB, MAIN).unwrap();
+    [second, stitched].iter().for_each(|address| allocator.free(*address).unwrap());
+    let across = PoolBlock { address: second, size: 32 * MIB, requested: 32 * MIB };
+    assert!(
+        gpu.physical(Range { address: second, size: 32 * MIB }).iter().map(|piece| piece.size).sum::<u64>()
+            < across.size
+    );
+    assert_eq!(allocator.restore_pool(pool, &[across]), not(second));
+    allocator.restore_pool(pool, &[PoolBlock { size: 16 * MIB, requested: 16 * MIB, ..across }]).unwrap();
+    allocator.check().unwrap();
+
     let (_, allocator) = on(StrategyKind::Caching, "sim:h200");
     let pool = allocator.create_pool();
     let own = allocator.allocate_in(pool, 3 * MIB, MAIN).unwrap();

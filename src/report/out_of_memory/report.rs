@@ -5,7 +5,7 @@
 use super::cause::{Advice, Cause};
 use crate::config::{StrategyKind, StreamSharing};
 use crate::fallible::{Grown, with_room};
-use crate::ids::StreamId;
+use crate::ids::{PoolId, StreamId};
 use crate::report::fragmentation::{Fragmentation, Owner};
 use crate::units::format_bytes;
 use std::fmt;
@@ -23,6 +23,8 @@ pub struct OutOfMemory {
     pub strategy: StrategyKind,
     /// The stream of the request.
     pub stream: StreamId,
+    /// The private pool that the request named or was routed to; [`PoolId::NONE`] if it was for none.
+    pub pool: PoolId,
     /// The size that the program asked for.
     pub requested: u64,
     /// The size rounded up to that of a block.
@@ -41,10 +43,13 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// The part of `reserved` in freed blocks that other streams still use.
     pub pending: u64,
-    /// The largest free block that this request might have taken, of its stream or idle.
+    /// The largest free block that this request might have taken, of its stream or pool, or idle.
     pub largest_free: u64,
-    /// The largest request of this kind that free memory could have served: by stitching, if the strategy does that.
+    /// The largest request of this kind that free memory could have served: by stitching, if the strategy does that,
+    /// within the bounds on views.
     pub reachable: u64,
+    /// The same without the bounds on views. Never less than `reachable`.
+    pub joinable: u64,
     /// Free bytes in pools of other streams, small and large.
     pub free_on_other_streams: u64,
     /// Free bytes in other private pools, small and large: they serve only those pools until these are released.
@@ -128,8 +133,9 @@ impl OutOfMemory {
                     .to_owned()
             }
             Cause::OneRange => format!(
-                "`{strategy}` serves a request from one free range of its stream or from new memory ({} for this one), \
-                 and there is neither.",
+                "`{strategy}` serves a request from one free range of its {} or from new memory ({} for this one), and \
+                 there is neither.",
+                if self.pool == PoolId::NONE { "stream" } else { "private pool" },
                 format_bytes(self.segment),
             ),
             Cause::OwnSegments => format!(
@@ -181,7 +187,9 @@ impl OutOfMemory {
                 parts.push(format!("{} {place}", format_bytes(bytes)));
             }
         };
-        part(memory.free_of(Owner::Stream(self.stream), false), "on this stream");
+        let public = if self.pool == PoolId::NONE { "on this stream" } else { "on this stream outside of its pool" };
+        part(memory.free_of(Owner::Pool(self.pool), false), "in this private pool");
+        part(memory.free_of(Owner::Stream(self.stream), false), public);
         part(memory.free_of(Owner::Everyone, false), "that every stream has passed");
         let mut others: Vec<(u64, StreamId)> =
             memory.pools.iter().filter(|pool| !pool.small).fold(Vec::new(), |mut others, pool| {
@@ -198,8 +206,10 @@ impl OutOfMemory {
         }
         let rest = others.get(STREAMS_NAMED..).unwrap_or_default();
         part(rest.iter().map(|(free, _)| free).sum(), &format!("on {} more streams", rest.len()));
-        let private = memory.pools.iter().filter(|pool| matches!(pool.owner, Owner::Pool(_)) && !pool.small);
-        part(private.map(|pool| pool.free).sum(), "in private pools");
+        let other = |owner: Owner| matches!(owner, Owner::Pool(pool) if pool != self.pool);
+        let private = memory.pools.iter().filter(|pool| other(pool.owner) && !pool.small);
+        let which = if self.pool == PoolId::NONE { "in private pools" } else { "in other private pools" };
+        part(private.map(|pool| pool.free).sum(), which);
         part(memory.pools.iter().filter(|pool| pool.small).map(|pool| pool.free).sum(), "among blocks of up to 1 MiB");
         part(memory.unsettled, "left behind by driver calls that failed");
         listed(&parts)
@@ -237,10 +247,13 @@ impl fmt::Display for OutOfMemory {
         if format_bytes(self.rounded) != format_bytes(self.requested) && self.rounded > self.requested {
             write!(f, " (rounded up to {})", format_bytes(self.rounded))?;
         }
+        write!(f, " on stream {}", self.stream)?;
+        if self.pool != PoolId::NONE {
+            write!(f, " in private pool {}", self.pool)?;
+        }
         write!(
             f,
-            " on stream {}. {} has a total capacity of {} of which {} is free.",
-            self.stream,
+            ". {} has a total capacity of {} of which {} is free.",
             self.device,
             format_bytes(self.device_total),
             format_bytes(self.device_free),
@@ -263,6 +276,9 @@ impl fmt::Display for OutOfMemory {
         write!(f, ". The largest free block for this request is {}", format_bytes(self.largest_free))?;
         if self.reachable > self.largest_free {
             write!(f, ", and {} could be joined", format_bytes(self.reachable))?;
+        }
+        if self.joinable > self.reachable {
+            write!(f, ", {} but for the bounds on views", format_bytes(self.joinable))?;
         }
         write!(f, ". {}", self.explanation())
     }
@@ -298,6 +314,7 @@ mod tests {
             pending: 2 << 30,
             largest_free: 2 << 30,
             reachable: 5 << 30,
+            joinable: 5 << 30,
             memory: Fragmentation {
                 pools: vec![
                     on(7, false, 6 << 30),
@@ -321,6 +338,37 @@ mod tests {
              in private pools, 3.00 MiB among \
              blocks of up to 1 MiB and 1.00 MiB left behind by driver calls that failed)",
             "is 2.00 GiB, and 5.00 GiB could be joined. ",
+        ] {
+            assert!(text.contains(part), "{part} is missing in: {text}");
+        }
+    }
+
+    #[test]
+    fn a_private_pools_request_says_so() {
+        let report = OutOfMemory {
+            strategy: StrategyKind::Caching,
+            stream: StreamId(7),
+            pool: PoolId(0, 3),
+            reachable: 1 << 30,
+            joinable: 2 << 30,
+            cause: Cause::OneRange,
+            memory: Fragmentation {
+                pools: vec![
+                    on(7, false, 6 << 30),
+                    pool(Owner::Pool(PoolId(0, 3)), false, 2 << 30),
+                    pool(Owner::Pool(PoolId(0, 4)), false, 1 << 30),
+                ],
+                ..Fragmentation::default()
+            },
+            ..OutOfMemory::default()
+        };
+        let text = report.to_string();
+        for part in [
+            "on stream 0x7 in private pool (0, 3). ",
+            "(2.00 GiB in this private pool, 6.00 GiB on this stream outside of its pool and 1.00 GiB in other private \
+             pools)",
+            "and 1.00 GiB could be joined, 2.00 GiB but for the bounds on views. ",
+            "one free range of its private pool or from new memory",
         ] {
             assert!(text.contains(part), "{part} is missing in: {text}");
         }

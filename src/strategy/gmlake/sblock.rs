@@ -4,7 +4,7 @@
 //! whole chunks. One block at a time uses it, from its head on.
 
 use super::pblock::CHUNK;
-use crate::backing::{StrategyContext, drop_view};
+use crate::backing::{StrategyContext, drop_view, usage_of_kept_views};
 use crate::config::Config;
 use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
@@ -81,6 +81,12 @@ pub(super) fn stitch_free(context: &mut StrategyContext<'_>, more: u64) -> Resul
         }
     }
     Ok(false)
+}
+
+/// Returns the bytes that an sBlock can have at most beside those that [`stitch_free`] would not drop.
+pub(super) fn room(heap: &Heap, config: &Config) -> u64 {
+    let kept = usage_of_kept_views(heap).mappings as u64;
+    max_mappings(config).saturating_sub(kept).saturating_mul(CHUNK)
 }
 
 /// Returns how many chunks all sBlocks together may map.

@@ -71,9 +71,11 @@ impl Strategy for GmLake {
 
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, _across: bool) -> u64 {
         let free = free_bytes(heap, pool);
+        let joined = free.min(sblock::room(heap, config));
         let enabled = config.defrag_level <= Attempt::LastResort as u32;
-        let stitches = !pool.is_small() && free >= config.frag_limit && enabled;
-        if stitches { free } else { heap.largest_in(pool) }
+        let stitches = !pool.is_small() && joined >= config.frag_limit && enabled;
+        let whole = heap.largest_in(pool);
+        if stitches { joined.max(whole) } else { whole }
     }
 
     fn growth_needed(&self, heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {

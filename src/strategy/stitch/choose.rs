@@ -49,18 +49,19 @@ impl Range {
 /// inside a chunk, and only the last may end inside one. O(n) in the free ranges, with a logarithm for each that is
 /// taken.
 pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Spans> {
-    spans_in(heap, size, &[pool, heap.idle()])
+    spans_of(heap, size, &[pool, heap.idle()])
 }
 
 /// Returns the most bytes that one view could have over free memory of these large pools and wholly free slabs.
 pub(super) fn usable(heap: &Heap, pools: &[PoolIndex]) -> Result<u64> {
-    Ok(spans_in(heap, u64::MAX, pools)?.err().map_or(u64::MAX, |missing| u64::MAX - missing))
+    Ok(spans_of(heap, u64::MAX, pools)?.err().map_or(u64::MAX, |missing| u64::MAX - missing))
 }
 
 /// The spans of a view, or the number of missing bytes.
-type Spans = std::result::Result<Vec<Span>, u64>;
+pub(super) type Spans = std::result::Result<Vec<Span>, u64>;
 
-fn spans_in(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
+/// Does the same as [`spans`], with memory of these large pools.
+pub(super) fn spans_of(heap: &Heap, size: u64, pools: &[PoolIndex]) -> Result<Spans> {
     let ranges = open_ranges(heap, pools)?;
     let (first, last) = ends(&ranges);
     let usable = ranges.iter().map(Range::whole).sum::<u64>() + gain(&ranges, first, last);

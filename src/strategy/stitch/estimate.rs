@@ -3,41 +3,104 @@
 //! estimate on its side.
 
 use super::choose;
+use super::grow::most_chunks;
 use super::release::ReleasableChunks;
+use crate::backing::{ViewPlan, usage_of_kept_views};
+use crate::config::Config;
 use crate::config::rounding::SMALL_LIMIT;
 use crate::fallible::{Grown, TryCollect};
-use crate::heap::{GRANULE, Heap, Request};
+use crate::heap::{GRANULE, Heap, Request, ViewUsage};
 use crate::ids::{Class, PoolIndex};
 use crate::strategy::contract::Assumption;
 
 /// Returns the largest request that the free memory of a pool could serve, in one range or a view. With `across`,
 /// memory of all other streams counts too. This is a lower bound: adjacent ranges of two pools are not counted as one,
 /// and are not one while they belong to two.
-pub(super) fn largest_servable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
+///
+/// Where the bounds forbid a view over all that is free, it is lower still: views that exist might serve more than a new
+/// one, and are not looked at; and the largest view within the bounds is found to a granule.
+pub(super) fn largest_servable(heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
     let pools = pools(heap, pool, across).unwrap_or_default();
     if pool.is_small() {
         return if has_slab(heap, &pools) { SMALL_LIMIT } else { heap.largest_in(pool).min(SMALL_LIMIT) };
     }
     let whole = pools.iter().map(|pool| heap.largest_in(*pool)).max().unwrap_or_else(|| heap.largest_in(pool));
-    whole.max(choose::usable(heap, &pools).unwrap_or(0))
+    whole.max(largest_view(heap, config, &pools))
+}
+
+/// Returns the most bytes that a new view over free memory of these pools could have within the bounds.
+fn largest_view(heap: &Heap, config: &Config, pools: &[PoolIndex]) -> u64 {
+    let most = choose::usable(heap, pools).unwrap_or(0);
+    if has_room_for_any_view(heap, config, 0) {
+        return most;
+    }
+    let kept = usage_of_kept_views(heap);
+    let is_within = |size: u64| {
+        let spans = choose::spans_of(heap, size, pools).ok().and_then(std::result::Result::ok);
+        let plan = spans.map(|spans| ViewPlan::over(heap, &spans, None));
+        plan.is_some_and(|plan| plan.is_ok_and(|plan| plan.fits_beside(kept, config)))
+    };
+    if is_within(most) {
+        return most;
+    }
+    // What is found is within the bounds, whether larger views take more of each bounded quantity or, rarely, not.
+    let (mut within, mut beyond) = (0, most.div_ceil(GRANULE));
+    while within + 1 < beyond {
+        let middle = within.midpoint(beyond);
+        if is_within(middle * GRANULE) { within = middle } else { beyond = middle }
+    }
+    within * GRANULE
+}
+
+/// Returns whether one more view is within the bounds, over whatever chunks there are and those by which memory would
+/// grow by `room` bytes.
+fn has_room_for_any_view(heap: &Heap, config: &Config, room: u64) -> bool {
+    let Some(home) = heap.home() else { return config.max_views > 0 };
+    let kept = usage_of_kept_views(heap);
+    let with_one_more = ViewUsage {
+        views: kept.views + 1,
+        mappings: kept.mappings + home.chunks().count() + most_chunks(heap, config, room),
+        addresses: kept.addresses.saturating_add(heap.reserved()).saturating_add(room),
+    };
+    with_one_more.is_within(config)
+}
+
+/// Does the same as [`largest_servable`] if home may grow by `room` bytes: where a view over free and new memory is
+/// possible for sure, both together; otherwise one piece, of new memory and chunks that are wholly free.
+pub(super) fn largest_with_growth(heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
+    let servable = largest_servable(heap, config, pool, across);
+    let in_one_piece = room.saturating_add(releasable(heap));
+    let joins = !is_scattered(heap) && has_room_for_any_view(heap, config, room);
+    let joined = if joins { usable(heap, pool, across).saturating_add(room) } else { 0 };
+    servable.max(in_one_piece).max(joined)
+}
+
+/// Returns the most bytes that a view of any size could have over the memory from which a pool may take.
+fn usable(heap: &Heap, pool: PoolIndex, across: bool) -> u64 {
+    pools(heap, pool, across).map_or(0, |pools| choose::usable(heap, &pools).unwrap_or(0))
+}
+
+/// Returns the bytes of free chunks that the last resort may give back, so that home grows in one piece instead.
+fn releasable(heap: &Heap) -> u64 {
+    // During a capture nothing is given back.
+    if heap.private().capturing() { 0 } else { ReleasableChunks::of(heap).map_or(0, |chunks| chunks.bytes()) }
+}
+
+/// Returns whether home lacks memory in several places. New memory in a hole joins two ranges into one, of which a view
+/// can use only one end. At the end of home it does not.
+fn is_scattered(heap: &Heap) -> bool {
+    heap.pool(heap.idle()).unmapped.len() > 1
 }
 
 /// Returns by how many bytes home must grow, at most, for a request that no free memory serves. The last resort gives
 /// whole free chunks back, so that home grows in one piece instead.
 pub(super) fn growth_needed(heap: &Heap, request: &Request, assumption: Assumption) -> u64 {
     let size = request.size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
-    // During a capture nothing is given back.
-    let free = || ReleasableChunks::of(heap).map_or(0, |chunks| chunks.bytes());
-    let releasable = if heap.private().capturing() { 0 } else { free() };
-    let in_one_piece = size.saturating_sub(releasable);
-    // New memory in a hole joins two ranges into one, of which a view can use only one end. At the end of home it does
-    // not.
-    let scattered = heap.pool(heap.idle()).unmapped.len() > 1;
-    if request.class == Class::Small || scattered || assumption == Assumption::NoMoreViews {
+    let in_one_piece = size.saturating_sub(releasable(heap));
+    if request.class == Class::Small || is_scattered(heap) || assumption == Assumption::NoMoreViews {
         return in_one_piece;
     }
-    let pools = pools(heap, request.pool, assumption == Assumption::AllStreams);
-    let usable = pools.map_or(0, |pools| choose::usable(heap, &pools).unwrap_or(0));
+    let usable = usable(heap, request.pool, assumption == Assumption::AllStreams);
     let missing = request.size.saturating_sub(usable);
     missing.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX).min(in_one_piece)
 }

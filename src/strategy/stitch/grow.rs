@@ -6,6 +6,7 @@
 //! downwards from its end, so that they do not lie between large chunks.
 
 use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, release_chunks};
+use crate::config::Config;
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
@@ -72,6 +73,13 @@ impl Growth {
         }
         Ok(())
     }
+}
+
+/// Returns the most chunks that home could grow by with `bytes` bytes: those of the smallest request, and one more for
+/// each place where home has no memory.
+pub(super) fn most_chunks(heap: &Heap, config: &Config, bytes: u64) -> usize {
+    let chunk = config.chunk_size.unwrap_or(LARGEST_CHUNK).max(GRANULE);
+    bytes.div_ceil(chunk) as usize + heap.pool(heap.idle()).unmapped.len()
 }
 
 /// Grows home by one slab, for a pool of small blocks. Returns the free block that the slab is part of.

@@ -106,8 +106,12 @@ impl Strategy for Stitch {
         Ok(true)
     }
 
-    fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, across: bool) -> u64 {
-        estimate::largest_servable(heap, pool, across)
+    fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
+        estimate::largest_servable(heap, config, pool, across)
+    }
+
+    fn largest_with_growth(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool, room: u64) -> u64 {
+        estimate::largest_with_growth(heap, config, pool, across, room)
     }
 
     fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {

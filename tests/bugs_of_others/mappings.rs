@@ -1,20 +1,13 @@
-//! Faults that other allocators have had, tried on this one. docs/bugs-of-others.md says what went wrong there.
+//! Chunks and mappings: what is mapped twice, given back twice, or left without access.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
-
-mod simulated;
-
+use super::{MAIN as A, MIB, SIDE as B};
 use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{Call, Driver, Status, StreamId};
-use seamalloc::{Allocator, Config, Error, StrategyKind};
+use seamalloc::{Allocator, Error, StrategyKind};
 use std::sync::Arc;
 
-const MIB: u64 = 1 << 20;
-const A: StreamId = StreamId::DEFAULT;
-const B: StreamId = StreamId(5);
-
 fn on(kind: StrategyKind) -> (Arc<SimGpu>, Allocator) {
-    simulated::on("sim:h200,capacity=1GiB", Config::with_strategy(kind))
+    super::on(kind, "sim:h200,capacity=1GiB")
 }
 
 /// A kernel on all of a block: a range without access to it is a fault.

@@ -1,0 +1,1 @@
+//! Nothing: the tests of this package judge mutants of `seamalloc` (.ci/mutants).
