@@ -88,6 +88,8 @@ typedef enum {
     // Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
     // gone, memory that it has freed.
     SEAM_STATUS_IPC = 23,
+    // The host, not the device, has too little memory: for the library's tables, or for the text of an error.
+    SEAM_STATUS_HOST_MEMORY = 24,
 } seam_status;
 
 // What happened. Names and meanings are those of PyTorch's memory snapshots.

@@ -9,8 +9,8 @@ use std::collections::TryReserveError;
 /// The result of an allocator's operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an operation failed. Live allocations are as they were before the call (except for [`Error::NotRestorable`]);
-/// free memory may have gone back to the driver.
+/// Why an operation failed. Live allocations are as they were before the call (except for [`Error::NotRestorable`], and
+/// for a checkpoint that was restored in part before [`Error::HostMemory`]); free memory may have gone back to the driver.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// There is not enough memory. Free some and try again; the report says what is held where.

@@ -66,8 +66,11 @@ impl Callbacks {
     /// request that a callback makes, which would recurse without end.
     pub(crate) fn begin(&self) -> Grown<Option<Calls<'_>>> {
         let mut state = self.0.lock();
+        if state.callbacks.is_empty() {
+            return Ok(None);
+        }
         let thread = std::thread::current().id();
-        if state.callbacks.is_empty() || state.calling.contains(&thread) {
+        if state.calling.contains(&thread) {
             return Ok(None);
         }
         let left = state.callbacks.iter().map(|(id, _)| *id).try_to_vec()?.into();

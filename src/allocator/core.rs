@@ -158,7 +158,7 @@ impl Core {
         if self.streams.recorded.waiting() == 0 || self.capturing() {
             return Ok(());
         }
-        Ok(self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver))?)
+        self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver))
     }
 
     /// Returns whether the next request should query the events of other streams, even if it is a hit.

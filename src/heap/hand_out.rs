@@ -132,9 +132,13 @@ impl Heap {
     pub(crate) fn keep_live(&mut self, id: BlockId) {
         let address = self.blocks[id].address;
         if try_insert(&mut self.addresses, address, id).is_err() {
-            self.blocks[id].right = self.unlisted;
-            self.unlisted = id;
+            self.unlist(id);
         }
+    }
+
+    fn unlist(&mut self, id: BlockId) {
+        self.blocks[id].right = self.unlisted;
+        self.unlisted = id;
     }
 }
 
@@ -142,4 +146,32 @@ impl Heap {
 #[cold]
 fn not_live(address: u64) -> Error {
     Error::InvalidAddress { address }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heap::HeapRules;
+    use crate::ids::{PoolIndex, SegmentId};
+
+    #[test]
+    fn live_blocks_outside_of_the_table_are_found_and_freed_in_any_order() {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
+            let rules = HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false };
+            let mut heap = Heap::new(rules).unwrap();
+            let addresses = [512, 1024, 1536];
+            for address in addresses {
+                let span = Span::new(address, 512);
+                let block = Block::new(span, PoolIndex::DEFAULT, SegmentId(0), Kind::Malloc, State::Allocated);
+                let id = heap.blocks.insert(block).unwrap();
+                heap.unlist(id);
+            }
+            for (nth, at) in order.into_iter().enumerate() {
+                let id = heap.take_live(addresses[at]).unwrap();
+                assert_eq!((heap.block(id).address, heap.unlisted().count()), (addresses[at], 2 - nth));
+                assert_eq!(heap.live(addresses[at]), Err(not_live(addresses[at])));
+                assert!(order[nth + 1..].iter().all(|left| heap.live(addresses[*left]).is_ok()));
+            }
+        }
+    }
 }

@@ -17,6 +17,12 @@ use crate::fallible::TryCollect;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::pool::PoolStats;
 
+/// The blocks of a pair of pools.
+struct ToMove {
+    free: Vec<BlockId>,
+    other: Vec<BlockId>,
+}
+
 impl Heap {
     /// Returns whether a pool is part of a private pool, or vacant.
     pub(crate) fn is_private(&self, pool: PoolIndex) -> bool {
@@ -135,7 +141,8 @@ impl Heap {
                 self.pools[newest].in_stream_order = false;
                 break;
             }
-            self.move_pair(oldest, newest, false)?;
+            let blocks = self.blocks_to_move(oldest, newest)?;
+            self.move_pair(oldest, newest, blocks, false);
             self.private_pairs.retain(|pair| pair.large != oldest);
         }
         Ok(())
@@ -154,30 +161,35 @@ impl Heap {
             let to = self.stream_pool(stream)?;
             // Leftover memory does not revive a stream that has ended.
             self.pools[to].ended = ended && known.is_none_or(|known| self.pools[known].ended);
-            self.move_pair(large, to, passed || ended)?;
+            let blocks = self.blocks_to_move(large, to)?;
+            // No longer a pair of the pool when its blocks move: no observer is told that they change hands.
             self.private_pairs.remove(at);
+            self.move_pair(large, to, blocks, passed || ended);
         }
         self.views.unpin(owner);
         self.private.remove(owner);
         Ok(())
     }
 
-    /// Moves every block of two pools, large and small, to two others.
-    ///
-    /// # Errors
-    /// The host has no memory for a list of them. Nothing has changed.
-    fn move_pair(&mut self, from: PoolIndex, to: PoolIndex, passed: bool) -> Result<()> {
+    /// Returns every block of two pools, large and small, that is to move to two others, and makes room there.
+    fn blocks_to_move(&mut self, from: PoolIndex, to: PoolIndex) -> Result<ToMove> {
         let of_pair = |id: BlockId, block: &Block| block.pool.large() == from && id.is_some();
         let is_free = |block: &Block| block.state == State::Free;
         let ids = |free: bool| {
             let of_pair = self.blocks.iter().filter(move |(id, block)| of_pair(*id, block) && is_free(block) == free);
             of_pair.map(|(id, _)| id).try_to_vec()
         };
-        let (free, other) = (ids(true)?, ids(false)?);
+        let blocks = ToMove { free: ids(true)?, other: ids(false)? };
         for class in Class::ALL {
             let unmapped = self.pools[from.of(class)].unmapped.len();
             self.pools[to.of(class)].unmapped.reserve(unmapped)?;
         }
+        Ok(blocks)
+    }
+
+    /// Moves every block of two pools, large and small, to two others.
+    fn move_pair(&mut self, from: PoolIndex, to: PoolIndex, blocks: ToMove, passed: bool) {
+        let ToMove { free, other } = blocks;
         for segment in self.segments.iter_mut().flatten().filter(|segment| segment.pool.large() == from) {
             segment.pool = to.of(segment.pool.class());
         }
@@ -215,7 +227,6 @@ impl Heap {
         }
         self.pools[to].in_stream_order |= self.pools[from].in_stream_order;
         self.vacant_pools.push(from);
-        Ok(())
     }
 
     /// Returns what a private pool holds. Walks all blocks.

@@ -80,11 +80,17 @@ fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
 
 #[test]
 fn the_script_goes_where_tables_grow() {
-    let mut world = World::new(StrategyKind::Stitch, "chunk_size_mb:8");
-    run(&mut world, &script(StrategyKind::Stitch), "the script");
-    let stats = world.allocator.stats();
-    let figures = [stats.views_built, stats.views_reused, stats.stream_waits, stats.num_alloc_retries, stats.num_ooms];
-    assert!(figures.iter().all(|figure| *figure > 0), "{figures:?}");
+    let figures = |kind: StrategyKind, options: &str| {
+        let mut world = World::new(kind, options);
+        run(&mut world, &script(kind), "the script");
+        world.allocator.stats()
+    };
+    let stats = figures(StrategyKind::Stitch, "chunk_size_mb:8");
+    let taken = [stats.views_built, stats.views_reused, stats.views_dropped, stats.stream_waits, stats.num_ooms];
+    assert!(taken.iter().all(|figure| *figure > 0), "{taken:?}");
+    for kind in [StrategyKind::Caching, StrategyKind::Expandable, StrategyKind::Gmlake] {
+        assert!(figures(kind, "").num_alloc_retries > 0, "{kind}: nothing was given back for a request");
+    }
 }
 
 #[test]
