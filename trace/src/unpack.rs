@@ -35,11 +35,7 @@ pub(crate) fn read_whole<'a>(file: &str, bytes: &'a [u8]) -> Result<(Cow<'a, [u8
 }
 
 /// Reads a stream to its end, which must come within so many bytes.
-pub(crate) fn read_to_limit(
-    file: &str,
-    mut reader: impl BufRead,
-    limit: u64,
-) -> Result<(Vec<u8>, Memory), TraceError> {
+pub(crate) fn read_to_limit(file: &str, mut reader: impl BufRead, limit: u64) -> Result<(Vec<u8>, Memory), TraceError> {
     let mut bytes = Vec::new();
     let mut memory = Memory::of(0);
     loop {

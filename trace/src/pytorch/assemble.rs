@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::contents::{PyTorchSnapshot, reserved};
 use super::raw::{MAX_DEVICES, RawBlock, RawSegment, RawSnapshot};
-use crate::error::{Place, RuleError, TraceError};
 use crate::builder::trace_bytes;
+use crate::error::{Place, RuleError, TraceError};
 use crate::history::trace_of_history;
 use crate::memory::{Memory, list_bytes};
 use crate::trace::Trace;
@@ -127,12 +127,7 @@ fn json_bytes(value: &Value) -> u64 {
     }
 }
 
-fn checked_segment(
-    file: &str,
-    index: usize,
-    raw: RawSegment,
-    memory: &mut Memory,
-) -> Result<SegmentInfo, TraceError> {
+fn checked_segment(file: &str, index: usize, raw: RawSegment, memory: &mut Memory) -> Result<SegmentInfo, TraceError> {
     let wrong = |found: String, expected: &str| TraceError::malformed(file, Place::Segment(index), found, expected);
     let end = raw.address.checked_add(raw.total_size);
     let end =
