@@ -204,7 +204,7 @@ fn pickles() {
         let file = pickle(b"N", repeat, times, b"");
         refused(what, &file, file.len());
     }
-    let tuples = pickle(b"N", b"\x85", 3_600_000, b"");
+    let tuples = pickle(b"N", b"\x85", 4_200_000, b"");
     refused("tuples, packed", &gzip(&tuples), tuples.len());
 }
 

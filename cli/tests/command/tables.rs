@@ -183,11 +183,21 @@ fn fit() {
     named(&rows, &["trace", "strategy"]);
 }
 
+/// Small jobs, since each is replayed a hundred times: the holes of one cannot be joined by every strategy, and the steps of
+/// the other fit more than a hundred times.
 #[test]
 fn whatif() {
-    let rows = agree(&["whatif", "comb", "prefetch", "--steps", "1"], WHATIF, 0);
+    let folder = Folder::new();
+    let allocated = (1..=20).map(|id| format!("a,{id},9437184,0\n"));
+    let freed = (1..=20).step_by(2).map(|id| format!("r,{id}\nf,{id}\n"));
+    let step = ["a,21,62914560,0\nr,21\nf,21\n".to_owned()];
+    let holes = folder.file("holes.csv", allocated.chain(freed).chain(step).collect::<String>().as_bytes());
+    let small = folder.file("small.csv", b"a,1,1048576,0\na,2,3145728,0\nr,2\nf,2\n");
+    let rows = agree(&["whatif", &holes, &small, "--device", "sim:h200,capacity=1GiB"], WHATIF, 0);
     assert_eq!(rows.len(), 8);
     named(&rows, &["trace", "strategy"]);
+    let steps: Vec<_> = rows.iter().map(|(_, _, line)| number(line, "largest_step")).collect();
+    assert!(steps[..4].iter().all(|step| *step < 100.0) && steps[4..].iter().all(|step| *step >= 100.0), "{steps:?}");
 }
 
 #[test]
