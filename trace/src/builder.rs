@@ -3,10 +3,13 @@
 //! Owns: the rules, and the numbering of blocks from 0 in the order of allocation. Every reader, the recorder and the
 //! generators build through it; it knows no format.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use serde_json::{Map, Value};
 
 use crate::error::RuleError;
+use crate::memory::{Memory, MemoryError, list_bytes};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
@@ -21,9 +24,11 @@ struct LiveBlock {
 #[derive(Default)]
 pub struct TraceBuilder {
     trace: Trace,
-    live: FxHashMap<u64, LiveBlock>,
-    stream_index: FxHashMap<StreamId, u32>,
+    // Seeded tables: ids and streams are a file's, which could choose them to fall into one place of any other.
+    live: HashMap<u64, LiveBlock>,
+    stream_index: HashMap<StreamId, u32>,
     blocks: u32,
+    memory: Memory,
 }
 
 impl TraceBuilder {
@@ -31,6 +36,16 @@ impl TraceBuilder {
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self { trace: Trace { name: name.into(), ..Trace::default() }, ..Self::default() }
+    }
+
+    /// An empty trace of that name, which takes no more memory than this account has.
+    pub(crate) fn within(memory: Memory, name: impl Into<String>) -> Self {
+        Self { memory, ..Self::new(name) }
+    }
+
+    /// The account.
+    pub(crate) fn memory(&mut self) -> &mut Memory {
+        &mut self.memory
     }
 
     /// Sets what is known of the job.
@@ -46,15 +61,10 @@ impl TraceBuilder {
         if let Some(&index) = self.stream_index.get(&stream) {
             return Ok(index);
         }
-        let index = self.push_stream(stream)?;
-        self.stream_index.insert(stream, index);
-        Ok(index)
-    }
-
-    /// Adds a stream to the list even if it is there already, as a stored list has to come back unchanged.
-    pub(crate) fn push_stream(&mut self, stream: StreamId) -> Result<u32, RuleError> {
         let index = u32::try_from(self.trace.streams.len()).map_err(|_| RuleError::TooMany)?;
-        self.trace.streams.push(stream);
+        self.memory.push(&mut self.trace.streams, stream)?;
+        self.memory.room_in_map(&mut self.stream_index)?;
+        self.stream_index.insert(stream, index);
         Ok(index)
     }
 
@@ -74,12 +84,13 @@ impl TraceBuilder {
         }
         let block = self.blocks;
         let next = block.checked_add(1).ok_or(RuleError::TooMany)?;
-        if self.live.contains_key(&id) {
-            return Err(RuleError::Reused(id));
-        }
-        self.live.insert(id, LiveBlock { block, requested: false });
+        self.memory.room_in_map(&mut self.live)?;
+        match self.live.entry(id) {
+            Entry::Occupied(_) => return Err(RuleError::Reused(id)),
+            Entry::Vacant(free) => free.insert(LiveBlock { block, requested: false }),
+        };
         self.blocks = next;
-        self.trace.events.push(TraceEvent::Alloc { size, stream });
+        self.memory.push(&mut self.trace.events, TraceEvent::Alloc { size, stream })?;
         Ok(block)
     }
 
@@ -93,8 +104,7 @@ impl TraceBuilder {
             return Err(RuleError::DoubleFree(id));
         }
         live.requested = true;
-        self.trace.events.push(TraceEvent::FreeRequested { block: live.block });
-        Ok(())
+        Ok(self.memory.push(&mut self.trace.events, TraceEvent::FreeRequested { block: live.block })?)
     }
 
     /// Every stream has finished with the freed block; its id is free again.
@@ -102,13 +112,12 @@ impl TraceBuilder {
     /// # Errors
     /// No such block is live, or the program has not freed it.
     pub fn free_completed(&mut self, id: u64) -> Result<(), RuleError> {
-        let live = *self.live.get(&id).ok_or(RuleError::Unknown(id))?;
-        if !live.requested {
+        let Entry::Occupied(live) = self.live.entry(id) else { return Err(RuleError::Unknown(id)) };
+        if !live.get().requested {
             return Err(RuleError::CompletedBeforeRequested(id));
         }
-        self.live.remove(&id);
-        self.trace.events.push(TraceEvent::FreeCompleted { block: live.block });
-        Ok(())
+        let block = live.remove().block;
+        Ok(self.memory.push(&mut self.trace.events, TraceEvent::FreeCompleted { block })?)
     }
 
     /// Whether an id is in use: allocated, and its free not complete.
@@ -130,53 +139,83 @@ impl TraceBuilder {
     }
 }
 
+impl From<MemoryError> for RuleError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+/// Bytes of the heap that a trace's own lists take.
+pub(crate) fn trace_bytes(trace: &Trace) -> u64 {
+    list_bytes::<TraceEvent>(trace.events.capacity()).saturating_add(list_bytes::<StreamId>(trace.streams.capacity()))
+}
+
 /// Checks a trace that was put together without a [`TraceBuilder`].
 ///
 /// # Errors
 /// The index of the first event that breaks a rule, and the rule.
 pub fn check(trace: &Trace) -> Result<(), (usize, RuleError)> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum State {
-        Live,
-        Requested,
-        Gone,
+    let mut blocks = NumberedBlocks::default();
+    let mut events = trace.events.iter().enumerate();
+    events.try_for_each(|(index, event)| blocks.apply(*event, trace.streams.len()).map_err(|rule| (index, rule)))
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Live,
+    Requested,
+    Gone,
+}
+
+/// The rules over blocks that are numbered already: no id has to be looked up.
+#[derive(Default)]
+pub(crate) struct NumberedBlocks {
+    states: Vec<State>,
+}
+
+impl NumberedBlocks {
+    /// With room for so many blocks, and no more.
+    pub(crate) fn with_room(memory: &mut Memory, blocks: usize) -> Result<Self, MemoryError> {
+        let mut states = Vec::new();
+        memory.room(&mut states, blocks)?;
+        Ok(Self { states })
     }
-    let mut states: Vec<State> = Vec::new();
-    for (index, event) in trace.events.iter().enumerate() {
-        let id = u64::try_from(states.len()).unwrap_or(u64::MAX);
-        let broken = match *event {
-            TraceEvent::Alloc { size: 0, .. } => Some(RuleError::ZeroSize(id)),
-            TraceEvent::Alloc { size, .. } if size > MAX_BLOCK_SIZE => Some(RuleError::TooLarge { id, size }),
-            TraceEvent::Alloc { stream, .. } if stream as usize >= trace.streams.len() => {
-                Some(RuleError::NoSuchStream { found: stream, listed: trace.streams.len() })
+
+    /// Takes in the next event of a trace that lists so many streams.
+    ///
+    /// # Errors
+    /// The rule that the event breaks.
+    pub(crate) fn apply(&mut self, event: TraceEvent, streams: usize) -> Result<(), RuleError> {
+        let id = u64::try_from(self.states.len()).unwrap_or(u64::MAX);
+        match event {
+            TraceEvent::Alloc { size: 0, .. } => Err(RuleError::ZeroSize(id)),
+            TraceEvent::Alloc { size, .. } if size > MAX_BLOCK_SIZE => Err(RuleError::TooLarge { id, size }),
+            TraceEvent::Alloc { stream, .. } if stream as usize >= streams => {
+                Err(RuleError::NoSuchStream { found: stream, listed: streams })
             }
-            TraceEvent::Alloc { .. } if id >= u64::from(u32::MAX) => Some(RuleError::TooMany),
+            TraceEvent::Alloc { .. } if id >= u64::from(u32::MAX) => Err(RuleError::TooMany),
             TraceEvent::Alloc { .. } => {
-                states.push(State::Live);
-                None
+                self.states.push(State::Live);
+                Ok(())
             }
-            TraceEvent::FreeRequested { block } => match states.get_mut(block as usize) {
+            TraceEvent::FreeRequested { block } => match self.states.get_mut(block as usize) {
                 Some(state @ State::Live) => {
                     *state = State::Requested;
-                    None
+                    Ok(())
                 }
-                Some(State::Requested) => Some(RuleError::DoubleFree(block.into())),
-                Some(State::Gone) | None => Some(RuleError::Unknown(block.into())),
+                Some(State::Requested) => Err(RuleError::DoubleFree(block.into())),
+                Some(State::Gone) | None => Err(RuleError::Unknown(block.into())),
             },
-            TraceEvent::FreeCompleted { block } => match states.get_mut(block as usize) {
+            TraceEvent::FreeCompleted { block } => match self.states.get_mut(block as usize) {
                 Some(state @ State::Requested) => {
                     *state = State::Gone;
-                    None
+                    Ok(())
                 }
-                Some(State::Live) => Some(RuleError::CompletedBeforeRequested(block.into())),
-                Some(State::Gone) | None => Some(RuleError::Unknown(block.into())),
+                Some(State::Live) => Err(RuleError::CompletedBeforeRequested(block.into())),
+                Some(State::Gone) | None => Err(RuleError::Unknown(block.into())),
             },
-        };
-        if let Some(rule) = broken {
-            return Err((index, rule));
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

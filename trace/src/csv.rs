@@ -14,6 +14,7 @@ use std::io::{self, BufRead, Read, Write};
 
 use crate::builder::{self, TraceBuilder};
 use crate::error::{Place, RuleError, TraceError, excerpt};
+use crate::memory::Memory;
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
@@ -30,7 +31,7 @@ const MAX_TEXT: u64 = 512 << 20;
 /// Every error names the line: a field that is wrong, too few or too many, an event that cannot have happened, text
 /// that ends early, no allocation at all.
 pub fn read_csv(name: &str, file: &str, mut text: impl BufRead) -> Result<Trace, TraceError> {
-    let mut builder = TraceBuilder::new(name);
+    let mut builder = TraceBuilder::within(Memory::of(0), name);
     let mut line = Vec::with_capacity(256);
     let mut number = 0u64;
     let mut total = 0u64;
@@ -48,6 +49,7 @@ pub fn read_csv(name: &str, file: &str, mut text: impl BufRead) -> Result<Trace,
         if total > MAX_TEXT {
             return Err(TraceError::TooLarge { file: file.to_owned(), limit: MAX_TEXT, unit: "bytes of text" });
         }
+        builder.memory().unpacked(read as u64);
         let content = line.strip_suffix(b"\n").unwrap_or(&line);
         if content.len() == line.len() && read as u64 == MAX_LINE {
             let expected = format!("at most {MAX_LINE} bytes in a line");
@@ -102,6 +104,7 @@ impl Line<'_> {
 
     fn read_meta(&self, builder: &mut TraceBuilder) -> Result<(), TraceError> {
         let json = self.content.get(1..).unwrap_or_default();
+        builder.memory().charge_json(json).map_err(|error| TraceError::memory(self.file, error))?;
         let meta = serde_json::from_slice(json)
             .map_err(|error| self.malformed(format!("{} ({error})", excerpt(self.content)), "# and a JSON object"))?;
         builder.set_meta(meta);

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::io;
 
+use crate::memory::MemoryError;
+
 /// Where in a file something was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -86,6 +88,9 @@ pub enum RuleError {
     /// More blocks or streams than a trace can number.
     #[error("more than {} blocks or streams", u32::MAX)]
     TooMany,
+    /// The trace takes more memory than its file may, or than there is.
+    #[error(transparent)]
+    Memory(MemoryError),
 }
 
 /// Why a trace or a snapshot could not be read or written.
@@ -181,6 +186,15 @@ pub enum TraceError {
         /// As stored.
         expected: u32,
     },
+    /// Reading the file takes more memory than a file of its size may, so that a small hostile one cannot fill it, or more
+    /// than there is.
+    #[error("{file}: {source}")]
+    Memory {
+        /// The file.
+        file: String,
+        /// What was too much.
+        source: MemoryError,
+    },
     /// More than what is read at most, so that a small hostile file cannot fill the memory.
     #[error("{file}: more than {limit} {unit}, which is the most that is accepted")]
     TooLarge {
@@ -201,7 +215,15 @@ impl TraceError {
 
     /// A broken rule at a place.
     pub(crate) fn rule(file: &str, place: Place, source: RuleError) -> Self {
-        Self::Rule { file: file.to_owned(), place, source }
+        match source {
+            RuleError::Memory(source) => Self::memory(file, source),
+            source => Self::Rule { file: file.to_owned(), place, source },
+        }
+    }
+
+    /// Too much memory.
+    pub(crate) fn memory(file: &str, source: MemoryError) -> Self {
+        Self::Memory { file: file.to_owned(), source }
     }
 
     /// A failed read: of the system, or of a stream that is being unpacked and is damaged or was cut off.

@@ -3,11 +3,13 @@
 //!
 //! Owns: the completion of a history that wrapped. Snapshots and the recorder both come through here.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::builder::TraceBuilder;
 use crate::error::RuleError;
+use crate::memory::{Memory, MemoryError, list_bytes};
 use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
@@ -24,7 +26,8 @@ struct Earlier {
 
 /// Makes a trace of a history, as PyTorch records it: of the last so many entries. What was allocated before them is
 /// known from its free, or from `held`, what the allocator holds at the end; it is allocated at the start of the trace,
-/// in the order of addresses, so that the peaks are right. `None` stands for entries that are no events.
+/// in the order of addresses, so that the peaks are right. `None` stands for entries that are no events. All this takes no
+/// more memory than the account has.
 ///
 /// # Errors
 /// The index of the first event that cannot have happened, and the rule that it breaks; the index is that of the
@@ -34,10 +37,11 @@ pub(crate) fn trace_of_history(
     meta: Map<String, Value>,
     history: impl Iterator<Item = Option<Event>> + Clone,
     held: Option<&Snapshot>,
+    mut memory: Memory,
 ) -> Result<Trace, (usize, RuleError)> {
-    let mut builder = TraceBuilder::new(name);
+    let (count, earlier) = earlier_blocks(history.clone(), held, &mut memory).map_err(|error| (0, error.into()))?;
+    let mut builder = TraceBuilder::within(memory, name);
     builder.set_meta(meta);
-    let (count, earlier) = earlier_blocks(history.clone(), held);
     for block in &earlier {
         let allocated = builder.stream(block.stream).and_then(|s| builder.alloc(block.address, block.size, s));
         allocated.map_err(|rule| (count, rule))?;
@@ -67,8 +71,14 @@ pub(crate) fn trace_of_history(
 }
 
 /// The blocks from before the history, by address, and the history's length.
-fn earlier_blocks(history: impl Iterator<Item = Option<Event>>, held: Option<&Snapshot>) -> (usize, Vec<Earlier>) {
-    let mut seen: FxHashSet<u64> = FxHashSet::default();
+fn earlier_blocks(
+    history: impl Iterator<Item = Option<Event>>,
+    held: Option<&Snapshot>,
+    memory: &mut Memory,
+) -> Result<(usize, Vec<Earlier>), MemoryError> {
+    let before = memory.held();
+    // Seeded, since addresses are a file's, which could choose them to fall into one place of any other.
+    let mut seen: HashSet<u64> = HashSet::new();
     let mut earlier = Vec::new();
     let mut count = 0usize;
     for event in history {
@@ -80,22 +90,25 @@ fn earlier_blocks(history: impl Iterator<Item = Option<Event>>, held: Option<&Sn
             Action::FreeCompleted => Some(true),
             _ => continue,
         };
+        memory.room_in_set(&mut seen)?;
         let first = seen.insert(address);
         if let Some(pending) = pending.filter(|_| first) {
-            earlier.push(Earlier { address, size, stream, pending });
+            memory.push(&mut earlier, Earlier { address, size, stream, pending })?;
         }
     }
     for segment in held.map(|snapshot| snapshot.segments.as_slice()).unwrap_or_default() {
         for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
+            memory.room_in_set(&mut seen)?;
             if seen.insert(block.address) {
                 let size = if block.requested_size == 0 { block.size } else { block.requested_size };
                 let pending = block.state == BlockState::ActivePendingFree;
-                earlier.push(Earlier { address: block.address, size, stream: segment.stream, pending });
+                memory.push(&mut earlier, Earlier { address: block.address, size, stream: segment.stream, pending })?;
             }
         }
     }
     earlier.sort_unstable_by_key(|block| block.address);
-    (count, earlier)
+    memory.settle(before, list_bytes::<Earlier>(earlier.capacity()));
+    Ok((count, earlier))
 }
 
 #[cfg(test)]
@@ -110,7 +123,7 @@ mod tests {
     }
 
     fn trace(history: &[Option<Event>], held: Option<&Snapshot>) -> Result<Trace, (usize, RuleError)> {
-        trace_of_history("t", Map::new(), history.iter().copied(), held)
+        trace_of_history("t", Map::new(), history.iter().copied(), held, Memory::default())
     }
 
     #[test]

@@ -61,10 +61,12 @@ fn traces_of(opened: Opened<impl BufRead>, file: &str, name: &str) -> Result<Vec
     match opened.head.as_slice() {
         [] => Err(TraceError::Empty { file: file.to_owned() }),
         head if compact::MAGIC.starts_with(head) || head.starts_with(&compact::MAGIC) => {
-            Ok(vec![compact::read_compact(file, &unpack::read_to_limit(file, opened.content)?)?])
+            let (bytes, _) = unpack::read_to_limit(file, opened.content, compact::MAX_FILE)?;
+            Ok(vec![compact::read_compact(file, &bytes)?])
         }
         [pytorch::PICKLE_MAGIC | b'{', ..] => {
-            let snapshot = pytorch::read_snapshot_named(file, name, &unpack::read_to_limit(file, opened.content)?)?;
+            let (bytes, memory) = unpack::read_to_limit(file, opened.content, unpack::MAX_WHOLE)?;
+            let snapshot = pytorch::read_snapshot_named(file, name, &bytes, memory)?;
             if snapshot.traces.is_empty() {
                 return Err(TraceError::NoHistory { file: file.to_owned() });
             }

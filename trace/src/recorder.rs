@@ -12,6 +12,7 @@ use serde_json::Map;
 
 use crate::error::{Place, TraceError};
 use crate::history::trace_of_history;
+use crate::memory::Memory;
 use crate::trace::Trace;
 use seamalloc::observer::{Event, Observer};
 use seamalloc::snapshot::Snapshot;
@@ -119,7 +120,7 @@ impl Recorder {
         let mut meta = Map::new();
         meta.insert("source".to_owned(), "seamalloc recorder".into());
         let events = history.iter().map(|timed| Some(timed.event));
-        trace_of_history(name, meta, events, held)
+        trace_of_history(name, meta, events, held, Memory::default())
             .map_err(|(index, rule)| TraceError::rule(name, Place::Event(index), rule))
     }
 }

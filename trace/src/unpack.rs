@@ -2,12 +2,14 @@
 //!
 //! Owns: the first look at a file's bytes, and the limits on what is unpacked. `read.rs` tells the formats apart.
 
-use std::io::{BufRead, BufReader, Cursor, Read};
+use std::borrow::Cow;
+use std::io::{BufRead, BufReader, Cursor, ErrorKind, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
 use crate::compact;
 use crate::error::{Place, TraceError};
+use crate::memory::Memory;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -16,26 +18,46 @@ const HEAD: usize = compact::MAGIC.len();
 
 /// The most that is read of a format that is held in memory whole, in bytes. Snapshots with stack traces reach
 /// hundreds of megabytes.
-const MAX_WHOLE: u64 = 1 << 30;
+pub(crate) const MAX_WHOLE: u64 = 1 << 30;
 
 /// Unpacked bytes per read of a gzip stream.
 pub(crate) const BUFFER: usize = 1 << 16;
 
-/// Reads a whole file, unpacked where it is gzip.
-pub(crate) fn read_whole(file: &str, bytes: &[u8]) -> Result<Vec<u8>, TraceError> {
+/// Returns the content of a snapshot, unpacked where it is gzip, and the account of what it takes.
+pub(crate) fn read_whole<'a>(file: &str, bytes: &'a [u8]) -> Result<(Cow<'a, [u8]>, Memory), TraceError> {
     let opened = Opened::new(file, bytes)?;
-    if opened.is_gzip() { read_to_limit(file, opened.unpacked()) } else { read_to_limit(file, opened.content) }
+    if opened.is_gzip() {
+        let (unpacked, memory) = read_to_limit(file, opened.unpacked(), MAX_WHOLE)?;
+        return Ok((unpacked.into(), memory));
+    }
+    limited(file, bytes.len() as u64, MAX_WHOLE)?;
+    Ok((bytes.into(), Memory::of(bytes.len() as u64)))
 }
 
-/// Reads a stream to its end, which must come before the limit.
-pub(crate) fn read_to_limit(file: &str, reader: impl Read) -> Result<Vec<u8>, TraceError> {
+/// Reads a stream to its end, which must come within so many bytes.
+pub(crate) fn read_to_limit(file: &str, mut reader: impl BufRead, limit: u64) -> Result<(Vec<u8>, Memory), TraceError> {
     let mut bytes = Vec::new();
-    let limit = MAX_WHOLE.saturating_add(1);
-    reader.take(limit).read_to_end(&mut bytes).map_err(|error| TraceError::read(file, Place::Whole, error))?;
-    if bytes.len() as u64 > MAX_WHOLE {
-        return Err(TraceError::TooLarge { file: file.to_owned(), limit: MAX_WHOLE, unit: "unpacked bytes" });
+    let mut memory = Memory::of(0);
+    loop {
+        let piece = match reader.fill_buf() {
+            Ok([]) => return Ok((bytes, memory)),
+            Ok(piece) => piece,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(TraceError::read(file, Place::Whole, error)),
+        };
+        let length = piece.len();
+        limited(file, (bytes.len() as u64).saturating_add(length as u64), limit)?;
+        memory.unpacked(length as u64);
+        memory.extend(&mut bytes, piece).map_err(|error| TraceError::memory(file, error))?;
+        reader.consume(length);
     }
-    Ok(bytes)
+}
+
+fn limited(file: &str, found: u64, limit: u64) -> Result<(), TraceError> {
+    if found > limit {
+        return Err(TraceError::TooLarge { file: file.to_owned(), limit, unit: "unpacked bytes" });
+    }
+    Ok(())
 }
 
 /// A file whose first bytes have been looked at.

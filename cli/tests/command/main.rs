@@ -14,6 +14,7 @@ mod memory;
 mod options;
 mod stress;
 mod study;
+mod tables;
 mod whatif;
 
 use assert_cmd::Command;

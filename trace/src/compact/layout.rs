@@ -21,6 +21,9 @@ pub(super) const WINDOW_LOG: u32 = 26;
 /// The longest body in bytes: fifteen times that of the longest trace at hand (2 million events).
 pub(super) const MAX_BODY: u64 = 1 << WINDOW_LOG;
 
+/// The longest file in bytes: zstd makes what it cannot pack longer by a part in 256 at most (`ZSTD_COMPRESSBOUND`).
+pub(crate) const MAX_FILE: u64 = HEADER as u64 + MAX_BODY + (MAX_BODY >> 8) + (1 << 10);
+
 /// The longest description of a job in bytes, as a csv file's longest line.
 pub(super) const MAX_META: u64 = csv::MAX_LINE;
 

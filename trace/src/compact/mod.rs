@@ -4,6 +4,7 @@ mod layout;
 mod read;
 mod write;
 
+pub(crate) use layout::MAX_FILE;
 pub use layout::{MAGIC, VERSION};
 pub use read::read_compact;
 pub use write::write_compact;

@@ -1,6 +1,7 @@
 //! Reads the compact format.
 //!
-//! Untrusted bytes cannot make it allocate more than they unpack to.
+//! Untrusted bytes cannot make it take more memory than their account allows: counts are not believed before the bytes are
+//! there, and lists are made as long as they will be.
 
 use std::io::Read;
 
@@ -8,9 +9,10 @@ use super::layout::{
     ALLOC, FREE, FREE_COMPLETED, FREE_REQUESTED, HEADER, MAGIC, MAX_BODY, MAX_META, VERSION, WINDOW_LOG, checksum,
     limited, unzigzag,
 };
-use crate::builder::TraceBuilder;
-use crate::error::{Place, TraceError, excerpt};
-use crate::trace::Trace;
+use crate::builder::NumberedBlocks;
+use crate::error::{Place, RuleError, TraceError, excerpt};
+use crate::memory::{Memory, list_bytes};
+use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
 /// Reads a trace from the bytes of a file; `file` stands in errors.
@@ -19,63 +21,96 @@ use seamalloc::driver::StreamId;
 /// The bytes are not of this format, of a later version, cut off, damaged, or tell what cannot have happened. Bytes in
 /// errors count from the start of the unpacked body.
 pub fn read_compact(file: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
-    let body = unpack(file, bytes)?;
+    let (body, mut memory) = unpack(file, bytes)?;
+    let too_much = |error| TraceError::memory(file, error);
     let mut body = Column { file, bytes: &body, at: 0 };
-    let name = text(&mut body, "a name")?;
-    let mut builder = TraceBuilder::new(name);
+    let name = text(&mut body, "a name", &mut memory)?;
     let meta = body.part("the description of the job")?;
     limited(file, meta.bytes.len() as u64, MAX_META, "bytes that describe the job")?;
+    memory.charge_json(meta.bytes).map_err(too_much)?;
     let meta = serde_json::from_slice(meta.bytes).map_err(|error| {
         TraceError::malformed(file, Place::Byte(meta.at), format!("{} ({error})", excerpt(meta.bytes)), "a JSON object")
     })?;
-    builder.set_meta(meta);
-    for _ in 0..body.number("the number of streams")? {
-        let at = body.at;
-        let stream = StreamId(body.number("a stream")?);
-        builder.push_stream(stream).map_err(|rule| TraceError::rule(file, Place::Byte(at), rule))?;
-    }
-    let mut dictionary = Vec::new();
-    for _ in 0..body.number("the number of sizes")? {
-        dictionary.push(body.number("a size")?);
-    }
-    let mut operations = body.part("the operations")?;
-    let mut sizes = body.part("the sizes")?;
-    let mut streams = body.part("the streams")?;
-    let mut blocks = body.part("the blocks")?;
+    let streams = body.numbers("the number of streams", "a stream", StreamId, &mut memory)?;
+    let dictionary = body.numbers("the number of sizes", "a size", |size| size, &mut memory)?;
+    let mut columns = Columns {
+        operations: body.part("the operations")?,
+        sizes: body.part("the sizes")?,
+        streams: body.part("the streams")?,
+        blocks: body.part("the blocks")?,
+    };
     body.end("the end of the body")?;
-
-    let mut named = 0u32;
-    while let Some(operation) = operations.byte() {
-        let at = Place::Byte(operations.at.saturating_sub(1));
-        let done = if operation == ALLOC {
-            let at = sizes.at;
-            let number = sizes.number("a size")?;
-            let size = usize::try_from(number).ok().and_then(|number| dictionary.get(number)).ok_or_else(|| {
-                let expected = format!("less than {}, the number of sizes", dictionary.len());
-                TraceError::malformed(file, Place::Byte(at), format!("size number {number}"), expected)
-            })?;
-            let stream = u32::try_from(streams.number("a stream")?).unwrap_or(u32::MAX);
-            builder.alloc(builder.blocks().into(), *size, stream).map(drop)
-        } else {
-            named = blocks.block(named)?;
-            let id = named.into();
-            match operation {
-                FREE => builder.free_requested(id).and_then(|()| builder.free_completed(id)),
-                FREE_REQUESTED => builder.free_requested(id),
-                FREE_COMPLETED => builder.free_completed(id),
-                _ => return Err(TraceError::malformed(file, at, format!("operation {operation}"), "0, 1, 2 or 3")),
-            }
-        };
-        done.map_err(|rule| TraceError::rule(file, at, rule))?;
-    }
-    sizes.end("one size for each allocation")?;
-    streams.end("one stream for each allocation")?;
-    blocks.end("one block for each free")?;
-    Ok(builder.finish())
+    let mut trace = Trace { name, meta, streams, events: Vec::new() };
+    columns.read_into(&mut trace, &dictionary, &mut memory)?;
+    Ok(trace)
 }
 
-/// Checks the header and unpacks the body.
-fn unpack(file: &str, bytes: &[u8]) -> Result<Vec<u8>, TraceError> {
+/// The columns of operations and of what they name.
+struct Columns<'a> {
+    operations: Column<'a>,
+    sizes: Column<'a>,
+    streams: Column<'a>,
+    blocks: Column<'a>,
+}
+
+impl Columns<'_> {
+    fn read_into(&mut self, trace: &mut Trace, dictionary: &[u64], memory: &mut Memory) -> Result<(), TraceError> {
+        let file = self.operations.file;
+        let too_much = |error| TraceError::memory(file, error);
+        let count = |of: u8| self.operations.bytes.iter().filter(|operation| **operation == of).count();
+        let (blocks, both) = (count(ALLOC), count(FREE));
+        if u32::try_from(blocks).is_err() {
+            return Err(TraceError::rule(file, Place::Byte(self.operations.at), RuleError::TooMany));
+        }
+        memory.room(&mut trace.events, self.operations.bytes.len().saturating_add(both)).map_err(too_much)?;
+        let mut states = NumberedBlocks::with_room(memory, blocks).map_err(too_much)?;
+        let mut named = 0u32;
+        while let Some(operation) = self.operations.byte() {
+            let at = Place::Byte(self.operations.at.saturating_sub(1));
+            let mut add = |event| {
+                states.apply(event, trace.streams.len()).map_err(|rule| TraceError::rule(file, at, rule))?;
+                trace.events.push(event);
+                Ok(())
+            };
+            if operation == ALLOC {
+                let size = self.size(dictionary)?;
+                let stream = u32::try_from(self.streams.number("a stream")?).unwrap_or(u32::MAX);
+                add(TraceEvent::Alloc { size, stream })?;
+                continue;
+            }
+            let block = self.blocks.block(named)?;
+            named = block;
+            match operation {
+                FREE => {
+                    add(TraceEvent::FreeRequested { block })?;
+                    add(TraceEvent::FreeCompleted { block })?;
+                }
+                FREE_REQUESTED => add(TraceEvent::FreeRequested { block })?,
+                FREE_COMPLETED => add(TraceEvent::FreeCompleted { block })?,
+                _ => return Err(TraceError::malformed(file, at, format!("operation {operation}"), "0, 1, 2 or 3")),
+            }
+        }
+        self.sizes.end("one size for each allocation")?;
+        self.streams.end("one stream for each allocation")?;
+        self.blocks.end("one block for each free")
+    }
+
+    fn size(&mut self, dictionary: &[u64]) -> Result<u64, TraceError> {
+        let at = self.sizes.at;
+        let number = self.sizes.number("a size")?;
+        let size = usize::try_from(number).ok().and_then(|number| dictionary.get(number));
+        size.copied().ok_or_else(|| {
+            let expected = format!("less than {}, the number of sizes", dictionary.len());
+            TraceError::malformed(self.sizes.file, Place::Byte(at), format!("size number {number}"), expected)
+        })
+    }
+}
+
+/// Bytes that are unpacked at a time.
+const PIECE: usize = 1 << 14;
+
+/// Checks the header and unpacks the body. Returns it with the account of what reading it takes.
+fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
     let malformed =
         |at: usize, found: String, expected: &str| TraceError::malformed(file, Place::Byte(at as u64), found, expected);
     let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
@@ -102,10 +137,23 @@ fn unpack(file: &str, bytes: &[u8]) -> Result<Vec<u8>, TraceError> {
     let mut decoder = zstd::Decoder::with_buffer(packed).map_err(damaged)?.single_frame();
     decoder.window_log_max(WINDOW_LOG).map_err(damaged)?;
     let mut body = Vec::new();
-    (&mut decoder).take(length.saturating_add(1)).read_to_end(&mut body).map_err(damaged)?;
-    if body.len() as u64 != length {
-        let found = if body.len() as u64 > length { "more".to_owned() } else { format!("{} bytes", body.len()) };
-        return Err(malformed(HEADER, found, &format!("{length} bytes once unpacked, as the header says")));
+    let mut memory = Memory::of(0);
+    memory.charge(1 << WINDOW_LOG).map_err(|error| TraceError::memory(file, error))?;
+    let mut piece = [0; PIECE];
+    loop {
+        let read = decoder.read(&mut piece).map_err(damaged)?;
+        let found = (body.len() as u64).saturating_add(read as u64);
+        if found > length || read == 0 && found < length {
+            let found = if found > length { "more".to_owned() } else { format!("{found} bytes") };
+            return Err(malformed(HEADER, found, &format!("{length} bytes once unpacked, as the header says")));
+        }
+        if read == 0 {
+            break;
+        }
+        memory.unpacked(read as u64);
+        memory
+            .extend(&mut body, piece.get(..read).unwrap_or_default())
+            .map_err(|error| TraceError::memory(file, error))?;
     }
     let left = decoder.finish().len();
     if left > 0 {
@@ -115,11 +163,13 @@ fn unpack(file: &str, bytes: &[u8]) -> Result<Vec<u8>, TraceError> {
     if found != expected {
         return Err(TraceError::Checksum { file: file.to_owned(), found, expected });
     }
-    Ok(body)
+    memory.settle(0, list_bytes::<u8>(body.capacity()));
+    Ok((body, memory))
 }
 
-fn text(body: &mut Column<'_>, what: &str) -> Result<String, TraceError> {
+fn text(body: &mut Column<'_>, what: &str, memory: &mut Memory) -> Result<String, TraceError> {
     let part = body.part(what)?;
+    memory.charge(part.bytes.len() as u64).map_err(|error| TraceError::memory(part.file, error))?;
     let text = std::str::from_utf8(part.bytes)
         .map_err(|_| TraceError::malformed(part.file, Place::Byte(part.at), excerpt(part.bytes), "UTF-8"))?;
     Ok(text.to_owned())
@@ -156,6 +206,27 @@ impl<'a> Column<'a> {
             }
         }
         Err(self.malformed(start, "a number of more than 64 bits", what))
+    }
+
+    /// Numbers with their count in front, which must leave a byte for each.
+    fn numbers<T>(
+        &mut self,
+        count: &str,
+        what: &str,
+        make: impl Fn(u64) -> T,
+        memory: &mut Memory,
+    ) -> Result<Vec<T>, TraceError> {
+        let start = self.at;
+        let number = self.number(count)?;
+        let left = self.bytes.len();
+        let number = usize::try_from(number).ok().filter(|number| *number <= left);
+        let number = number.ok_or_else(|| self.malformed(start, &format!("more than the {left} bytes left"), count))?;
+        let mut numbers = Vec::new();
+        memory.room(&mut numbers, number).map_err(|error| TraceError::memory(self.file, error))?;
+        for _ in 0..number {
+            numbers.push(make(self.number(what)?));
+        }
+        Ok(numbers)
     }
 
     fn block(&mut self, named: u32) -> Result<u32, TraceError> {

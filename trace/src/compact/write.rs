@@ -1,8 +1,7 @@
 //! Writes the compact format.
 
+use std::collections::HashMap;
 use std::io::Write;
-
-use rustc_hash::FxHashMap;
 
 use super::layout::{
     ALLOC, FREE, FREE_COMPLETED, FREE_REQUESTED, MAGIC, MAX_BODY, MAX_META, VERSION, WINDOW_LOG, checksum, limited,
@@ -42,7 +41,8 @@ pub fn write_compact(trace: &Trace, mut out: impl Write) -> Result<(), TraceErro
 
 fn body_of(trace: &Trace, meta: &[u8]) -> Vec<u8> {
     let sizes = sizes_by_frequency(trace);
-    let number: FxHashMap<u64, u64> = sizes.iter().copied().zip(0..).collect();
+    // Seeded tables: sizes are a file's, which could choose them to fall into one place of any other.
+    let number: HashMap<u64, u64> = sizes.iter().copied().zip(0..).collect();
     let mut columns = Columns::default();
     let mut named = 0;
     let mut free = |columns: &mut Columns, operation, block: u32| {
@@ -87,7 +87,7 @@ struct Columns {
 
 /// The distinct sizes, the most frequent first, so that most of them are named by one byte.
 fn sizes_by_frequency(trace: &Trace) -> Vec<u64> {
-    let mut counts: FxHashMap<u64, u64> = FxHashMap::default();
+    let mut counts: HashMap<u64, u64> = HashMap::new();
     for event in &trace.events {
         if let TraceEvent::Alloc { size, .. } = *event {
             *counts.entry(size).or_default() += 1;

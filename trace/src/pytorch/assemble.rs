@@ -7,16 +7,25 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::contents::{PyTorchSnapshot, reserved};
-use super::raw::{MAX_DEVICES, RawSegment, RawSnapshot};
+use super::raw::{MAX_DEVICES, RawBlock, RawSegment, RawSnapshot};
+use crate::builder::trace_bytes;
 use crate::error::{Place, RuleError, TraceError};
 use crate::history::trace_of_history;
+use crate::memory::{Memory, list_bytes};
+use crate::trace::Trace;
 use seamalloc::PoolId;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::{BlockInfo, BlockState, SegmentInfo, Snapshot};
 
-/// Checks what was read and sorts it by device.
-pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTorchSnapshot, TraceError> {
+/// Checks what was read and sorts it by device, within the account, which has what was read already.
+pub(super) fn assemble(
+    file: &str,
+    name: &str,
+    raw: RawSnapshot,
+    mut memory: Memory,
+) -> Result<PyTorchSnapshot, TraceError> {
+    let too_much = |error| TraceError::memory(file, error);
     let settings = raw.settings.get("PYTORCH_CUDA_ALLOC_CONF").and_then(Value::as_str).unwrap_or_default();
     let highest = raw.segments.iter().map(|segment| segment.device as usize).max().unwrap_or(0);
     if raw.traces.len().max(highest.saturating_add(1)) > MAX_DEVICES {
@@ -26,8 +35,12 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
     let empty = |device| Snapshot { device, segments: Vec::new(), settings: settings.to_owned() };
     for (index, segment) in raw.segments.into_iter().enumerate() {
         let device = segment.device;
-        let segment = checked_segment(file, index, segment)?;
-        devices.entry(device).or_insert_with(|| empty(device)).segments.push(segment);
+        let blocks = list_bytes::<RawBlock>(segment.blocks.capacity());
+        let before = memory.held();
+        let segment = checked_segment(file, index, segment, &mut memory)?;
+        memory.settle(before.saturating_sub(blocks), list_bytes::<BlockInfo>(segment.blocks.capacity()));
+        let segments = &mut devices.entry(device).or_insert_with(|| empty(device)).segments;
+        memory.push(segments, segment).map_err(too_much)?;
     }
     let is_use = |event: &Option<Event>| {
         event.is_some_and(|e| matches!(e.action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted))
@@ -38,7 +51,10 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
         devices.entry(ordinal).or_insert_with(|| empty(ordinal));
         used.push((device, ordinal, trace));
     }
-    let mut traces = Vec::new();
+    // Each trace has a copy of the settings.
+    let copies = json_bytes(&raw.settings).saturating_mul(used.len() as u64);
+    memory.charge(copies).map_err(too_much)?;
+    let mut traces: Vec<Trace> = Vec::new();
     for &(device, ordinal, history) in &used {
         let held = devices.get(&ordinal);
         let mut meta = Map::new();
@@ -53,11 +69,14 @@ pub(super) fn assemble(file: &str, name: &str, raw: RawSnapshot) -> Result<PyTor
         }
         meta.insert("allocator_settings".to_owned(), raw.settings.clone());
         let name = if used.len() > 1 { format!("{name}.dev{ordinal}") } else { name.to_owned() };
-        let trace = trace_of_history(&name, meta, history.iter().copied(), held);
-        traces.push(trace.map_err(|(index, rule)| history_error(file, device, index, history.len(), rule))?);
+        let trace = trace_of_history(&name, meta, history.iter().copied(), held, memory);
+        let trace = trace.map_err(|(index, rule)| history_error(file, device, index, history.len(), rule))?;
+        memory.charge(trace_bytes(&trace)).map_err(too_much)?;
+        traces.push(trace);
     }
     let mut snapshots: Vec<Snapshot> = devices.into_values().collect();
-    snapshots.iter_mut().for_each(|snapshot| snapshot.segments.sort_by_key(|segment| segment.address));
+    // In place, since a stable sort takes a half of the list again; no two segments of a process have an address.
+    snapshots.iter_mut().for_each(|snapshot| snapshot.segments.sort_unstable_by_key(|segment| segment.address));
     Ok(PyTorchSnapshot { snapshots, traces })
 }
 
@@ -91,13 +110,31 @@ fn history_error(file: &str, device: usize, index: usize, length: usize, rule: R
     TraceError::rule(file, place, rule)
 }
 
-fn checked_segment(file: &str, index: usize, raw: RawSegment) -> Result<SegmentInfo, TraceError> {
+/// Bytes of the heap that a value of the settings takes, at most.
+fn json_bytes(value: &Value) -> u64 {
+    /// A node of a B-tree of names and values, of which each but the outermost has five at least.
+    const NODE: u64 = 768;
+    const LEAST_OF_NODE: u64 = 5;
+    match value {
+        Value::Object(map) => {
+            let nodes = (map.len() as u64).div_ceil(LEAST_OF_NODE).saturating_mul(NODE);
+            let inner = map.iter().map(|(key, value)| list_bytes::<u8>(key.len()).saturating_add(json_bytes(value)));
+            inner.fold(nodes, u64::saturating_add)
+        }
+        Value::Array(list) => list.iter().map(json_bytes).fold(list_bytes::<Value>(list.len()), u64::saturating_add),
+        Value::String(text) => list_bytes::<u8>(text.len()),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+fn checked_segment(file: &str, index: usize, raw: RawSegment, memory: &mut Memory) -> Result<SegmentInfo, TraceError> {
     let wrong = |found: String, expected: &str| TraceError::malformed(file, Place::Segment(index), found, expected);
     let end = raw.address.checked_add(raw.total_size);
     let end =
         end.ok_or_else(|| wrong(format!("{} bytes at {:#x}", raw.total_size, raw.address), "64-bit addresses"))?;
     let mut next = raw.address;
-    let mut blocks = Vec::with_capacity(raw.blocks.len());
+    let mut blocks = Vec::new();
+    memory.room(&mut blocks, raw.blocks.len()).map_err(|error| TraceError::memory(file, error))?;
     for block in raw.blocks {
         let address = block.address.unwrap_or(next);
         let after = address.checked_add(block.size).filter(|&after| address >= next && after <= end);

@@ -5,21 +5,23 @@
 
 use serde_json::{Map, Value};
 
-use super::pickle::{Item, Pickle};
+use super::pickle::{Item, Number, Pickle};
 use super::raw::{
     MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawBlock, RawSegment, RawSnapshot, SMALL, SNAPSHOT, STATES, action, address_key,
     block_state, spend,
 };
 use super::unpickle::unpickle;
 use crate::error::{Place, TraceError, excerpt};
+use crate::memory::Memory;
 use seamalloc::PoolId;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::Event;
 use seamalloc::snapshot::BlockState;
 
 /// Reads a pickle.
-pub(super) fn from_pickle(file: &str, bytes: &[u8]) -> Result<RawSnapshot, TraceError> {
-    let pickle = unpickle(file, bytes)?;
+pub(super) fn from_pickle(file: &str, bytes: &[u8], memory: &mut Memory) -> Result<RawSnapshot, TraceError> {
+    let before = memory.held();
+    let pickle = unpickle(file, bytes, memory)?;
     let root = pickle.root();
     let top = |key| {
         let value = pickle.get(root, key);
@@ -38,13 +40,24 @@ pub(super) fn from_pickle(file: &str, bytes: &[u8]) -> Result<RawSnapshot, Trace
         Some(item) => json_of(&pickle, item, MAX_SETTINGS_DEPTH, &mut { MAX_SETTINGS })?,
         None => Value::Null,
     };
-    let traces = traces.iter().enumerate().map(|(device, &trace)| {
-        let entries = whole("device_traces").list(trace)?.iter().enumerate();
-        entries.map(|(index, &entry)| pickle_entry(&pickle, entry, Place::Entry { device, index })).collect()
-    });
-    let traces = traces.collect::<Result<_, _>>()?;
-    let segments = segments.iter().enumerate().map(|(index, &item)| pickle_segment(&pickle, item, index));
-    Ok(RawSnapshot { segments: segments.collect::<Result<_, _>>()?, traces, settings })
+    let mut raw = RawSnapshot { segments: Vec::new(), traces: Vec::new(), settings };
+    let too_much = |error| TraceError::memory(file, error);
+    memory.room(&mut raw.traces, traces.len()).map_err(too_much)?;
+    for (device, &trace) in traces.iter().enumerate() {
+        let entries = whole("device_traces").list(trace)?;
+        let mut events = Vec::new();
+        memory.room(&mut events, entries.len()).map_err(too_much)?;
+        for (index, &entry) in entries.iter().enumerate() {
+            events.push(pickle_entry(&pickle, entry, Place::Entry { device, index })?);
+        }
+        raw.traces.push(events);
+    }
+    memory.room(&mut raw.segments, segments.len()).map_err(too_much)?;
+    for (index, &item) in segments.iter().enumerate() {
+        raw.segments.push(pickle_segment(&pickle, item, index, memory)?);
+    }
+    memory.settle(before, raw.heap_bytes());
+    Ok(raw)
 }
 
 fn pickle_entry(pickle: &Pickle<'_>, dict: Item, place: Place) -> Result<Option<Event>, TraceError> {
@@ -56,25 +69,29 @@ fn pickle_entry(pickle: &Pickle<'_>, dict: Item, place: Place) -> Result<Option<
     Ok(Some(Event { action, address, size: at("size").number()?, stream, pool: PoolId::NONE }))
 }
 
-fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSegment, TraceError> {
+fn pickle_segment(
+    pickle: &Pickle<'_>,
+    dict: Item,
+    index: usize,
+    memory: &mut Memory,
+) -> Result<RawSegment, TraceError> {
     let place = Place::Segment(index);
     pickle.follow(dict, place)?;
     let at = |key| At { pickle, dict, place, key };
-    let blocks = at("blocks").list(at("blocks").value()?)?.iter().map(|&dict| {
+    let listed = at("blocks").list(at("blocks").value()?)?;
+    let mut blocks = Vec::new();
+    memory.room(&mut blocks, listed.len()).map_err(|error| TraceError::memory(pickle.file(), error))?;
+    for &dict in listed {
         let at = |key| At { pickle, dict, place, key };
         pickle.follow(dict, place)?;
-        Ok(RawBlock {
+        blocks.push(RawBlock {
             address: at("address").optional_number()?,
             size: at("size").number()?,
             requested_size: at("requested_size").optional_number()?,
             state: at("state").state()?,
-        })
-    });
-    let number = |item: &Item| match *item {
-        Item::Int(number) => u64::try_from(number).ok(),
-        Item::Large(number) => Some(number),
-        _ => None,
-    };
+        });
+    }
+    let number = |item: &Item| pickle.number(*item).and_then(Number::unsigned);
     let pool = pickle.get(dict, "segment_pool_id").map(|item| match pickle.list(item).unwrap_or_default() {
         [a, b] => number(a).zip(number(b)).ok_or(item),
         _ => Err(item),
@@ -89,7 +106,7 @@ fn pickle_segment(pickle: &Pickle<'_>, dict: Item, index: usize) -> Result<RawSe
         small: pickle.get(dict, "segment_type").and_then(|item| pickle.word(item)) == Some(SMALL),
         is_expandable: pickle.get(dict, "is_expandable") == Some(Item::Bool(true)),
         segment_pool_id: pool.unwrap_or_default(),
-        blocks: blocks.collect::<Result<_, TraceError>>()?,
+        blocks,
     })
 }
 
@@ -118,11 +135,7 @@ impl<'a> At<'a> {
 
     fn number(&self) -> Result<u64, TraceError> {
         let value = self.value()?;
-        let number = match value {
-            Item::Int(number) => u64::try_from(number).ok(),
-            Item::Large(number) => Some(number),
-            _ => None,
-        };
+        let number = self.pickle.number(value).and_then(Number::unsigned);
         number.ok_or_else(|| self.wrong(self.pickle.describe(value), "an unsigned 64-bit integer"))
     }
 
@@ -166,12 +179,12 @@ fn json_of(pickle: &Pickle<'_>, item: Item, depth: usize, left: &mut usize) -> R
         }
         return Ok(Value::Object(map));
     }
-    Ok(match item {
-        Item::Bool(value) => value.into(),
-        Item::Int(value) => value.into(),
-        Item::Large(value) => value.into(),
-        Item::Float(value) => value.into(),
-        Item::Text(_) => text.into(),
+    Ok(match (item, pickle.number(item)) {
+        (Item::Bool(value), _) => value.into(),
+        (Item::Text1(_) | Item::Text4(_) | Item::Text8(_), _) => text.into(),
+        (_, Some(Number::Int(value))) => value.into(),
+        (_, Some(Number::Large(value))) => value.into(),
+        (_, Some(Number::Float(value))) => value.into(),
         _ => Value::Null,
     })
 }

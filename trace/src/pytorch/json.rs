@@ -5,33 +5,162 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::raw::{MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawSegment, RawSnapshot, SNAPSHOT, action, address_key, spend};
+use super::raw::{
+    MAX_SETTINGS, MAX_SETTINGS_DEPTH, RawBlock, RawSegment, RawSnapshot, SNAPSHOT, action, address_key, spend,
+};
 use crate::error::{Place, TraceError};
+use crate::memory::{Memory, list_bytes};
 use seamalloc::PoolId;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
 
 /// Reads JSON.
-pub(super) fn from_json(file: &str, bytes: &[u8]) -> Result<RawSnapshot, TraceError> {
-    #[derive(Deserialize)]
-    struct JsonSnapshot {
-        segments: Vec<RawSegment>,
-        device_traces: Vec<Vec<JsonEvent>>,
-        #[serde(default)]
-        allocator_settings: Settings,
+pub(super) fn from_json(file: &str, bytes: &[u8], memory: &mut Memory) -> Result<RawSnapshot, TraceError> {
+    let before = memory.held();
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let read = SnapshotSeed { memory }.deserialize(&mut json).and_then(|raw| json.end().map(|()| raw));
+    match read {
+        Ok(raw) => {
+            memory.settle(before, raw.heap_bytes());
+            Ok(raw)
+        }
+        Err(error) => Err(match memory.failure() {
+            Some(error) => TraceError::memory(file, error),
+            None => {
+                let place = Place::LineColumn(error.line() as u64, error.column() as u64);
+                TraceError::malformed(file, place, error.to_string(), SNAPSHOT)
+            }
+        }),
     }
-    let read: JsonSnapshot = serde_json::from_slice(bytes).map_err(|error| {
-        let place = Place::LineColumn(error.line() as u64, error.column() as u64);
-        TraceError::malformed(file, place, error.to_string(), SNAPSHOT)
-    })?;
-    let events = |trace: Vec<JsonEvent>| trace.into_iter().map(|event| event.0).collect();
-    let traces = read.device_traces.into_iter().map(events).collect();
-    Ok(RawSnapshot { segments: read.segments, traces, settings: read.allocator_settings.0 })
+}
+
+/// Reads the whole, key by key.
+struct SnapshotSeed<'m> {
+    memory: &'m mut Memory,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Key {
+    Segments,
+    DeviceTraces,
+    AllocatorSettings,
+    #[serde(other)]
+    Other,
+}
+
+impl<'de> DeserializeSeed<'de> for SnapshotSeed<'_> {
+    type Value = RawSnapshot;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<RawSnapshot, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for SnapshotSeed<'_> {
+    type Value = RawSnapshot;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SNAPSHOT)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<RawSnapshot, A::Error> {
+        fn once<T, E: Error>(there: Option<&T>, key: &'static str) -> Result<(), E> {
+            there.map_or(Ok(()), |_| Err(E::duplicate_field(key)))
+        }
+        let Self { memory } = self;
+        let (mut segments, mut traces, mut settings) = (None, None, None);
+        while let Some(key) = items.next_key()? {
+            match key {
+                Key::Segments => {
+                    once(segments.as_ref(), "segments")?;
+                    segments = Some(items.next_value_seed(ListSeed::new(memory))?);
+                }
+                Key::DeviceTraces => {
+                    once(traces.as_ref(), "device_traces")?;
+                    traces = Some(items.next_value_seed(ListSeed::new(memory))?);
+                }
+                Key::AllocatorSettings => {
+                    once(settings.as_ref(), "allocator_settings")?;
+                    settings = Some(items.next_value::<Settings>()?);
+                }
+                Key::Other => drop(items.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(RawSnapshot {
+            segments: segments.ok_or_else(|| A::Error::missing_field("segments"))?,
+            traces: traces.ok_or_else(|| A::Error::missing_field("device_traces"))?,
+            settings: settings.unwrap_or_default().0,
+        })
+    }
+}
+/// What lists are made of.
+trait Listed: Sized {
+    /// Reads the next item, and charges what it holds beside itself.
+    fn next<'de, A: SeqAccess<'de>>(items: &mut A, memory: &mut Memory) -> Result<Option<Self>, A::Error>;
+}
+
+impl Listed for RawSegment {
+    fn next<'de, A: SeqAccess<'de>>(items: &mut A, memory: &mut Memory) -> Result<Option<Self>, A::Error> {
+        let segment = items.next_element::<Self>()?;
+        let blocks = segment.as_ref().map_or(0, |segment| list_bytes::<RawBlock>(segment.blocks.capacity()));
+        memory.charge(blocks).map_err(|error| A::Error::custom(memory.fail(error)))?;
+        Ok(segment)
+    }
+}
+
+impl Listed for Vec<Option<Event>> {
+    fn next<'de, A: SeqAccess<'de>>(items: &mut A, memory: &mut Memory) -> Result<Option<Self>, A::Error> {
+        items.next_element_seed(ListSeed::new(memory))
+    }
+}
+
+impl Listed for Option<Event> {
+    fn next<'de, A: SeqAccess<'de>>(items: &mut A, _: &mut Memory) -> Result<Option<Self>, A::Error> {
+        Ok(items.next_element::<JsonEvent>()?.map(|event| event.0))
+    }
+}
+
+/// Reads a list, item by item.
+struct ListSeed<'m, T> {
+    memory: &'m mut Memory,
+    items: PhantomData<T>,
+}
+
+impl<'m, T> ListSeed<'m, T> {
+    fn new(memory: &'m mut Memory) -> Self {
+        Self { memory, items: PhantomData }
+    }
+}
+
+impl<'de, T: Listed> DeserializeSeed<'de> for ListSeed<'_, T> {
+    type Value = Vec<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<T>, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, T: Listed> Visitor<'de> for ListSeed<'_, T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = T::next(&mut items, self.memory)? {
+            self.memory.push(&mut list, item).map_err(|error| A::Error::custom(self.memory.fail(error)))?;
+        }
+        Ok(list)
+    }
 }
 
 #[derive(Deserialize)]

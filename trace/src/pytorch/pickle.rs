@@ -7,21 +7,65 @@ use std::cell::Cell;
 
 use crate::error::{Place, TraceError, excerpt};
 
-/// A value. Containers are indexes, so that values are copied and never followed unasked.
+/// A value in 8 bytes, of which a snapshot has hundreds of millions. Containers are indexes, and what is longer is where it
+/// stands in the input, so that values are copied and never followed unasked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Item {
     None,
     Bool(bool),
+    /// A small integer.
+    Small(i32),
+    /// A little-endian integer whose length, of one byte, stands at this byte.
+    Long1(u32),
+    /// One whose length, of four bytes, stands at this byte.
+    Long4(u32),
+    /// A number whose eight bytes begin at this one.
+    Float(u32),
+    /// Text in UTF-8 whose length, of one byte, stands at this byte.
+    Text1(u32),
+    /// Text whose length has four bytes.
+    Text4(u32),
+    /// Text whose length has eight bytes.
+    Text8(u32),
+    /// Bytes, or text that is no UTF-8.
+    Bytes,
+    List(u32),
+    Dict(u32),
+}
+
+/// A number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Number {
     Int(i64),
     /// An integer from 2^63 on.
     Large(u64),
     /// An integer that 64 bits do not hold.
     Huge,
     Float(f64),
-    Text(Span),
-    Bytes,
-    List(u32),
-    Dict(u32),
+}
+
+impl Number {
+    /// A signed little-endian integer of any length.
+    fn long(bytes: &[u8]) -> Self {
+        const WIDTH: usize = 16;
+        if bytes.len() > WIDTH {
+            return Self::Huge;
+        }
+        let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+        let mut wide = [if negative { 0xff } else { 0 }; WIDTH];
+        wide.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        let value = i128::from_le_bytes(wide);
+        i64::try_from(value).map(Self::Int).or(u64::try_from(value).map(Self::Large)).unwrap_or(Self::Huge)
+    }
+
+    /// An integer of 64 bits without a sign.
+    pub(super) fn unsigned(self) -> Option<u64> {
+        match self {
+            Self::Int(number) => u64::try_from(number).ok(),
+            Self::Large(number) => Some(number),
+            Self::Huge | Self::Float(_) => None,
+        }
+    }
 }
 
 impl Item {
@@ -34,13 +78,6 @@ impl Item {
     pub(super) fn dict(self) -> Option<u32> {
         if let Self::Dict(list) = self { Some(list) } else { None }
     }
-}
-
-/// Bytes of the input.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Span {
-    pub(super) start: u32,
-    pub(super) length: u32,
 }
 
 /// What a pickle holds.
@@ -89,17 +126,46 @@ impl<'a> Pickle<'a> {
 
     /// The text of a value that is one.
     pub(super) fn text(&self, item: Item) -> Option<&'a str> {
-        let Item::Text(Span { start, length }) = item else { return None };
-        let from = self.bytes.get(start as usize..)?;
-        std::str::from_utf8(from.get(..length as usize)?).ok()
+        std::str::from_utf8(self.text_bytes(item)?).ok()
+    }
+
+    fn text_bytes(&self, item: Item) -> Option<&'a [u8]> {
+        match item {
+            Item::Text1(at) => self.counted::<1>(at),
+            Item::Text4(at) => self.counted::<4>(at),
+            Item::Text8(at) => self.counted::<8>(at),
+            _ => None,
+        }
+    }
+
+    /// Bytes behind their length, which has `N` bytes.
+    fn counted<const N: usize>(&self, at: u32) -> Option<&'a [u8]> {
+        let (length, rest) = self.bytes.get(at as usize..)?.split_at_checked(N)?;
+        let mut wide = [0; 8];
+        wide.iter_mut().zip(length).for_each(|(to, from)| *to = *from);
+        rest.get(..usize::try_from(u64::from_le_bytes(wide)).ok()?)
+    }
+
+    /// The value of a number.
+    pub(super) fn number(&self, item: Item) -> Option<Number> {
+        match item {
+            Item::Small(value) => Some(Number::Int(value.into())),
+            Item::Long1(at) => self.counted::<1>(at).map(Number::long),
+            Item::Long4(at) => self.counted::<4>(at).map(Number::long),
+            Item::Float(at) => {
+                let bytes = self.bytes.get(at as usize..)?.first_chunk()?;
+                Some(Number::Float(f64::from_be_bytes(*bytes)))
+            }
+            _ => None,
+        }
     }
 
     /// The text of a value that is a short one: a key, an action, a state. A long one may stand in many places, and
     /// looking at it each time would take long.
     pub(super) fn word(&self, item: Item) -> Option<&'a str> {
-        const LONGEST: u32 = 64;
-        let Item::Text(Span { length: ..=LONGEST, .. }) = item else { return None };
-        self.text(item)
+        const LONGEST: usize = 64;
+        let bytes = self.text_bytes(item).filter(|bytes| bytes.len() <= LONGEST)?;
+        std::str::from_utf8(bytes).ok()
     }
 
     /// The items of a list or tuple.
@@ -123,11 +189,15 @@ impl<'a> Pickle<'a> {
         match item {
             Item::None => "None".to_owned(),
             Item::Bool(value) => format!("the bool {value}"),
-            Item::Int(value) => value.to_string(),
-            Item::Large(value) => value.to_string(),
-            Item::Huge => "an integer of more than 64 bits".to_owned(),
-            Item::Float(value) => format!("the float {value}"),
-            Item::Text(_) => format!("the text {}", excerpt(self.text(item).unwrap_or_default().as_bytes())),
+            Item::Small(_) | Item::Long1(_) | Item::Long4(_) | Item::Float(_) => match self.number(item) {
+                Some(Number::Int(value)) => value.to_string(),
+                Some(Number::Large(value)) => value.to_string(),
+                Some(Number::Float(value)) => format!("the float {value}"),
+                Some(Number::Huge) | None => "an integer of more than 64 bits".to_owned(),
+            },
+            Item::Text1(_) | Item::Text4(_) | Item::Text8(_) => {
+                format!("the text {}", excerpt(self.text_bytes(item).unwrap_or_default()))
+            }
             Item::Bytes => "bytes".to_owned(),
             Item::List(_) => "a list".to_owned(),
             Item::Dict(_) => "a dict".to_owned(),

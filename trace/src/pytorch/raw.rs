@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::error::excerpt;
+use crate::memory::list_bytes;
 use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::BlockState;
 
@@ -28,7 +29,7 @@ pub(super) const MAX_DEVICES: usize = 1024;
 pub(super) const SNAPSHOT: &str =
     "a dict with the keys segments and device_traces, as torch.cuda.memory._dump_snapshot writes it";
 
-/// The content, as it stands in the file.
+/// The content, as it stands in the file. Its lists are charged.
 pub(super) struct RawSnapshot {
     pub(super) segments: Vec<RawSegment>,
     /// Of each device; `None` for an entry that is no event of ours.
@@ -64,6 +65,16 @@ pub(super) struct RawBlock {
     pub(super) requested_size: Option<u64>,
     #[serde(deserialize_with = "state")]
     pub(super) state: BlockState,
+}
+
+impl RawSnapshot {
+    /// Bytes of the heap that its lists take.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        let blocks = self.segments.iter().map(|segment| list_bytes::<RawBlock>(segment.blocks.capacity()));
+        let events = self.traces.iter().map(|trace| list_bytes::<Option<Event>>(trace.capacity()));
+        let lists = list_bytes::<RawSegment>(self.segments.capacity()) + list_bytes::<Vec<()>>(self.traces.capacity());
+        blocks.chain(events).fold(lists, u64::saturating_add)
+    }
 }
 
 /// The `segment_type` of small segments.

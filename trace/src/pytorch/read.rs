@@ -3,6 +3,7 @@
 use super::contents::PyTorchSnapshot;
 use super::{assemble, dicts, json};
 use crate::error::{Place, TraceError, excerpt};
+use crate::memory::Memory;
 use crate::unpack::read_whole;
 
 /// How a pickle of protocol 2 or later begins (PROTO).
@@ -16,17 +17,23 @@ pub(crate) const PICKLE_MAGIC: u8 = 0x80;
 /// what cannot have happened.
 pub fn read_snapshot(bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
     let file = "snapshot";
-    let whole = read_whole(file, bytes)?;
-    read_snapshot_named(file, file, &whole)
+    let (whole, memory) = read_whole(file, bytes)?;
+    read_snapshot_named(file, file, &whole, memory)
 }
 
-/// Reads unpacked content; `file` stands in errors, `name` is that of the traces.
-pub(crate) fn read_snapshot_named(file: &str, name: &str, bytes: &[u8]) -> Result<PyTorchSnapshot, TraceError> {
+/// Reads unpacked content; `file` stands in errors, `name` is that of the traces. All this takes no more memory than the
+/// account has.
+pub(crate) fn read_snapshot_named(
+    file: &str,
+    name: &str,
+    bytes: &[u8],
+    mut memory: Memory,
+) -> Result<PyTorchSnapshot, TraceError> {
     let raw = match bytes {
-        [PICKLE_MAGIC, ..] => dicts::from_pickle(file, bytes)?,
-        [b'{', ..] => json::from_json(file, bytes)?,
+        [PICKLE_MAGIC, ..] => dicts::from_pickle(file, bytes, &mut memory)?,
+        [b'{', ..] => json::from_json(file, bytes, &mut memory)?,
         [] => return Err(TraceError::Empty { file: file.to_owned() }),
         _ => return Err(TraceError::malformed(file, Place::Byte(0), excerpt(bytes), "a pickle or a JSON object")),
     };
-    assemble::assemble(file, name, raw)
+    assemble::assemble(file, name, raw, memory)
 }

@@ -2,17 +2,16 @@
 //!
 //! Owns: the stack, the marks and the memo while a pickle is read (protocols 2 to 5, Python's `pickletools`). Every
 //! opcode makes at most one value, a shared value stays shared, and nothing recurses, so that time and memory are linear
-//! in the input: nesting of any depth, references that multiply, and claimed lengths do no harm.
+//! in the input: nesting of any depth, references that multiply, and claimed lengths do no harm. What it holds is charged
+//! before it is held, since a value of one byte takes many.
 
 use super::opcode;
-use super::pickle::{Item, Pickle, Span};
+use super::pickle::{Item, Pickle};
 use crate::error::{Place, TraceError};
-
-/// The most values that are made (16 bytes each); a snapshot has about one in five bytes of its file.
-const MAX_VALUES: usize = 1 << 27;
+use crate::memory::{Memory, MemoryError};
 
 /// Reads a pickle.
-pub(super) fn unpickle<'a>(file: &'a str, bytes: &'a [u8]) -> Result<Pickle<'a>, TraceError> {
+pub(super) fn unpickle<'a>(file: &'a str, bytes: &'a [u8], memory: &mut Memory) -> Result<Pickle<'a>, TraceError> {
     if u32::try_from(bytes.len()).is_err() {
         return Err(TraceError::TooLarge { file: file.to_owned(), limit: u32::MAX.into(), unit: "bytes" });
     }
@@ -26,8 +25,12 @@ pub(super) fn unpickle<'a>(file: &'a str, bytes: &'a [u8]) -> Result<Pickle<'a>,
         marks: Vec::new(),
         memo: Vec::new(),
         lists: Vec::new(),
+        memory,
     };
     let root = machine.run()?;
+    machine.memory.release(&machine.stack);
+    machine.memory.release(&machine.marks);
+    machine.memory.release(&machine.memo);
     Ok(Pickle::new(file, bytes, machine.lists, root, machine.values))
 }
 
@@ -42,6 +45,7 @@ struct Machine<'a> {
     marks: Vec<usize>,
     memo: Vec<Item>,
     lists: Vec<Vec<Item>>,
+    memory: &'a mut Memory,
 }
 
 impl Machine<'_> {
@@ -65,27 +69,32 @@ impl Machine<'_> {
             opcode::NEWFALSE => self.push(Item::Bool(false))?,
             opcode::BININT => {
                 let value = i32::from_le_bytes(self.array()?);
-                self.push(Item::Int(value.into()))?;
+                self.push(Item::Small(value))?;
             }
             opcode::BININT1 => {
                 let value = self.byte()?;
-                self.push(Item::Int(value.into()))?;
+                self.push(Item::Small(value.into()))?;
             }
             opcode::BININT2 => {
                 let value = u16::from_le_bytes(self.array()?);
-                self.push(Item::Int(value.into()))?;
+                self.push(Item::Small(value.into()))?;
             }
             opcode::LONG1 => {
+                let at = self.position();
                 let length = self.byte()?;
-                self.long(length.into())?;
+                self.take(length.into())?;
+                self.push(Item::Long1(at))?;
             }
             opcode::LONG4 => {
+                let at = self.position();
                 let length = self.length4()?;
-                self.long(length)?;
+                self.take(length)?;
+                self.push(Item::Long4(at))?;
             }
             opcode::BINFLOAT => {
-                let value = f64::from_be_bytes(self.array()?);
-                self.push(Item::Float(value))?;
+                let at = self.position();
+                self.take(size_of::<f64>())?;
+                self.push(Item::Float(at))?;
             }
             other => self.execute_string(other)?,
         }
@@ -96,16 +105,19 @@ impl Machine<'_> {
     fn execute_string(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::SHORT_BINUNICODE => {
+                let at = self.position();
                 let length = self.byte()?;
-                self.text(length.into())?;
+                self.text(length.into(), Item::Text1(at))?;
             }
             opcode::BINUNICODE => {
+                let at = self.position();
                 let length = self.length4()?;
-                self.text(length)?;
+                self.text(length, Item::Text4(at))?;
             }
             opcode::BINUNICODE8 => {
+                let at = self.position();
                 let length = self.length8()?;
-                self.text(length)?;
+                self.text(length, Item::Text8(at))?;
             }
             opcode::SHORT_BINBYTES | opcode::SHORT_BINSTRING => {
                 let length = self.byte()?;
@@ -153,15 +165,17 @@ impl Machine<'_> {
     fn execute_stack(&mut self, code: u8) -> Result<(), TraceError> {
         match code {
             opcode::MARK => {
-                self.count()?;
-                self.marks.push(self.stack.len());
+                self.memory.push(&mut self.marks, self.stack.len()).map_err(|error| self.too_much(error))?;
             }
             opcode::POP => {
                 if self.pop().is_err() {
                     self.marks.pop().ok_or_else(|| self.malformed("POP of an empty stack", "a value or a mark"))?;
                 }
             }
-            opcode::POP_MARK => drop(self.above_mark()?),
+            opcode::POP_MARK => {
+                let mark = self.mark()?;
+                self.stack.truncate(mark);
+            }
             opcode::DUP => {
                 let top = self.top()?;
                 self.push(top)?;
@@ -265,29 +279,15 @@ impl Machine<'_> {
         Ok(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
-    /// A signed little-endian integer of any length.
-    fn long(&mut self, length: usize) -> Result<(), TraceError> {
-        const WIDTH: usize = 16;
-        let bytes = self.take(length)?;
-        let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-        let item = if bytes.len() > WIDTH {
-            Item::Huge
-        } else {
-            let mut wide = [if negative { 0xff } else { 0 }; WIDTH];
-            wide.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            let value = i128::from_le_bytes(wide);
-            i64::try_from(value).map(Item::Int).or(u64::try_from(value).map(Item::Large)).unwrap_or(Item::Huge)
-        };
-        self.push(item)
+    /// Where the bytes behind the opcode begin, which 32 bits hold, as was checked.
+    fn position(&self) -> u32 {
+        u32::try_from(self.at).unwrap_or(u32::MAX)
     }
 
-    fn text(&mut self, length: usize) -> Result<(), TraceError> {
-        let start = u32::try_from(self.at).unwrap_or(u32::MAX);
-        let bytes = self.take(length)?;
-        let valid = std::str::from_utf8(bytes).is_ok();
+    fn text(&mut self, length: usize, text: Item) -> Result<(), TraceError> {
+        let valid = std::str::from_utf8(self.take(length)?).is_ok();
         // Python writes lone surrogates in its own way; such text is data still, but none that is looked for.
-        let length = if valid { u32::try_from(length).unwrap_or(u32::MAX) } else { 0 };
-        self.push(Item::Text(Span { start, length }))
+        self.push(if valid { text } else { Item::Bytes })
     }
 
     fn skip(&mut self, length: usize) -> Result<(), TraceError> {
@@ -295,23 +295,18 @@ impl Machine<'_> {
         self.push(Item::Bytes)
     }
 
-    fn count(&mut self) -> Result<(), TraceError> {
-        self.values = self.values.saturating_add(1);
-        if self.values > MAX_VALUES {
-            return Err(TraceError::TooLarge { file: self.file.to_owned(), limit: MAX_VALUES as u64, unit: "values" });
-        }
-        Ok(())
+    fn too_much(&self, error: MemoryError) -> TraceError {
+        TraceError::memory(self.file, error)
     }
 
     fn push(&mut self, item: Item) -> Result<(), TraceError> {
-        self.count()?;
-        self.stack.push(item);
-        Ok(())
+        self.values = self.values.saturating_add(1);
+        self.memory.push(&mut self.stack, item).map_err(|error| self.too_much(error))
     }
 
     fn push_list(&mut self, items: Vec<Item>, make: fn(u32) -> Item) -> Result<(), TraceError> {
         let index = u32::try_from(self.lists.len()).unwrap_or(u32::MAX);
-        self.lists.push(items);
+        self.memory.push(&mut self.lists, items).map_err(|error| self.too_much(error))?;
         self.push(make(index))
     }
 
@@ -334,7 +329,17 @@ impl Machine<'_> {
     fn top_items(&mut self, count: usize) -> Result<Vec<Item>, TraceError> {
         let at = self.stack.len().checked_sub(count).filter(|&at| at >= self.floor());
         let at = at.ok_or_else(|| self.malformed("too few values on the stack", count.to_string()))?;
-        Ok(self.stack.split_off(at))
+        self.split_off(at)
+    }
+
+    /// The stack from a height on, as a list of its own.
+    fn split_off(&mut self, at: usize) -> Result<Vec<Item>, TraceError> {
+        let above = self.stack.get(at..).unwrap_or_default();
+        let mut items = Vec::new();
+        self.memory.room(&mut items, above.len()).map_err(|error| TraceError::memory(self.file, error))?;
+        items.extend_from_slice(above);
+        self.stack.truncate(at);
+        Ok(items)
     }
 
     fn tuple(&mut self, count: usize) -> Result<(), TraceError> {
@@ -342,9 +347,13 @@ impl Machine<'_> {
         self.push_list(items, Item::List)
     }
 
+    fn mark(&mut self) -> Result<usize, TraceError> {
+        self.marks.pop().ok_or_else(|| self.malformed("no mark", "a mark"))
+    }
+
     fn above_mark(&mut self) -> Result<Vec<Item>, TraceError> {
-        let mark = self.marks.pop().ok_or_else(|| self.malformed("no mark", "a mark"))?;
-        Ok(self.stack.split_off(mark.min(self.stack.len())))
+        let mark = self.mark()?;
+        self.split_off(mark)
     }
 
     fn paired(&self, items: &[Item]) -> Result<(), TraceError> {
@@ -361,7 +370,11 @@ impl Machine<'_> {
         let top = self.top()?;
         match index(top).and_then(|index| self.lists.get_mut(index as usize)) {
             Some(list) if list.is_empty() => *list = items,
-            Some(list) => list.extend(items),
+            Some(list) => {
+                let added = self.memory.extend(list, &items);
+                self.memory.release(&items);
+                return added.map_err(|error| self.too_much(error));
+            }
             None => return Err(self.malformed("another value on the stack", expected)),
         }
         Ok(())
@@ -372,8 +385,7 @@ impl Machine<'_> {
         let top = self.top()?;
         let known = self.memo.len();
         if id == known {
-            self.count()?;
-            self.memo.push(top);
+            self.memory.push(&mut self.memo, top).map_err(|error| self.too_much(error))?;
         } else if let Some(old) = self.memo.get_mut(id) {
             *old = top;
         } else {

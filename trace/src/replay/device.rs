@@ -3,6 +3,7 @@
 //! Owns: what differs between the two beside the driver's calls: whose the streams are, and what holds a freed block
 //! back.
 
+use super::streams::simulated;
 use crate::trace::Trace;
 use seamalloc::driver::cuda::{CudaDriver, CudaOpenError};
 use seamalloc::driver::sim::SimGpu;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 /// A device, and streams on it.
 pub(super) enum ReplayDevice {
-    /// The trace's own handles are streams, the clock is the replay's, and a free completes when the trace says so.
+    /// The trace's own handles are streams, as long as they are few, the clock is the replay's, and a free completes when the trace says so.
     Sim(Arc<SimGpu>),
     /// Streams are made for the trace's. They run no work, so a free completes when the GPU gets to it.
     Cuda(CudaReplayDevice),
@@ -63,7 +64,7 @@ impl ReplayDevice {
     /// The device's streams for those of the trace, in their order.
     pub(super) fn streams(&self, trace: &Trace) -> Vec<StreamId> {
         match self {
-            Self::Sim(_) => trace.streams.clone(),
+            Self::Sim(_) => simulated(&trace.streams),
             Self::Cuda(device) => device.streams.clone(),
         }
     }

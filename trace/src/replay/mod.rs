@@ -9,6 +9,7 @@ mod passes;
 mod peak;
 mod replayer;
 mod report;
+mod streams;
 
 pub use columns::PEAK_EVENT;
 pub use passes::{replay, replay_on_cuda};

@@ -5,21 +5,18 @@
 use super::device::ReplayDevice;
 use super::peak::Peak;
 use super::report::{PassReport, ReplayError};
+use super::streams::HoldingStreams;
 use crate::summary::Summary;
 use crate::trace::{Trace, TraceEvent};
-use rustc_hash::FxHashMap;
 use seamalloc::driver::sim::{Hold, SimGpu};
 use seamalloc::driver::{Call, CallStats, StreamId};
 use seamalloc::{Allocator, Error, Fragmentation, OutOfMemoryReport, Stats};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// How often the caller hears of progress, in events.
 const PROGRESS_EVERY: usize = 1 << 14;
-
-/// Streams that the trace does not name but whose work holds a freed block back: handles from here on, but for those
-/// that the trace has.
-const HOLDING_STREAMS: u64 = 1 << 62;
 
 /// One trace on its way through one allocator.
 pub struct Replayer<'t> {
@@ -36,10 +33,8 @@ pub struct Replayer<'t> {
     /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
-    holding: FxHashMap<u32, (StreamId, Hold)>,
-    idle_holding: Vec<StreamId>,
-    /// The handle to try for the next stream that holds.
-    next_holding: u64,
+    holding: BTreeMap<u32, (StreamId, Hold)>,
+    holding_streams: HoldingStreams,
 }
 
 /// How far a pass came.
@@ -61,18 +56,18 @@ impl<'t> Replayer<'t> {
 
     pub(super) fn on(trace: &'t Trace, allocator: Allocator, device: ReplayDevice) -> Self {
         let summary = trace.summary();
+        let streams = device.streams(trace);
         Self {
             trace,
             allocator,
-            streams: device.streams(trace),
+            holding_streams: HoldingStreams::beside(&streams),
+            streams,
             device,
             addresses: Vec::with_capacity(summary.allocations as usize),
             peak_live: summary.peak_live,
             peak: Peak::default(),
             clocked: summary.deferred_frees > 0 || trace.streams.len() > 1,
-            holding: FxHashMap::default(),
-            idle_holding: Vec::new(),
-            next_holding: HOLDING_STREAMS,
+            holding: BTreeMap::new(),
         }
     }
 
@@ -180,7 +175,7 @@ impl<'t> Replayer<'t> {
             ReplayDevice::Sim(sim) => Arc::clone(sim),
             ReplayDevice::Cuda(device) => return device.side_stream,
         };
-        let stream = self.holding_stream();
+        let stream = self.holding_streams.take();
         self.holding.insert(block, (stream, sim.hold(stream)));
         stream
     }
@@ -190,21 +185,7 @@ impl<'t> Replayer<'t> {
             // A CPU wait in the meantime may have ended it already.
             sim.finish_hold(hold);
         }
-        self.idle_holding.push(stream);
-    }
-
-    /// A stream that is neither the trace's nor holds anything.
-    fn holding_stream(&mut self) -> StreamId {
-        if let Some(stream) = self.idle_holding.pop() {
-            return stream;
-        }
-        loop {
-            let stream = StreamId(self.next_holding);
-            self.next_holding = self.next_holding.wrapping_add(1);
-            if !self.trace.streams.contains(&stream) {
-                return stream;
-            }
-        }
+        self.holding_streams.give_back(stream);
     }
 
     fn end_pass(&mut self, event: usize) -> Result<(), ReplayError> {

@@ -2,14 +2,20 @@
 
 use proptest::prelude::*;
 
+use super::super::pickle::Number;
 use super::*;
 
 fn read(bytes: &[u8]) -> Result<Pickle<'_>, TraceError> {
-    unpickle("t.pickle", bytes)
+    unpickle("t.pickle", bytes, &mut Memory::of(bytes.len() as u64))
 }
 
 fn root(bytes: &[u8]) -> Item {
     read(bytes).unwrap().root()
+}
+
+fn number(bytes: &[u8]) -> Number {
+    let pickle = read(bytes).unwrap();
+    pickle.number(pickle.root()).unwrap()
 }
 
 proptest! {
@@ -28,15 +34,15 @@ proptest! {
 
 #[test]
 fn integers_of_every_width() {
-    assert_eq!(root(b"\x80\x02K\xff."), Item::Int(255));
-    assert_eq!(root(b"\x80\x02M\xff\xff."), Item::Int(65535));
-    assert_eq!(root(b"\x80\x02J\xff\xff\xff\xff."), Item::Int(-1));
-    assert_eq!(root(b"\x80\x02\x8a\x00."), Item::Int(0));
-    assert_eq!(root(b"\x80\x02\x8a\x06\x00\x00\x00\xa4\xe2\x7f."), Item::Int(0x7fe2_a400_0000));
-    assert_eq!(root(b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."), Item::Large(u64::MAX));
-    assert_eq!(root(b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x7f."), Item::Huge);
-    assert_eq!(root(b"\x80\x02\x8b\x01\x00\x00\x00\x80."), Item::Int(-128));
-    assert_eq!(root(b"\x80\x02G\x3f\xf0\x00\x00\x00\x00\x00\x00."), Item::Float(1.0));
+    assert_eq!(number(b"\x80\x02K\xff."), Number::Int(255));
+    assert_eq!(number(b"\x80\x02M\xff\xff."), Number::Int(65535));
+    assert_eq!(number(b"\x80\x02J\xff\xff\xff\xff."), Number::Int(-1));
+    assert_eq!(number(b"\x80\x02\x8a\x00."), Number::Int(0));
+    assert_eq!(number(b"\x80\x02\x8a\x06\x00\x00\x00\xa4\xe2\x7f."), Number::Int(0x7fe2_a400_0000));
+    assert_eq!(number(b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."), Number::Large(u64::MAX));
+    assert_eq!(number(b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x7f."), Number::Huge);
+    assert_eq!(number(b"\x80\x02\x8b\x01\x00\x00\x00\x80."), Number::Int(-128));
+    assert_eq!(number(b"\x80\x02G\x3f\xf0\x00\x00\x00\x00\x00\x00."), Number::Float(1.0));
 }
 
 #[test]
@@ -45,8 +51,8 @@ fn dicts_lists_and_shared_values() {
     let bytes = b"\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94(K\x01K\x02N\x86\x94e\x8c\x01b\x94h\x01u.";
     let pickle = read(bytes).unwrap();
     let list = pickle.list(pickle.get(pickle.root(), "a").unwrap()).unwrap();
-    assert_eq!(list[0], Item::Int(1));
-    assert_eq!(pickle.list(list[1]), Some([Item::Int(2), Item::None].as_slice()));
+    assert_eq!(list[0], Item::Small(1));
+    assert_eq!(pickle.list(list[1]), Some([Item::Small(2), Item::None].as_slice()));
     assert_eq!(pickle.get(pickle.root(), "b").and_then(|item| pickle.text(item)), Some("a"));
     assert_eq!(pickle.get(pickle.root(), "c"), None);
 }

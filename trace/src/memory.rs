@@ -1,0 +1,272 @@
+//! What reading a file may take of this machine's memory.
+//!
+//! Owns: the limit, which follows the size of what is read, and the account of what is held. A table that a file fills is
+//! charged before it grows. So a file that would take more is an error, and so is memory that the system does not give.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, Hash};
+
+/// A reader holds no more than so many times the unpacked bytes. A snapshot of PyTorch's takes five.
+pub(crate) const FACTOR: u64 = 8;
+/// Or so many bytes more than there are of these, where that is more.
+pub(crate) const BEYOND: u64 = 256 << 20;
+/// And never more than this, in bytes: what the longest snapshot that is read takes.
+pub(crate) const MOST: u64 = 6 << 30;
+
+/// The least that an allocation takes of the heap in bytes, and the steps in which it grows (glibc).
+const LEAST_ALLOCATION: u64 = 32;
+const ALLOCATION_STEP: u64 = 16;
+/// Up to this many bytes a list doubles, and beyond grows by a quarter: while it moves, both copies are held.
+const DOUBLES_TO: u64 = 1 << 20;
+/// Bytes of a description in JSON and what is made of each at most. The worst is a dict of one key, 5 bytes of text: a
+/// node of a B-tree.
+const JSON_FACTOR: u64 = 160;
+
+/// Why reading took no more memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// More than a file of this size may take.
+    #[error("reading it takes more than {limit} bytes of memory, which is the most for a file of its size")]
+    Limit {
+        /// The most, in bytes.
+        limit: u64,
+    },
+    /// The system did not give it.
+    #[error("there is no memory for {bytes} bytes more")]
+    Refused {
+        /// What was asked for, in bytes.
+        bytes: u64,
+    },
+}
+
+/// The account of a reader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    unpacked: u64,
+    held: u64,
+    limit: u64,
+    /// The error that a parser could not pass on.
+    failed: Option<MemoryError>,
+}
+
+impl Default for Memory {
+    /// Without a limit, for what is no file's.
+    fn default() -> Self {
+        Self { unpacked: 0, held: 0, limit: u64::MAX, failed: None }
+    }
+}
+
+impl Memory {
+    /// The account of a file of so many unpacked bytes.
+    pub(crate) fn of(unpacked: u64) -> Self {
+        let mut memory = Self { limit: 0, ..Self::default() };
+        memory.unpacked(unpacked);
+        memory
+    }
+
+    /// So many more bytes are unpacked.
+    pub(crate) fn unpacked(&mut self, bytes: u64) {
+        self.unpacked = self.unpacked.saturating_add(bytes);
+        let times = self.unpacked.saturating_mul(FACTOR);
+        self.limit = times.max(self.unpacked.saturating_add(BEYOND)).min(MOST);
+    }
+
+    /// What is held, in bytes.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Back to what was held before, and what is kept of it since.
+    pub(crate) fn settle(&mut self, before: u64, kept: u64) {
+        self.held = before.saturating_add(kept);
+    }
+
+    /// Charges what is about to be made.
+    pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), MemoryError> {
+        self.check(bytes)?;
+        self.held = self.held.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// Charges what is made of a description in JSON.
+    pub(crate) fn charge_json(&mut self, text: &[u8]) -> Result<(), MemoryError> {
+        self.charge((text.len() as u64).saturating_mul(JSON_FACTOR))
+    }
+
+    /// Keeps an error for [`Self::failure`].
+    pub(crate) fn fail(&mut self, error: MemoryError) -> MemoryError {
+        self.failed = Some(error);
+        error
+    }
+
+    /// The error of a parser's that stands behind its own.
+    pub(crate) fn failure(&self) -> Option<MemoryError> {
+        self.failed
+    }
+
+    /// Adds an item to a list.
+    #[inline]
+    pub(crate) fn push<T>(&mut self, list: &mut Vec<T>, item: T) -> Result<(), MemoryError> {
+        if list.len() == list.capacity() {
+            self.grow(list, 1)?;
+        }
+        list.push(item);
+        Ok(())
+    }
+
+    /// Adds items to a list.
+    pub(crate) fn extend<T: Copy>(&mut self, list: &mut Vec<T>, items: &[T]) -> Result<(), MemoryError> {
+        if list.capacity() - list.len() < items.len() {
+            self.grow(list, items.len())?;
+        }
+        list.extend_from_slice(items);
+        Ok(())
+    }
+
+    /// Makes room for so many items in an empty list, and for no more.
+    pub(crate) fn room<T>(&mut self, list: &mut Vec<T>, items: usize) -> Result<(), MemoryError> {
+        let bytes = list_bytes::<T>(items);
+        self.charge(bytes)?;
+        list.try_reserve_exact(items).map_err(|_| MemoryError::Refused { bytes })
+    }
+
+    /// Gives up a list.
+    pub(crate) fn release<T>(&mut self, list: &Vec<T>) {
+        self.held = self.held.saturating_sub(list_bytes::<T>(list.capacity()));
+    }
+
+    /// Makes room for one more key in a map.
+    #[inline]
+    pub(crate) fn room_in_map<K: Eq + Hash, V, S: BuildHasher>(
+        &mut self,
+        map: &mut HashMap<K, V, S>,
+    ) -> Result<(), MemoryError> {
+        if map.len() < map.capacity() {
+            return Ok(());
+        }
+        let bytes = self.next_table::<(K, V)>(map.len())?;
+        map.try_reserve(1).map_err(|_| MemoryError::Refused { bytes })?;
+        self.held = self.held.saturating_add(table_bytes::<(K, V)>(map.capacity()));
+        Ok(())
+    }
+
+    /// Makes room for one more key in a set.
+    #[inline]
+    pub(crate) fn room_in_set<K: Eq + Hash, S: BuildHasher>(
+        &mut self,
+        set: &mut HashSet<K, S>,
+    ) -> Result<(), MemoryError> {
+        if set.len() < set.capacity() {
+            return Ok(());
+        }
+        let bytes = self.next_table::<K>(set.len())?;
+        set.try_reserve(1).map_err(|_| MemoryError::Refused { bytes })?;
+        self.held = self.held.saturating_add(table_bytes::<K>(set.capacity()));
+        Ok(())
+    }
+
+    /// Checks the table that a full one of so many keys is about to become, and gives up the full one, which is dropped when
+    /// its keys have moved.
+    fn next_table<T>(&mut self, keys: usize) -> Result<u64, MemoryError> {
+        let bytes = table_bytes::<T>(keys.saturating_add(1));
+        self.check(bytes)?;
+        self.held = self.held.saturating_sub(table_bytes::<T>(keys));
+        Ok(bytes)
+    }
+
+    /// While a list moves, its old and its new place are both held.
+    #[cold]
+    fn grow<T>(&mut self, list: &mut Vec<T>, items: usize) -> Result<(), MemoryError> {
+        let capacity = list.capacity();
+        let more = if list_bytes::<T>(capacity) < DOUBLES_TO { capacity } else { capacity / 4 };
+        let needed = list.len().saturating_add(items);
+        let new = needed.max(capacity.saturating_add(more)).max(4);
+        let bytes = list_bytes::<T>(new);
+        self.check(bytes)?;
+        list.try_reserve_exact(new.saturating_sub(list.len())).map_err(|_| MemoryError::Refused { bytes })?;
+        self.held = self.held.saturating_sub(list_bytes::<T>(capacity)).saturating_add(bytes);
+        Ok(())
+    }
+
+    fn check(&self, bytes: u64) -> Result<(), MemoryError> {
+        if self.held.saturating_add(bytes) > self.limit {
+            return Err(MemoryError::Limit { limit: self.limit });
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the heap that a list of this capacity takes.
+pub(crate) fn list_bytes<T>(capacity: usize) -> u64 {
+    let bytes = (capacity as u64).saturating_mul(size_of::<T>() as u64);
+    if bytes == 0 { 0 } else { bytes.saturating_add(8).next_multiple_of(ALLOCATION_STEP).max(LEAST_ALLOCATION) }
+}
+
+/// Bytes of the heap that a hash table takes which has room for so many keys: a power of two of places, of which seven
+/// in eight are used, with a byte beside each.
+fn table_bytes<T>(keys: usize) -> u64 {
+    const BESIDE: u64 = 1;
+    /// Behind the last place stands one group again.
+    const GROUP: u64 = 16;
+    if keys == 0 {
+        return 0;
+    }
+    let places = (keys as u64).saturating_mul(8).div_ceil(7).max(4).next_power_of_two();
+    places.saturating_mul(size_of::<T>() as u64 + BESIDE).saturating_add(GROUP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_limit_follows_what_is_unpacked() {
+        let limit = |unpacked| Memory::of(unpacked).limit;
+        assert_eq!(limit(0), 256 * MIB);
+        assert_eq!(limit(30 * MIB), 286 * MIB);
+        assert_eq!(limit(100 * MIB), 800 * MIB);
+        assert_eq!(limit(u64::MAX), MOST);
+        let mut read = Memory::of(30 * MIB);
+        read.unpacked(70 * MIB);
+        assert_eq!(read.limit, 800 * MIB);
+    }
+
+    #[test]
+    fn a_list_is_charged_before_it_grows() {
+        let mut memory = Memory::of(0);
+        memory.charge(255 * MIB).unwrap();
+        let mut list = Vec::new();
+        let pushed = (0..MIB).position(|n| memory.push(&mut list, n).is_err());
+        // The next step, 64 Ki numbers of 8 bytes beside the 32 Ki that are held, no longer fits; these are 768 KiB.
+        assert_eq!(pushed, Some(list.len()));
+        assert!(list.len() >= 32 << 10 && list.capacity() == list.len(), "{}", list.len());
+        assert_eq!(memory.held(), 255 * MIB + list_bytes::<u64>(list.capacity()));
+        assert!(memory.charge(MIB).is_err(), "what is held is held");
+        memory.release(&list);
+        assert_eq!(memory.charge(MIB), Ok(()));
+    }
+
+    #[test]
+    fn tables_are_charged_what_they_take() {
+        let mut memory = Memory::default();
+        let mut map = HashMap::new();
+        for key in 0..100_000_u64 {
+            memory.room_in_map(&mut map).unwrap();
+            map.insert(key, key);
+            if key > 3 && key % 3 > 0 {
+                map.remove(&(key - 3));
+            }
+        }
+        assert_eq!(memory.held(), table_bytes::<(u64, u64)>(map.capacity()));
+        assert_eq!(table_bytes::<(u64, u64)>(57_344), 65_536 * 17 + 16);
+    }
+
+    #[test]
+    fn what_the_system_does_not_give_is_an_error() {
+        let mut list: Vec<u64> = Vec::new();
+        let refused = Memory::default().room(&mut list, usize::MAX / 16);
+        assert!(matches!(refused, Err(MemoryError::Refused { .. })), "{refused:?}");
+    }
+}

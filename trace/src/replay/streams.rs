@@ -1,0 +1,85 @@
+//! The streams of a replay on a simulated device.
+//!
+//! Owns: which handles stand for the trace's streams, and those beside them that hold freed blocks back. The allocator and
+//! the device look handles up in tables that an adversary could fill so that they are slow, as a real driver's are no
+//! adversary's; so of a trace with many streams they get handles of the replay's own.
+
+use seamalloc::driver::StreamId;
+use std::collections::{BTreeSet, HashMap};
+
+/// Up to this many streams of a trace keep their handles, which reports name. PyTorch has 32 of each priority on a device.
+const MOST_NAMED: usize = 256;
+/// The handles of more streams are the numbers from here on.
+const NUMBERED: u64 = 1 << 61;
+/// Streams whose work holds a freed block back: handles from here on, but for those that the trace's streams have.
+const HOLDING: u64 = 1 << 62;
+
+/// Returns the device's streams for those that a trace lists, in their order.
+pub(super) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
+    if listed.len() <= MOST_NAMED {
+        return listed.to_vec();
+    }
+    let mut known = HashMap::from([(StreamId::DEFAULT, StreamId::DEFAULT)]);
+    let mut number = |(stream, number): (&StreamId, u64)| *known.entry(*stream).or_insert(StreamId(NUMBERED + number));
+    listed.iter().zip(0..).map(&mut number).collect()
+}
+
+/// Streams that are not the trace's.
+pub(super) struct HoldingStreams {
+    /// Handles of the trace's streams that lie where these are from.
+    taken: BTreeSet<StreamId>,
+    idle: Vec<StreamId>,
+    /// The handle to try for the next one.
+    next: u64,
+}
+
+impl HoldingStreams {
+    pub(super) fn beside(streams: &[StreamId]) -> Self {
+        let taken = streams.iter().copied().filter(|stream| stream.0 >= HOLDING).collect();
+        Self { taken, idle: Vec::new(), next: HOLDING }
+    }
+
+    /// Returns a stream that is neither the trace's nor in use here.
+    pub(super) fn take(&mut self) -> StreamId {
+        if let Some(stream) = self.idle.pop() {
+            return stream;
+        }
+        loop {
+            let stream = StreamId(self.next);
+            self.next = self.next.wrapping_add(1);
+            if !self.taken.contains(&stream) {
+                return stream;
+            }
+        }
+    }
+
+    /// Takes back a stream whose work is done.
+    pub(super) fn give_back(&mut self, stream: StreamId) {
+        self.idle.push(stream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_streams_keep_their_handles_and_many_are_numbered() {
+        let few: Vec<_> = (0..256).map(|n| StreamId(n * 7)).collect();
+        assert_eq!(simulated(&few), few);
+        let mut many: Vec<_> = (1..=300).map(|n| StreamId(u64::MAX / n)).collect();
+        many.extend([StreamId::DEFAULT, many[7]]);
+        let numbered = simulated(&many);
+        assert_eq!(numbered[..300], (0..300).map(|n| StreamId(NUMBERED + n)).collect::<Vec<_>>());
+        assert_eq!(numbered[300..], [StreamId::DEFAULT, numbered[7]], "a stream is one stream, and the default stays");
+    }
+
+    #[test]
+    fn holding_streams_are_none_of_the_traces() {
+        let mut streams = HoldingStreams::beside(&[StreamId(HOLDING), StreamId(5), StreamId(HOLDING + 2)]);
+        let taken = [(); 3].map(|()| streams.take());
+        assert_eq!(taken, [HOLDING + 1, HOLDING + 3, HOLDING + 4].map(StreamId));
+        streams.give_back(taken[1]);
+        assert_eq!(streams.take(), taken[1]);
+    }
+}
