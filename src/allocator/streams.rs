@@ -7,6 +7,7 @@ use super::core::{Allocator, Core};
 use crate::driver::{Call, DriverError, Status};
 use crate::error::{Error, Result};
 use crate::ids::{Class, PoolIndex, StreamId};
+use crate::streams::StreamState;
 
 /// # Streams
 ///
@@ -123,13 +124,22 @@ impl Core {
             let detail = format!("stream {stream} cannot be waited for while a stream is being captured");
             return Err(DriverError::new(Call::StreamSynchronize, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
-        let waited = self.timed(|_, context| match context.driver.stream_synchronize(stream) {
-            // The stream was destroyed already: its work is waited for together with all other work.
-            Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
-            waited => waited,
+        let pools = self.heap.pools_of(stream);
+        let known = pools.iter().copied().find(|large| !self.heap.is_private(*large) && !self.heap.pool(*large).ended);
+        let waited = self.timed(|_, context| {
+            // The handle may be a new stream's by now: a wait for that one says nothing of the old one's work.
+            if let Some(large) = known
+                && context.on_streams().1.stream_state(large)? == StreamState::Ended
+            {
+                return Ok(());
+            }
+            match context.driver.stream_synchronize(stream) {
+                // The stream was destroyed already: its work is waited for together with all other work.
+                Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
+                waited => waited,
+            }
         });
         waited?;
-        let pools = self.heap.pools_of(stream);
         if pools.iter().any(|large| self.streams.epochs.waits_for_others(*large)) {
             self.timed(|_, context| context.driver.synchronize())?;
         }

@@ -1,0 +1,4 @@
+//! Stub.
+
+/// Stub.
+pub fn run(_: &[u8]) {}
