@@ -57,7 +57,9 @@ fn formats(trace: &Trace) {
         return;
     }
     for file in [gzip(&csv), csv] {
-        let [back] = &read_bytes("x", &file).expect("our own file is read")[..] else { panic!("one trace was written") };
+        let [back] = &read_bytes("x", &file).expect("our own file is read")[..] else {
+            panic!("one trace was written")
+        };
         assert_eq!((said(back), &back.meta), (said(trace), &trace.meta), "csv keeps the events and what is known");
     }
 }

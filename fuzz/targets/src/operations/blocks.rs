@@ -66,11 +66,18 @@ impl World {
         assert!(size >= requested && address.is_multiple_of(ALIGNMENT), "{requested} bytes, at {address:#x}: {size}");
         assert!(!self.live.contains_key(&address), "{address:#x} is live already");
         let pieces = self.gpu.physical(Range { address, size });
-        assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), size, "memory behind every byte of {address:#x}");
+        assert_eq!(
+            pieces.iter().map(|piece| piece.size).sum::<u64>(),
+            size,
+            "memory behind every byte of {address:#x}"
+        );
         self.taken.take(address, &pieces);
         let captured = self.capture.is_some_and(|capture| capture.stream == stream);
         self.note(format!("   {address:#x}, {size} bytes, in {pool:?}"));
-        self.live.insert(address, Live { size, stream: Some(stream), pieces: pieces.clone(), pool, captured });
+        self.live.insert(
+            address,
+            Live { size, stream: Some(stream), handle: Some(stream), pieces: pieces.clone(), pool, captured },
+        );
         if captured {
             let pool = pool.expect("what is captured is of a private pool");
             self.capturing.push(Captured { pool, range: Range { address, size }, pieces });
@@ -117,10 +124,11 @@ impl World {
     pub(super) fn free(&mut self, block: u8, how: How) {
         // What the callback may free is not the program's to free.
         let Some(address) = self.block(block).filter(|address| !self.is_left(*address)) else { return };
-        let own = self.live[&address].stream;
+        let handle = self.live[&address].handle;
         let (done, named) = match how {
             How::Plainly => (self.allocator.free(address), None),
-            How::Recorded(stream) => {
+            // What was restored is of no stream, so that there is none that may have it at once.
+            How::Recorded(stream) | How::Under(stream) if handle.is_none() || matches!(how, How::Recorded(_)) => {
                 let stream = self.stream(stream);
                 if let Err(error) = self.allocator.record_stream(address, stream) {
                     return self.refused(&error);
@@ -133,10 +141,10 @@ impl World {
                 self.launch(address, stream, None, true);
                 (self.allocator.free_on(address, stream), Some(stream))
             }
-            How::Under(stream) => {
+            How::Recorded(stream) | How::Under(stream) => {
                 let stream = self.stream(stream);
-                // Others than the block's own get it after a wait; of a capture's stream nothing is known.
-                let untold = own.filter(|own| *own != stream);
+                // The block's own stream, or a new one with its handle, gets the memory at once.
+                let untold = handle.filter(|own| *own != stream);
                 self.launch(address, stream, untold, true);
                 (self.allocator.free_under(address, stream), Some(stream))
             }

@@ -14,6 +14,8 @@ pub(super) struct Live {
     pub(super) size: u64,
     /// `None` for a block of no stream: its stream has ended, or it was restored.
     pub(super) stream: Option<StreamId>,
+    /// The handle of the stream that it was allocated for, which a new stream may have by now; `None` once restored.
+    pub(super) handle: Option<StreamId>,
     pub(super) pieces: Vec<Piece>,
     pub(super) pool: Option<PoolId>,
     /// Handed out in a capture: a graph uses it.

@@ -60,7 +60,8 @@ impl World {
     /// A pool that was released comes back.
     pub(super) fn reopen_pool(&mut self, which: u8) {
         let known = self.allocator.private_pools();
-        let released: Vec<PoolId> = known.into_iter().filter(|id| self.pools.iter().all(|pool| pool.id != *id)).collect();
+        let released: Vec<PoolId> =
+            known.into_iter().filter(|id| self.pools.iter().all(|pool| pool.id != *id)).collect();
         if released.is_empty() || self.pools.len() >= MAX_POOLS {
             return;
         }
@@ -117,7 +118,9 @@ impl World {
         let (id, stream) = (self.pools[at].id, self.stream(stream));
         match self.allocator.begin_allocate_to_pool(id, Route::stream(stream)) {
             Ok(()) => self.routed.push((id, stream)),
-            Err(Error::PoolRouted { .. }) => assert!(self.routed.iter().any(|(pool, _)| *pool == id), "{id} is not routed"),
+            Err(Error::PoolRouted { .. }) => {
+                assert!(self.routed.iter().any(|(pool, _)| *pool == id), "{id} is not routed")
+            }
             Err(error) => self.refused(&error),
         }
     }
@@ -205,7 +208,7 @@ impl World {
         for block in &after {
             let pieces = self.gpu.physical(Range { address: block.address, size: block.size });
             self.taken.take(block.address, &pieces);
-            let live = Live { size: block.size, stream: None, pieces, pool: Some(id), captured: false };
+            let live = Live { size: block.size, stream: None, handle: None, pieces, pool: Some(id), captured: false };
             self.live.insert(block.address, live);
         }
         match done {

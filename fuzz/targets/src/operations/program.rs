@@ -163,42 +163,108 @@ pub(super) enum OnBlock {
 /// Any other operation.
 #[derive(Arbitrary, Clone, Debug)]
 pub(super) enum Other {
-    RunAhead { us: u16 },
+    RunAhead {
+        us: u16,
+    },
     EmptyCache,
-    Trim { part: u8 },
-    Limit { part: Option<u8> },
-    Fraction { percent: u8 },
-    ForgetStream { stream: u8, destroy: bool },
+    Trim {
+        part: u8,
+    },
+    Limit {
+        part: Option<u8>,
+    },
+    Fraction {
+        percent: u8,
+    },
+    ForgetStream {
+        stream: u8,
+        destroy: bool,
+    },
     /// The program gives a stream up without a word, and makes one with the same handle.
-    ReplaceStream { stream: u8 },
-    BorrowStream { stream: u8 },
+    ReplaceStream {
+        stream: u8,
+    },
+    BorrowStream {
+        stream: u8,
+    },
     CreatePool,
-    OpenPoolWithSegments { unsplit: bool, own_source: bool },
+    OpenPoolWithSegments {
+        unsplit: bool,
+        own_source: bool,
+    },
     /// A pool without uses, whose memory waits for the device, is used again.
-    ReopenPool { which: u8 },
-    KeepPoolUnsplit { pool: u8 },
-    RetainPool { pool: u8 },
-    ReleasePool { pool: u8 },
-    EmptyPool { pool: u8 },
-    BeginRoute { pool: u8, stream: u8 },
-    EndRoute { pool: u8 },
-    BeginCapture { pool: u8, stream: u8, mode: u8 },
+    ReopenPool {
+        which: u8,
+    },
+    KeepPoolUnsplit {
+        pool: u8,
+    },
+    RetainPool {
+        pool: u8,
+    },
+    ReleasePool {
+        pool: u8,
+    },
+    EmptyPool {
+        pool: u8,
+    },
+    BeginRoute {
+        pool: u8,
+        stream: u8,
+    },
+    EndRoute {
+        pool: u8,
+    },
+    BeginCapture {
+        pool: u8,
+        stream: u8,
+        mode: u8,
+    },
     EndCapture,
-    LaunchGraph { graph: u8, stream: u8 },
-    TakeCheckpoint { pool: u8 },
-    Restore { checkpoint: u8 },
+    LaunchGraph {
+        graph: u8,
+        stream: u8,
+    },
+    TakeCheckpoint {
+        pool: u8,
+    },
+    Restore {
+        checkpoint: u8,
+    },
     /// The callback may free the block.
-    LeaveToCallback { block: u8 },
-    Share { block: u8 },
-    OpenShared { handle: [u8; 24] },
-    WrongAddress { address: u64 },
-    NextToBlock { block: u8, by: u8 },
-    TooLarge { which: u8, stream: u8 },
-    ConnectPeer { ordinal: u8 },
-    Fail { call: u8, nth: u8, status: u8 },
+    LeaveToCallback {
+        block: u8,
+    },
+    Share {
+        block: u8,
+    },
+    OpenShared {
+        handle: [u8; 24],
+    },
+    WrongAddress {
+        address: u64,
+    },
+    NextToBlock {
+        block: u8,
+        by: u8,
+    },
+    TooLarge {
+        which: u8,
+        stream: u8,
+    },
+    ConnectPeer {
+        ordinal: u8,
+    },
+    Fail {
+        call: u8,
+        nth: u8,
+        status: u8,
+    },
     FailNoMore,
     /// Every later call fails, as after a failed kernel. Seldom, since little can happen afterwards.
-    LoseContext { really: [bool; 8] },
+    LoseContext {
+        really: [bool; 8],
+    },
     ResetStats,
     Look,
 }

@@ -195,7 +195,11 @@ impl World {
         let stats = self.allocator.stats();
         assert_eq!(stats.allocated_bytes.all.current, self.live_bytes(), "bytes allocated");
         assert_eq!(stats.allocation.all.current, self.live.len() as u64, "blocks allocated");
-        assert_eq!(stats.reserved_bytes.all.current, self.gpu.leaks().bytes, "bytes held, and those that the device gave");
+        assert_eq!(
+            stats.reserved_bytes.all.current,
+            self.gpu.leaks().bytes,
+            "bytes held, and those that the device gave"
+        );
         let faults = self.gpu.faults();
         assert!(faults.is_empty(), "{}", faults[0]);
         if thorough {
