@@ -1,4 +1,0 @@
-//! Stub.
-
-/// Stub.
-pub fn run(_: &[u8]) {}
