@@ -90,3 +90,17 @@ fn a_stream_that_is_gone_is_waited_for_once() {
     [rest, new, more].into_iter().for_each(|address| allocator.free(address).unwrap());
     clean(&gpu, allocator);
 }
+
+/// The handle that is forgotten is a new stream's: a wait for that one would leave the old one's kernel running over memory
+/// that goes back to the device.
+#[test]
+fn a_stream_that_was_replaced_unnoticed_is_waited_for_when_it_is_forgotten() {
+    let (gpu, allocator) = simulated::on(DEVICE, Config::default());
+    let old = use_long(&gpu, &allocator, 20 * MIB, A);
+    allocator.free(old).unwrap();
+    gpu.replace_stream(A);
+    allocator.forget_stream(A).unwrap();
+    assert!(gpu.now_ns() >= LONG);
+    allocator.empty_cache().unwrap();
+    clean(&gpu, allocator);
+}

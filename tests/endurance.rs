@@ -7,6 +7,8 @@
 #[path = "../examples/endurance/heap.rs"]
 mod heap;
 mod instrumented;
+#[path = "../examples/endurance/process.rs"]
+mod process;
 #[path = "../examples/endurance/program.rs"]
 mod program;
 mod random;
@@ -22,11 +24,11 @@ const SLICES: usize = 60;
 
 #[test]
 fn tables_stop_growing() {
-    let scale = Scale { live: 5 * GIB, blocks: 1500, phase: 700, stream: 40, ahead: 200 };
+    let scale = Scale { live: 5 * GIB, blocks: 1500, phase: 700, stream: 40, ahead: 200, pool: 300, fault: 97 };
     let mut program = Program::new("sim:h200,capacity=5300MiB", "max_view_mappings:3000", scale);
     let states: Vec<State> = (0..SLICES)
         .map(|_| {
-            program.run(1_200);
+            program.run(2_000);
             program.check().unwrap();
             program.state()
         })
@@ -37,6 +39,12 @@ fn tables_stop_growing() {
         ("bytes held", (|state| state.held as u64) as fn(&State) -> u64),
         ("bytes of tables", |state| state.host_bytes),
         ("events", |state| state.events as u64),
+        ("reservations", |state| state.reservations as u64),
+        ("addresses of views", |state| state.view_addresses),
+        ("mappings", |state| state.mappings),
+        ("handles", |state| state.handles as u64),
+        ("private pools", |state| state.pools_known as u64),
+        ("descriptors", |state| state.descriptors as u64),
     ] {
         let (before, after) = (most(of, warm), most(of, late));
         assert!(after * 2 <= before * 3, "{name}: {before} at most in the first half, {after} later");
@@ -48,10 +56,10 @@ fn tables_stop_growing() {
     }
     // Else the program was too tame to show anything.
     let last = states.last().unwrap();
-    let State { streams, stalls, shortages, driver_ms, .. } = *last;
+    let State { streams, stalls, shortages, driver_ms, pools, failures, .. } = *last;
     assert!(
-        streams > 600 && stalls > 4_000 && shortages > 2,
-        "{streams} streams, {stalls} misses, {shortages} shortages"
+        streams > 600 && stalls > 4_000 && shortages > 2 && pools > 100 && failures > 20,
+        "{streams} streams, {stalls} misses, {shortages} shortages, {pools} pools, {failures} failures"
     );
     assert!(most(|state| state.views, &states) > 100 && most(|state| state.mappings, &states) > 3_000);
     assert!(most(|state| state.live, &states) > 4 * GIB && driver_ms > 0);

@@ -2,15 +2,18 @@
 //!
 //! It runs ahead of the GPU, on streams that it makes anew again and again, through phases that follow one another: sizes of
 //! all kinds; buffers that are replaced by ones a little larger, so that no hole fits the next; every other block freed and
-//! larger ones asked for; tens of thousands of small blocks. Other streams use some of the blocks. Now and then it gives
-//! memory back, and memory runs short. It holds no trace, so that a run may be of any length.
+//! larger ones asked for; tens of thousands of small blocks. Other streams use some of the blocks, and free some. Private pools
+//! are made and released, limits set and lifted, and some of its streams end with a word and some without. Driver calls fail at
+//! random. Now and then it gives memory back, and memory runs short. It holds no trace, so that a run may be of any length.
 
 use super::heap::{At, Part, held_by};
 use super::instrumented::Instrumented;
+use super::process;
 use super::random::Random;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::driver::{Driver, StreamId};
-use seamalloc::{Allocator, Config, Error};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, PoolId, Result};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -28,6 +31,10 @@ pub(crate) struct Scale {
     pub(crate) stream: u64,
     /// How far it runs ahead of the GPU, in operations.
     pub(crate) ahead: u64,
+    /// Operations after which it makes a private pool, and releases an older one.
+    pub(crate) pool: u64,
+    /// Operations after which a driver call fails.
+    pub(crate) fault: u64,
 }
 
 /// How things stand.
@@ -47,9 +54,22 @@ pub(crate) struct State {
     /// Operations that called the driver, and its time in ms.
     pub(crate) stalls: u64,
     pub(crate) driver_ms: u64,
-    /// Streams that the program has made.
+    /// Streams and private pools that the program has made.
     pub(crate) streams: u64,
+    pub(crate) pools: u64,
+    /// Private pools that the allocator knows.
+    pub(crate) pools_known: usize,
     pub(crate) shortages: u64,
+    /// Operations that failed because a driver call did.
+    pub(crate) failures: u64,
+    /// Ranges of addresses that are reserved of the driver, and the bytes of those of views.
+    pub(crate) reservations: usize,
+    pub(crate) view_addresses: u64,
+    /// Physical memory of the driver: handles.
+    pub(crate) handles: usize,
+    /// Of the process, the simulated GPU and this program included: resident bytes and open descriptors.
+    pub(crate) resident: u64,
+    pub(crate) descriptors: usize,
 }
 
 pub(crate) struct Program {
@@ -60,12 +80,19 @@ pub(crate) struct Program {
     /// Address and bytes.
     live: Vec<(u64, u64)>,
     live_bytes: u64,
+    pools: VecDeque<PoolId>,
+    pools_made: u64,
     ops: u64,
     shortages: u64,
+    failures: u64,
 }
 
 /// Streams in use at a time.
 const STREAMS: u64 = 4;
+/// Private pools in use at a time.
+const POOLS: usize = 4;
+/// What a failing call answers: shortage, which is overcome where possible, and worse.
+const STATUSES: [Status; 3] = [Status::OUT_OF_MEMORY, Status::UNKNOWN, Status::INVALID_VALUE];
 
 impl Program {
     pub(crate) fn new(device: &str, options: &str, scale: Scale) -> Self {
@@ -80,11 +107,24 @@ impl Program {
             Allocator::new(driver, config).expect("an allocator")
         };
         let live = Vec::with_capacity(scale.blocks + 1);
-        Self { gpu, allocator, random: Random(7), scale, live, live_bytes: 0, ops: 0, shortages: 0 }
+        Self {
+            gpu,
+            allocator,
+            random: Random(7),
+            scale,
+            live,
+            live_bytes: 0,
+            pools: VecDeque::with_capacity(POOLS + 1),
+            pools_made: 0,
+            ops: 0,
+            shortages: 0,
+            failures: 0,
+        }
     }
 
     pub(crate) fn state(&self) -> State {
         let stats = self.allocator.stats();
+        let device = self.gpu.leaks();
         State {
             ops: self.ops,
             live: self.live_bytes,
@@ -93,11 +133,19 @@ impl Program {
             held: held_by(Part::Allocator),
             views: stats.views,
             mappings: stats.mappings,
-            events: self.gpu.leaks().events,
+            events: device.events,
             stalls: stats.stalls.count,
             driver_ms: stats.stalls.total_ns / 1_000_000,
             streams: self.newest(),
+            pools: self.pools_made,
+            pools_known: self.allocator.private_pools().len(),
             shortages: self.shortages,
+            failures: self.failures,
+            reservations: device.reservations,
+            view_addresses: stats.view_address_space_bytes,
+            handles: device.handles,
+            resident: process::resident(),
+            descriptors: process::descriptors(),
         }
     }
 
@@ -112,7 +160,7 @@ impl Program {
     ///
     /// # Errors
     /// What is broken.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
         self.allocator.check()?;
         let [is, counted] = [self.gpu.leaks().bytes, self.allocator.stats().reserved_bytes.all.current];
         if is != counted {
@@ -135,6 +183,15 @@ impl Program {
             let _at = At::work(Part::Driver);
             self.gpu.advance(1);
         }
+        if self.ops.is_multiple_of(self.scale.fault) {
+            self.fail();
+        }
+        if self.ops.is_multiple_of(self.scale.pool) {
+            self.change_pools();
+        }
+        if self.ops.is_multiple_of(self.scale.stream) {
+            self.leave_stream();
+        }
         if self.ops.is_multiple_of(self.scale.phase) {
             return self.turn();
         }
@@ -146,25 +203,86 @@ impl Program {
         }
     }
 
-    fn phase(&self) -> u64 {
-        self.ops / self.scale.phase % 4
+    /// One of the next driver calls fails; those of calls that were not made since are taken back.
+    fn fail(&mut self) {
+        let call = Call::ALL[self.random.below(Call::COUNT as u64) as usize];
+        let status = STATUSES[self.random.below(STATUSES.len() as u64) as usize];
+        let _at = At::work(Part::Driver);
+        self.gpu.fail_no_more();
+        self.gpu.fail_nth(call, 1 + self.random.below(4), status);
     }
 
-    /// Between two phases: memory goes back, or every other block goes.
+    /// A pool is made, and the oldest released. Its blocks stay live.
+    fn change_pools(&mut self) {
+        let _at = At::work(Part::Allocator);
+        self.pools.push_back(self.allocator.create_pool());
+        self.pools_made += 1;
+        if self.pools.len() > POOLS
+            && let Some(oldest) = self.pools.pop_front()
+        {
+            self.allocator.release_pool(oldest).expect("it has one use");
+        }
+    }
+
+    /// The oldest stream in use is left for a new one: every other one with a word.
+    fn leave_stream(&mut self) {
+        let newest = self.newest();
+        if newest.is_multiple_of(2) {
+            let left = self.working(|allocator| allocator.forget_stream(StreamId(newest - STREAMS)));
+            self.done(left);
+        }
+    }
+
+    /// Lets the allocator do something.
+    fn working<T>(&self, operation: impl FnOnce(&Allocator) -> Result<T>) -> Outcome<T> {
+        let _at = At::work(Part::Allocator);
+        // The report of a shortage goes where it came from.
+        operation(&self.allocator).map_err(|error| match error {
+            Error::OutOfMemory(_) => Refusal::Shortage,
+            Error::Driver(_) => Refusal::Driver,
+            other => panic!("{other}"),
+        })
+    }
+
+    /// What an operation gave; `None` where it failed, which is counted.
+    fn done<T>(&mut self, outcome: Outcome<T>) -> Option<T> {
+        match outcome {
+            Ok(done) => return Some(done),
+            Err(Refusal::Shortage) => self.shortages += 1,
+            Err(Refusal::Driver) => self.failures += 1,
+        }
+        None
+    }
+
+    /// Between two phases: memory goes back, a limit is set or lifted, or every other block goes.
     fn turn(&mut self) {
         let turns = self.ops / self.scale.phase;
-        let _at = At::work(Part::Allocator);
         if turns.is_multiple_of(16) {
-            self.allocator.empty_cache().expect("no call fails");
+            let emptied = self.working(Allocator::empty_cache);
+            self.done(emptied);
         } else if turns.is_multiple_of(3) {
-            self.allocator.trim(self.scale.live / 20).expect("no call fails");
+            let bytes = self.scale.live / 20;
+            let trimmed = self.working(|allocator| allocator.trim(bytes));
+            self.done(trimmed);
         }
-        drop(_at);
+        let limit = match turns % 8 {
+            5 => Some(Some(self.scale.live)),
+            6 => Some(None),
+            _ => None,
+        };
+        if let Some(limit) = limit {
+            let set = self.working(|allocator| allocator.set_memory_limit(limit));
+            self.done(set);
+        }
         if self.phase() == 2 {
             for index in (0..self.live.len() / 2).rev() {
                 self.free_at(2 * index);
             }
         }
+    }
+
+    fn phase(&self) -> u64 {
+        self.ops / self.scale.phase % 4
     }
 
     fn size(&mut self) -> u64 {
@@ -190,30 +308,27 @@ impl Program {
 
     fn allocate(&mut self) {
         let (size, stream) = (self.size(), self.stream());
-        let allocated = {
-            let _at = At::work(Part::Allocator);
-            // The report of a shortage goes where it came from.
-            self.allocator.allocate(size, stream).map_err(|error| matches!(error, Error::OutOfMemory(_)))
-        };
-        match allocated {
-            Ok(address) => {
-                self.live.push((address, size));
-                self.live_bytes += size;
-            }
-            Err(of_memory) => {
-                assert!(of_memory, "no call fails");
-                self.shortages += 1;
-                (0..self.live.len() / 4).for_each(|_| self.free());
-            }
+        // Of few requests, since a pool's free memory serves no others.
+        let pool = if self.random.below(64) == 0 { self.pools.back().copied() } else { None };
+        let allocated = self.working(|allocator| match pool {
+            Some(pool) => allocator.allocate_in(pool, size, stream),
+            None => allocator.allocate(size, stream),
+        });
+        let short = matches!(allocated, Err(Refusal::Shortage));
+        if let Some(address) = self.done(allocated) {
+            self.live.push((address, size));
+            self.live_bytes += size;
+        } else if short {
+            (0..self.live.len() / 4).for_each(|_| self.free());
         }
     }
 
     fn use_elsewhere(&mut self) {
         let stream = self.stream();
         let index = self.random.below(self.live.len() as u64) as usize;
-        let Some((address, _)) = self.live.get(index) else { return };
-        let _at = At::work(Part::Allocator);
-        self.allocator.record_stream(*address, stream).expect("it is live");
+        let Some(&(address, _)) = self.live.get(index) else { return };
+        let recorded = self.working(|allocator| allocator.record_stream(address, stream));
+        self.done(recorded);
     }
 
     fn free(&mut self) {
@@ -223,10 +338,26 @@ impl Program {
         }
     }
 
+    /// A free that fails leaves the block live.
     fn free_at(&mut self, index: usize) {
-        let (address, size) = self.live.swap_remove(index);
-        self.live_bytes -= size;
-        let _at = At::work(Part::Allocator);
-        self.allocator.free(address).expect("it is live");
+        let (address, size) = self.live[index];
+        let (how, stream) = (self.random.below(16), self.stream());
+        let freed = self.working(|allocator| match how {
+            0 => allocator.free_on(address, stream),
+            1 => allocator.free_under(address, stream),
+            _ => allocator.free(address),
+        });
+        if self.done(freed).is_some() {
+            self.live.swap_remove(index);
+            self.live_bytes -= size;
+        }
     }
 }
+
+/// Why an operation failed.
+enum Refusal {
+    Shortage,
+    Driver,
+}
+
+type Outcome<T> = std::result::Result<T, Refusal>;

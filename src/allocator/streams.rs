@@ -8,6 +8,7 @@ use crate::driver::{Call, DriverError, Status};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, text};
 use crate::ids::{Class, PoolIndex, StreamId};
+use crate::streams::StreamState;
 
 /// # Streams
 ///
@@ -124,10 +125,19 @@ impl Core {
             return Err(DriverError::new(Call::StreamSynchronize, Status::STREAM_CAPTURE_UNSUPPORTED, detail).into());
         }
         let pools = self.heap.pools_of(stream).try_to_vec()?;
-        let waited = self.timed(|_, context| match context.driver.stream_synchronize(stream) {
-            // The stream was destroyed already: its work is waited for together with all other work.
-            Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
-            waited => waited,
+        let known = pools.iter().copied().find(|large| !self.heap.is_private(*large) && !self.heap.pool(*large).ended);
+        let waited = self.timed(|_, context| {
+            // The handle may be a new stream's by now: a wait for that one says nothing of the old one's work.
+            if let Some(large) = known
+                && context.on_streams().1.stream_state(large)? == StreamState::Ended
+            {
+                return Ok(());
+            }
+            match context.driver.stream_synchronize(stream) {
+                // The stream was destroyed already: its work is waited for together with all other work.
+                Err(error) if error.status.may_name_no_stream() => context.driver.synchronize(),
+                waited => waited,
+            }
         });
         waited?;
         if pools.iter().any(|large| self.streams.epochs.waits_for_others(*large)) {

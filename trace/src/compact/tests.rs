@@ -72,6 +72,18 @@ fn streams_that_are_unused_or_listed_twice_come_back() {
     assert_eq!(read_compact("t", &file).unwrap(), trace);
 }
 
+/// A decimal fraction that a parser which rounds twice reads as its neighbour.
+#[test]
+fn what_is_known_of_a_job_keeps_its_last_digit() {
+    let number = serde_json::json!(-6.708072638548222e+274);
+    assert_eq!(number.as_f64(), Some(-6.708072638548222e+274));
+    let mut trace = Trace { name: "t".to_owned(), ..Trace::default() };
+    trace.meta.insert("threshold".to_owned(), number);
+    let mut file = Vec::new();
+    write_compact(&trace, &mut file).unwrap();
+    assert_eq!(read_compact("t", &file).unwrap(), trace);
+}
+
 #[test]
 fn the_documented_columns_are_read() {
     let trace = read_compact("t", &small_file()).unwrap();

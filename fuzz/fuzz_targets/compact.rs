@@ -1,0 +1,5 @@
+//! The target `compact` of seamalloc-fuzz-targets, run by libFuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| seamalloc_fuzz_targets::compact::run(data));

@@ -1,0 +1,215 @@
+//! All other operations, and which function carries out which.
+
+use super::program::{OnBlock, Op, Other, call, status};
+use super::world::World;
+use seamalloc::driver::sim::Range;
+use seamalloc::driver::{Driver, Status};
+use seamalloc::{Error, IpcError};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+const NS: u64 = 1_000;
+/// Blocks that a process shares at most: the descriptors that it sends stay open.
+const MAX_SHARED: u32 = 100;
+/// Descriptors that a process has sent, in shares.
+static SHARED: AtomicU32 = AtomicU32::new(0);
+
+impl World {
+    pub(super) fn carry_out(&mut self, op: Op) {
+        match op {
+            Op::OnBlock(op) => self.on_block(op),
+            Op::Other(op) => self.other(op),
+        }
+    }
+
+    fn on_block(&mut self, op: OnBlock) {
+        match op {
+            OnBlock::Allocate { size, stream } => self.allocate(size, stream),
+            OnBlock::AllocateIn { pool, size, stream, only_held } => self.allocate_in(pool, size, stream, only_held),
+            OnBlock::Free { block, how } => self.free(block, how),
+            OnBlock::Launch { block, stream, long } => self.use_block(block, stream, long),
+            OnBlock::Advance { us } => self.gpu.advance(u64::from(us) * NS),
+        }
+    }
+
+    fn other(&mut self, op: Other) {
+        match op {
+            Other::RunAhead { us } => self.gpu.set_run_ahead(u64::from(us) * NS / 64),
+            Other::EmptyCache => self.empty_cache(),
+            Other::Trim { part } => self.trim(part),
+            Other::Limit { part } => self.set_limit(part),
+            Other::Fraction { percent } => self.set_fraction(percent),
+            Other::ForgetStream { stream, destroy } => self.forget_stream(stream, destroy),
+            Other::ReplaceStream { stream } => self.replace_stream(stream),
+            Other::BorrowStream { stream } => self.borrow_stream(stream),
+            Other::CreatePool => self.create_pool(),
+            Other::OpenPoolWithSegments { unsplit, own_source } => self.open_pool_with(unsplit, own_source),
+            Other::ReopenPool { which } => self.reopen_pool(which),
+            Other::KeepPoolUnsplit { pool } => self.keep_unsplit(pool),
+            Other::RetainPool { pool } => self.retain_pool(pool),
+            Other::ReleasePool { pool } => self.release_pool(pool),
+            Other::EmptyPool { pool } => self.empty_pool(pool),
+            Other::BeginRoute { pool, stream } => self.begin_route(pool, stream),
+            Other::EndRoute { pool } => self.end_route(pool),
+            Other::BeginCapture { pool, stream, mode } => self.begin_capture(pool, stream, mode),
+            Other::EndCapture => self.end_capture(),
+            Other::LaunchGraph { graph, stream } => self.launch_graph(graph, stream),
+            Other::TakeCheckpoint { pool } => self.take_checkpoint(pool),
+            Other::Restore { checkpoint } => self.restore(checkpoint),
+            Other::LeaveToCallback { block } => self.leave_to_callback(block),
+            Other::Share { block } => self.share(block),
+            Other::OpenShared { handle } => {
+                let opened = self.allocator.open_shared(&handle);
+                assert!(opened.is_err(), "{handle:?} names nothing");
+            }
+            Other::WrongAddress { address } => self.wrong_address(address),
+            Other::NextToBlock { block, by } => {
+                if let Some(address) = self.block(block) {
+                    self.wrong_address(address + u64::from(by));
+                }
+            }
+            Other::TooLarge { which, stream } => self.allocate_too_much(which, stream),
+            Other::ConnectPeer { ordinal } => self.connect_peer(ordinal),
+            Other::Fail { call: at, nth, status: answer } => {
+                self.gpu.fail_nth(call(at), 1 + u64::from(nth) % 8, status(answer));
+                self.faulty = true;
+            }
+            Other::FailNoMore => {
+                self.gpu.fail_no_more();
+                self.faulty = false;
+            }
+            Other::LoseContext { really } => {
+                if really.iter().all(|really| *really) && self.capture.is_none() {
+                    self.gpu.lose_context(Status::ILLEGAL_ADDRESS);
+                    self.lost = true;
+                }
+            }
+            Other::ResetStats => {
+                self.allocator.reset_peak_stats();
+                self.allocator.reset_accumulated_stats();
+            }
+            Other::Look => self.look(),
+        }
+    }
+
+    fn empty_cache(&mut self) {
+        let before = self.allocator.reserved();
+        match self.allocator.empty_cache() {
+            Ok(given) => assert_eq!(before - given, self.allocator.reserved(), "what was given back"),
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    fn trim(&mut self, part: u8) {
+        let before = self.allocator.reserved();
+        match self.allocator.trim(self.capacity / 256 * u64::from(part)) {
+            Ok(given) => assert_eq!(before - given, self.allocator.reserved(), "what was given back"),
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    fn set_limit(&mut self, part: Option<u8>) {
+        let bytes = part.map(|part| self.capacity / 256 * u64::from(part));
+        self.limited |= bytes.is_some();
+        if let Err(error) = self.allocator.set_memory_limit(bytes) {
+            self.refused(&error);
+        }
+    }
+
+    fn set_fraction(&mut self, percent: u8) {
+        self.limited |= percent != 100;
+        match self.allocator.set_memory_fraction(f64::from(percent) / 100.0) {
+            Ok(()) => assert!(percent <= 100, "{percent} %"),
+            Err(error) => assert!(percent > 100 && matches!(error, Error::Config(_)), "{percent} %: {error}"),
+        }
+    }
+
+    /// The program says that a stream ends, and may destroy it.
+    fn forget_stream(&mut self, stream: u8, destroy: bool) {
+        let stream = self.other_stream(stream);
+        if self.destroyed.contains(&stream) {
+            return;
+        }
+        match self.allocator.forget_stream(stream) {
+            Ok(()) => {
+                self.live.values_mut().filter(|live| live.stream == Some(stream)).for_each(|live| live.stream = None);
+                if destroy {
+                    self.gpu.destroy_stream(stream);
+                    self.destroyed.insert(stream);
+                }
+            }
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    fn replace_stream(&mut self, stream: u8) {
+        let stream = self.other_stream(stream);
+        // While a stream is captured, numbers cannot be asked for.
+        if self.capture.is_none() && !self.destroyed.contains(&stream) {
+            // That a stream has ended is noticed for its own memory alone: what else it uses has to be passed before. It is
+            // not noticed either where a stream was first seen in a capture, when no number can be asked for.
+            let (now, done) = (self.gpu.now_ns(), self.gpu.done_at(stream).expect("no work is held"));
+            if self.captures > 0 || self.uses.has_elsewhere(stream, now) {
+                self.gpu.advance(done.saturating_sub(now));
+            }
+            self.gpu.replace_stream(stream);
+        }
+    }
+
+    fn borrow_stream(&mut self, stream: u8) {
+        let stream = self.stream(stream);
+        if let Err(error) = self.allocator.set_borrowed(stream) {
+            self.refused(&error);
+        }
+    }
+
+    /// A block is opened where it was shared, and is the same memory.
+    fn share(&mut self, block: u8) {
+        let Some(address) = self.block(block).filter(|_| self.capture.is_none() && !self.lost) else { return };
+        self.gpu.fail_no_more();
+        self.faulty = false;
+        if SHARED.fetch_add(1, Relaxed) >= MAX_SHARED {
+            // As it ends where memory is shared, so that an input does the same wherever it stands among others.
+            return self.gpu.synchronize().expect("no call fails");
+        }
+        let shared = self.allocator.share(address).expect("no call fails");
+        match self.allocator.open_shared(&shared.handle) {
+            Ok(opened) => {
+                let live = &self.live[&address];
+                let range = Range { address: opened + shared.offset, size: live.size };
+                assert_eq!(self.gpu.physical(range), live.pieces, "what was opened is what was shared");
+                self.allocator.close_shared(opened).expect("no call fails");
+                let again = self.allocator.close_shared(opened);
+                assert_eq!(again, Err(Error::Ipc(IpcError::NotOpen { address: opened })), "closed twice");
+            }
+            // Plain memory cannot be opened by the process that has it.
+            Err(Error::Driver(_)) => {}
+            Err(error) => panic!("what was shared cannot be opened: {error}"),
+        }
+    }
+
+    /// Once a device may use the memory, it may use all of it.
+    fn connect_peer(&mut self, ordinal: u8) {
+        let ordinal = 1 + u32::from(ordinal) % 3;
+        self.gpu.connect_peer(ordinal);
+        match self.allocator.enable_peer_access(ordinal) {
+            Ok(()) => {
+                self.peers.insert(ordinal);
+            }
+            Err(error) => self.refused(&error),
+        }
+    }
+
+    fn look(&self) {
+        let stats = self.allocator.stats();
+        assert!(stats.reserved_bytes.all.peak >= stats.reserved_bytes.all.current);
+        for pool in self.allocator.private_pools() {
+            let pool = self.allocator.pool_stats(pool).expect("it exists");
+            assert!(pool.allocated_bytes <= pool.active_bytes && pool.active_bytes <= pool.reserved_bytes, "{pool:?}");
+        }
+        for done in [self.allocator.largest_request(), self.allocator.memory_info().map(|memory| memory.free)] {
+            if let Err(error) = done {
+                self.refused(&error);
+            }
+        }
+    }
+}
