@@ -4,9 +4,9 @@
 
 mod simulated;
 
-use seamalloc::driver::StreamId;
-use seamalloc::driver::sim::{Range, SimGpu};
-use seamalloc::{Allocator, Config};
+use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
+use seamalloc::driver::{Call, Driver, StreamId};
+use seamalloc::{Allocator, Config, Route};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -21,10 +21,10 @@ const OTHER: StreamId = StreamId(3);
 
 /// One block again and again, used for a while by a kernel of `user` and freed under it: an epoch each time. Then memory
 /// is so short that the other stream gets this block.
-fn far_behind(user: StreamId) -> (Arc<SimGpu>, Allocator) {
+fn far_behind(user: StreamId, epochs: u64) -> (Arc<SimGpu>, Allocator) {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::default());
     allocator.allocate(2 * MIB, OTHER).unwrap();
-    for _ in 0..EPOCHS {
+    for _ in 0..epochs {
         let address = allocator.allocate(LONG, OWN).unwrap();
         gpu.launch(user, &[Range { address, size: LONG }], KERNEL_NS).unwrap();
         allocator.free_under(address, user).unwrap();
@@ -36,7 +36,7 @@ fn far_behind(user: StreamId) -> (Arc<SimGpu>, Allocator) {
 #[test]
 fn the_last_of_too_many_epochs_is_passed_last() {
     for user in [OWN, USER] {
-        let (gpu, allocator) = far_behind(user);
+        let (gpu, allocator) = far_behind(user, EPOCHS);
         let done = gpu.done_at(user).unwrap();
         assert!(done > gpu.now_ns() + 2 * KERNEL_NS, "the GPU is behind");
         allocator.allocate(LONG, OTHER).unwrap();
@@ -46,4 +46,39 @@ fn the_last_of_too_many_epochs_is_passed_last() {
         assert_eq!(allocator.stats().stream_waits, if user == OWN { 1 } else { 2 });
         allocator.check().unwrap();
     }
+}
+
+/// Calls that mark the end of an epoch, or ask for it.
+fn events(gpu: &SimGpu) -> [u64; 2] {
+    [Call::EventRecord, Call::EventQuery].map(|call| gpu.call_stats().get(call).count)
+}
+
+/// With so many epochs kept, the end of one makes room by queries, and these invalidate a capture.
+#[test]
+fn in_a_capture_no_epoch_ends_and_none_is_asked_for() {
+    let (gpu, allocator) = far_behind(OWN, EPOCHS / 2);
+    let (pool, captured) = (allocator.create_pool(), StreamId(9));
+    allocator.begin_allocate_to_pool(pool, Route::stream(captured).capturing()).unwrap();
+    gpu.begin_capture(captured, CaptureMode::Global).unwrap();
+    let before = events(&gpu);
+    for _ in 0..3 {
+        let address = allocator.allocate(LONG, OWN).unwrap();
+        allocator.free(address).unwrap();
+    }
+    assert_eq!(events(&gpu), before);
+    gpu.end_capture(captured).unwrap();
+    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.check().unwrap();
+}
+
+/// Nobody else gets the memory, so no event is spent on it.
+#[test]
+fn where_streams_share_nothing_no_epoch_ends() {
+    let (gpu, allocator) = simulated::on("sim:h200", Config::parse("sharing:never").unwrap());
+    allocator.allocate(2 * MIB, OTHER).unwrap();
+    for _ in 0..3 {
+        let address = allocator.allocate(LONG, OWN).unwrap();
+        allocator.free(address).unwrap();
+    }
+    assert_eq!(events(&gpu), [0, 0]);
 }
