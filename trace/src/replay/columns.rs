@@ -125,3 +125,26 @@ fn fragmentation(pass: &PassReport) -> Value {
     }
     memory
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::{ReplayOptions, replay};
+    use crate::trace::{Trace, TraceEvent};
+    use seamalloc::Config;
+    use seamalloc::driver::StreamId;
+    use seamalloc::driver::sim::SimConfig;
+
+    /// The one figure that differs from run to run, so that no two outputs of the command can be held against each other.
+    #[test]
+    fn the_time_of_an_operation_is_shown_as_it_is() {
+        let events = vec![TraceEvent::Alloc { size: 1, stream: 0 }];
+        let trace = Trace { streams: vec![StreamId::DEFAULT], events, ..Trace::default() };
+        let options = ReplayOptions::new(Config::default(), SimConfig::default());
+        let mut pass = replay(&trace, &options, &mut |_, _| {}).unwrap().remove(0);
+        pass.ns_per_op = 1234.56;
+        let column = PassReport::COLUMNS.iter().find(|column| column.key == "ns_per_op").unwrap();
+        assert_eq!((column.value)(&pass), 1234.6);
+        assert_eq!((column.shown.as_ref().unwrap().cell)(&pass), Cell::Text("1235".to_owned()));
+    }
+}
