@@ -31,7 +31,7 @@ mod streams;
 pub mod units;
 
 pub use allocator::{Allocator, CallbackId};
-pub use config::{Config, ConfigError, StrategyKind, StreamSharing, rounding};
+pub use config::{Config, ConfigError, GuardOptions, StrategyKind, StreamSharing, rounding};
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use ids::PoolId;

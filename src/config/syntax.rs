@@ -17,8 +17,9 @@ impl Config {
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
     /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
-    /// `memory_limit:80GiB`, and those of stitching: `sharing`, `max_view_mappings`, `max_views`
-    /// and `max_view_address_space`.
+    /// `memory_limit:80GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
+    /// and `max_view_address_space`, and those of guard mode: `guard`, `guard_sample`, `guard_min_size` and
+    /// `guard_quarantine_mb`.
     ///
     /// The value `None` is that of an option that is not given. Sizes have a unit, except where the option's name has
     /// it (`_mb`) or where another allocator's option counts bytes (`fragLimit`).
@@ -69,6 +70,10 @@ impl Config {
             "max_view_address_space" => self.max_view_address_space = bytes(key, value, "4TiB")?,
             "memory_limit" => self.memory_limit = Some(bytes(key, value, "80GiB")?),
             "defragLevel" => self.defrag_level = whole(key, value, "attempts to skip")?,
+            "guard" => self.guard.set(value)?,
+            "guard_sample" => self.guard.sample = whole(key, value, "allocations")?,
+            "guard_min_size" => self.guard.min_size = bytes(key, value, "1MiB")?,
+            "guard_quarantine_mb" => self.guard.quarantine = mib(key, value)?,
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
@@ -165,6 +170,7 @@ impl fmt::Display for Config {
         if self.auto_gc != default.auto_gc {
             parts.push(format!("autoGC:{}", self.auto_gc));
         }
+        self.guard.write(&mut parts);
         f.write_str(&parts.join(","))
     }
 }
@@ -271,6 +277,7 @@ fn split_options(text: &str) -> Result<Vec<(&str, &str)>, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::GuardOptions;
 
     #[test]
     fn pytorchs_options_are_read_as_pytorch_reads_them() {
@@ -377,6 +384,16 @@ mod tests {
             reuse_limit: 2.5,
             defrag_level: 1,
             auto_gc: 80,
+            guard: GuardOptions {
+                page: true,
+                canary: true,
+                poison: false,
+                streams: false,
+                graphs: true,
+                sample: 5,
+                min_size: 77,
+                quarantine: 3 << 30,
+            },
         };
         let text = config.to_string();
         assert_eq!(Config::parse(&text).as_ref(), Ok(&config), "{text}");

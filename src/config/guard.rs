@@ -1,0 +1,177 @@
+//! Guard mode: which mistakes of programs are looked for, and what that may cost.
+//!
+//! Owns: [`GuardOptions`], their defaults and their text. `docs/guard.md` says what each finds.
+
+use super::options::{ConfigError, MIB};
+use std::fmt;
+
+/// Guard mode, which finds mistakes of the program. Off by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardOptions {
+    /// `page`: allocations end at addresses without memory, and freed ones are unmapped, so that a use beyond the end or
+    /// after the free is an illegal address at once. Each takes at least 2 MiB.
+    pub page: bool,
+    /// `canary`: the bytes before and behind an allocation are filled, and looked at when it is freed. Needs `page`.
+    pub canary: bool,
+    /// `poison`: freed memory is filled until it is unmapped, and looked at then. Needs `page`.
+    pub poison: bool,
+    /// `streams`: frees of memory that another stream still uses, without `record_stream`, are found. Streams are known by
+    /// what the program says of them.
+    pub streams: bool,
+    /// `graphs`: what a stream capture allocates is guarded too, and stays mapped until its private pool ends. Nothing of it
+    /// is used twice, so a graph takes much more memory. Needs `page`.
+    pub graphs: bool,
+    /// `guard_sample`: one allocation in so many is guarded, at random. 1: each.
+    pub sample: u64,
+    /// `guard_min_size`: smaller allocations, in bytes, are not guarded.
+    pub min_size: u64,
+    /// `guard_quarantine_mb`, in bytes: the most address space of freed allocations that is kept from reuse. Beyond it the
+    /// oldest goes first.
+    pub quarantine: u64,
+}
+
+/// In bytes. Each allocation takes 6 MiB of addresses at least, so this is up to 43,690 freed ones; each costs the driver a
+/// reservation and the host some 200 bytes.
+const QUARANTINE: u64 = 256 << 30;
+
+impl GuardOptions {
+    /// Guard mode that looks for nothing.
+    pub const OFF: Self = Self {
+        page: false,
+        canary: false,
+        poison: false,
+        streams: false,
+        graphs: false,
+        sample: 1,
+        min_size: 0,
+        quarantine: QUARANTINE,
+    };
+    /// What `guard:on` switches on: all but `graphs`.
+    pub const ON: Self = Self { page: true, canary: true, poison: true, streams: true, ..Self::OFF };
+
+    /// Returns whether it looks for anything.
+    #[must_use]
+    pub const fn is_on(&self) -> bool {
+        self.page || self.streams
+    }
+
+    /// Reads the value of the option `guard` over these options: `off`, `on`, `all`, or names joined by `|`.
+    pub(super) fn set(&mut self, value: &str) -> Result<(), ConfigError> {
+        let of = |base: Self| Self { sample: self.sample, min_size: self.min_size, quarantine: self.quarantine, ..base };
+        *self = match value {
+            "off" | "False" | "0" => of(Self::OFF),
+            "on" | "True" | "1" => of(Self::ON),
+            "all" => of(Self { graphs: true, ..Self::ON }),
+            list => {
+                let mut chosen = of(Self::OFF);
+                for name in list.split('|') {
+                    *chosen.part(name.trim()).ok_or_else(|| bad(value))? = true;
+                }
+                chosen
+            }
+        };
+        Ok(())
+    }
+
+    fn part(&mut self, name: &str) -> Option<&mut bool> {
+        Some(match name {
+            "page" => &mut self.page,
+            "canary" => &mut self.canary,
+            "poison" => &mut self.poison,
+            "streams" => &mut self.streams,
+            "graphs" => &mut self.graphs,
+            _ => return None,
+        })
+    }
+
+    /// Refuses parts that have no meaning without another one, and a sample of none.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if !self.page && (self.canary || self.poison || self.graphs) {
+            return Err(bad(&self.to_string()));
+        }
+        if self.sample == 0 {
+            let expected = "a whole number from 1".to_owned();
+            return Err(ConfigError::BadValue { option: "guard_sample".to_owned(), found: "0".to_owned(), expected });
+        }
+        Ok(())
+    }
+
+    /// Adds the options that differ from the defaults, as text.
+    pub(super) fn write(&self, parts: &mut Vec<String>) {
+        let same = |other: Self| Self { sample: 1, min_size: 0, quarantine: QUARANTINE, ..*self } == other;
+        if !same(Self::OFF) {
+            parts.push(format!("guard:{self}"));
+        }
+        if self.sample != 1 {
+            parts.push(format!("guard_sample:{}", self.sample));
+        }
+        if self.min_size != 0 {
+            parts.push(format!("guard_min_size:{}B", self.min_size));
+        }
+        if self.quarantine != QUARANTINE {
+            parts.push(format!("guard_quarantine_mb:{}", self.quarantine / MIB));
+        }
+    }
+}
+
+impl Default for GuardOptions {
+    fn default() -> Self {
+        Self::OFF
+    }
+}
+
+/// Prints what it looks for, as the value of the option `guard`.
+impl fmt::Display for GuardOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { page, canary, poison, streams, graphs, .. } = *self;
+        match [page, canary, poison, streams, graphs] {
+            [false, false, false, false, false] => f.write_str("off"),
+            [true, true, true, true, false] => f.write_str("on"),
+            [true, true, true, true, true] => f.write_str("all"),
+            parts => {
+                let names = ["page", "canary", "poison", "streams", "graphs"].into_iter().zip(parts);
+                let names: Vec<_> = names.filter_map(|(name, is_on)| is_on.then_some(name)).collect();
+                f.write_str(&names.join("|"))
+            }
+        }
+    }
+}
+
+fn bad(found: &str) -> ConfigError {
+    let expected = "`on`, `off`, `all`, or of `page`, `canary`, `poison`, `streams` and `graphs` those wanted, joined by \
+                    `|`; `canary`, `poison` and `graphs` need `page`";
+    ConfigError::BadValue { option: "guard".to_owned(), found: found.to_owned(), expected: expected.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    #[test]
+    fn values_are_read_and_printed() {
+        let guard = |text: &str| Config::parse(text).map(|config| config.guard);
+        assert_eq!(guard(""), Ok(GuardOptions::OFF));
+        assert!(!GuardOptions::OFF.is_on());
+        for (text, printed) in [
+            ("guard:True", "guard:on"),
+            ("guard:1", "guard:on"),
+            ("guard:all", "guard:all"),
+            ("guard:on,guard:off", ""),
+            ("guard:streams", "guard:streams"),
+            ("guard:poison | page", "guard:page|poison"),
+            ("guard:page|canary|poison|streams", "guard:on"),
+            ("guard_sample:7,guard:page,guard_min_size:1MiB", "guard:page,guard_sample:7,guard_min_size:1048576B"),
+            ("guard_quarantine_mb:64", "guard_quarantine_mb:64"),
+        ] {
+            let config = Config::parse(text).unwrap();
+            assert_eq!(config.to_string(), printed, "{text}");
+            assert_eq!(Config::parse(printed).as_ref(), Ok(&config), "{text}");
+            assert_eq!(config.guard.is_on(), printed.contains("guard:"), "{text}");
+        }
+        for text in ["guard:poison", "guard:canary|streams", "guard:graphs", "guard:pages", "guard_sample:0", "guard:"] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(error.contains("guard") && error.contains("expected"), "{text}: {error}");
+        }
+    }
+}
