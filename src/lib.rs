@@ -20,6 +20,7 @@ mod config;
 mod diagnose;
 pub mod driver;
 mod error;
+mod guard;
 mod heap;
 mod ids;
 mod ipc;
@@ -37,11 +38,12 @@ pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use ids::PoolId;
 pub use ipc::{IpcError, IpcHandle};
 pub use report::fragmentation::Fragmentation;
+pub use report::guard::{Explanation, Finding, GuardStats};
 pub use report::out_of_memory::OutOfMemory;
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
-pub use report::{fragmentation, observer, out_of_memory, snapshot};
+pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.
 #[cfg(doctest)]

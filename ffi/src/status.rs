@@ -120,7 +120,7 @@ impl From<Error> for Failure {
         let status = match &error {
             Error::OutOfMemory(_) => Status::OutOfMemory,
             Error::RequestTooLarge { .. } => Status::RequestTooLarge,
-            Error::InvalidAddress { .. } => Status::InvalidAddress,
+            Error::InvalidAddress { .. } | Error::WrongFree { .. } => Status::InvalidAddress,
             Error::UnknownPool { .. } => Status::UnknownPool,
             Error::PoolRouted { .. } => Status::PoolRouted,
             Error::PoolNotRouted { .. } => Status::PoolNotRouted,

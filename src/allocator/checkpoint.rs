@@ -53,8 +53,8 @@ impl Allocator {
 impl Core {
     fn restore(&mut self, owner: PoolId, block: &PoolBlock) -> Result<()> {
         let (id, request) = self.heap.retake(owner, block)?;
-        self.heap.hand_out(id, &request, &self.rules.fit)?;
+        let address = self.heap.hand_out(id, &request, &self.rules.fit)?;
         self.heap.handed_out_privately(id, owner, false);
-        Ok(())
+        self.watch(address)
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::driver::{Driver, DriverResult};
 use crate::ids::{Class, Handle};
+use crate::span::Span;
 
 /// A piece of a mapping.
 #[derive(Debug)]
@@ -22,25 +23,30 @@ pub(crate) struct Mapping {
     mapped: u64,
     /// The class that the memory is counted for, if it was created for this mapping. Otherwise it is owned elsewhere.
     pub(super) owned: Option<Class>,
-    /// Bytes of address space that are given back with the mapping.
-    reserved: u64,
+    /// Addresses that are given back with the mapping.
+    reservation: Span,
 }
 
 impl Mapping {
     /// Prepares a mapping of memory that will be created, at addresses that stay reserved.
     pub(crate) fn of_new_memory(address: u64, class: Class) -> Self {
-        Self { address, pieces: Vec::new(), mapped: 0, owned: Some(class), reserved: 0 }
+        Self { address, pieces: Vec::new(), mapped: 0, owned: Some(class), reservation: Span::default() }
+    }
+
+    /// Prepares a mapping of memory that will be created, at an address inside of a reservation of its own.
+    pub(crate) fn of_guarded(reservation: Span, address: u64, class: Class) -> Self {
+        Self { reservation, ..Self::of_new_memory(address, class) }
     }
 
     /// Prepares another mapping of existing memory, at addresses of its own.
     pub(crate) fn of_chunks(address: u64, pieces: Vec<Piece>) -> Self {
-        let reserved = pieces.iter().map(|piece| piece.size).sum();
-        Self { address, pieces, mapped: 0, owned: None, reserved }
+        let reservation = Span::new(address, pieces.iter().map(|piece| piece.size).sum());
+        Self { address, pieces, mapped: 0, owned: None, reservation }
     }
 
     /// Prepares another mapping of existing memory, at addresses that stay reserved.
     pub(crate) fn at_home(address: u64, pieces: Vec<Piece>) -> Self {
-        Self { address, pieces, mapped: 0, owned: None, reserved: 0 }
+        Self { address, pieces, mapped: 0, owned: None, reservation: Span::default() }
     }
 
     /// Creates `size` bytes in pieces of at most `piece` bytes, and appends them.
@@ -67,7 +73,7 @@ impl Mapping {
     /// Describes memory that is not mapped and could not be released.
     pub(super) fn of_unmapped(handle: Handle, size: u64, class: Class) -> Self {
         let pieces = vec![Piece { size, handle: Some(handle) }];
-        Self { address: 0, pieces, mapped: 0, owned: Some(class), reserved: 0 }
+        Self { address: 0, pieces, mapped: 0, owned: Some(class), reservation: Span::default() }
     }
 
     /// Returns the physical bytes that it holds: pieces that are mapped or not released.
@@ -98,9 +104,9 @@ impl Mapping {
             driver.unmap(self.address, self.mapped)?;
             self.mapped = 0;
         }
-        if self.reserved > 0 {
-            driver.address_free(self.address, self.reserved)?;
-            self.reserved = 0;
+        if self.reservation.size > 0 {
+            driver.address_free(self.reservation.start, self.reservation.size)?;
+            self.reservation = Span::default();
         }
         Ok(())
     }

@@ -8,10 +8,10 @@ mod epochs;
 mod low_water_mark;
 mod record_stream;
 
-pub(crate) use context::StreamContext;
+pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
-pub(crate) use record_stream::RecordedStreams;
+pub(crate) use record_stream::{RecordedStreams, destroy_events};
 
 use crate::driver::Driver;
 
