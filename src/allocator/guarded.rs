@@ -67,6 +67,7 @@ impl Allocator {
         }
         let looked = core.on_guard(|guard, context| {
             context.driver.synchronize()?;
+            context.streams.recorded.synchronize(context.heap, context.driver)?;
             guard.drain(context);
             guard.look_at_live(context.driver)?;
             Ok(guard.stats().findings)

@@ -20,7 +20,7 @@ use crate::backing::{Miss, StrategyContext, map_guarded, unmap_guarded};
 use crate::config::GuardOptions;
 use crate::driver::{Driver, DriverResult};
 use crate::error::Result;
-use crate::heap::{Block, Heap, Request};
+use crate::heap::{Block, GRANULE, Heap, Request};
 use crate::ids::{BlockId, StreamId};
 use crate::report::guard::{Explanation, Finding, GuardStats, GuardedAllocation, Place};
 use crate::streams::StreamState;
@@ -30,6 +30,10 @@ use stream_uses::StreamUses;
 
 /// The most findings that are kept, so that a mistake in each step does not fill the memory with reports.
 const FINDINGS_KEPT: usize = 1000;
+
+/// Slack takes at most this part (1/n) of the memory that may be held, so that a program which needs no more than the rest
+/// never runs out of memory because of it.
+const SLACK_SHARE: u64 = 4;
 
 /// The state of guard mode.
 #[derive(Debug)]
@@ -80,10 +84,10 @@ impl Guard {
         context: &mut StrategyContext<'_>,
         request: &Request,
     ) -> Result<Option<BlockId>> {
-        let mut made = map_guarded(context, request);
+        let mut made = self.map(context, request);
         if matches!(made, Err(Miss::OutOfMemory { .. })) && !context.capturing() {
             self.drain(context);
-            made = map_guarded(context, request);
+            made = self.map(context, request);
         }
         match made {
             Ok(id) => Ok(Some(id)),
@@ -98,6 +102,17 @@ impl Guard {
         }
     }
 
+    /// Makes a guarded block, unless slack would take too much of the memory.
+    fn map(&self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        let total = context.driver.properties().total_memory;
+        let total = context.limits.lowest().map_or(total, |limit| limit.min(total));
+        let slack = request.size.next_multiple_of(GRANULE) - request.requested;
+        if self.stats.slack_bytes + slack > total / SLACK_SHARE {
+            return Err(Miss::OUT_OF_MEMORY);
+        }
+        map_guarded(context, request)
+    }
+
     /// Notes an allocation that was handed out.
     pub(crate) fn allocated(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) {
         let Block { address, size: rounded, requested: size, pool, .. } = *heap.block(id);
@@ -110,8 +125,13 @@ impl Guard {
         let mut has_canary = false;
         if let Some(memory) = memory {
             self.stats.guarded += 1;
-            self.stats.held_bytes += memory.mapped.size;
-            self.stats.slack_bytes += memory.mapped.size - size;
+            if self.records.is_mapped(address) {
+                // A checkpoint hands out what a private pool has kept.
+                self.records.forget(address);
+            } else {
+                self.stats.held_bytes += memory.mapped.size;
+                self.stats.slack_bytes += memory.mapped.size - size;
+            }
             has_canary = self.options.canary && fills_canary(heap, driver, &allocation, slack);
         }
         self.records.add(allocation, slack, has_canary);

@@ -110,6 +110,12 @@ impl Records {
         self.freed.get_mut(&address)
     }
 
+    /// Returns whether a guarded allocation was freed at this address, and its memory is mapped still.
+    pub(super) fn is_mapped(&self, address: u64) -> bool {
+        let freed = self.freed.get(&address).and_then(|record| record.allocation.freed);
+        freed.is_some_and(|freed| freed.memory == FreedMemory::Mapped)
+    }
+
     /// Notes that the memory of a freed allocation was unmapped.
     pub(super) fn unmapped(&mut self, address: u64) {
         let freed = self.freed.get_mut(&address).and_then(|record| record.allocation.freed.as_mut());

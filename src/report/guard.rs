@@ -126,7 +126,8 @@ impl Finding {
 pub struct GuardStats {
     /// Allocations that were guarded so far.
     pub guarded: u64,
-    /// Allocations that should have been guarded, and were not, because memory, or the limits, did not suffice.
+    /// Allocations that should have been guarded, and were not, because memory, or the limits, did not suffice, or slack
+    /// would have taken more than a quarter of them.
     pub unguarded: u64,
     /// Physical bytes of guarded allocations, live and freed ones that are still mapped.
     pub held_bytes: u64,

@@ -76,13 +76,15 @@ fn live_allocations_are_looked_at_when_asked() {
 fn a_use_after_the_free_is_seen_while_the_memory_is_mapped_and_illegal_afterwards() {
     each_strategy("guard:on", |gpu, allocator| {
         let address = allocator.allocate(3 * MIB, S).unwrap();
-        gpu.launch(S, &[range(address, 3 * MIB)], 1000).unwrap();
+        gpu.launch(S, &[range(address, 3 * MIB)], 10).unwrap();
+        let hold = gpu.hold(S);
         allocator.free(address).unwrap();
         gpu.launch(S, &[range(address, 16)], 10).unwrap();
         assert!(matches!(gpu.faults().as_slice(), [Fault::MarkedUse { .. }]), "poisoned: {:?}", gpu.faults());
         let text = allocator.explain(address).unwrap().to_string();
         assert!(text.contains("freed on stream 0x1 after allocation #1, still mapped)"), "{text}");
-        gpu.advance(2000);
+        gpu.finish_hold(hold);
+        gpu.advance(100);
         let other = allocator.allocate(10, S).unwrap();
         let text = illegal(gpu, &allocator, S, range(address + 100, 16));
         assert!(text.contains("100 bytes into allocation #1 (3.00 MiB (3145728 bytes) at"), "{text}");
@@ -139,7 +141,7 @@ fn a_second_free_is_told_with_the_first() {
             assert!(text.contains("freed twice") && text.contains("allocation #1 (4096 bytes at"), "{text}");
             assert!(text.contains("of stream 0x7, freed on stream 0x7 after allocation #2"), "{text}");
             gpu.advance(1000);
-            assert_eq!(allocator.free_on(address, T).unwrap_err().to_string().replace("unmapped since", "still mapped"), text);
+            assert_eq!(allocator.free_on(address, T).unwrap_err().to_string(), text);
             allocator.free_under(address, T).unwrap_err();
         }
         assert_eq!(names(&allocator), ["double_free"; 6]);
