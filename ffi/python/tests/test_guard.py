@@ -54,7 +54,8 @@ assert seamalloc.explain(4096) == "" and seamalloc.findings() == [] and seamallo
 address = get(1000)
 assert "24 bytes behind the end of allocation #1 (1000 bytes at" in seamalloc.explain(address + 1024)
 put(address)
-library.seam_set_message_handler(ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None), None)
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+library.seam_set_message_handler(handler, None)
 put(address)
 found = seamalloc.findings()
 assert [(one["kind"], one["size"], one["number"]) for one in found] == [("double_free", 1000, 1)], found
@@ -86,7 +87,8 @@ assert calls["event_record"]["count"] == 1, "one use by another stream than thei
 put(tensors[0].address)
 assert missing() == []
 assert seamalloc.stats()["driver_calls"]["fill"]["count"] >= 3
-"""
+""",
+            conf="guard:on",
         )
 
     def test_adds_the_lines_of_pytorchs_history(self):
@@ -99,7 +101,8 @@ frame = {"filename": "train.py", "line": 7, "name": "step"}
 history += [{"action": "alloc", "addr": address, "size": 1000, "frames": [frame]}]
 lines = seamalloc.explain(address + 5).splitlines()
 assert lines[1:] == ["allocated at train.py:7 in step"], lines
-torch.cuda.memory._snapshot = None
+def lost(device): raise RuntimeError("CUDA error: an illegal memory access was encountered")
+torch.cuda.memory._snapshot = lost
 assert len(seamalloc.explain(address + 1020).splitlines()) == 1
 """,
             conf="guard:on",
