@@ -157,7 +157,8 @@ impl Core {
 
     /// Serves a request by a guarded block, if it is to be guarded and can be.
     fn allocate_guarded(&mut self, order: &Order) -> Result<Option<u64>> {
-        let Some(graphs) = self.guard.as_ref().filter(|guard| guard.wants(order.size)).map(|g| g.options().graphs) else {
+        let Some(graphs) = self.guard.as_ref().filter(|guard| guard.wants(order.size)).map(|g| g.options().graphs)
+        else {
             return Ok(None);
         };
         let prepared = self.prepare(order)?;

@@ -2,7 +2,6 @@
 //!
 //! Owns: [`GuardOptions`], their defaults and their text. `docs/guard.md` says what each finds.
 
-use super::options::{ConfigError, MIB};
 use std::fmt;
 
 /// Guard mode, which finds mistakes of the program. Off by default.
@@ -34,6 +33,10 @@ pub struct GuardOptions {
 /// reservation and the host some 200 bytes.
 const QUARANTINE: u64 = 256 << 30;
 
+/// The values that the option `guard` takes.
+pub(super) const VALUES: &str = "`on`, `off`, `all`, or of `page`, `canary`, `poison`, `streams` and `graphs` those wanted, \
+                                 joined by `|`; `canary`, `poison` and `graphs` need `page`";
+
 impl GuardOptions {
     /// Guard mode that looks for nothing.
     pub const OFF: Self = Self {
@@ -55,9 +58,11 @@ impl GuardOptions {
         self.page || self.streams
     }
 
-    /// Reads the value of the option `guard` over these options: `off`, `on`, `all`, or names joined by `|`.
-    pub(super) fn set(&mut self, value: &str) -> Result<(), ConfigError> {
-        let of = |base: Self| Self { sample: self.sample, min_size: self.min_size, quarantine: self.quarantine, ..base };
+    /// Reads the value of the option `guard` over these options: `off`, `on`, `all`, or names joined by `|`. Returns `None`
+    /// for any other value.
+    pub(super) fn set(&mut self, value: &str) -> Option<()> {
+        let of =
+            |base: Self| Self { sample: self.sample, min_size: self.min_size, quarantine: self.quarantine, ..base };
         *self = match value {
             "off" | "False" | "0" => of(Self::OFF),
             "on" | "True" | "1" => of(Self::ON),
@@ -65,12 +70,12 @@ impl GuardOptions {
             list => {
                 let mut chosen = of(Self::OFF);
                 for name in list.split('|') {
-                    *chosen.part(name.trim()).ok_or_else(|| bad(value))? = true;
+                    *chosen.part(name.trim())? = true;
                 }
                 chosen
             }
         };
-        Ok(())
+        Some(())
     }
 
     fn part(&mut self, name: &str) -> Option<&mut bool> {
@@ -84,16 +89,9 @@ impl GuardOptions {
         })
     }
 
-    /// Refuses parts that have no meaning without another one, and a sample of none.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        if !self.page && (self.canary || self.poison || self.graphs) {
-            return Err(bad(&self.to_string()));
-        }
-        if self.sample == 0 {
-            let expected = "a whole number from 1".to_owned();
-            return Err(ConfigError::BadValue { option: "guard_sample".to_owned(), found: "0".to_owned(), expected });
-        }
-        Ok(())
+    /// Returns whether every part that is on has a meaning: some have none without `page`.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.page || !(self.canary || self.poison || self.graphs)
     }
 
     /// Adds the options that differ from the defaults, as text.
@@ -109,7 +107,7 @@ impl GuardOptions {
             parts.push(format!("guard_min_size:{}B", self.min_size));
         }
         if self.quarantine != QUARANTINE {
-            parts.push(format!("guard_quarantine_mb:{}", self.quarantine / MIB));
+            parts.push(format!("guard_quarantine_mb:{}", self.quarantine >> 20));
         }
     }
 }
@@ -133,45 +131,6 @@ impl fmt::Display for GuardOptions {
                 let names: Vec<_> = names.filter_map(|(name, is_on)| is_on.then_some(name)).collect();
                 f.write_str(&names.join("|"))
             }
-        }
-    }
-}
-
-fn bad(found: &str) -> ConfigError {
-    let expected = "`on`, `off`, `all`, or of `page`, `canary`, `poison`, `streams` and `graphs` those wanted, joined by \
-                    `|`; `canary`, `poison` and `graphs` need `page`";
-    ConfigError::BadValue { option: "guard".to_owned(), found: found.to_owned(), expected: expected.to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Config;
-    use super::*;
-
-    #[test]
-    fn values_are_read_and_printed() {
-        let guard = |text: &str| Config::parse(text).map(|config| config.guard);
-        assert_eq!(guard(""), Ok(GuardOptions::OFF));
-        assert!(!GuardOptions::OFF.is_on());
-        for (text, printed) in [
-            ("guard:True", "guard:on"),
-            ("guard:1", "guard:on"),
-            ("guard:all", "guard:all"),
-            ("guard:on,guard:off", ""),
-            ("guard:streams", "guard:streams"),
-            ("guard:poison | page", "guard:page|poison"),
-            ("guard:page|canary|poison|streams", "guard:on"),
-            ("guard_sample:7,guard:page,guard_min_size:1MiB", "guard:page,guard_sample:7,guard_min_size:1048576B"),
-            ("guard_quarantine_mb:64", "guard_quarantine_mb:64"),
-        ] {
-            let config = Config::parse(text).unwrap();
-            assert_eq!(config.to_string(), printed, "{text}");
-            assert_eq!(Config::parse(printed).as_ref(), Ok(&config), "{text}");
-            assert_eq!(config.guard.is_on(), printed.contains("guard:"), "{text}");
-        }
-        for text in ["guard:poison", "guard:canary|streams", "guard:graphs", "guard:pages", "guard_sample:0", "guard:"] {
-            let error = Config::parse(text).unwrap_err().to_string();
-            assert!(error.contains("guard") && error.contains("expected"), "{text}: {error}");
         }
     }
 }

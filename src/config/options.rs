@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Config`] and its parts. `syntax.rs` reads and writes them as text.
 
-use super::guard::GuardOptions;
+use super::guard::{GuardOptions, VALUES};
 use crate::config::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
 use std::fmt;
@@ -346,7 +346,12 @@ impl Config {
         if let Some(division) = self.roundup_power2_divisions.iter().find(|d| **d != 0 && !d.is_power_of_two()) {
             return bad("roundup_power2_divisions", division.to_string(), "a power of two, or 0 for off".into());
         }
-        self.guard.check()?;
+        if !self.guard.is_whole() {
+            return bad("guard", self.guard.to_string(), VALUES.into());
+        }
+        if self.guard.sample == 0 {
+            return bad("guard_sample", "0".into(), "a whole number from 1".into());
+        }
         if !(self.reuse_limit >= 1.0 && self.reuse_limit.is_finite()) {
             return bad("reuseLimit", self.reuse_limit.to_string(), "a number of at least 1".into());
         }

@@ -79,11 +79,7 @@ impl Guard {
     ///
     /// # Errors
     /// A driver call failed otherwise. Nothing has changed.
-    pub(crate) fn allocate(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> Result<Option<BlockId>> {
+    pub(crate) fn allocate(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
         let mut made = self.map(context, request);
         if matches!(made, Err(Miss::OutOfMemory { .. })) && !context.capturing() {
             self.drain(context);
@@ -160,7 +156,9 @@ impl Guard {
                     self.report(Finding::MissingRecordStream { allocation, used_on });
                     missing.push(used_on);
                 }
-                Err(error) => tracing::warn!(%error, %used_on, "it is unknown whether a stream still uses freed memory"),
+                Err(error) => {
+                    tracing::warn!(%error, %used_on, "it is unknown whether a stream still uses freed memory")
+                }
             }
         }
         missing

@@ -32,7 +32,11 @@ fn a_write_into_the_rounding_is_found_at_the_free() {
     let address = allocator.allocate(1000, S).unwrap();
     gpu.launch_write(S, range(address, 1003), 7, 10).unwrap();
     let faults = gpu.faults();
-    assert_eq!(faults, [Fault::MarkedUse { range: range(address + 1000, 3), stream: S }], "the simulation sees it at once");
+    assert_eq!(
+        faults,
+        [Fault::MarkedUse { range: range(address + 1000, 3), stream: S }],
+        "the simulation sees it at once"
+    );
     allocator.free(address).unwrap();
     gpu.advance(100);
     allocator.allocate(1, S).unwrap();
@@ -157,7 +161,10 @@ fn a_free_of_an_inner_address_is_told() {
         let (gpu, allocator) = guarded(options);
         let address = allocator.allocate(4096, S).unwrap();
         let text = allocator.free(address + 512).unwrap_err().to_string();
-        assert!(text.contains("freed at a wrong address") && text.contains("is 512 bytes into allocation #1"), "{text}");
+        assert!(
+            text.contains("freed at a wrong address") && text.contains("is 512 bytes into allocation #1"),
+            "{text}"
+        );
         assert_eq!(names(&allocator), ["wrong_free"], "{options}");
         allocator.free(address).unwrap();
         let text = allocator.free(address).unwrap_err().to_string();

@@ -30,7 +30,10 @@ fn a_missing_record_stream_is_found_at_the_free() {
             allocator.free(address).unwrap();
             assert_eq!(missing(&allocator), [T]);
             let text = allocator.findings()[0].to_string();
-            assert!(text.contains("used by work of stream 0x2") && text.contains("let stream 0x1 wait for it"), "{text}");
+            assert!(
+                text.contains("used by work of stream 0x2") && text.contains("let stream 0x1 wait for it"),
+                "{text}"
+            );
             // The run goes on unharmed: nobody gets the memory before the other stream has passed.
             let next = allocator.allocate(MIB, S).unwrap();
             assert!(next >= address + MIB || next + MIB <= address);

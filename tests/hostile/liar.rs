@@ -2,8 +2,9 @@
 
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{
-    Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle, IpcMemory,
-    MemoryInfo, PeerAccess, PlainMemory, ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
+    Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle,
+    IpcMemory, MemoryInfo, PeerAccess, PlainMemory, ProcessSharing, Status, StreamCapture, StreamId, Streams,
+    VirtualMemory,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

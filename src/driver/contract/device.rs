@@ -51,16 +51,7 @@ pub struct DeviceProperties {
 /// No method has a default body: a driver that does not support a call returns
 /// [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED) explicitly.
 pub trait Driver:
-    VirtualMemory
-    + PlainMemory
-    + Events
-    + Streams
-    + StreamCapture
-    + Contents
-    + PeerAccess
-    + ProcessSharing
-    + Send
-    + Sync
+    VirtualMemory + PlainMemory + Events + Streams + StreamCapture + Contents + PeerAccess + ProcessSharing + Send + Sync
 {
     /// Returns the properties of the device. Cheap; makes no driver call.
     fn properties(&self) -> &DeviceProperties;

@@ -8,8 +8,8 @@ use super::contents::Writer;
 use super::faults::{Fault, Range};
 use super::gpu::SimGpu;
 use crate::driver::{
-    Call, CallStats, CaptureMode, Contents, DeviceProperties, Driver, DriverResult, EventId, Events, Handle, MemoryInfo,
-    PeerAccess, PlainMemory, StreamCapture, StreamId, Streams, VirtualMemory,
+    Call, CallStats, CaptureMode, Contents, DeviceProperties, Driver, DriverResult, EventId, Events, Handle,
+    MemoryInfo, PeerAccess, PlainMemory, StreamCapture, StreamId, Streams, VirtualMemory,
 };
 
 impl VirtualMemory for SimGpu {

@@ -1,13 +1,23 @@
 //! The bytes of the simulated memory, as far as they are known: what was filled, by whom.
 //!
-//! Owns: the known bytes of each piece of physical memory. All other bytes read as 0. They change in the order in which
+//! Owns: how a piece of physical memory is named, and the known bytes of each. All other bytes read as 0. They change in the order in which
 //! the work is given, not when it would run.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::memory::Piece;
+/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
+/// never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// The number of the handle or allocation.
+    pub memory: u64,
+    /// The offset of the first byte in it.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
 
 /// Who wrote bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

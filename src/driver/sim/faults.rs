@@ -88,7 +88,10 @@ impl fmt::Display for Fault {
                 write!(f, "a kernel on stream {stream} uses {range}, mapped but without access")
             }
             Self::MarkedUse { range, stream } => {
-                write!(f, "a kernel on stream {stream} uses {range}, which the allocator has filled: it is not the program's")
+                write!(
+                    f,
+                    "a kernel on stream {stream} uses {range}, which the allocator has filled: it is not the program's"
+                )
             }
             Self::UnmapInUse { range, stream } => {
                 write!(f, "{range} was unmapped while a kernel on stream {stream} may still use it")

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::config::{GRANULARITY, SimConfig, SimConfigError};
-use super::contents::Writer;
+use super::contents::{Piece, Writer};
 use super::faults::{Fault, Leaks, Range};
-use super::memory::Piece;
 use super::refusal::Answer;
 use super::shared_memory::new_identity;
 use super::state::State;

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::addresses::{Addresses, MallocAddresses};
 use super::config::GRANULARITY;
-use super::contents::{Contents, Writer};
+use super::contents::{Contents, Piece, Writer};
 use super::faults::{Fault, Leaks, Range};
 use super::refusal::{Answer, refuse};
 use super::shared_memory::SharedMemory;
@@ -22,18 +22,6 @@ pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
 const RESERVE_BASE: u64 = ADDRESS_SPACE;
 /// Where the memory of `malloc` begins: separate from reservations and below them, as on a real GPU.
 const MALLOC_BASE: u64 = 16 << 40;
-
-/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
-/// never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece {
-    /// The number of the handle or allocation.
-    pub memory: u64,
-    /// The offset of the first byte in it.
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-}
 
 #[derive(Debug)]
 struct Physical {

@@ -43,8 +43,8 @@ mod tests;
 
 pub use super::CaptureMode;
 pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
+pub use contents::Piece;
 pub use cost::Profile;
 pub use faults::{Fault, Leaks, Range};
 pub use gpu::SimGpu;
-pub use memory::Piece;
 pub use streams::Hold;
