@@ -483,7 +483,8 @@ seam_status seam_reset_peak_stats(seam_allocator allocator);
 seam_status seam_reset_accumulated_stats(seam_allocator allocator);
 
 // The statistics as JSON: the fields of `seam_stats` by their names, the device, the options in force, the driver calls by
-// name with their number and time, and a histogram of the stalls (below 1 us, 2 us, 4 us, ...).
+// name with their number and time, a histogram of the stalls (below 1 us, 2 us, 4 us, ...), and what guard mode holds and
+// has found.
 //
 // At most `capacity` bytes are written to `buffer`, the NUL at the end included, or nothing where they do not suffice
 // (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
@@ -512,6 +513,40 @@ seam_status seam_fragmentation_json(seam_allocator allocator, char *buffer, size
 // Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
 // SEAMALLOC_LOG asks for it.
 seam_status seam_log_summary(seam_allocator allocator);
+// What an address belongs to, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
+// streams and number. "" where that is not known, or guard mode is off. Works after an illegal address was used, when
+// every call of CUDA fails. The buffer is as in `seam_stats_json`.
+seam_status seam_explain(seam_allocator allocator, const void *address, char *buffer, size_t capacity, size_t *length);
+
+// The mistakes of the program that guard mode has found, the first 1000, oldest first, as a JSON array of objects: `kind`
+// (`double_free`, `wrong_free`, `overrun`, `underrun`, `write_after_free`, `missing_record_stream`), `text`, and of the
+// allocation its `address`, `size` in bytes, `number` and `stream`. The buffer is as in `seam_stats_json`.
+seam_status seam_findings_json(seam_allocator allocator,
+                               char *buffer,
+                               size_t capacity,
+                               size_t *length);
+
+// Waits for the device, and looks for bytes that were written around live allocations, and in freed memory. `findings` gets
+// how many mistakes were found so far; it may be NULL. Without guard mode it does nothing.
+seam_status seam_check_guards(seam_allocator allocator,
+                              uint64_t *findings);
+
+// Says that the work which was given to `stream` last uses the allocations in which these `count` addresses lie. Guard mode
+// then finds a free before that work ends, if neither `seam_record_stream` named the stream nor the allocation's own stream
+// waits for it. Addresses of no live allocation are ignored. Without guard mode it does nothing.
+seam_status seam_note_uses(seam_allocator allocator,
+                           const void *const *addresses,
+                           size_t count,
+                           seam_stream stream);
+
+// Says that the program recorded an event on `stream`. `event` is whatever number the program has for it; recording it again
+// forgets the earlier record.
+seam_status seam_note_event(seam_allocator allocator,
+                            uint64_t event,
+                            seam_stream stream);
+
+// Says that the program lets later work of `stream` wait for an event of `seam_note_event`.
+seam_status seam_note_wait(seam_allocator allocator, seam_stream stream, uint64_t event);
 
 // For `set_record_stream_fn`: work on `stream` uses an allocation of `seamalloc_malloc`, of whichever device.
 void seamalloc_record_stream(void *address, seam_stream stream);
@@ -545,8 +580,8 @@ seam_status seam_observe(seam_allocator allocator,
 
 // `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 //
-// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF,
-// and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
+// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF
+// (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
 // device) every device is a simulated one.
 //
 // NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message

@@ -3,6 +3,7 @@
 use crate::driver::DriverError;
 use crate::driver::cuda::CudaOpenError;
 use crate::ids::PoolId;
+use crate::report::guard::Finding;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use std::collections::TryReserveError;
 
@@ -31,6 +32,14 @@ pub enum Error {
     InvalidAddress {
         /// The address.
         address: u64,
+    },
+    /// The address is not that of a live allocation, and guard mode knows what is there.
+    #[error("{address:#x} is not the address of a live allocation; {finding}")]
+    WrongFree {
+        /// The address.
+        address: u64,
+        /// What was there.
+        finding: Box<Finding>,
     },
     /// There is no such private pool, or it has no use left.
     #[error("there is no private pool {pool} (released, or never created?)")]

@@ -21,6 +21,7 @@ mod diagnose;
 pub mod driver;
 mod error;
 mod fallible;
+mod guard;
 mod heap;
 mod ids;
 mod ipc;
@@ -32,17 +33,18 @@ mod streams;
 pub mod units;
 
 pub use allocator::{Allocator, CallbackId};
-pub use config::{Config, ConfigError, StrategyKind, StreamSharing, rounding};
+pub use config::{Config, ConfigError, GuardOptions, StrategyKind, StreamSharing, rounding};
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use ids::PoolId;
 pub use ipc::{IpcError, IpcHandle};
 pub use report::fragmentation::Fragmentation;
+pub use report::guard::{Explanation, Finding, GuardStats};
 pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::stats::{STALL_BUCKETS, Stalls, Stat, StatByPool, Stats, Waits};
-pub use report::{fragmentation, observer, out_of_memory, snapshot};
+pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.
 #[cfg(doctest)]

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 /// Folders of the repository by which a code span is known for a path.
 const FOLDERS: [&str; 8] = ["src/", "trace/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 6] = [
+const TODAY: [&str; 7] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/pytorch.md",
     "docs/cuda.md",
     "docs/c-api.md",
+    "docs/guard.md",
     "docs/measurements/README.md",
 ];
 

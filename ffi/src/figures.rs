@@ -178,7 +178,8 @@ pub extern "C" fn seam_reset_accumulated_stats(allocator: AllocatorId) -> Status
 }
 
 /// The statistics as JSON: the fields of `seam_stats` by their names, the device, the options in force, the driver calls by
-/// name with their number and time, and a histogram of the stalls (below 1 us, 2 us, 4 us, ...).
+/// name with their number and time, a histogram of the stalls (below 1 us, 2 us, 4 us, ...), and what guard mode holds and
+/// has found.
 ///
 /// At most `capacity` bytes are written to `buffer`, the NUL at the end included, or nothing where they do not suffice
 /// (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*length` gets the length of the text, without the NUL; it may be NULL. With a capacity
@@ -258,6 +259,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     let driver = instance.allocator.driver();
     let figures = instance.allocator.stats();
     let histogram = figures.stalls.by_us;
+    let guard = figures.guard;
     let stats = Stats::from(figures);
     let calls = driver.call_stats();
     let calls: Map<_, _> = calls
@@ -297,6 +299,15 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "stall_total_ns": stats.stall_total_ns,
         "stall_worst_ns": stats.stall_worst_ns,
         "stall_histogram": histogram,
+        "guard": {
+            "guarded": guard.guarded,
+            "unguarded": guard.unguarded,
+            "held_bytes": guard.held_bytes,
+            "slack_bytes": guard.slack_bytes,
+            "quarantined": guard.quarantined,
+            "quarantined_bytes": guard.quarantined_bytes,
+            "findings": guard.findings,
+        },
         "driver_calls": calls,
     }))
 }

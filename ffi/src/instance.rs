@@ -32,7 +32,7 @@ pub(crate) struct Instance {
 impl Instance {
     /// An allocator on a device: `sim:h200,capacity=80GiB`, `cuda:0`.
     pub(crate) fn open(device: &str, options: &str) -> Outcome<Box<Self>> {
-        log::start();
+        log::start(Config::parse(options).is_ok_and(|config| config.guard.is_on()));
         // First, so that a misspelt option opens no device.
         let config = Config::parse(options)?;
         let (driver, ordinal): (Arc<dyn Driver>, u32) = if device.starts_with("sim") {

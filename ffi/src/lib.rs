@@ -9,6 +9,7 @@
 //! shared_memory.rs   memory of one process in another
 //! figures.rs         statistics and fragmentation, as structs and as JSON
 //! segments.rs        what an allocator holds, segment by segment
+//! guard.rs           guard mode: explanations, findings, what a program says of its streams
 //! recording.rs       snapshots and traces, to files
 //! observing.rs       a callback that is called for each event
 //! registry.rs        handles: numbers that are checked, so that a stale one is an error
@@ -34,6 +35,7 @@ pub mod allocator;
 mod boundary;
 pub mod figures;
 mod fork;
+pub mod guard;
 pub mod hooks;
 pub mod ids;
 mod instance;

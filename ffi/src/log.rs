@@ -1,7 +1,7 @@
 //! What the environment variable SEAMALLOC_LOG asks for, as lines on standard error.
 //!
 //! Owns: the subscriber, which is there from the first allocator on. Without the variable nothing is logged, so that a
-//! library in someone's process is quiet.
+//! library in someone's process is quiet, but for the mistakes that guard mode was asked to find.
 
 use std::env;
 use std::io;
@@ -13,11 +13,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Directives as the command `seamalloc` reads them: `info`, or `seamalloc::config=warn,error`.
 const VARIABLE: &str = "SEAMALLOC_LOG";
 
-/// Logs what is asked for from now on.
-pub(crate) fn start() {
+/// What guard mode has found.
+const FINDINGS: &str = "seamalloc::guard=error";
+
+/// Logs what is asked for from now on; where nothing is, but guard mode is on, what that finds.
+pub(crate) fn start(guards: bool) {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let Some(wanted) = env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return };
+        let asked = env::var_os(VARIABLE).filter(|text| !text.is_empty());
+        let Some(wanted) = asked.or_else(|| guards.then(|| FINDINGS.into())) else { return };
         let wanted = wanted.to_string_lossy();
         // An empty part would be read as `error`.
         let parts: Vec<_> = wanted.split(',').filter(|part| !part.trim().is_empty()).collect();

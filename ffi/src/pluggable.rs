@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_DEVICES: usize = 64;
 /// The allocators' options.
 const OPTIONS_VARIABLE: &str = "SEAMALLOC_CONF";
+/// The value of the option `guard`, and whatever options follow it: 1 switches guard mode on.
+const GUARD_VARIABLE: &str = "SEAMALLOC_GUARD";
 /// A simulated device instead of CUDA's.
 const DEVICE_VARIABLE: &str = "SEAMALLOC_DEVICE";
 
@@ -49,8 +51,8 @@ static DEVICES: [Device; MAX_DEVICES] =
 
 /// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 ///
-/// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF,
-/// and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
+/// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF
+/// (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
 /// device) every device is a simulated one.
 ///
 /// NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
@@ -157,11 +159,10 @@ fn no_device(device: c_int) -> Failure {
 
 /// The options of every device: the environment's behind the program's.
 fn options() -> Outcome<String> {
-    Ok(match (DEFAULTS.lock().as_str(), variable(OPTIONS_VARIABLE)?.unwrap_or_default()) {
-        ("", given) => given,
-        (defaults, given) if given.is_empty() => defaults.to_owned(),
-        (defaults, given) => format!("{defaults},{given}"),
-    })
+    let guard = variable(GUARD_VARIABLE)?.map(|value| format!("guard:{value}"));
+    let parts = [Some(DEFAULTS.lock().clone()), guard, variable(OPTIONS_VARIABLE)?];
+    let given: Vec<String> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    Ok(given.join(","))
 }
 
 #[cold]

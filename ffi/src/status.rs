@@ -129,7 +129,7 @@ impl From<Error> for Failure {
             Error::OutOfMemory(_) => Status::OutOfMemory,
             Error::HostMemory => Status::HostMemory,
             Error::RequestTooLarge { .. } => Status::RequestTooLarge,
-            Error::InvalidAddress { .. } => Status::InvalidAddress,
+            Error::InvalidAddress { .. } | Error::WrongFree { .. } => Status::InvalidAddress,
             Error::UnknownPool { .. } => Status::UnknownPool,
             Error::PoolRouted { .. } => Status::PoolRouted,
             Error::PoolNotRouted { .. } => Status::PoolNotRouted,

@@ -44,6 +44,16 @@ impl Program {
 }
 
 #[test]
+fn guard_mode_tells_of_mistakes() {
+    let Some(program) = Program::build("tests/guard.c") else { return };
+    let output = program.command().env_remove("SEAMALLOC_LOG").output().unwrap();
+    let lines = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{lines}");
+    assert_eq!(lines.lines().count(), 1, "each finding is a line on standard error: {lines}");
+    assert!(lines.contains("freed twice: 0x"), "{lines}");
+}
+
+#[test]
 fn memory_and_files() {
     let Some(program) = Program::build("tests/memory.c") else { return };
     run(program.command().arg(program.folder.path()));

@@ -17,28 +17,28 @@ use parking_lot::MutexGuard;
 
 /// A request as the program makes it.
 #[derive(Clone, Copy)]
-struct Order {
+pub(super) struct Order {
     /// In bytes, not 0.
-    size: u64,
-    stream: StreamId,
+    pub(super) size: u64,
+    pub(super) stream: StreamId,
     /// The private pool that it names.
-    owner: Option<PoolId>,
+    pub(super) owner: Option<PoolId>,
 }
 
 /// A request for a pool, and its details if the pool is private.
 #[derive(Clone, Copy)]
 pub(super) struct Prepared {
     pub(super) request: Request,
-    private: Option<Private>,
+    pub(super) private: Option<Private>,
 }
 
 #[derive(Clone, Copy)]
-struct Private {
-    owner: PoolId,
+pub(super) struct Private {
+    pub(super) owner: PoolId,
     /// Whether a stream capture takes the block.
-    captured: bool,
+    pub(super) captured: bool,
     /// If the pool has segments of its own: whether these stay unsplit.
-    unsplit: Option<bool>,
+    pub(super) unsplit: Option<bool>,
 }
 
 /// The result of a miss: a block, or how much views would have taken with one that the bounds forbade.
@@ -59,10 +59,14 @@ impl Allocator {
         let size = bounded(size)?;
         let guard = &mut self.core.lock();
         let core = &mut **guard;
-        if core.has_pre_work
-            && let Some(owner) = core.poll_before_request(stream)?
-        {
-            return self.serve_private(guard, &Order { size, stream, owner: Some(owner) }, owner);
+        if core.has_pre_work {
+            let owner = core.poll_before_request(stream)?;
+            if core.guard.is_some() {
+                return self.allocate_watched(guard, &Order { size, stream, owner });
+            }
+            if let Some(owner) = owner {
+                return self.serve_private(guard, &Order { size, stream, owner: Some(owner) }, owner);
+            }
         }
         let request = core.public_request(size, stream)?;
         let id = core.heap.fit(&request, &core.rules.fit);
@@ -91,7 +95,11 @@ impl Allocator {
         }
         let size = bounded(size)?;
         core.poll()?;
-        self.serve_private(guard, &Order { size, stream, owner: Some(pool) }, pool)
+        let order = Order { size, stream, owner: Some(pool) };
+        if core.guard.is_some() {
+            return self.allocate_watched(guard, &order);
+        }
+        self.serve_private(guard, &order, pool)
     }
 
     /// Does the same as [`Self::allocate_in`], from free memory that the pool holds in one range. Returns `None` if
@@ -111,11 +119,21 @@ impl Allocator {
         let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
         let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
         core.make_usable(id, &prepared.request)?;
-        core.hand_out(id, &prepared).map(Some)
+        let address = core.hand_out(id, &prepared)?;
+        core.watch(address)?;
+        Ok(Some(address))
+    }
+
+    /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode.
+    pub(super) fn serve_public(&self, guard: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
+        let prepared = guard.prepare(order)?;
+        let Some(id) = guard.fit(&prepared).some() else { return self.miss(guard, order, prepared) };
+        guard.make_usable(id, &prepared.request)?;
+        guard.hand_out(id, &prepared)
     }
 
     /// Serves a request of a private pool. It differs from any other in what it may take, and in what is noted of it.
-    fn serve_private(&self, guard: &mut MutexGuard<'_, Core>, order: &Order, owner: PoolId) -> Result<u64> {
+    pub(super) fn serve_private(&self, guard: &mut MutexGuard<'_, Core>, order: &Order, owner: PoolId) -> Result<u64> {
         let prepared = guard.private_request(order, owner)?;
         let Some(id) = guard.fit(&prepared).some() else { return self.miss(guard, order, prepared) };
         guard.make_usable(id, &prepared.request)?;
@@ -171,7 +189,7 @@ impl Core {
         if route.is_some() || self.poll_due() {
             self.poll()?;
         }
-        self.has_pre_work = self.poll_due() || self.heap.private().routes() > 0;
+        self.has_pre_work = self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some();
         Ok(route)
     }
 
@@ -184,6 +202,14 @@ impl Core {
             None => self.register_stream(stream, size)?,
         };
         Ok(Request { size, requested, pool, class })
+    }
+
+    /// Makes the request of an order.
+    pub(super) fn prepare(&mut self, order: &Order) -> Result<Prepared> {
+        match order.owner {
+            Some(owner) => self.private_request(order, owner),
+            None => Ok(Prepared { request: self.public_request(order.size, order.stream)?, private: None }),
+        }
     }
 
     /// Makes a request of an order for a private pool, which has pools of its own for the stream.
@@ -206,7 +232,7 @@ impl Core {
     }
 
     /// Hands out a block that is in no index. Returns its address.
-    fn hand_out(&mut self, id: BlockId, prepared: &Prepared) -> Result<u64> {
+    pub(super) fn hand_out(&mut self, id: BlockId, prepared: &Prepared) -> Result<u64> {
         if prepared.private.is_some() {
             let reserved = self.heap.reserve_private(id);
             reserved.inspect_err(|_| self.heap.put_back(id))?;
@@ -274,6 +300,9 @@ impl Core {
 
     /// Returns the block that the strategy finds, or the reason why there is too little memory.
     fn ask_strategy(&mut self, prepared: &Prepared, means: Means) -> Result<Found> {
+        if means == Means::All {
+            self.drain_guard();
+        }
         let request = &prepared.request;
         // What is found can be handed out then.
         self.heap.reserve_live()?;

@@ -57,8 +57,8 @@ impl Core {
         let (id, request) = self.heap.retake(owner, block)?;
         let reserved = self.heap.reserve_private(id);
         reserved.inspect_err(|_| self.heap.put_back(id))?;
-        self.heap.hand_out(id, &request, &self.rules.fit)?;
+        let address = self.heap.hand_out(id, &request, &self.rules.fit)?;
         self.heap.handed_out_privately(id, owner, false);
-        Ok(())
+        self.watch(address)
     }
 }

@@ -12,6 +12,7 @@ use crate::diagnose::ReportInput;
 use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
+use crate::guard::Guard;
 use crate::heap::{FitRules, GRANULE, Heap, HeapRules, Request, ViewUsage};
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
@@ -58,9 +59,11 @@ pub(super) struct Core {
     pub(super) own_rules: [FitRules; 2],
     pub(super) limits: Limits,
     pub(super) low_water: LowWaterMark,
-    /// Whether a request must look at more than free blocks: frees that wait for other streams, or routes to private
-    /// pools. It is one flag, for the hot path; it may stay set for one request too many.
+    /// Whether a request must look at more than free blocks: frees that wait for other streams, routes to private
+    /// pools, or guard mode. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
+    /// Guard mode, if it is on.
+    pub(super) guard: Option<Box<Guard>>,
     pub(super) strategy: AnyStrategy,
     pub(super) shares: Shares,
     pub(super) opened: Opened,
@@ -78,10 +81,12 @@ impl Allocator {
         let config = without_full_fraction(config.validated()?);
         let kind = config.strategy;
         let properties = driver.properties();
-        if kind.needs_virtual_memory() && !properties.virtual_memory {
-            return Err(Error::NoVirtualMemory { strategy: kind.name(), device: copy_of(&properties.name)? });
+        let needs_virtual_memory = kind.needs_virtual_memory() || config.guard.page;
+        if needs_virtual_memory && !properties.virtual_memory {
+            let strategy = if kind.needs_virtual_memory() { kind.name() } else { "guard:page" };
+            return Err(Error::NoVirtualMemory { strategy, device: copy_of(&properties.name)? });
         }
-        if kind.needs_virtual_memory() && !GRANULE.is_multiple_of(properties.granularity) {
+        if needs_virtual_memory && !GRANULE.is_multiple_of(properties.granularity) {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
@@ -90,6 +95,7 @@ impl Allocator {
             adopts_idle: config.sharing != StreamSharing::Completed,
             home_is_shared: kind.joins_free_memory(),
         })?;
+        let guard = Guard::new(&config.guard);
         let strategy = strategy::new(kind);
         let core = Core {
             heap,
@@ -101,7 +107,8 @@ impl Allocator {
             limits: Limits::new(&config, properties.total_memory),
             config,
             low_water: LowWaterMark::default(),
-            has_pre_work: false,
+            has_pre_work: guard.is_some(),
+            guard,
             strategy,
             shares: Shares::default(),
             opened: Opened::default(),

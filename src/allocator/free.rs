@@ -4,7 +4,7 @@
 
 use super::core::{Allocator, Core};
 use crate::error::{Error, Result};
-use crate::heap::Block;
+use crate::heap::{Block, Kind};
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::strategy::FreeUsedBy;
 use crate::streams::{Epochs, StreamContext};
@@ -40,9 +40,9 @@ impl Allocator {
         }
         let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
-        let id = core.heap.live(address)?;
+        let id = core.live(address)?;
         core.streams.recorded.record_use(&mut core.heap, id, stream)?;
-        core.free(address)
+        core.naming(stream, |core| core.free(address))
     }
 
     /// Does the same as [`Self::free`], for a program with a current stream, such as PyTorch: work on that stream may
@@ -63,9 +63,11 @@ impl Allocator {
             return Ok(());
         }
         let core = &mut *self.core.lock();
-        let id = core.heap.take_live(address)?;
+        let id = core.take_live(address)?;
         if !core.is_own_stream(id, stream) {
-            return core.free_used_by(id, stream);
+            // That the stream is the current one at the free does not make it a named one.
+            core.find_missing_record_stream(id);
+            return core.naming(stream, |core| core.free_used_by(id, stream));
         }
         if !core.heap.has_borrowed() {
             return core.free_block(id);
@@ -80,8 +82,21 @@ impl Allocator {
 impl Core {
     #[inline]
     pub(super) fn free(&mut self, address: u64) -> Result<()> {
-        let id = self.heap.take_live(address)?;
+        let id = self.take_live(address)?;
         self.free_block(id)
+    }
+
+    /// Frees by `free`, which names a stream; guard mode is told which.
+    fn naming<T>(&mut self, stream: StreamId, free: impl FnOnce(&mut Self) -> T) -> T {
+        let name = |core: &mut Self, stream| {
+            if let Some(guard) = &mut core.guard {
+                guard.named = stream;
+            }
+        };
+        name(self, Some(stream));
+        let freed = free(self);
+        name(self, None);
+        freed
     }
 
     /// Frees a block that was taken out of the table of live allocations.
@@ -104,8 +119,15 @@ impl Core {
         self.checked()
     }
 
-    /// Frees a block that other streams use, or that belongs to a private pool.
+    /// Frees a block that other streams use, that belongs to a private pool, or that guard mode watches.
     fn free_used(&mut self, id: BlockId) -> Result<()> {
+        if self.guard.is_some() {
+            return self.free_watched(id, |core| core.free_unwatched(id));
+        }
+        self.free_unwatched(id)
+    }
+
+    fn free_unwatched(&mut self, id: BlockId) -> Result<()> {
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {
             let before = self.driver.busy_ns();
@@ -183,6 +205,9 @@ impl Core {
         let freed = self.free_block(id);
         if let (Err(_), Some(stream)) = (&freed, noted) {
             self.streams.recorded.forget_use(&mut self.heap, id, stream);
+            if self.guard.is_some() {
+                self.heap.set_has_uses(id, true);
+            }
         }
         freed
     }
@@ -196,7 +221,9 @@ impl Core {
         }
         let large = self.heap.block(id).pool.large();
         // A block that waits for other streams already, or whose own stream has ended, waits for this stream too.
-        let mut waits = self.heap.pool(large).ended || self.streams.recorded.has_uses(id);
+        // One with memory of its own is unmapped once both have passed.
+        let is_guarded = self.heap.block(id).kind == Kind::Guarded;
+        let mut waits = is_guarded || self.heap.pool(large).ended || self.streams.recorded.has_uses(id);
         if !waits && self.heap.is_private(large) {
             // Memory of a private pool serves no one else before the pool ends.
             let owner = self.heap.owner_of(large);

@@ -11,6 +11,7 @@
 //! | streams | `record_stream`, `forget_stream` |
 //! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
 //! | report | statistics, snapshots, observers |
+//! | guarded | guard mode: `explain`, `findings`, what the program says of its streams |
 //! | peers, shared_memory | other devices, other processes; `shares` and `opened` keep what is open |
 
 mod allocate;
@@ -18,6 +19,7 @@ mod callbacks;
 mod checkpoint;
 mod core;
 mod free;
+mod guarded;
 #[cfg(test)]
 mod old_drivers;
 mod opened;

@@ -117,6 +117,7 @@ impl Allocator {
         let core = &mut *self.core.lock();
         core.heap.private_mut().release(pool)?;
         core.merge_released_pools();
+        core.end_guarded_pools();
         core.checked()
     }
 

@@ -7,6 +7,7 @@ use super::core::{Allocator, Core};
 use crate::backing::{StrategyContext, reclaim_private_pools, release_own_segments};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::guard::Guard;
 use crate::ids::PoolId;
 use crate::strategy::{Goal, Strategy};
 
@@ -25,6 +26,7 @@ impl Allocator {
         }
         let before = core.heap.reserved();
         core.timed(|strategy, context| reclaim(strategy, context, Goal::Everything))?;
+        core.drain_guard();
         core.close_shared()?;
         core.checked()?;
         Ok(before.saturating_sub(core.heap.reserved()))
@@ -78,6 +80,7 @@ impl Allocator {
         }
         let before = core.heap.reserved();
         core.timed(|strategy, context| empty_pool(strategy, context, pool))?;
+        core.drain_guard();
         core.checked()?;
         Ok(before.saturating_sub(core.heap.reserved()))
     }
@@ -119,6 +122,9 @@ impl Core {
             return Ok(0);
         }
         let before = self.heap.reserved();
+        if before > down_to {
+            self.drain_guard();
+        }
         self.timed(|strategy, context| {
             context.streams.recorded.poll(context.heap, context.driver)?;
             if strategy.release(context, Goal::DownTo { down_to, may_wait: false })? {
@@ -132,13 +138,15 @@ impl Core {
 
     /// Gives everything back that can go, at the end of the allocator.
     fn close(&mut self) -> Result<()> {
-        self.timed(|strategy, context| {
+        let closed = self.timed(|strategy, context| {
             // If the wait fails, the blocks that wait stay; all else can be given back.
             let reclaimed = wait_and_reclaim(context).and_then(|failed| failed.map_or(Ok(()), Err));
             let released = strategy.release(context, Goal::Everything);
             released?;
             reclaimed
-        })
+        });
+        self.on_guard(Guard::close);
+        closed
     }
 }
 
@@ -192,5 +200,8 @@ impl Drop for Allocator {
         }
         core.heap.private_mut().leak_sources();
         core.streams.destroy_events(&*core.driver);
+        if let Some(guard) = &mut core.guard {
+            guard.destroy_events(&*core.driver);
+        }
     }
 }

@@ -33,6 +33,7 @@ impl Allocator {
         let core = self.core.lock();
         Stats {
             max_split_size: core.config.max_split_size,
+            guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes()) as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,

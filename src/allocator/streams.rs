@@ -151,6 +151,9 @@ impl Core {
             }
         }
         self.heap.end_stream(stream);
+        if let Some(guard) = &mut self.guard {
+            guard.forget_stream(stream);
+        }
         Ok(())
     }
 }

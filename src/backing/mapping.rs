@@ -5,6 +5,7 @@
 use crate::driver::{Driver, DriverResult};
 use crate::fallible::{Grown, with_room};
 use crate::ids::{Class, Handle};
+use crate::span::Span;
 
 /// A piece of a mapping.
 #[derive(Debug)]
@@ -23,8 +24,8 @@ pub(crate) struct Mapping {
     mapped: u64,
     /// The class that the memory is counted for, if it was created for this mapping. Otherwise it is owned elsewhere.
     pub(super) owned: Option<Class>,
-    /// Bytes of address space that are given back with the mapping.
-    reserved: u64,
+    /// Addresses that are given back with the mapping.
+    reservation: Span,
 }
 
 impl Mapping {
@@ -32,18 +33,28 @@ impl Mapping {
     /// that stay reserved.
     pub(crate) fn of_new_memory(address: u64, class: Class, size: u64, piece: u64) -> Grown<Self> {
         let pieces = with_room(size.div_ceil(piece) as usize)?;
-        Ok(Self { address, pieces, mapped: 0, owned: Some(class), reserved: 0 })
+        Ok(Self { address, pieces, mapped: 0, owned: Some(class), reservation: Span::default() })
+    }
+
+    /// Prepares a mapping of `size` bytes of memory that will be created in one piece, at an address that is not known yet.
+    pub(crate) fn of_guarded(class: Class, size: u64) -> Grown<Self> {
+        Self::of_new_memory(0, class, size, size)
+    }
+
+    /// Sets the address, inside of a reservation that is given back with the mapping.
+    pub(crate) fn place(&mut self, reservation: Span, address: u64) {
+        (self.reservation, self.address) = (reservation, address);
     }
 
     /// Prepares another mapping of existing memory, at addresses of its own.
     pub(crate) fn of_chunks(address: u64, pieces: Vec<Piece>) -> Self {
-        let reserved = pieces.iter().map(|piece| piece.size).sum();
-        Self { address, pieces, mapped: 0, owned: None, reserved }
+        let reservation = Span::new(address, pieces.iter().map(|piece| piece.size).sum());
+        Self { address, pieces, mapped: 0, owned: None, reservation }
     }
 
     /// Prepares another mapping of existing memory, at addresses that stay reserved.
     pub(crate) fn at_home(address: u64, pieces: Vec<Piece>) -> Self {
-        Self { address, pieces, mapped: 0, owned: None, reserved: 0 }
+        Self { address, pieces, mapped: 0, owned: None, reservation: Span::default() }
     }
 
     /// Creates `size` bytes in pieces of at most `piece` bytes, and appends them. There is room for them.
@@ -95,9 +106,9 @@ impl Mapping {
             driver.unmap(self.address, self.mapped)?;
             self.mapped = 0;
         }
-        if self.reserved > 0 {
-            driver.address_free(self.address, self.reserved)?;
-            self.reserved = 0;
+        if self.reservation.size > 0 {
+            driver.address_free(self.reservation.start, self.reservation.size)?;
+            self.reservation = Span::default();
         }
         Ok(())
     }

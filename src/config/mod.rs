@@ -2,11 +2,13 @@
 //!
 //! Owns: the options, their defaults and limits; how a request becomes a block size; how much may be held.
 
+mod guard;
 mod limits;
 mod options;
 pub mod rounding;
 mod syntax;
 
+pub use guard::GuardOptions;
 pub use limits::Limit;
 pub(crate) use limits::{Increase, Limits};
 pub use options::{Config, ConfigError, StrategyKind, StreamSharing};

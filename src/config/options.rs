@@ -2,6 +2,7 @@
 //!
 //! Owns: [`Config`] and its parts. `syntax.rs` reads and writes them as text.
 
+use super::guard::{GuardOptions, VALUES};
 use crate::config::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
 use std::fmt;
@@ -165,6 +166,8 @@ pub struct Config {
     /// `autoGC`, with the strategy `gmlake`: the most address space of all stitched blocks, in GiB; above it, those unused
     /// longest are dropped. `max_view_mappings` bounds them too.
     pub auto_gc: u64,
+    /// Guard mode, which finds mistakes of the program, at a high cost. Off by default, and free of cost then.
+    pub guard: GuardOptions,
 }
 
 /// This many mappings take 0.28 GB of host memory at most.
@@ -204,6 +207,7 @@ impl Default for Config {
             reuse_limit: REUSE_LIMIT,
             defrag_level: 0,
             auto_gc: AUTO_GC,
+            guard: GuardOptions::OFF,
         }
     }
 }
@@ -261,7 +265,7 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option.
-pub(super) const OPTIONS: [&str; 20] = [
+pub(super) const OPTIONS: [&str; 24] = [
     "strategy",
     "sharing",
     "chunk_size_mb",
@@ -272,6 +276,10 @@ pub(super) const OPTIONS: [&str; 20] = [
     "reuseLimit",
     "defragLevel",
     "autoGC",
+    "guard",
+    "guard_sample",
+    "guard_min_size",
+    "guard_quarantine_mb",
     "backend",
     "expandable_segments",
     "max_split_size_mb",
@@ -337,6 +345,12 @@ impl Config {
         }
         if let Some(division) = self.roundup_power2_divisions.iter().find(|d| **d != 0 && !d.is_power_of_two()) {
             return bad("roundup_power2_divisions", division.to_string(), "a power of two, or 0 for off".into());
+        }
+        if !self.guard.is_whole() {
+            return bad("guard", self.guard.to_string(), VALUES.into());
+        }
+        if self.guard.sample == 0 {
+            return bad("guard_sample", "0".into(), "a whole number from 1".into());
         }
         if !(self.reuse_limit >= 1.0 && self.reuse_limit.is_finite()) {
             return bad("reuseLimit", self.reuse_limit.to_string(), "a number of at least 1".into());

@@ -3,6 +3,7 @@
 //! Owns: the names of the options, and the text form of each value. `options.rs` checks the ranges. The syntax is that
 //! of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
+use super::guard::VALUES;
 use super::options::{Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
@@ -17,8 +18,9 @@ impl Config {
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
     /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
-    /// `memory_limit:80GiB`, and those of stitching: `sharing`, `max_view_mappings`, `max_views`
-    /// and `max_view_address_space`.
+    /// `memory_limit:80GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
+    /// and `max_view_address_space`, and those of guard mode: `guard`, `guard_sample`, `guard_min_size` and
+    /// `guard_quarantine_mb`.
     ///
     /// The value `None` is that of an option that is not given. Sizes have a unit, except where the option's name has
     /// it (`_mb`) or where another allocator's option counts bytes (`fragLimit`).
@@ -69,6 +71,10 @@ impl Config {
             "max_view_address_space" => self.max_view_address_space = bytes(key, value, "4TiB")?,
             "memory_limit" => self.memory_limit = Some(bytes(key, value, "80GiB")?),
             "defragLevel" => self.defrag_level = whole(key, value, "attempts to skip")?,
+            "guard" => self.guard.set(value).ok_or_else(|| bad_value(key, value, VALUES))?,
+            "guard_sample" => self.guard.sample = whole(key, value, "allocations")?,
+            "guard_min_size" => self.guard.min_size = bytes(key, value, "1MiB")?,
+            "guard_quarantine_mb" => self.guard.quarantine = mib(key, value)?,
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
@@ -169,7 +175,7 @@ impl fmt::Display for Config {
         if self.auto_gc != default.auto_gc {
             parts.push(format_args!("autoGC:{}", self.auto_gc))?;
         }
-        Ok(())
+        self.guard.write(&mut |part| parts.push(part))
     }
 }
 
@@ -290,6 +296,7 @@ fn split_options(text: &str) -> Result<Vec<(&str, &str)>, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::GuardOptions;
 
     #[test]
     fn pytorchs_options_are_read_as_pytorch_reads_them() {
@@ -396,6 +403,16 @@ mod tests {
             reuse_limit: 2.5,
             defrag_level: 1,
             auto_gc: 80,
+            guard: GuardOptions {
+                page: true,
+                canary: true,
+                poison: false,
+                streams: false,
+                graphs: true,
+                sample: 5,
+                min_size: 77,
+                quarantine: 3 << 30,
+            },
         };
         let text = config.to_string();
         assert_eq!(Config::parse(&text).as_ref(), Ok(&config), "{text}");
@@ -426,6 +443,34 @@ mod tests {
         ] {
             let config = Config::parse(text).unwrap();
             assert_eq!(Config::parse(&config.to_string()).unwrap(), config, "{config}");
+        }
+    }
+
+    #[test]
+    fn guard_mode_is_read_and_printed() {
+        let guard = |text: &str| Config::parse(text).map(|config| config.guard);
+        assert_eq!(guard(""), Ok(GuardOptions::OFF));
+        assert!(!GuardOptions::OFF.is_on());
+        for (text, printed) in [
+            ("guard:True", "guard:on"),
+            ("guard:1", "guard:on"),
+            ("guard:all", "guard:all"),
+            ("guard:on,guard:off", ""),
+            ("guard:streams", "guard:streams"),
+            ("guard:poison | page", "guard:page|poison"),
+            ("guard:page|canary|poison|streams", "guard:on"),
+            ("guard_sample:7,guard:page,guard_min_size:1MiB", "guard:page,guard_sample:7,guard_min_size:1048576B"),
+            ("guard_quarantine_mb:64", "guard_quarantine_mb:64"),
+        ] {
+            let config = Config::parse(text).unwrap();
+            assert_eq!(config.to_string(), printed, "{text}");
+            assert_eq!(Config::parse(printed).as_ref(), Ok(&config), "{text}");
+            assert_eq!(config.guard.is_on(), printed.contains("guard:"), "{text}");
+        }
+        for text in ["guard:poison", "guard:canary|streams", "guard:graphs", "guard:pages", "guard_sample:0", "guard:"]
+        {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(error.contains("guard") && error.contains("expected"), "{text}: {error}");
         }
     }
 }

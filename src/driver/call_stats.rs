@@ -47,9 +47,12 @@ impl CallStats {
         out
     }
 
-    /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`].
+    /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`]. Those that only
+    /// guard mode makes are left out where they were not made.
     pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
-        Call::ALL.into_iter().filter(|call| call.is_allocators()).map(|call| (call, self.get(call)))
+        let shown =
+            |(call, stat): &(Call, CallStat)| call.is_allocators() && (stat.count > 0 || !call.is_of_guard_mode());
+        Call::ALL.into_iter().map(|call| (call, self.get(call))).filter(shown)
     }
 
     /// Returns the time in all calls together, in nanoseconds.

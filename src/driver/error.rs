@@ -107,6 +107,10 @@ calls! {
     IsCapturing = "is_capturing", "cuStreamIsCapturing";
     /// `cuCtxSynchronize`
     Synchronize = "synchronize", "cuCtxSynchronize";
+    /// `cuMemsetD8Async`: only guard mode makes it
+    Fill = "fill", "cuMemsetD8Async";
+    /// `cuMemcpyDtoHAsync`: only guard mode makes it
+    Read = "read", "cuMemcpyDtoHAsync";
     /// `cuCtxEnablePeerAccess`
     EnablePeer = "enable_peer", "cuCtxEnablePeerAccess";
     /// `cuMemExportToShareableHandle`
@@ -134,6 +138,14 @@ impl Call {
     #[must_use]
     pub const fn is_allocators(self) -> bool {
         !matches!(self, Self::Launch | Self::BeginCapture | Self::EndCapture)
+    }
+}
+
+impl Call {
+    /// Returns whether only an allocator in guard mode makes this call.
+    #[must_use]
+    pub const fn is_of_guard_mode(self) -> bool {
+        matches!(self, Self::Fill | Self::Read)
     }
 }
 

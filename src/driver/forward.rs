@@ -5,7 +5,7 @@
 
 use super::call_stats::CallStats;
 use super::contract::{
-    CaptureMode, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, PeerAccess, PlainMemory,
+    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, PeerAccess, PlainMemory,
     ProcessSharing, StreamCapture, Streams, VirtualMemory,
 };
 use super::error::{Call, DriverResult};
@@ -144,6 +144,13 @@ forward! {
         }
         answers {}
     }
+    Contents {
+        calls {
+            Fill: fill(address: u64, size: u64, value: u8, stream: StreamId) -> ();
+            Read: read(address: u64, bytes: &mut [u8]) -> ();
+        }
+        answers {}
+    }
     PeerAccess {
         calls {
             EnablePeer: enable_peer_access(peer: u32, plain: bool) -> ();
@@ -222,6 +229,8 @@ mod tests {
             Call::StreamNumber => driver.stream_number(stream).map(drop),
             Call::IsCapturing => driver.is_capturing(stream).map(drop),
             Call::Synchronize => driver.synchronize(),
+            Call::Fill => driver.fill(0, 0, 0, stream),
+            Call::Read => driver.read(0, &mut [0]),
             Call::EnablePeer => driver.enable_peer_access(1, true),
             Call::Export => driver.export(handle).map(drop),
             Call::Import => driver.import(&Exported::new(std::io::pipe().unwrap().0.into()), 0).map(drop),

@@ -23,7 +23,7 @@ pub use crate::ids::{EventId, Handle, StreamId};
 pub use call_stats::{CallStat, CallStats};
 pub(crate) use contract::in_relaxed_capture_mode;
 pub use contract::{
-    CaptureMode, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, PeerAccess, PlainMemory,
+    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, PeerAccess, PlainMemory,
     ProcessSharing, StreamCapture, Streams, VirtualMemory, WeakExported,
 };
 pub use error::{Call, DriverError, DriverResult, Status};

@@ -27,6 +27,10 @@ pub(crate) enum State {
     Unmapped,
     /// A range of home whose bytes a block hands out through a view.
     Piece,
+    /// Memory before a guarded block, which serves nobody.
+    Slack,
+    /// A guarded block that is not handed out, and whose memory is to be unmapped.
+    Retired,
 }
 
 /// The kind of memory that a block is part of.
@@ -41,6 +45,8 @@ pub(crate) enum Kind {
     Home,
     /// A part of a view: it owns pieces of home, linked through `left` and then each piece's `right`.
     View,
+    /// Memory of its own, between addresses without memory.
+    Guarded,
 }
 
 /// A contiguous part of a segment. It takes 64 bytes, which is one cache line.

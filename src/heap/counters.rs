@@ -194,6 +194,7 @@ impl Counters {
             stream_waits: self.stream_waits,
             waits: self.waits,
             host_bytes: 0,
+            guard: Default::default(),
             stalls: self.stalls,
         }
     }

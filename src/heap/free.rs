@@ -56,6 +56,7 @@ impl Heap {
                 }
             }
             Kind::View => self.return_pieces(id),
+            Kind::Guarded => self.retire(id),
         }
     }
 

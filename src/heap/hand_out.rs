@@ -80,9 +80,10 @@ impl Heap {
     #[cold]
     pub(crate) fn put_back(&mut self, id: BlockId) {
         let Block { kind, pool, .. } = self.blocks[id];
-        if kind == Kind::View {
-            self.return_pieces(id);
-            return;
+        match kind {
+            Kind::View => return self.return_pieces(id),
+            Kind::Guarded => return self.retire(id),
+            _ => {}
         }
         self.blocks[id].state = State::Free;
         let (id, ..) = self.merge_free(id);

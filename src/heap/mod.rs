@@ -12,6 +12,7 @@
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
 //! | stitched | blocks that are handed out through views |
+//! | guarded | blocks with memory of their own, for guard mode |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
 //! | notify, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
 //! | check | the rules that always hold |
@@ -24,6 +25,7 @@ mod counters;
 mod fit;
 mod free;
 mod free_index;
+mod guarded;
 mod hand_out;
 mod host_bytes;
 mod measure;
@@ -46,6 +48,7 @@ mod views;
 pub(crate) use block::{Block, Kind, Slots, State};
 pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
 pub(crate) use fit::{FitRules, Request};
+pub(crate) use guarded::GuardedMemory;
 pub(crate) use host_bytes::map_bytes;
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;

@@ -57,6 +57,11 @@ impl Heap {
                 let handles = units.iter().skip(first as usize).map(|handle| (*handle, *unit));
                 touched(segment.span.start + first * unit, handles, start, end)
             }
+            Kind::Guarded => {
+                let memory = self.guarded_memory(id).ok_or(GONE)?;
+                let handles = std::iter::once((Some(memory.handle), memory.mapped.size));
+                touched(memory.mapped.start, handles, start, end)
+            }
             Kind::Malloc => {
                 let segment = self.segment(block.segment).ok_or(GONE)?;
                 Ok(PhysicalSpan { memory: Physical::Plain(segment.span.start), offset: start - segment.span.start })

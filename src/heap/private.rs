@@ -246,7 +246,7 @@ impl Heap {
                         stats.allocated_bytes += block.size;
                     }
                 }
-                State::Free | State::Piece => stats.reserved_bytes += block.size,
+                State::Free | State::Piece | State::Slack | State::Retired => stats.reserved_bytes += block.size,
                 State::Vacant | State::Unmapped => {}
             }
         }

@@ -12,6 +12,8 @@ pub(crate) enum Backing {
     Expandable { unit: u64, units: Vec<Option<Handle>> },
     /// The reservation that is home; its chunks stand in the chunk map.
     Home,
+    /// Memory of one guarded block: its handle, and the addresses that were reserved around it.
+    Guarded { handle: Handle, reservation: Span },
 }
 
 /// A contiguous range of addresses. Its blocks tile it.

@@ -92,11 +92,12 @@ impl Heap {
         self.home = Some(tables.placed(span, self.blocks[id].segment, id));
     }
 
-    fn add_segment(&mut self, pool: PoolIndex, span: Span, backing: Backing, slots: &mut Slots) -> BlockId {
+    pub(super) fn add_segment(&mut self, pool: PoolIndex, span: Span, backing: Backing, slots: &mut Slots) -> BlockId {
         let (kind, state) = match backing {
             Backing::Malloc => (Kind::Malloc, State::Free),
             Backing::Expandable { .. } => (Kind::Expandable, State::Unmapped),
             Backing::Home => (Kind::Home, State::Unmapped),
+            Backing::Guarded { .. } => (Kind::Guarded, State::Retired),
         };
         let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
         let block = Block::new(span, pool, SegmentId(slot as u32), kind, state);
@@ -148,7 +149,7 @@ impl Heap {
         }
     }
 
-    fn remove_segment(&mut self, head: BlockId, segment: SegmentId) {
+    pub(super) fn remove_segment(&mut self, head: BlockId, segment: SegmentId) {
         self.blocks.remove(head);
         if let Some(slot) = self.segments.get_mut(segment.0 as usize) {
             *slot = None;

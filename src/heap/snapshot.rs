@@ -65,7 +65,7 @@ impl Heap {
             let state = match block.state {
                 State::Allocated => Some(BlockState::ActiveAllocated),
                 State::Pending => Some(BlockState::ActivePendingFree),
-                State::Free => Some(BlockState::Inactive),
+                State::Free | State::Slack | State::Retired => Some(BlockState::Inactive),
                 State::Unmapped | State::Vacant | State::Piece => None,
             };
             if let Some(state) = state {

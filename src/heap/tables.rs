@@ -77,6 +77,8 @@ pub(crate) struct Heap {
     pub(super) vacant_pools: Vec<PoolIndex>,
     /// With this many pools, pools are vacated before a pair is added.
     pub(super) vacate_from: usize,
+    /// Guarded blocks that were freed, and whose memory is to be unmapped.
+    pub(super) retired: Vec<BlockId>,
     /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
     pub(super) pending_rollback: [u64; 2],
 }
@@ -103,6 +105,7 @@ impl Heap {
             private_pairs: Vec::new(),
             vacant_pools: Vec::new(),
             vacate_from: 2 * FEW_STREAMS,
+            retired: Vec::new(),
             pending_rollback: [0; 2],
         };
         heap.add_pools(StreamId::DEFAULT)?;

@@ -3,6 +3,7 @@
 //! Owns: plain values that print themselves. Nothing here looks at an allocator: the heap and `diagnose` fill them in.
 
 pub mod fragmentation;
+pub mod guard;
 pub mod observer;
 pub mod out_of_memory;
 pub mod pool;

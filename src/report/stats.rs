@@ -3,6 +3,7 @@
 //! Owns: [`Stats`] and its parts. Names and meanings are those of PyTorch's `torch.cuda.memory_stats`, so that figures
 //! can be compared. `heap/counters.rs` counts them.
 
+use super::guard::GuardStats;
 pub use super::stalls::{STALL_BUCKETS, Stalls};
 pub use super::waits::Waits;
 
@@ -88,6 +89,8 @@ pub struct Stats {
     /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
     /// memory yet.
     pub host_bytes: u64,
+    /// Guard mode; all 0 where it is off.
+    pub guard: GuardStats,
     /// Operations that made a driver call, and the time in the driver. Not part of PyTorch's statistics.
     pub stalls: Stalls,
 }

@@ -11,7 +11,7 @@ mod record_stream;
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
-pub(crate) use record_stream::RecordedStreams;
+pub(crate) use record_stream::{RecordedStreams, destroy_events};
 
 use crate::driver::Driver;
 

@@ -64,6 +64,11 @@ impl RecordedStreams {
         self.uses.contains_key(&id)
     }
 
+    /// Returns the streams, other than its own, that use a live or held block.
+    pub(crate) fn uses(&self, id: BlockId) -> &[StreamId] {
+        self.uses.get(&id).map_or(&[], Vec::as_slice)
+    }
+
     /// Notes that a stream other than the block's own uses it. Naming it twice is the same as once. Returns whether it was
     /// not known.
     ///

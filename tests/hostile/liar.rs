@@ -2,8 +2,9 @@
 
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{
-    Call, CallStats, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle, IpcMemory,
-    MemoryInfo, PeerAccess, PlainMemory, ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
+    Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle,
+    IpcMemory, MemoryInfo, PeerAccess, PlainMemory, ProcessSharing, Status, StreamCapture, StreamId, Streams,
+    VirtualMemory,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,6 +157,16 @@ impl StreamCapture for Liar {
 impl PeerAccess for Liar {
     fn enable_peer_access(&self, _: u32, _: bool) -> DriverResult<()> {
         Err(DriverError::new(Call::EnablePeer, Status::PEER_ACCESS_UNSUPPORTED, "it knows no other devices"))
+    }
+}
+
+impl Contents for Liar {
+    fn fill(&self, _: u64, _: u64, _: u8, _: StreamId) -> DriverResult<()> {
+        self.answer(Call::Fill, ())
+    }
+    fn read(&self, _: u64, bytes: &mut [u8]) -> DriverResult<()> {
+        bytes.fill(0);
+        self.answer(Call::Read, ())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::imports::{Arrow, What};
 
 /// The folders and files under `src/`, lowest first: each may import what stands on its own line and above.
-pub(crate) const LAYERS: [&[&str]; 13] = [
+pub(crate) const LAYERS: [&[&str]; 14] = [
     &["ids", "fallible"],
     &["units", "nearest", "span"],
     &["driver"],
@@ -13,6 +13,7 @@ pub(crate) const LAYERS: [&[&str]; 13] = [
     &["heap"],
     &["streams"],
     &["backing"],
+    &["guard"],
     &["strategy"],
     &["diagnose"],
     &["allocator"],

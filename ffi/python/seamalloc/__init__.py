@@ -38,6 +38,7 @@ from ._options import join
 from ._record import Recording, record
 from ._switch import enable, enabled
 from ._unavailable import UnavailableError
+from .guard import check_guards, explain, findings
 
 __all__ = [
     "Error",
@@ -47,8 +48,11 @@ __all__ = [
     "OutOfMemory",
     "Recording",
     "UnavailableError",
+    "check_guards",
     "enable",
     "enabled",
+    "explain",
+    "findings",
     "forget_stream",
     "fragmentation",
     "record",

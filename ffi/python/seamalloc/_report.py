@@ -40,6 +40,13 @@ def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ),
         ("options", stats["options"] or "defaults"),
     ]
+    guard = stats["guard"]
+    if guard["guarded"] or guard["findings"]:
+        rows += [
+            ("allocations guarded", f"{guard['guarded']}, {guard['unguarded']} went without"),
+            ("addresses in quarantine", f"{in_units(guard['quarantined_bytes'])} of {guard['quarantined']}"),
+            ("mistakes found", str(guard["findings"])),
+        ]
     width = max(len(name) for name, _ in rows)
     head = f"seamalloc, device {device} ({stats['device']})"
     return "\n".join([head, *(f"  {name:<{width}}  {value}" for name, value in rows)])

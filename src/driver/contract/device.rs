@@ -2,6 +2,7 @@
 //!
 //! Owns: [`Driver`], and the properties of a device.
 
+use super::contents::Contents;
 use super::events::Events;
 use super::peer_access::PeerAccess;
 use super::plain_memory::PlainMemory;
@@ -50,7 +51,7 @@ pub struct DeviceProperties {
 /// No method has a default body: a driver that does not support a call returns
 /// [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED) explicitly.
 pub trait Driver:
-    VirtualMemory + PlainMemory + Events + Streams + StreamCapture + PeerAccess + ProcessSharing + Send + Sync
+    VirtualMemory + PlainMemory + Events + Streams + StreamCapture + Contents + PeerAccess + ProcessSharing + Send + Sync
 {
     /// Returns the properties of the device. Cheap; makes no driver call.
     fn properties(&self) -> &DeviceProperties;

@@ -7,6 +7,7 @@
 //! events.rs            Events: markers in streams, and waits for them
 //! streams.rs           Streams: which stream a handle names, and the wait for one
 //! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
+//! contents.rs          Contents: the bytes in memory, for guard mode
 //! peer_access.rs       PeerAccess: other devices of the process
 //! process_sharing.rs   ProcessSharing: other processes
 //! ```
@@ -21,6 +22,7 @@
 //! - A line `pre:` is the caller's duty. A driver refuses the call if it can tell that the line is broken. A line
 //!   with "unchecked" cannot be checked: on a real GPU the context may be lost, or results may be wrong.
 
+mod contents;
 mod device;
 mod events;
 mod peer_access;
@@ -30,6 +32,7 @@ mod stream_capture;
 mod streams;
 mod virtual_memory;
 
+pub use contents::Contents;
 pub use device::{DeviceProperties, Driver, MemoryInfo};
 pub use events::Events;
 pub use peer_access::PeerAccess;

@@ -3,7 +3,7 @@
 //! Owns: the loaded library and its function pointers. It knows no device: the caller makes the right context current.
 //! An old driver lacks newer entry points, so each is optional, and a missing one is an error where it is used.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::fmt;
 
 use libloading::Library;
@@ -121,6 +121,10 @@ entry_points! {
     mem_alloc = "cuMemAlloc_v2", "3.2", (address: *mut CUdeviceptr, size: usize);
     mem_free = "cuMemFree_v2", "3.2", (address: CUdeviceptr);
     mem_get_info = "cuMemGetInfo_v2", "3.2", (free: *mut usize, total: *mut usize);
+    memset_d8_async = "cuMemsetD8Async", "3.2",
+        (address: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream);
+    memcpy_dtoh_async = "cuMemcpyDtoHAsync_v2", "3.2",
+        (host: *mut c_void, address: CUdeviceptr, bytes: usize, stream: CUstream);
     event_create = "cuEventCreate", "2.0", (event: *mut CUevent, flags: c_uint);
     event_destroy = "cuEventDestroy_v2", "4.0", (event: CUevent);
     event_record = "cuEventRecord", "2.0", (event: CUevent, stream: CUstream);

@@ -192,12 +192,12 @@ impl Driver for CudaDriver {
     }
 }
 
-fn host_size(call: Call, bytes: u64) -> DriverResult<usize> {
+pub(super) fn host_size(call: Call, bytes: u64) -> DriverResult<usize> {
     usize::try_from(bytes).map_err(|_| {
         DriverError::new(call, Status::INVALID_VALUE, format!("{bytes} bytes are more than this machine can address"))
     })
 }
 
-fn range_text(address: u64, size: u64) -> String {
+pub(super) fn range_text(address: u64, size: u64) -> String {
     format!("{size} bytes at {address:#x}")
 }

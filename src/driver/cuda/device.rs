@@ -48,6 +48,8 @@ pub struct CudaDriver {
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// The streams that were made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
+    /// The stream that memory is read on, once some was.
+    pub(super) reader: Mutex<Option<StreamId>>,
     /// Whether the program vouches for all other streams.
     pub(super) trusts_streams: AtomicBool,
     /// Cleared if the driver turns out not to number streams.
@@ -158,6 +160,11 @@ impl CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
+        if let Some(stream) = self.reader.get_mut().take()
+            && let Err(error) = self.destroy_stream(stream)
+        {
+            tracing::warn!(%error, "a stream for reading memory was not destroyed");
+        }
         self.access.release(&self.api);
         self.context.release(&self.api);
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! calls.rs            the driver's traits: which entry point serves which call
 //! streams.rs          which streams are accepted, and streams made for programs that have none
+//! contents.rs         the bytes in memory: fills, and copies to the CPU
 //! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
 //! process_sharing.rs  memory that processes share
 //! open.rs             opening a GPU: what it and its driver can do
@@ -23,6 +24,7 @@ mod access;
 mod api;
 mod call_counters;
 mod calls;
+mod contents;
 mod context;
 mod device;
 mod error;

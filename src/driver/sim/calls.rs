@@ -4,11 +4,12 @@
 
 use std::sync::atomic::Ordering;
 
+use super::contents::Writer;
 use super::faults::{Fault, Range};
 use super::gpu::SimGpu;
 use crate::driver::{
-    Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Events, Handle, MemoryInfo,
-    PeerAccess, PlainMemory, StreamCapture, StreamId, Streams, VirtualMemory,
+    Call, CallStats, CaptureMode, Contents, DeviceProperties, Driver, DriverResult, EventId, Events, Handle,
+    MemoryInfo, PeerAccess, PlainMemory, StreamCapture, StreamId, Streams, VirtualMemory,
 };
 
 impl VirtualMemory for SimGpu {
@@ -162,6 +163,31 @@ impl StreamCapture for SimGpu {
 
     fn exchange_capture_mode(&self, mode: CaptureMode) -> DriverResult<CaptureMode> {
         self.call(Call::ExchangeCaptureMode, 0, |state| Ok(state.captures.exchange_mode(mode)))
+    }
+}
+
+impl Contents for SimGpu {
+    fn fill(&self, address: u64, size: u64, value: u8, stream: StreamId) -> DriverResult<()> {
+        let range = Range { address, size };
+        self.call(Call::Fill, size, |state| {
+            state.timeline.check_stream(stream)?;
+            state.memory.check_usable(range, stream)?;
+            if state.captures.check_work(stream)? {
+                state.timeline.launch(stream, &[range], 0);
+                state.memory.fill(range, value, Writer::Allocator);
+            }
+            Ok(())
+        })
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> DriverResult<()> {
+        let range = Range { address, size: bytes.len() as u64 };
+        self.call(Call::Read, range.size, |state| {
+            state.captures.refuse_unsafe()?;
+            state.memory.check_usable(range, StreamId::DEFAULT)?;
+            state.memory.read(address, bytes);
+            Ok(())
+        })
     }
 }
 

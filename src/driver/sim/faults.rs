@@ -48,6 +48,14 @@ pub enum Fault {
         /// The kernel's stream.
         stream: StreamId,
     },
+    /// A kernel uses memory that the allocator filled last: freed memory, or the bytes around an allocation. It is legal for
+    /// the driver, and always a mistake of the program. Only guard mode fills memory.
+    MarkedUse {
+        /// The first stretch of such bytes.
+        range: Range,
+        /// The kernel's stream.
+        stream: StreamId,
+    },
     /// Memory was unmapped while a kernel may still use it.
     UnmapInUse {
         /// The part of it that the kernel uses.
@@ -55,6 +63,19 @@ pub enum Fault {
         /// The kernel's stream.
         stream: StreamId,
     },
+}
+
+impl Fault {
+    /// Returns the addresses that were used wrongly, and the stream of the kernel.
+    #[must_use]
+    pub fn place(&self) -> (Range, StreamId) {
+        match *self {
+            Self::UnmappedUse { range, stream }
+            | Self::NoAccess { range, stream }
+            | Self::MarkedUse { range, stream }
+            | Self::UnmapInUse { range, stream } => (range, stream),
+        }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -65,6 +86,12 @@ impl fmt::Display for Fault {
             }
             Self::NoAccess { range, stream } => {
                 write!(f, "a kernel on stream {stream} uses {range}, mapped but without access")
+            }
+            Self::MarkedUse { range, stream } => {
+                write!(
+                    f,
+                    "a kernel on stream {stream} uses {range}, which the allocator has filled: it is not the program's"
+                )
             }
             Self::UnmapInUse { range, stream } => {
                 write!(f, "{range} was unmapped while a kernel on stream {stream} may still use it")
@@ -123,6 +150,7 @@ mod tests {
         for fault in [
             Fault::UnmappedUse { range, stream },
             Fault::NoAccess { range, stream },
+            Fault::MarkedUse { range, stream },
             Fault::UnmapInUse { range, stream },
         ] {
             let text = fault.to_string();

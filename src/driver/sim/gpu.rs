@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::config::{GRANULARITY, SimConfig, SimConfigError};
+use super::contents::{Piece, Writer};
 use super::faults::{Fault, Leaks, Range};
-use super::memory::Piece;
 use super::refusal::Answer;
 use super::shared_memory::new_identity;
 use super::state::State;
@@ -88,25 +88,45 @@ impl SimGpu {
     ///
     /// # Errors
     /// [`Status::ILLEGAL_ADDRESS`] if a byte of `ranges` has no memory, or memory without access; the [`Fault`] is
-    /// recorded, and the kernel does not run. A real GPU returns this at a later call, and its context is lost.
+    /// recorded, and the kernel does not run. A real GPU returns this at a later call, and its context is lost. A use of
+    /// memory that the allocator has filled is recorded as well, and the kernel runs.
     /// [`Status::STREAM_CAPTURE_INVALIDATED`] in an invalid capture.
     pub fn launch(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<()> {
+        self.run(stream, ranges, duration_ns).map(drop)
+    }
+
+    /// Does the same as [`Self::launch`] with one range, every byte of which the kernel sets to `value`. What it writes can
+    /// be read once the allocator has filled some of that memory ([`Contents::fill`](crate::driver::Contents::fill)).
+    ///
+    /// # Errors
+    /// Those of [`Self::launch`].
+    pub fn launch_write(&self, stream: StreamId, range: Range, value: u8, duration_ns: u64) -> DriverResult<()> {
+        if self.run(stream, &[range], duration_ns)? {
+            self.state.lock().memory.fill(range, value, Writer::Kernel);
+        }
+        Ok(())
+    }
+
+    /// Gives `stream` a kernel. Returns whether it runs; in a capture it does not.
+    fn run(&self, stream: StreamId, ranges: &[Range], duration_ns: u64) -> DriverResult<bool> {
         let mut state = self.state.lock();
         if !state.captures.check_work(stream).map_err(|refusal| refusal.into_error(Call::Launch))? {
-            return Ok(());
+            return Ok(false);
         }
         let mut illegal = None;
         for &range in ranges {
             if let Err(fault) = state.memory.check_use(range, stream) {
                 state.report(fault);
                 illegal.get_or_insert(fault);
+            } else if let Some(range) = state.memory.marked_in(range) {
+                state.report(Fault::MarkedUse { range, stream });
             }
         }
         if let Some(fault) = illegal {
             return Err(DriverError::new(Call::Launch, Status::ILLEGAL_ADDRESS, fault.to_string()));
         }
         state.timeline.launch(stream, ranges, duration_ns);
-        Ok(())
+        Ok(true)
     }
 
     /// Gives `stream` work that lasts until [`finish`](Self::finish) or [`finish_hold`](Self::finish_hold), or until

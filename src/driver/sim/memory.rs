@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::addresses::{Addresses, MallocAddresses};
 use super::config::GRANULARITY;
+use super::contents::{Contents, Piece, Writer};
 use super::faults::{Fault, Leaks, Range};
 use super::refusal::{Answer, refuse};
 use super::shared_memory::SharedMemory;
@@ -21,18 +22,6 @@ pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
 const RESERVE_BASE: u64 = ADDRESS_SPACE;
 /// Where the memory of `malloc` begins: separate from reservations and below them, as on a real GPU.
 const MALLOC_BASE: u64 = 16 << 40;
-
-/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
-/// never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece {
-    /// The number of the handle or allocation.
-    pub memory: u64,
-    /// The offset of the first byte in it.
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-}
 
 #[derive(Debug)]
 struct Physical {
@@ -82,6 +71,7 @@ pub(super) struct Memory {
     /// The physical memory of each handle that was not released.
     handles: FxHashMap<Handle, u64>,
     physical: FxHashMap<u64, Physical>,
+    contents: Contents,
     /// The next number for a handle or an allocation.
     numbers: u64,
 }
@@ -98,6 +88,7 @@ impl Memory {
             mallocs: BTreeMap::new(),
             handles: FxHashMap::default(),
             physical: FxHashMap::default(),
+            contents: Contents::default(),
             numbers: 1,
         }
     }
@@ -351,6 +342,7 @@ impl Memory {
         }
         if let Some(malloc) = self.mallocs.remove(&address) {
             self.held -= malloc.physical;
+            self.contents.forget(malloc.number);
             self.malloc_space.release(address, malloc.physical);
         }
         Ok(())
@@ -376,6 +368,43 @@ impl Memory {
             };
         }
         Ok(())
+    }
+
+    /// Returns the first part of `range` that the allocator filled last, if every byte of `range` may be used.
+    pub(super) fn marked_in(&self, range: Range) -> Option<Range> {
+        let mut address = range.address;
+        for piece in self.physical_at(range) {
+            if let Some((offset, size)) = self.contents.of_allocator(piece) {
+                return Some(Range { address: address + (offset - piece.offset), size });
+            }
+            address += piece.size;
+        }
+        None
+    }
+
+    /// Sets every byte of `range`, which may be used.
+    pub(super) fn fill(&mut self, range: Range, value: u8, writer: Writer) {
+        for piece in self.physical_at(range) {
+            self.contents.fill(piece, value, writer);
+        }
+    }
+
+    /// Copies the bytes of a range, which may be used.
+    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) {
+        let mut left = bytes;
+        for piece in self.physical_at(Range { address, size: left.len() as u64 }) {
+            let Some((part, rest)) = left.split_at_mut_checked(piece.size as usize) else { return };
+            self.contents.read(piece, part);
+            left = rest;
+        }
+    }
+
+    /// Refuses a range that is empty, or that the device may not use.
+    pub(super) fn check_usable(&self, range: Range, stream: StreamId) -> Answer<()> {
+        if range.size == 0 {
+            return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
+        }
+        self.check_use(range, stream).map_err(|fault| refuse(Status::INVALID_VALUE, fault.to_string()))
     }
 
     /// Returns the physical memory of `range`, in the order of addresses, without parts that have none.
@@ -432,6 +461,7 @@ impl Memory {
                 self.held -= physical.size;
             }
             self.physical.remove(&number);
+            self.contents.forget(number);
         }
     }
 

@@ -45,6 +45,9 @@ impl Heap {
                 (!known).then_some("an unmapped block is not in its set")
             }
             State::Pending | State::Piece => None,
+            State::Slack | State::Retired => {
+                (block.kind != Kind::Guarded).then_some("a block that is not guarded has the state of one")
+            }
         }
     }
 

@@ -204,3 +204,22 @@ fn a_lost_context_is_told_from_other_failures() {
     assert!(driver.event_query(event).unwrap_err().is_context_lost());
     assert!(!driver.create(u64::MAX / 2).unwrap_err().is_context_lost());
 }
+
+#[test]
+fn memory_is_filled_in_stream_order_and_read_on_a_stream_of_its_own() {
+    let driver = open();
+    let stream = driver.create_stream().unwrap();
+    driver.fill(RESERVED, 300, 0xab, stream).unwrap();
+    let mut bytes = [0; 100];
+    driver.read(RESERVED, &mut bytes).unwrap();
+    driver.read(RESERVED, &mut bytes).unwrap();
+    assert_eq!(bytes, [0x5a; 100]);
+    let (fills, copies, made) = with(|state| (state.fills.clone(), state.copies.clone(), state.streams.clone()));
+    assert_eq!(fills, [(RESERVED, 0xab, 300, stream.0 as usize)]);
+    assert_eq!((copies.len(), made.len()), (2, 2), "one stream for both");
+    assert!(copies.iter().all(|of| *of != stream.0 as usize && Some(of) == made.last()));
+    assert_eq!(with(|state| state.synchronized), 2, "the CPU waits for each copy");
+    driver.destroy_stream(stream).unwrap();
+    drop(driver);
+    assert!(with(|state| state.streams.is_empty()), "the driver destroys the stream that it has made");
+}

@@ -9,7 +9,7 @@ mod peers;
 mod streams;
 
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
 
@@ -54,6 +54,10 @@ struct State {
     peers: Vec<usize>,
     /// Attributes that the device lacks.
     lacks: Vec<u32>,
+    /// Fills: the address, the value, the size, the stream.
+    fills: Vec<(CUdeviceptr, u8, usize, usize)>,
+    /// The streams on which memory was copied to the CPU.
+    copies: Vec<usize>,
     /// The number that tells streams with the same handle apart.
     generation: u64,
 }
@@ -292,6 +296,20 @@ unsafe extern "C" fn stream_destroy(stream: CUstream) -> RawStatus {
         Status::SUCCESS.0
     })
 }
+unsafe extern "C" fn memset_d8_async(address: CUdeviceptr, value: c_uchar, size: usize, stream: CUstream) -> RawStatus {
+    in_context(|state| {
+        state.fills.push((address, value, size, stream.addr()));
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn memcpy_dtoh_async(host: *mut c_void, _: CUdeviceptr, size: usize, stream: CUstream) -> RawStatus {
+    in_context(|state| {
+        state.copies.push(stream.addr());
+        // SAFETY: the driver under test passes a buffer of its own with so many bytes.
+        unsafe { host.cast::<u8>().write_bytes(0x5a, size) };
+        Status::SUCCESS.0
+    })
+}
 unsafe extern "C" fn event_create(event: *mut CUevent, flags: c_uint) -> RawStatus {
     assert_eq!(flags, EVENT_DISABLE_TIMING);
     in_context(|state| {
@@ -373,6 +391,8 @@ fn entry_points() -> EntryPoints {
         mem_unmap: Some(mem_unmap),
         mem_set_access: Some(mem_set_access),
         mem_get_info: Some(mem_get_info),
+        memset_d8_async: Some(memset_d8_async),
+        memcpy_dtoh_async: Some(memcpy_dtoh_async),
         event_create: Some(event_create),
         stream_create: Some(stream_create),
         stream_destroy: Some(stream_destroy),

@@ -154,3 +154,51 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_kernel_that_uses_marked_bytes_is_reported_and_runs() {
+    let gpu = gpu();
+    let (address, _) = mapped(&gpu, &[G, G]);
+    let range = |from: u64, size| Range { address: address + from, size };
+    gpu.launch(S, &[range(0, 2 * G)], 0).unwrap();
+    gpu.fill(address + G - 100, 200, 7, S).unwrap();
+    gpu.launch(S, &[range(0, G - 100)], 0).unwrap();
+    assert!(gpu.faults().is_empty(), "beside the marks");
+    gpu.launch_write(S, range(G, 50), 1, 0).unwrap();
+    assert_eq!(gpu.faults(), [Fault::MarkedUse { range: range(G, 50), stream: S }]);
+    let mut bytes = [9; 220];
+    gpu.read(address + G - 110, &mut bytes).unwrap();
+    assert_eq!(bytes[..10], [0; 10]);
+    assert_eq!((&bytes[10..110], &bytes[110..160]), ([7; 100].as_slice(), [1; 50].as_slice()));
+    assert_eq!((&bytes[160..210], &bytes[210..]), ([7; 50].as_slice(), [0; 10].as_slice()));
+    gpu.launch(S, &[range(G, 50)], 0).unwrap();
+    assert_eq!(gpu.faults().len(), 1, "what the program has written is its own");
+}
+
+#[test]
+fn fills_and_reads_keep_to_memory_and_captures() {
+    let gpu = gpu();
+    let (address, handles) = mapped(&gpu, &[G]);
+    assert_eq!(status(gpu.fill(address + G - 1, 2, 0, S)), Status::INVALID_VALUE);
+    assert_eq!(status(gpu.fill(address, 0, 0, S)), Status::INVALID_VALUE);
+    assert_eq!(status(gpu.read(address + G, &mut [0])), Status::INVALID_VALUE);
+    gpu.begin_capture(S, CaptureMode::Global).unwrap();
+    gpu.fill(address, 10, 3, S).unwrap();
+    gpu.end_capture(S).unwrap();
+    let mut bytes = [9; 10];
+    gpu.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 10], "a captured fill does not run");
+    gpu.begin_capture(S, CaptureMode::Global).unwrap();
+    assert_eq!(status(gpu.read(address, &mut bytes)), Status::STREAM_CAPTURE_UNSUPPORTED);
+    gpu.end_capture(S).unwrap_err();
+    // A fill behind work that goes on uses the memory until then.
+    let hold = gpu.hold(S);
+    gpu.fill(address, 10, 3, S).unwrap();
+    gpu.unmap(address, G).unwrap();
+    assert!(matches!(gpu.faults().last(), Some(Fault::UnmapInUse { .. })), "{:?}", gpu.faults());
+    gpu.finish_hold(hold);
+    gpu.map(address, G, 0, handles[0]).unwrap();
+    gpu.set_access(address, G).unwrap();
+    gpu.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; 10], "bytes are the memory's, whatever its address");
+}

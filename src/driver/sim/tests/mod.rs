@@ -404,6 +404,8 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::StreamWait => gpu.stream_wait(S, event),
         Call::StreamSynchronize => gpu.stream_synchronize(S),
         Call::StreamNumber => gpu.stream_number(S).map(drop),
+        Call::Fill => gpu.fill(address, 512, 1, S),
+        Call::Read => gpu.read(address, &mut [0; 8]),
         Call::EnablePeer => {
             gpu.connect_peer(1);
             let answer = gpu.enable_peer_access(1, true);

@@ -1,0 +1,125 @@
+//! The bytes of the simulated memory, as far as they are known: what was filled, by whom.
+//!
+//! Owns: how a piece of physical memory is named, and the known bytes of each. All other bytes read as 0. They change in the order in which
+//! the work is given, not when it would run.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
+/// never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// The number of the handle or allocation.
+    pub memory: u64,
+    /// The offset of the first byte in it.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Who wrote bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writer {
+    /// The allocator: no kernel has any business there.
+    Allocator,
+    Kernel,
+}
+
+/// Bytes of one value that lie one behind the other, up to `end`.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    end: u64,
+    value: u8,
+    writer: Writer,
+}
+
+/// The known bytes, by the number of the physical memory and the offset in it.
+#[derive(Debug, Default)]
+pub(super) struct Contents(FxHashMap<u64, BTreeMap<u64, Run>>);
+
+impl Contents {
+    /// Sets all bytes of a piece.
+    pub(super) fn fill(&mut self, piece: Piece, value: u8, writer: Writer) {
+        if writer == Writer::Kernel && !self.0.contains_key(&piece.memory) {
+            // Most memory is never looked at.
+            return;
+        }
+        let runs = self.0.entry(piece.memory).or_default();
+        let (start, end) = (piece.offset, piece.offset + piece.size);
+        let met: Vec<(u64, Run)> =
+            runs.range(..end).rev().take_while(|(_, run)| run.end > start).map(|(at, run)| (*at, *run)).collect();
+        for (at, run) in met {
+            runs.remove(&at);
+            if at < start {
+                runs.insert(at, Run { end: start, ..run });
+            }
+            if run.end > end {
+                runs.insert(end, run);
+            }
+        }
+        runs.insert(start, Run { end, value, writer });
+    }
+
+    /// Returns the first bytes of a piece that the allocator wrote last: their offset and size.
+    pub(super) fn of_allocator(&self, piece: Piece) -> Option<(u64, u64)> {
+        let end = piece.offset + piece.size;
+        let met = |(at, run): (&u64, &Run)| {
+            let (from, to) = ((*at).max(piece.offset), run.end.min(end));
+            (run.writer == Writer::Allocator && from < to).then(|| (from, to - from))
+        };
+        // Runs do not overlap, so only the last one that begins before the piece may reach into it.
+        let runs = self.0.get(&piece.memory)?;
+        let first = runs.range(..=piece.offset).next_back().map_or(piece.offset, |(at, _)| *at);
+        runs.range(first..end).find_map(met)
+    }
+
+    /// Copies the bytes of a piece.
+    pub(super) fn read(&self, piece: Piece, bytes: &mut [u8]) {
+        bytes.fill(0);
+        let Some(runs) = self.0.get(&piece.memory) else { return };
+        let end = piece.offset + piece.size;
+        for (at, run) in runs.range(..end).rev().take_while(|(_, run)| run.end > piece.offset) {
+            let (from, to) = ((*at).max(piece.offset) - piece.offset, run.end.min(end) - piece.offset);
+            if let Some(part) = bytes.get_mut(from as usize..to as usize) {
+                part.fill(run.value);
+            }
+        }
+    }
+
+    /// Forgets physical memory that is gone.
+    pub(super) fn forget(&mut self, memory: u64) {
+        self.0.remove(&memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(offset: u64, size: u64) -> Piece {
+        Piece { memory: 7, offset, size }
+    }
+
+    #[test]
+    fn later_writes_cover_earlier_ones() {
+        let mut contents = Contents::default();
+        contents.fill(piece(0, 10), 5, Writer::Kernel);
+        assert_eq!(contents.of_allocator(piece(0, 10)), None);
+        contents.fill(piece(10, 20), 1, Writer::Allocator);
+        contents.fill(piece(15, 5), 2, Writer::Kernel);
+        contents.fill(piece(28, 10), 3, Writer::Kernel);
+        let mut bytes = [9; 40];
+        contents.read(piece(0, 40), &mut bytes);
+        assert_eq!(bytes[..10], [0; 10], "what a kernel wrote where nobody looks is not kept");
+        assert_eq!((bytes[10..15].to_vec(), bytes[15..20].to_vec()), (vec![1; 5], vec![2; 5]));
+        assert_eq!((bytes[20..28].to_vec(), bytes[28..38].to_vec()), (vec![1; 8], vec![3; 10]));
+        assert_eq!(bytes[38..], [0; 2]);
+        assert_eq!(contents.of_allocator(piece(0, 40)), Some((10, 5)));
+        assert_eq!(contents.of_allocator(piece(15, 5)), None);
+        assert_eq!(contents.of_allocator(piece(17, 100)), Some((20, 8)));
+        contents.forget(7);
+        assert_eq!(contents.of_allocator(piece(0, 40)), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! What guard mode remembers of allocations, live and freed, by address.
+//!
+//! Owns: the records, and which of them an address belongs to.
+
+use crate::backing::GUARD_RANGE;
+use crate::ids::StreamId;
+use crate::report::guard::{Explanation, Freed, FreedMemory, GuardedAllocation, Place};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The most freed allocations without a guard that are remembered. Each takes about 200 bytes.
+const FREED_KEPT: usize = 1 << 16;
+
+/// An allocation and what guard mode does with it.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) allocation: GuardedAllocation,
+    /// Bytes of memory before it in its mapping.
+    pub(super) slack: u64,
+    /// Whether the bytes around it were filled, and not looked at since.
+    pub(super) has_canary: bool,
+    /// Whether it was filled when it was freed, and not looked at since.
+    pub(super) is_poisoned: bool,
+    /// The streams that the program said use it, with the number of the last use on each.
+    pub(super) uses: Vec<(StreamId, u64)>,
+}
+
+impl Record {
+    /// Returns where an address lies, if it is inside or at the edge.
+    fn place(&self, address: u64) -> Option<Place> {
+        let GuardedAllocation { address: start, size, rounded, guarded, .. } = self.allocation;
+        let around = if guarded { GUARD_RANGE } else { 0 };
+        if address < start {
+            let distance = start - address;
+            return (guarded && distance <= self.slack + around).then_some(Place::Before(distance));
+        }
+        let offset = address - start;
+        if offset < size {
+            return Some(Place::Inside(offset));
+        }
+        (offset < rounded + around).then_some(Place::Behind(offset - size))
+    }
+}
+
+/// The records.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    /// How many allocations were made.
+    made: u64,
+    live: BTreeMap<u64, Record>,
+    /// The last allocation that was freed at each address.
+    freed: BTreeMap<u64, Record>,
+    /// Those of `freed` that are not guarded, oldest first: the address and the number.
+    unguarded: VecDeque<(u64, u64)>,
+}
+
+impl Records {
+    /// Returns how many allocations were made.
+    pub(super) fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// Counts an allocation. Returns its number.
+    pub(super) fn number(&mut self) -> u64 {
+        self.made += 1;
+        self.made
+    }
+
+    pub(super) fn add(&mut self, allocation: GuardedAllocation, slack: u64, has_canary: bool) {
+        let record = Record { allocation, slack, has_canary, is_poisoned: false, uses: Vec::new() };
+        self.live.insert(allocation.address, record);
+    }
+
+    /// Returns the live allocation that starts at an address.
+    pub(super) fn live(&self, address: u64) -> Option<&Record> {
+        self.live.get(&address)
+    }
+
+    /// Returns every live allocation.
+    pub(super) fn all_live(&mut self) -> impl Iterator<Item = &mut Record> {
+        self.live.values_mut()
+    }
+
+    /// Returns the live allocation that an address is part of.
+    pub(super) fn containing(&mut self, address: u64) -> Option<&mut Record> {
+        let (_, record) = self.live.range_mut(..=address).next_back()?;
+        matches!(record.place(address), Some(Place::Inside(_))).then_some(record)
+    }
+
+    /// Notes the free of a live allocation.
+    pub(super) fn free(&mut self, address: u64, stream: StreamId) {
+        let Some(mut record) = self.live.remove(&address) else { return };
+        let guarded = record.allocation.guarded;
+        let memory = if guarded { FreedMemory::Mapped } else { FreedMemory::Reused };
+        record.allocation.freed = Some(Freed { after: self.made, stream, memory });
+        record.uses = Vec::new();
+        if !guarded {
+            self.unguarded.push_back((address, record.allocation.number));
+            if self.unguarded.len() > FREED_KEPT
+                && let Some((oldest, number)) = self.unguarded.pop_front()
+                && self.freed.get(&oldest).is_some_and(|found| found.allocation.number == number)
+            {
+                self.freed.remove(&oldest);
+            }
+        }
+        self.freed.insert(address, record);
+    }
+
+    /// Returns the last allocation that was freed at an address.
+    pub(super) fn freed(&mut self, address: u64) -> Option<&mut Record> {
+        self.freed.get_mut(&address)
+    }
+
+    /// Returns whether a guarded allocation was freed at this address, and its memory is mapped still.
+    pub(super) fn is_mapped(&self, address: u64) -> bool {
+        let freed = self.freed.get(&address).and_then(|record| record.allocation.freed);
+        freed.is_some_and(|freed| freed.memory == FreedMemory::Mapped)
+    }
+
+    /// Notes that the memory of a freed allocation was unmapped.
+    pub(super) fn unmapped(&mut self, address: u64) {
+        let freed = self.freed.get_mut(&address).and_then(|record| record.allocation.freed.as_mut());
+        if let Some(freed) = freed {
+            freed.memory = FreedMemory::Unmapped;
+        }
+    }
+
+    /// Forgets a freed allocation whose addresses may be someone else's from now on.
+    pub(super) fn forget(&mut self, address: u64) {
+        self.freed.remove(&address);
+    }
+
+    /// Returns what an address belongs to: an allocation that it is part of, a live one first, or else the nearest edge.
+    pub(super) fn explain(&self, address: u64) -> Option<Explanation> {
+        let around = |of: &BTreeMap<u64, Record>| {
+            let before = of.range(..=address).next_back().map(|(_, record)| record.clone());
+            let behind = of.range(address.saturating_add(1)..).next().map(|(_, record)| record.clone());
+            [before, behind]
+        };
+        let found = around(&self.live).into_iter().chain(around(&self.freed)).flatten();
+        let placed = found.filter_map(|record| record.place(address).map(|place| (place, record.allocation)));
+        let order = |place: &Place| match *place {
+            Place::Inside(_) => 0,
+            Place::Behind(distance) => distance.saturating_add(1),
+            Place::Before(distance) => distance,
+        };
+        let (place, allocation) = placed.min_by_key(|(place, _)| order(place))?;
+        Some(Explanation { address, place, allocation })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(records: &mut Records, address: u64, size: u64, guarded: bool) {
+        let allocation = GuardedAllocation {
+            number: records.number(),
+            address,
+            size,
+            rounded: size.next_multiple_of(512),
+            stream: StreamId(1),
+            guarded,
+            freed: None,
+        };
+        records.add(allocation, 1000, false);
+    }
+
+    fn explained(records: &Records, address: u64) -> Option<(Place, u64, bool)> {
+        let found = records.explain(address)?;
+        Some((found.place, found.allocation.number, found.allocation.freed.is_some()))
+    }
+
+    #[test]
+    fn an_address_belongs_to_what_it_lies_in_or_next_to() {
+        let mut records = Records::default();
+        let (first, second) = (100 << 20, 200 << 20);
+        allocation(&mut records, first, 700, true);
+        allocation(&mut records, second, 512, false);
+        records.free(first, StreamId(1));
+        assert_eq!(explained(&records, first), Some((Place::Inside(0), 1, true)));
+        assert_eq!(explained(&records, first + 700), Some((Place::Behind(0), 1, true)));
+        assert_eq!(explained(&records, first + 1024 + GUARD_RANGE - 1).map(|found| found.1), Some(1));
+        assert_eq!(explained(&records, first + 1024 + GUARD_RANGE), None);
+        assert_eq!(explained(&records, first - 1000 - GUARD_RANGE).map(|found| found.1), Some(1));
+        assert_eq!(explained(&records, first - 1001 - GUARD_RANGE), None);
+        assert_eq!(explained(&records, second + 511), Some((Place::Inside(511), 2, false)));
+        assert_eq!(explained(&records, second + 512), None, "what is not guarded has neighbours");
+        assert_eq!(explained(&records, second - 1), None);
+        records.forget(first);
+        assert_eq!(explained(&records, first), None);
+    }
+
+    #[test]
+    fn a_live_allocation_hides_the_freed_one_at_its_place() {
+        let mut records = Records::default();
+        allocation(&mut records, 4096, 1000, false);
+        records.free(4096, StreamId(1));
+        allocation(&mut records, 4096, 100, false);
+        assert_eq!(explained(&records, 4100), Some((Place::Inside(4), 2, false)));
+        assert_eq!(explained(&records, 4096 + 200), Some((Place::Inside(200), 1, true)));
+        assert!(records.containing(4100).is_some() && records.containing(4096 + 200).is_none());
+    }
+
+    #[test]
+    fn freed_allocations_without_a_guard_are_forgotten_in_the_end() {
+        let mut records = Records::default();
+        for index in 0..FREED_KEPT as u64 + 3 {
+            allocation(&mut records, (index + 1) << 10, 512, false);
+            records.free((index + 1) << 10, StreamId(1));
+        }
+        assert_eq!(records.freed.len(), FREED_KEPT);
+        assert_eq!(explained(&records, 3 << 10), None);
+        assert!(explained(&records, 4 << 10).is_some());
+    }
+}
