@@ -3,13 +3,12 @@
 //! Owns: the rules, and the numbering of blocks from 0 in the order of allocation. Every reader, the recorder and the
 //! generators build through it; it knows no format.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use serde_json::{Map, Value};
 
 use crate::error::RuleError;
-use crate::memory::{Memory, MemoryError, list_bytes};
+use crate::memory::{Memory, MemoryError, SeededMap, list_bytes};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
@@ -24,9 +23,8 @@ struct LiveBlock {
 #[derive(Default)]
 pub struct TraceBuilder {
     trace: Trace,
-    // Seeded tables: ids and streams are a file's, which could choose them to fall into one place of any other.
-    live: HashMap<u64, LiveBlock>,
-    stream_index: HashMap<StreamId, u32>,
+    live: SeededMap<u64, LiveBlock>,
+    stream_index: SeededMap<StreamId, u32>,
     blocks: u32,
     memory: Memory,
 }

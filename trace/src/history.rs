@@ -3,13 +3,11 @@
 //!
 //! Owns: the completion of a history that wrapped. Snapshots and the recorder both come through here.
 
-use std::collections::HashSet;
-
 use serde_json::{Map, Value};
 
 use crate::builder::TraceBuilder;
 use crate::error::RuleError;
-use crate::memory::{Memory, MemoryError, list_bytes};
+use crate::memory::{Memory, MemoryError, SeededSet, list_bytes};
 use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 use seamalloc::observer::{Action, Event};
@@ -77,8 +75,7 @@ fn earlier_blocks(
     memory: &mut Memory,
 ) -> Result<(usize, Vec<Earlier>), MemoryError> {
     let before = memory.held();
-    // Seeded, since addresses are a file's, which could choose them to fall into one place of any other.
-    let mut seen: HashSet<u64> = HashSet::new();
+    let mut seen: SeededSet<u64> = SeededSet::default();
     let mut earlier = Vec::new();
     let mut count = 0usize;
     for event in history {

@@ -3,6 +3,7 @@
 //! ```text
 //! builder                          the rules that make a Trace valid
 //! csv, compact, pytorch            the formats; read and write choose one
+//! memory                           what reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
 //! columns                          the figures of reports, for tables and lines of JSON

@@ -1,10 +1,20 @@
 //! What reading a file may take of this machine's memory.
 //!
 //! Owns: the limit, which follows the size of what is read, and the account of what is held. A table that a file fills is
-//! charged before it grows. So a file that would take more is an error, and so is memory that the system does not give.
+//! charged before it grows. So a file that would take more is an error, and so is memory that the system does not give. And
+//! the tables themselves that a file's numbers are keys of.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
+
+use rapidhash::fast::RandomState;
+
+/// A table whose keys a file chooses. Its hash function has random secrets, so that no file can choose keys that fall into
+/// one place, which would take a time that grows with their square.
+pub(crate) type SeededMap<K, V> = HashMap<K, V, RandomState>;
+
+/// A set whose keys a file chooses.
+pub(crate) type SeededSet<K> = HashSet<K, RandomState>;
 
 /// A reader holds no more than so many times the unpacked bytes. A snapshot of PyTorch's takes five.
 pub(crate) const FACTOR: u64 = 8;

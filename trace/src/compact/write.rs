@@ -1,6 +1,5 @@
 //! Writes the compact format.
 
-use std::collections::HashMap;
 use std::io::Write;
 
 use super::layout::{
@@ -9,6 +8,7 @@ use super::layout::{
 };
 use crate::builder;
 use crate::error::{Place, TraceError};
+use crate::memory::SeededMap;
 use crate::trace::{Trace, TraceEvent};
 
 /// zstd's; the highest that needs no special setting of the reader.
@@ -41,8 +41,7 @@ pub fn write_compact(trace: &Trace, mut out: impl Write) -> Result<(), TraceErro
 
 fn body_of(trace: &Trace, meta: &[u8]) -> Vec<u8> {
     let sizes = sizes_by_frequency(trace);
-    // Seeded tables: sizes are a file's, which could choose them to fall into one place of any other.
-    let number: HashMap<u64, u64> = sizes.iter().copied().zip(0..).collect();
+    let number: SeededMap<u64, u64> = sizes.iter().copied().zip(0..).collect();
     let mut columns = Columns::default();
     let mut named = 0;
     let mut free = |columns: &mut Columns, operation, block: u32| {
@@ -87,7 +86,7 @@ struct Columns {
 
 /// The distinct sizes, the most frequent first, so that most of them are named by one byte.
 fn sizes_by_frequency(trace: &Trace) -> Vec<u64> {
-    let mut counts: HashMap<u64, u64> = HashMap::new();
+    let mut counts: SeededMap<u64, u64> = SeededMap::default();
     for event in &trace.events {
         if let TraceEvent::Alloc { size, .. } = *event {
             *counts.entry(size).or_default() += 1;

@@ -1,11 +1,12 @@
 //! The streams of a replay on a simulated device.
 //!
-//! Owns: which handles stand for the trace's streams, and those beside them that hold freed blocks back. The allocator and
-//! the device look handles up in tables that an adversary could fill so that they are slow, as a real driver's are no
-//! adversary's; so of a trace with many streams they get handles of the replay's own.
+//! Owns: which handles stand for the trace's streams, and those beside them that hold freed blocks back. The allocator looks
+//! handles up in tables that are fast for a driver's handles and that a file could make slow by its choice of them. So the
+//! streams of a trace that has many get handles of the replay's own.
 
+use crate::memory::SeededMap;
 use seamalloc::driver::StreamId;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 /// Up to this many streams of a trace keep their handles, which reports name. PyTorch has 32 of each priority on a device.
 const MOST_NAMED: usize = 256;
@@ -19,7 +20,7 @@ pub(super) fn simulated(listed: &[StreamId]) -> Vec<StreamId> {
     if listed.len() <= MOST_NAMED {
         return listed.to_vec();
     }
-    let mut known = HashMap::from([(StreamId::DEFAULT, StreamId::DEFAULT)]);
+    let mut known: SeededMap<_, _> = [(StreamId::DEFAULT, StreamId::DEFAULT)].into_iter().collect();
     let mut number = |(stream, number): (&StreamId, u64)| *known.entry(*stream).or_insert(StreamId(NUMBERED + number));
     listed.iter().zip(0..).map(&mut number).collect()
 }
