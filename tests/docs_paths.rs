@@ -118,9 +118,9 @@ fn names_in_the_architecture_exist() {
 fn tests_for_the_bugs_of_others_exist() {
     let text = prose(&root().join("docs/bugs-of-others.md"));
     let mut named = 0;
-    for (path, test) in code_spans(&text).filter_map(|span| span.split_once("::")) {
-        let file = fs::read_to_string(root().join(path)).unwrap_or_default();
-        assert!(file.contains(&format!("fn {test}(")), "{path} has no test {test}");
+    for (path, test) in code_spans(&text).filter_map(|span| span.split_once(".rs::")) {
+        let file = fs::read_to_string(root().join(format!("{path}.rs"))).unwrap_or_default();
+        assert!(file.contains(&format!("fn {test}(")), "{path}.rs has no test {test}");
         named += 1;
     }
     assert!(named > 0, "the table names no test");

@@ -130,7 +130,6 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-    use std::sync::mpsc::channel;
 
     /// What a fetch is given.
     const TIME: Duration = Duration::from_millis(400);
@@ -149,13 +148,16 @@ mod tests {
 
     /// Fetches from a peer in a thread of its own. Returns what came of it, and how long it took.
     fn fetch_from(endpoint: Endpoint) -> (Result<Vec<Exported>, IpcError>, Duration) {
-        let (tell, told) = channel();
-        thread::spawn(move || {
+        let start = Instant::now();
+        let fetching = thread::spawn(move || {
             let start = Instant::now();
-            let done = fetch_within(TIME, &endpoint, 0..KEYS);
-            let _ = tell.send((done, start.elapsed()));
+            (fetch_within(TIME, &endpoint, 0..KEYS), start.elapsed())
         });
-        told.recv_timeout(HUNG).expect("a fetch that has a deadline hangs")
+        while !fetching.is_finished() {
+            assert!(start.elapsed() < HUNG, "a fetch that has a deadline hangs");
+            thread::sleep(SHORTEST);
+        }
+        fetching.join().unwrap()
     }
 
     fn why(done: Result<Vec<Exported>, IpcError>) -> String {

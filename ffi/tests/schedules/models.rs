@@ -111,7 +111,7 @@ macro_rules! models {
                 spawn(move || assert!(number_in(&slot, first).is_none_or(|number| number == 7)))
             });
             assert!(close(&slot, first));
-            users.map(|user| user.join().unwrap());
+            users.into_iter().for_each(|user| user.join().unwrap());
             assert!(slot.is_free() && drops.load(std::sync::atomic::Ordering::Relaxed) == 1);
         }
 
