@@ -7,7 +7,7 @@ use seamalloc_trace::workload::{Scale, catalogue};
 use seamalloc_trace::{Trace, TraceEvent};
 
 /// Events of each trace under `cargo test`; whole traces take minutes.
-const SHARE: usize = 6_000;
+const SHARE: usize = 2_500;
 /// How far the CPU is ahead of the GPU, in operations.
 const RUN_AHEAD: u64 = 200;
 
@@ -64,7 +64,7 @@ fn quiet(trace: &Trace, options: &str, most: usize) -> u64 {
 #[test]
 fn recorded_jobs_are_not_blamed() {
     for job in JOBS {
-        assert!(quiet(&job.load().unwrap(), "guard:on", SHARE) > 1000, "{}", job.name);
+        assert!(quiet(&job.load().unwrap(), "guard:on", SHARE) > 500, "{}", job.name);
     }
 }
 
