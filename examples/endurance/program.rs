@@ -245,10 +245,10 @@ impl Program {
     fn working<T>(&self, operation: impl FnOnce(&Allocator) -> Result<T>) -> Outcome<T> {
         let _at = At::work(Part::Allocator);
         // The report of a shortage goes where it came from.
-        operation(&self.allocator).map_err(|error| match error {
-            Error::OutOfMemory(_) => Refusal::Shortage,
-            Error::Driver(_) => Refusal::Driver,
-            other => panic!("{other}"),
+        operation(&self.allocator).map_err(|error| {
+            let short = error.is_out_of_memory();
+            assert!(short || matches!(error, Error::Driver(_)), "{error}");
+            if short { Refusal::Shortage } else { Refusal::Driver }
         })
     }
 
