@@ -45,6 +45,7 @@ fn tables_stop_growing() {
         ("handles", |state| state.handles as u64),
         ("private pools", |state| state.pools_known as u64),
         ("descriptors", |state| state.descriptors as u64),
+        ("resident bytes", |state| state.resident),
     ] {
         let (before, after) = (most(of, warm), most(of, late));
         assert!(after * 2 <= before * 3, "{name}: {before} at most in the first half, {after} later");

@@ -89,6 +89,8 @@ pub(crate) struct Program {
 
 /// Streams in use at a time.
 const STREAMS: u64 = 4;
+/// Handles of streams: one that was destroyed is given to a new stream later, as drivers do.
+const HANDLES: u64 = 64;
 /// Private pools in use at a time.
 const POOLS: usize = 4;
 /// What a failing call answers: shortage, which is overcome where possible, and worse.
@@ -172,7 +174,7 @@ impl Program {
         }
     }
 
-    /// The newest stream.
+    /// The number of the newest stream.
     fn newest(&self) -> u64 {
         STREAMS + self.ops / self.scale.stream
     }
@@ -190,7 +192,7 @@ impl Program {
             self.change_pools();
         }
         if self.ops.is_multiple_of(self.scale.stream) {
-            self.leave_stream();
+            self.change_streams();
         }
         if self.ops.is_multiple_of(self.scale.phase) {
             return self.turn();
@@ -224,12 +226,18 @@ impl Program {
         }
     }
 
-    /// The oldest stream in use is left for a new one: every other one with a word.
-    fn leave_stream(&mut self) {
+    /// The oldest stream in use is destroyed, every other one with a word before, and the newest is made.
+    fn change_streams(&mut self) {
         let newest = self.newest();
+        let oldest = handle(newest - STREAMS);
         if newest.is_multiple_of(2) {
-            let left = self.working(|allocator| allocator.forget_stream(StreamId(newest - STREAMS)));
-            self.done(left);
+            let forgotten = self.working(|allocator| allocator.forget_stream(oldest));
+            self.done(forgotten);
+        }
+        let _at = At::work(Part::Driver);
+        self.gpu.destroy_stream(oldest);
+        if newest >= HANDLES {
+            self.gpu.replace_stream(handle(newest));
         }
     }
 
@@ -237,10 +245,10 @@ impl Program {
     fn working<T>(&self, operation: impl FnOnce(&Allocator) -> Result<T>) -> Outcome<T> {
         let _at = At::work(Part::Allocator);
         // The report of a shortage goes where it came from.
-        operation(&self.allocator).map_err(|error| match error {
-            Error::OutOfMemory(_) => Refusal::Shortage,
-            Error::Driver(_) => Refusal::Driver,
-            other => panic!("{other}"),
+        operation(&self.allocator).map_err(|error| {
+            let short = error.is_out_of_memory();
+            assert!(short || matches!(error, Error::Driver(_)), "{error}");
+            if short { Refusal::Shortage } else { Refusal::Driver }
         })
     }
 
@@ -303,7 +311,7 @@ impl Program {
     }
 
     fn stream(&mut self) -> StreamId {
-        StreamId(self.newest() - self.random.below(STREAMS))
+        handle(self.newest() - self.random.below(STREAMS))
     }
 
     fn allocate(&mut self) {
@@ -352,6 +360,11 @@ impl Program {
             self.live_bytes -= size;
         }
     }
+}
+
+/// The handle of the stream of this number. 0 is the default stream's.
+fn handle(number: u64) -> StreamId {
+    StreamId(1 + number % HANDLES)
 }
 
 /// Why an operation failed.
