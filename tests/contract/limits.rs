@@ -1,9 +1,9 @@
 //! The limits in bytes: never exceeded, and growth reaches them.
 
 use crate::random::Random;
+use crate::simulated::{Device, device as device_of};
 use crate::step::step;
 use crate::{MAIN, MIB, SMALL_CHUNKS, Subject, balanced, reserved};
-use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, Handle, Status};
 use seamalloc::{Allocator, Config, Error, StrategyKind};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A simulated GPU that knows the most bytes that were held at any moment.
 struct Peak {
-    sim: SimGpu,
+    sim: Device,
     most: AtomicU64,
 }
 
@@ -43,7 +43,7 @@ impl ForwardingDriver for Peak {
 }
 
 fn on(kind: StrategyKind, device: &str, options: &str) -> (Arc<Peak>, Allocator) {
-    let sim = SimGpu::new(SimConfig::parse(device).unwrap()).unwrap();
+    let sim = device_of(device);
     let gpu = Arc::new(Peak { sim, most: AtomicU64::new(0) });
     let config = Config { strategy: kind, ..Config::parse(&format!("{SMALL_CHUNKS},{options}")).unwrap() };
     let allocator = Allocator::new(Arc::<Peak>::clone(&gpu), config).unwrap();

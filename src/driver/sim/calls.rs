@@ -4,8 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::faults::{Fault, Range};
 use super::gpu::SimGpu;
+use super::state::State;
+use crate::driver::bookkeeping::{Fault, Range};
 use crate::driver::{
     Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverResult, EventId, Events, Handle, MemoryInfo,
     PeerAccess, PlainMemory, StreamCapture, StreamId, Streams, VirtualMemory,
@@ -13,15 +14,24 @@ use crate::driver::{
 
 impl VirtualMemory for SimGpu {
     fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
-        self.call(Call::Reserve, size, |state| state.memory.reserve(size, alignment))
+        self.call(Call::Reserve, size, |state| {
+            let State { memory, addresses, .. } = state;
+            memory.reserve(size, alignment, |size, alignment| addresses.reserve(size, alignment))
+        })
     }
 
     fn address_free(&self, address: u64, size: u64) -> DriverResult<()> {
-        self.call(Call::AddressFree, size, |state| state.memory.address_free(address, size))
+        self.call(Call::AddressFree, size, |state| {
+            let State { memory, addresses, .. } = state;
+            memory.address_free(address, size, || {
+                addresses.address_free(address, size);
+                Ok(())
+            })
+        })
     }
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
-        self.call(Call::Create, size, |state| state.memory.create(size))
+        self.call(Call::Create, size, |state| state.memory.create(size, || Ok(())))
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
@@ -34,7 +44,7 @@ impl VirtualMemory for SimGpu {
 
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
         self.charged(Call::Map, size, |state| {
-            let first = state.memory.map(address, size, offset, handle)?;
+            let first = state.memory.map(address, size, offset, handle, |()| Ok(()))?;
             Ok(((), self.config.profile.map(size, first)))
         })
     }
@@ -45,7 +55,7 @@ impl VirtualMemory for SimGpu {
             for (range, stream) in state.timeline.in_use(Range { address, size }) {
                 state.report(Fault::UnmapInUse { range, stream });
             }
-            state.memory.unmap(address, size)?;
+            state.memory.unmap(address, size, || Ok(()))?;
             Ok(((), cost))
         })
     }
@@ -54,7 +64,7 @@ impl VirtualMemory for SimGpu {
         self.charged(Call::SetAccess, size, |state| {
             let handles = state.memory.whole_mappings(address, size)?;
             let cost = self.config.profile.set_access_for(handles, state.peers.count());
-            state.memory.set_access(address, size)?;
+            state.memory.set_access(address, size, || Ok(()))?;
             Ok(((), cost))
         })
     }
@@ -64,7 +74,8 @@ impl PlainMemory for SimGpu {
     fn malloc(&self, size: u64) -> DriverResult<u64> {
         self.call(Call::Malloc, size, |state| {
             state.captures.refuse_unsafe()?;
-            state.memory.malloc(size)
+            let State { memory, addresses, .. } = state;
+            memory.malloc(size, |size| addresses.malloc(size))
         })
     }
 
@@ -75,7 +86,11 @@ impl PlainMemory for SimGpu {
             if address != 0 {
                 state.timeline.wait_for_device();
             }
-            state.memory.free(address)?;
+            let State { memory, addresses, .. } = state;
+            memory.free(address, |size| {
+                addresses.free(address, size);
+                Ok(())
+            })?;
             Ok(((), self.config.profile.cost(Call::Free, size)))
         })
     }

@@ -7,13 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::config::{GRANULARITY, SimConfig, SimConfigError};
-use super::faults::{Fault, Leaks, Range};
-use super::memory::Piece;
-use super::refusal::Answer;
-use super::shared_memory::new_identity;
+use super::config::{SimConfig, SimConfigError};
 use super::state::State;
 use super::streams::Hold;
+use crate::driver::bookkeeping::{Answer, Fault, GRANULARITY, Leaks, Piece, Range, new_identity};
 use crate::driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
 /// A simulated GPU. It can be shared between threads, in an `Arc`.

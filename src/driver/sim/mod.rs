@@ -6,13 +6,13 @@
 //! calls.rs             the driver's traits: which part serves which call
 //! process_sharing.rs   the same for memory that processes share
 //! state.rs             all mutable state, behind one lock; failures that were asked for
-//! memory.rs            reservations, handles and mappings       addresses.rs       which addresses are free
 //! streams.rs           the clock, streams and events            completion.rs      when work completes
-//! capture.rs           the rules of captures                   peers.rs           other devices
-//! shared_memory.rs     how memory is named outside of its GPU  refusal.rs         why a call is refused
-//! config.rs            SimConfig: which GPU to simulate         cost.rs            what each call costs
-//! faults.rs            reports beyond the driver's answers
+//! addresses.rs         where addresses lie                      peers.rs           other devices
+//! shared_memory.rs     how memory is named in a descriptor      cost.rs            what each call costs
+//! config.rs            SimConfig: which GPU to simulate
 //! ```
+//!
+//! The rules of memory and captures are those of `driver/bookkeeping`.
 //!
 //! It refuses what the real driver refuses, with the same status. In addition it reports, without refusing, what a real
 //! GPU may punish later: memory that is used where none is mapped, or unmapped while in use ([`Fault`]), and resources
@@ -22,16 +22,12 @@
 
 mod addresses;
 mod calls;
-mod capture;
 mod completion;
 mod config;
 mod cost;
-mod faults;
 mod gpu;
-mod memory;
 mod peers;
 mod process_sharing;
-mod refusal;
 mod shared_memory;
 mod state;
 mod streams;
@@ -39,9 +35,8 @@ mod streams;
 mod tests;
 
 pub use super::CaptureMode;
+pub use super::bookkeeping::{Fault, Leaks, Piece, Range};
 pub use config::{MAX_CAPACITY, SimConfig, SimConfigError};
 pub use cost::Profile;
-pub use faults::{Fault, Leaks, Range};
 pub use gpu::SimGpu;
-pub use memory::Piece;
 pub use streams::Hold;
