@@ -86,14 +86,14 @@ mod on_the_host {
     use super::*;
 
     /// Of each strategy and of each thread.
-    const OPERATIONS: u64 = if cfg!(feature = "paranoid") { 500 } else { 1_500 };
+    const OPERATIONS: u64 = if cfg!(feature = "paranoid") { 300 } else { 700 };
 
     fn plan(options: &str, seed: u64) -> Plan {
-        Plan { live: 192 << 20, until: Until::Operations(OPERATIONS), ..super::plan(options, seed) }
+        Plan { live: 64 << 20, until: Until::Operations(OPERATIONS), ..super::plan(options, seed) }
     }
 
     fn run(plan: &Plan) -> Report {
-        let device: Arc<dyn Gpu> = Arc::new(host::HostWords::open("host:1GiB").unwrap());
+        let device: Arc<dyn Gpu> = Arc::new(host::HostWords::open("host:512MiB").unwrap());
         run::run(&device, plan).unwrap()
     }
 
@@ -101,26 +101,26 @@ mod on_the_host {
     fn every_word_is_right_with_every_strategy() {
         let mut checked = 0;
         for strategy in StrategyKind::ALL {
-            for (seed, threads, faults, limit) in [(1, 1, false, "288MiB"), (2, 2, true, "448MiB")] {
+            for (seed, threads, faults, limit) in [(1, 1, false, "96MiB"), (2, 2, true, "160MiB")] {
                 let plan = plan(&format!("strategy:{strategy},memory_limit:{limit}"), seed);
                 let report = run(&Plan { threads, faults, ..plan });
                 report.verdict().unwrap_or_else(|error| panic!("{strategy}, {limit}: {error}"));
                 let Report { tally, findings, left, .. } = report;
                 assert_eq!((findings.wrong, left), (0, 0));
                 // Else the program was too tame to show anything.
-                assert!(tally.used_elsewhere > 60 && tally.freed_in_use > 20 && tally.replays > 5, "{tally:?}");
-                assert!(!faults || tally.failures > 10, "{tally:?}");
+                assert!(tally.used_elsewhere > 30 && tally.freed_in_use > 10 && tally.captures > 0, "{tally:?}");
+                assert!(!faults || tally.failures > 5, "{tally:?}");
                 checked += findings.checked;
             }
         }
         println!("{checked} words checked");
-        assert!(checked > 1 << 27, "{checked}");
+        assert!(checked > 1 << 25, "{checked}");
     }
 
     #[test]
     fn mistakes_are_found() {
         for sabotage in [Sabotage::Untold, Sabotage::Unwaited, Sabotage::FreedOutputs] {
-            let plan = Plan { sabotage: Some(sabotage), until: Until::Passed(LONG), ..plan("memory_limit:448MiB", 1) };
+            let plan = Plan { sabotage: Some(sabotage), until: Until::Passed(LONG), ..plan("memory_limit:160MiB", 1) };
             let report = run(&plan);
             let Err(verdict) = report.verdict() else { panic!("{sabotage:?} was not found: {:?}", report.tally) };
             assert!(report.findings.wrong > 0, "{sabotage:?}: {verdict}");

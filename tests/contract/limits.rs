@@ -21,7 +21,7 @@ impl Peak {
     }
 
     fn note(&self) {
-        let info = self.sim.memory_info().unwrap();
+        let info = Driver::memory_info(&self.sim).unwrap();
         self.most.fetch_max(info.total - info.free, Ordering::Relaxed);
     }
 }
@@ -55,10 +55,14 @@ pub(crate) fn growth_reaches_the_limit_and_no_further(Subject { kind, .. }: Subj
     assert!(allocator.allocate(100 * MIB + 1, MAIN).unwrap_err().is_out_of_memory());
     let all = allocator.allocate(100 * MIB, MAIN).unwrap();
     assert_eq!(reserved(&allocator), 100 * MIB, "{kind}");
-    let created = [Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count);
+    let created = [Call::Create, Call::Malloc].map(|call| Driver::call_stats(&gpu.sim).get(call).count);
     let Err(Error::OutOfMemory(report)) = allocator.allocate(1, MAIN) else { panic!("{kind}: beyond the limit") };
     assert_eq!(report.limit, Some(100 * MIB));
-    assert_eq!([Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count), created, "{kind}");
+    assert_eq!(
+        [Call::Create, Call::Malloc].map(|call| Driver::call_stats(&gpu.sim).get(call).count),
+        created,
+        "{kind}"
+    );
     allocator.free(all).unwrap();
     // What is free in another pool makes room.
     allocator.allocate(1, MAIN).unwrap();

@@ -4,7 +4,7 @@ use crate::graph::{capture, graph_of};
 use crate::source::{POOL, Source, opened};
 use crate::{MAIN, MIB, SIDE, Subject, balanced, calls, on, reserved};
 use seamalloc::driver::sim::Range;
-use seamalloc::driver::{Call, Status, StreamId};
+use seamalloc::driver::{Call, StreamId};
 use seamalloc::{Error, PoolId, Route, Segments};
 
 pub(crate) fn segments_are_pytorchs_and_are_cached_and_split(Subject { kind, .. }: Subject) {

@@ -40,12 +40,11 @@ pub(super) fn reserve(size: u64, alignment: u64) -> Answer<Reserved> {
     let address = start.next_multiple_of(alignment);
     let reserved = Reserved { address, size };
     let (before, after) = (address - start, whole - size - (address - start));
+    // Where there are too many ranges for the kernel, all that is still there goes: that makes none more.
+    let trimmed = Reserved { address: address + size, size: after }.give_back();
+    trimmed.or_else(|refusal| Reserved { address: start, size: whole }.give_back().and(Err(refusal)))?;
     let trimmed = Reserved { address: start, size: before }.give_back();
-    if let Err(refusal) = trimmed.and_then(|()| Reserved { address: address + size, size: after }.give_back()) {
-        // Too many ranges for the kernel: they are one again.
-        Reserved { address: start, size: whole }.give_back()?;
-        return Err(refusal);
-    }
+    trimmed.or_else(|refusal| Reserved { address: start, size: before + size }.give_back().and(Err(refusal)))?;
     Ok(reserved)
 }
 

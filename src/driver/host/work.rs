@@ -23,9 +23,8 @@ pub type MakeWords = dyn Fn(u64, &mut [u64]) + Send + Sync;
 /// Looks at words, which are those of a range from this one on.
 pub type LookAtWords = dyn Fn(u64, &[u64]) + Send + Sync;
 
-/// Work for a stream of a [`HostDriver`](super::HostDriver). Addresses and sizes are multiples of 8 bytes.
-///
-/// What it reads and writes are relaxed atomics of 8 bytes.
+/// Work for a stream of a [`HostDriver`](super::HostDriver). It reads and writes whole words of 8 bytes, as relaxed atomics: addresses and
+/// sizes are multiples of 8.
 #[derive(Clone)]
 pub enum HostWork {
     /// Writes a range. The function is asked for some hundred words at a time, in their order.
@@ -80,8 +79,11 @@ impl HostWork {
         first.into_iter().chain(second)
     }
 
-    /// Refuses ranges that are not words.
+    /// Refuses ranges that are not words, where words are read or written.
     pub(super) fn check_words(&self) -> Answer<()> {
+        if matches!(self, Self::Use { .. }) {
+            return Ok(());
+        }
         let not_words = |range: &Range| !range.address.is_multiple_of(WORD) || !range.size.is_multiple_of(WORD);
         match self.ranges().find(not_words) {
             Some(range) => Err(refuse(Status::INVALID_VALUE, format!("{range}: not whole words of {WORD} bytes"))),

@@ -121,9 +121,12 @@ impl Both {
             }
             18 => {
                 let addresses = self.random.of(&self.plain).unwrap_or([0, 0]);
-                let freed = self.call("free", |driver, of| driver.free(addresses[of]));
-                if freed.is_some() && self.random.below(8) > 0 {
+                if self.call("free", |driver, of| driver.free(addresses[of])).is_some() {
                     self.plain.retain(|known| *known != addresses);
+                    // At once: later the address may be another allocation's.
+                    if self.random.below(4) == 0 {
+                        self.call("free again", |driver, of| driver.free(addresses[of]));
+                    }
                 }
             }
             19 => {
