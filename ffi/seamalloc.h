@@ -377,7 +377,8 @@ const char *seam_version(void);
 
 // A new allocator, which holds nothing yet.
 //
-// `device` is "cuda:0", or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
+// `device` is "cuda:0", the memory of the machine itself, "host:4GiB" (Linux; without a size, a quarter of what is available),
+// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
 // `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 // the defaults. `*allocator` is set to 0 where this fails.
 seam_status seam_create(const char *device, const char *options, seam_allocator *allocator);
@@ -581,8 +582,8 @@ seam_status seam_observe(seam_allocator allocator,
 // `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 //
 // Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF
-// (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
-// device) every device is a simulated one.
+// (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged` answers its handle.
+// With SEAMALLOC_DEVICE=sim:h200 (or another simulated device, or host:4GiB) every device is such a one.
 //
 // NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
 // (`seam_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every

@@ -3,7 +3,8 @@
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's, for comparison.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
-//!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens.
+//!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens, and [`driver::host::HostDriver`] has the
+//!   machine's own memory.
 //!
 //! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
 //!

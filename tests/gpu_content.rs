@@ -1,12 +1,17 @@
 //! The program that checks every word of a real GPU's memory (the example `gpu_content`), on the simulated one: it finds
 //! nothing where nothing is wrong, and every mistake that is made on purpose.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
 
+#[path = "../examples/gpu_content/faults.rs"]
+mod faults;
 #[path = "../examples/gpu_content/gpu.rs"]
 mod gpu;
 #[path = "../examples/gpu_content/graphs.rs"]
 mod graphs;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#[path = "../examples/gpu_content/host.rs"]
+mod host;
 #[path = "../examples/gpu_content/program.rs"]
 mod program;
 mod random;
@@ -38,6 +43,7 @@ fn plan(options: &str, seed: u64) -> Plan {
         live: 4 << 30,
         until: Until::Operations(OPERATIONS),
         sabotage: None,
+        faults: false,
     }
 }
 
@@ -71,6 +77,55 @@ fn two_threads_share_an_allocator() {
     for seed in 1..3 {
         let report = run(&Plan { threads: 2, ..plan("memory_limit:6GiB,chunk_size_mb:4", seed) });
         report.verdict().unwrap();
+    }
+}
+
+/// The same program on the machine's memory, whose words are really written, read and compared. Driver calls fail besides.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod on_the_host {
+    use super::*;
+
+    /// Of each strategy and of each thread.
+    const OPERATIONS: u64 = if cfg!(feature = "paranoid") { 300 } else { 700 };
+
+    fn plan(options: &str, seed: u64) -> Plan {
+        Plan { live: 64 << 20, until: Until::Operations(OPERATIONS), ..super::plan(options, seed) }
+    }
+
+    fn run(plan: &Plan) -> Report {
+        let device: Arc<dyn Gpu> = Arc::new(host::HostWords::open("host:512MiB").unwrap());
+        run::run(&device, plan).unwrap()
+    }
+
+    #[test]
+    fn every_word_is_right_with_every_strategy() {
+        let mut checked = 0;
+        for strategy in StrategyKind::ALL {
+            for (seed, threads, faults, limit) in [(1, 1, false, "96MiB"), (2, 2, true, "160MiB")] {
+                let plan = plan(&format!("strategy:{strategy},memory_limit:{limit}"), seed);
+                let report = run(&Plan { threads, faults, ..plan });
+                report.verdict().unwrap_or_else(|error| panic!("{strategy}, {limit}: {error}"));
+                let Report { tally, findings, left, .. } = report;
+                assert_eq!((findings.wrong, left), (0, 0));
+                // Else the program was too tame to show anything.
+                assert!(tally.used_elsewhere > 30 && tally.freed_in_use > 10 && tally.captures > 0, "{tally:?}");
+                assert!(!faults || tally.failures > 5, "{tally:?}");
+                checked += findings.checked;
+            }
+        }
+        println!("{checked} words checked");
+        assert!(checked > 1 << 25, "{checked}");
+    }
+
+    #[test]
+    fn mistakes_are_found() {
+        for sabotage in [Sabotage::Untold, Sabotage::Unwaited, Sabotage::FreedOutputs] {
+            let plan = Plan { sabotage: Some(sabotage), until: Until::Passed(LONG), ..plan("memory_limit:160MiB", 1) };
+            let report = run(&plan);
+            let Err(verdict) = report.verdict() else { panic!("{sabotage:?} was not found: {:?}", report.tally) };
+            assert!(report.findings.wrong > 0, "{sabotage:?}: {verdict}");
+            assert!(verdict.contains(" held word "), "{verdict}");
+        }
     }
 }
 

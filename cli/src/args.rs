@@ -30,8 +30,8 @@ pub(crate) struct RunArgs {
     /// Allocator options in PyTorch's syntax: max_split_size_mb:512,roundup_power2_divisions:4.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = options, hide_default_value = true)]
     pub(crate) conf: Config,
-    /// The device: sim:PROFILE[,capacity=SIZE], or a real one, cuda:N (replay and stress) [default: sim:h200; of whatif: an
-    /// H200 with the memory of the recorded device].
+    /// The device: sim:PROFILE[,capacity=SIZE], or for replay and stress the machine's own memory, host[:SIZE], or a GPU,
+    /// cuda:N [default: sim:h200; of whatif: an H200 with the memory of the recorded device].
     #[arg(long, value_name = "DEVICE", value_parser = any_device)]
     pub(crate) device: Option<Device>,
     /// How far the CPU runs ahead of the simulated GPU, in operations.
@@ -60,7 +60,7 @@ impl RunArgs {
     pub(crate) fn runs(&self) -> Vec<ReplayOptions> {
         let device = match self.device() {
             Device::Sim(device) => device,
-            Device::Cuda(_) => SimConfig::default(),
+            Device::Host(_) | Device::Cuda(_) => SimConfig::default(),
         };
         self.runs_on(&device)
     }

@@ -1,6 +1,7 @@
 //! The values of options: how each is read, and what is said where it cannot be.
 
 use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::host::HostConfig;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::{Config, ConfigError, StrategyKind};
 use seamalloc_trace::{ENDINGS, can_write};
@@ -22,14 +23,19 @@ pub(crate) fn options(text: &str) -> Result<Config, ConfigError> {
 pub(crate) enum Device {
     /// On a simulated GPU.
     Sim(SimConfig),
+    /// On the host's memory.
+    Host(HostConfig),
     /// On the GPU of that ordinal.
     Cuda(u32),
 }
 
-/// A simulated device, or a real one.
+/// A simulated device, the host's memory, or a real GPU.
 pub(crate) fn any_device(text: &str) -> Result<Device, String> {
     if text.starts_with("cuda") {
         return CudaDriver::parse_ordinal(text).map(Device::Cuda).map_err(|error| error.to_string());
+    }
+    if text.starts_with("host") {
+        return HostConfig::parse(text).map(Device::Host).map_err(|error| error.to_string());
     }
     device(text).map(Device::Sim)
 }

@@ -109,6 +109,14 @@ impl Key {
         Self((u64::from(tag) << 32) + word)
     }
 
+    /// The word that a kernel writes for the key, by the 64-bit finalizer of MurmurHash3 (kernels.ptx does the same).
+    #[allow(dead_code, reason = "a real GPU's kernels make their own words")]
+    pub(crate) fn word(self) -> u64 {
+        let x = (self.0 ^ (self.0 >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        let x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+        x ^ (x >> 33)
+    }
+
     /// The key of what a word holds; of a word that no kernel wrote it is any number.
     pub(crate) fn of(word: u64) -> Self {
         // The factors of MurmurHash3's 64-bit finalizer, inverted modulo 2^64. A shift by 33 is its own inverse.
@@ -130,17 +138,10 @@ impl fmt::Display for Key {
 mod tests {
     use super::*;
 
-    /// As the kernels do it (kernels.ptx).
-    fn scrambled(Key(x): Key) -> u64 {
-        let x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
-        let x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
-        x ^ (x >> 33)
-    }
-
     #[test]
     fn a_word_tells_whose_it_is() {
         for key in [Key::new(0, 0), Key::new(1, 0), Key::new(0xFFFF_FFFF, 77), Key::new(12, (1 << 32) - 1)] {
-            assert_eq!(Key::of(scrambled(key)), key);
+            assert_eq!(Key::of(key.word()), key);
         }
         assert_eq!(Key::new(7, 123).to_string(), "word 123 of tag 7");
     }

@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release --example gpu_content -- cuda:0 --conf strategy:stitch,chunk_size_mb:2 --seed 7 --seconds 20
 //! cargo run --release --example gpu_content -- sim:h200 --threads 1 --operations 20000
+//! cargo run --release --example gpu_content -- host:2GiB --faults               # the machine's own memory, no GPU
 //! cargo run --release --example gpu_content -- cuda:0 --sabotage untold       # must find wrong words
 //! cargo run --release --example gpu_content -- cuda:0 --speed                 # kernels on stitched memory, and on other
 //! ```
@@ -14,7 +15,8 @@
 //! | `--seed N` | of the random program; 1 |
 //! | `--seconds S`, `--operations N` | how long, by the clock or for each thread; 10 seconds |
 //! | `--threads N`, `--streams N` | threads, and streams of each, beside the default stream; 2 and 3 |
-//! | `--live SIZE` | most bytes that the program holds; `12GiB` |
+//! | `--live SIZE` | most bytes that the program holds; `12GiB`, of `host` half of what it has |
+//! | `--faults` | driver calls of the allocator fail at random |
 //! | `--sabotage NAME` | a mistake made on purpose: `untold`, `unwaited`, `freed-outputs` |
 //!
 //! Exit code 1: a word was wrong, or the run failed. 2: wrong command line, or no such device.
@@ -23,8 +25,11 @@
 
 mod calls;
 mod cuda;
+mod faults;
 mod gpu;
 mod graphs;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod host;
 mod program;
 #[path = "../../tests/random/mod.rs"]
 mod random;
@@ -63,7 +68,7 @@ fn main() -> ExitCode {
     let done = match (task, gpu) {
         (Task::Content(plan, options), device) => content(&device.gpu(), &plan, &options),
         (Task::Speed, Device::Cuda(cuda)) => speed::measure(&cuda, |line| println!("{line}")),
-        (Task::Speed, Device::Sim(_)) => Err("the simulated GPU has no speed to measure".into()),
+        (Task::Speed, Device::Other(_)) => Err("only a GPU has a speed to measure".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,23 +81,36 @@ fn main() -> ExitCode {
 
 enum Device {
     Cuda(Arc<cuda::Cuda>),
-    Sim(Arc<sim::SimWords>),
+    Other(Arc<dyn Gpu>),
 }
 
 impl Device {
     fn gpu(&self) -> Arc<dyn Gpu> {
         match self {
             Self::Cuda(cuda) => Arc::<cuda::Cuda>::clone(cuda),
-            Self::Sim(sim) => Arc::<sim::SimWords>::clone(sim),
+            Self::Other(device) => Arc::clone(device),
         }
     }
 }
 
 fn open(name: &str) -> Outcome<Device> {
     if name.starts_with("sim") {
-        return Ok(Device::Sim(Arc::new(sim::SimWords::open(name)?)));
+        return Ok(Device::Other(Arc::new(sim::SimWords::open(name)?)));
+    }
+    if name.starts_with("host") {
+        return host(name).map(Device::Other);
     }
     Ok(Device::Cuda(Arc::new(cuda::Cuda::open(name)?)))
+}
+
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+fn host(name: &str) -> Outcome<Arc<dyn Gpu>> {
+    Ok(Arc::new(host::HostWords::open(name)?))
+}
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+fn host(name: &str) -> Outcome<Arc<dyn Gpu>> {
+    Err(format!("{name}: only on 64-bit Linux").into())
 }
 
 fn task(mut arguments: impl Iterator<Item = String>) -> Outcome<Task> {
@@ -102,14 +120,19 @@ fn task(mut arguments: impl Iterator<Item = String>) -> Outcome<Task> {
         seed: 1,
         threads: 2,
         streams: 3,
-        live: DEFAULT_LIVE,
+        live: 0,
         until: Until::Passed(Duration::from_secs(10)),
         sabotage: None,
+        faults: false,
     };
-    let mut speed = false;
+    let (mut speed, mut live) = (false, None);
     while let Some(option) = arguments.next() {
         if option == "--speed" {
             speed = true;
+            continue;
+        }
+        if option == "--faults" {
+            plan.faults = true;
             continue;
         }
         let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
@@ -121,16 +144,21 @@ fn task(mut arguments: impl Iterator<Item = String>) -> Outcome<Task> {
             "--threads" => plan.threads = value.parse::<u64>()?.max(1),
             // A capture takes one, and the default stream rests meanwhile.
             "--streams" => plan.streams = value.parse::<u64>()?.max(2),
-            "--live" => plan.live = parse_bytes(&value)?,
+            "--live" => live = Some(parse_bytes(&value)?),
             "--sabotage" => plan.sabotage = Some(value.parse()?),
             _ => return Err(format!("there is no option {option}").into()),
         }
     }
     plan.config = Config::parse(&options)?;
+    plan.live = live.unwrap_or(0);
     Ok(if speed { Task::Speed } else { Task::Content(Box::new(plan), options) })
 }
 
 fn content(gpu: &Arc<dyn Gpu>, plan: &Plan, options: &str) -> Outcome<()> {
+    let device = gpu.driver();
+    let is_host = device.properties().name.starts_with("host");
+    let default = if is_host { device.properties().total_memory / 2 } else { DEFAULT_LIVE };
+    let plan = &Plan { live: if plan.live == 0 { default } else { plan.live }, ..plan.clone() };
     let start = Instant::now();
     let report = run(gpu, plan)?;
     println!("{}", line(gpu, plan, options, &report, start.elapsed()));
@@ -158,7 +186,10 @@ fn line(gpu: &Arc<dyn Gpu>, plan: &Plan, options: &str, report: &Report, elapsed
         "rewrites": tally.rewrites,
         "captures": tally.captures,
         "replays": tally.replays,
+        "faults": plan.faults,
+        "failures": tally.failures,
         "shortages": tally.shortages,
+        "words_checked": findings.checked,
         "bytes_checked": findings.checked * gpu::WORD,
         "words_wrong": findings.wrong,
         "first_wrong": findings.first.map(|first| first.to_string()),

@@ -5,6 +5,7 @@
 //! then behind a long pause. The program obeys CUDA's and the allocator's rules, and waits for nothing: whether memory is
 //! used again too early is the allocator's matter alone.
 
+use crate::faults;
 use crate::gpu::{Gpu, Kernel, Outcome, WORD, Words};
 use crate::graphs::Graphs;
 use crate::random::Random;
@@ -26,14 +27,16 @@ pub(crate) struct Shared {
     pub(crate) gpu: Arc<dyn Gpu>,
     pub(crate) allocator: Allocator,
     pub(crate) sabotage: Option<Sabotage>,
+    /// Whether driver calls of the allocator fail at random.
+    faults: bool,
     /// Whether a thread captures. Only one does at a time.
     pub(crate) capturing: AtomicBool,
     tags: AtomicU32,
 }
 
 impl Shared {
-    pub(crate) fn new(gpu: Arc<dyn Gpu>, allocator: Allocator, sabotage: Option<Sabotage>) -> Self {
-        Self { gpu, allocator, sabotage, capturing: AtomicBool::new(false), tags: AtomicU32::new(1) }
+    pub(crate) fn new(gpu: Arc<dyn Gpu>, allocator: Allocator, sabotage: Option<Sabotage>, faults: bool) -> Self {
+        Self { gpu, allocator, sabotage, faults, capturing: AtomicBool::new(false), tags: AtomicU32::new(1) }
     }
 
     /// A tag that no block had before.
@@ -56,6 +59,8 @@ pub(crate) struct Tally {
     pub(crate) replays: u64,
     /// Requests that were refused for lack of memory.
     pub(crate) shortages: u64,
+    /// Operations that failed by a driver call that was made to fail.
+    pub(crate) failures: u64,
     /// Words that kernels were asked to check.
     pub(crate) words: u64,
 }
@@ -71,6 +76,7 @@ impl Tally {
             (&mut self.captures, other.captures),
             (&mut self.replays, other.replays),
             (&mut self.shortages, other.shortages),
+            (&mut self.failures, other.failures),
             (&mut self.words, other.words),
         ] {
             *sum += more;
@@ -159,13 +165,9 @@ impl Program {
             997.. if self.shared.sabotage.is_some() => Ok(()),
             997 if self.random.below(4) == 0 => {
                 let bytes = self.random.below(self.most_live / 8);
-                self.shared.allocator.trim(bytes)?;
-                Ok(())
+                self.operate(|allocator| allocator.trim(bytes)).map(drop)
             }
-            998 if self.random.below(4) == 0 => {
-                self.shared.allocator.empty_cache()?;
-                Ok(())
-            }
+            998 if self.random.below(4) == 0 => self.operate(Allocator::empty_cache).map(drop),
             _ => Ok(()),
         }
     }
@@ -239,6 +241,21 @@ impl Program {
         Ok(self.driver.stream_wait(waiting, self.event)?)
     }
 
+    /// An operation of which driver calls may fail; `None` where it did, and so has changed nothing.
+    fn operate<T>(&mut self, operate: impl FnOnce(&Allocator) -> seamalloc::Result<T>) -> Outcome<Option<T>> {
+        let allocator = &self.shared.allocator;
+        // In a capture no thread may find anything amiss: what fails there ends the capture.
+        let fails = self.shared.faults && !self.graphs.is_capturing() && self.random.below(4) == 0;
+        let result = if fails { faults::during(&mut self.random, || operate(allocator)) } else { operate(allocator) };
+        match result {
+            Err(Error::Driver(_) | Error::OutOfMemory(_)) if fails => {
+                self.tally.failures += 1;
+                Ok(None)
+            }
+            result => Ok(Some(result?)),
+        }
+    }
+
     /// What a request gave: all words of the block; none where memory is short.
     pub(crate) fn obtained(&mut self, address: seamalloc::Result<u64>) -> Outcome<Option<Words>> {
         let address = match address {
@@ -270,11 +287,22 @@ impl Program {
         if self.live + size > self.most_live {
             return self.free_one().map(|()| None);
         }
-        let allocated = match self.random.below(16) {
-            0 => self.shared.allocator.allocate_in(self.pool, size, stream),
-            _ => self.shared.allocator.allocate(size, stream),
+        let (pool, is_private) = (self.pool, self.random.below(16) == 0);
+        let allocated = self.operate(|allocator| {
+            // A shortage is an answer.
+            let allocated = match is_private {
+                true => allocator.allocate_in(pool, size, stream),
+                false => allocator.allocate(size, stream),
+            };
+            match allocated {
+                Err(Error::OutOfMemory(report)) => Ok(Err(Error::OutOfMemory(report))),
+                other => other.map(Ok),
+            }
+        })?;
+        let words = match allocated {
+            Some(allocated) => self.obtained(allocated)?,
+            None => None,
         };
-        let words = self.obtained(allocated)?;
         if words.is_none() {
             self.free_one()?;
         }
@@ -343,17 +371,25 @@ impl Program {
     }
 
     fn free_at(&mut self, at: usize) -> Outcome<()> {
-        let Block { words, tag, stream, told, readers } = self.blocks.swap_remove(at);
-        self.live -= words.bytes();
+        let block = self.blocks.swap_remove(at);
+        let Block { words, tag, stream, told, ref readers } = block;
         self.launch(stream, Kernel::Check { of: words, tag })?;
         let tells = self.shared.sabotage != Some(Sabotage::Untold);
         self.tally.freed_in_use += u64::from(told != Told::Joined && !readers.is_empty());
-        match (told, readers.first()) {
-            (Told::Joined, _) => readers.iter().try_for_each(|reader| self.join(stream, *reader))?,
-            (Told::Named, Some(&last)) if tells => return Ok(self.shared.allocator.free_on(words.address, last)?),
-            _ => {}
+        if told == Told::Joined {
+            readers.iter().try_for_each(|reader| self.join(stream, *reader))?;
         }
-        Ok(self.shared.allocator.free(words.address)?)
+        let last = readers.first().copied().filter(|_| told == Told::Named && tells);
+        let freed = self.operate(|allocator| match last {
+            Some(last) => allocator.free_on(words.address, last),
+            None => allocator.free(words.address),
+        })?;
+        match freed {
+            Some(()) => self.live -= words.bytes(),
+            // It is as live as before.
+            None => self.blocks.push(block),
+        }
+        Ok(())
     }
 
     /// Frees every other block, and asks for half of it in one: no hole fits.

@@ -1,5 +1,6 @@
 //! One run: an allocator, a program in some threads, and what came of it.
 
+use crate::faults::Failing;
 use crate::gpu::{Findings, Gpu, Outcome};
 use crate::program::{Program, Shared, Tally};
 use crate::sabotage::{self, Sabotage};
@@ -36,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) live: u64,
     pub(crate) until: Until,
     pub(crate) sabotage: Option<Sabotage>,
+    /// Whether driver calls of the allocator fail at random.
+    pub(crate) faults: bool,
 }
 
 /// What came of a run.
@@ -73,7 +76,9 @@ impl Report {
 pub(crate) fn run(gpu: &Arc<dyn Gpu>, plan: &Plan) -> Outcome<Report> {
     gpu.enter()?;
     let driver = sabotage::driver(plan.sabotage, gpu.driver());
-    let shared = Arc::new(Shared::new(Arc::clone(gpu), Allocator::new(driver, plan.config.clone())?, plan.sabotage));
+    let driver = if plan.faults { Arc::new(Failing(driver)) } else { driver };
+    let allocator = Allocator::new(driver, plan.config.clone())?;
+    let shared = Arc::new(Shared::new(Arc::clone(gpu), allocator, plan.sabotage, plan.faults));
     // Before any thread runs: none makes streams while another one captures.
     let programs = (0..plan.threads).map(|number| program(&shared, plan, number)).collect::<Outcome<Vec<_>>>()?;
     let (start, ends) = (Instant::now(), AtomicBool::new(false));

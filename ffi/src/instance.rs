@@ -6,6 +6,7 @@ use crate::status::{Failure, Outcome, Status};
 use parking_lot::Mutex;
 use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::host::{HostConfig, HostDriver};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::units::format_bytes;
 use seamalloc::{Allocator, Config};
@@ -30,13 +31,15 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// An allocator on a device: `sim:h200,capacity=80GiB`, `cuda:0`.
+    /// An allocator on a device: `sim:h200,capacity=80GiB`, `host:4GiB`, `cuda:0`.
     pub(crate) fn open(device: &str, options: &str) -> Outcome<Box<Self>> {
         log::start(Config::parse(options).is_ok_and(|config| config.guard.is_on()));
         // First, so that a misspelt option opens no device.
         let config = Config::parse(options)?;
         let (driver, ordinal): (Arc<dyn Driver>, u32) = if device.starts_with("sim") {
             (Arc::new(SimGpu::new(SimConfig::parse(device)?)?), 0)
+        } else if device.starts_with("host") {
+            (Arc::new(HostDriver::new(HostConfig::parse(device)?)?), 0)
         } else if device.starts_with("cuda") {
             let ordinal = CudaDriver::parse_ordinal(device)?;
             let driver = CudaDriver::open(ordinal)?;
@@ -44,7 +47,9 @@ impl Instance {
             unsafe { driver.trust_streams() };
             (Arc::new(driver), ordinal)
         } else {
-            let text = format!("`{device}` is no device; expected cuda:0, or a simulated one such as sim:h200");
+            let text = format!(
+                "`{device}` is no device; expected cuda:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
+            );
             return Err(Failure::new(Status::Device, text));
         };
         let allocator = Allocator::new(driver, config)?;

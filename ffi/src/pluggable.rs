@@ -52,8 +52,8 @@ static DEVICES: [Device; MAX_DEVICES] =
 /// `size` bytes of a CUDA device for work on `stream`: the allocating half of PyTorch's pluggable signature.
 ///
 /// Each device has an allocator of its own, made on first use with the options in the environment variable SEAMALLOC_CONF
-/// (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged` answers its handle. With SEAMALLOC_DEVICE=sim:h200 (or another simulated
-/// device) every device is a simulated one.
+/// (SEAMALLOC_GUARD=1 is short for `guard:on` there), and kept until the process ends; `seam_plugged` answers its handle.
+/// With SEAMALLOC_DEVICE=sim:h200 (or another simulated device, or host:4GiB) every device is such a one.
 ///
 /// NULL for 0 bytes, and where this fails: the last error of the thread says why, and so does a message
 /// (`seam_set_message_handler`). Where the allocator cannot be made at all, options that cannot be read included, every
@@ -165,15 +165,21 @@ fn options() -> Outcome<String> {
     Ok(given.join(","))
 }
 
+/// Whether a name is that of a device that every machine has.
+fn is_no_gpu(name: &str) -> bool {
+    name.starts_with("sim") || name.starts_with("host")
+}
+
 #[cold]
 fn open(device: c_int) -> Outcome<Plugged> {
     let options = options()?;
     let name = match variable(DEVICE_VARIABLE)? {
         None => format!("cuda:{device}"),
-        Some(name) if name.starts_with("sim") => name,
+        Some(name) if is_no_gpu(&name) => name,
         Some(name) => {
-            let text =
-                format!("{DEVICE_VARIABLE} is `{name}`; expected a simulated device such as sim:h200, or nothing");
+            let text = format!(
+                "{DEVICE_VARIABLE} is `{name}`; expected a simulated device such as sim:h200, host:4GiB, or nothing"
+            );
             return Err(Failure::new(Status::Device, text));
         }
     };
@@ -184,7 +190,7 @@ fn open(device: c_int) -> Outcome<Plugged> {
         failure
     })?;
     instance.is_permanent = true;
-    if name.starts_with("sim") {
+    if is_no_gpu(&name) {
         instance.ordinal = u32::try_from(device).unwrap_or_default();
     }
     borrow_forever(registry::add(instance)?)

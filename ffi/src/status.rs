@@ -3,6 +3,7 @@
 //! Owns: the numbers of [`Status`], which are never given another meaning, and how an error of the library becomes one.
 
 use seamalloc::driver::cuda::CudaOpenError;
+use seamalloc::driver::host::HostConfigError;
 use seamalloc::driver::sim::SimConfigError;
 use seamalloc::{ConfigError, Error};
 use seamalloc_trace::TraceError;
@@ -159,6 +160,12 @@ impl From<ConfigError> for Failure {
 
 impl From<SimConfigError> for Failure {
     fn from(error: SimConfigError) -> Self {
+        Self::new(Status::Device, error.to_string())
+    }
+}
+
+impl From<HostConfigError> for Failure {
+    fn from(error: HostConfigError) -> Self {
         Self::new(Status::Device, error.to_string())
     }
 }

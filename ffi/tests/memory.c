@@ -232,6 +232,35 @@ static void what_a_file_holds_is_replayed(const char *folder) {
     remove(path);
 }
 
+#ifdef __linux__
+static void the_hosts_memory_holds_bytes(void) {
+    seam_allocator a = create("host:256MiB", "strategy:stitch,chunk_size_mb:2");
+    unsigned char *blocks[8];
+    for (int i = 0; i < 8; i++) {
+        blocks[i] = get(a, 10 * MIB, NULL);
+        memset(blocks[i], i + 1, 10 * MIB);
+    }
+    for (int i = 1; i < 8; i += 2) {
+        OK(seam_free(a, blocks[i]));
+    }
+    // Stitched of what lay between those that are live.
+    unsigned char *stitched = get(a, 40 * MIB, NULL);
+    CHECK(stats_of(a).views_built == 1 && stats_of(a).reserved_bytes.all.current == 80 * MIB);
+    memset(stitched, 0xee, 40 * MIB);
+    for (int i = 0; i < 8; i += 2) {
+        for (size_t at = 0; at < 10 * MIB; at++) {
+            CHECK(blocks[i][at] == i + 1);
+        }
+    }
+    for (size_t at = 0; at < 40 * MIB; at++) {
+        CHECK(stitched[at] == 0xee);
+    }
+    OK(seam_destroy(a));
+    FAILS(seam_create("host:lots", NULL, &a), SEAM_STATUS_DEVICE, "not a size");
+    FAILS(seam_create("gpu", NULL, &a), SEAM_STATUS_DEVICE, "host:4GiB");
+}
+#endif
+
 int main(int count, char **arguments) {
     CHECK(seam_abi_version() == SEAM_ABI_VERSION);
     CHECK(strlen(seam_version()) >= 5);
@@ -242,6 +271,9 @@ int main(int count, char **arguments) {
     programs_are_asked_before_a_request_fails();
     an_allocator_may_be_destroyed_from_its_own_callback();
     figures_are_json_too();
+#ifdef __linux__
+    the_hosts_memory_holds_bytes();
+#endif
     if (count > 1) {
         files_are_written(arguments[1]);
         what_a_file_holds_is_replayed(arguments[1]);

@@ -3,19 +3,24 @@
 //! ```text
 //! contract/       the small traits of a driver, by purpose, and the duties of both sides of each call
 //! error.rs        the kinds of calls, the statuses, and the error of a failed call
-//! call_stats.rs   how often each kind of call was made, and how long it took
+//! call_stats.rs   how often each kind of call was made, and how long it took; call_counters.rs counts
 //! forward.rs      ForwardingDriver: a layer over another driver, which writes only the calls that differ
 //! prelude.rs      all traits of a driver, for their methods
-//! sim/            the simulated GPU       cuda/   a real one, through libcuda
+//! bookkeeping/    what drivers without libcuda must note to refuse what CUDA refuses
+//! sim/            the simulated GPU       cuda/   a real one, through libcuda       host/   the machine's own memory
 //! ```
 //!
 //! Code above this module does not know CUDA, and code in it does not know blocks, pools or strategies.
 
+mod bookkeeping;
+mod call_counters;
 mod call_stats;
 mod contract;
 pub mod cuda;
 mod error;
 mod forward;
+#[cfg_attr(not(all(target_os = "linux", target_pointer_width = "64")), path = "no_host.rs")]
+pub mod host;
 pub mod prelude;
 pub mod sim;
 

@@ -1,8 +1,9 @@
 //! What is legal while a stream is being captured, and what a captured request may get.
 
 use crate::graph::{GRAPH, capture, graph_of};
+use crate::simulated::Device;
 use crate::{MAIN, MIB, SIDE, Subject, calls, on, reserved};
-use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
+use seamalloc::driver::sim::{CaptureMode, Range};
 use seamalloc::driver::{Call, CallStats, Driver, Status, StreamCapture, StreamId};
 use seamalloc::{Allocator, Error, Route};
 
@@ -18,7 +19,7 @@ fn ordinary(allocator: &Allocator, stream: StreamId) -> u64 {
 
 /// Frees a block that waits for a busy stream, and captures [`GRAPH`] while blocks are allocated and freed on all streams,
 /// by this thread and another. The capture must come out valid. Returns the calls that were made in it.
-fn work_in_a_capture(gpu: &SimGpu, allocator: &Allocator, mode: CaptureMode) -> CallStats {
+fn work_in_a_capture(gpu: &Device, allocator: &Allocator, mode: CaptureMode) -> CallStats {
     // It is asked for at allocations, but not in a capture.
     let waiting = allocator.allocate(20 * MIB, MAIN).unwrap();
     gpu.hold(SIDE);

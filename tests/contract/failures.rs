@@ -1,7 +1,7 @@
 //! Every driver call can fail, at any time: afterwards the allocator is as it was, to the byte, and goes on working.
 
+use crate::simulated::Device;
 use crate::{MIB, SHORTER, Subject, balanced, on};
-use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver, Status, StreamId};
 use seamalloc::{Allocator, Error, Stats, StrategyKind};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn held(stats: &Stats) -> [u64; 5] {
 }
 
 struct Script {
-    gpu: Arc<SimGpu>,
+    gpu: Arc<Device>,
     allocator: Allocator,
     live: Vec<u64>,
 }

@@ -1,9 +1,9 @@
 //! The limits in bytes: never exceeded, and growth reaches them.
 
 use crate::random::Random;
+use crate::simulated::{Device, device as device_of};
 use crate::step::step;
 use crate::{MAIN, MIB, SMALL_CHUNKS, Subject, balanced, reserved};
-use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, Handle, Status};
 use seamalloc::{Allocator, Config, Error, StrategyKind};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A simulated GPU that knows the most bytes that were held at any moment.
 struct Peak {
-    sim: SimGpu,
+    sim: Device,
     most: AtomicU64,
 }
 
@@ -21,7 +21,7 @@ impl Peak {
     }
 
     fn note(&self) {
-        let info = self.sim.memory_info().unwrap();
+        let info = Driver::memory_info(&self.sim).unwrap();
         self.most.fetch_max(info.total - info.free, Ordering::Relaxed);
     }
 }
@@ -43,7 +43,7 @@ impl ForwardingDriver for Peak {
 }
 
 fn on(kind: StrategyKind, device: &str, options: &str) -> (Arc<Peak>, Allocator) {
-    let sim = SimGpu::new(SimConfig::parse(device).unwrap()).unwrap();
+    let sim = device_of(device);
     let gpu = Arc::new(Peak { sim, most: AtomicU64::new(0) });
     let config = Config { strategy: kind, ..Config::parse(&format!("{SMALL_CHUNKS},{options}")).unwrap() };
     let allocator = Allocator::new(Arc::<Peak>::clone(&gpu), config).unwrap();
@@ -55,10 +55,14 @@ pub(crate) fn growth_reaches_the_limit_and_no_further(Subject { kind, .. }: Subj
     assert!(allocator.allocate(100 * MIB + 1, MAIN).unwrap_err().is_out_of_memory());
     let all = allocator.allocate(100 * MIB, MAIN).unwrap();
     assert_eq!(reserved(&allocator), 100 * MIB, "{kind}");
-    let created = [Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count);
+    let created = [Call::Create, Call::Malloc].map(|call| Driver::call_stats(&gpu.sim).get(call).count);
     let Err(Error::OutOfMemory(report)) = allocator.allocate(1, MAIN) else { panic!("{kind}: beyond the limit") };
     assert_eq!(report.limit, Some(100 * MIB));
-    assert_eq!([Call::Create, Call::Malloc].map(|call| gpu.sim.call_stats().get(call).count), created, "{kind}");
+    assert_eq!(
+        [Call::Create, Call::Malloc].map(|call| Driver::call_stats(&gpu.sim).get(call).count),
+        created,
+        "{kind}"
+    );
     allocator.free(all).unwrap();
     // What is free in another pool makes room.
     allocator.allocate(1, MAIN).unwrap();

@@ -5,6 +5,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+/// What needs other devices beside the one that allocates: only simulated GPUs have any.
+macro_rules! promises_among_peers {
+    () => {
+        promises!(peers:
+            a_peer_can_use_every_block_whenever_it_was_enabled,
+            a_peer_that_is_refused_has_nothing_then_or_later,
+            a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean,
+            devices_that_may_use_the_memory_may_use_a_pools_own,
+        );
+    };
+}
+
 #[macro_use]
 mod suite;
 
@@ -48,6 +60,7 @@ mod physical;
 mod random;
 #[path = "../shortage/script.rs"]
 mod script;
+mod setup;
 #[cfg(target_os = "linux")]
 #[path = "../sharing/blocks.rs"]
 mod shared_blocks;
@@ -57,53 +70,12 @@ mod source;
 #[path = "../release/step.rs"]
 mod step;
 
-use seamalloc::driver::sim::SimGpu;
-use seamalloc::driver::{Call, Driver, StreamId};
-use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc::StrategyKind;
+use setup::{
+    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, in_small_chunks, on, reserved, with_options,
+};
 use std::path::Path;
-use std::sync::Arc;
 use suite::Subject;
-
-const MIB: u64 = 1 << 20;
-const MAIN: StreamId = StreamId::DEFAULT;
-const SIDE: StreamId = StreamId(8);
-/// Chunks of 8 MiB, with the strategy that has any: requests of [`CHUNK`] bytes are met by two of them.
-const SMALL_CHUNKS: &str = "chunk_size_mb:8";
-const CHUNK: u64 = 16 * MIB;
-
-/// Long programs are shorter by this factor where each operation checks all tables.
-const SHORTER: u64 = if cfg!(feature = "paranoid") { 3 } else { 1 };
-
-fn on(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator) {
-    simulated::on(device, Config::with_strategy(kind))
-}
-
-fn with_options(kind: StrategyKind, device: &str, options: &str) -> (Arc<SimGpu>, Allocator) {
-    simulated::on(device, Config { strategy: kind, ..Config::parse(options).unwrap() })
-}
-
-fn in_small_chunks(kind: StrategyKind, device: &str, options: &str) -> (Arc<SimGpu>, Allocator) {
-    with_options(kind, device, &format!("{SMALL_CHUNKS},{options}"))
-}
-
-fn reserved(allocator: &Allocator) -> u64 {
-    allocator.stats().reserved_bytes.all.current
-}
-
-fn calls(gpu: &SimGpu, call: Call) -> u64 {
-    gpu.call_stats().get(call).count
-}
-
-/// Bytes that the device says are held, against what the allocator says; the allocator's own rules; and no kernel has met
-/// memory that was not there.
-fn balanced(gpu: &SimGpu, allocator: &Allocator) {
-    let info = gpu.memory_info().unwrap();
-    assert_eq!(info.total - info.free, reserved(allocator));
-    allocator.check().unwrap();
-    let memory = allocator.fragmentation();
-    assert_eq!(memory.reserved, memory.allocated + memory.pending + memory.free + memory.unsettled, "{memory:?}");
-    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
-}
 
 #[test]
 fn every_strategy_has_its_file() {

@@ -1,5 +1,6 @@
 //! What an allocator asks of a device beside memory: access for other devices, and typed errors once the context is lost.
 
+use crate::source::{POOL, Source};
 use crate::{MIB, Subject};
 use seamalloc::driver::sim::{Range, SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, Status, StreamId};
@@ -81,4 +82,26 @@ pub(crate) fn a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean(Su
     allocator.check().unwrap();
     assert_eq!(allocator.stats().allocated_bytes.all.current, 20 * MIB, "{kind}: what could not be freed is live");
     drop(allocator);
+}
+
+pub(crate) fn devices_that_may_use_the_memory_may_use_a_pools_own(Subject { kind, .. }: Subject) {
+    for before in [false, true] {
+        let (gpu, allocator) = crate::on(kind, "sim:h200");
+        let source = Source::of(&gpu);
+        gpu.connect_peer(PEER);
+        let enable = || allocator.enable_peer_access(PEER).unwrap();
+        if before {
+            enable();
+            gpu.fail_nth(Call::EnablePeer, 1, Status::UNKNOWN);
+            let failed = allocator.open_pool_with(POOL, source.segments()).unwrap_err();
+            assert!(matches!(failed, Error::Driver(_)) && std::mem::take(&mut source.book().dropped), "{failed}");
+            assert!(allocator.private_pools().is_empty());
+        }
+        allocator.open_pool_with(POOL, source.segments()).unwrap();
+        let address = allocator.allocate_in(POOL, 30 * MIB, A).unwrap();
+        if !before {
+            enable();
+        }
+        assert!(gpu.can_peer_use(PEER, Range { address, size: 30 * MIB }), "{kind}, {before}");
+    }
 }

@@ -4,7 +4,7 @@ use crate::graph::{capture, graph_of};
 use crate::source::{POOL, Source, opened};
 use crate::{MAIN, MIB, SIDE, Subject, balanced, calls, on, reserved};
 use seamalloc::driver::sim::Range;
-use seamalloc::driver::{Call, Status, StreamId};
+use seamalloc::driver::{Call, StreamId};
 use seamalloc::{Error, PoolId, Route, Segments};
 
 pub(crate) fn segments_are_pytorchs_and_are_cached_and_split(Subject { kind, .. }: Subject) {
@@ -189,28 +189,6 @@ pub(crate) fn segments_are_chosen_before_there_is_memory(Subject { kind, .. }: S
     let rest = allocator.allocate_in(plain, 3 * MIB, MAIN).unwrap();
     assert_eq!((rest, allocator.size_of(rest)), (b + 3 * MIB, Ok(14 * MIB)));
     allocator.check().unwrap();
-}
-
-pub(crate) fn devices_that_may_use_the_memory_may_use_its_own(Subject { kind, .. }: Subject) {
-    for before in [false, true] {
-        let (gpu, allocator) = on(kind, "sim:h200");
-        let source = Source::of(&gpu);
-        gpu.connect_peer(1);
-        let enable = || allocator.enable_peer_access(1).unwrap();
-        if before {
-            enable();
-            gpu.fail_nth(Call::EnablePeer, 1, Status::UNKNOWN);
-            let failed = allocator.open_pool_with(POOL, source.segments()).unwrap_err();
-            assert!(matches!(failed, Error::Driver(_)) && std::mem::take(&mut source.book().dropped), "{failed}");
-            assert!(allocator.private_pools().is_empty());
-        }
-        allocator.open_pool_with(POOL, source.segments()).unwrap();
-        let address = allocator.allocate_in(POOL, 30 * MIB, MAIN).unwrap();
-        if !before {
-            enable();
-        }
-        assert!(gpu.can_peer_use(1, Range { address, size: 30 * MIB }), "{kind}, {before}");
-    }
 }
 
 pub(crate) fn only_what_it_holds_free(Subject { kind, .. }: Subject) {

@@ -1,7 +1,7 @@
 //! Callbacks for memory pressure: before a request is refused, and never under the allocator's lock.
 
+use crate::simulated::Device;
 use crate::{CHUNK, MAIN, MIB, SIDE, Subject, balanced, in_small_chunks, reserved};
-use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver};
 use seamalloc::{Allocator, MemoryPressure, StrategyKind};
 use std::panic::panic_any;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 
 /// An allocator, full but for a little, with blocks that a callback may free.
-fn full(kind: StrategyKind) -> (Arc<SimGpu>, Arc<Allocator>, Arc<Mutex<Vec<u64>>>) {
+fn full(kind: StrategyKind) -> (Arc<Device>, Arc<Allocator>, Arc<Mutex<Vec<u64>>>) {
     let (gpu, allocator) = in_small_chunks(kind, "sim:h200,capacity=200MiB", "");
     let cache = (0..4).map(|_| allocator.allocate(40 * MIB, MAIN).unwrap()).collect();
     (gpu, Arc::new(allocator), Arc::new(Mutex::new(cache)))

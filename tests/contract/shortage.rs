@@ -3,8 +3,9 @@
 use crate::random::Random;
 use crate::script::Step::Allocate;
 use crate::script::{Run, advised, balanced, follow};
+use crate::simulated::{Device, device as device_of};
 use crate::{MAIN, MIB, SHORTER, SIDE, Subject, on};
-use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
+use seamalloc::driver::sim::{CaptureMode, Range};
 use seamalloc::fragmentation::Owner;
 use seamalloc::out_of_memory::{Advice, Cause, Limit};
 use seamalloc::{Allocator, Config, Error, PoolId, Route};
@@ -39,9 +40,9 @@ pub(crate) fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do(Subj
 }
 
 pub(crate) fn what_others_hold_of_the_device_is_named_and_its_release_helps(Subject { kind, .. }: Subject) {
-    let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=200MiB").unwrap()).unwrap());
+    let gpu = Arc::new(device_of("sim:h200,capacity=200MiB"));
     let [other, allocator] =
-        [(); 2].map(|()| Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::with_strategy(kind)).unwrap());
+        [(); 2].map(|()| Allocator::new(Arc::<Device>::clone(&gpu), Config::with_strategy(kind)).unwrap());
     let cached = other.allocate(120 * MIB, MAIN).unwrap();
     other.free(cached).unwrap();
     let Err(Error::OutOfMemory(report)) = allocator.allocate(150 * MIB, MAIN) else { panic!("it is not there") };
@@ -81,7 +82,7 @@ pub(crate) fn less_that_is_live_is_advised_only_where_it_is_enough(Subject { kin
         [(0, 80, 150, 30, 120), (0, 80, 200, 80, 120), (60, 60, 100, 20, 80), (60, 60, 150, 0, 80)]
     {
         let mut run = Run::on("sim:h200,capacity=200MiB", &options);
-        let other = Allocator::new(Arc::<SimGpu>::clone(&run.gpu), Config::with_strategy(kind)).unwrap();
+        let other = Allocator::new(Arc::<Device>::clone(&run.gpu), Config::with_strategy(kind)).unwrap();
         let held: Vec<_> = (0..others / 20).map(|_| other.allocate(20 * MIB, MAIN).unwrap()).collect();
         (0..live / 20).for_each(|_| run.step(Allocate(20 * MIB, MAIN)).unwrap());
         let Err(Error::OutOfMemory(report)) = run.step(Allocate(size * MIB, MAIN)) else { panic!("{kind}: {size}") };

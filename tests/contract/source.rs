@@ -1,7 +1,7 @@
 //! A source of segments that keeps a book, and makes mistakes where it is told to.
 
 use crate::on;
-use seamalloc::driver::sim::SimGpu;
+use crate::simulated::Device;
 use seamalloc::driver::{PlainMemory, StreamId};
 use seamalloc::{Allocator, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::BTreeMap;
@@ -31,10 +31,10 @@ pub(crate) struct Book {
 
 /// Memory of the device, as `cudaMalloc` gives it, and a book of it.
 #[derive(Clone)]
-pub(crate) struct Source(Arc<SimGpu>, Arc<Mutex<Book>>);
+pub(crate) struct Source(Arc<Device>, Arc<Mutex<Book>>);
 
 impl Source {
-    pub(crate) fn of(gpu: &Arc<SimGpu>) -> Self {
+    pub(crate) fn of(gpu: &Arc<Device>) -> Self {
         Self(Arc::clone(gpu), Arc::default())
     }
 
@@ -96,7 +96,7 @@ impl Drop for Given {
     }
 }
 
-pub(crate) fn opened(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator, Source) {
+pub(crate) fn opened(kind: StrategyKind, device: &str) -> (Arc<Device>, Allocator, Source) {
     let (gpu, allocator) = on(kind, device);
     let source = Source::of(&gpu);
     allocator.open_pool_with(POOL, source.segments()).unwrap();

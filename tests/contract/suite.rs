@@ -116,11 +116,7 @@ macro_rules! contract {
             a_wait_that_fails_at_the_end_leaks_what_it_must_and_no_more,
         );
         promises!(threads: eight_threads_share_an_allocator, threads_may_share_an_allocator);
-        promises!(peers:
-            a_peer_can_use_every_block_whenever_it_was_enabled,
-            a_peer_that_is_refused_has_nothing_then_or_later,
-            a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean,
-        );
+        promises_among_peers!();
         #[cfg(target_os = "linux")]
         promises!(sharing: another_gpu_gets_it_and_gives_all_back);
         promises!(pools:
@@ -146,7 +142,6 @@ macro_rules! contract {
             a_graphs_released_pool_can_be_emptied_alone,
             unsplit_segments_are_one_block_each,
             segments_are_chosen_before_there_is_memory,
-            devices_that_may_use_the_memory_may_use_its_own,
             only_what_it_holds_free,
             its_blocks_are_not_restored,
         );

@@ -1,9 +1,10 @@
 //! One allocator, many threads: blocks of shared and own streams, freed by whichever thread has them.
 
 use crate::random::Random;
+use crate::simulated::Device;
 use crate::{MIB, SHORTER, Subject, on};
 use seamalloc::driver::StreamId;
-use seamalloc::driver::sim::{Range, SimGpu};
+use seamalloc::driver::sim::Range;
 use seamalloc::{Allocator, Error};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +15,7 @@ const OPS: u64 = 1_500 / SHORTER;
 
 /// What all threads share: the allocator, and which physical memory is in someone's hands.
 struct Shared {
-    gpu: Arc<SimGpu>,
+    gpu: Arc<Device>,
     allocator: Allocator,
     taken: Mutex<BTreeMap<(u64, u64), u64>>,
 }

@@ -1,9 +1,9 @@
 //! `trim` gives back what was asked for, and hardly more.
 
 use crate::random::Random;
+use crate::simulated::Device;
 use crate::step::step;
 use crate::{MAIN, MIB, SIDE, Subject, balanced, calls, in_small_chunks, reserved};
-use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver, Status, StreamId};
 use seamalloc::observer::{Action, Event, Observer};
 use seamalloc::{Allocator, Error, StrategyKind};
@@ -68,7 +68,7 @@ pub(crate) fn no_piece_is_given_back_that_could_have_been_kept(Subject { kind, u
 }
 
 /// Live and free blocks of several sizes on several streams, some freed under running work, and views over them.
-fn scene(kind: StrategyKind) -> (Arc<SimGpu>, Allocator, Vec<u64>) {
+fn scene(kind: StrategyKind) -> (Arc<Device>, Allocator, Vec<u64>) {
     let (gpu, allocator) = in_small_chunks(kind, "sim:h200", "sharing:never");
     let mut live: Vec<u64> = Vec::new();
     for step in 0..30u64 {

@@ -2,8 +2,9 @@
 //! byte is anyone else's, and all of it goes back where it came from.
 
 use crate::random::Random;
+use crate::simulated::Device;
 use crate::{MIB, Subject, with_options};
-use seamalloc::driver::sim::{Range, SimGpu};
+use seamalloc::driver::sim::Range;
 use seamalloc::driver::{Call, PlainMemory, Status, StreamId};
 use seamalloc::{Allocator, Error, PoolId, SegmentSource, Segments, SourceError, StrategyKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +40,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 struct Unreliable {
-    gpu: Arc<SimGpu>,
+    gpu: Arc<Device>,
     shared: Arc<Mutex<Shared>>,
     /// What this one gave.
     own: BTreeSet<u64>,
@@ -100,7 +101,7 @@ struct Live {
 }
 
 struct Program {
-    gpu: Arc<SimGpu>,
+    gpu: Arc<Device>,
     allocator: Allocator,
     shared: Arc<Mutex<Shared>>,
     random: Random,

@@ -1,7 +1,8 @@
 //! A graph as the tests of captures have it: what it uses, and how it is captured and replayed.
 
+use crate::simulated::Device;
 use seamalloc::driver::StreamId;
-use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
+use seamalloc::driver::sim::{CaptureMode, Piece, Range};
 use seamalloc::{Allocator, PoolId, Route};
 
 /// The stream that is captured.
@@ -17,14 +18,14 @@ pub(crate) fn meet(one: &Piece, other: &Piece) -> bool {
 }
 
 impl Graph {
-    pub(crate) fn uses(&mut self, gpu: &SimGpu, allocator: &Allocator, address: u64) {
+    pub(crate) fn uses(&mut self, gpu: &Device, allocator: &Allocator, address: u64) {
         let range = Range { address, size: allocator.size_of(address).unwrap() };
         gpu.launch(GRAPH, &[range], 1000).unwrap();
         self.0.push((range, gpu.physical(range)));
     }
 
     /// Every address leads where it led, and a kernel may use it.
-    pub(crate) fn replay(&self, gpu: &SimGpu, stream: StreamId) {
+    pub(crate) fn replay(&self, gpu: &Device, stream: StreamId) {
         for (range, pieces) in &self.0 {
             assert_eq!(gpu.physical(*range), *pieces, "{range}");
             gpu.launch(stream, &[*range], 50_000).unwrap();
@@ -33,7 +34,7 @@ impl Graph {
     }
 
     /// None of its memory is behind that address.
-    pub(crate) fn is_apart_from(&self, gpu: &SimGpu, allocator: &Allocator, address: u64) {
+    pub(crate) fn is_apart_from(&self, gpu: &Device, allocator: &Allocator, address: u64) {
         let range = Range { address, size: allocator.size_of(address).unwrap() };
         for piece in gpu.physical(range) {
             let mut own = self.0.iter().flat_map(|(_, pieces)| pieces);
@@ -43,7 +44,7 @@ impl Graph {
 }
 
 /// Runs `inside` in a capture of [`GRAPH`] whose requests go to `pool`; the capture must come out valid.
-pub(crate) fn capture<T>(gpu: &SimGpu, allocator: &Allocator, pool: PoolId, inside: impl FnOnce() -> T) -> T {
+pub(crate) fn capture<T>(gpu: &Device, allocator: &Allocator, pool: PoolId, inside: impl FnOnce() -> T) -> T {
     allocator.begin_allocate_to_pool(pool, Route::stream(GRAPH).capturing()).unwrap();
     gpu.begin_capture(GRAPH, CaptureMode::Global).unwrap();
     let result = inside();
@@ -54,7 +55,7 @@ pub(crate) fn capture<T>(gpu: &SimGpu, allocator: &Allocator, pool: PoolId, insi
 }
 
 /// A graph that uses blocks of these sizes, all freed again in the capture.
-pub(crate) fn graph_of(gpu: &SimGpu, allocator: &Allocator, pool: PoolId, sizes: &[u64]) -> Graph {
+pub(crate) fn graph_of(gpu: &Device, allocator: &Allocator, pool: PoolId, sizes: &[u64]) -> Graph {
     let mut graph = Graph::default();
     capture(gpu, allocator, pool, || {
         let blocks: Vec<u64> = sizes.iter().map(|size| allocator.allocate(*size, GRAPH).unwrap()).collect();

@@ -25,7 +25,7 @@ const CALL_NO_DRIVER: [&str; 5] = ["config", "report", "heap", "strategy", "diag
 /// Where the heap's own are: it says what a call has failed with.
 const DRIVER_ERRORS: [&str; 2] = ["src/driver/error.rs", "src/driver/error/mod.rs"];
 /// The drivers themselves.
-const DRIVERS: [&str; 2] = ["src/driver/sim/", "src/driver/cuda/"];
+const DRIVERS: [&str; 3] = ["src/driver/sim/", "src/driver/cuda/", "src/driver/host/"];
 
 /// The layer of a file: the first folder, or the file, under `src/`.
 fn name_of(file: &str) -> &str {

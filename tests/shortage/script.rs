@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "the contract's scripts have fewer kinds of steps")]
 
 use crate::simulated;
+use crate::simulated::Device;
 use seamalloc::driver::StreamId;
-use seamalloc::driver::sim::SimGpu;
 use seamalloc::fragmentation::Owner;
 use seamalloc::out_of_memory::{Advice, Limit};
 use seamalloc::{Allocator, Config, Error, Fragmentation, OutOfMemory, OutOfMemoryReport};
@@ -28,7 +28,7 @@ use Step::{Allocate, EmptyCache, Finish, Free, Use};
 
 /// A script on its way through an allocator.
 pub(crate) struct Run {
-    pub(crate) gpu: Arc<SimGpu>,
+    pub(crate) gpu: Arc<Device>,
     pub(crate) allocator: Allocator,
     pub(crate) addresses: Vec<u64>,
 }

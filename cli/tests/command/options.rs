@@ -1,6 +1,6 @@
 //! Command lines that are wrong: exit code 2, and what would be right. Places that cannot be written: exit code 1.
 
-use super::{Folder, complaint, has};
+use super::{Folder, complaint, has, lines};
 
 #[test]
 fn wrong_options_say_what_is_expected() {
@@ -17,6 +17,8 @@ fn wrong_options_say_what_is_expected() {
         ("--device sim:h201", &["`h201`", "did you mean `h200`?", "h100"]),
         ("--device gpu", &["`gpu`", "sim:h200"]),
         ("--device cuda:x", &["cuda:x", "write cuda:0"]),
+        ("--device host:4", &["it has no unit", "80GiB"]),
+        ("--device host:1MiB", &["1048576 bytes", "2MiB"]),
         ("--strategy cachng", &["`cachng`", "`expandable`", "did you mean `caching`?"]),
         ("--strategy caching,zzz", &["`zzz`", "`caching`", "`expandable`"]),
         ("--conf strategy:expandible", &["`expandible`", "did you mean `expandable`?"]),
@@ -73,6 +75,9 @@ fn fit_finds_the_capacity_and_takes_none() {
 fn a_real_device_is_for_replays_and_keeps_its_own_time() {
     has(&complaint(&["replay", "comb", "--device", "cuda:0", "--lag", "5"], 2), &["--lag", "simulated"]);
     has(&complaint(&["fit", "comb", "--device", "cuda:0"], 2), &["fit", "sim:h200"]);
+    has(&complaint(&["replay", "comb", "--device", "host", "--lag", "5"], 2), &["--lag", "simulated"]);
+    has(&complaint(&["fit", "comb", "--device", "host:4GiB"], 2), &["fit", "sim:h200"]);
+    has(&complaint(&["whatif", "comb", "--device", "host:4GiB"], 2), &["simulated device"]);
     // No machine has it, whether there is a driver or not.
     let error = complaint(&["replay", "comb", "--device", "cuda:4294967295"], 1);
     assert!(error.contains("no NVIDIA driver found") || error.contains("cuda:4294967295"), "{error}");
@@ -113,4 +118,18 @@ fn an_unwritable_picture_is_found_before_the_run() {
     let picture = folder.file("old.svg", b"old");
     complaint(&["replay", &folder.name("missing"), "--svg", &picture], 1);
     assert_eq!(std::fs::read(&picture).unwrap(), b"old");
+}
+
+/// The machine's own memory, of which a replay touches nothing: the same bytes and the same growth as on a simulated device of
+/// that size, whatever the machine has.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#[test]
+fn a_trace_runs_on_the_hosts_memory_as_on_a_simulated_device() {
+    let run = |device: &str| {
+        let lines = lines(&["replay", "comb", "--steps", "1", "--json", "--device", device], 0);
+        assert!(lines.len() == 4 && lines.iter().all(|line| line["device"] == device), "{lines:?}");
+        let keys = ["strategy", "peak_live", "peak_reserved", "views_built", "mappings"];
+        lines.iter().map(|line| keys.map(|key| line[key].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(run("host:80GiB"), run("sim:h200,capacity=80GiB"));
 }

@@ -15,10 +15,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::access::Access;
 use super::api::CudaApi;
-use super::call_counters::CallCounters;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
+use crate::driver::call_counters::CallCounters;
 use crate::driver::{
     Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status, StreamId, WeakExported,
 };

@@ -9,7 +9,7 @@
 //! open.rs             opening a GPU: what it and its driver can do
 //! query.rs            queries of a device that need no context
 //! device.rs           CudaDriver: one open GPU, its live events and handles
-//! context.rs          its context, current during a call        call_counters.rs   counts and times
+//! context.rs          its context, current during a call
 //! api.rs              CudaApi: libcuda's entry points, each one optional
 //! error.rs            errors before a device is open
 //! ffi.rs              CUDA's types and constants as plain integers
@@ -22,7 +22,6 @@
 
 mod access;
 mod api;
-mod call_counters;
 mod calls;
 mod contents;
 mod context;

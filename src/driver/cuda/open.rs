@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 
 use super::access::Access;
 use super::api::CudaApi;
-use super::call_counters::CallCounters;
 use super::context::PrimaryContext;
 use super::device::CudaDriver;
 use super::error::CudaOpenError;
 use super::ffi::{self, CUdevice, MemAllocationProp};
 use super::query::{find, granularity, has_attribute};
+use crate::driver::call_counters::CallCounters;
 use crate::driver::{DeviceProperties, Status};
 
 /// The granularity if the driver cannot be queried: 2 MiB on every NVIDIA GPU so far (measured on an H200).

@@ -1,89 +1,52 @@
-//! Address space: the lowest for reservations, and for `malloc` where the real driver was seen to place it.
+//! Where the simulated GPU has its addresses: the lowest for reservations, and for `malloc` where the real driver was seen to
+//! place it.
 //!
-//! Owns: which addresses of a region are free, and which of them is used next. memory.rs knows what lies at an address.
+//! Owns: which addresses are used next. What lies there is noted in the bookkeeping.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::driver::Status;
+use crate::driver::bookkeeping::{Addresses, Answer, GRANULARITY, refuse};
 
-/// A region of address space. A request gets the lowest free range that fits, and a range that is given back merges
-/// with its neighbours. Sizes and addresses are bytes.
+/// The address space of reservations, in bytes: on an H200 a reservation of 64 TiB succeeds and one of 100 TiB does
+/// not. (Smaller ones reach 126 TiB in all; no allocator should need that.)
+pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
+/// Where reservations begin. It is a round number, so that addresses in a report are readable.
+const RESERVE_BASE: u64 = ADDRESS_SPACE;
+/// Where the memory of `malloc` begins: separate from reservations and below them, as on a real GPU.
+const MALLOC_BASE: u64 = 16 << 40;
+
+/// All addresses of a device.
 #[derive(Debug)]
-pub(super) struct Addresses {
-    /// Free ranges: start to size. No two are adjacent.
-    free: BTreeMap<u64, u64>,
-    /// The starts of free ranges by the power of two at or below their size: a request must search only one class,
-    /// since every range of the larger ones fits.
-    classes: [BTreeSet<u64>; u64::BITS as usize],
+pub(super) struct AddressSpace {
+    reservations: Addresses,
+    mallocs: MallocAddresses,
 }
 
-impl Addresses {
-    pub(super) fn new(base: u64, size: u64) -> Self {
-        let mut region = Self { free: BTreeMap::new(), classes: std::array::from_fn(|_| BTreeSet::new()) };
-        region.insert(base, size);
-        region
-    }
-
-    /// Returns the lowest free `size` bytes at a multiple of `alignment`, a power of two; `None` where there are none.
-    pub(super) fn allocate(&mut self, size: u64, alignment: u64) -> Option<u64> {
-        let (start, address) = self.lowest(size, alignment)?;
-        let range = self.remove(start)?;
-        let (end, taken_end) = (start.checked_add(range)?, address.checked_add(size)?);
-        self.insert(start, address - start);
-        self.insert(taken_end, end - taken_end);
-        Some(address)
-    }
-
-    /// Gives back a range of `allocate`.
-    pub(super) fn release(&mut self, address: u64, size: u64) {
-        let (mut start, mut end) = (address, address.saturating_add(size));
-        if let Some((&before, &length)) = self.free.range(..address).next_back()
-            && before.saturating_add(length) == address
-        {
-            self.remove(before);
-            start = before;
-        }
-        if let Some(length) = self.remove(end) {
-            end = end.saturating_add(length);
-        }
-        self.insert(start, end - start);
-    }
-
-    fn lowest(&self, size: u64, alignment: u64) -> Option<(u64, u64)> {
-        let mut best: Option<(u64, u64)> = None;
-        for starts in self.classes.get(class(size)..)? {
-            for &start in starts {
-                if best.is_some_and(|(lowest, _)| lowest <= start) {
-                    break;
-                }
-                let fits = || {
-                    let length = *self.free.get(&start)?;
-                    let address = start.checked_next_multiple_of(alignment)?;
-                    (address.checked_add(size)? <= start.checked_add(length)?).then_some(address)
-                };
-                if let Some(address) = fits() {
-                    best = Some((start, address));
-                    break;
-                }
-            }
-        }
-        best
-    }
-
-    fn insert(&mut self, start: u64, size: u64) {
-        if size == 0 {
-            return;
-        }
-        self.free.insert(start, size);
-        if let Some(starts) = self.classes.get_mut(class(size)) {
-            starts.insert(start);
+impl AddressSpace {
+    pub(super) fn new() -> Self {
+        Self {
+            reservations: Addresses::new(RESERVE_BASE, ADDRESS_SPACE),
+            mallocs: MallocAddresses::new(MALLOC_BASE, RESERVE_BASE),
         }
     }
 
-    fn remove(&mut self, start: u64) -> Option<u64> {
-        let size = self.free.remove(&start)?;
-        if let Some(starts) = self.classes.get_mut(class(size)) {
-            starts.remove(&start);
-        }
-        Some(size)
+    pub(super) fn reserve(&mut self, size: u64, alignment: u64) -> Answer<u64> {
+        self.reservations.allocate(size, alignment).ok_or_else(|| {
+            refuse(Status::OUT_OF_MEMORY, format!("no {size} bytes of address space aligned to {alignment} are left"))
+        })
+    }
+
+    pub(super) fn address_free(&mut self, address: u64, size: u64) {
+        self.reservations.release(address, size);
+    }
+
+    /// Returns addresses for `malloc`. There is nothing behind them.
+    pub(super) fn malloc(&mut self, size: u64) -> Answer<(u64, ())> {
+        let none = || refuse(Status::OUT_OF_MEMORY, format!("no addresses are left for {size} bytes of `malloc`"));
+        Ok((self.mallocs.allocate(size, GRANULARITY).ok_or_else(none)?, ()))
+    }
+
+    pub(super) fn free(&mut self, address: u64, size: u64) {
+        self.mallocs.release(address, size);
     }
 }
 
@@ -125,43 +88,5 @@ impl MallocAddresses {
 
     pub(super) fn release(&mut self, address: u64, size: u64) {
         self.holes.release(address, size);
-    }
-}
-
-fn class(size: u64) -> usize {
-    size.checked_ilog2().unwrap_or(0) as usize
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gives_out_the_lowest_that_fits() {
-        let mut region = Addresses::new(1000, 1000);
-        assert_eq!(region.allocate(100, 1), Some(1000));
-        assert_eq!(region.allocate(300, 1), Some(1100));
-        assert_eq!(region.allocate(100, 1), Some(1400));
-        region.release(1000, 100);
-        assert_eq!(region.allocate(200, 1), Some(1500), "the hole of 100 is too small");
-        assert_eq!(region.allocate(50, 1), Some(1000));
-        region.release(1100, 300);
-        assert_eq!(region.allocate(350, 1), Some(1050), "holes merge");
-        assert_eq!(region.allocate(301, 1), None);
-        assert_eq!(region.allocate(300, 1), Some(1700));
-        for (address, size) in [(1700, 300), (1400, 100), (1000, 50), (1050, 350), (1500, 200)] {
-            region.release(address, size);
-        }
-        assert_eq!(region.allocate(1000, 1), Some(1000), "all of it is one again");
-    }
-
-    #[test]
-    fn aligns_and_leaves_what_comes_before() {
-        let mut region = Addresses::new(1000, 3096);
-        assert_eq!(region.allocate(100, 1024), Some(1024));
-        assert_eq!(region.allocate(24, 1), Some(1000));
-        assert_eq!(region.allocate(1, 1 << 40), None);
-        assert_eq!(region.allocate(1, 1 << 63), None);
-        assert_eq!(region.allocate(u64::MAX, 1), None);
     }
 }

@@ -5,8 +5,9 @@
 use std::sync::atomic::Ordering;
 
 use super::contents::Writer;
-use super::faults::{Fault, Range};
 use super::gpu::SimGpu;
+use super::state::State;
+use crate::driver::bookkeeping::{Fault, Range};
 use crate::driver::{
     Call, CallStats, CaptureMode, Contents, DeviceProperties, Driver, DriverResult, EventId, Events, Handle,
     MemoryInfo, PeerAccess, PlainMemory, StreamCapture, StreamId, Streams, VirtualMemory,
@@ -14,20 +15,31 @@ use crate::driver::{
 
 impl VirtualMemory for SimGpu {
     fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
-        self.call(Call::Reserve, size, |state| state.memory.reserve(size, alignment))
+        self.call(Call::Reserve, size, |state| {
+            let State { memory, addresses, .. } = state;
+            memory.reserve(size, alignment, |size, alignment| addresses.reserve(size, alignment))
+        })
     }
 
     fn address_free(&self, address: u64, size: u64) -> DriverResult<()> {
-        self.call(Call::AddressFree, size, |state| state.memory.address_free(address, size))
+        self.call(Call::AddressFree, size, |state| {
+            let State { memory, addresses, .. } = state;
+            memory.address_free(address, size, || {
+                addresses.address_free(address, size);
+                Ok(())
+            })
+        })
     }
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
-        self.call(Call::Create, size, |state| state.memory.create(size))
+        self.call(Call::Create, size, |state| state.memory.create(size, || Ok(())))
     }
 
     fn release(&self, handle: Handle) -> DriverResult<()> {
         self.charged(Call::Release, 0, |state| {
+            let (number, _) = state.memory.of_handle(handle)?;
             let size = state.memory.release(handle)?;
+            state.contents.forget_gone([number], &state.memory);
             state.exported.remove(&handle);
             Ok(((), self.config.profile.cost(Call::Release, size)))
         })
@@ -35,7 +47,7 @@ impl VirtualMemory for SimGpu {
 
     fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
         self.charged(Call::Map, size, |state| {
-            let first = state.memory.map(address, size, offset, handle)?;
+            let first = state.memory.map(address, size, offset, handle, |()| Ok(()))?;
             Ok(((), self.config.profile.map(size, first)))
         })
     }
@@ -46,7 +58,9 @@ impl VirtualMemory for SimGpu {
             for (range, stream) in state.timeline.in_use(Range { address, size }) {
                 state.report(Fault::UnmapInUse { range, stream });
             }
-            state.memory.unmap(address, size)?;
+            let known = state.contents.known_in(Range { address, size }, &state.memory);
+            state.memory.unmap(address, size, || Ok(()))?;
+            state.contents.forget_gone(known, &state.memory);
             Ok(((), cost))
         })
     }
@@ -55,7 +69,7 @@ impl VirtualMemory for SimGpu {
         self.charged(Call::SetAccess, size, |state| {
             let handles = state.memory.whole_mappings(address, size)?;
             let cost = self.config.profile.set_access_for(handles, state.peers.count());
-            state.memory.set_access(address, size)?;
+            state.memory.set_access(address, size, || Ok(()))?;
             Ok(((), cost))
         })
     }
@@ -65,7 +79,8 @@ impl PlainMemory for SimGpu {
     fn malloc(&self, size: u64) -> DriverResult<u64> {
         self.call(Call::Malloc, size, |state| {
             state.captures.refuse_unsafe()?;
-            state.memory.malloc(size)
+            let State { memory, addresses, .. } = state;
+            memory.malloc(size, |size| addresses.malloc(size))
         })
     }
 
@@ -76,7 +91,13 @@ impl PlainMemory for SimGpu {
             if address != 0 {
                 state.timeline.wait_for_device();
             }
-            state.memory.free(address)?;
+            let State { memory, addresses, contents, .. } = state;
+            let number = memory.of_malloc(address).map(|(number, _)| number);
+            memory.free(address, |size| {
+                addresses.free(address, size);
+                Ok(())
+            })?;
+            contents.forget_gone(number, memory);
             Ok(((), self.config.profile.cost(Call::Free, size)))
         })
     }
@@ -174,7 +195,7 @@ impl Contents for SimGpu {
             state.memory.check_usable(range, stream)?;
             if state.captures.check_work(stream)? {
                 state.timeline.launch(stream, &[range], 0);
-                state.memory.fill(range, value, Writer::Allocator);
+                state.contents.fill_range(range, value, Writer::Allocator, &state.memory);
             }
             Ok(())
         })
@@ -185,7 +206,7 @@ impl Contents for SimGpu {
         self.call(Call::Read, range.size, |state| {
             state.captures.refuse_unsafe()?;
             state.memory.check_usable(range, StreamId::DEFAULT)?;
-            state.memory.read(address, bytes);
+            state.contents.read_at(address, bytes, &state.memory);
             Ok(())
         })
     }

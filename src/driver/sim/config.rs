@@ -6,11 +6,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::cost::Profile;
+use crate::driver::bookkeeping::GRANULARITY;
 use crate::nearest::nearest;
 use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes};
 
-/// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
-pub(super) const GRANULARITY: u64 = 2 << 20;
 /// The beginning of every specification.
 const PREFIX: &str = "sim";
 /// The most memory that a simulated GPU can have, in bytes (16 TiB): a quarter of its address space, since allocators

@@ -1,23 +1,13 @@
 //! The bytes of the simulated memory, as far as they are known: what was filled, by whom.
 //!
-//! Owns: how a piece of physical memory is named, and the known bytes of each. All other bytes read as 0. They change in the order in which
+//! Owns: the known bytes of each piece of physical memory. All other bytes read as 0. They change in the order in which
 //! the work is given, not when it would run.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
-/// never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece {
-    /// The number of the handle or allocation.
-    pub memory: u64,
-    /// The offset of the first byte in it.
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-}
+use crate::driver::bookkeeping::{Memory, Piece, Range};
 
 /// Who wrote bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +76,52 @@ impl Contents {
                 part.fill(run.value);
             }
         }
+    }
+
+    /// Returns the first part of `range` that the allocator filled last, if every byte of `range` may be used.
+    pub(super) fn marked_in(&self, range: Range, memory: &Memory<()>) -> Option<Range> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut address = range.address;
+        for piece in memory.physical_at(range) {
+            if let Some((offset, size)) = self.of_allocator(piece) {
+                return Some(Range { address: address + (offset - piece.offset), size });
+            }
+            address += piece.size;
+        }
+        None
+    }
+
+    /// Sets every byte of `range`, which may be used.
+    pub(super) fn fill_range(&mut self, range: Range, value: u8, writer: Writer, memory: &Memory<()>) {
+        for piece in memory.physical_at(range) {
+            self.fill(piece, value, writer);
+        }
+    }
+
+    /// Copies the bytes of a range, which may be used.
+    pub(super) fn read_at(&self, address: u64, bytes: &mut [u8], memory: &Memory<()>) {
+        let mut left = bytes;
+        for piece in memory.physical_at(Range { address, size: left.len() as u64 }) {
+            let Some((part, rest)) = left.split_at_mut_checked(piece.size as usize) else { return };
+            self.read(piece, part);
+            left = rest;
+        }
+    }
+
+    /// Returns the numbers of the memory of `range` of which bytes are known.
+    pub(super) fn known_in(&self, range: Range, memory: &Memory<()>) -> Vec<u64> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let numbers = memory.physical_at(range).into_iter().map(|piece| piece.memory);
+        numbers.filter(|number| self.0.contains_key(number)).collect()
+    }
+
+    /// Forgets those of some physical memory that are gone.
+    pub(super) fn forget_gone(&mut self, numbers: impl IntoIterator<Item = u64>, memory: &Memory<()>) {
+        numbers.into_iter().filter(|number| !memory.is_there(*number)).for_each(|number| self.forget(number));
     }
 
     /// Forgets physical memory that is gone.

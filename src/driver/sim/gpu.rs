@@ -7,13 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::config::{GRANULARITY, SimConfig, SimConfigError};
-use super::contents::{Piece, Writer};
-use super::faults::{Fault, Leaks, Range};
-use super::refusal::Answer;
-use super::shared_memory::new_identity;
+use super::config::{SimConfig, SimConfigError};
+use super::contents::Writer;
 use super::state::State;
 use super::streams::Hold;
+use crate::driver::bookkeeping::{Answer, Fault, GRANULARITY, Leaks, Piece, Range, new_identity};
 use crate::driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
 /// A simulated GPU. It can be shared between threads, in an `Arc`.
@@ -102,7 +100,9 @@ impl SimGpu {
     /// Those of [`Self::launch`].
     pub fn launch_write(&self, stream: StreamId, range: Range, value: u8, duration_ns: u64) -> DriverResult<()> {
         if self.run(stream, &[range], duration_ns)? {
-            self.state.lock().memory.fill(range, value, Writer::Kernel);
+            let mut state = self.state.lock();
+            let State { memory, contents, .. } = &mut *state;
+            contents.fill_range(range, value, Writer::Kernel, memory);
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl SimGpu {
             if let Err(fault) = state.memory.check_use(range, stream) {
                 state.report(fault);
                 illegal.get_or_insert(fault);
-            } else if let Some(range) = state.memory.marked_in(range) {
+            } else if let Some(range) = state.contents.marked_in(range, &state.memory) {
                 state.report(Fault::MarkedUse { range, stream });
             }
         }

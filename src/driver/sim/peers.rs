@@ -3,9 +3,7 @@
 //! Owns: which devices exist, and which of them have access. All mappings with access share one list, as on a real
 //! device: a new peer also gets access to existing mappings.
 
-use super::faults::Range;
-use super::memory::Memory;
-use super::refusal::{Answer, refuse};
+use crate::driver::bookkeeping::{Answer, Memory, Range, refuse};
 use crate::driver::{Status, StreamId};
 
 #[derive(Debug, Default)]
@@ -46,7 +44,7 @@ impl Peers {
     }
 
     /// Returns whether a kernel of that device may use `range`.
-    pub(super) fn can_use(&self, ordinal: u32, range: Range, memory: &Memory) -> bool {
+    pub(super) fn can_use(&self, ordinal: u32, range: Range, memory: &Memory<()>) -> bool {
         let (mapped, plain) = memory.kinds_in(range);
         memory.check_use(range, StreamId::DEFAULT).is_ok()
             && (!mapped || self.mapped.contains(&ordinal))

@@ -4,9 +4,9 @@
 //! maps it.
 
 use super::gpu::SimGpu;
-use super::refusal::{Answer, refuse};
-use super::shared_memory::{SharedMemory, descriptor_of, read};
+use super::shared_memory::{MAGIC, descriptor_of, read};
 use super::state::State;
+use crate::driver::bookkeeping::{Answer, SharedMemory, refuse};
 use crate::driver::{Call, DriverResult, Exported, Handle, IpcMemory, ProcessSharing, Status, WeakExported};
 
 impl ProcessSharing for SimGpu {
@@ -21,20 +21,27 @@ impl ProcessSharing for SimGpu {
     fn ipc_get(&self, address: u64) -> DriverResult<IpcMemory> {
         self.call(Call::IpcGet, 0, |state| {
             let (number, size) = state.memory.of_malloc(address)?;
-            Ok(IpcMemory(SharedMemory { identity: self.identity, number, size }.to_bytes()))
+            Ok(IpcMemory(SharedMemory { identity: self.identity, number, size }.to_bytes(MAGIC)))
         })
     }
 
     fn ipc_open(&self, memory: &IpcMemory) -> DriverResult<u64> {
         self.call(Call::IpcOpen, 0, |state| {
-            let shared = SharedMemory::from_bytes(&memory.0).filter(|shared| shared.identity != self.identity);
+            let shared = SharedMemory::from_bytes(&memory.0, MAGIC).filter(|shared| shared.identity != self.identity);
             let own = || refuse(Status::INVALID_VALUE, "the memory of this GPU, or of none".to_owned());
-            state.memory.open(shared.ok_or_else(own)?)
+            let State { memory, addresses, .. } = state;
+            memory.open(shared.ok_or_else(own)?, |size| addresses.malloc(size))
         })
     }
 
     fn ipc_close(&self, address: u64) -> DriverResult<()> {
-        self.call(Call::IpcClose, 0, |state| state.memory.close(address))
+        self.call(Call::IpcClose, 0, |state| {
+            let State { memory, addresses, .. } = state;
+            memory.close(address, |size| {
+                addresses.free(address, size);
+                Ok(())
+            })
+        })
     }
 }
 
@@ -57,7 +64,7 @@ impl SimGpu {
         if shared.identity == self.identity {
             state.memory.import(shared.number)
         } else {
-            state.memory.import_foreign(size)
+            state.memory.import_foreign(size, ())
         }
     }
 }

@@ -5,12 +5,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::capture::Captures;
-use super::faults::{Fault, Leaks};
-use super::memory::Memory;
+use super::addresses::AddressSpace;
+use super::contents::Contents;
 use super::peers::Peers;
-use super::refusal::{Answer, refuse};
 use super::streams::Timeline;
+use crate::driver::bookkeeping::{Answer, Captures, Fault, Leaks, Memory, refuse};
 use crate::driver::{Call, CallStats, Handle, Status, WeakExported};
 
 /// The most faults that are kept, so that a program with a fault at every step does not fill the memory with reports.
@@ -26,7 +25,9 @@ struct Failure {
 
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) memory: Memory,
+    pub(super) memory: Memory<()>,
+    pub(super) addresses: AddressSpace,
+    pub(super) contents: Contents,
     pub(super) timeline: Timeline,
     pub(super) captures: Captures,
     pub(super) peers: Peers,
@@ -44,6 +45,8 @@ impl State {
     pub(super) fn new(capacity: u64) -> Self {
         Self {
             memory: Memory::new(capacity),
+            addresses: AddressSpace::new(),
+            contents: Contents::default(),
             timeline: Timeline::default(),
             captures: Captures::default(),
             peers: Peers::default(),

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::completion::{Completion, Gate, later};
-use super::faults::Range;
-use super::refusal::{Answer, Refusal, refuse};
+use crate::driver::bookkeeping::{Answer, Range, Refusal, refuse};
 use crate::driver::{EventId, Status, StreamId};
 
 /// Work of a stream that lasts until it is told to end, made by [`SimGpu::hold`](super::SimGpu::hold).

@@ -1,21 +1,31 @@
-//! Where a replay runs: on the simulated GPU, or on a real one.
+//! Where a replay runs: on the simulated GPU, on the host's memory, or on a real GPU.
 //!
-//! Owns: what differs between the two beside the driver's calls: whose the streams are, and what holds a freed block
+//! Owns: what differs between them beside the driver's calls: whose the streams are, and what holds a freed block
 //! back.
 
 use super::streams::simulated;
 use crate::trace::Trace;
 use seamalloc::driver::cuda::{CudaDriver, CudaOpenError};
-use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::host::{HostDriver, HostHold};
+use seamalloc::driver::sim::{Hold, SimGpu};
 use seamalloc::driver::{Driver, DriverResult, StreamId, Streams};
 use std::sync::Arc;
 
 /// A device, and streams on it.
 pub(super) enum ReplayDevice {
-    /// The trace's own handles are streams, as long as they are few, the clock is the replay's, and a free completes when the trace says so.
+    /// The trace's own handles are streams, as long as they are few, the clock is the replay's, and a free completes when the
+    /// trace says so.
     Sim(Arc<SimGpu>),
+    /// The same, but that the clock is the machine's.
+    Host(Arc<HostDriver>),
     /// Streams are made for the trace's. They run no work, so a free completes when the GPU gets to it.
     Cuda(CudaReplayDevice),
+}
+
+/// What holds a freed block back until the trace says that its free has completed.
+pub(super) enum Held {
+    Sim(Hold),
+    Host(HostHold),
 }
 
 /// A real device and the streams that were made for a replay.
@@ -57,6 +67,7 @@ impl ReplayDevice {
     pub(super) fn driver(&self) -> &dyn Driver {
         match self {
             Self::Sim(sim) => &**sim,
+            Self::Host(host) => &**host,
             Self::Cuda(device) => &*device.driver,
         }
     }
@@ -64,8 +75,30 @@ impl ReplayDevice {
     /// The device's streams for those of the trace, in their order.
     pub(super) fn streams(&self, trace: &Trace) -> Vec<StreamId> {
         match self {
-            Self::Sim(_) => simulated(&trace.streams),
+            Self::Sim(_) | Self::Host(_) => simulated(&trace.streams),
             Self::Cuda(device) => device.streams.clone(),
+        }
+    }
+
+    /// Gives `stream` work that lasts until [`Self::finish`]. `None` if the device has no such work.
+    pub(super) fn hold(&self, stream: StreamId) -> DriverResult<Option<Held>> {
+        Ok(match self {
+            Self::Sim(sim) => Some(Held::Sim(sim.hold(stream))),
+            Self::Host(host) => Some(Held::Host(host.hold(stream)?)),
+            Self::Cuda(_) => None,
+        })
+    }
+
+    /// Ends held work, unless a wait of the CPU has ended it already.
+    pub(super) fn finish(&self, held: Held) {
+        match (self, held) {
+            (Self::Sim(sim), Held::Sim(hold)) => {
+                sim.finish_hold(hold);
+            }
+            (Self::Host(host), Held::Host(hold)) => {
+                host.finish_hold(hold);
+            }
+            _ => {}
         }
     }
 
@@ -80,6 +113,7 @@ impl ReplayDevice {
     pub(super) fn idle_waits(&self) -> u64 {
         match self {
             Self::Sim(sim) => sim.idle_waits(),
+            Self::Host(host) => host.idle_waits(),
             Self::Cuda(_) => 0,
         }
     }
@@ -88,6 +122,7 @@ impl ReplayDevice {
     pub(super) fn synchronize(&self) -> DriverResult<()> {
         match self {
             Self::Sim(_) => Ok(()),
+            Self::Host(host) => host.synchronize(),
             Self::Cuda(device) => device.all().try_for_each(|stream| device.driver.stream_synchronize(stream)),
         }
     }

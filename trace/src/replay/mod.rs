@@ -1,4 +1,4 @@
-//! Replays a trace through an allocator, on the simulated GPU or on a real one, and says what came of it.
+//! Replays a trace through an allocator, on the simulated GPU, on the host's memory or on a real GPU, and says what came of it.
 //!
 //! The judge of every comparison: it asks the allocator for what the trace says and nothing else, and reads the result from
 //! the allocator's own statistics and the driver's own counters.
@@ -12,6 +12,6 @@ mod report;
 mod streams;
 
 pub use columns::PEAK_EVENT;
-pub use passes::{replay, replay_on_cuda};
+pub use passes::{replay, replay_on_cuda, replay_on_host};
 pub use replayer::Replayer;
 pub use report::{PassReport, ReplayError, ReplayOptions};

@@ -6,6 +6,7 @@ use super::report::{PassReport, ReplayError, ReplayOptions};
 use crate::trace::Trace;
 use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
+use seamalloc::driver::host::{HostConfig, HostDriver};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config};
 use std::sync::Arc;
@@ -51,6 +52,25 @@ pub fn replay_on_cuda(
     let device = CudaReplayDevice::new(Arc::clone(&driver), trace)?;
     let allocator = Allocator::new(driver, config).map_err(failed)?;
     passes(&mut Replayer::on(trace, allocator, ReplayDevice::Cuda(device)), times, progress)
+}
+
+/// Replays `trace` on the host's memory. Blocks are neither filled nor used, so they take no memory of the machine, however
+/// large they are. A free completes when the trace says so; times are real ones.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_on_host(
+    trace: &Trace,
+    host: HostConfig,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let driver = Arc::new(HostDriver::new(host)?);
+    let device = ReplayDevice::Host(Arc::clone(&driver));
+    let failed = |error| ReplayError::Allocator { trace: trace.name.clone(), event: 0, error };
+    let allocator = Allocator::new(driver, config).map_err(failed)?;
+    passes(&mut Replayer::on(trace, allocator, device), times, progress)
 }
 
 fn passes(

@@ -2,14 +2,14 @@
 //!
 //! Owns: the order of a replay, and its clock.
 
-use super::device::ReplayDevice;
+use super::device::{Held, ReplayDevice};
 use super::peak::Peak;
 use super::report::{PassReport, ReplayError};
 use super::streams::HoldingStreams;
 use crate::summary::Summary;
 use crate::trace::{Trace, TraceEvent};
-use seamalloc::driver::sim::{Hold, SimGpu};
-use seamalloc::driver::{Call, CallStats, StreamId};
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::{Call, CallStats, DriverResult, StreamId};
 use seamalloc::{Allocator, Error, Fragmentation, OutOfMemoryReport, Stats};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Replayer<'t> {
     /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
-    holding: BTreeMap<u32, (StreamId, Hold)>,
+    holding: BTreeMap<u32, (StreamId, Held)>,
     holding_streams: HoldingStreams,
 }
 
@@ -163,28 +163,26 @@ impl<'t> Replayer<'t> {
         }
         if !at_once {
             // Work on a stream of its own keeps the block in use until the trace says that its free has completed.
-            let stream = self.hold(block);
+            let stream = self.hold(block).map_err(|error| self.failed(event, error.into()))?;
             self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
         }
         self.allocator.free(address).map_err(|error| self.failed(event, error))
     }
 
     /// A stream that uses the block until the trace says that its free has completed, as far as that can be.
-    fn hold(&mut self, block: u32) -> StreamId {
-        let sim = match &self.device {
-            ReplayDevice::Sim(sim) => Arc::clone(sim),
-            ReplayDevice::Cuda(device) => return device.side_stream,
-        };
+    fn hold(&mut self, block: u32) -> DriverResult<StreamId> {
+        if let ReplayDevice::Cuda(device) = &self.device {
+            return Ok(device.side_stream);
+        }
         let stream = self.holding_streams.take();
-        self.holding.insert(block, (stream, sim.hold(stream)));
-        stream
+        if let Some(held) = self.device.hold(stream)? {
+            self.holding.insert(block, (stream, held));
+        }
+        Ok(stream)
     }
 
-    fn finish_hold(&mut self, stream: StreamId, hold: Hold) {
-        if let ReplayDevice::Sim(sim) = &self.device {
-            // A CPU wait in the meantime may have ended it already.
-            sim.finish_hold(hold);
-        }
+    fn finish_hold(&mut self, stream: StreamId, held: Held) {
+        self.device.finish(held);
         self.holding_streams.give_back(stream);
     }
 

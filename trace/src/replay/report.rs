@@ -4,6 +4,7 @@
 
 use seamalloc::driver::CallStats;
 use seamalloc::driver::cuda::CudaOpenError;
+use seamalloc::driver::host::HostConfigError;
 use seamalloc::driver::sim::{SimConfig, SimConfigError};
 use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, Stalls, Waits};
 
@@ -38,6 +39,9 @@ pub enum ReplayError {
     /// The real device cannot be opened, or has no streams to give.
     #[error(transparent)]
     Cuda(#[from] CudaOpenError),
+    /// The host's memory cannot be had.
+    #[error(transparent)]
+    Host(#[from] HostConfigError),
     /// The allocator cannot be made, or failed otherwise than for want of memory.
     #[error("trace `{trace}`, event {event}: {error}")]
     Allocator {

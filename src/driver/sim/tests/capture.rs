@@ -1,9 +1,9 @@
 //! Tests of calls during a capture, by its mode, the thread and the thread's mode.
 
-use crate::driver::prelude::*;
-use crate::driver::sim::capture::{
+use crate::driver::bookkeeping::{
     CAPTURED_EVENT, ILLEGAL_STATE, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_WRONG_THREAD,
 };
+use crate::driver::prelude::*;
 use crate::driver::sim::{Range, SimConfig, SimGpu};
 use crate::driver::{CaptureMode, DriverResult, EventId, Status, StreamId};
 

@@ -7,8 +7,8 @@ mod time;
 
 use std::fmt;
 
-use super::config::GRANULARITY;
 use super::{Fault, Leaks, Piece, Profile, Range, SimConfig, SimConfigError, SimGpu};
+use crate::driver::bookkeeping::GRANULARITY;
 use crate::driver::prelude::*;
 use crate::driver::{Call, CaptureMode, DriverResult, Handle, MemoryInfo, Status, StreamId};
 

@@ -1,6 +1,6 @@
 //! Counting and timing of driver calls without a lock.
 //!
-//! Owns: the counters. device.rs decides which calls are counted.
+//! Owns: the counters. The drivers decide which calls are counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use crate::driver::{Call, CallStat, CallStats};
 
 /// [`CallStats`] that several threads add to.
 #[derive(Debug, Default)]
-pub(super) struct CallCounters {
+pub(in crate::driver) struct CallCounters {
     counts: [AtomicU64; Call::COUNT],
     nanoseconds: [AtomicU64; Call::COUNT],
     busy: AtomicU64,
@@ -17,7 +17,7 @@ pub(super) struct CallCounters {
 
 impl CallCounters {
     /// Counts one call that began at `start` and ends now.
-    pub(super) fn add(&self, call: Call, start: Instant) {
+    pub(in crate::driver) fn add(&self, call: Call, start: Instant) {
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // Relaxed: the figures guard nothing, and a reader may see one call's count before its time.
         self.counts[call as usize].fetch_add(1, Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl CallCounters {
     }
 
     /// Returns the figures so far.
-    pub(super) fn snapshot(&self) -> CallStats {
+    pub(in crate::driver) fn snapshot(&self) -> CallStats {
         CallStats::from_fn(|call| CallStat {
             count: self.counts[call as usize].load(Ordering::Relaxed),
             total_ns: self.nanoseconds[call as usize].load(Ordering::Relaxed),
@@ -34,7 +34,7 @@ impl CallCounters {
     }
 
     /// Total time in nanoseconds.
-    pub(super) fn busy_ns(&self) -> u64 {
+    pub(in crate::driver) fn busy_ns(&self) -> u64 {
         self.busy.load(Ordering::Relaxed)
     }
 }

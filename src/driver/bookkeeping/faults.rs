@@ -1,6 +1,6 @@
-//! Reports of the simulated GPU beyond the driver's answers: invalid uses of memory, and resources left behind.
+//! Reports of a device beyond the driver's answers: invalid uses of memory, and resources left behind.
 //!
-//! Owns: the reports and their text. memory.rs and streams.rs find the faults.
+//! Owns: the reports and their text. Memory and streams find the faults.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Range {
 
 impl Range {
     /// Returns the part of `self` that is also in `other`, if any.
-    pub(super) fn overlap(self, other: Self) -> Option<Self> {
+    pub(in crate::driver) fn overlap(self, other: Self) -> Option<Self> {
         let address = self.address.max(other.address);
         let end = self.address.saturating_add(self.size).min(other.address.saturating_add(other.size));
         (address < end).then(|| Self { address, size: end - address })
@@ -49,7 +49,7 @@ pub enum Fault {
         stream: StreamId,
     },
     /// A kernel uses memory that the allocator filled last: freed memory, or the bytes around an allocation. It is legal for
-    /// the driver, and always a mistake of the program. Only guard mode fills memory.
+    /// the driver, and always a mistake of the program. Only guard mode fills memory, and only the simulated GPU sees this.
     MarkedUse {
         /// The first stretch of such bytes.
         range: Range,

@@ -1,38 +1,46 @@
-//! The memory of the simulated GPU: address space, handles, mappings and allocations of `malloc`.
+//! The memory of a device: address space, handles, mappings and allocations of `malloc`.
 //!
 //! Owns: which memory lies where, how many physical bytes are held, and every rule of the driver about them. It does
-//! not know time, streams or costs. A refused call has changed nothing.
+//! not know time, streams or costs, nor where addresses and bytes come from: that is the machine's side of a call, which
+//! each call is given as a function. It runs after the rules have been checked and before anything is noted. So a call
+//! that is refused, by a rule or by the machine, has changed nothing.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::addresses::{Addresses, MallocAddresses};
-use super::config::GRANULARITY;
-use super::contents::{Contents, Piece, Writer};
 use super::faults::{Fault, Leaks, Range};
 use super::refusal::{Answer, refuse};
 use super::shared_memory::SharedMemory;
 use crate::driver::{Handle, MemoryInfo, Status, StreamId};
 
-/// The address space of reservations, in bytes: on an H200 a reservation of 64 TiB succeeds and one of 100 TiB does
-/// not. (Smaller ones reach 126 TiB in all; no allocator should need that.)
-pub(super) const ADDRESS_SPACE: u64 = 64 << 40;
-/// Where reservations begin. It is a round number, so that addresses in a report are readable.
-const RESERVE_BASE: u64 = ADDRESS_SPACE;
-/// Where the memory of `malloc` begins: separate from reservations and below them, as on a real GPU.
-const MALLOC_BASE: u64 = 16 << 40;
+/// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
+pub(in crate::driver) const GRANULARITY: u64 = 2 << 20;
+
+/// A piece of physical memory, whatever addresses lead to it. Each handle and each allocation has a number that is
+/// never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// The number of the handle or allocation.
+    pub memory: u64,
+    /// The offset of the first byte in it.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
 
 #[derive(Debug)]
-struct Physical {
+struct Physical<P> {
     size: u64,
     mappings: usize,
     /// How many handles of it were not released: one from its creation, and one for each import.
     handles: usize,
     /// Whether it was ever mapped: the first time costs more.
     was_mapped: bool,
-    /// Whether it belongs to another simulated GPU, which counts its bytes.
+    /// Whether it belongs to another device, which counts its bytes.
     foreign: bool,
+    /// The machine's side of it, dropped with the last handle and mapping.
+    backing: P,
 }
 
 #[derive(Debug)]
@@ -43,73 +51,79 @@ struct Mapping {
 }
 
 #[derive(Debug)]
-struct Malloc {
+struct Malloc<P> {
     size: u64,
     physical: u64,
     number: u64,
-    /// Set if it belongs to another simulated GPU, which counts its bytes.
+    /// Set if it belongs to another device, which counts its bytes.
     foreign: Option<Opening>,
+    /// The machine's side of it.
+    backing: P,
 }
 
-/// Opened memory of another GPU, and how many more times it was opened than closed.
+/// Opened memory of another device, and how many more times it was opened than closed.
 #[derive(Debug)]
 struct Opening {
     of: SharedMemory,
     times: usize,
 }
 
+/// `P` is what the machine has for each piece of physical memory.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(in crate::driver) struct Memory<P> {
     capacity: u64,
     held: u64,
-    reserve_space: Addresses,
-    malloc_space: MallocAddresses,
     /// Start to size, also in the two maps below.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
-    mallocs: BTreeMap<u64, Malloc>,
+    mallocs: BTreeMap<u64, Malloc<P>>,
     /// The physical memory of each handle that was not released.
     handles: FxHashMap<Handle, u64>,
-    physical: FxHashMap<u64, Physical>,
-    contents: Contents,
+    physical: FxHashMap<u64, Physical<P>>,
     /// The next number for a handle or an allocation.
     numbers: u64,
 }
 
-impl Memory {
-    pub(super) fn new(capacity: u64) -> Self {
+impl<P> Memory<P> {
+    pub(in crate::driver) fn new(capacity: u64) -> Self {
         Self {
             capacity,
             held: 0,
-            reserve_space: Addresses::new(RESERVE_BASE, ADDRESS_SPACE),
-            malloc_space: MallocAddresses::new(MALLOC_BASE, RESERVE_BASE),
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
             mallocs: BTreeMap::new(),
             handles: FxHashMap::default(),
             physical: FxHashMap::default(),
-            contents: Contents::default(),
             numbers: 1,
         }
     }
 
-    pub(super) fn info(&self) -> MemoryInfo {
+    pub(in crate::driver) fn info(&self) -> MemoryInfo {
         MemoryInfo { free: self.capacity.saturating_sub(self.held), total: self.capacity }
     }
 
-    pub(super) fn reserve(&mut self, size: u64, alignment: u64) -> Answer<u64> {
+    /// Reserves addresses that `place` finds: so many, aligned to so much.
+    pub(in crate::driver) fn reserve(
+        &mut self,
+        size: u64,
+        alignment: u64,
+        place: impl FnOnce(u64, u64) -> Answer<u64>,
+    ) -> Answer<u64> {
         check_size(size)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(refuse(Status::INVALID_VALUE, format!("alignment {alignment} is no power of two")));
         }
-        let address = self.reserve_space.allocate(size, alignment.max(GRANULARITY)).ok_or_else(|| {
-            refuse(Status::OUT_OF_MEMORY, format!("no {size} bytes of address space aligned to {alignment} are left"))
-        })?;
+        let address = place(size, alignment.max(GRANULARITY))?;
         self.reservations.insert(address, size);
         Ok(address)
     }
 
-    pub(super) fn address_free(&mut self, address: u64, size: u64) -> Answer<()> {
+    pub(in crate::driver) fn address_free(
+        &mut self,
+        address: u64,
+        size: u64,
+        give_back: impl FnOnce() -> Answer<()>,
+    ) -> Answer<()> {
         match self.reservations.get(&address) {
             Some(&reserved) if reserved == size => {}
             Some(reserved) => {
@@ -126,33 +140,40 @@ impl Memory {
                 format!("the reservation at {address:#x} of {size} bytes still has a mapping at {mapped:#x}"),
             ));
         }
+        give_back()?;
         self.reservations.remove(&address);
-        self.reserve_space.release(address, size);
         Ok(())
     }
 
-    pub(super) fn create(&mut self, size: u64) -> Answer<Handle> {
+    pub(in crate::driver) fn create(&mut self, size: u64, make: impl FnOnce() -> Answer<P>) -> Answer<Handle> {
         check_size(size)?;
-        self.take(size)?;
+        self.check_free(size)?;
+        let backing = make()?;
+        self.held += size;
         let number = self.next_number();
-        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: false }))
+        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: false, backing }))
     }
 
-    fn add(&mut self, number: u64, physical: Physical) -> Handle {
+    fn add(&mut self, number: u64, physical: Physical<P>) -> Handle {
         self.physical.insert(number, physical);
         self.handles.insert(Handle(number), number);
         Handle(number)
     }
 
     /// Returns the number and size of the physical memory of a live handle.
-    pub(super) fn of_handle(&self, handle: Handle) -> Answer<(u64, u64)> {
+    pub(in crate::driver) fn of_handle(&self, handle: Handle) -> Answer<(u64, u64)> {
         let found = self.handles.get(&handle).and_then(|number| Some((*number, self.physical.get(number)?.size)));
         let unknown = || format!("handle {:#x} does not exist or was released", handle.0);
         found.ok_or_else(|| refuse(Status::INVALID_VALUE, unknown()))
     }
 
+    /// Returns whether there is created or imported memory of this number: a handle or a mapping of it is left.
+    pub(in crate::driver) fn is_there(&self, number: u64) -> bool {
+        self.physical.contains_key(&number)
+    }
+
     /// Makes one more handle for memory that has one.
-    pub(super) fn import(&mut self, number: u64) -> Answer<Handle> {
+    pub(in crate::driver) fn import(&mut self, number: u64) -> Answer<Handle> {
         let Some(physical) = self.physical.get_mut(&number) else {
             return Err(refuse(Status::INVALID_VALUE, format!("memory {number} is gone")));
         };
@@ -162,15 +183,15 @@ impl Memory {
         Ok(handle)
     }
 
-    /// Makes a handle for memory of another GPU, which does not count here.
-    pub(super) fn import_foreign(&mut self, size: u64) -> Answer<Handle> {
+    /// Makes a handle for memory of another device, which does not count here.
+    pub(in crate::driver) fn import_foreign(&mut self, size: u64, backing: P) -> Answer<Handle> {
         check_size(size)?;
         let number = self.next_number();
-        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: true }))
+        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: true, backing }))
     }
 
     /// Drops the handle. Returns its size.
-    pub(super) fn release(&mut self, handle: Handle) -> Answer<u64> {
+    pub(in crate::driver) fn release(&mut self, handle: Handle) -> Answer<u64> {
         let (number, size) = self.of_handle(handle)?;
         self.handles.remove(&handle);
         if let Some(physical) = self.physical.get_mut(&number) {
@@ -181,7 +202,14 @@ impl Memory {
     }
 
     /// Maps a handle. Returns whether it was the first mapping of the handle.
-    pub(super) fn map(&mut self, address: u64, size: u64, offset: u64, handle: Handle) -> Answer<bool> {
+    pub(in crate::driver) fn map(
+        &mut self,
+        address: u64,
+        size: u64,
+        offset: u64,
+        handle: Handle,
+        place: impl FnOnce(&P) -> Answer<()>,
+    ) -> Answer<bool> {
         let (number, whole) = self.of_handle(handle)?;
         check_address(address)?;
         if size == 0 {
@@ -202,15 +230,16 @@ impl Memory {
                 format!("{size} bytes at {address:#x} meet the mapping at {mapped:#x}"),
             ));
         }
-        self.mappings.insert(address, Mapping { size, physical: number, access: false });
         let Some(physical) = self.physical.get_mut(&number) else { return Ok(false) };
+        place(&physical.backing)?;
+        self.mappings.insert(address, Mapping { size, physical: number, access: false });
         physical.mappings += 1;
         Ok(!std::mem::replace(&mut physical.was_mapped, true))
     }
 
     /// Returns the sizes of the mappings of a range, in order. Refuses a range that is not whole mappings without a
     /// gap, within one reservation.
-    pub(super) fn whole_mappings(&self, address: u64, size: u64) -> Answer<impl Iterator<Item = u64> + '_> {
+    pub(in crate::driver) fn whole_mappings(&self, address: u64, size: u64) -> Answer<impl Iterator<Item = u64> + '_> {
         let end = self.check_whole(address, size)?;
         Ok(self.mappings.range(address..end).map(|(_, mapping)| mapping.size))
     }
@@ -237,8 +266,14 @@ impl Memory {
         Ok(end)
     }
 
-    pub(super) fn unmap(&mut self, address: u64, size: u64) -> Answer<()> {
+    pub(in crate::driver) fn unmap(
+        &mut self,
+        address: u64,
+        size: u64,
+        remove: impl FnOnce() -> Answer<()>,
+    ) -> Answer<()> {
         let end = self.check_whole(address, size)?;
+        remove()?;
         let mut at = address;
         while at < end {
             let Some(mapping) = self.mappings.remove(&at) else { break };
@@ -251,8 +286,14 @@ impl Memory {
         Ok(())
     }
 
-    pub(super) fn set_access(&mut self, address: u64, size: u64) -> Answer<()> {
+    pub(in crate::driver) fn set_access(
+        &mut self,
+        address: u64,
+        size: u64,
+        open: impl FnOnce() -> Answer<()>,
+    ) -> Answer<()> {
         let end = self.check_whole(address, size)?;
+        open()?;
         for (_, mapping) in self.mappings.range_mut(address..end) {
             mapping.access = true;
         }
@@ -260,43 +301,71 @@ impl Memory {
     }
 
     /// Returns the sizes of all mappings with access.
-    pub(super) fn accessible(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(in crate::driver) fn accessible(&self) -> impl Iterator<Item = u64> + '_ {
         self.mappings.values().filter(|mapping| mapping.access).map(|mapping| mapping.size)
     }
 
+    /// Returns what the machine has for the memory of this number, of a handle or of `malloc`, and every address at which it
+    /// is mapped, with whether there is access.
+    pub(in crate::driver) fn backing_mut(&mut self, number: u64) -> Option<(&mut P, Vec<(u64, u64, bool)>)> {
+        if let Some(physical) = self.physical.get_mut(&number) {
+            let of_it = self.mappings.iter().filter(|(_, mapping)| mapping.physical == number);
+            let mapped = of_it.map(|(address, mapping)| (*address, mapping.size, mapping.access)).collect();
+            return Some((&mut physical.backing, mapped));
+        }
+        let (address, malloc) = self.mallocs.iter_mut().find(|(_, malloc)| malloc.number == number)?;
+        Some((&mut malloc.backing, vec![(*address, malloc.physical, true)]))
+    }
+
+    /// Returns the number of the memory, of a handle or of `malloc`, for which this holds of what the machine has.
+    pub(in crate::driver) fn find(&self, is_it: impl Fn(&P) -> bool) -> Option<u64> {
+        let created = self.physical.iter().find(|(_, physical)| is_it(&physical.backing));
+        created.map(|(number, _)| *number)
+    }
+
+    /// Returns the addresses and sizes of all reservations, and of all allocations of `malloc` with their granules.
+    pub(in crate::driver) fn all_addresses(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let reserved = self.reservations.iter().map(|(address, size)| (*address, *size));
+        reserved.chain(self.mallocs.iter().map(|(address, malloc)| (*address, malloc.physical)))
+    }
+
     /// Returns whether some of `range` is mapped, and whether some of it is of `malloc`.
-    pub(super) fn kinds_in(&self, range: Range) -> (bool, bool) {
+    pub(in crate::driver) fn kinds_in(&self, range: Range) -> (bool, bool) {
         let end = range.address.saturating_add(range.size);
         let mapped = self.mappings.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
         let plain = self.mallocs.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
         (mapped, plain)
     }
 
-    pub(super) fn malloc(&mut self, size: u64) -> Answer<u64> {
+    /// Allocates `size` bytes at an address that `place` finds for so many whole granules.
+    pub(in crate::driver) fn malloc(&mut self, size: u64, place: impl FnOnce(u64) -> Answer<(u64, P)>) -> Answer<u64> {
         if size == 0 {
             return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
         }
         let too_large = || refuse(Status::OUT_OF_MEMORY, format!("{size} bytes are more than any device has"));
         let physical = size.checked_next_multiple_of(GRANULARITY).ok_or_else(too_large)?;
-        self.take(physical)?;
-        let Some(address) = self.malloc_space.allocate(physical, GRANULARITY) else {
-            self.held -= physical;
-            return Err(too_large());
-        };
+        self.check_free(physical)?;
+        let (address, backing) = place(physical)?;
+        self.held += physical;
         let number = self.next_number();
-        self.mallocs.insert(address, Malloc { size, physical, number, foreign: None });
+        self.mallocs.insert(address, Malloc { size, physical, number, foreign: None, backing });
         Ok(address)
     }
 
-    /// Returns the number and size of this GPU's allocation of `malloc` at `address`.
-    pub(super) fn of_malloc(&self, address: u64) -> Answer<(u64, u64)> {
+    /// Returns the number and size of this device's allocation of `malloc` at `address`.
+    pub(in crate::driver) fn of_malloc(&self, address: u64) -> Answer<(u64, u64)> {
         let own = self.mallocs.get(&address).filter(|malloc| malloc.foreign.is_none());
         let unknown = || refuse(Status::INVALID_VALUE, format!("nothing was allocated at {address:#x}"));
         own.map(|malloc| (malloc.number, malloc.size)).ok_or_else(unknown)
     }
 
-    /// Opens an allocation of another GPU. Returns its address, which is the same at each opening.
-    pub(super) fn open(&mut self, of: SharedMemory) -> Answer<u64> {
+    /// Opens an allocation of another device, at an address that `place` finds for so many whole granules. Returns the
+    /// address, which is the same at each opening.
+    pub(in crate::driver) fn open(
+        &mut self,
+        of: SharedMemory,
+        place: impl FnOnce(u64) -> Answer<(u64, P)>,
+    ) -> Answer<u64> {
         for (address, malloc) in &mut self.mallocs {
             if let Some(opening) = malloc.foreign.as_mut().filter(|opening| opening.of == of) {
                 opening.times += 1;
@@ -304,31 +373,33 @@ impl Memory {
             }
         }
         let size = of.size;
-        let physical = size.next_multiple_of(GRANULARITY);
-        let address = self.malloc_space.allocate(physical, GRANULARITY);
-        let address = address.ok_or_else(|| refuse(Status::OUT_OF_MEMORY, format!("no addresses for {size} bytes")))?;
-        let number = self.next_number();
-        self.mallocs.insert(address, Malloc { size, physical, number, foreign: Some(Opening { of, times: 1 }) });
+        let too_large = || refuse(Status::INVALID_VALUE, format!("no allocation has {size} bytes"));
+        let physical = size.checked_next_multiple_of(GRANULARITY).ok_or_else(too_large)?;
+        let (address, backing) = place(physical)?;
+        let (number, foreign) = (self.next_number(), Some(Opening { of, times: 1 }));
+        self.mallocs.insert(address, Malloc { size, physical, number, foreign, backing });
         Ok(address)
     }
 
-    /// Ends one opening of `open`. The address is given back with the last one.
-    pub(super) fn close(&mut self, address: u64) -> Answer<()> {
-        let Some(opening) = self.mallocs.get_mut(&address).and_then(|malloc| malloc.foreign.as_mut()) else {
+    /// Ends one opening of `open`. With the last one, `give_back` takes so many bytes at the address.
+    pub(in crate::driver) fn close(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
+        let opened =
+            self.mallocs.get_mut(&address).and_then(|malloc| Some((malloc.foreign.as_mut()?, malloc.physical)));
+        let Some((opening, physical)) = opened else {
             return Err(refuse(Status::INVALID_VALUE, format!("nothing was opened at {address:#x}")));
         };
-        opening.times -= 1;
-        if opening.times == 0
-            && let Some(malloc) = self.mallocs.remove(&address)
-        {
-            self.malloc_space.release(address, malloc.physical);
+        if opening.times == 1 {
+            give_back(physical)?;
+            self.mallocs.remove(&address);
+        } else {
+            opening.times -= 1;
         }
         Ok(())
     }
 
     /// Returns the requested size of the allocation of `malloc` at `address`. It is 0 for address 0, which may be
     /// freed.
-    pub(super) fn malloc_size(&self, address: u64) -> Answer<u64> {
+    pub(in crate::driver) fn malloc_size(&self, address: u64) -> Answer<u64> {
         if address == 0 {
             return Ok(0);
         }
@@ -336,20 +407,21 @@ impl Memory {
         self.mallocs.get(&address).map(|malloc| malloc.size).ok_or_else(unknown)
     }
 
-    pub(super) fn free(&mut self, address: u64) -> Answer<()> {
-        if address != 0 {
-            self.of_malloc(address)?;
+    /// Frees an allocation of `malloc`: `give_back` takes so many bytes at the address.
+    pub(in crate::driver) fn free(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
+        if address == 0 {
+            return Ok(());
         }
-        if let Some(malloc) = self.mallocs.remove(&address) {
-            self.held -= malloc.physical;
-            self.contents.forget(malloc.number);
-            self.malloc_space.release(address, malloc.physical);
-        }
+        self.of_malloc(address)?;
+        let physical = self.mallocs.get(&address).map_or(0, |malloc| malloc.physical);
+        give_back(physical)?;
+        self.mallocs.remove(&address);
+        self.held -= physical;
         Ok(())
     }
 
     /// Checks a kernel's use of `range`. The fault names the first part that may not be used.
-    pub(super) fn check_use(&self, range: Range, stream: StreamId) -> Result<(), Fault> {
+    pub(in crate::driver) fn check_use(&self, range: Range, stream: StreamId) -> Result<(), Fault> {
         let end = range.address.saturating_add(range.size);
         let stretch = |from: u64, to: u64| Range { address: from, size: to.min(end) - from };
         let mut at = range.address;
@@ -370,37 +442,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns the first part of `range` that the allocator filled last, if every byte of `range` may be used.
-    pub(super) fn marked_in(&self, range: Range) -> Option<Range> {
-        let mut address = range.address;
-        for piece in self.physical_at(range) {
-            if let Some((offset, size)) = self.contents.of_allocator(piece) {
-                return Some(Range { address: address + (offset - piece.offset), size });
-            }
-            address += piece.size;
-        }
-        None
-    }
-
-    /// Sets every byte of `range`, which may be used.
-    pub(super) fn fill(&mut self, range: Range, value: u8, writer: Writer) {
-        for piece in self.physical_at(range) {
-            self.contents.fill(piece, value, writer);
-        }
-    }
-
-    /// Copies the bytes of a range, which may be used.
-    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) {
-        let mut left = bytes;
-        for piece in self.physical_at(Range { address, size: left.len() as u64 }) {
-            let Some((part, rest)) = left.split_at_mut_checked(piece.size as usize) else { return };
-            self.contents.read(piece, part);
-            left = rest;
-        }
-    }
-
     /// Refuses a range that is empty, or that the device may not use.
-    pub(super) fn check_usable(&self, range: Range, stream: StreamId) -> Answer<()> {
+    pub(in crate::driver) fn check_usable(&self, range: Range, stream: StreamId) -> Answer<()> {
         if range.size == 0 {
             return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
         }
@@ -408,7 +451,7 @@ impl Memory {
     }
 
     /// Returns the physical memory of `range`, in the order of addresses, without parts that have none.
-    pub(super) fn physical_at(&self, range: Range) -> Vec<Piece> {
+    pub(in crate::driver) fn physical_at(&self, range: Range) -> Vec<Piece> {
         let end = range.address.saturating_add(range.size);
         let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
         let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.physical));
@@ -429,7 +472,7 @@ impl Memory {
         number
     }
 
-    pub(super) fn leaks(&self) -> Leaks {
+    pub(in crate::driver) fn leaks(&self) -> Leaks {
         Leaks {
             reservations: self.reservations.len(),
             handles: self.handles.len(),
@@ -440,7 +483,7 @@ impl Memory {
         }
     }
 
-    fn take(&mut self, size: u64) -> Answer<()> {
+    fn check_free(&self, size: u64) -> Answer<()> {
         let free = self.info().free;
         if size > free {
             return Err(refuse(
@@ -448,7 +491,6 @@ impl Memory {
                 format!("{size} bytes wanted, {free} of {} free", self.capacity),
             ));
         }
-        self.held += size;
         Ok(())
     }
 
@@ -461,7 +503,6 @@ impl Memory {
                 self.held -= physical.size;
             }
             self.physical.remove(&number);
-            self.contents.forget(number);
         }
     }
 

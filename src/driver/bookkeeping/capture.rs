@@ -24,13 +24,13 @@ use super::refusal::{Answer, Refusal, refuse};
 use crate::driver::{CaptureMode, Status, StreamId};
 
 /// A capture is begun of a stream that is captured already, or ended without having been begun.
-pub(super) const ILLEGAL_STATE: Status = Status(401);
+pub(in crate::driver) const ILLEGAL_STATE: Status = Status(401);
 /// A captured stream waits for work outside of the capture.
-pub(super) const STREAM_CAPTURE_ISOLATION: Status = Status(905);
+pub(in crate::driver) const STREAM_CAPTURE_ISOLATION: Status = Status(905);
 /// An event is queried that marks a place in a graph.
-pub(super) const CAPTURED_EVENT: Status = Status(907);
+pub(in crate::driver) const CAPTURED_EVENT: Status = Status(907);
 /// A capture that is not relaxed is ended by a thread that did not begin it.
-pub(super) const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
+pub(in crate::driver) const STREAM_CAPTURE_WRONG_THREAD: Status = Status(908);
 
 #[derive(Debug)]
 struct Capture {
@@ -54,14 +54,14 @@ impl Capture {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Captures {
+pub(in crate::driver) struct Captures {
     on: Vec<Capture>,
     /// The modes of threads that are not in the initial mode.
     modes: FxHashMap<ThreadId, CaptureMode>,
 }
 
 impl Captures {
-    pub(super) fn begin(&mut self, stream: StreamId, mode: CaptureMode) -> Answer<()> {
+    pub(in crate::driver) fn begin(&mut self, stream: StreamId, mode: CaptureMode) -> Answer<()> {
         if stream == StreamId::DEFAULT {
             let detail = "the default stream cannot be captured".to_owned();
             return Err(refuse(Status::STREAM_CAPTURE_UNSUPPORTED, detail));
@@ -73,7 +73,7 @@ impl Captures {
         Ok(())
     }
 
-    pub(super) fn end(&mut self, stream: StreamId) -> Answer<()> {
+    pub(in crate::driver) fn end(&mut self, stream: StreamId) -> Answer<()> {
         let Some(at) = self.on.iter().position(|capture| capture.streams.first() == Some(&stream)) else {
             return Err(refuse(ILLEGAL_STATE, format!("no capture of stream {stream} was begun")));
         };
@@ -89,12 +89,17 @@ impl Captures {
     }
 
     /// Returns whether the stream is being captured, even if the capture is invalid already.
-    pub(super) fn is_capturing(&self, stream: StreamId) -> bool {
+    pub(in crate::driver) fn is_capturing(&self, stream: StreamId) -> bool {
         self.position(stream).is_some()
     }
 
+    /// Returns the stream of which the capture was begun that this stream is part of.
+    pub(in crate::driver) fn origin(&self, stream: StreamId) -> Option<StreamId> {
+        self.on.get(self.position(stream)?)?.streams.first().copied()
+    }
+
     /// Refuses a call that the driver considers unsafe during a capture.
-    pub(super) fn refuse_unsafe(&mut self) -> Answer<()> {
+    pub(in crate::driver) fn refuse_unsafe(&mut self) -> Answer<()> {
         if self.on.is_empty() {
             return Ok(());
         }
@@ -103,13 +108,13 @@ impl Captures {
     }
 
     /// Refuses a call about a stream that is being captured, in whatever mode.
-    pub(super) fn refuse_of_captured(&mut self, stream: StreamId) -> Answer<()> {
+    pub(in crate::driver) fn refuse_of_captured(&mut self, stream: StreamId) -> Answer<()> {
         self.invalidate(|capture| capture.streams.contains(&stream))
     }
 
     /// Refuses to let the CPU wait for a stream: the call is unsafe, and would never end if the stream is being
     /// captured.
-    pub(super) fn refuse_synchronize(&mut self, stream: StreamId) -> Answer<()> {
+    pub(in crate::driver) fn refuse_synchronize(&mut self, stream: StreamId) -> Answer<()> {
         if self.on.is_empty() {
             return Ok(());
         }
@@ -118,12 +123,12 @@ impl Captures {
     }
 
     /// Refuses to let the CPU wait for the device, which would include captured streams.
-    pub(super) fn refuse_synchronize_all(&mut self) -> Answer<()> {
+    pub(in crate::driver) fn refuse_synchronize_all(&mut self) -> Answer<()> {
         self.invalidate(|_| true)
     }
 
     /// Sets the mode of the calling thread. Returns the one before.
-    pub(super) fn exchange_mode(&mut self, mode: CaptureMode) -> CaptureMode {
+    pub(in crate::driver) fn exchange_mode(&mut self, mode: CaptureMode) -> CaptureMode {
         let thread = thread::current().id();
         let before = match mode {
             CaptureMode::Global => self.modes.remove(&thread),
@@ -138,7 +143,7 @@ impl Captures {
     }
 
     /// Returns whether work given to `stream` runs. During a capture it does not.
-    pub(super) fn check_work(&self, stream: StreamId) -> Answer<bool> {
+    pub(in crate::driver) fn check_work(&self, stream: StreamId) -> Answer<bool> {
         match self.position(stream).and_then(|at| self.on.get(at)) {
             None => Ok(true),
             Some(capture) if capture.invalid => Err(invalidated(stream)),
@@ -147,7 +152,7 @@ impl Captures {
     }
 
     /// Refuses to query an event that was recorded in a capture, in the stream `captured`.
-    pub(super) fn check_event(&mut self, captured: Option<StreamId>) -> Answer<()> {
+    pub(in crate::driver) fn check_event(&mut self, captured: Option<StreamId>) -> Answer<()> {
         let Some(stream) = captured else { return Ok(()) };
         let at = self.position(stream);
         if let Some(capture) = at.and_then(|at| self.on.get_mut(at)) {
@@ -158,7 +163,7 @@ impl Captures {
 
     /// Returns whether the wait of `stream` for a recorded event is a real one. `captured` is the stream in whose
     /// capture the event was recorded; a wait for such an event makes `stream` join the capture.
-    pub(super) fn check_wait(&mut self, stream: StreamId, captured: Option<StreamId>) -> Answer<bool> {
+    pub(in crate::driver) fn check_wait(&mut self, stream: StreamId, captured: Option<StreamId>) -> Answer<bool> {
         let (own, other) = (self.position(stream), captured.and_then(|stream| self.position(stream)));
         match (own, captured) {
             (None, None) => Ok(true),

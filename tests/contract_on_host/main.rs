@@ -1,0 +1,93 @@
+//! What every strategy promises, on the host's memory: the same suite, with real addresses and streams.
+//!
+//! Left out is what needs other devices (`peers.rs`): the host's memory has none.
+
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+/// The host's memory has no peers.
+macro_rules! promises_among_peers {
+    () => {};
+}
+
+#[macro_use]
+#[path = "../contract/suite.rs"]
+mod suite;
+
+#[path = "../contract/caching.rs"]
+mod caching;
+#[path = "../contract/expandable.rs"]
+mod expandable;
+#[path = "../contract/gmlake.rs"]
+mod gmlake;
+#[path = "../contract/stitch.rs"]
+mod stitch;
+
+#[path = "../contract/blocks.rs"]
+mod blocks;
+#[path = "../contract/captures.rs"]
+mod captures;
+#[path = "../contract/ended_streams.rs"]
+mod ended_streams;
+#[path = "../contract/failures.rs"]
+mod failures;
+#[path = "../contract/figures.rs"]
+mod figures;
+#[path = "../contract/graphs.rs"]
+mod graphs;
+#[path = "../contract/hostile.rs"]
+mod hostile;
+#[path = "../contract/limits.rs"]
+mod limits;
+#[path = "../contract/pool_segments.rs"]
+mod pool_segments;
+#[path = "../contract/pool_sources.rs"]
+mod pool_sources;
+#[path = "../contract/pools.rs"]
+mod pools;
+#[path = "../contract/pressure.rs"]
+mod pressure;
+#[path = "../contract/release.rs"]
+mod release;
+#[path = "../contract/released_pools.rs"]
+mod released_pools;
+#[path = "../contract/sharing.rs"]
+mod sharing;
+#[path = "../contract/shortage.rs"]
+mod shortage;
+#[path = "../contract/streams.rs"]
+mod streams;
+#[path = "../contract/threads.rs"]
+mod threads;
+#[path = "../contract/trim.rs"]
+mod trim;
+#[path = "../contract/unreliable_sources.rs"]
+mod unreliable_sources;
+
+#[path = "../graph/mod.rs"]
+mod graph;
+#[path = "../hostile/liar.rs"]
+mod liar;
+#[path = "../long_kernels/mod.rs"]
+mod long_kernels;
+#[path = "../physical/mod.rs"]
+mod physical;
+#[path = "../random/mod.rs"]
+mod random;
+#[path = "../shortage/script.rs"]
+mod script;
+#[path = "../contract/setup.rs"]
+mod setup;
+#[path = "../sharing/blocks.rs"]
+mod shared_blocks;
+#[path = "../on_host/mod.rs"]
+mod simulated;
+#[path = "../contract/source.rs"]
+mod source;
+#[path = "../release/step.rs"]
+mod step;
+
+use setup::{
+    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, in_small_chunks, on, reserved, with_options,
+};
+use suite::Subject;
