@@ -45,6 +45,22 @@ docs:
 coverage *arguments:
     .ci/coverage {{arguments}}
 
+# Fuzz targets, for so many seconds each: `just fuzz 300 --rounds 5`. It needs cargo-fuzz.
+fuzz seconds='60' *arguments:
+    .ci/fuzz {{seconds}} {{arguments}}
+
+# Changes of the core that a test must notice: `just mutants --shard 0/40 --sharding round-robin`.
+mutants *arguments:
+    .ci/mutants {{arguments}}
+
+# Sanitizers and valgrind over tests with threads and the C programs: `just sanitize thread`.
+sanitize *which:
+    .ci/sanitize {{which}}
+
+# A hundred million operations: what is the allocator's own must not grow.
+soak *arguments:
+    cargo run --release --example endurance -- {{arguments}}
+
 # Licences, versions and sources of dependencies, and known vulnerabilities.
 deny:
     .ci/run deny

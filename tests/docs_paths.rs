@@ -94,7 +94,7 @@ fn paths_of_today_exist() {
 /// The words of all source files.
 fn words() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    for folder in ["src", "trace", "cli", "ffi", "tests", "benches", "examples"] {
+    for folder in ["src", "trace", "cli", "ffi", "fuzz", "tests", "benches", "examples"] {
         for file in files(&root().join(folder), &[".rs", ".h", ".cpp", ".py", ".toml"]) {
             let text = fs::read_to_string(file).unwrap_or_default();
             words.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));

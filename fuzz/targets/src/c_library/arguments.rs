@@ -28,7 +28,8 @@ const OPTIONS: [&CStr; 8] = [
     c"strategy:\xff",
 ];
 /// Files that cannot be written, so that nothing is left behind, and one that takes all.
-const PATHS: [&CStr; 6] = [c"", c"/dev/null", c"/nowhere/x.seam", c"/nowhere/x.csv", c"x.unknown", c"\xff"];
+const PATHS: [&CStr; 6] =
+    [c"", c"/dev/null", c"/nowhere/x.seam", c"/nowhere/x.csv", c"/nowhere/x.unknown", c"/nowhere/\xff"];
 const NUMBERS: [u64; 12] = [0, 1, 2, 511, 512, 1 << 20, (1 << 20) + 1, 30 << 20, 1 << 32, 1 << 47, 1 << 60, u64::MAX];
 
 pub(super) struct Arguments<'a> {
