@@ -381,7 +381,9 @@ const char *seam_version(void);
 // or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
 // `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 // the defaults. `*allocator` is set to 0 where this fails.
-seam_status seam_create(const char *device, const char *options, seam_allocator *allocator);
+seam_status seam_create(const char *device,
+                        const char *options,
+                        seam_allocator *allocator);
 
 // Options, as `seam_create` takes them, in the library's own words: each that differs from its default, once. "" if none
 // does. `SEAM_STATUS_OPTIONS` where they cannot be read. No allocator is made, so that a process may look at options and
@@ -514,6 +516,7 @@ seam_status seam_fragmentation_json(seam_allocator allocator, char *buffer, size
 // Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
 // SEAMALLOC_LOG asks for it.
 seam_status seam_log_summary(seam_allocator allocator);
+
 // What an address belongs to, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
 // streams and number. "" where that is not known, or guard mode is off. Works after an illegal address was used, when
 // every call of CUDA fails. The buffer is as in `seam_stats_json`.

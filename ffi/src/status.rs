@@ -186,7 +186,7 @@ impl From<TraceError> for Failure {
 impl From<ReplayError> for Failure {
     fn from(error: ReplayError) -> Self {
         let status = match &error {
-            ReplayError::Device(_) | ReplayError::Cuda(_) => Status::Device,
+            ReplayError::Device(_) | ReplayError::Cuda(_) | ReplayError::Host(_) => Status::Device,
             ReplayError::BadTrace { .. } => Status::File,
             ReplayError::Allocator { .. } => Status::Internal,
         };

@@ -29,6 +29,9 @@ pub struct Piece {
     pub size: u64,
 }
 
+/// An address at which memory is mapped, the bytes there, and whether there is access.
+pub(in crate::driver) type Mapped = (u64, u64, bool);
+
 #[derive(Debug)]
 struct Physical<P> {
     size: u64,
@@ -307,7 +310,7 @@ impl<P> Memory<P> {
 
     /// Returns what the machine has for the memory of this number, of a handle or of `malloc`, and every address at which it
     /// is mapped, with whether there is access.
-    pub(in crate::driver) fn backing_mut(&mut self, number: u64) -> Option<(&mut P, Vec<(u64, u64, bool)>)> {
+    pub(in crate::driver) fn backing_mut(&mut self, number: u64) -> Option<(&mut P, Vec<Mapped>)> {
         if let Some(physical) = self.physical.get_mut(&number) {
             let of_it = self.mappings.iter().filter(|(_, mapping)| mapping.physical == number);
             let mapped = of_it.map(|(address, mapping)| (*address, mapping.size, mapping.access)).collect();

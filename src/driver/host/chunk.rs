@@ -25,8 +25,11 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 
 use super::addresses::{FilePart, failed};
-use crate::driver::bookkeeping::{Addresses, Answer, GRANULARITY, refuse};
+use crate::driver::bookkeeping::{Addresses, Answer, GRANULARITY, Memory, refuse};
 use crate::driver::{Exported, Status};
+
+/// Memory whose physical pieces are chunks.
+pub(super) type HostMemory = Memory<Chunk>;
 
 /// Bytes of the device's file, all holes at first. Four times the most that a device may hold, so that a hole of any
 /// size is found between chunks.

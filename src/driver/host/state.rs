@@ -8,16 +8,13 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::addresses::Reserved;
-use super::chunk::Chunk;
+use super::chunk::{Chunk, HostMemory};
 use super::work::HostWork;
-use crate::driver::bookkeeping::{Answer, Captures, Fault, Memory, refuse};
+use crate::driver::bookkeeping::{Answer, Captures, Fault, refuse};
 use crate::driver::{Exported, Status, StreamId};
 
 /// The most faults that are kept.
 const FAULTS_KEPT: usize = 10_000;
-
-/// Memory whose physical pieces are chunks.
-pub(super) type HostMemory = Memory<Chunk>;
 
 #[derive(Debug)]
 pub(super) struct State {
@@ -33,7 +30,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(capacity: u64) -> Self {
         Self {
-            memory: Memory::new(capacity),
+            memory: HostMemory::new(capacity),
             captures: Captures::default(),
             captured: FxHashMap::default(),
             lost: None,
@@ -66,13 +63,10 @@ impl State {
         }
         let own = chunk.in_own_file()?;
         let all_at = |chunk: &Chunk, count: usize| {
-            let addresses = mapped.iter().take(count).enumerate();
-            addresses
-                .map(|(done, &(address, size, access))| {
-                    let mapping = Reserved::known(address, size).map(chunk.part(), access);
-                    mapping.map_err(|refusal| (done, refusal))
-                })
-                .collect::<Result<(), _>>()
+            mapped.iter().take(count).enumerate().try_for_each(|(done, &(address, size, access))| {
+                let mapping = Reserved::known(address, size).map(chunk.part(), access);
+                mapping.map_err(|refusal| (done, refusal))
+            })
         };
         if let Err((done, refusal)) = all_at(&own, mapped.len()) {
             // The old place has the same bytes, since nothing was written meanwhile.

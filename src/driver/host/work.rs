@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::state::HostMemory;
+use super::chunk::HostMemory;
 use super::words::{self, WORD};
 use crate::driver::Status;
 use crate::driver::StreamId;
