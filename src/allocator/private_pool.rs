@@ -49,12 +49,14 @@ use crate::report::pool::PoolStats;
 ///
 /// | PyTorch | here |
 /// |---|---|
-/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool); with an allocator [`open_pool_with`](Self::open_pool_with) |
+/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool); with an allocator [`open_pool_with`](Self::open_pool_with)
+/// |
 /// | `setNoSplit` | [`set_pool_unsplit`](Self::set_pool_unsplit) |
 /// | `beginAllocateToPool` | `open_pool`, then [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) |
 /// | `endAllocateToPool` | [`end_allocate_to_pool`](Self::end_allocate_to_pool) |
 /// | `releasePool`, `emptyCache` of a pool | [`release_pool`](Self::release_pool), [`empty_pool`](Self::empty_pool) |
-/// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks), [`restore_pool`](Self::restore_pool) |
+/// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks),
+/// [`restore_pool`](Self::restore_pool) |
 ///
 /// ```
 /// use seamalloc::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
@@ -89,7 +91,7 @@ impl Allocator {
     /// A released pool whose memory waits for the device comes back with that memory.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] for [`PoolId::NONE`].
+    /// [`Error::UnknownPool`](crate::Error::UnknownPool) for [`PoolId::NONE`].
     pub fn open_pool(&self, pool: PoolId) -> Result<()> {
         self.core.lock().heap.private_mut().open(pool)
     }
@@ -97,7 +99,7 @@ impl Allocator {
     /// Adds one use to a private pool: it takes one more [`Self::release_pool`] to end it.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] if the pool has no use.
+    /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool has no use.
     pub fn retain_pool(&self, pool: PoolId) -> Result<()> {
         self.core.lock().heap.private_mut().retain(pool)
     }
@@ -112,7 +114,7 @@ impl Allocator {
     /// No graph that was captured with the pool may be launched afterwards.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] if the pool has no use: released too often, or never created.
+    /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool has no use: released too often, or never created.
     pub fn release_pool(&self, pool: PoolId) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().release(pool)?;
@@ -130,7 +132,8 @@ impl Allocator {
     /// the free ([`Self::free_under`]): the capture may take such memory, as in PyTorch.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`]; [`Error::PoolRouted`]; [`Error::Driver`] if a wait failed, and nothing is routed.
+    /// [`Error::UnknownPool`](crate::Error::UnknownPool); [`Error::PoolRouted`](crate::Error::PoolRouted);
+    /// [`Error::Driver`](crate::Error::Driver) if a wait failed, and nothing is routed.
     pub fn begin_allocate_to_pool(&self, pool: PoolId, route: Route) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().may_begin(pool)?;
@@ -147,8 +150,8 @@ impl Allocator {
     /// Ends the route that [`Self::begin_allocate_to_pool`] began.
     ///
     /// # Errors
-    /// [`Error::PoolNotRouted`] if no requests are routed to the pool; [`Error::UnknownPool`] if the pool does not
-    /// exist.
+    /// [`Error::PoolNotRouted`](crate::Error::PoolNotRouted) if no requests are routed to the pool;
+    /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist.
     pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<()> {
         let core = &mut *self.core.lock();
         core.heap.private_mut().end(pool)?;
@@ -159,13 +162,14 @@ impl Allocator {
     /// Returns the state of a private pool. Walks all blocks.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`] if the pool does not exist. A pool whose memory waits for the device still exists.
+    /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist. A pool whose memory waits for the
+    /// device still exists.
     pub fn pool_stats(&self, pool: PoolId) -> Result<PoolStats> {
         self.core.lock().heap.private_stats(pool)
     }
 
-    /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no memory
-    /// for the list.
+    /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no
+    /// memory for the list.
     #[must_use]
     pub fn private_pools(&self) -> Vec<PoolId> {
         self.core.lock().heap.private().ids().unwrap_or_default()

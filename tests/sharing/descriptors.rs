@@ -66,7 +66,7 @@ fn descriptors_are_closed_with_the_last_allocation_that_was_shared() {
         let before = open_files();
         let names = [first, second, large].map(|address| allocator.share(address).unwrap().handle);
         assert_eq!(
-            (open_files(), &names[0] == &names[1]),
+            (open_files(), names[0] == names[1]),
             (before + 1 + 15 + 1, true),
             "the slab, the large one, the socket"
         );

@@ -96,7 +96,7 @@ fn fills_set_their_bytes_and_no_others_in_their_stream() {
     let own = chunk(&device);
     let plain = device.malloc(CHUNK).unwrap();
     for start in [own.1, plain] {
-        let mut bytes = vec![0; 64];
+        let mut bytes = [0; 64];
         for (from, size, value) in
             [(0_usize, 64_usize, 1_u8), (3, 2, 2), (6, 4, 3), (17, 30, 4), (40, 8, 5), (63, 1, 6)]
         {
