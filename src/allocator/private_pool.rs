@@ -49,14 +49,12 @@ use crate::report::pool::PoolStats;
 ///
 /// | PyTorch | here |
 /// |---|---|
-/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool); with an allocator [`open_pool_with`](Self::open_pool_with)
-/// |
+/// | `createOrIncrefPool` | [`open_pool`](Self::open_pool); with an allocator [`open_pool_with`](Self::open_pool_with) |
 /// | `setNoSplit` | [`set_pool_unsplit`](Self::set_pool_unsplit) |
 /// | `beginAllocateToPool` | `open_pool`, then [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) |
 /// | `endAllocateToPool` | [`end_allocate_to_pool`](Self::end_allocate_to_pool) |
 /// | `releasePool`, `emptyCache` of a pool | [`release_pool`](Self::release_pool), [`empty_pool`](Self::empty_pool) |
-/// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks),
-/// [`restore_pool`](Self::restore_pool) |
+/// | `getCheckpointState`, `setCheckpointPoolState` | [`pool_blocks`](Self::pool_blocks), [`restore_pool`](Self::restore_pool) |
 ///
 /// ```
 /// use seamalloc::{Allocator, Config, Route, driver::{StreamId, sim::{CaptureMode, SimConfig, SimGpu}}};
