@@ -8,6 +8,7 @@ use super::arguments::Arguments;
 use super::callbacks::{ALLOC, END, FILTER, FREE, HANDLER, OBSERVER, PRESSURE, VISITOR};
 use seamalloc_c_library::allocator::*;
 use seamalloc_c_library::figures::*;
+use seamalloc_c_library::guard::*;
 use seamalloc_c_library::hooks::*;
 use seamalloc_c_library::observing::seam_observe;
 use seamalloc_c_library::pluggable::*;
@@ -181,6 +182,16 @@ functions! {
     seam_record_new |a| Some(seam_record_new(a.number() as usize));
     seam_record_stop |a| Some(seam_record_stop(a.allocator()));
     seam_record_write |a| Some(unsafe { seam_record_write(a.allocator(), a.path()) });
+    seam_explain |a| {
+        Some(unsafe { seam_explain(a.allocator(), a.block(), a.memory(), a.capacity(1), a.memory()) })
+    };
+    seam_findings_json |a| Some(unsafe { seam_findings_json(a.allocator(), a.memory(), a.capacity(1), a.memory()) });
+    seam_check_guards |a| Some(unsafe { seam_check_guards(a.allocator(), a.memory()) });
+    seam_note_uses |a| {
+        Some(unsafe { seam_note_uses(a.allocator(), a.memory(), a.capacity(size_of::<*const c_void>()), a.stream()) })
+    };
+    seam_note_event |a| Some(seam_note_event(a.allocator(), a.number(), a.stream()));
+    seam_note_wait |a| Some(seam_note_wait(a.allocator(), a.stream(), a.number()));
     seam_log_summary |a| Some(seam_log_summary(a.allocator()));
     seam_whatif_json |a| {
         let (path, device, options) = (a.path(), a.device(), a.options());
