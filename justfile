@@ -14,7 +14,7 @@ test *arguments:
 
 # The allocator's tests, with a check of every invariant after each operation.
 paranoid:
-    .ci/run paranoid
+    cargo test -p seamalloc --features paranoid
 
 # Bytes and driver calls on recorded and generated workloads, against the stored ones.
 figures:
