@@ -48,10 +48,8 @@ pub fn replay_on_cuda(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PassReport>, ReplayError> {
     let driver = Arc::new(CudaDriver::open(ordinal)?);
-    let failed = |error| ReplayError::Allocator { trace: trace.name.clone(), event: 0, error };
     let device = CudaReplayDevice::new(Arc::clone(&driver), trace)?;
-    let allocator = Allocator::new(driver, config).map_err(failed)?;
-    passes(&mut Replayer::on(trace, allocator, ReplayDevice::Cuda(device)), times, progress)
+    passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }
 
 /// Replays `trace` on the host's memory. Blocks are neither filled nor used, so they take no memory of the machine, however
@@ -68,6 +66,18 @@ pub fn replay_on_host(
 ) -> Result<Vec<PassReport>, ReplayError> {
     let driver = Arc::new(HostDriver::new(host)?);
     let device = ReplayDevice::Host(Arc::clone(&driver));
+    passes_on(trace, driver, device, config, times, progress)
+}
+
+/// Replays `trace` with an allocator of its own over the driver of a device.
+fn passes_on(
+    trace: &Trace,
+    driver: Arc<dyn Driver>,
+    device: ReplayDevice,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
     let failed = |error| ReplayError::Allocator { trace: trace.name.clone(), event: 0, error };
     let allocator = Allocator::new(driver, config).map_err(failed)?;
     passes(&mut Replayer::on(trace, allocator, device), times, progress)
