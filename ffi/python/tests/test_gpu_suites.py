@@ -1,5 +1,6 @@
 """What the programs in gpu/ do without a GPU: which tests they take, whose turn it is, and their tables."""
 
+import gzip
 import json
 import sys
 import tempfile
@@ -27,6 +28,7 @@ class TestEnds(unittest.TestCase):
     def test_is_skipped(self): self.skipTest("a reason")
     def test_of_pinned_memory(self): pass
     def test_mem_get_info(self): pass
+    def test_warns(self): os.write(2, b" WARN seamalloc::config: 7 of 0x7f\\n WARN seamalloc::config: 8 of 0x2a\\nWARN other\\n")
     def test_passes(self): pass
 
 class TestOtherCPU(unittest.TestCase):
@@ -69,6 +71,20 @@ class Choice(unittest.TestCase):
         groups = ["NCCLTraceTest", "LargeCommTest", "CommTest", "DistributedDataParallelTest"]
         ordered = sorted(groups, key=lambda group: choice.order("c10d_nccl", group))
         self.assertEqual(ordered, groups[::-1])
+
+
+class Done(unittest.TestCase):
+    def test_is_what_both_have_reached(self):
+        lines = [report(test, allocator, "passed") for test in ("a", "b") for allocator in ("native", "seamalloc")]
+        lines[-1]["outcome"] = "not reached"
+        lines += [report("c", allocator, "failed") for allocator in ("native", "expandable")]
+        text = "".join(json.dumps(line) + "\n" for line in [{"seconds": 1.0}, *lines])
+        with tempfile.TemporaryDirectory() as folder:
+            plain, packed = Path(folder) / "lines", Path(folder) / "lines.gz"
+            plain.write_text(text)
+            self.assertEqual(pytorch_tests.reached_in([plain]), {"a"})
+            packed.write_bytes(gzip.compress(json.dumps(report("c", "seamalloc", "skipped")).encode()))
+            self.assertEqual(pytorch_tests.reached_in([plain, packed]), {"a", "c"})
 
 
 class Pick(unittest.TestCase):
@@ -188,7 +204,17 @@ class Runner(unittest.TestCase):
             tests = tests_table.by_test(tests_table.read([lines]))["cuda"]
         found = {test.rsplit(".", 1)[-1]: of["native"][0]["outcome"] for test, of in tests.items()}
         expected = {"test_crashes": "crashed", "test_fails": "failed", "test_is_skipped": "skipped"}
-        self.assertEqual(found, {**expected, "test_mem_get_info": "passed", "test_passes": "passed"})
+        passed = dict.fromkeys(["test_mem_get_info", "test_passes", "test_warns"], "passed")
+        self.assertEqual(found, {**expected, **passed})
+
+    def test_tells_what_allocators_complain_of(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "test_cuda.py").write_text(FAKE)
+            path = Path(folder) / "lines"
+            done = run(GPU / "pytorch_tests.py", folder, "--json", path, "--allocators", "native", "--only", "test_warns")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            complaints = [line["complaints"] for line in tests_table.read([path]) if "complaints" in line]
+        self.assertEqual(complaints, [{" WARN seamalloc::config: N of N": 2}])
 
     def test_says_what_is_missing(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -98,6 +98,9 @@ def write_after_free():
 
 
 def missing_record_stream():
+    # A kernel's first launch loads its code, and may wait for the device: then the side stream would have passed.
+    torch.ones(8, device="cuda") * 2
+    torch.cuda.synchronize()
     side = torch.cuda.Stream()
     with seamalloc.guard.watch():
         tensor = torch.ones(1 << 20, device="cuda")

@@ -14,6 +14,7 @@ native passed and seamalloc did not, or the other way round, are run again under
 """
 
 import argparse
+import gzip
 import json
 import sys
 import tempfile
@@ -104,6 +105,7 @@ class Run:
         """Takes over from a process which tests a file has."""
         wanted = self.options.only
         file.tests = [test for test in first["tests"] if not wanted or wanted in f"{file.name}.{test['test']}"]
+        file.tests = [test for test in file.tests if f"{file.name}.{test['test']}" not in self.options.done]
         self.write(file=file.name, suite=file.suite, versions=first["versions"], tests=len(file.tests))
         gpus = first["versions"]["gpus"]
         for test in [test for test in file.tests if test["gpus"] > gpus]:
@@ -161,6 +163,14 @@ class Run:
                 break
         process.end()
 
+    def listen(self, process, file, allocator):
+        """Writes down what the allocators of a process that has ended, and of those that it started, complained of."""
+        complaints = process.complaints()
+        if complaints:
+            self.write(file=file.name, suite=file.suite, allocator=allocator, complaints=complaints)
+            for complaint, times in complaints.items():
+                print(file.suite, file.name, allocator, f"{times} times", complaint, sep="\t", flush=True)
+
     def slot(self, lines, deadline):
         """Runs one process after another for the lines that need it."""
         while time.monotonic() < deadline:
@@ -185,6 +195,7 @@ class Run:
                         if other.file is line.file and other.waiting is None:
                             other.waiting = [test["test"] for test in line.file.tests if not test["alone"]]
                 self.feed(process, line.file, line.allocator, take, 1, deadline)
+                self.listen(process, line.file, line.allocator)
             with self.lock:
                 line.processes -= 1
                 line.failed += process is None
@@ -226,6 +237,7 @@ class Run:
                 if process is not None:
                     one = [test]
                     self.feed(process, file, allocator, lambda one=one: one.pop() if one else None, 2, deadline)
+                    self.listen(process, file, allocator)
 
         slots = [threading.Thread(target=slot) for _ in range(min(AGAIN_AT_ONCE, self.options.at_once))]
         for each in slots:
@@ -261,6 +273,18 @@ class Run:
         return all((name, allocator) in self.outcomes for allocator in self.options.allocators_of(file.suite))
 
 
+def reached_in(paths):
+    """The tests that every allocator that is compared has run in earlier runs, as FILE.CLASS.TEST."""
+    reached = {}
+    for path in paths:
+        opened = gzip.open(path, "rt") if path.suffix == ".gz" else open(path)
+        with opened as lines:
+            for line in map(json.loads, lines):
+                if line.get("outcome", "not reached") != "not reached":
+                    reached.setdefault(line["test"], set()).add(line["allocator"])
+    return {test for test, allocators in reached.items() if allocators.issuperset(COMPARED)}
+
+
 def read_arguments():
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -277,6 +301,14 @@ def read_arguments():
         help="of native, expandable, seamalloc, and seamalloc:OPTIONS",
     )
     parser.add_argument("--expandable", type=names, default=[], help="suites that run under expandable segments too")
+    parser.add_argument(
+        "--done",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="of earlier runs: tests that native and seamalloc have both reached there are left out",
+    )
     parser.add_argument("--only", default="", help="tests whose FILE.CLASS.TEST contains this")
     parser.add_argument("--at-once", type=int, default=4, help="processes side by side")
     parser.add_argument("--seconds", type=float, default=3600, help="after which it ends, whatever it has reached")
@@ -288,6 +320,7 @@ def read_arguments():
             if not (options.folder / f"{path}.py").is_file():
                 parser.error(f"{options.folder / path}.py is missing; the suite {suite} needs it")
     options.folder = options.folder.resolve()
+    options.done = reached_in(options.done)
     options.allocators_of = lambda suite: options.allocators + (["expandable"] if suite in options.expandable else [])
     return options
 

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import signal
 import tempfile
 import time
@@ -17,6 +18,10 @@ START_S = 150
 LAST_WORDS_S = 2
 MESSAGE_CHARACTERS = 400
 TRACE_CHARACTERS = 3000
+ALL_CHARACTERS = 50_000_000
+# A warning or an error of seamalloc's, or of PyTorch's allocator; what differs from one to the next of a kind.
+COMPLAINT = re.compile(r"\b(WARN|ERROR) seamalloc|\bcu[A-Z]\w+ failed|CUDA warning:")
+NUMBER = re.compile(r"0x[0-9a-f]+|[0-9]+")
 
 
 class Ended(Exception):
@@ -41,6 +46,7 @@ def environment(suite, allocator, children, caches):
     env["PYTHONFAULTHANDLER"] = "1"
     if allocator.startswith("seamalloc"):
         env["SEAMALLOC_CONF"] = allocator[len("seamalloc") :].lstrip(":")
+        env["SEAMALLOC_LOG"] = "warn"
     if allocator == "expandable" or (allocator != "native" and choice.SUITES[suite].counts_segments):
         # It means nothing to seamalloc; the tests read it.
         env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
@@ -86,6 +92,15 @@ class Process(JsonProcess):
         """The report on one test. Raises Ended."""
         self.say(test)
         return self._report(limit_s, deadline)
+
+    def complaints(self):
+        """{what an allocator wrote to standard error, without its numbers: how often}, once it has ended."""
+        found = {}
+        for line in self.errors(ALL_CHARACTERS).splitlines():
+            if COMPLAINT.search(line):
+                line = NUMBER.sub("N", line[:MESSAGE_CHARACTERS])
+                found[line] = found.get(line, 0) + 1
+        return found
 
     def end(self):
         """Ends it, and what it started."""
