@@ -8,6 +8,7 @@
 mod stage;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Allocator, Config};
 use stage::Device;
@@ -87,10 +88,31 @@ fn grown(c: &mut Criterion) {
     group.finish();
 }
 
+/// A request that fits no free range, served by a view that is there, and its free: beside so many other free ranges, on a
+/// simulated device that has room for them.
+fn reused(c: &mut Criterion) {
+    let mut group = c.benchmark_group("reused_view_beside_ranges");
+    group.sample_size(10);
+    for ranges in [10, 1_000, 40_000] {
+        let gpu = SimGpu::new(SimConfig::parse("sim:h200,capacity=1TiB").expect("a device")).expect("its memory");
+        let allocator = allocator_on(&(Arc::new(gpu) as Arc<dyn Driver>));
+        let live = comb(&allocator, ranges);
+        let round = || {
+            let address = allocate(&allocator, 2);
+            allocator.free(address).expect("it is live");
+        };
+        round();
+        group.bench_function(BenchmarkId::from_parameter(ranges), |b| b.iter(round));
+        assert_eq!(allocator.stats().views_built, 1, "the view serves every time");
+        live.into_iter().for_each(|address| allocator.free(address).expect("it is live"));
+    }
+    group.finish();
+}
+
 /// Of what is measured: to prepare it takes many times as long.
 fn short() -> Criterion {
     Criterion::default().warm_up_time(Duration::from_millis(10)).measurement_time(Duration::from_millis(50))
 }
 
-criterion_group!(name = benches; config = short(); targets = stitched, grown);
+criterion_group!(name = benches; config = short(); targets = stitched, grown, reused);
 criterion_main!(benches);

@@ -244,6 +244,12 @@ typedef struct {
     uint64_t stall_total_ns;
     // The longest, since `seam_reset_peak_stats`.
     uint64_t stall_worst_ns;
+    // With `sharing:auto`: 1 while memory is short, so that streams share what they have free, else 0.
+    uint64_t memory_is_short;
+    // How often it became short.
+    uint64_t times_short;
+    // How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
+    uint64_t shortage_border_bytes;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.

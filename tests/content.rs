@@ -355,7 +355,7 @@ fn programs(kind: StrategyKind, habit: Habit) -> Tally {
     let mut all = Tally::default();
     for (seed, options) in [
         "",
-        "max_split_size_mb:40",
+        "sharing:wait,max_split_size_mb:40",
         "large_segment_size_mb:12,max_non_split_rounding_mb:64,fragLimit:40000000,defragLevel:2",
         "roundup_power2_divisions:4",
         "garbage_collection_threshold:0.5,memory_fraction:0.9",
@@ -400,10 +400,11 @@ fn nor_where_driver_calls_fail_at_random() {
 fn nor_through_views_that_share_chunks() {
     let first = std::env::var("SEAMALLOC_CONTENT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     for options in [
+        "sharing:wait,chunk_size_mb:2,max_view_mappings:60",
+        "sharing:wait,chunk_size_mb:6,max_view_mappings:24",
+        "sharing:wait,chunk_size_mb:4,max_views:6",
+        "sharing:wait,chunk_size_mb:8",
         "chunk_size_mb:2,max_view_mappings:60",
-        "chunk_size_mb:6,max_view_mappings:24",
-        "chunk_size_mb:4,max_views:6",
-        "chunk_size_mb:8",
         "chunk_size_mb:2,max_view_mappings:100,sharing:completed",
         "sharing:never,chunk_size_mb:4,max_view_mappings:30",
     ] {

@@ -304,13 +304,14 @@ fn number_of(advice: &Advice) -> usize {
 }
 
 /// Options under which figures of what could be served are followed, with bounds on views that come in the way.
-const SERVED: [&str; 10] = [
+const SERVED: [&str; 11] = [
     "strategy:stitch",
+    "strategy:stitch,sharing:wait",
     "strategy:stitch,sharing:never",
     "strategy:expandable",
     "strategy:gmlake",
     "strategy:stitch,max_views:0",
-    "strategy:stitch,max_views:1,chunk_size_mb:8",
+    "strategy:stitch,sharing:wait,max_views:1,chunk_size_mb:8",
     "strategy:stitch,max_view_mappings:4",
     "strategy:stitch,max_view_mappings:12,chunk_size_mb:4",
     "strategy:stitch,max_view_address_space:100MiB",
@@ -338,7 +339,7 @@ fn scattered(seed: u64, device: &str) -> (&'static str, Random, Run) {
 #[test]
 fn what_is_said_to_be_reachable_is_met_without_growth() {
     let mut joined = [0; SERVED.len()];
-    for seed in 0..200 {
+    for seed in 0..330 {
         let (options, mut random, mut run) = scattered(seed, "sim:h200");
         let memory = run.allocator.fragmentation();
         balanced(&memory);

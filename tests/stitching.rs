@@ -428,7 +428,7 @@ fn steps_that_repeat_themselves_stop_building_views() {
 /// wait need not wait for all that was given since.
 #[test]
 fn a_long_epoch_ends_without_a_miss() {
-    let (gpu, allocator) = on("sim:h200", "");
+    let (gpu, allocator) = on("sim:h200", "sharing:wait");
     let held = [chunks(&allocator, 8, MAIN), chunks(&allocator, 1, SIDE)].concat();
     let before = calls(&gpu, Call::EventRecord);
     allocator.free(held[0]).unwrap();

@@ -1,7 +1,7 @@
 """The tables of what each strategy makes of the recorded jobs and of all workloads."""
 
 from .markdown import above, gib, ms, percent, table
-from .runs import CASES, JOBS, NEARLY, STRATEGIES
+from .runs import AHEAD, CASES, JOBS, NEARLY, STRATEGIES, STREAMS
 
 GIB = 1 << 30
 
@@ -11,18 +11,29 @@ def named(job, lag):
     return f"{job}, {lag:,} ahead" if lag else job
 
 
+def stitched(runs):
+    """Each job by its name, how far its CPU runs ahead, and the passes of `stitch`; the one with several streams also where
+    they share memory that is plentiful."""
+    last = runs.of("passes-20", "trace", "pass")
+    for job in JOBS:
+        yield job, job, 0, {number: row for (trace, number), row in last.items() if trace == job}
+    for lag in (0, AHEAD):
+        passes = runs.of(f"forty-wait-{lag}", "pass")
+        rows = {number: row for (number,), row in passes.items() if number <= 20}
+        yield named(f"{STREAMS}, `sharing:wait`", lag), STREAMS, lag, rows
+
+
 def recorded_memory(runs):
     """What each job uses of what is held. `caching` and `expandable` hold what PyTorch's two held on an H200, to the
     byte (trace/tests/recorded_jobs.rs)."""
     lines = []
-    for job, lag in CASES:
-        native, expandable, stitch = (runs.row(job, kind, lag=lag) for kind in ("caching", "expandable", "stitch"))
-        last = runs.of(f"forty-wait-{lag}", "pass")[20,] if lag else runs.of("passes-20", "trace", "pass")[job, 20]
-        less = expandable["peak_reserved"] - stitch["peak_reserved"]
+    for name, job, lag, passes in stitched(runs):
+        native, expandable = (runs.row(job, kind, lag=lag) for kind in ("caching", "expandable"))
+        less = expandable["peak_reserved"] - passes[1]["peak_reserved"]
         lines.append([
-            named(job, lag),
-            gib(stitch["peak_live"]),
-            *(percent(row["utilization"]) for row in (native, expandable, stitch, last)),
+            name,
+            gib(native["peak_live"]),
+            *(percent(row["utilization"]) for row in (native, expandable, passes[1], passes[20])),
             gib(less),
         ])
     return table(
@@ -64,18 +75,19 @@ def near_live(runs):
 
 def recorded_time(runs):
     """What the driver takes."""
-    last = runs.of("passes-20", "trace", "pass")
     lines = []
-    for job in JOBS:
-        passes = [last[job, number] for number in (1, 2, 3, 20)]
+    for name, job, lag, rows in stitched(runs):
+        if lag:
+            continue
+        passes = [rows[number] for number in (1, 2, 3, 20)]
         first = passes[0]["driver_time_us"]
         lines.append([
-            job,
+            name,
             *(ms(runs.row(job, kind)["driver_time_us"]) for kind in ("caching", "expandable", "gmlake")),
             ", ".join(ms(row["driver_time_us"]) for row in passes),
             f"{first / 1e3 / (runs.live(job) / GIB):.2f}",
             *(ms(runs.row(job, kind)["worst_stall_us"]) for kind in ("caching", "expandable", "gmlake")),
-            ms(max(row["worst_stall_us"] for (trace, _), row in last.items() if trace == job)),
+            ms(max(row["worst_stall_us"] for row in rows.values())),
         ])
     return table(
         ["job", "driver ms, pass 1: native", "expandable", "`gmlake`", "`stitch`, passes 1, 2, 3, 20",

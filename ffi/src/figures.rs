@@ -101,6 +101,12 @@ pub struct Stats {
     pub stall_total_ns: u64,
     /// The longest, since `seam_reset_peak_stats`.
     pub stall_worst_ns: u64,
+    /// With `sharing:auto`: 1 while memory is short, so that streams share what they have free, else 0.
+    pub memory_is_short: u64,
+    /// How often it became short.
+    pub times_short: u64,
+    /// How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
+    pub shortage_border_bytes: u64,
 }
 
 impl From<Figure> for Stat {
@@ -148,6 +154,9 @@ impl From<Figures> for Stats {
             stalls: figures.stalls.count,
             stall_total_ns: figures.stalls.total_ns,
             stall_worst_ns: figures.stalls.worst_ns,
+            memory_is_short: u64::from(figures.shortage.is_short),
+            times_short: figures.shortage.times,
+            shortage_border_bytes: figures.shortage.border_bytes,
         }
     }
 }
@@ -266,6 +275,11 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         .iter()
         .map(|(call, made)| (call.name().to_owned(), json!({"count": made.count, "total_ns": made.total_ns})))
         .collect();
+    let shortage = json!({
+        "is_short": stats.memory_is_short != 0,
+        "times": stats.times_short,
+        "border_bytes": stats.shortage_border_bytes,
+    });
     Ok(json!({
         "device": driver.properties().name,
         "options": instance.allocator.config().to_string(),
@@ -299,6 +313,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "stall_total_ns": stats.stall_total_ns,
         "stall_worst_ns": stats.stall_worst_ns,
         "stall_histogram": histogram,
+        "shortage": shortage,
         "guard": {
             "guarded": guard.guarded,
             "unguarded": guard.unguarded,

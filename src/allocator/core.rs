@@ -158,6 +158,7 @@ impl Core {
         self.limits = Limits::new(&self.config, self.driver.properties().total_memory);
         self.rules = self.strategy.rules(&self.config);
         self.own_rules = own_rules(&self.config);
+        self.streams.shortage.ask_again();
     }
 
     /// Frees blocks that other streams have passed, unless a capture forbids the queries.

@@ -34,6 +34,7 @@ impl Allocator {
         Stats {
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
+            shortage: core.streams.shortage.stats(),
             host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes()) as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,
@@ -63,7 +64,8 @@ impl Allocator {
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_fragmentation(&self) -> Result<Fragmentation> {
         let core = self.core.lock();
-        let (sharing, across) = (core.rules.sharing, core.rules.sharing == StreamSharing::Wait);
+        let sharing = core.streams.shortage.in_force(core.rules.sharing);
+        let across = sharing == StreamSharing::Wait;
         core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
     }
 
@@ -86,7 +88,7 @@ impl Allocator {
         let core = &*self.core.lock();
         let room = free.min(core.limits.room(core.heap.reserved()));
         let room = room - room % GRANULE;
-        let across = core.rules.sharing == StreamSharing::Wait;
+        let across = core.rules.sharing.may_wait();
         let of = |pool| core.strategy.largest_with_growth(&core.heap, &core.config, pool, across, room);
         Ok(core.heap.stream_pools().map(of).max().unwrap_or(room))
     }

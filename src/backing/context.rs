@@ -4,7 +4,7 @@
 //! making calls that captures forbid.
 
 use super::rollback::PendingRollback;
-use crate::config::{Config, Increase, Limits};
+use crate::config::{Config, Increase, Limits, StreamSharing};
 use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
@@ -69,7 +69,8 @@ impl StrategyContext<'_> {
 
     /// Returns the state of the streams, and the context that its methods take.
     pub(crate) fn on_streams(&mut self) -> (&mut Streams, StreamContext<'_>) {
-        let context = StreamContext { heap: self.heap, driver: self.driver, sharing: self.config.sharing };
+        let sharing = self.streams.shortage.in_force(self.config.sharing);
+        let context = StreamContext { heap: self.heap, driver: self.driver, sharing };
         (self.streams, context)
     }
 
@@ -118,6 +119,22 @@ impl StrategyContext<'_> {
     pub(crate) fn wait_for_others(&mut self, request: &Request, missing: u64) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.epochs.wait_for(&mut on, request, missing)?)
+    }
+
+    /// Notes that memory must grow by `more` bytes. Returns whether it has just become short, so that streams share what
+    /// they have from now on (`sharing:auto`).
+    pub(crate) fn becomes_short(&mut self, more: u64) -> bool {
+        if self.config.sharing != StreamSharing::Auto {
+            return false;
+        }
+        let held = self.heap.reserved();
+        let (driver, config, limits) = (self.driver, self.config, self.limits);
+        self.streams.shortage.must_grow(held, more, || limits.border(config, held, driver.memory_info().ok()))
+    }
+
+    /// Notes that memory could not grow. Returns whether it has just become short.
+    pub(crate) fn becomes_short_by_refusal(&mut self) -> bool {
+        self.config.sharing == StreamSharing::Auto && self.streams.shortage.refused(self.heap.reserved())
     }
 
     /// Makes calls that captures forbid, in a way that leaves captures valid.

@@ -4,6 +4,10 @@
 //! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken.
 
 use super::options::Config;
+use crate::driver::MemoryInfo;
+
+/// Of the device's memory, what may be held before memory counts as short: the rest is for what others will take.
+const PLENTY_OF_DEVICE: f64 = 0.9;
 
 /// A limit on how much an allocator may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +75,17 @@ impl Limits {
         self.lowest().map_or(u64::MAX, |limit| limit.saturating_sub(held))
     }
 
+    /// Returns how many bytes may be held before memory counts as short, if `held` bytes are and the device has this much:
+    /// see [`Config::sharing_threshold`]. A device that does not tell is not counted.
+    pub(crate) fn border(&self, config: &Config, held: u64, device: Option<MemoryInfo>) -> u64 {
+        let part = |of: u64, default: f64| (of as f64 * config.sharing_threshold.unwrap_or(default)) as u64;
+        let of_device = device.map(|MemoryInfo { free, total }| {
+            let others = total.saturating_sub(free).saturating_sub(held);
+            part(total, PLENTY_OF_DEVICE).saturating_sub(others)
+        });
+        self.lowest().map(|limit| part(limit, 1.0)).into_iter().chain(of_device).min().unwrap_or(u64::MAX)
+    }
+
     /// Returns whether more memory, beside the bytes `held`, keeps within the limits.
     pub(crate) fn allows(&self, held: u64, more: Increase) -> bool {
         self.exceeded(held, more).is_none()
@@ -107,6 +122,26 @@ mod tests {
         assert_eq!(limits.exceeded(45, Increase::taken(16)), Some(Limit::Bytes));
         assert_eq!(limits.exceeded(45, Increase::of(10)), Some(Limit::Fraction));
         assert_eq!(limits.exceeded(45, Increase::of(u64::MAX)), Some(Limit::Both));
+    }
+
+    #[test]
+    fn memory_is_short_at_the_limit_or_near_the_device() {
+        let border = |options: &str, held: u64, free: u64| {
+            let config = Config::parse(options).unwrap();
+            Limits::new(&config, 1000).border(&config, held, Some(MemoryInfo { free, total: 1000 }))
+        };
+        assert_eq!(border("", 0, 1000), 900);
+        // What others hold is not there; what is held itself is.
+        assert_eq!(border("", 300, 700), 900);
+        assert_eq!(border("", 300, 500), 700);
+        assert_eq!(border("", 300, 0), 200);
+        assert_eq!(border("memory_limit:600B", 300, 700), 600);
+        assert_eq!(border("memory_limit:600B", 300, 200), 400);
+        assert_eq!(border("per_process_memory_fraction:0.5", 0, 1000), 500);
+        assert_eq!(border("memory_limit:600B,sharing_threshold:0.5", 0, 1000), 300);
+        assert_eq!(border("sharing_threshold:0", 0, 1000), 0);
+        let config = Config::default();
+        assert_eq!(Limits::new(&config, 1000).border(&config, 0, None), u64::MAX);
     }
 
     #[test]

@@ -94,13 +94,16 @@ pub enum StreamSharing {
     Completed,
     /// At once, behind a GPU-side wait for the free. Programs run far ahead of the GPU, so that waiting for completion
     /// alone gains nothing.
-    #[default]
     Wait,
+    /// As with [`Self::Never`] while memory is plentiful, and as with [`Self::Wait`] once it is short: once the allocator
+    /// would have to hold more than [`Config::sharing_threshold`] allows.
+    #[default]
+    Auto,
 }
 
 impl StreamSharing {
     /// Every policy.
-    pub const ALL: [Self; 3] = [Self::Never, Self::Completed, Self::Wait];
+    pub const ALL: [Self; 4] = [Self::Never, Self::Completed, Self::Wait, Self::Auto];
 
     /// Returns the name, as in options.
     #[must_use]
@@ -109,7 +112,14 @@ impl StreamSharing {
             Self::Never => "never",
             Self::Completed => "completed",
             Self::Wait => "wait",
+            Self::Auto => "auto",
         }
+    }
+
+    /// Returns whether a stream may wait on the GPU for memory of another, at present or once memory is short.
+    #[must_use]
+    pub const fn may_wait(self) -> bool {
+        matches!(self, Self::Wait | Self::Auto)
     }
 }
 
@@ -140,6 +150,10 @@ pub struct Config {
     pub memory_limit: Option<u64>,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: StreamSharing,
+    /// With `sharing:auto`: the part (0 to 1) of the memory that the allocator may hold before memory counts as short. It is
+    /// a part of the lower memory limit, and of the device's memory, of which what others hold there is then taken.
+    /// `None`: the whole limit, and nine tenths of the device.
+    pub sharing_threshold: Option<f64>,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
@@ -199,6 +213,7 @@ impl Default for Config {
             memory_fraction: None,
             memory_limit: None,
             sharing: StreamSharing::default(),
+            sharing_threshold: None,
             chunk_size: None,
             max_view_mappings: MAX_VIEW_MAPPINGS,
             max_views: MAX_VIEWS,
@@ -265,9 +280,10 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option.
-pub(super) const OPTIONS: [&str; 24] = [
+pub(super) const OPTIONS: [&str; 25] = [
     "strategy",
     "sharing",
+    "sharing_threshold",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",
@@ -339,6 +355,9 @@ impl Config {
         let odd = |size: &u64| !chunk_sizes.contains(size) || !size.is_multiple_of(2 * MIB);
         if let Some(size) = self.chunk_size.filter(odd) {
             return bad("chunk_size_mb", in_mib(size), "an even number of MiB from 2 to 1024".into());
+        }
+        if let Some(part) = self.sharing_threshold.filter(|part| !(0.0..=1.0).contains(part)) {
+            return bad("sharing_threshold", part.to_string(), "a number from 0 to 1".into());
         }
         if let Some(fraction) = self.memory_fraction.filter(|fraction| !(0.0..=1.0).contains(fraction)) {
             return bad("per_process_memory_fraction", fraction.to_string(), "a number from 0 to 1".into());

@@ -59,8 +59,9 @@ impl Config {
             "strategy" => self.strategy = value.parse()?,
             "sharing" => {
                 let policy = StreamSharing::ALL.into_iter().find(|policy| policy.name() == value);
-                self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed` or `wait`"))?;
+                self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed`, `wait` or `auto`"))?;
             }
+            "sharing_threshold" => self.sharing_threshold = Some(fraction(key, value)?),
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
             "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
@@ -162,6 +163,9 @@ impl fmt::Display for Config {
         }
         if self.sharing != default.sharing {
             parts.push(format_args!("sharing:{}", self.sharing.name()))?;
+        }
+        if let Some(threshold) = self.sharing_threshold {
+            parts.push(format_args!("sharing_threshold:{threshold}"))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;
@@ -395,6 +399,7 @@ mod tests {
             memory_fraction: Some(0.25),
             memory_limit: Some(80 << 30),
             sharing: StreamSharing::Never,
+            sharing_threshold: Some(0.8),
             chunk_size: Some(2 << 20),
             max_view_mappings: 9,
             max_views: 7,
@@ -434,6 +439,8 @@ mod tests {
             "",
             "expandable_segments:True",
             "strategy:stitch,max_view_mappings:9,sharing:never,chunk_size_mb:2",
+            "sharing:wait",
+            "sharing_threshold:0.5",
             "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
             "memory_limit:1000001B",
             "memory_limit:0B",

@@ -193,6 +193,7 @@ impl Counters {
             views_dropped: self.views_dropped,
             stream_waits: self.stream_waits,
             waits: self.waits,
+            shortage: Default::default(),
             host_bytes: 0,
             guard: Default::default(),
             stalls: self.stalls,

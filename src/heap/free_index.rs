@@ -32,6 +32,9 @@ pub(crate) struct FreeIndex {
     /// One bit for each word of `occupied`: whether it is not 0.
     summary: u64,
     len: usize,
+    /// A sum of all that it holds, of at least `counted_from` bytes: it is the same whenever it holds the same blocks.
+    fingerprint: u64,
+    counted_from: u64,
 }
 
 /// A place that holds a link: the root of a bin, or a child link of a block.
@@ -46,15 +49,29 @@ impl FreeIndex {
     /// Bytes of host memory besides the struct itself.
     pub(crate) const HOST_BYTES: usize = BINS * size_of::<BlockId>();
 
-    pub(crate) fn new() -> Grown<Self> {
+    /// Makes an index whose fingerprint counts blocks of at least `counted_from` bytes.
+    pub(crate) fn new(counted_from: u64) -> Grown<Self> {
         // A box of an array cannot be asked for in a way that may fail; a list can, and becomes one where it lies.
         let roots = filled(BlockId::NONE, BINS)?.try_into().unwrap_or_else(|_| Box::new([BlockId::NONE; BINS]));
-        Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0 })
+        Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0, fingerprint: 0, counted_from })
     }
 
     /// Returns how many blocks it holds.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns a number that is the same whenever it holds the same blocks, and else another one, but for one chance in
+    /// 2^64.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    #[inline]
+    fn count(&mut self, (size, address): (u64, u64)) {
+        if size >= self.counted_from {
+            self.fingerprint ^= mixed(address, size);
+        }
     }
 
     /// Adds a block. Its size and address must not change while it is in the index.
@@ -86,6 +103,7 @@ impl FreeIndex {
         self.occupied[bin / 64] |= 1 << (bin % 64);
         self.summary |= 1 << (bin / 64);
         self.len += 1;
+        self.count(key);
     }
 
     /// Removes a block. Returns whether it was in the index.
@@ -124,6 +142,7 @@ impl FreeIndex {
             }
         }
         self.len -= 1;
+        self.count(key);
         true
     }
 
@@ -248,6 +267,14 @@ fn key_of(table: &BlockTable, id: BlockId) -> (u64, u64) {
     (block.size, block.address)
 }
 
+/// Returns a hash of two numbers, of which a sum by exclusive or says which pairs went into it.
+#[inline]
+pub(super) fn mixed(a: u64, b: u64) -> u64 {
+    // The two halves of a product of 128 bits, as in wyhash.
+    let product = u128::from(a ^ 0x9E37_79B9_7F4A_7C15) * u128::from(b ^ 0xD1B5_4A32_D192_ED03);
+    (product as u64) ^ ((product >> 64) as u64)
+}
+
 /// Returns a hash of the id, so that trees are balanced whatever the order of frees.
 fn priority(id: BlockId) -> u32 {
     let x = id.0.wrapping_mul(0x9E37_79B1);
@@ -296,7 +323,7 @@ mod tests {
         #[test]
         fn agrees_with_a_sorted_set(ops in proptest::collection::vec((0u8..4, 1u64..5000, 0u64..40), 1..400)) {
             let mut table = BlockTable::new().unwrap();
-            let mut index = FreeIndex::new().unwrap();
+            let mut index = FreeIndex::new(0).unwrap();
             let mut model = BTreeSet::new();
             let mut ids = Vec::new();
             for (step, (op, units, shift)) in ops.into_iter().enumerate() {
@@ -343,7 +370,7 @@ mod tests {
     #[test]
     fn the_largest_of_many_in_one_bin_is_the_last_of_its_tree() {
         let mut table = BlockTable::new().unwrap();
-        let mut index = FreeIndex::new().unwrap();
+        let mut index = FreeIndex::new(0).unwrap();
         let blocks = (0..500u64).map(|step| block((step * 7919 % 500) * MIN_BLOCK, 1 << 30));
         let mut ids: Vec<_> = blocks.map(|block| table.insert(block).unwrap()).collect();
         ids.iter().for_each(|id| index.insert(&mut table, *id));
@@ -358,7 +385,7 @@ mod tests {
     #[test]
     fn ten_thousand_equal_blocks_are_found_by_lowest_address() {
         let mut table = BlockTable::new().unwrap();
-        let mut index = FreeIndex::new().unwrap();
+        let mut index = FreeIndex::new(0).unwrap();
         for step in 0..10_000u64 {
             let address = (step * 7919 % 10_000) * MIN_BLOCK;
             let id = table.insert(block(address, MIN_BLOCK)).unwrap();

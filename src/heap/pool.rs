@@ -2,6 +2,7 @@
 //!
 //! Owns: [`Pool`], and the table of all pools. A pool does not know what its blocks are used for.
 
+use super::GRANULE;
 use super::free_index::FreeIndex;
 use super::sorted::SortedSet;
 use crate::fallible::Grown;
@@ -41,7 +42,8 @@ impl Pool {
             stream,
             private,
             class,
-            free: FreeIndex::new()?,
+            // Of small blocks whole slabs alone serve a view.
+            free: FreeIndex::new(if class == Class::Small { GRANULE } else { 0 })?,
             unmapped: SortedSet::default(),
             epoch: 1,
             freed_in_epoch: false,

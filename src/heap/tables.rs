@@ -5,7 +5,7 @@
 use super::block::{Block, BlockTable, Slots};
 use super::chunk_map::ChunkMap;
 use super::counters::Counters;
-use super::free_index::FreeIndex;
+use super::free_index::{FreeIndex, mixed};
 use super::host_bytes::map_bytes;
 use super::pool::{Pool, Pools};
 use super::private_pools::PrivatePools;
@@ -212,6 +212,16 @@ impl Heap {
         visit: impl FnMut(BlockId) -> Grown<()>,
     ) -> Result<()> {
         Ok(self.pools[pool].free.visit_from(&self.blocks, min_size, visit)?)
+    }
+
+    /// Returns a number that is the same whenever the same free memory lies in the same chunks, as far as a request of this
+    /// large pool may take it; and else another one, but for one chance in 2^64.
+    pub(crate) fn fingerprint(&self, pool: PoolIndex) -> u64 {
+        let idle = self.idle;
+        let chunks = self.home.as_ref().map_or(0, |home| home.fingerprint());
+        [pool, pool.small(), idle, idle.small()]
+            .into_iter()
+            .fold(mixed(chunks, pool.slot() as u64), |sum, pool| mixed(sum, self.pools[pool].free.fingerprint()))
     }
 
     /// Returns how often the pools of a class were searched so far.

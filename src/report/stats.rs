@@ -31,6 +31,18 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
+/// Whether memory is plentiful, so that each stream keeps what it has freed, or short, so that streams share it behind
+/// GPU-side waits (`sharing:auto`). All 0 with another policy, and with strategies that share nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShortageStats {
+    /// Whether memory is short at present.
+    pub is_short: bool,
+    /// How often it became short.
+    pub times: u64,
+    /// How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
+    pub border_bytes: u64,
+}
+
 /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -86,6 +98,8 @@ pub struct Stats {
     pub stream_waits: u64,
     /// How much memory those waits passed on, and how old their events were.
     pub waits: Waits,
+    /// Whether memory is short, with `sharing:auto`.
+    pub shortage: ShortageStats,
     /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
     /// memory yet.
     pub host_bytes: u64,

@@ -1,17 +1,19 @@
 //! Streams: when memory freed on one may be used again, there and elsewhere.
 //!
-//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, and the moment at which
-//! live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
+//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, whether memory is
+//! short, and the moment at which live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
 
 mod context;
 mod epochs;
 mod low_water_mark;
 mod record_stream;
+mod shortage;
 
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
+pub(crate) use shortage::Shortage;
 
 use crate::driver::Driver;
 
@@ -20,6 +22,7 @@ use crate::driver::Driver;
 pub(crate) struct Streams {
     pub(crate) recorded: RecordedStreams,
     pub(crate) epochs: Epochs,
+    pub(crate) shortage: Shortage,
 }
 
 impl Streams {

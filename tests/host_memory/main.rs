@@ -85,7 +85,7 @@ fn the_script_goes_where_tables_grow() {
         run(&mut world, &script(kind), "the script");
         world.allocator.stats()
     };
-    let stats = figures(StrategyKind::Stitch, "chunk_size_mb:8");
+    let stats = figures(StrategyKind::Stitch, "sharing:wait,chunk_size_mb:8");
     let taken = [stats.views_built, stats.views_reused, stats.views_dropped, stats.stream_waits, stats.num_ooms];
     assert!(taken.iter().all(|figure| *figure > 0), "{taken:?}");
     for kind in [StrategyKind::Caching, StrategyKind::Expandable, StrategyKind::Gmlake] {
@@ -112,6 +112,7 @@ fn gmlake_survives_every_failure() {
 
 #[test]
 fn stitch_survives_every_failure() {
+    every_allocation_may_fail(StrategyKind::Stitch, "sharing:wait,chunk_size_mb:8");
     every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:8");
     every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:2,sharing:completed,max_views:1");
     every_allocation_may_fail(StrategyKind::Stitch, "sharing:never,max_view_mappings:8");

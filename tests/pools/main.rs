@@ -16,15 +16,16 @@ mod simulated;
 use graph::{GRAPH, Graph, capture, graph_of};
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver, StreamId};
-use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc::{Allocator, Config, StrategyKind, StreamSharing};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 const SIDE: StreamId = StreamId(8);
 
+/// Streams share what they have, also while memory is plentiful.
 fn on(kind: StrategyKind, device: &str) -> (Arc<SimGpu>, Allocator) {
-    simulated::on(device, Config::with_strategy(kind))
+    simulated::on(device, Config { sharing: StreamSharing::Wait, ..Config::with_strategy(kind) })
 }
 
 fn reserved(allocator: &Allocator) -> u64 {

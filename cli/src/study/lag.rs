@@ -103,7 +103,9 @@ pub(crate) struct LagArgs {
     study: StudyArgs,
 }
 
-/// The colours of the policies, in the order of [`StreamSharing::ALL`].
+/// The policies that are compared: `auto` is the first of them while memory is plentiful, and the last once it is short.
+const POLICIES: [StreamSharing; 3] = [StreamSharing::Never, StreamSharing::Completed, StreamSharing::Wait];
+/// Their colours.
 const COLOURS: [RGBColor; 3] = [chart::colour(5), chart::colour(4), chart::colour(2)];
 /// The width of a bar, where the next lag stands at 1.
 const BAR: f64 = 0.36;
@@ -117,7 +119,7 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
     lags.sort_unstable();
     lags.dedup();
     let settings: Vec<Setting> =
-        StreamSharing::ALL.into_iter().flat_map(|sharing| lags.iter().map(move |lag| (sharing, *lag))).collect();
+        POLICIES.into_iter().flat_map(|sharing| lags.iter().map(move |lag| (sharing, *lag))).collect();
     let options = |(sharing, lag): Setting| {
         let config = Config { sharing, ..base.config.clone() };
         (format!("{}, {lag}", sharing.name()), ReplayOptions { config, lag, ..base.clone() })
@@ -151,7 +153,7 @@ pub(super) fn run(args: &LagArgs, color: Color) -> Result<(), Failure> {
 fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::DrawError> {
     let ahead = || Axis::categories("how many operations the CPU is ahead of the GPU", lags);
     let mut panels = Vec::new();
-    for outcomes in all.chunks(StreamSharing::ALL.len() * lags.len()) {
+    for outcomes in all.chunks(POLICIES.len() * lags.len()) {
         let trace = outcomes.first().map(|outcome| outcome.trace.as_str()).unwrap_or_default();
         let ran = || outcomes.iter().filter_map(Outcome::first_and_third);
         let used = ran().flat_map(|(first, third)| [first.utilization(), third.utilization()]);

@@ -19,6 +19,13 @@ def milliseconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:.2f} ms"
 
 
+def memory_of(stats: Mapping[str, Any]) -> str:
+    """Whether memory is plentiful or short."""
+    shortage = stats["shortage"]
+    now = "short: streams share it" if shortage["is_short"] else "plentiful"
+    return f"{now}; it is short from {in_units(shortage['border_bytes'])} on, and became so {shortage['times']} times"
+
+
 def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, Any]) -> str:
     """The report of one device."""
     live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
@@ -33,6 +40,7 @@ def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("views", f"{stats['views']} now, {stats['views_built']} built, {stats['views_reused']} requests met by one"),
         ("mappings", f"{stats['mappings']}, of them {stats['view_mappings']} in views"),
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
+        *([("memory", memory_of(stats))] if stats["shortage"]["border_bytes"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (
             "time in the driver",

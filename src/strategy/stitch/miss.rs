@@ -6,6 +6,7 @@ use super::choose;
 use super::estimate;
 use super::grow::{Growth, grow_slab, release_added};
 use super::release::ReleasableChunks;
+use super::remembered::{Choice, Key, Remembered};
 use crate::backing::{
     Miss, StrategyContext, ViewPlan, build_view, finish_drops, make_room, map_home, release_home, reserve_home,
 };
@@ -39,13 +40,15 @@ const FIT: FitRules = FitRules {
     takes_idle: true,
 };
 
-/// The state of the present request. Free memory is in the heap.
+/// The state of the present request, and what was learnt of earlier ones. Free memory is in the heap.
 #[derive(Default)]
 pub(crate) struct Stitch {
     /// Chunks that were added for the request. They are released if it fails.
     pub(super) added: Vec<ChunkId>,
     /// If the bounds on views forbade a view when memory was last joined: how much all views would have taken with it.
     refused: Option<ViewUsage>,
+    /// Choices of earlier requests.
+    remembered: Remembered,
 }
 
 /// The result of joining free memory.
@@ -169,7 +172,11 @@ impl Stitch {
             context.heap.take_slab(idle, request.pool);
             return Ok(idle);
         }
+        if context.becomes_short(GRANULE) {
+            return self.slab(context, request);
+        }
         match grow_slab(context, request.pool, &mut self.added) {
+            Err(Miss::OutOfMemory { .. }) if context.becomes_short_by_refusal() => return self.slab(context, request),
             Err(Miss::OutOfMemory { .. }) => {}
             grown => {
                 let id = grown?;
@@ -187,12 +194,29 @@ impl Stitch {
     }
 
     fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        match self.share_and_grow(context, request) {
+            Err(Miss::OutOfMemory { .. }) if context.becomes_short_by_refusal() => {
+                self.share_and_grow(context, request)
+            }
+            served => served,
+        }
+    }
+
+    /// Serves a large request from free memory, from that of other streams where these share it, and from new memory.
+    fn share_and_grow(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<BlockId, Miss> {
         // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
         context.gather(request)?;
         let mut missing = match self.join(context, request)? {
             Joined::Block(id) => return Ok(id),
             Joined::Missing(missing) => missing,
         };
+        if context.becomes_short(missing) {
+            return self.share_and_grow(context, request);
+        }
         let (mut wanted, mut rounds) = (missing, 0);
         while context.wait_for_others(request, wanted)? {
             missing = match self.join(context, request)? {
@@ -247,6 +271,17 @@ impl Stitch {
         if id.is_some() {
             return Ok(Joined::Block(id));
         }
+        // The same request of the same free memory comes to the same choice, without a walk over all ranges.
+        let key = Key::of(context.heap, request);
+        match self.remembered.get(key) {
+            Some(Choice::Missing(missing)) => return Ok(Joined::Missing(missing)),
+            Some(Choice::View(plan)) => {
+                if let Some(id) = reuse_view(context.heap, plan, request)? {
+                    return Ok(Joined::Block(id));
+                }
+            }
+            None => {}
+        }
         // A run that only pools separate needs no view.
         if let Some(first) = choose::run_at_home(context.heap, size, pool)? {
             let id = context.heap.join_run(first, pool, size)?;
@@ -255,13 +290,15 @@ impl Stitch {
         }
         let spans = match choose::spans(context.heap, size, pool)? {
             Ok(spans) => spans,
-            Err(missing) => return Ok(Joined::Missing(missing)),
+            Err(missing) => {
+                self.remembered.put(key, Choice::Missing(missing));
+                return Ok(Joined::Missing(missing));
+            }
         };
         let hash = PlanHash::of(&spans);
-        let heap = &*context.heap;
-        let window = heap.views().candidates(hash, size).find_map(|view| heap.window(view, size, pool));
-        if let Some(window) = window {
-            return Ok(Joined::Block(context.heap.reuse_view(window, size, pool, Some(hash))?));
+        self.remembered.put(key, Choice::View(hash));
+        if let Some(id) = reuse_view(context.heap, hash, request)? {
+            return Ok(Joined::Block(id));
         }
         let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;
         self.make_room_for(context, &plan)?;
@@ -288,4 +325,11 @@ impl Stitch {
         }
         Ok(())
     }
+}
+
+/// Takes a block of a view that served the same plan before, or of another view that fits, if one is free for the request.
+fn reuse_view(heap: &mut Heap, plan: PlanHash, request: &Request) -> Result<Option<BlockId>> {
+    let Request { size, pool, .. } = *request;
+    let window = heap.views().candidates(plan, size).find_map(|view| heap.window(view, size, pool));
+    window.map(|window| heap.reuse_view(window, size, pool, Some(plan))).transpose()
 }

@@ -42,5 +42,6 @@ mod grow;
 mod last_resort;
 mod miss;
 mod release;
+mod remembered;
 
 pub(super) use miss::Stitch;

@@ -1,0 +1,76 @@
+//! What was chosen before, of the same free memory.
+//!
+//! Owns: a bounded table of choices, found by the fingerprint of the free memory. To choose the ranges of a view takes a walk
+//! over all free ranges. A program that repeats itself comes back to the same free memory, and needs no walk then.
+
+use crate::fallible::filled;
+use crate::heap::{Heap, PlanHash, Request};
+
+/// How many choices are remembered. A step of training makes dozens to hundreds; a later one takes the place of an earlier
+/// one in the same slot.
+const SLOTS: usize = 1024;
+
+/// What came of a search for free memory, when no single range at home served the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// The ranges that this plan has. Whether a view over them exists has to be seen.
+    View(PlanHash),
+    /// So many bytes were missing.
+    Missing(u64),
+}
+
+/// The request and the free memory of a choice, as one number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Key(u64);
+
+impl Key {
+    /// Returns the key of a request for large memory at present. It takes no walk.
+    pub(super) fn of(heap: &Heap, request: &Request) -> Self {
+        Self(heap.fingerprint(request.pool).rotate_left(17) ^ request.size.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    fn slot(self) -> usize {
+        (self.0 >> (u64::BITS - SLOTS.ilog2())) as usize
+    }
+}
+
+/// The choices made last.
+#[derive(Debug, Default)]
+pub(super) struct Remembered {
+    /// Empty before the first choice, and if the host had no memory for it: then nothing is remembered.
+    slots: Vec<(Key, Option<Choice>)>,
+}
+
+impl Remembered {
+    pub(super) fn get(&self, key: Key) -> Option<Choice> {
+        self.slots.get(key.slot()).filter(|(of, _)| *of == key).and_then(|(_, choice)| *choice)
+    }
+
+    pub(super) fn put(&mut self, key: Key, choice: Choice) {
+        if self.slots.is_empty() {
+            self.slots = filled((Key::default(), None), SLOTS).unwrap_or_default();
+        }
+        if let Some(slot) = self.slots.get_mut(key.slot()) {
+            *slot = (key, Some(choice));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_found_until_another_takes_its_slot() {
+        let mut remembered = Remembered::default();
+        let [first, same_slot, other] = [1, 2, 1 << 63].map(Key);
+        assert_eq!((remembered.get(first), remembered.get(Key::default())), (None, None));
+        remembered.put(first, Choice::Missing(7));
+        remembered.put(other, Choice::Missing(8));
+        assert_eq!(remembered.get(first), Some(Choice::Missing(7)));
+        assert_eq!((remembered.get(same_slot), remembered.get(Key::default())), (None, None));
+        remembered.put(same_slot, Choice::Missing(9));
+        assert_eq!((remembered.get(first), remembered.get(same_slot)), (None, Some(Choice::Missing(9))));
+        assert_eq!(remembered.get(other), Some(Choice::Missing(8)));
+    }
+}
