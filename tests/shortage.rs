@@ -310,11 +310,11 @@ const SERVED: [&str; 11] = [
     "strategy:stitch,sharing:never",
     "strategy:expandable",
     "strategy:gmlake",
-    "strategy:stitch,max_views:0",
+    "strategy:stitch,sharing:wait,max_views:0",
     "strategy:stitch,sharing:wait,max_views:1,chunk_size_mb:8",
-    "strategy:stitch,max_view_mappings:4",
-    "strategy:stitch,max_view_mappings:12,chunk_size_mb:4",
-    "strategy:stitch,max_view_address_space:100MiB",
+    "strategy:stitch,sharing:wait,max_view_mappings:4",
+    "strategy:stitch,sharing:wait,max_view_mappings:12,chunk_size_mb:4",
+    "strategy:stitch,sharing:wait,max_view_address_space:100MiB",
     "strategy:gmlake,max_view_mappings:120",
 ];
 

@@ -8,6 +8,7 @@ use crate::config::{Config, Increase, Limits, StreamSharing};
 use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
+use crate::ids::PoolIndex;
 use crate::streams::{StreamContext, Streams};
 use std::collections::TryReserveError;
 
@@ -105,8 +106,22 @@ impl StrategyContext<'_> {
 
     /// Makes idle the memory that every stream has passed. Returns whether there was any.
     pub(crate) fn gather(&mut self, request: &Request) -> Result<bool, Error> {
+        if self.heap.is_private(request.pool) {
+            return self.gather_for_private(request.pool.large());
+        }
         let (streams, mut on) = self.on_streams();
         streams.epochs.gather(&mut on, request.pool.large())
+    }
+
+    /// Does the same for a private pool, also while memory is plentiful under `sharing:auto`: the pool never gives back what
+    /// it grows by, and what it takes no stream wants back from it.
+    pub(crate) fn gather_for_private(&mut self, pool: PoolIndex) -> Result<bool, Error> {
+        let by_need = self.config.sharing == StreamSharing::Auto;
+        let (streams, mut on) = self.on_streams();
+        if by_need && on.sharing == StreamSharing::Never {
+            on.sharing = StreamSharing::Completed;
+        }
+        streams.epochs.gather(&mut on, pool)
     }
 
     /// Ends every open epoch and notes which epochs the GPU has passed.

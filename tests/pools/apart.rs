@@ -1,8 +1,8 @@
 //! What a private pool has serves it alone: requests, routes, statistics, and wrong uses.
 
-use crate::{GRAPH, MAIN, MIB, SIDE, calls, graph_of, on, reserved};
+use crate::{GRAPH, MAIN, MIB, SIDE, calls, graph_of, on, reserved, simulated};
 use seamalloc::driver::{Call, Status};
-use seamalloc::{Error, StrategyKind};
+use seamalloc::{Config, Error, StrategyKind};
 
 #[test]
 fn a_pool_takes_what_is_idle_before_it_grows_and_nothing_in_stream_order() {
@@ -39,6 +39,32 @@ fn a_free_beside_idle_memory_draws_none_of_it_into_the_pool() {
     assert_eq!(allocator.pool_stats(pool).unwrap().reserved_bytes, 8 * MIB);
     allocator.allocate(56 * MIB, SIDE).unwrap();
     assert_eq!(reserved(&allocator), 64 * MIB);
+}
+
+/// Streams keep what they have while memory is plentiful. A pool takes what they have passed all the same: what it grows by
+/// it never gives back.
+#[test]
+fn while_memory_is_plentiful_a_pool_takes_what_streams_have_passed() {
+    let (gpu, allocator) = simulated::on("sim:h200", Config::default());
+    let freed = |stream| {
+        let address = allocator.allocate(64 * MIB, stream).unwrap();
+        allocator.free(address).unwrap();
+        address
+    };
+    let of_main = freed(MAIN);
+    let other = freed(SIDE);
+    assert_ne!(of_main, other, "streams share nothing");
+    gpu.hold(SIDE);
+    let pool = allocator.create_pool();
+    let warm = allocator.allocate_in(pool, 64 * MIB, GRAPH).unwrap();
+    assert_eq!((warm, reserved(&allocator), calls(&gpu, Call::StreamWait)), (of_main, 128 * MIB, 0));
+    gpu.finish(SIDE);
+    // At the begin of a capture, which can ask for nothing, what is passed by then becomes idle.
+    let graph = graph_of(&gpu, &allocator, pool, &[64 * MIB]);
+    assert_eq!(reserved(&allocator), 128 * MIB);
+    allocator.free(warm).unwrap();
+    graph.replay(&gpu, GRAPH);
+    allocator.check().unwrap();
 }
 
 #[test]

@@ -52,6 +52,8 @@ class Process(JsonProcess):
         env["TORCHINDUCTOR_CACHE_DIR"] = f"{store}-{allocator}-inductor"
         env["TRITON_CACHE_DIR"] = f"{store}-{allocator}-triton"
         env["OMP_NUM_THREADS"] = "2"
+        if allocator.startswith("seamalloc"):
+            env["SEAMALLOC_CONF"] = allocator[len("seamalloc") :].lstrip(":")
         if allocator == "expandable":
             env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         if options.gpus > 1:
@@ -195,7 +197,12 @@ def main():
     )
     parser.add_argument("--gpus", type=int, choices=(1, 2), default=1)
     parser.add_argument("--programs", type=names, help="of " + ", ".join(NAMES[1] + NAMES[2]))
-    parser.add_argument("--allocators", type=names, default=list(ALLOCATORS))
+    parser.add_argument(
+        "--allocators",
+        type=names,
+        default=list(ALLOCATORS),
+        help="of native, expandable, seamalloc, and seamalloc:OPTIONS; options have no commas here",
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=3600, help="after which no further program is measured")
     parser.add_argument(

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from pytorch_tests_table import cell, table
 
+# Of fewer steps no quartiles are told.
+FEW = 4
 ALLOCATORS = ("native", "expandable", "seamalloc")
 # Of the steps: what warms up.
 LEFT_OUT = 0.25
@@ -56,11 +58,25 @@ def late(of):
     return {step: seconds for step, seconds in steps.items() if step >= first}
 
 
-def ratio(of, native):
-    """The median of the ratios to native, step by step; None without a common step."""
+def ratios(of, native):
+    """The ratios to native, step by step."""
     mine, theirs = late(of), late(native)
-    ratios = [mine[step] / theirs[step] for step in mine if theirs.get(step)]
-    return statistics.median(ratios) if ratios else None
+    return [mine[step] / theirs[step] for step in mine if theirs.get(step)]
+
+
+def ratio(of, native):
+    """The median of the ratios to native; None without a common step."""
+    found = ratios(of, native)
+    return statistics.median(found) if found else None
+
+
+def spread(of, native):
+    """The median of the ratios to native, and between what half of them lie."""
+    found = ratios(of, native)
+    if len(found) < FEW:
+        return f"{statistics.median(found):.3f}" if found else ""
+    low, middle, high = statistics.quantiles(found, n=4)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 def gap(mine, theirs):
@@ -99,7 +115,7 @@ def rows(programs):
     found = []
     for (program, gpus), allocators in programs.items():
         native = allocators.get("native")
-        for allocator in ALLOCATORS:
+        for allocator in [*ALLOCATORS, *(name for name in allocators if name not in ALLOCATORS)]:
             of = allocators.get(allocator)
             if of is None:
                 continue
@@ -107,7 +123,6 @@ def rows(programs):
                 found.append([program, gpus, allocator, cell(of["error"], ERROR_CHARACTERS), "", "", "", "", ""])
                 continue
             seconds = late(of)
-            beside = ratio(of, native) if native else None
             live, held = most(of, "allocated"), most(of, "reserved")
             found.append(
                 [
@@ -115,7 +130,7 @@ def rows(programs):
                     gpus,
                     allocator,
                     f"{statistics.median(seconds.values()) * 1000:.1f}" if seconds else "",
-                    f"{beside:.3f}" if beside else "",
+                    spread(of, native) if native else "",
                     f"{live / GIB:.2f}",
                     f"{held / GIB:.2f}",
                     f"{(held / live - 1) * 100:.1f}%" if live else "",

@@ -10,7 +10,7 @@ import sys
 import time
 
 PROGRAM, ALLOCATOR, DEVICE, STEPS = sys.argv[1:5]
-if ALLOCATOR == "seamalloc":
+if ALLOCATOR.startswith("seamalloc"):
     import seamalloc
 
     seamalloc.enable()
@@ -67,10 +67,11 @@ def peaks():
     stats = torch.cuda.memory_stats()
     found = {name: stats.get(f"{name}_bytes.all.peak", 0) for name in ("requested", "allocated", "active", "reserved")}
     found.update(allocations=stats.get("allocation.all.allocated", 0), retries=stats.get("num_alloc_retries", 0))
-    if ALLOCATOR == "seamalloc":
+    if ALLOCATOR.startswith("seamalloc"):
         # By its own count; an allocator that served nothing would say so.
         found["served"] = seamalloc.stats()["allocation"]["all"]["allocated"]
         found["enabled"] = seamalloc.enabled()
+        found["stream_waits"] = seamalloc.stats()["stream_waits"]
     return found
 
 
