@@ -442,7 +442,7 @@ seam_status seam_set_borrowed(seam_allocator allocator,
 // Lets the device with this ordinal read and write all memory of the allocator, what it holds and what it will get.
 seam_status seam_enable_peer_access(seam_allocator allocator, uint32_t ordinal);
 
-// The size in bytes of the allocation that starts at `address`, rounding included.
+// How many bytes may be used of the allocation that starts at `address`: rounding included, but in guard mode.
 seam_status seam_size_of(seam_allocator allocator, void *address, size_t *size);
 
 // Gives all free memory back to the device that can be, after a wait for the streams that still use some. `given` gets

@@ -118,6 +118,19 @@ mod on_the_host {
         assert!(checked > 1 << 25, "{checked}");
     }
 
+    /// With marks around live memory, fills of freed memory, and memory that is unmapped once it is passed.
+    #[test]
+    fn every_word_is_right_in_guard_mode() {
+        for (seed, threads, strategy) in [(1, 1, "stitch"), (2, 2, "stitch"), (3, 1, "caching")] {
+            let plan = plan(&format!("guard:on,strategy:{strategy}"), seed);
+            let report = run(&Plan { threads, ..plan });
+            report.verdict().unwrap_or_else(|error| panic!("{strategy}: {error}"));
+            let guard = report.stats.guard;
+            assert_eq!((guard.findings, report.left), (0, 0), "{strategy}");
+            assert!(guard.guarded > 100, "{guard:?}");
+        }
+    }
+
     #[test]
     fn mistakes_are_found() {
         for sabotage in [Sabotage::Untold, Sabotage::Unwaited, Sabotage::FreedOutputs] {

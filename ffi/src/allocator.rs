@@ -137,7 +137,7 @@ pub extern "C" fn seam_enable_peer_access(allocator: AllocatorId, ordinal: u32) 
     call(|| Ok(borrow(allocator)?.allocator.enable_peer_access(ordinal)?))
 }
 
-/// The size in bytes of the allocation that starts at `address`, rounding included.
+/// How many bytes may be used of the allocation that starts at `address`: rounding included, but in guard mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_void, size: *mut usize) -> Status {
     let look = || Ok(borrow(allocator)?.allocator.size_of(address.addr() as u64)? as usize);

@@ -12,13 +12,15 @@ use crate::report::snapshot::Snapshot;
 use crate::report::stats::Stats;
 
 impl Allocator {
-    /// Returns the address and size in bytes of the live allocation that starts at `address`, rounding included.
+    /// Returns how many bytes the program may use of the live allocation that starts at `address`: those that it asked for,
+    /// rounded up. In guard mode what lies beyond the bytes asked for is not to be used, and is not counted.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn size_of(&self, address: u64) -> Result<u64> {
         let core = self.core.lock();
-        Ok(core.heap.block(core.heap.live(address)?).size)
+        let block = core.heap.block(core.heap.live(address)?);
+        Ok(if core.guard.is_some() { block.requested } else { block.size })
     }
 
     /// Returns whether a live allocation starts at `address`.
