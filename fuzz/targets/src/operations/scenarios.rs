@@ -42,6 +42,9 @@ impl Choice {
 
 const FREE_LAST: Op = Op::Free { block: Which::Last, how: How::Plainly };
 
+/// The calls that make, map and release memory are the first of all.
+const MEMORY_CALLS: u8 = 7;
+
 type Scenario = fn(&mut Bytes<'_>, &Choice, &mut Vec<Op>);
 
 /// How likely each scenario is, in 256ths.
@@ -359,7 +362,11 @@ fn squeezed(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
 /// A call fails in the middle of a request, or of memory that goes back.
 fn call_fails(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
     ops.push(Op::Free { block: Which::read(bytes), how: How::read(bytes) });
-    ops.push(Op::Fail { call: bytes.next(), nth: bytes.next() % 4, status: bytes.next() });
+    // Of the calls for memory mostly; and another one, perhaps that by which the first is undone.
+    for _ in 0..1 + u8::from(c.bit(1)) {
+        let call = if c.bit(2) { bytes.next() } else { bytes.next() % MEMORY_CALLS };
+        ops.push(Op::Fail { call, nth: bytes.next() % 4, status: bytes.next() });
+    }
     ops.push(match bytes.next() % 8 {
         0 => Op::EmptyCache,
         1 => Op::Trim { part: bytes.next() },
