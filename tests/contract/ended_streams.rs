@@ -119,10 +119,10 @@ pub(crate) fn a_stream_of_a_private_pool_ends_too(Subject { kind, .. }: Subject)
 pub(crate) fn a_stream_that_a_private_pool_saw_first_is_waited_for(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, DEVICE);
     let pool = allocator.create_pool();
-    let first = allocator.allocate_in(pool, 4 * MIB, A).unwrap();
+    let first = allocator.allocate_in(pool, 10 * MIB, A).unwrap();
     allocator.free(first).unwrap();
     allocator.release_pool(pool).unwrap();
-    // So little that no epoch ends at its free, when the number could still be asked for.
+    // A hit, and so little that no epoch ends at its free: at either, the number could still be asked for.
     let old = use_long(&gpu, &allocator, 10 * MIB, A);
     allocator.free(old).unwrap();
     gpu.replace_stream(A);
