@@ -30,7 +30,7 @@ impl World {
             Size::TwoFreed(nth) => freed(nth.into()) + freed(usize::from(nth) + 1),
             Size::ManyFreed(n) => (0..2 + usize::from(n % 4)).map(freed).sum(),
             Size::HalfFreed => freed(0) / 2,
-            Size::Rest(n) => (self.capacity - self.live_bytes().min(self.capacity) >> n).max(1),
+            Size::Rest(n) => ((self.capacity - self.live_bytes().min(self.capacity)) >> n).max(1),
         }
     }
 

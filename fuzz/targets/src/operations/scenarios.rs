@@ -184,7 +184,6 @@ fn view_of_a_pool(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
 }
 
 /// Memory goes back to the device while kernels of its streams run.
-
 fn given_back(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
     ops.push(c.allocate(Size::read_large(bytes), c.a));
     if c.bit(0) {
@@ -215,7 +214,7 @@ fn captured(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
     if c.bit(4) {
         ops.extend([Op::Free { block: Which::Last, how: How::read(bytes) }, c.again(c.a)]);
     }
-    if bytes.next() % 4 > 0 {
+    if !bytes.next().is_multiple_of(4) {
         ops.extend([Op::EndCapture, Op::LaunchGraph { graph: 0, stream: c.b, kernel: c.kernel }, c.again(c.a)]);
     }
 }
@@ -348,7 +347,6 @@ fn graph_ends(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
 }
 
 /// All that is not live is asked for, by a stream that freed none of it.
-
 fn squeezed(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
     for _ in 0..1 + c.bits % 4 {
         ops.push(Op::Free { block: Which::read(bytes), how: How::read(bytes) });
