@@ -115,22 +115,6 @@ pub(crate) fn a_stream_of_a_private_pool_ends_too(Subject { kind, .. }: Subject)
     clean(&gpu, allocator);
 }
 
-/// The first request of the stream was for a private pool, which is released before the stream makes one of its own.
-pub(crate) fn a_stream_that_a_private_pool_saw_first_is_waited_for(Subject { kind, .. }: Subject) {
-    let (gpu, allocator) = on(kind, DEVICE);
-    let pool = allocator.create_pool();
-    let first = allocator.allocate_in(pool, 10 * MIB, A).unwrap();
-    allocator.free(first).unwrap();
-    allocator.release_pool(pool).unwrap();
-    // A hit, and so little that no epoch ends at its free: at either, the number could still be asked for.
-    let old = use_long(&gpu, &allocator, 10 * MIB, A);
-    allocator.free(old).unwrap();
-    gpu.replace_stream(A);
-    allocator.forget_stream(A).unwrap();
-    assert!(gpu.now_ns() >= LONG, "{kind}");
-    clean(&gpu, allocator);
-}
-
 /// Programs that make and destroy streams all the time, with kernels on all memory.
 pub(crate) fn random_programs_never_name_a_stream_that_is_gone(Subject { kind, .. }: Subject) {
     for seed in 0..6 {

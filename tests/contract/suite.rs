@@ -59,7 +59,6 @@ macro_rules! contract {
             a_stream_that_was_replaced_unnoticed_is_waited_for,
             a_stream_that_was_destroyed_unnoticed_is_waited_for,
             a_stream_of_a_private_pool_ends_too,
-            a_stream_that_a_private_pool_saw_first_is_waited_for,
             random_programs_never_name_a_stream_that_is_gone,
             no_stream_is_forgotten_in_a_capture,
         );
