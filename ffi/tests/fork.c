@@ -3,11 +3,12 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static seam_allocator shared;
-static volatile int stop;
+static atomic_int stop;
 
 // Holds the allocator's lock much of the time, so that a child is forked while it is held.
 static void *busy(void *user) {

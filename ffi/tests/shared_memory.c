@@ -15,7 +15,7 @@ struct name {
 };
 
 static struct name name_of(seam_allocator allocator, void *address) {
-    struct name name;
+    struct name name = {0};
     size_t needed = 0;
     FAILS(seam_share(allocator, address, NULL, 0, &needed, &name.offset), SEAM_STATUS_BUFFER_TOO_SMALL, "the buffer is for 0");
     CHECK(needed <= sizeof name.handle);
@@ -61,7 +61,6 @@ int main(int count, char **arguments) {
     if (count > 1) {
         struct name name;
         CHECK(fread(&name, sizeof name, 1, stdin) == 1);
-        (void)arguments;
         open_here(&name);
         return 0;
     }
@@ -93,7 +92,8 @@ int main(int count, char **arguments) {
     CHECK(child >= 0);
     if (child == 0) {
         dup2(to[0], 0);
-        execl("/proc/self/exe", "program", "child", (char *)NULL);
+        // Under valgrind /proc/self/exe is valgrind.
+        execl(arguments[0], "program", "child", (char *)NULL);
         _exit(127);
     }
     CHECK(write(to[1], &name, sizeof name) == sizeof name);

@@ -219,7 +219,15 @@ impl Core {
         // The default stream cannot be captured, and the query may be refused while another stream is.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
+        // Once the pool is released, its memory is that of the stream which had the handle now.
+        let number = match stream == StreamId::DEFAULT || self.heap.knows_private_stream(owner, stream) {
+            true => None,
+            false => self.number_of(stream)?,
+        };
         let (pool, class) = self.heap.private_pool(owner, stream, size, captured)?;
+        if number.is_some() {
+            self.heap.renumber_stream(pool.large(), number);
+        }
         let unsplit = self.heap.private().segments(owner).map(|own| own.are_unsplit());
         let request = Request { size, requested: order.size, pool, class };
         Ok(Prepared { request, private: Some(Private { owner, captured, unsplit }) })

@@ -105,18 +105,23 @@ impl Core {
         if canonical == StreamId::DEFAULT {
             self.heap.alias_default(stream)?;
         } else {
-            // A captured stream has no number to tell, and it is unknown whether another capture would allow the query.
-            let number = match self.capturing() {
-                true => None,
-                false => self.timed(|_, context| match context.driver.is_capturing(canonical)? {
-                    true => Ok(None),
-                    false => context.driver.stream_number(canonical),
-                })?,
-            };
+            let number = self.number_of(canonical)?;
             self.heap.register_stream(canonical, number)?;
         }
         let found = self.heap.pool_for(canonical, size);
         found.ok_or(Error::Internal("a registered stream has no pool"))
+    }
+
+    /// Asks for the number of a stream. A captured stream has none to tell, and it is unknown whether another capture would
+    /// allow the query.
+    pub(super) fn number_of(&mut self, stream: StreamId) -> Result<Option<u64>> {
+        if self.capturing() {
+            return Ok(None);
+        }
+        Ok(self.timed(|_, context| match context.driver.is_capturing(stream)? {
+            true => Ok(None),
+            false => context.driver.stream_number(stream),
+        })?)
     }
 
     fn forget_stream(&mut self, stream: StreamId) -> Result<()> {

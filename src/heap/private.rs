@@ -59,6 +59,12 @@ impl Heap {
         self.is_private(pool) && self.pairs_of(owner).any(|large| large == pool.large())
     }
 
+    /// Returns whether a private pool has pools for a stream, which has not ended.
+    pub(crate) fn knows_private_stream(&self, owner: PoolId, stream: StreamId) -> bool {
+        let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
+        self.private_pairs.iter().rev().find(of_stream).is_some_and(|pair| !self.pools[pair.large].ended)
+    }
+
     /// Returns the pool of a private pool that serves rounded `size` bytes on `stream`.
     pub(crate) fn private_pool(
         &mut self,
@@ -76,8 +82,10 @@ impl Heap {
                 large
             }
             None => {
+                let number = found.and_then(|pair| self.pools[pair.large].number);
                 self.private_pairs.try_reserve(1)?;
                 let large = self.add_pair(stream, true)?;
+                self.pools[large].number = number;
                 self.private_pairs.push(PrivatePair { owner, stream, large });
                 large
             }
@@ -160,7 +168,12 @@ impl Heap {
             let known = self.pool_of.get(&stream).copied();
             let to = self.stream_pool(stream)?;
             // Leftover memory does not revive a stream that has ended.
-            self.pools[to].ended = ended && known.is_none_or(|known| self.pools[known].ended);
+            let had_ended = known.is_none_or(|known| self.pools[known].ended);
+            self.pools[to].ended = ended && had_ended;
+            if had_ended {
+                // The stream itself made no request yet.
+                self.pools[to].number = self.pools[large].number;
+            }
             let blocks = self.blocks_to_move(large, to)?;
             // No longer a pair of the pool when its blocks move: no observer is told that they change hands.
             self.private_pairs.remove(at);

@@ -7,7 +7,8 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// Random inputs of a target; more for a long hunt with `SEAMALLOC_FUZZ_INPUTS`, from the number in `SEAMALLOC_FUZZ_FIRST` on.
+/// Random inputs of a target; more for a long hunt with `SEAMALLOC_FUZZ_INPUTS`, from the number in `SEAMALLOC_FUZZ_FIRST` on, of
+/// the target in `SEAMALLOC_FUZZ_TARGET` alone.
 const RANDOM_INPUTS: u64 = 300;
 /// Their longest, in bytes.
 const LONGEST: u64 = 1_500;
@@ -45,7 +46,9 @@ fn nor_do_random_bytes() {
     let asked = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let first = asked("SEAMALLOC_FUZZ_FIRST").unwrap_or(0);
     let inputs = asked("SEAMALLOC_FUZZ_INPUTS").unwrap_or(RANDOM_INPUTS);
-    for (name, target) in TARGETS {
+    let only = std::env::var("SEAMALLOC_FUZZ_TARGET").ok();
+    assert!(only.as_deref().is_none_or(|only| TARGETS.iter().any(|(name, _)| *name == only)), "no target {only:?}");
+    for (name, target) in TARGETS.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
         for seed in first..first + inputs {
             let mut random = Random(seed);
             let length = random.next() % LONGEST;

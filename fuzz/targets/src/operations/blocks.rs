@@ -1,31 +1,49 @@
 //! Operations on blocks: handed out, used by kernels, freed in every way.
 
 use super::book::{Live, Use};
-use super::program::{How, MIB, Size, too_large};
-use super::world::{Captured, World};
+use super::program::{How, Kernel, MIB, Size, Which, too_large};
+use super::trail::Line;
+use super::world::{Captured, FREED, World};
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::Range;
 use seamalloc::{Error, PoolId};
 
 /// Blocks live at most: more take longer to look at than they show.
-const MAX_BLOCKS: usize = 200;
-/// A kernel that other requests may overtake, and one that hardly any will, in ns.
-const LONG_KERNEL: u64 = 1_000_000;
-const SHORT_KERNEL: u64 = 30_000;
+const MAX_BLOCKS: usize = 100;
 /// What every address is a multiple of, in bytes.
 const ALIGNMENT: u64 = 512;
 
 impl World {
-    pub(super) fn allocate(&mut self, size: Size, stream: u8) {
+    /// Requested bytes.
+    fn bytes(&self, size: Size) -> u64 {
+        let freed = |nth: usize| self.freed.get(nth).copied().unwrap_or(4 * MIB);
+        let around = |middle: u64, by: u8| (middle + u64::from(by) * 8).saturating_sub(1024);
+        match size {
+            Size::Tiny(n) => 1 + u64::from(n) * 4,
+            Size::Small(n) => 1 + u64::from(n) * 4096,
+            Size::AroundOneMib(by) => around(MIB, by),
+            Size::AroundTenMib(by) => around(10 * MIB, by),
+            Size::Chunks(n) => 2 * MIB * (1 + u64::from(n) % 24),
+            Size::Part(n) => self.capacity / 64 * (1 + u64::from(n)),
+            Size::Odd(n, m) => 1 + (u64::from(n) + u64::from(m) * 256) * 512,
+            Size::Freed(nth) => freed(nth.into()),
+            Size::TwoFreed(nth) => freed(nth.into()) + freed(usize::from(nth) + 1),
+            Size::ManyFreed(n) => (0..2 + usize::from(n % 4)).map(freed).sum(),
+            Size::HalfFreed => freed(0) / 2,
+            Size::Rest(n) => ((self.capacity - self.live_bytes().min(self.capacity)) >> n).max(1),
+        }
+    }
+
+    pub(super) fn allocate(&mut self, size: Size, stream: u8, kernel: Kernel) {
         if self.live.len() >= MAX_BLOCKS {
             return;
         }
-        let (size, stream) = (size.bytes(self.capacity), self.stream(stream));
+        let (size, stream) = (self.bytes(size), self.stream(stream));
         let done = self.allocator.allocate(size, stream);
         self.callback_freed();
         match done {
             // It may have been routed to the pool of a capture; so may one of another stream have been, to a pool.
-            Ok(address) => self.handed_out(address, size, stream, self.routed_to(stream)),
+            Ok(address) => self.handed_out(address, size, stream, self.routed_to(stream), kernel),
             Err(error) => {
                 if error.is_out_of_memory() && self.refusal_is_wrong(size) {
                     panic!("{size} bytes were refused, although the device has them: {error}");
@@ -35,16 +53,16 @@ impl World {
         }
     }
 
-    pub(super) fn allocate_in(&mut self, pool: u8, size: Size, stream: u8, only_held: bool) {
+    pub(super) fn allocate_in(&mut self, pool: u8, size: Size, stream: u8, kernel: Kernel, only_held: bool) {
         let Some(at) = self.pool(pool).filter(|_| self.live.len() < MAX_BLOCKS) else { return };
-        let (pool, size, stream) = (self.pools[at].id, size.bytes(self.capacity), self.stream(stream));
+        let (pool, size, stream) = (self.pools[at].id, self.bytes(size), self.stream(stream));
         let done = match only_held {
             true => self.allocator.allocate_held_in(pool, size, stream),
             false => self.allocator.allocate_in(pool, size, stream).map(Some),
         };
         self.callback_freed();
         match done {
-            Ok(Some(address)) => self.handed_out(address, size, stream, Some(pool)),
+            Ok(Some(address)) => self.handed_out(address, size, stream, Some(pool), kernel),
             Ok(None) => {}
             Err(error) => self.refused(&error),
         }
@@ -61,7 +79,7 @@ impl World {
         }
     }
 
-    fn handed_out(&mut self, address: u64, requested: u64, stream: StreamId, pool: Option<PoolId>) {
+    fn handed_out(&mut self, address: u64, requested: u64, stream: StreamId, pool: Option<PoolId>, kernel: Kernel) {
         let size = self.allocator.size_of(address).expect("it was just handed out");
         assert!(size >= requested && address.is_multiple_of(ALIGNMENT), "{requested} bytes, at {address:#x}: {size}");
         assert!(!self.live.contains_key(&address), "{address:#x} is live already");
@@ -73,18 +91,30 @@ impl World {
         );
         self.taken.take(address, &pieces);
         let captured = self.capture.is_some_and(|capture| capture.stream == stream);
-        self.note(format!("   {address:#x}, {size} bytes, in {pool:?}"));
-        self.live.insert(
-            address,
-            Live { size, stream: Some(stream), handle: Some(stream), pieces: pieces.clone(), pool, captured },
-        );
+        self.note(Line::HandedOut(address, size, pool));
+        let live = Live {
+            size,
+            stream: Some(stream),
+            handle: Some(stream),
+            pieces: pieces.clone(),
+            pool,
+            captured,
+            used_until: 0,
+            used_by_other: false,
+        };
+        self.live.insert(address, live);
+        self.order.push(address);
+        self.last = Some(address);
         if captured {
             let pool = pool.expect("what is captured is of a private pool");
+            if let Some(by) = self.uses.in_capture(&pieces, (stream, pool), self.gpu.now_ns()) {
+                panic!("a capture of stream {stream} gets {address:#x}, and it is still used: {by:?}");
+            }
             self.capturing.push(Captured { pool, range: Range { address, size }, pieces });
             return;
         }
         self.is_free_of_kernels(address, stream);
-        self.launch(address, stream, None, false);
+        self.launch(address, stream, None, kernel);
     }
 
     /// No kernel of another stream may still use a block that is handed out on `stream`.
@@ -98,7 +128,7 @@ impl World {
     }
 
     /// A kernel uses a block. In a capture nothing runs.
-    fn launch(&mut self, address: u64, stream: StreamId, untold: Option<StreamId>, long: bool) {
+    fn launch(&mut self, address: u64, stream: StreamId, untold: Option<StreamId>, kernel: Kernel) {
         let live = &self.live[&address];
         if live.captured && self.capture.is_some() || self.capture.is_some_and(|capture| capture.stream == stream) {
             return;
@@ -106,11 +136,16 @@ impl World {
         let plain = live.stream == Some(stream) && live.pool.is_none();
         let (pieces, ranges) = (live.pieces.clone(), [Range { address, size: live.size }]);
         let by = Use { stream, ends: 0, untold, graph_of: None, plain };
-        self.launch_on(&pieces, &ranges, by, if long { LONG_KERNEL } else { SHORT_KERNEL });
+        self.launch_on(&pieces, &ranges, by, kernel.ns());
+        let ends = self.gpu.done_at(stream).expect("no work is held");
+        if let Some(live) = self.live.get_mut(&address) {
+            live.used_by_other |= live.stream != Some(stream);
+            live.used_until = live.used_until.max(ends);
+        }
     }
 
     /// The program uses a block on some stream, and says so where it has to.
-    pub(super) fn use_block(&mut self, block: u8, stream: u8, long: bool) {
+    pub(super) fn use_block(&mut self, block: Which, stream: u8, kernel: Kernel) {
         let Some(address) = self.block(block).filter(|address| !self.is_left(*address)) else { return };
         let stream = self.stream(stream);
         if self.live[&address].stream != Some(stream)
@@ -118,34 +153,36 @@ impl World {
         {
             return self.refused(&error);
         }
-        self.launch(address, stream, None, long);
+        self.launch(address, stream, None, kernel);
     }
 
-    pub(super) fn free(&mut self, block: u8, how: How) {
+    pub(super) fn free(&mut self, block: Which, how: How) {
         // What the callback may free is not the program's to free.
         let Some(address) = self.block(block).filter(|address| !self.is_left(*address)) else { return };
         let handle = self.live[&address].handle;
         let (done, named) = match how {
             How::Plainly => (self.allocator.free(address), None),
             // What was restored is of no stream, so that there is none that may have it at once.
-            How::Recorded(stream) | How::Under(stream) if handle.is_none() || matches!(how, How::Recorded(_)) => {
+            How::Recorded(stream, kernel) | How::Under(stream, kernel)
+                if handle.is_none() || matches!(how, How::Recorded(..)) =>
+            {
                 let stream = self.stream(stream);
                 if let Err(error) = self.allocator.record_stream(address, stream) {
                     return self.refused(&error);
                 }
-                self.launch(address, stream, None, true);
+                self.launch(address, stream, None, kernel);
                 (self.allocator.free(address), None)
             }
-            How::On(stream) => {
+            How::On(stream, kernel) => {
                 let stream = self.stream(stream);
-                self.launch(address, stream, None, true);
+                self.launch(address, stream, None, kernel);
                 (self.allocator.free_on(address, stream), Some(stream))
             }
-            How::Recorded(stream) | How::Under(stream) => {
+            How::Recorded(stream, kernel) | How::Under(stream, kernel) => {
                 let stream = self.stream(stream);
                 // The block's own stream, or a new one with its handle, gets the memory at once.
                 let untold = handle.filter(|own| *own != stream);
-                self.launch(address, stream, untold, true);
+                self.launch(address, stream, untold, kernel);
                 (self.allocator.free_under(address, stream), Some(stream))
             }
         };
@@ -177,8 +214,13 @@ impl World {
 
     /// A block is not live any more.
     pub(super) fn gone(&mut self, address: u64) {
-        if let Some(live) = self.live.remove(&address) {
-            self.taken.release(&live.pieces);
+        let Some(live) = self.live.remove(&address) else { return };
+        self.taken.release(&live.pieces);
+        self.order.retain(|other| *other != address);
+        self.freed.truncate(FREED - 1);
+        self.freed.push_front(live.size);
+        if let (true, Some(pool), Some(_)) = (live.captured, live.pool, self.capture) {
+            self.uses.leave_to_graphs_of(&live.pieces, pool);
         }
     }
 
@@ -191,7 +233,7 @@ impl World {
         freed.into_iter().for_each(|address| self.gone(address));
     }
 
-    pub(super) fn leave_to_callback(&mut self, block: u8) {
+    pub(super) fn leave_to_callback(&mut self, block: Which) {
         let Some(address) = self.block(block).filter(|address| !self.is_left(*address)) else { return };
         if let Ok(mut left) = self.left.lock() {
             left.may_free.push(address);

@@ -20,6 +20,9 @@ pub(super) struct Live {
     pub(super) pool: Option<PoolId>,
     /// Handed out in a capture: a graph uses it.
     pub(super) captured: bool,
+    /// Until when kernels use it, by the device's clock, and whether one of another stream than its own does.
+    pub(super) used_until: u64,
+    pub(super) used_by_other: bool,
 }
 
 /// Which physical bytes are part of a live block: memory and offset, to the end there.
@@ -69,6 +72,14 @@ struct Part {
     from: u64,
     to: u64,
     by: Use,
+    /// Handles of streams that were behind it when the program gave them up: the new streams get memory in their place.
+    behind: Vec<StreamId>,
+}
+
+impl Part {
+    fn meets(&self, piece: &Piece) -> bool {
+        self.from < piece.offset + piece.size && self.to > piece.offset
+    }
 }
 
 /// What kernels that have not ended use, by memory.
@@ -79,7 +90,7 @@ impl Uses {
     pub(super) fn add(&mut self, pieces: &[Piece], by: Use) {
         for piece in pieces {
             let (from, to) = (piece.offset, piece.offset + piece.size);
-            self.0.entry(piece.memory).or_default().push(Part { from, to, by });
+            self.0.entry(piece.memory).or_default().push(Part { from, to, by, behind: Vec::new() });
         }
     }
 
@@ -93,18 +104,43 @@ impl Uses {
         for piece in pieces {
             let Some(parts) = self.0.get_mut(&piece.memory) else { continue };
             parts.retain(|part| part.by.ends > now);
-            let meets = |part: &&Part| part.from < piece.offset + piece.size && part.to > piece.offset;
-            let early = |by: &Use| {
-                by.ends > starts
-                    && by.stream != stream
-                    && by.untold != Some(stream)
-                    && (by.graph_of.is_none() || by.graph_of != pool)
+            let early = |part: &&Part| {
+                part.by.ends > starts
+                    && part.by.stream != stream
+                    && part.by.untold != Some(stream)
+                    && !part.behind.contains(&stream)
+                    && (part.by.graph_of.is_none() || part.by.graph_of != pool)
             };
-            if let Some(part) = parts.iter().filter(meets).find(|part| early(&part.by)) {
+            if let Some(part) = parts.iter().filter(|part| part.meets(piece)).find(early) {
                 return Some(part.by);
             }
         }
         None
+    }
+
+    /// The use of some of these pieces that is not over at `now`, when a capture of `stream` gets them for `pool`: its graph
+    /// may be launched on any stream at once.
+    pub(super) fn in_capture(&self, pieces: &[Piece], (stream, pool): (StreamId, PoolId), now: u64) -> Option<Use> {
+        let early = |by: &Use| by.ends > now && by.untold != Some(stream) && by.graph_of != Some(pool);
+        let uses = pieces.iter().filter_map(|piece| Some((piece, self.0.get(&piece.memory)?)));
+        let meeting = uses.flat_map(|(piece, parts)| parts.iter().filter(move |part| part.meets(piece)));
+        meeting.map(|part| part.by).find(early)
+    }
+
+    /// A capture frees what another one was handed out. Programs launch graphs that share a pool in order, and read the
+    /// results of one before they launch the next, so that what kernels do with the block is the program's to order.
+    pub(super) fn leave_to_graphs_of(&mut self, pieces: &[Piece], pool: PoolId) {
+        for piece in pieces {
+            let parts = self.0.get_mut(&piece.memory).into_iter().flatten();
+            parts.filter(|part| part.meets(piece)).for_each(|part| part.by.graph_of = Some(pool));
+        }
+    }
+
+    /// A stream is given up without a word, whose work is done at `done`: it may have waited for all that ends earlier, and
+    /// what it was given behind such a wait serves the new stream with its handle.
+    pub(super) fn give_up(&mut self, stream: StreamId, done: u64) {
+        let waited_for = |part: &&mut Part| part.by.ends <= done && part.by.stream != stream;
+        self.0.values_mut().flatten().filter(waited_for).for_each(|part| part.behind.push(stream));
     }
 
     /// Whether a stream uses memory of other streams or of private pools at `now`.

@@ -4,8 +4,12 @@
 //! a kernel of another stream may use it, and the bytes that the allocator says it holds are those that the device gave.
 //!
 //! ```text
+//! bytes      an input, byte by byte
+//! setup      the device and the options, made of bytes
 //! program    the operations there are, made of bytes
+//! scenarios  short sequences of them that lead to places where memory is handed over
 //! book       a book of physical memory: who has it, which kernels use it
+//! trail      the last operations, which a finding is told with
 //! world      the device, the allocator and the book; what must hold
 //! blocks     operations on blocks
 //! pools      operations on private pools, captures, graphs
@@ -14,13 +18,18 @@
 
 mod blocks;
 mod book;
+mod bytes;
 mod pools;
 mod program;
 mod rest;
+mod scenarios;
+mod setup;
+mod trail;
 mod world;
 
-use arbitrary::{Arbitrary, Unstructured};
-use program::{Op, Setup};
+use bytes::Bytes;
+use program::Op;
+use setup::Setup;
 use world::World;
 
 /// Operations of a program at most, so that an input takes milliseconds.
@@ -31,15 +40,15 @@ const MAX_OPS: usize = 400;
 /// # Panics
 /// Something does not hold.
 pub fn run(data: &[u8]) {
-    let mut bytes = Unstructured::new(data);
-    let Ok(setup) = Setup::arbitrary(&mut bytes) else { return };
-    let Some(mut world) = World::new(&setup) else { return };
-    for _ in 0..MAX_OPS {
-        if bytes.is_empty() {
-            break;
+    let mut bytes = Bytes::new(data);
+    let Some(mut world) = World::new(&Setup::read(&mut bytes)) else { return };
+    let (mut next, mut steps) = (Vec::new(), 0);
+    while !bytes.is_empty() && steps < MAX_OPS {
+        Op::read(&mut bytes, &mut next);
+        for op in next.drain(..) {
+            world.step(op);
+            steps += 1;
         }
-        let Ok(op) = Op::arbitrary(&mut bytes) else { break };
-        world.step(op);
     }
     world.finish();
 }

@@ -1,7 +1,7 @@
 //! Operations on private pools: uses, routes, segments of their own, captures and the graphs of them, checkpoints.
 
 use super::book::{Live, Use};
-use super::program::capture_mode;
+use super::program::{Kernel, capture_mode};
 use super::world::{Capture, Captured, Graph, Pool, World};
 use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{PlainMemory, StreamId};
@@ -12,8 +12,6 @@ use std::sync::Arc;
 const MAX_POOLS: usize = 6;
 const MAX_CHECKPOINTS: usize = 5;
 const MAX_GRAPHS: usize = 8;
-/// A launch of a graph, in ns.
-const GRAPH_NS: u64 = 400_000;
 /// Pools that the program names itself are numbered from here, beyond those that the allocator numbers.
 const FIRST_NAMED: u64 = 1_000_000;
 
@@ -169,8 +167,9 @@ impl World {
     }
 
     /// A graph finds its memory where the capture had it, for as long as its pools are used.
-    pub(super) fn launch_graph(&mut self, graph: u8, stream: u8) {
-        let Some(at) = (!self.graphs.is_empty()).then(|| usize::from(graph) % self.graphs.len()) else { return };
+    pub(super) fn launch_graph(&mut self, graph: u8, stream: u8, kernel: Kernel) {
+        let Some(last) = self.graphs.len().checked_sub(1) else { return };
+        let at = last - usize::from(graph) % self.graphs.len();
         let stream = self.stream(stream);
         if self.capture.is_some_and(|capture| capture.stream == stream) {
             return;
@@ -178,7 +177,7 @@ impl World {
         for Captured { pool, range, pieces } in self.graphs[at].0.clone() {
             assert_eq!(self.gpu.physical(range), pieces, "a graph of {pool} finds its memory at {range}");
             let by = Use { stream, ends: 0, untold: None, graph_of: Some(pool), plain: false };
-            self.launch_on(&pieces, &[range], by, GRAPH_NS);
+            self.launch_on(&pieces, &[range], by, kernel.ns());
         }
     }
 
@@ -208,8 +207,18 @@ impl World {
         for block in &after {
             let pieces = self.gpu.physical(Range { address: block.address, size: block.size });
             self.taken.take(block.address, &pieces);
-            let live = Live { size: block.size, stream: None, handle: None, pieces, pool: Some(id), captured: false };
+            let live = Live {
+                size: block.size,
+                stream: None,
+                handle: None,
+                pieces,
+                pool: Some(id),
+                captured: false,
+                used_until: 0,
+                used_by_other: false,
+            };
             self.live.insert(block.address, live);
+            self.order.push(block.address);
         }
         match done {
             Ok(()) => {

@@ -1,172 +1,184 @@
-//! A program: the options of an allocator, and operations, made of an input's bytes.
+//! A program's operations, made of an input's bytes.
 //!
-//! Owns: the operations there are, and what their numbers stand for. Numbers that choose among things there are (blocks,
-//! streams, pools) are taken modulo how many there are, so that every input is a program.
+//! Owns: the operations there are, how likely each is, and what their numbers stand for. Numbers that choose among things
+//! there are (blocks, streams, pools) are taken modulo how many there are. An operation takes a few bytes, so that a short
+//! input is a long program.
 
-use arbitrary::{Arbitrary, Unstructured};
-use seamalloc::StrategyKind;
+use super::bytes::{Bytes, pick};
+use super::scenarios;
 use seamalloc::driver::{Call, CaptureMode, Status};
 
 pub(super) const MIB: u64 = 1 << 20;
-
-/// Capacities of the device in MiB.
-const CAPACITIES: [u64; 4] = [64, 256, 1024, 4096];
-/// Streams in use: few, so that memory of one meets that of another, or many.
-const STREAMS: [u64; 4] = [1, 2, 5, 30];
-
-/// Half of the programs are of the default strategy, which has the most to get wrong.
-const STRATEGIES: [StrategyKind; 6] = [
-    StrategyKind::Stitch,
-    StrategyKind::Stitch,
-    StrategyKind::Stitch,
-    StrategyKind::Gmlake,
-    StrategyKind::Expandable,
-    StrategyKind::Caching,
-];
 
 /// What a failing call answers: shortage, which is overcome where possible, and worse.
 const STATUSES: [Status; 5] =
     [Status::OUT_OF_MEMORY, Status::OUT_OF_MEMORY, Status::UNKNOWN, Status::INVALID_VALUE, Status::NOT_SUPPORTED];
 
-pub(super) fn pick<T: Copy>(from: &[T], at: u8) -> T {
-    from[usize::from(at) % from.len()]
-}
-
-/// The device and the options.
-#[derive(Arbitrary, Debug)]
-pub(super) struct Setup {
-    strategy: u8,
-    capacity: u8,
-    streams: u8,
-    sharing: Option<u8>,
-    chunk_size: Option<u8>,
-    max_views: Option<u8>,
-    max_view_mappings: Option<u8>,
-    max_view_address_space: Option<u8>,
-    max_split_size: bool,
-    roundup: bool,
-    garbage_collection: bool,
-    defragmentation: bool,
-    large_segments: bool,
-    /// Whether a callback frees memory under pressure, and calls the allocator.
-    pub(super) callback: bool,
-}
-
-impl Setup {
-    pub(super) fn capacity(&self) -> u64 {
-        pick(&CAPACITIES, self.capacity) * MIB
-    }
-
-    pub(super) fn streams(&self) -> u64 {
-        pick(&STREAMS, self.streams)
-    }
-
-    /// The options as text.
-    pub(super) fn options(&self) -> String {
-        let mut options = format!("strategy:{}", pick(&STRATEGIES, self.strategy));
-        let mut add = |option: String| options += &format!(",{option}");
-        if let Some(at) = self.sharing {
-            add(format!("sharing:{}", pick(&["never", "completed", "wait"], at)));
-        }
-        if let Some(at) = self.chunk_size {
-            add(format!("chunk_size_mb:{}", pick(&[2, 4, 6, 20, 64], at)));
-        }
-        if let Some(views) = self.max_views {
-            add(format!("max_views:{}", views % 6));
-        }
-        if let Some(mappings) = self.max_view_mappings {
-            add(format!("max_view_mappings:{}", mappings % 40));
-        }
-        if let Some(bytes) = self.max_view_address_space {
-            add(format!("max_view_address_space:{}MiB", 2 * (u64::from(bytes) + 1)));
-        }
-        let flags = [
-            (self.max_split_size, "max_split_size_mb:24"),
-            (self.roundup, "roundup_power2_divisions:4"),
-            (self.garbage_collection, "garbage_collection_threshold:0.6,per_process_memory_fraction:0.8"),
-            (self.defragmentation, "fragLimit:33554432,defragLevel:1"),
-            (self.large_segments, "large_segment_size_mb:12"),
-        ];
-        flags.iter().filter(|(on, _)| *on).for_each(|(_, option)| add((*option).to_owned()));
-        options
-    }
-}
-
-/// Requested bytes: most of them around the sizes at which rules change.
-#[derive(Arbitrary, Clone, Copy, Debug)]
+/// Requested bytes. Most are parts of the device, so that a dozen blocks fill it, or what was freed just now, so that the
+/// memory of a free is asked for soon after it.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Size {
     Tiny(u8),
-    Small(u16),
-    AroundOneMib(i8),
+    Small(u8),
+    AroundOneMib(u8),
+    AroundTenMib(u8),
+    /// Multiples of 2 MiB.
     Chunks(u8),
-    UpTo16Mib(u16),
-    AroundTenMib(i8),
-    UpTo64Mib(u16),
-    OfDevice(u8),
+    /// So many 64ths of the device.
+    Part(u8),
+    Odd(u8, u8),
+    /// As much as the n-th last block that was freed.
+    Freed(u8),
+    /// As much as the n-th last block that was freed, and the one before it.
+    TwoFreed(u8),
+    /// As much as the last few blocks that were freed, 2 to 5 of them.
+    ManyFreed(u8),
+    /// Half of the last block that was freed.
+    HalfFreed,
+    /// All that is not live, or a half or a quarter of it.
+    Rest(u8),
 }
 
 impl Size {
-    pub(super) fn bytes(self, capacity: u64) -> u64 {
-        let around = |middle: u64, by: i8| middle.saturating_add_signed(i64::from(by) * 8);
+    pub(super) fn read(bytes: &mut Bytes<'_>) -> Self {
+        match bytes.next() {
+            0..20 => Self::Tiny(bytes.next()),
+            20..40 => Self::Small(bytes.next()),
+            40..52 => Self::AroundOneMib(bytes.next()),
+            52..60 => Self::AroundTenMib(bytes.next()),
+            60..90 => Self::Chunks(bytes.next()),
+            at @ 90..150 => Self::Part(at % 12),
+            150..165 => Self::Odd(bytes.next(), bytes.next()),
+            at @ 165..210 => Self::Freed(at % 4),
+            at @ 210..225 => Self::TwoFreed(at % 4),
+            at @ 225..237 => Self::ManyFreed(at),
+            237..243 => Self::HalfFreed,
+            at => Self::Rest(at % 3),
+        }
+    }
+
+    /// A size that is no part of a small block.
+    pub(super) fn read_large(bytes: &mut Bytes<'_>) -> Self {
+        match bytes.next() {
+            at @ 0..64 => Self::Chunks(at % 8),
+            at @ 64..192 => Self::Part(at % 12),
+            at => Self::Odd(at, 1 + at % 16),
+        }
+    }
+}
+
+/// How a block is chosen among those that are live.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Which {
+    Any(u8),
+    /// The n-th last that was handed out.
+    Newest(u8),
+    /// One that a kernel of another stream uses, else one that any kernel uses.
+    InUse(u8),
+    /// The one of the operation before.
+    Last,
+}
+
+impl Which {
+    pub(super) fn read(bytes: &mut Bytes<'_>) -> Self {
+        match bytes.next() {
+            at @ 0..96 => Self::Any(at),
+            at @ 96..150 => Self::Newest(at % 4),
+            at @ 150..216 => Self::InUse(at),
+            _ => Self::Last,
+        }
+    }
+}
+
+/// How long a kernel runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kernel {
+    /// Other requests may overtake it.
+    Short,
+    Long,
+    /// 2^n seconds: it ends only where somebody waits for it. Of two streams with such kernels one is far behind the other.
+    Endless(u8),
+}
+
+impl Kernel {
+    pub(super) fn read(bytes: &mut Bytes<'_>) -> Self {
+        match bytes.next() {
+            0..64 => Self::Short,
+            64..112 => Self::Long,
+            at => Self::Endless(at % 16),
+        }
+    }
+
+    pub(super) fn ns(self) -> u64 {
         match self {
-            Self::Tiny(n) => 1 + u64::from(n) * 4,
-            Self::Small(n) => 1 + u64::from(n) * 16,
-            Self::AroundOneMib(by) => around(MIB, by),
-            Self::Chunks(n) => 2 * MIB * (1 + u64::from(n) % 24),
-            Self::UpTo16Mib(n) => 1 + u64::from(n) * 256,
-            Self::AroundTenMib(by) => around(10 * MIB, by),
-            Self::UpTo64Mib(n) => 1 + u64::from(n) * 1024,
-            Self::OfDevice(n) => capacity / 512 * (u64::from(n) + 1),
+            Self::Short => 30_000,
+            Self::Long => 1_000_000,
+            Self::Endless(n) => 1_000_000_000 << n,
         }
     }
 }
 
 /// How a block is freed.
-#[derive(Arbitrary, Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum How {
     Plainly,
     /// After a use on a stream that `record_stream` names.
-    Recorded(u8),
+    Recorded(u8, Kernel),
     /// `free_on`, after a use on that stream.
-    On(u8),
+    On(u8, Kernel),
     /// `free_under`, after a use on that stream that nobody named.
-    Under(u8),
+    Under(u8, Kernel),
 }
 
-/// An operation. Blocks, pools and the like are numbers among those there are.
-#[derive(Clone, Debug)]
-pub(super) enum Op {
-    OnBlock(OnBlock),
-    Other(Other),
-}
-
-impl<'a> Arbitrary<'a> for Op {
-    /// Three of four operations are on blocks, so that there are some for the others to matter to.
-    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        match bytes.ratio(3, 4)? {
-            true => Ok(Self::OnBlock(bytes.arbitrary()?)),
-            false => Ok(Self::Other(bytes.arbitrary()?)),
+impl How {
+    pub(super) fn read(bytes: &mut Bytes<'_>) -> Self {
+        match bytes.next() {
+            0..112 => Self::Plainly,
+            112..160 => Self::Recorded(bytes.next(), Kernel::read(bytes)),
+            160..200 => Self::On(bytes.next(), Kernel::read(bytes)),
+            _ => Self::Under(bytes.next(), Kernel::read(bytes)),
         }
     }
 }
 
-/// An operation on a block, or time that goes on.
-#[derive(Arbitrary, Clone, Debug)]
-pub(super) enum OnBlock {
-    Allocate { size: Size, stream: u8 },
-    AllocateIn { pool: u8, size: Size, stream: u8, only_held: bool },
-    Free { block: u8, how: How },
-    Launch { block: u8, stream: u8, long: bool },
-    Advance { us: u16 },
+/// How far time goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Until {
+    Us(u32),
+    /// A stream has done its work.
+    Done(u8),
 }
 
-/// Any other operation.
-#[derive(Arbitrary, Clone, Debug)]
-pub(super) enum Other {
+/// An operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    Allocate {
+        size: Size,
+        stream: u8,
+        kernel: Kernel,
+    },
+    AllocateIn {
+        pool: u8,
+        size: Size,
+        stream: u8,
+        kernel: Kernel,
+        only_held: bool,
+    },
+    Free {
+        block: Which,
+        how: How,
+    },
+    Launch {
+        block: Which,
+        stream: u8,
+        kernel: Kernel,
+    },
+    Advance(Until),
     RunAhead {
-        us: u16,
+        us: u8,
     },
     EmptyCache,
+    /// To so many 256ths of the device.
     Trim {
         part: u8,
     },
@@ -221,9 +233,11 @@ pub(super) enum Other {
         mode: u8,
     },
     EndCapture,
+    /// The newest graph is the first.
     LaunchGraph {
         graph: u8,
         stream: u8,
+        kernel: Kernel,
     },
     TakeCheckpoint {
         pool: u8,
@@ -233,10 +247,10 @@ pub(super) enum Other {
     },
     /// The callback may free the block.
     LeaveToCallback {
-        block: u8,
+        block: Which,
     },
     Share {
-        block: u8,
+        block: Which,
     },
     OpenShared {
         handle: [u8; 24],
@@ -245,7 +259,7 @@ pub(super) enum Other {
         address: u64,
     },
     NextToBlock {
-        block: u8,
+        block: Which,
         by: u8,
     },
     TooLarge {
@@ -263,10 +277,75 @@ pub(super) enum Other {
     FailNoMore,
     /// Every later call fails, as after a failed kernel. Seldom, since little can happen afterwards.
     LoseContext {
-        really: [bool; 8],
+        really: bool,
     },
     ResetStats,
     Look,
+}
+
+/// What the next operations are read by.
+type Read = fn(&mut Bytes<'_>, &mut Vec<Op>);
+
+/// How likely each operation is, in 256ths.
+const OPERATIONS: [(u16, Read); 40] = [
+    (65, |b, ops| ops.push(Op::Allocate { size: Size::read(b), stream: b.next(), kernel: Kernel::read(b) })),
+    (10, |b, ops| {
+        let (pool, only_held) = (b.next(), b.one_in(4));
+        ops.push(Op::AllocateIn { pool, size: Size::read(b), stream: b.next(), kernel: Kernel::read(b), only_held });
+    }),
+    (46, |b, ops| ops.push(Op::Free { block: Which::read(b), how: How::read(b) })),
+    (14, |b, ops| ops.push(Op::Launch { block: Which::read(b), stream: b.next(), kernel: Kernel::read(b) })),
+    (8, |b, ops| ops.push(Op::Advance(until(b)))),
+    (48, scenarios::read),
+    (1, |b, ops| ops.push(Op::RunAhead { us: b.next() })),
+    (4, |_, ops| ops.push(Op::EmptyCache)),
+    (4, |b, ops| ops.push(Op::Trim { part: b.next() })),
+    (2, |b, ops| ops.push(Op::Limit { part: Some(b.next()) })),
+    (2, |_, ops| ops.push(Op::Limit { part: None })),
+    (1, |b, ops| ops.push(Op::Fraction { percent: b.next() })),
+    (4, |b, ops| ops.push(Op::ForgetStream { stream: b.next(), destroy: !b.one_in(3) })),
+    (2, |b, ops| ops.push(Op::ReplaceStream { stream: b.next() })),
+    (2, |b, ops| ops.push(Op::BorrowStream { stream: b.next() })),
+    (2, |_, ops| ops.push(Op::CreatePool)),
+    (2, |b, ops| ops.push(Op::OpenPoolWithSegments { unsplit: b.one_in(2), own_source: b.one_in(2) })),
+    (2, |b, ops| ops.push(Op::ReopenPool { which: b.next() })),
+    (1, |b, ops| ops.push(Op::KeepPoolUnsplit { pool: b.next() })),
+    (1, |b, ops| ops.push(Op::RetainPool { pool: b.next() })),
+    (3, |b, ops| ops.push(Op::ReleasePool { pool: b.next() })),
+    (2, |b, ops| ops.push(Op::EmptyPool { pool: b.next() })),
+    (2, |b, ops| ops.push(Op::BeginRoute { pool: b.next(), stream: b.next() })),
+    (2, |b, ops| ops.push(Op::EndRoute { pool: b.next() })),
+    (2, |b, ops| ops.push(Op::BeginCapture { pool: b.next(), stream: b.next(), mode: b.next() })),
+    (5, |_, ops| ops.push(Op::EndCapture)),
+    (2, |b, ops| ops.push(Op::LaunchGraph { graph: b.next(), stream: b.next(), kernel: Kernel::read(b) })),
+    (1, |b, ops| ops.push(Op::TakeCheckpoint { pool: b.next() })),
+    (1, |b, ops| ops.push(Op::Restore { checkpoint: b.next() })),
+    (2, |b, ops| ops.push(Op::LeaveToCallback { block: Which::read(b) })),
+    (1, |b, ops| ops.push(Op::Share { block: Which::read(b) })),
+    (1, |b, ops| ops.push(Op::OpenShared { handle: std::array::from_fn(|_| b.next()) })),
+    (1, |b, ops| ops.push(Op::WrongAddress { address: b.next_u64() })),
+    (1, |b, ops| ops.push(Op::NextToBlock { block: Which::read(b), by: b.next() })),
+    (1, |b, ops| ops.push(Op::TooLarge { which: b.next(), stream: b.next() })),
+    (1, |b, ops| ops.push(Op::ConnectPeer { ordinal: b.next() })),
+    (3, |b, ops| ops.push(Op::Fail { call: b.next(), nth: b.next(), status: b.next() })),
+    (2, |_, ops| ops.push(Op::FailNoMore)),
+    (1, |b, ops| ops.push(if b.one_in(2) { Op::LoseContext { really: b.one_in(16) } } else { Op::ResetStats })),
+    (1, |_, ops| ops.push(Op::Look)),
+];
+
+impl Op {
+    /// Reads the next operation, or the few of a scenario.
+    pub(super) fn read(bytes: &mut Bytes<'_>, ops: &mut Vec<Self>) {
+        bytes.weighted(&OPERATIONS)(bytes, ops);
+    }
+}
+
+fn until(bytes: &mut Bytes<'_>) -> Until {
+    match bytes.next() {
+        at @ 0..80 => Until::Us(u32::from(at) * 2),
+        at @ 80..160 => Until::Us(u32::from(at) * 200),
+        _ => Until::Done(bytes.next()),
+    }
 }
 
 pub(super) fn call(at: u8) -> Call {
@@ -284,4 +363,14 @@ pub(super) fn capture_mode(at: u8) -> CaptureMode {
 /// Requests that no device can meet, and some that overflow a careless sum.
 pub(super) fn too_large(at: u8) -> u64 {
     pick(&[u64::MAX, u64::MAX - 511, 1 << 63, (1 << 60) + 1, 1 << 60, 1 << 47], at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weights_of_the_operations_leave_no_byte_without_one() {
+        assert_eq!(OPERATIONS.iter().map(|(weight, _)| weight).sum::<u16>(), 256);
+    }
 }

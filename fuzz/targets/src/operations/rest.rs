@@ -1,6 +1,6 @@
 //! All other operations, and which function carries out which.
 
-use super::program::{OnBlock, Op, Other, call, status};
+use super::program::{Op, Until, Which, call, status};
 use super::world::World;
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{Driver, Status};
@@ -16,78 +16,78 @@ static SHARED: AtomicU32 = AtomicU32::new(0);
 impl World {
     pub(super) fn carry_out(&mut self, op: Op) {
         match op {
-            Op::OnBlock(op) => self.on_block(op),
-            Op::Other(op) => self.other(op),
-        }
-    }
-
-    fn on_block(&mut self, op: OnBlock) {
-        match op {
-            OnBlock::Allocate { size, stream } => self.allocate(size, stream),
-            OnBlock::AllocateIn { pool, size, stream, only_held } => self.allocate_in(pool, size, stream, only_held),
-            OnBlock::Free { block, how } => self.free(block, how),
-            OnBlock::Launch { block, stream, long } => self.use_block(block, stream, long),
-            OnBlock::Advance { us } => self.gpu.advance(u64::from(us) * NS),
-        }
-    }
-
-    fn other(&mut self, op: Other) {
-        match op {
-            Other::RunAhead { us } => self.gpu.set_run_ahead(u64::from(us) * NS / 64),
-            Other::EmptyCache => self.empty_cache(),
-            Other::Trim { part } => self.trim(part),
-            Other::Limit { part } => self.set_limit(part),
-            Other::Fraction { percent } => self.set_fraction(percent),
-            Other::ForgetStream { stream, destroy } => self.forget_stream(stream, destroy),
-            Other::ReplaceStream { stream } => self.replace_stream(stream),
-            Other::BorrowStream { stream } => self.borrow_stream(stream),
-            Other::CreatePool => self.create_pool(),
-            Other::OpenPoolWithSegments { unsplit, own_source } => self.open_pool_with(unsplit, own_source),
-            Other::ReopenPool { which } => self.reopen_pool(which),
-            Other::KeepPoolUnsplit { pool } => self.keep_unsplit(pool),
-            Other::RetainPool { pool } => self.retain_pool(pool),
-            Other::ReleasePool { pool } => self.release_pool(pool),
-            Other::EmptyPool { pool } => self.empty_pool(pool),
-            Other::BeginRoute { pool, stream } => self.begin_route(pool, stream),
-            Other::EndRoute { pool } => self.end_route(pool),
-            Other::BeginCapture { pool, stream, mode } => self.begin_capture(pool, stream, mode),
-            Other::EndCapture => self.end_capture(),
-            Other::LaunchGraph { graph, stream } => self.launch_graph(graph, stream),
-            Other::TakeCheckpoint { pool } => self.take_checkpoint(pool),
-            Other::Restore { checkpoint } => self.restore(checkpoint),
-            Other::LeaveToCallback { block } => self.leave_to_callback(block),
-            Other::Share { block } => self.share(block),
-            Other::OpenShared { handle } => {
+            Op::Allocate { size, stream, kernel } => self.allocate(size, stream, kernel),
+            Op::AllocateIn { pool, size, stream, kernel, only_held } => {
+                self.allocate_in(pool, size, stream, kernel, only_held)
+            }
+            Op::Free { block, how } => self.free(block, how),
+            Op::Launch { block, stream, kernel } => self.use_block(block, stream, kernel),
+            Op::Advance(until) => self.advance(until),
+            Op::RunAhead { us } => self.gpu.set_run_ahead(u64::from(us) * NS),
+            Op::EmptyCache => self.empty_cache(),
+            Op::Trim { part } => self.trim(part),
+            Op::Limit { part } => self.set_limit(part),
+            Op::Fraction { percent } => self.set_fraction(percent),
+            Op::ForgetStream { stream, destroy } => self.forget_stream(stream, destroy),
+            Op::ReplaceStream { stream } => self.replace_stream(stream),
+            Op::BorrowStream { stream } => self.borrow_stream(stream),
+            Op::CreatePool => self.create_pool(),
+            Op::OpenPoolWithSegments { unsplit, own_source } => self.open_pool_with(unsplit, own_source),
+            Op::ReopenPool { which } => self.reopen_pool(which),
+            Op::KeepPoolUnsplit { pool } => self.keep_unsplit(pool),
+            Op::RetainPool { pool } => self.retain_pool(pool),
+            Op::ReleasePool { pool } => self.release_pool(pool),
+            Op::EmptyPool { pool } => self.empty_pool(pool),
+            Op::BeginRoute { pool, stream } => self.begin_route(pool, stream),
+            Op::EndRoute { pool } => self.end_route(pool),
+            Op::BeginCapture { pool, stream, mode } => self.begin_capture(pool, stream, mode),
+            Op::EndCapture => self.end_capture(),
+            Op::LaunchGraph { graph, stream, kernel } => self.launch_graph(graph, stream, kernel),
+            Op::TakeCheckpoint { pool } => self.take_checkpoint(pool),
+            Op::Restore { checkpoint } => self.restore(checkpoint),
+            Op::LeaveToCallback { block } => self.leave_to_callback(block),
+            Op::Share { block } => self.share(block),
+            Op::OpenShared { handle } => {
                 let opened = self.allocator.open_shared(&handle);
                 assert!(opened.is_err(), "{handle:?} names nothing");
             }
-            Other::WrongAddress { address } => self.wrong_address(address),
-            Other::NextToBlock { block, by } => {
+            Op::WrongAddress { address } => self.wrong_address(address),
+            Op::NextToBlock { block, by } => {
                 if let Some(address) = self.block(block) {
                     self.wrong_address(address + u64::from(by));
                 }
             }
-            Other::TooLarge { which, stream } => self.allocate_too_much(which, stream),
-            Other::ConnectPeer { ordinal } => self.connect_peer(ordinal),
-            Other::Fail { call: at, nth, status: answer } => {
+            Op::TooLarge { which, stream } => self.allocate_too_much(which, stream),
+            Op::ConnectPeer { ordinal } => self.connect_peer(ordinal),
+            Op::Fail { call: at, nth, status: answer } => {
                 self.gpu.fail_nth(call(at), 1 + u64::from(nth) % 8, status(answer));
                 self.faulty = true;
             }
-            Other::FailNoMore => {
+            Op::FailNoMore => {
                 self.gpu.fail_no_more();
                 self.faulty = false;
             }
-            Other::LoseContext { really } => {
-                if really.iter().all(|really| *really) && self.capture.is_none() {
+            Op::LoseContext { really } => {
+                if really && self.capture.is_none() {
                     self.gpu.lose_context(Status::ILLEGAL_ADDRESS);
                     self.lost = true;
                 }
             }
-            Other::ResetStats => {
+            Op::ResetStats => {
                 self.allocator.reset_peak_stats();
                 self.allocator.reset_accumulated_stats();
             }
-            Other::Look => self.look(),
+            Op::Look => self.look(),
+        }
+    }
+
+    fn advance(&mut self, until: Until) {
+        match until {
+            Until::Us(us) => self.gpu.advance(u64::from(us) * NS),
+            Until::Done(stream) => {
+                let done = self.gpu.done_at(self.other_stream(stream)).expect("no work is held");
+                self.gpu.advance(done.saturating_sub(self.gpu.now_ns()));
+            }
         }
     }
 
@@ -151,6 +151,7 @@ impl World {
             if self.captures > 0 || self.uses.has_elsewhere(stream, now) {
                 self.gpu.advance(done.saturating_sub(now));
             }
+            self.uses.give_up(stream, done);
             self.gpu.replace_stream(stream);
         }
     }
@@ -163,7 +164,7 @@ impl World {
     }
 
     /// A block is opened where it was shared, and is the same memory.
-    fn share(&mut self, block: u8) {
+    fn share(&mut self, block: Which) {
         let Some(address) = self.block(block).filter(|_| self.capture.is_none() && !self.lost) else { return };
         self.gpu.fail_no_more();
         self.faulty = false;

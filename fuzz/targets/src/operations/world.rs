@@ -3,17 +3,19 @@
 //! Owns: the state of a program, the checks after each operation, which errors may come, and the end.
 
 use super::book::{Live, Taken, Use, Uses};
-use super::program::{MIB, Op, Setup};
+use super::program::{MIB, Op, Which};
+use super::setup::Setup;
+use super::trail::{Line, Trail};
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{Piece, Range, SimConfig, SimGpu};
 use seamalloc::{Allocator, Config, Error, PoolBlock, PoolId, StrategyKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// Operations after which the whole book is compared.
 const THOROUGH: u64 = 16;
-/// The last operations, which a finding is told with; more with `SEAMALLOC_FUZZ_TRAIL`.
-const TRAIL: usize = 30;
+/// Sizes of freed blocks that are remembered, for requests of the same size.
+pub(super) const FREED: usize = 8;
 /// Handles of the program's streams begin here. The default stream is 0, and 1 and 2 are names for it or for a thread's.
 const FIRST_STREAM: u64 = 7;
 
@@ -54,6 +56,12 @@ pub(super) struct World {
     pub(super) capacity: u64,
     pub(super) config: Config,
     pub(super) live: BTreeMap<u64, Live>,
+    /// Live blocks in the order in which they were handed out.
+    pub(super) order: Vec<u64>,
+    /// The block of the last operation.
+    pub(super) last: Option<u64>,
+    /// Sizes of the blocks that were freed last, the newest first.
+    pub(super) freed: VecDeque<u64>,
     pub(super) taken: Taken,
     pub(super) uses: Uses,
     pub(super) pools: Vec<Pool>,
@@ -85,18 +93,21 @@ pub(super) struct World {
 impl World {
     /// `None` where the options contradict each other.
     pub(super) fn new(setup: &Setup) -> Option<Self> {
-        let config = Config::parse(&setup.options()).ok()?;
-        let capacity = setup.capacity();
+        let config = Config::parse(&setup.options).ok()?;
+        let capacity = setup.capacity;
         let gpu = Arc::new(SimGpu::new(SimConfig { capacity, ..SimConfig::default() }).expect("a device"));
         let allocator = Arc::new(Allocator::new(Arc::<SimGpu>::clone(&gpu), config.clone()).expect("no call fails"));
         let limited = config.memory_fraction.is_some();
-        let trail = Trail::new(format!("{setup:?}: {}", setup.options()));
+        let trail = Trail::new(format!("{setup:?}"));
         let mut world = Self {
             gpu,
             allocator,
             capacity,
             config,
             live: BTreeMap::new(),
+            order: Vec::new(),
+            last: None,
+            freed: VecDeque::new(),
             taken: Taken::default(),
             uses: Uses::default(),
             pools: Vec::new(),
@@ -113,7 +124,7 @@ impl World {
             faulty: false,
             lost: false,
             limited,
-            streams: setup.streams(),
+            streams: setup.streams,
             ops: 0,
             trail,
         };
@@ -125,19 +136,19 @@ impl World {
 
     pub(super) fn step(&mut self, op: Op) {
         self.ops += 1;
-        self.trail.note(format!("{}: {op:?}", self.ops));
+        self.trail.note(Line::Op(self.ops, op));
         self.carry_out(op);
         self.callback_freed();
         self.check(self.ops.is_multiple_of(THOROUGH));
     }
 
-    pub(super) fn note(&mut self, what: String) {
-        self.trail.note(what);
+    pub(super) fn note(&mut self, line: Line) {
+        self.trail.note(line);
     }
 
     /// A stream of the program: the default one, or one that is live from here on.
     pub(super) fn stream(&mut self, at: u8) -> StreamId {
-        let stream = match at % 4 {
+        let stream = match u64::from(at) % (self.streams + 1) {
             0 => StreamId::DEFAULT,
             _ => self.other_stream(at),
         };
@@ -149,11 +160,31 @@ impl World {
 
     /// A stream that can be captured and destroyed.
     pub(super) fn other_stream(&self, at: u8) -> StreamId {
-        StreamId(FIRST_STREAM + u64::from(at) / 4 % self.streams)
+        StreamId(FIRST_STREAM + (u64::from(at) % (self.streams + 1)).saturating_sub(1))
     }
 
-    pub(super) fn block(&self, at: u8) -> Option<u64> {
-        self.live.keys().nth(usize::from(at) % self.live.len().max(1)).copied()
+    /// A live block, which is the last one from here on.
+    pub(super) fn block(&mut self, which: Which) -> Option<u64> {
+        let nth = |from: &[u64], at: u8| from.get(usize::from(at) % from.len().max(1)).copied();
+        let newest = |at: u8| self.order.iter().rev().nth(usize::from(at)).copied();
+        let found = match which {
+            Which::Any(at) => nth(&self.order, at),
+            Which::Newest(at) => newest(at),
+            Which::Last => self.last.filter(|last| self.live.contains_key(last)),
+            Which::InUse(at) => {
+                let now = self.gpu.now_ns();
+                let used = |by_other: bool| -> Vec<u64> {
+                    let in_use = |address: &&u64| {
+                        let live = &self.live[*address];
+                        live.used_until > now && (live.used_by_other || !by_other)
+                    };
+                    self.order.iter().filter(in_use).copied().collect()
+                };
+                nth(&used(true), at).or_else(|| nth(&used(false), at))
+            }
+        };
+        self.last = found.or_else(|| newest(0));
+        self.last
     }
 
     pub(super) fn pool(&self, at: u8) -> Option<usize> {
@@ -170,7 +201,8 @@ impl World {
 
     /// Looks at an error: is it one that may come?
     pub(super) fn refused(&self, error: &Error) {
-        assert!(!error.to_string().is_empty());
+        // A report takes longer to print than a request takes.
+        assert!(!self.ops.is_multiple_of(THOROUGH) || !error.to_string().is_empty());
         match error {
             Error::Internal(_) => panic!("{error}; {:?}", self.allocator.check()),
             Error::Driver(_) | Error::Source { .. } => {
@@ -226,7 +258,7 @@ impl World {
 
     /// Ends everything that is under way, frees all, and gives all back.
     pub(super) fn finish(mut self) {
-        self.trail.note("the end".into());
+        self.trail.note(Line::End);
         self.gpu.fail_no_more();
         self.faulty = false;
         if self.lost {
@@ -275,35 +307,5 @@ impl World {
             && !self.lost
             && self.strategy() == StrategyKind::Stitch
             && self.allocator.memory_info().is_ok_and(|memory| memory.free >= spare)
-    }
-}
-
-/// The last operations, printed where one of them panics.
-struct Trail {
-    lines: Vec<String>,
-    most: usize,
-}
-
-impl Trail {
-    fn new(first: String) -> Self {
-        let most = std::env::var("SEAMALLOC_FUZZ_TRAIL").ok().and_then(|lines| lines.parse().ok()).unwrap_or(TRAIL);
-        Self { lines: vec![first], most }
-    }
-
-    fn note(&mut self, what: String) {
-        if self.lines.len() > self.most {
-            // The first one has the options.
-            self.lines.remove(1);
-        }
-        self.lines.push(what);
-    }
-}
-
-impl Drop for Trail {
-    #[allow(clippy::print_stderr, reason = "a finding is told by its operations")]
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.lines.iter().for_each(|line| eprintln!("{line}"));
-        }
     }
 }
