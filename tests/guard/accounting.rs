@@ -102,6 +102,7 @@ fn guarded_allocations_keep_their_alignment() {
     for size in [1, 511, 513, 100_000, 2 * MIB + 1, 7 * MIB - 511] {
         let address = allocator.allocate(size, S).unwrap();
         assert_eq!(address % 512, 0);
-        assert_eq!((address + allocator.size_of(address).unwrap()) % (2 * MIB), 0, "it ends where its memory ends");
+        let rounded = allocator.size_of(address).unwrap().next_multiple_of(512);
+        assert_eq!((address + rounded) % (2 * MIB), 0, "it ends where its memory ends");
     }
 }
