@@ -82,3 +82,41 @@ fn where_streams_share_nothing_no_epoch_ends() {
     }
     assert_eq!(events(&gpu), [0, 0]);
 }
+
+/// Allocates on a stream that runs a kernel over the memory for a while.
+fn used(gpu: &SimGpu, allocator: &Allocator, size: u64, stream: StreamId, for_ns: u64) -> u64 {
+    let address = allocator.allocate(size, stream).unwrap();
+    gpu.launch(stream, &[Range { address, size }], for_ns).unwrap();
+    address
+}
+
+#[test]
+fn memory_of_several_streams_is_waited_for_on_each() {
+    for late in [OWN, USER] {
+        let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+        let run = |stream| if stream == late { 100 * KERNEL_NS } else { 10 * KERNEL_NS };
+        let freed = [OWN, USER].map(|stream| used(&gpu, &allocator, LONG, stream, run(stream)));
+        freed.into_iter().for_each(|address| allocator.free(address).unwrap());
+        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        allocator.allocate(2 * LONG, OTHER).unwrap();
+        let done = gpu.done_at(late).unwrap();
+        assert!(gpu.now_ns() < done, "the CPU does not wait");
+        assert!(gpu.done_at(OTHER).unwrap() >= done, "{late}");
+        let stats = allocator.stats();
+        assert_eq!((stats.stream_waits, stats.waits.bytes), (2, 2 * LONG));
+    }
+}
+
+/// What is not needed stays with its stream, which may have it at once.
+#[test]
+fn no_more_is_waited_for_than_is_missing() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let blocks: Vec<u64> = (0..6).map(|_| used(&gpu, &allocator, LONG, OWN, KERNEL_NS)).collect();
+    blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    for taken in 1..=2 {
+        allocator.allocate(LONG, OTHER).unwrap();
+        assert_eq!(allocator.stats().waits.bytes, taken * LONG);
+    }
+    allocator.check().unwrap();
+}
