@@ -12,7 +12,7 @@ use script::Step::{self, Allocate, EmptyCache, Finish, Free, Use};
 use script::{Run, advised, balanced, follow};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::out_of_memory::{Advice, Cause};
-use seamalloc::{Error, Fragmentation, OutOfMemoryReport, StrategyKind};
+use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, StrategyKind};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -375,5 +375,27 @@ fn what_is_said_to_be_the_largest_request_is_met() {
             largest > 0 && run.step(Allocate(largest, stream)).is_ok()
         });
         assert!(served || largest == 0, "{options}, seed {seed}: {largest} of {memory:?}");
+    }
+}
+
+/// Of 128 MiB, 26 are free at the end of one chunk and in the next, and 32 were never taken.
+#[test]
+fn the_largest_request_joins_what_is_free_with_what_is_new_where_views_are_allowed() {
+    for (options, largest) in [
+        ("", 58),
+        ("max_views:1", 58),
+        ("max_views:0", 32),
+        // Two free chunks and at most three new ones. As many mappings as home has chunks could become necessary.
+        ("max_view_mappings:9", 58),
+        ("max_view_mappings:8", 32),
+        ("max_view_address_space_gb:1", 58),
+    ] {
+        let allocator = simulated::on("sim:h200,capacity=128MiB", Config::parse(options).unwrap()).1;
+        let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
+        allocator.free(chunks[0]).unwrap();
+        allocator.free(chunks[1]).unwrap();
+        assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
+        assert_eq!(allocator.largest_request(), Ok(largest * MIB), "{options}");
+        allocator.allocate(largest * MIB, MAIN).unwrap();
     }
 }

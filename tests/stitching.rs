@@ -392,6 +392,48 @@ fn a_growth_whose_mapping_fails_is_undone() {
     }
 }
 
+/// Chunks that lie side by side become accessible by one call, and those that do not by one each.
+#[test]
+fn bare_chunks_are_mapped_at_home_in_runs() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let held = chunks(&allocator, 4, MAIN);
+    [held[0], held[2]].into_iter().for_each(|address| allocator.free(address).unwrap());
+    // Three new chunks behind the last, which only the view maps.
+    let stitched = [3, 2].map(|new| {
+        let address = allocator.allocate(2 * CHUNK + new * CHUNK, MAIN).unwrap();
+        allocator.free(address).unwrap();
+        address
+    });
+    assert_ne!(stitched[0], held[3] + CHUNK);
+    let before = gpu.call_stats();
+    let address = allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    let made = gpu.call_stats().since(&before);
+    assert_eq!(address, held[3] + CHUNK);
+    assert_eq!(made.get(Call::SetAccess).count, 1, "{:?}", made.get(Call::Map));
+    allocator.check().unwrap();
+}
+
+/// Memory that another stream has passed, beside memory of the own stream, which has not.
+#[test]
+fn of_runs_that_need_no_view_the_smallest_is_taken() {
+    let (gpu, allocator) = on("sim:h200", "");
+    // Two runs: of three chunks, and of two.
+    let run = |own| {
+        [SIDE, MAIN, MAIN].map(|stream| allocator.allocate(if stream == SIDE { CHUNK } else { own }, stream).unwrap())
+    };
+    let runs = [run(2 * CHUNK), run(CHUNK), run(2 * CHUNK)];
+    gpu.hold(MAIN);
+    for [other, own, _] in runs {
+        allocator.free(other).unwrap();
+        allocator.free(own).unwrap();
+    }
+    let before = calls(&gpu, Call::Map);
+    assert_eq!(allocator.allocate(CHUNK + 512, MAIN).unwrap(), runs[0][1], "in one block");
+    assert_eq!(allocator.allocate(2 * CHUNK + 512, MAIN).unwrap(), runs[2][0]);
+    assert_eq!(calls(&gpu, Call::Map), before);
+    allocator.check().unwrap();
+}
+
 /// Steps of two streams that hand memory to each other, around blocks that stay: once home has grown, no step needs a
 /// view that the steps before did not.
 #[test]

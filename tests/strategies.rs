@@ -302,3 +302,19 @@ fn a_growth_that_fails_halfway_leaves_nothing_mapped() {
         assert_eq!(info.total - info.free, reserved(&allocator));
     }
 }
+
+/// Of several chunks some are mapped when the next cannot be, and stay so when that cannot be undone either.
+#[test]
+fn what_an_undoing_leaves_counts_as_reserved_and_nothing_else_does() {
+    for mapped in 1..4 {
+        let (gpu, allocator) = on("sim:h200", "strategy:expandable");
+        gpu.fail_nth(Call::Map, mapped + 1, Status::UNKNOWN);
+        gpu.fail_nth(Call::Unmap, 1, Status::UNKNOWN);
+        assert!(allocator.allocate(100 * MIB, MAIN).is_err());
+        assert_eq!(reserved(&allocator), gpu.leaks().bytes);
+        assert!(reserved(&allocator) > 0, "the failures were met");
+        allocator.check().unwrap();
+        allocator.allocate(100 * MIB, MAIN).unwrap();
+        assert_eq!(reserved(&allocator), gpu.leaks().bytes);
+    }
+}
