@@ -120,3 +120,24 @@ fn no_more_is_waited_for_than_is_missing() {
     }
     allocator.check().unwrap();
 }
+
+/// What is left of a free block that its own stream takes a part of waits as the whole did.
+#[test]
+fn a_part_of_freed_memory_is_passed_no_earlier_than_the_whole() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::default());
+    // Epochs before it are passed.
+    for stream in [OWN, OTHER, OWN, OTHER] {
+        let address = allocator.allocate(LONG, stream).unwrap();
+        allocator.free(address).unwrap();
+    }
+    allocator.empty_cache().unwrap();
+    let kept = allocator.allocate(2 * MIB, OTHER).unwrap();
+    let address = used(&gpu, &allocator, LONG, OWN, 100 * KERNEL_NS);
+    allocator.free(address).unwrap();
+    assert_eq!(allocator.allocate(4 * MIB, OWN).unwrap(), address);
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.allocate(LONG - 4 * MIB, OTHER).unwrap();
+    assert!(gpu.done_at(OTHER).unwrap().max(gpu.now_ns()) >= gpu.done_at(OWN).unwrap());
+    allocator.free(kept).unwrap();
+    allocator.check().unwrap();
+}

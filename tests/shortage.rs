@@ -388,7 +388,7 @@ fn the_largest_request_joins_what_is_free_with_what_is_new_where_views_are_allow
         // Two free chunks and at most three new ones. As many mappings as home has chunks could become necessary.
         ("max_view_mappings:9", 58),
         ("max_view_mappings:8", 32),
-        ("max_view_address_space_gb:1", 58),
+        ("max_view_address_space:1GiB", 58),
     ] {
         let allocator = simulated::on("sim:h200,capacity=128MiB", Config::parse(options).unwrap()).1;
         let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());

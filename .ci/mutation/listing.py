@@ -1,9 +1,12 @@
 """The mutants: what cargo-mutants would change, as it lists it."""
 
 import dataclasses
+import hashlib
 import json
 import re
 import subprocess
+
+from .rust import Source
 
 # The folders that docs/mutants.md has figures for.
 PARTS = ["src/strategy/stitch", "src/streams", "src/backing", "src/heap"]
@@ -23,6 +26,8 @@ class Mutant:
     function: str
     function_span: dict | None
     """None: a constant's value."""
+    key: str
+    """What a result holds for, wherever the function moves to: its text, and the change in it."""
 
     @property
     def part(self):
@@ -38,7 +43,9 @@ def all_mutants(root, patterns):
     listed = json.loads(subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout)
     if not listed:
         raise SystemExit(f"no mutants in {' '.join(patterns)}")
-    return [mutant(number, one) for number, one in enumerate(filter(None, map(of_result, listed)), 1)]
+    found = [one for one in map(of_result, listed) if one is not None]
+    sources = {file: Source((root / file).read_text()) for file in {one["file"] for one in found}}
+    return [mutant(number, one, sources[one["file"]]) for number, one in enumerate(found, 1)]
 
 
 def of_result(listed):
@@ -55,7 +62,15 @@ def of_result(listed):
     return {**listed, "replacement": result, "name": name}
 
 
-def mutant(number, listed):
+def mutant(number, listed, source):
     function = listed["function"] or {"function_name": "a constant", "span": None}
     names = (listed[field] for field in ("name", "file", "span", "replacement"))
-    return Mutant(number, *names, function["function_name"], function["span"])
+    start, end = source.span(listed["span"])
+    if function["span"]:
+        first, last = source.span(function["span"])
+    else:
+        line = listed["span"]["start"]["line"]
+        first, last = source.offset(line, 1), source.offset(line + 1, 1)
+    changed = "\0".join([listed["file"], source.text[first:start], listed["replacement"], source.text[start:end], source.text[end:last]])
+    key = hashlib.sha256(changed.encode()).hexdigest()[:16]
+    return Mutant(number, *names, function["function_name"], function["span"], key)
