@@ -141,3 +141,22 @@ fn a_part_of_freed_memory_is_passed_no_earlier_than_the_whole() {
     allocator.free(kept).unwrap();
     allocator.check().unwrap();
 }
+
+/// Long epochs are kept apart: who wants memory of the first does not wait for the second.
+#[test]
+fn an_epoch_is_passed_before_the_next_one() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::default());
+    let kept = allocator.allocate(2 * MIB, OTHER).unwrap();
+    let [early, apart, late] = [(); 3].map(|()| allocator.allocate(LONG, OWN).unwrap());
+    gpu.launch(OWN, &[Range { address: early, size: LONG }], KERNEL_NS).unwrap();
+    allocator.free(early).unwrap();
+    let passed = gpu.done_at(OWN).unwrap();
+    gpu.launch(OWN, &[Range { address: late, size: LONG }], 100 * KERNEL_NS).unwrap();
+    allocator.free(late).unwrap();
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    gpu.advance(passed.saturating_sub(gpu.now_ns()));
+    allocator.allocate(LONG, OTHER).unwrap();
+    let starts = gpu.done_at(OTHER).unwrap().max(gpu.now_ns());
+    assert!(starts < gpu.done_at(OWN).unwrap(), "it starts at {starts}");
+    [apart, kept].into_iter().for_each(|address| allocator.free(address).unwrap());
+}

@@ -392,6 +392,18 @@ fn a_growth_whose_mapping_fails_is_undone() {
     }
 }
 
+/// A part of what is reserved, up to a chunk of 20 MiB: many small requests leave few chunks.
+#[test]
+fn a_large_home_grows_ahead_of_small_requests() {
+    for (held, grown) in [(1, 4), (24, 12), (64, 20)] {
+        let (_, allocator) = on("sim:h200", "");
+        allocator.allocate(held << 30, MAIN).unwrap();
+        let before = reserved(&allocator);
+        allocator.allocate(3 * MIB, MAIN).unwrap();
+        assert_eq!(reserved(&allocator) - before, grown * MIB, "{held} GiB");
+    }
+}
+
 /// Chunks that lie side by side become accessible by one call, and those that do not by one each.
 #[test]
 fn bare_chunks_are_mapped_at_home_in_runs() {
@@ -417,19 +429,18 @@ fn bare_chunks_are_mapped_at_home_in_runs() {
 #[test]
 fn of_runs_that_need_no_view_the_smallest_is_taken() {
     let (gpu, allocator) = on("sim:h200", "");
-    // Two runs: of three chunks, and of two.
-    let run = |own| {
-        [SIDE, MAIN, MAIN].map(|stream| allocator.allocate(if stream == SIDE { CHUNK } else { own }, stream).unwrap())
-    };
-    let runs = [run(2 * CHUNK), run(CHUNK), run(2 * CHUNK)];
+    let chunk = |stream: &StreamId| allocator.allocate(CHUNK, *stream).unwrap();
+    // Two runs, each with a live block behind it.
+    let [large, small] = [&[SIDE, MAIN, SIDE, MAIN][..], &[SIDE, MAIN, MAIN]].map(|streams| {
+        let mut run: Vec<u64> = streams.iter().map(chunk).collect();
+        run.pop();
+        run
+    });
     gpu.hold(MAIN);
-    for [other, own, _] in runs {
-        allocator.free(other).unwrap();
-        allocator.free(own).unwrap();
-    }
+    large.iter().chain(&small).for_each(|address| allocator.free(*address).unwrap());
     let before = calls(&gpu, Call::Map);
-    assert_eq!(allocator.allocate(CHUNK + 512, MAIN).unwrap(), runs[0][1], "in one block");
-    assert_eq!(allocator.allocate(2 * CHUNK + 512, MAIN).unwrap(), runs[2][0]);
+    assert_eq!(allocator.allocate(CHUNK + 512, MAIN).unwrap(), small[0]);
+    assert_eq!(allocator.allocate(3 * CHUNK, MAIN).unwrap(), large[0]);
     assert_eq!(calls(&gpu, Call::Map), before);
     allocator.check().unwrap();
 }
