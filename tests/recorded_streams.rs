@@ -98,7 +98,8 @@ fn a_stream_that_exists_is_not_taken_for_one_that_is_gone() {
 #[test]
 fn a_stream_that_cannot_be_asked_is_told_by_its_number() {
     let (gpu, allocator) = on("");
-    let blocks = [OWN, USERS[0]].map(|stream| allocator.allocate(SIZE, stream).unwrap());
+    // Less than a long epoch, so that the request below ends it.
+    let blocks = [OWN, USERS[0]].map(|stream| allocator.allocate(4 * MIB, stream).unwrap());
     blocks.into_iter().for_each(|address| allocator.free(address).unwrap());
     gpu.fail_nth(Call::IsCapturing, 1, Status::INVALID_HANDLE);
     allocator.allocate(2 * SIZE, OWN).unwrap();

@@ -399,3 +399,17 @@ fn the_largest_request_joins_what_is_free_with_what_is_new_where_views_are_allow
         allocator.allocate(largest * MIB, MAIN).unwrap();
     }
 }
+
+/// New memory in a hole of home joins two ranges into one, of which a view uses one end: both together are not promised.
+#[test]
+fn the_largest_request_is_of_one_piece_where_home_has_holes() {
+    let (_, allocator) = simulated::on("sim:h200,capacity=128MiB", Config::default());
+    let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
+    allocator.free(chunks[3]).unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.reserved(), 80 * MIB);
+    chunks[..2].iter().for_each(|address| allocator.free(*address).unwrap());
+    assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
+    assert_eq!(allocator.largest_request(), Ok(48 * MIB));
+    allocator.allocate(48 * MIB, MAIN).unwrap();
+}

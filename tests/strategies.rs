@@ -318,3 +318,15 @@ fn what_an_undoing_leaves_counts_as_reserved_and_nothing_else_does() {
         assert_eq!(reserved(&allocator), gpu.leaks().bytes);
     }
 }
+
+/// A request of `max_split_size` is too large to be split for, and has a cached block that is not much larger.
+#[test]
+fn a_request_of_the_split_limit_is_above_it() {
+    for (size, held) in [(32 * MIB, 40), (32 * MIB - 512, 72)] {
+        let (_, allocator) = on("sim:h200", "max_split_size_mb:32");
+        let cached = allocator.allocate(40 * MIB, MAIN).unwrap();
+        allocator.free(cached).unwrap();
+        allocator.allocate(size, MAIN).unwrap();
+        assert_eq!(reserved(&allocator), held * MIB, "{size}");
+    }
+}

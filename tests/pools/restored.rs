@@ -208,6 +208,10 @@ fn what_cannot_be_restored_is_an_error() {
     let own = allocator.allocate_in(pool, 3 * MIB, MAIN).unwrap();
     let twice = [block(own), block(own)];
     assert_eq!(allocator.restore_pool(pool, &twice), not(own), "twice the same");
+    for (address, size) in [(own + 1, 3 * MIB), (own, 3 * MIB - 1), (own + 1, 3 * MIB - 1), (own, 0), (own, 64 * MIB)] {
+        let wrong = PoolBlock { address, size, requested: size };
+        assert_eq!(allocator.restore_pool(pool, &[wrong]), not(address), "{size} bytes");
+    }
     assert_eq!(allocator.restore_pool(pool, &[block(own + (1 << 50))]), not(own + (1 << 50)));
     assert_eq!(allocator.restore_pool(pool, &[block(u64::MAX - 511)]), not(u64::MAX - 511));
     assert_eq!(allocator.restore_pool(PoolId(0, 99), &[]), Err(Error::UnknownPool { pool: PoolId(0, 99) }));
@@ -228,6 +232,13 @@ fn what_cannot_be_restored_is_an_error() {
     );
     assert_eq!(allocator.restore_pool(pool, &[across]), not(second));
     allocator.restore_pool(pool, &[PoolBlock { size: 16 * MIB, requested: 16 * MIB, ..across }]).unwrap();
+    allocator.check().unwrap();
+    // What lies in a view and a part of it at home are not both free.
+    let view = PoolBlock { address: stitched, size: 32 * MIB, requested: 32 * MIB };
+    let home = PoolBlock { address: first, size: 16 * MIB, requested: 16 * MIB };
+    assert_eq!(allocator.restore_pool(pool, &[home, view]), not(stitched));
+    assert_eq!(allocator.restore_pool(pool, &[view, home]), not(first));
+    allocator.restore_pool(pool, &[view]).unwrap();
     allocator.check().unwrap();
 
     let (_, allocator) = on(StrategyKind::Caching, "sim:h200");
