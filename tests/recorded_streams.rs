@@ -58,8 +58,8 @@ fn each_stream_that_was_named_is_waited_for() {
 fn a_stream_that_is_forgotten_is_waited_for_no_more_and_others_are() {
     let (gpu, allocator) = on("");
     let [first, second] = USERS;
-    let blocks = [first, second, first].map(|user| {
-        let address = allocator.allocate(SIZE, OWN).unwrap();
+    let blocks = [(SIZE, first), (2 * SIZE, second), (4 * SIZE, first)].map(|(size, user)| {
+        let address = allocator.allocate(size, OWN).unwrap();
         allocator.record_stream(address, user).unwrap();
         address
     });
@@ -68,13 +68,13 @@ fn a_stream_that_is_forgotten_is_waited_for_no_more_and_others_are() {
         allocator.free(*address).unwrap();
     }
     allocator.forget_stream(first).unwrap();
-    assert_eq!(allocator.stats().active_bytes.all.current, 2 * SIZE, "one is live, and one waits for the second");
+    assert_eq!(allocator.stats().active_bytes.all.current, 6 * SIZE, "one is live, and one waits for the second");
     gpu.destroy_stream(first);
     let before = gpu.call_stats();
     allocator.free(blocks[2]).unwrap();
     let made = gpu.call_stats().since(&before);
     assert_eq!([Call::IsCapturing, Call::EventRecord].map(|call| made.get(call).count), [0, 0], "it is not named");
-    assert_eq!(allocator.stats().active_bytes.all.current, SIZE);
+    assert_eq!(allocator.stats().active_bytes.all.current, 2 * SIZE);
     gpu.finish_hold(held);
     assert_eq!(active(&allocator), 0);
 }
