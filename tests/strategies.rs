@@ -328,7 +328,9 @@ fn a_request_of_the_split_limit_is_above_it() {
         let (_, allocator) = on("sim:h200", "max_split_size_mb:32");
         let cached = allocator.allocate(40 * MIB, MAIN).unwrap();
         allocator.free(cached).unwrap();
-        allocator.allocate(size, MAIN).unwrap();
+        let address = allocator.allocate(size, MAIN).unwrap();
         assert_eq!(reserved(&allocator), held * MIB, "{size}");
+        let whole = if size == 32 * MIB { 40 * MIB } else { 32 * MIB };
+        assert_eq!(allocator.size_of(address), Ok(whole), "it is not split");
     }
 }
