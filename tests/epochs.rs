@@ -124,7 +124,7 @@ fn no_more_is_waited_for_than_is_missing() {
 /// What is left of a free block that its own stream takes a part of waits as the whole did.
 #[test]
 fn a_part_of_freed_memory_is_passed_no_earlier_than_the_whole() {
-    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::default());
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     // Epochs before it are passed.
     for stream in [OWN, OTHER, OWN, OTHER] {
         let address = allocator.allocate(LONG, stream).unwrap();
@@ -145,7 +145,7 @@ fn a_part_of_freed_memory_is_passed_no_earlier_than_the_whole() {
 /// Long epochs are kept apart: who wants memory of the first does not wait for the second.
 #[test]
 fn an_epoch_is_passed_before_the_next_one() {
-    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::default());
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
     let kept = allocator.allocate(2 * MIB, OTHER).unwrap();
     let [early, apart, late] = [(); 3].map(|()| allocator.allocate(LONG, OWN).unwrap());
     gpu.launch(OWN, &[Range { address: early, size: LONG }], KERNEL_NS).unwrap();

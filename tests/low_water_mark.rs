@@ -17,7 +17,7 @@ const BLOCK: u64 = MIB / 4;
 
 /// An allocator that holds 16 MiB, of which another stream has 8 MiB, half of it free: gathering ends an epoch.
 fn held() -> (Arc<SimGpu>, Allocator) {
-    let (gpu, allocator) = simulated::on("sim:h200", Config::parse("chunk_size_mb:2").unwrap());
+    let (gpu, allocator) = simulated::on("sim:h200", Config::parse("chunk_size_mb:2,sharing:wait").unwrap());
     let main: Vec<u64> = (0..32).map(|_| allocator.allocate(BLOCK, MAIN).unwrap()).collect();
     let side = [(); 2].map(|()| allocator.allocate(4 * MIB, SIDE).unwrap());
     gpu.hold(SIDE);

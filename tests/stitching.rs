@@ -428,7 +428,7 @@ fn bare_chunks_are_mapped_at_home_in_runs() {
 /// Memory that another stream has passed, beside memory of the own stream, which has not.
 #[test]
 fn of_runs_that_need_no_view_the_smallest_is_taken() {
-    let (gpu, allocator) = on("sim:h200", "");
+    let (gpu, allocator) = on("sim:h200", "sharing:wait");
     let chunk = |stream: &StreamId| allocator.allocate(CHUNK, *stream).unwrap();
     // Two runs, each with a live block behind it.
     let [large, small] = [&[SIDE, MAIN, SIDE, MAIN][..], &[SIDE, MAIN, MAIN]].map(|streams| {
