@@ -49,7 +49,7 @@ coverage *arguments:
 fuzz seconds='60' *arguments:
     .ci/fuzz {{seconds}} {{arguments}}
 
-# Changes of the core that a test must notice: `just mutants --shard 0/40 --sharding round-robin`.
+# Changes of the core that a test must notice: `just mutants 'src/streams/*'`.
 mutants *arguments:
     .ci/mutants {{arguments}}
 

@@ -7,7 +7,7 @@ mod long_kernels;
 mod simulated;
 
 use long_kernels::{A, B, LONG, clean, use_long};
-use seamalloc::driver::sim::Range;
+use seamalloc::driver::sim::{CaptureMode, Range};
 use seamalloc::driver::{Call, Driver};
 use seamalloc::{Config, Route, StreamSharing};
 
@@ -52,6 +52,22 @@ fn a_borrowed_stream_is_named_only_by_who_has_it() {
         [rest, new].into_iter().for_each(|address| allocator.free(address).unwrap());
         clean(&gpu, allocator);
     }
+}
+
+/// An event that ends an epoch might become the graph's.
+#[test]
+fn in_a_capture_no_epoch_of_a_borrowed_stream_ends() {
+    let (gpu, allocator) = simulated::on(DEVICE, Config::default());
+    allocator.set_borrowed(A).unwrap();
+    let (pool, block) = (allocator.create_pool(), allocator.allocate(40 * MIB, A).unwrap());
+    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
+    gpu.begin_capture(B, CaptureMode::Global).unwrap();
+    let before = gpu.call_stats();
+    allocator.free_under(block, A).unwrap();
+    assert_eq!(gpu.call_stats().since(&before).get(Call::EventRecord).count, 0);
+    gpu.end_capture(B).unwrap();
+    allocator.end_allocate_to_pool(pool).unwrap();
+    clean(&gpu, allocator);
 }
 
 /// A private pool's memory that was freed in the order of a borrowed stream: a capture begins behind a wait for the device.

@@ -82,3 +82,81 @@ fn where_streams_share_nothing_no_epoch_ends() {
     }
     assert_eq!(events(&gpu), [0, 0]);
 }
+
+/// Allocates on a stream that runs a kernel over the memory for a while.
+fn used(gpu: &SimGpu, allocator: &Allocator, size: u64, stream: StreamId, for_ns: u64) -> u64 {
+    let address = allocator.allocate(size, stream).unwrap();
+    gpu.launch(stream, &[Range { address, size }], for_ns).unwrap();
+    address
+}
+
+#[test]
+fn memory_of_several_streams_is_waited_for_on_each() {
+    for late in [OWN, USER] {
+        let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+        let run = |stream| if stream == late { 100 * KERNEL_NS } else { 10 * KERNEL_NS };
+        let freed = [OWN, USER].map(|stream| used(&gpu, &allocator, LONG, stream, run(stream)));
+        freed.into_iter().for_each(|address| allocator.free(address).unwrap());
+        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        allocator.allocate(2 * LONG, OTHER).unwrap();
+        let done = gpu.done_at(late).unwrap();
+        assert!(gpu.now_ns() < done, "the CPU does not wait");
+        assert!(gpu.done_at(OTHER).unwrap() >= done, "{late}");
+        let stats = allocator.stats();
+        assert_eq!((stats.stream_waits, stats.waits.bytes), (2, 2 * LONG));
+    }
+}
+
+/// What is not needed stays with its stream, which may have it at once.
+#[test]
+fn no_more_is_waited_for_than_is_missing() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let blocks: Vec<u64> = (0..6).map(|_| used(&gpu, &allocator, LONG, OWN, KERNEL_NS)).collect();
+    blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    for taken in 1..=2 {
+        allocator.allocate(LONG, OTHER).unwrap();
+        assert_eq!(allocator.stats().waits.bytes, taken * LONG);
+    }
+    allocator.check().unwrap();
+}
+
+/// What is left of a free block that its own stream takes a part of waits as the whole did.
+#[test]
+fn a_part_of_freed_memory_is_passed_no_earlier_than_the_whole() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    // Epochs before it are passed.
+    for stream in [OWN, OTHER, OWN, OTHER] {
+        let address = allocator.allocate(LONG, stream).unwrap();
+        allocator.free(address).unwrap();
+    }
+    allocator.empty_cache().unwrap();
+    let kept = allocator.allocate(2 * MIB, OTHER).unwrap();
+    let address = used(&gpu, &allocator, LONG, OWN, 100 * KERNEL_NS);
+    allocator.free(address).unwrap();
+    assert_eq!(allocator.allocate(4 * MIB, OWN).unwrap(), address);
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.allocate(LONG - 4 * MIB, OTHER).unwrap();
+    assert!(gpu.done_at(OTHER).unwrap().max(gpu.now_ns()) >= gpu.done_at(OWN).unwrap());
+    allocator.free(kept).unwrap();
+    allocator.check().unwrap();
+}
+
+/// Long epochs are kept apart: who wants memory of the first does not wait for the second.
+#[test]
+fn an_epoch_is_passed_before_the_next_one() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let kept = allocator.allocate(2 * MIB, OTHER).unwrap();
+    let [early, apart, late] = [(); 3].map(|()| allocator.allocate(LONG, OWN).unwrap());
+    gpu.launch(OWN, &[Range { address: early, size: LONG }], KERNEL_NS).unwrap();
+    allocator.free(early).unwrap();
+    let passed = gpu.done_at(OWN).unwrap();
+    gpu.launch(OWN, &[Range { address: late, size: LONG }], 100 * KERNEL_NS).unwrap();
+    allocator.free(late).unwrap();
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    gpu.advance(passed.saturating_sub(gpu.now_ns()));
+    allocator.allocate(LONG, OTHER).unwrap();
+    let starts = gpu.done_at(OTHER).unwrap().max(gpu.now_ns());
+    assert!(starts < gpu.done_at(OWN).unwrap(), "it starts at {starts}");
+    [apart, kept].into_iter().for_each(|address| allocator.free(address).unwrap());
+}

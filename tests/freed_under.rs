@@ -223,3 +223,36 @@ fn streams_that_come_and_go_leave_no_events_behind() {
         assert!(gpu.leaks().is_empty(), "{options}: {}", gpu.leaks());
     }
 }
+
+/// One epoch, and two streams that were current while memory was freed in it.
+#[test]
+fn every_stream_that_was_current_is_waited_for() {
+    for late in [USER, OTHER] {
+        let (gpu, allocator) = on("sharing:wait");
+        let blocks = [USER, OTHER].map(|user| {
+            let address = allocator.allocate(4 * MIB, OWN).unwrap();
+            let for_ns = if user == late { KERNEL_NS } else { KERNEL_NS / 10 };
+            gpu.launch(user, &[Range { address, size: 4 * MIB }], for_ns).unwrap();
+            (address, user)
+        });
+        blocks.into_iter().for_each(|(address, user)| allocator.free_under(address, user).unwrap());
+        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        let taker = StreamId(3);
+        allocator.allocate(8 * MIB, taker).unwrap();
+        let starts = gpu.done_at(taker).unwrap().max(gpu.now_ns());
+        assert!(starts >= gpu.done_at(late).unwrap(), "{late}");
+    }
+}
+
+/// A stream is forgotten in an epoch that is still open.
+#[test]
+fn who_forgets_a_stream_waits_for_others_only_if_they_used_its_memory() {
+    for under in [USER, OTHER] {
+        let (gpu, allocator) = on("");
+        let address = allocator.allocate(4 * MIB, USER).unwrap();
+        gpu.launch(OTHER, &[Range { address, size: 4 * MIB }], KERNEL_NS).unwrap();
+        allocator.free_under(address, under).unwrap();
+        allocator.forget_stream(USER).unwrap();
+        assert_eq!(gpu.now_ns() >= KERNEL_NS, under == OTHER);
+    }
+}

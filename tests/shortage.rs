@@ -12,7 +12,7 @@ use script::Step::{self, Allocate, EmptyCache, Finish, Free, Use};
 use script::{Run, advised, balanced, follow};
 use seamalloc::driver::{Call, Status, StreamId};
 use seamalloc::out_of_memory::{Advice, Cause};
-use seamalloc::{Error, Fragmentation, OutOfMemoryReport, StrategyKind};
+use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, StrategyKind};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -376,4 +376,40 @@ fn what_is_said_to_be_the_largest_request_is_met() {
         });
         assert!(served || largest == 0, "{options}, seed {seed}: {largest} of {memory:?}");
     }
+}
+
+/// Of 128 MiB, 26 are free at the end of one chunk and in the next, and 32 were never taken.
+#[test]
+fn the_largest_request_joins_what_is_free_with_what_is_new_where_views_are_allowed() {
+    for (options, largest) in [
+        ("", 58),
+        ("max_views:1", 58),
+        ("max_views:0", 32),
+        // Two free chunks and at most three new ones. As many mappings as home has chunks could become necessary.
+        ("max_view_mappings:9", 58),
+        ("max_view_mappings:8", 32),
+        ("max_view_address_space:1GiB", 58),
+    ] {
+        let allocator = simulated::on("sim:h200,capacity=128MiB", Config::parse(options).unwrap()).1;
+        let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
+        allocator.free(chunks[0]).unwrap();
+        allocator.free(chunks[1]).unwrap();
+        assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
+        assert_eq!(allocator.largest_request(), Ok(largest * MIB), "{options}");
+        allocator.allocate(largest * MIB, MAIN).unwrap();
+    }
+}
+
+/// New memory in a hole of home joins two ranges into one, of which a view uses one end: both together are not promised.
+#[test]
+fn the_largest_request_is_of_one_piece_where_home_has_holes() {
+    let (_, allocator) = simulated::on("sim:h200,capacity=128MiB", Config::default());
+    let chunks = [(); 6].map(|()| allocator.allocate(16 * MIB, MAIN).unwrap());
+    allocator.free(chunks[3]).unwrap();
+    allocator.empty_cache().unwrap();
+    assert_eq!(allocator.reserved(), 80 * MIB);
+    chunks[..2].iter().for_each(|address| allocator.free(*address).unwrap());
+    assert_eq!(allocator.allocate(6 * MIB, MAIN).unwrap(), chunks[0]);
+    assert_eq!(allocator.largest_request(), Ok(48 * MIB));
+    allocator.allocate(48 * MIB, MAIN).unwrap();
 }

@@ -392,6 +392,59 @@ fn a_growth_whose_mapping_fails_is_undone() {
     }
 }
 
+/// A part of what is reserved, up to a chunk of 20 MiB: many small requests leave few chunks.
+#[test]
+fn a_large_home_grows_ahead_of_small_requests() {
+    for (held, grown) in [(1, 4), (24, 12), (64, 20)] {
+        let (_, allocator) = on("sim:h200", "");
+        allocator.allocate(held << 30, MAIN).unwrap();
+        let before = reserved(&allocator);
+        allocator.allocate(3 * MIB, MAIN).unwrap();
+        assert_eq!(reserved(&allocator) - before, grown * MIB, "{held} GiB");
+    }
+}
+
+/// Chunks that lie side by side become accessible by one call, and those that do not by one each.
+#[test]
+fn bare_chunks_are_mapped_at_home_in_runs() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let held = chunks(&allocator, 4, MAIN);
+    [held[0], held[2]].into_iter().for_each(|address| allocator.free(address).unwrap());
+    // Three new chunks behind the last, which only the view maps.
+    let stitched = [3, 2].map(|new| {
+        let address = allocator.allocate(2 * CHUNK + new * CHUNK, MAIN).unwrap();
+        allocator.free(address).unwrap();
+        address
+    });
+    assert_ne!(stitched[0], held[3] + CHUNK);
+    let before = gpu.call_stats();
+    let address = allocator.allocate(3 * CHUNK, MAIN).unwrap();
+    let made = gpu.call_stats().since(&before);
+    assert_eq!(address, held[3] + CHUNK);
+    assert_eq!(made.get(Call::SetAccess).count, 1, "{:?}", made.get(Call::Map));
+    allocator.check().unwrap();
+}
+
+/// Memory that another stream has passed, beside memory of the own stream, which has not.
+#[test]
+fn of_runs_that_need_no_view_the_smallest_is_taken() {
+    let (gpu, allocator) = on("sim:h200", "sharing:wait");
+    let chunk = |stream: &StreamId| allocator.allocate(CHUNK, *stream).unwrap();
+    // Two runs, each with a live block behind it.
+    let [large, small] = [&[SIDE, MAIN, SIDE, MAIN][..], &[SIDE, MAIN, MAIN]].map(|streams| {
+        let mut run: Vec<u64> = streams.iter().map(chunk).collect();
+        run.pop();
+        run
+    });
+    gpu.hold(MAIN);
+    large.iter().chain(&small).for_each(|address| allocator.free(*address).unwrap());
+    let before = calls(&gpu, Call::Map);
+    assert_eq!(allocator.allocate(CHUNK + 512, MAIN).unwrap(), small[0]);
+    assert_eq!(allocator.allocate(3 * CHUNK, MAIN).unwrap(), large[0]);
+    assert_eq!(calls(&gpu, Call::Map), before);
+    allocator.check().unwrap();
+}
+
 /// Steps of two streams that hand memory to each other, around blocks that stay: once home has grown, no step needs a
 /// view that the steps before did not.
 #[test]

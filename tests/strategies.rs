@@ -302,3 +302,35 @@ fn a_growth_that_fails_halfway_leaves_nothing_mapped() {
         assert_eq!(info.total - info.free, reserved(&allocator));
     }
 }
+
+/// Of several chunks some are mapped when the next cannot be, and stay so when that cannot be undone either.
+#[test]
+fn what_an_undoing_leaves_counts_as_reserved_and_nothing_else_does() {
+    for mapped in 1..4 {
+        let (gpu, allocator) = on("sim:h200", "strategy:expandable");
+        gpu.fail_nth(Call::Map, mapped + 1, Status::UNKNOWN);
+        gpu.fail_nth(Call::Unmap, 1, Status::UNKNOWN);
+        let error = allocator.allocate(100 * MIB, MAIN).unwrap_err();
+        // Its addresses are not given back while memory is mapped there.
+        assert!(matches!(&error, Error::Driver(error) if error.call == Call::Map), "{error}");
+        assert_eq!(reserved(&allocator), gpu.leaks().bytes);
+        assert!(reserved(&allocator) > 0, "the failures were met");
+        allocator.check().unwrap();
+        allocator.allocate(100 * MIB, MAIN).unwrap();
+        assert_eq!(reserved(&allocator), gpu.leaks().bytes);
+    }
+}
+
+/// A request of `max_split_size` is too large to be split for, and has a cached block that is not much larger.
+#[test]
+fn a_request_of_the_split_limit_is_above_it() {
+    for (size, held) in [(32 * MIB, 40), (32 * MIB - 512, 72)] {
+        let (_, allocator) = on("sim:h200", "max_split_size_mb:32");
+        let cached = allocator.allocate(40 * MIB, MAIN).unwrap();
+        allocator.free(cached).unwrap();
+        let address = allocator.allocate(size, MAIN).unwrap();
+        assert_eq!(reserved(&allocator), held * MIB, "{size}");
+        let whole = if size == 32 * MIB { 40 * MIB } else { 32 * MIB };
+        assert_eq!(allocator.size_of(address), Ok(whole), "it is not split");
+    }
+}

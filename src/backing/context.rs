@@ -104,8 +104,8 @@ impl StrategyContext<'_> {
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
-    /// Makes idle the memory that every stream has passed. Returns whether there was any.
-    pub(crate) fn gather(&mut self, request: &Request) -> Result<bool, Error> {
+    /// Makes idle the memory that every stream has passed.
+    pub(crate) fn gather(&mut self, request: &Request) -> Result<(), Error> {
         if self.heap.is_private(request.pool) {
             return self.gather_for_private(request.pool.large());
         }
@@ -115,7 +115,7 @@ impl StrategyContext<'_> {
 
     /// Does the same for a private pool, also while memory is plentiful under `sharing:auto`: the pool never gives back what
     /// it grows by, and what it takes no stream wants back from it.
-    pub(crate) fn gather_for_private(&mut self, pool: PoolIndex) -> Result<bool, Error> {
+    pub(crate) fn gather_for_private(&mut self, pool: PoolIndex) -> Result<(), Error> {
         let by_need = self.config.sharing == StreamSharing::Auto;
         let (streams, mut on) = self.on_streams();
         if by_need && on.sharing == StreamSharing::Never {

@@ -76,7 +76,7 @@ fn closest_sum(sizes: &[u64], pieces: &[usize], missing: u64) -> Grown<Option<(u
     let nearest = (wanted..reached.len()).find_map(|sum| Some((sum, reached[sum]?)));
     let Some((mut sum, last)) = nearest else { return Ok(None) };
     let mut chosen = Vec::new();
-    while let Some(Some(index)) = reached.get(sum).copied().filter(|_| sum > 0) {
+    while let Some(Some(index)) = reached.get(sum).copied() {
         chosen.try_push(index)?;
         sum -= (sizes[index] / GRANULE) as usize;
     }

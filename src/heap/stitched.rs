@@ -280,13 +280,11 @@ impl Heap {
         Ok(())
     }
 
-    /// Makes idle what a stream freed before an epoch: large ranges, and slabs that are wholly free. Returns whether
-    /// there was any.
+    /// Makes idle what a stream freed before an epoch: large ranges, and slabs that are wholly free.
     ///
     /// # Errors
     /// The host has no memory for a list of them. What became idle before stays idle.
-    pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> Result<bool> {
-        let mut any = false;
+    pub(crate) fn make_passed_idle(&mut self, large: PoolIndex, epoch: u64) -> Result<()> {
         // Of small memory, only whole slabs become idle.
         for (pool, idle, min_size) in [(large, self.idle, 0), (large.small(), self.idle.small(), GRANULE)] {
             let mut passed = Vec::new();
@@ -294,12 +292,11 @@ impl Heap {
                 let is_passed = self.blocks[id].kind == Kind::Home && self.blocks[id].freed_at < epoch;
                 if is_passed { passed.try_push(id) } else { Ok(()) }
             })?;
-            any |= !passed.is_empty();
             for id in passed {
                 self.hand_over(id, idle);
             }
         }
-        Ok(any)
+        Ok(())
     }
 
     /// Joins a run of the pool's own free blocks and idle ones, beginning with `first`, into one free block of at least

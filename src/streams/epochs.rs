@@ -101,31 +101,30 @@ pub(crate) struct Epochs {
 
 impl Epochs {
     /// Makes idle the memory of all streams that the GPU has passed. Does nothing while only one stream has memory.
-    /// Returns whether any became idle. In a capture no epoch ends: its event might be the graph's.
-    pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> Result<bool> {
+    /// In a capture no epoch ends: its event might be the graph's.
+    pub(crate) fn gather(&mut self, context: &mut StreamContext<'_>, own: PoolIndex) -> Result<()> {
         if context.capturing() {
-            return Ok(false);
+            return Ok(());
         }
         if context.sharing == StreamSharing::Never || with_memory(context).all(|pool| pool == own) {
-            return Ok(false);
+            return Ok(());
         }
         let pools: Vec<PoolIndex> = with_memory(context).try_to_vec()?;
         for &pool in &pools {
             self.close(context, pool)?;
             self.poll(context, pool)?;
         }
-        let mut any = false;
         for pool in pools {
             let passed = context.heap.pool(pool).passed;
-            any |= context.heap.make_passed_idle(pool, passed)?;
+            context.heap.make_passed_idle(pool, passed)?;
         }
-        Ok(any)
+        Ok(())
     }
 
     /// Does the same as [`Self::gather`], for no stream in particular.
-    pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> Result<bool> {
+    pub(crate) fn gather_all(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         let first = with_memory(context).next();
-        first.map_or(Ok(false), |own| self.gather(context, own))
+        first.map_or(Ok(()), |own| self.gather(context, own))
     }
 
     /// Ends an epoch that has become long, if another stream may need the memory freed in it: that stream then need not

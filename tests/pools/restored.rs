@@ -164,6 +164,32 @@ fn random_histories_are_restored() {
     }
 }
 
+/// On a full device small blocks lie in a slab cut out of large memory, which is large again when the last of them is freed.
+#[test]
+fn small_blocks_come_back_where_large_memory_is() {
+    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200,capacity=32MiB");
+    let pool = allocator.create_pool();
+    let [first, second] = [(); 2].map(|()| allocator.allocate_in(pool, 16 * MIB, MAIN).unwrap());
+    allocator.free(first).unwrap();
+    let small = [(); 3].map(|()| allocator.allocate_in(pool, 1000, MAIN).unwrap());
+    assert!((first..first + 16 * MIB).contains(&small[0]), "{first:x} {small:x?}");
+    allocator.free(small[0]).unwrap();
+    let checkpoint = allocator.pool_blocks(pool).unwrap();
+    let large: Vec<PoolBlock> = checkpoint.iter().copied().filter(|block| block.address == second).collect();
+    for _ in 0..2 {
+        allocator.restore_pool(pool, &large).unwrap();
+        allocator.check().unwrap();
+        assert_eq!(allocator.allocate_in(pool, 16 * MIB, MAIN), Ok(first), "large again");
+        allocator.free(first).unwrap();
+        allocator.restore_pool(pool, &checkpoint).unwrap();
+        assert_eq!(allocator.pool_blocks(pool).unwrap(), checkpoint);
+        allocator.check().unwrap();
+        assert_eq!(allocator.allocate_in(pool, 1000, MAIN), Ok(small[0]), "in the slab that came back");
+        allocator.free(small[0]).unwrap();
+    }
+    assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+}
+
 #[test]
 fn what_cannot_be_restored_is_an_error() {
     let (_, allocator) = on(StrategyKind::Stitch, "sim:h200");
@@ -174,9 +200,18 @@ fn what_cannot_be_restored_is_an_error() {
     assert_eq!(allocator.restore_pool(pool, &[block(foreign)]), not(foreign));
     allocator.free(foreign).unwrap();
     assert_eq!(allocator.restore_pool(pool, &[block(foreign)]), not(foreign), "free, but not the pool's");
+    // Free memory of the pool that only small blocks may have.
+    let small = allocator.allocate_in(pool, 1000, MAIN).unwrap();
+    allocator.free(small).unwrap();
+    let large = PoolBlock { address: small, size: 3 * MIB / 2, requested: 3 * MIB / 2 };
+    assert_eq!(allocator.restore_pool(pool, &[large]), not(small), "a large block in a slab");
     let own = allocator.allocate_in(pool, 3 * MIB, MAIN).unwrap();
     let twice = [block(own), block(own)];
     assert_eq!(allocator.restore_pool(pool, &twice), not(own), "twice the same");
+    for (address, size) in [(own + 1, 3 * MIB), (own, 3 * MIB - 1), (own + 1, 3 * MIB - 1), (own, 0), (own, 64 * MIB)] {
+        let wrong = PoolBlock { address, size, requested: size };
+        assert_eq!(allocator.restore_pool(pool, &[wrong]), not(address), "{size} bytes");
+    }
     assert_eq!(allocator.restore_pool(pool, &[block(own + (1 << 50))]), not(own + (1 << 50)));
     assert_eq!(allocator.restore_pool(pool, &[block(u64::MAX - 511)]), not(u64::MAX - 511));
     assert_eq!(allocator.restore_pool(PoolId(0, 99), &[]), Err(Error::UnknownPool { pool: PoolId(0, 99) }));
@@ -197,6 +232,13 @@ fn what_cannot_be_restored_is_an_error() {
     );
     assert_eq!(allocator.restore_pool(pool, &[across]), not(second));
     allocator.restore_pool(pool, &[PoolBlock { size: 16 * MIB, requested: 16 * MIB, ..across }]).unwrap();
+    allocator.check().unwrap();
+    // What lies in a view and a part of it at home are not both free.
+    let view = PoolBlock { address: stitched, size: 32 * MIB, requested: 32 * MIB };
+    let home = PoolBlock { address: first, size: 16 * MIB, requested: 16 * MIB };
+    assert_eq!(allocator.restore_pool(pool, &[home, view]), not(stitched));
+    assert_eq!(allocator.restore_pool(pool, &[view, home]), not(first));
+    allocator.restore_pool(pool, &[view]).unwrap();
     allocator.check().unwrap();
 
     let (_, allocator) = on(StrategyKind::Caching, "sim:h200");

@@ -133,13 +133,9 @@ impl<'a> Composition<'a> {
                 self.take(index, self.ranges[index].from, self.ranges[index].end)?;
                 continue;
             }
-            match next.or(self.last.filter(|index| !self.used[*index])) {
-                Some(index) if Some(index) == self.last => {
-                    self.take(index, self.ranges[index].from, self.ranges[index].end)?;
-                }
-                Some(index) => self.take(index, self.ranges[index].from, self.ranges[index].to)?,
-                None => break,
-            }
+            // Without a next one, the last range alone is left, and suffices.
+            let Some(index) = next else { break };
+            self.take(index, self.ranges[index].from, self.ranges[index].to)?;
         }
         Ok(self.out)
     }
@@ -260,4 +256,98 @@ pub(super) fn slab_anywhere(heap: &Heap, pools: &[PoolIndex]) -> Result<Option<(
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+mod tests {
+    use super::*;
+
+    /// Bytes of a chunk, and of home.
+    const CHUNK: u64 = 3;
+    const BYTES: usize = 15;
+
+    /// Returns the ranges of a home where these bytes are free, as [`open_ranges`] finds them.
+    fn ranges(free: &[bool]) -> Vec<Range> {
+        let mut out: Vec<Range> = Vec::new();
+        let mut at = 0;
+        while at < free.len() {
+            let len = free[at..].iter().take_while(|free| **free).count();
+            if len > 0 {
+                let (start, end) = (at as u64, (at + len) as u64);
+                let (from, to) = (start.next_multiple_of(CHUNK), end / CHUNK * CHUNK);
+                if from <= to {
+                    let chunk = |address: u64| ChunkId((address / CHUNK) as u32);
+                    out.push(Range { start, from, to, end, start_chunk: chunk(start), end_chunk: chunk(end - 1) });
+                }
+            }
+            at += len.max(1);
+        }
+        out
+    }
+
+    /// Returns the view of `size` bytes, or `None` if there is none.
+    fn composed(ranges: &[Range], size: u64) -> Option<Vec<Span>> {
+        let (first, last) = ends(ranges);
+        let usable = ranges.iter().map(Range::whole).sum::<u64>() + gain(ranges, first, last);
+        (usable >= size).then(|| Composition::new(ranges, size, first, last).unwrap().compose().unwrap())
+    }
+
+    /// Checks that a view maps free bytes only, no chunk twice, and parts of chunks at its ends alone.
+    fn is_valid(spans: &[Span], free: &[bool], size: u64) -> bool {
+        let mut mapped = vec![false; free.len()];
+        for (index, span) in spans.iter().enumerate() {
+            let begins_right = index == 0 || span.start % CHUNK == 0;
+            let ends_right = index + 1 == spans.len() || span.end() % CHUNK == 0;
+            let is_free = (span.start..span.end()).all(|at| free[at as usize]);
+            let mut chunks = span.start / CHUNK..=(span.end() - 1) / CHUNK;
+            let twice = chunks.any(|chunk| std::mem::replace(&mut mapped[chunk as usize], true));
+            if span.size == 0 || !begins_right || !ends_right || !is_free || twice {
+                return false;
+            }
+        }
+        spans.iter().map(|span| span.size).sum::<u64>() == size
+    }
+
+    /// Checks the order: after the range that a view begins with, the smallest range that suffices, or else the largest.
+    fn is_in_order(spans: &[Span], ranges: &[Range], size: u64) -> bool {
+        let (first, last) = ends(ranges);
+        let mut left: Vec<usize> = (0..ranges.len()).collect();
+        let mut missing = size;
+        for (number, span) in spans.iter().enumerate() {
+            let of = |index: &usize| (ranges[*index].start..ranges[*index].end).contains(&span.start);
+            let Some(index) = left.iter().copied().find(of) else { return false };
+            let with_tail = |index: usize| ranges[index].whole() + ranges[index].tail();
+            let apart = |index: usize| first.is_none_or(|first| ranges[first].start_chunk != ranges[index].end_chunk);
+            let suffices =
+                |index: &usize| with_tail(*index) >= missing && (ranges[*index].whole() >= missing || apart(*index));
+            let next = left.iter().copied().filter(suffices).min_by_key(|index| (with_tail(*index), *index));
+            let largest = left.iter().copied().filter(|index| Some(*index) != last && ranges[*index].whole() > 0);
+            let largest = largest.max_by_key(|index| (ranges[*index].whole(), Reverse(*index)));
+            let begins = first.filter(|first| number == 0 && ranges[*first].start < ranges[*first].to);
+            if Some(index) != begins.or(next).or(largest) {
+                return false;
+            }
+            left.retain(|of| *of != index);
+            missing -= span.size;
+        }
+        true
+    }
+
+    #[test]
+    fn every_view_of_every_small_home_is_valid_and_chosen_in_order() {
+        for bits in 0..1_u32 << BYTES {
+            let free: Vec<bool> = (0..BYTES).map(|at| bits >> at & 1 == 1).collect();
+            let ranges = ranges(&free);
+            let mut size = 1;
+            while let Some(spans) = composed(&ranges, size) {
+                assert!(is_valid(&spans, &free, size), "{free:?}: {size} bytes are {spans:?}");
+                assert!(is_in_order(&spans, &ranges, size), "{free:?}: {size} bytes are {spans:?}");
+                size += 1;
+            }
+            let at_one_end = ranges.iter().map(|range| range.head().max(range.tail())).max().unwrap_or(0);
+            let whole = ranges.iter().map(Range::whole).sum::<u64>();
+            assert!(size > whole + at_one_end, "{free:?}: {size} bytes are refused");
+        }
+    }
 }

@@ -1,0 +1,1 @@
+"""Mutants of the core, all in one build: what `.ci/mutants` is made of."""

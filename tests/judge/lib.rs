@@ -1,1 +1,0 @@
-//! Nothing: the tests of this package judge mutants of `seamalloc` (.ci/mutants).
