@@ -46,6 +46,8 @@ impl Setup {
         match bytes.next() % 8 {
             0 => add("sharing:never"),
             1 | 2 => add("sharing:completed"),
+            // Most devices here are so large that streams would share nothing by default.
+            3..=6 => add("sharing:wait"),
             _ => {}
         }
         if bytes.one_in(4) {
