@@ -179,6 +179,8 @@ pub(crate) fn a_capture_gets_what_an_earlier_one_handed_out_and_the_program_free
 pub(crate) fn a_shortage_in_a_capture_leaves_it_valid(Subject { kind, .. }: Subject) {
     let (gpu, allocator) = on(kind, "sim:h200,capacity=100MiB");
     let cached = allocator.allocate(60 * MIB, MAIN).unwrap();
+    // What the GPU has passed by the begin would serve the capture.
+    gpu.launch(MAIN, &[Range { address: cached, size: 60 * MIB }], 1 << 30).unwrap();
     allocator.free(cached).unwrap();
     let pool = allocator.create_pool();
     capture(&gpu, &allocator, pool, || {

@@ -143,8 +143,8 @@ fn the_memory_at_the_peak_is_divided_up_to_the_byte() {
 #[test]
 fn waits_are_counted_with_their_ages() {
     let waits = |lag: &str| {
-        let args = ["stress", "prefetch", "--steps", "2", "--json", "--strategy", "stitch", "--lag", lag];
-        let line = lines(&args, 0).remove(0);
+        let job = ["stress", "prefetch", "--steps", "2", "--json", "--strategy", "stitch"];
+        let line = lines(&[&job[..], &["--conf", "sharing:wait", "--lag", lag]].concat(), 0).remove(0);
         assert_eq!(line["stream_waits"] == 0, line["wait_age_ops_mean"].is_null(), "{line}");
         line
     };
