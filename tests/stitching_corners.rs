@@ -198,8 +198,8 @@ fn a_run_takes_no_more_idle_bytes_than_it_needs() {
     allocator.free(held[1]).unwrap();
     gpu.hold(MAIN);
     allocator.free(held[0]).unwrap();
-    assert_eq!(allocator.allocate(20 * MIB, MAIN).unwrap(), held[0]);
-    allocator.allocate(28 * MIB, SIDE).unwrap();
+    assert_eq!(allocator.allocate(40 * MIB, MAIN).unwrap(), held[0]);
+    allocator.allocate(8 * MIB, SIDE).unwrap();
     assert_eq!(allocator.reserved(), 64 * MIB);
     sound(&gpu, &allocator);
 }
