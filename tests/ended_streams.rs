@@ -120,3 +120,23 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for_when_it_is_forgotten() {
     allocator.empty_cache().unwrap();
     clean(&gpu, allocator);
 }
+
+/// So it is for memory of a private pool, whose stream has made no other request: once public, it is the old stream's.
+#[test]
+fn a_stream_of_a_private_pool_that_was_replaced_unnoticed_is_waited_for() {
+    for sharing in [StreamSharing::Completed, StreamSharing::Wait] {
+        let config = Config { sharing, memory_limit: Some(600 * MIB), ..Config::default() };
+        let (gpu, allocator) = simulated::on(DEVICE, config);
+        let rest = allocator.allocate(580 * MIB, B).unwrap();
+        let pool = allocator.create_pool();
+        let old = allocator.allocate_in(pool, 20 * MIB, A).unwrap();
+        gpu.launch(A, &[Range { address: old, size: 20 * MIB }], LONG).unwrap();
+        allocator.free(old).unwrap();
+        gpu.replace_stream(A);
+        allocator.release_pool(pool).unwrap();
+        let new = allocator.allocate(20 * MIB, B).unwrap();
+        assert!(gpu.now_ns() >= LONG, "{sharing:?}");
+        [rest, new].into_iter().for_each(|address| allocator.free(address).unwrap());
+        clean(&gpu, allocator);
+    }
+}

@@ -62,3 +62,19 @@ fn every_free_byte_is_somewhere() {
         assert_eq!(freed, of_streams, "{sharing}");
     }
 }
+
+#[test]
+fn free_neighbours_of_two_streams_are_one_range_of_their_chunk() {
+    let options = Config::parse("sharing:completed").unwrap();
+    let (_, allocator) = simulated::on("sim:h200", options);
+    let chunk = allocator.allocate(16 * MIB, MAIN).unwrap();
+    allocator.free(chunk).unwrap();
+    // The first miss of another stream makes it idle; then each has a part.
+    let parts = [(SIDE, 4), (MAIN, 4), (MAIN, 8)].map(|(stream, size)| allocator.allocate(size * MIB, stream).unwrap());
+    assert_eq!(parts, [chunk, chunk + 4 * MIB, chunk + 8 * MIB]);
+    [parts[0], parts[1]].into_iter().for_each(|address| allocator.free(address).unwrap());
+    let memory = allocator.fragmentation();
+    assert_eq!(memory.pools.iter().filter(|pool| pool.free > 0).count(), 2);
+    let partly = (memory.partly_free_chunks, memory.partly_free_bytes, memory.landlocked_bytes);
+    assert_eq!((memory.chunks, partly), (1, (1, 8 * MIB, 0)));
+}

@@ -59,6 +59,32 @@ fn what_is_opened_is_the_memory_that_was_shared() {
     }
 }
 
+/// Chunks that went back left holes in a view; what lies behind them is found all the same.
+#[test]
+fn a_block_behind_holes_of_its_view_is_shared() {
+    const CHUNK: u64 = 16 * MIB;
+    let (gpu, allocator) = of(StrategyKind::Stitch);
+    let driver = Arc::clone(&gpu) as Arc<dyn Driver>;
+    let receiver = Allocator::new(driver, Config::default()).unwrap();
+    let held: Vec<u64> = (0..8).map(|_| allocator.allocate(CHUNK, A).unwrap()).collect();
+    held.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
+    let view = allocator.allocate(4 * CHUNK, A).unwrap();
+    allocator.free(view).unwrap();
+    let first = [(); 2].map(|()| allocator.allocate(CHUNK, A).unwrap());
+    assert_eq!(first, [held[0], held[2]]);
+    let address = allocator.allocate(2 * CHUNK, A).unwrap();
+    assert!(address > view && address < view + 4 * CHUNK, "it lies in the view, behind its first chunk");
+    for gone in first {
+        allocator.free(gone).unwrap();
+        assert_eq!(allocator.empty_cache().unwrap(), CHUNK);
+        let shared = allocator.share(address).unwrap();
+        let opened = receiver.open_shared(&shared.handle).unwrap();
+        assert_eq!(behind(&gpu, opened + shared.offset, 2 * CHUNK), behind(&gpu, address, 2 * CHUNK));
+        receiver.close_shared(opened).unwrap();
+    }
+    allocator.check().unwrap();
+}
+
 #[test]
 fn the_same_memory_has_the_same_name() {
     let (_gpu, allocator) = of(StrategyKind::Stitch);

@@ -142,3 +142,141 @@ fn a_chunk_under_a_view_that_is_in_use_is_waited_for() {
         sound(&gpu, &allocator);
     }
 }
+
+/// Neither a range of 2 MiB nor any other of another stream is open, though a slab of the own one is.
+#[test]
+fn a_range_of_the_size_of_a_slab_stays_its_streams() {
+    let (gpu, allocator) = on("sim:h200", "sharing:never");
+    let held = [(16, MAIN), (2, SIDE), (16, MAIN)].map(|(size, of)| allocator.allocate(size * MIB, of).unwrap());
+    assert_eq!([held[1] - held[0], held[2] - held[1]], [16 * MIB, 2 * MIB], "side by side");
+    held.iter().for_each(|address| allocator.free(*address).unwrap());
+    allocator.allocate(34 * MIB, MAIN).unwrap();
+    assert_eq!(allocator.reserved(), 36 * MIB);
+    assert_eq!(allocator.allocate(2 * MIB, SIDE).unwrap(), held[1]);
+    sound(&gpu, &allocator);
+}
+
+/// A large block that takes a part of an idle slab leaves a rest that merges with the part again.
+#[test]
+fn an_idle_slab_of_which_a_part_was_taken_becomes_whole_again() {
+    let (gpu, allocator) = on("sim:h200", "sharing:completed");
+    let [large, small] = [16 * MIB, 1000].map(|size| allocator.allocate(size, MAIN).unwrap());
+    [large, small].iter().for_each(|address| allocator.free(*address).unwrap());
+    // A miss of another stream makes both idle.
+    for size in [17 * MIB, 18 * MIB, 17 * MIB, 18 * MIB] {
+        let stitched = allocator.allocate(size, SIDE).unwrap();
+        assert_eq!(allocator.reserved(), 18 * MIB, "{size}");
+        allocator.free(stitched).unwrap();
+        sound(&gpu, &allocator);
+    }
+}
+
+/// What lies behind the first chunk of a view is live, and says nothing of the end of that chunk.
+#[test]
+fn a_view_that_begins_inside_a_chunk_is_found_again() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let first = allocator.allocate(16 * MIB, MAIN).unwrap();
+    allocator.free(first).unwrap();
+    let [head, tail, behind, third, _] = [10, 6, 16, 16, 16].map(|size| allocator.allocate(size * MIB, MAIN).unwrap());
+    assert_eq!([head, tail, behind, third].map(|address| (address - first) / MIB), [0, 10, 16, 32]);
+    [tail, third].iter().for_each(|address| allocator.free(*address).unwrap());
+    let stitched = allocator.allocate(22 * MIB, MAIN).unwrap();
+    allocator.free(stitched).unwrap();
+    // One that no plan remembers, and one that does.
+    for size in [21 * MIB, 22 * MIB] {
+        assert_eq!(allocator.allocate(size, MAIN).unwrap(), stitched);
+        allocator.free(stitched).unwrap();
+    }
+    assert_eq!((allocator.stats().views_built, allocator.stats().views_reused), (1, 2));
+    sound(&gpu, &allocator);
+}
+
+#[test]
+fn a_run_takes_no_more_idle_bytes_than_it_needs() {
+    let (gpu, allocator) = on("sim:h200", "sharing:completed");
+    let held = [(16, MAIN), (32, SIDE), (16, MAIN)].map(|(size, of)| allocator.allocate(size * MIB, of).unwrap());
+    allocator.free(held[1]).unwrap();
+    gpu.hold(MAIN);
+    allocator.free(held[0]).unwrap();
+    assert_eq!(allocator.allocate(40 * MIB, MAIN).unwrap(), held[0]);
+    allocator.allocate(8 * MIB, SIDE).unwrap();
+    assert_eq!(allocator.reserved(), 64 * MIB);
+    sound(&gpu, &allocator);
+}
+
+/// The rest of a block that a hit has split was last used when the whole was.
+#[test]
+fn what_a_hit_leaves_is_passed_when_the_whole_is() {
+    let (gpu, allocator) = on("sim:h200", "sharing:completed");
+    let whole = allocator.allocate(32 * MIB, MAIN).unwrap();
+    let held = gpu.hold(MAIN);
+    allocator.free(whole).unwrap();
+    // A miss of another stream ends the epoch.
+    let other = allocator.allocate(8 * MIB, SIDE).unwrap();
+    gpu.finish_hold(held);
+    assert_eq!(allocator.allocate(16 * MIB, MAIN).unwrap(), whole);
+    gpu.hold(MAIN);
+    assert_eq!(allocator.allocate(16 * MIB, SIDE).unwrap(), whole + 16 * MIB);
+    assert!(other != whole && allocator.reserved() == 40 * MIB);
+    sound(&gpu, &allocator);
+}
+
+/// More streams than have pools of their own at once. A pool that passes from one to another goes on counting epochs:
+/// nothing that the new stream frees counts as passed by the old one.
+#[test]
+fn what_a_stream_with_the_pools_of_another_frees_is_waited_for() {
+    let (gpu, allocator) = on("sim:h200", "sharing:completed");
+    for number in 100..160 {
+        let stream = StreamId(number);
+        let address = allocator.allocate(16 * MIB, stream).unwrap();
+        gpu.launch(stream, &[Range { address, size: 16 * MIB }], 1 << 30).unwrap();
+        allocator.free(address).unwrap();
+        assert_ne!(allocator.allocate(16 * MIB, SIDE).unwrap(), address, "stream {number} still uses it");
+        let busy = gpu.done_at(stream).unwrap();
+        assert!(gpu.now_ns() < busy, "nobody has waited for it");
+        assert_eq!(allocator.trim(allocator.reserved() - 16 * MIB).unwrap(), 16 * MIB);
+        assert!(gpu.now_ns() >= busy, "stream {number} uses what was given back");
+        sound(&gpu, &allocator);
+    }
+}
+
+/// The pools of streams that hold nothing serve others; a program may create streams without end.
+#[test]
+fn streams_that_come_and_go_leave_no_pools_behind() {
+    let (gpu, allocator) = on("sim:h200", "sharing:completed");
+    let mut after = Vec::new();
+    for number in 0..600 {
+        let stream = StreamId(1000 + number);
+        let address = allocator.allocate(16 * MIB, stream).unwrap();
+        allocator.free(address).unwrap();
+        after.push(allocator.stats().host_bytes);
+    }
+    assert!(after[599] <= after[199] + (64 << 10), "{} and {}", after[199], after[599]);
+    sound(&gpu, &allocator);
+}
+
+/// A stream may hold nothing, and still use a view: others have taken its memory behind a wait. It keeps its pools, and
+/// the view stays mapped.
+#[test]
+fn a_stream_that_still_uses_a_view_keeps_its_pools() {
+    const USER: StreamId = StreamId(99);
+    let (gpu, allocator) = on("sim:h200", "sharing:wait,max_view_mappings:4");
+    let held: Vec<u64> = (0..8).map(|_| allocator.allocate(16 * MIB, MAIN).unwrap()).collect();
+    [0, 2].iter().for_each(|index: &usize| allocator.free(held[*index]).unwrap());
+    let view = allocator.allocate(32 * MIB, USER).unwrap();
+    assert_eq!(allocator.stats().views_built, 1);
+    gpu.launch(USER, &[Range { address: view, size: 32 * MIB }], 1 << 40).unwrap();
+    allocator.free(view).unwrap();
+    // Each chunk goes to another stream at its place at home.
+    let mut taken = [(); 2].map(|()| allocator.allocate(16 * MIB, SIDE).unwrap());
+    taken.sort_unstable();
+    assert_eq!((taken, allocator.reserved()), ([held[0], held[2]], 8 * 16 * MIB));
+    for number in 100..140 {
+        allocator.allocate(2 * MIB, StreamId(number)).unwrap();
+    }
+    // Three more do not fit beside the view.
+    [1, 4, 6].iter().for_each(|index: &usize| allocator.free(held[*index]).unwrap());
+    allocator.allocate(48 * MIB, MAIN).unwrap();
+    assert!(gpu.done_at(USER).unwrap() > gpu.now_ns(), "nobody has waited for it");
+    sound(&gpu, &allocator);
+}

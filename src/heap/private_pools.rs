@@ -371,4 +371,34 @@ mod tests {
         pools.begin(id, Route::when(|_| std::panic::resume_unwind(Box::new(1)))).unwrap();
         assert_eq!(pools.route_of(A), None);
     }
+
+    #[test]
+    fn what_a_pool_is_used_for_is_told() {
+        let mut pools = PrivatePools::default();
+        let id = pools.create().unwrap();
+        let told = |pools: &PrivatePools| {
+            let stats = pools.stats(id).unwrap();
+            (stats.uses, stats.routed, stats.captured, pools.in_use(), pools.exists(id).is_ok())
+        };
+        assert_eq!(told(&pools), (1, false, false, 1, true));
+        pools.begin(id, Route::stream(A)).unwrap();
+        pools.set_captured(id);
+        pools.retain(id).unwrap();
+        assert_eq!(told(&pools), (2, true, true, 1, true));
+        [(); 2].iter().for_each(|()| pools.release(id).unwrap());
+        assert_eq!(told(&pools), (0, true, true, 1, true), "its route is a use too");
+        pools.end(id).unwrap();
+        assert_eq!(told(&pools), (0, false, true, 0, false), "its memory waits for the device");
+        let [first, second] = [0, 1].map(|_| pools.create().unwrap());
+        assert_eq!(pools.in_use(), 2);
+        assert!(!pools.has_segmented());
+        pools.set_segments(first, Segments::by_malloc());
+        assert!(pools.has_segmented() && pools.segments(second).is_none());
+        assert!(!pools.segments(first).unwrap().have_source());
+    }
+
+    #[test]
+    fn a_route_captures_only_if_it_says_so() {
+        assert!(!Route::stream(A).is_capturing() && Route::stream(A).capturing().is_capturing());
+    }
 }

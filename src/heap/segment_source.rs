@@ -126,3 +126,32 @@ pub(crate) fn guarded<T>(doing: &str, call: impl FnOnce() -> Result<T, SourceErr
         Err(SourceError::Failed(text(format_args!("it panicked, {doing}"))))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A source that must be dropped, and panics then.
+    struct Panics;
+
+    impl SegmentSource for Panics {
+        fn malloc(&mut self, _: u64) -> Result<u64, SourceError> {
+            Err(SourceError::OutOfMemory)
+        }
+
+        fn free(&mut self, _: u64, _: u64) -> Result<(), SourceError> {
+            Ok(())
+        }
+    }
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new(1));
+        }
+    }
+
+    #[test]
+    fn a_source_that_panics_when_it_is_dropped_harms_nobody() {
+        drop(Segments::from_source(Panics));
+    }
+}

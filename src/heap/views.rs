@@ -432,6 +432,7 @@ mod tests {
         ids.iter().for_each(|id| views.remember(PlanHash(1), *id));
         assert_eq!(tried(&views).len(), MAX_VIEWS_PER_PLAN as usize);
         assert_eq!(tried(&views)[0], ids[5]);
+        assert_eq!(tried(&views).last(), ids.last(), "the newest takes the last place");
     }
 
     #[test]
@@ -488,5 +489,55 @@ mod tests {
         );
         assert!(views.remove(view).is_some());
         assert_eq!((views.count(), views.mappings(), views.address_space()), (0, 0, 0));
+    }
+
+    #[test]
+    fn plans_are_forgotten_only_where_there_are_too_many() {
+        let mut views = Views::default();
+        let [kept, gone] = [0, 1].map(|_| add(&mut views, 0, 10, vec![ChunkId(0)]));
+        let (most, few) = (MAX_PLANS as u64, MAX_PLANS as u64 / 4);
+        for plan in 1..=most {
+            views.remember(PlanHash(plan), if plan <= few { kept } else { gone });
+        }
+        let known = |views: &Views, plan| views.candidates(PlanHash(plan), 100).next();
+        assert_eq!((known(&views, 1), known(&views, most)), (Some(kept), Some(gone)));
+        // Those of the view that is gone make room enough.
+        views.remove(gone);
+        views.remember(PlanHash(most + 1), kept);
+        assert_eq!([1, few, most + 1].map(|plan| known(&views, plan)), [Some(kept); 3]);
+        assert_eq!(views.by_plan.len() as u64, few + 1);
+    }
+
+    #[test]
+    fn holes_lie_in_the_order_of_their_offsets_whenever_they_were_cut() {
+        let mut views = Views::default();
+        let view = add(&mut views, 0, 40, (0..4).map(ChunkId).collect());
+        for index in [0, 3, 1] {
+            views.cut(view, index, Span::new(10 * index as u64, 10));
+        }
+        let holes = views.get(view).map(|view| view.holes.clone());
+        assert_eq!(holes, Some([0, 10, 30].map(|offset| Span::new(offset, 10)).to_vec()));
+    }
+
+    #[test]
+    fn the_uses_by_one_pool_move_or_end_and_those_by_others_stay() {
+        let [a, b, c] = [1, 2, 3].map(PoolIndex::of_pair);
+        let uses_after = |change: &dyn Fn(&mut Views)| {
+            let mut views = Views::default();
+            let view = add(&mut views, 0, 10, vec![ChunkId(0)]);
+            for (pool, epoch) in [(a, 5), (b, 7), (c, 9)] {
+                views.reserve_use(view, pool).unwrap();
+                views.used(view);
+                views.freed(view, pool, epoch);
+            }
+            change(&mut views);
+            let mut uses = views.get(view).map(|view| view.last_uses.clone()).unwrap_or_default();
+            uses.sort_by_key(|(_, epoch)| *epoch);
+            uses
+        };
+        assert_eq!(uses_after(&|views| views.move_uses(a, Some((b, 8)))), [(b, 8), (c, 9)]);
+        assert_eq!(uses_after(&|views| views.move_uses(c, Some((b, 6)))), [(a, 5), (b, 7)], "the later of the two");
+        assert_eq!(uses_after(&|views| views.move_uses(b, None)), [(a, 5), (c, 9)]);
+        assert_eq!(uses_after(&|views| views.forget_uses(|pool| pool == b)), [(a, 5), (c, 9)]);
     }
 }

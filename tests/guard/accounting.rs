@@ -2,6 +2,7 @@
 
 use super::*;
 use seamalloc::Error;
+use seamalloc::driver::sim::CaptureMode;
 
 #[test]
 fn every_byte_is_counted_live_and_freed() {
@@ -13,6 +14,7 @@ fn every_byte_is_counted_live_and_freed() {
     assert_eq!(stats.allocated_bytes.all.current, 1024 + 5 * MIB);
     assert_eq!((stats.guard.guarded, stats.guard.held_bytes), (2, 8 * MIB));
     assert_eq!(stats.guard.slack_bytes, 2 * MIB - 1000 + MIB);
+    assert_eq!((stats.num_device_alloc, stats.num_device_free, stats.mappings), (2, 0, 2));
     balanced(&gpu, &allocator);
     let snapshot = allocator.snapshot();
     let total: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
@@ -27,6 +29,7 @@ fn every_byte_is_counted_live_and_freed() {
     allocator.check_guards().unwrap();
     let stats = allocator.stats();
     assert_eq!((stats.reserved_bytes.all.current, stats.guard.held_bytes, stats.guard.slack_bytes), (0, 0, 0));
+    assert_eq!((stats.num_device_alloc, stats.num_device_free, stats.mappings), (2, 2, 0));
     assert_eq!((stats.guard.quarantined, stats.guard.quarantined_bytes), (2, 16 * MIB), "with 2 MiB on each side");
     ends_clean(&gpu, allocator);
 }
@@ -105,4 +108,39 @@ fn guarded_allocations_keep_their_alignment() {
         let rounded = allocator.size_of(address).unwrap().next_multiple_of(512);
         assert_eq!((address + rounded) % (2 * MIB), 0, "it ends where its memory ends");
     }
+}
+
+/// A view and a guarded block may have the same number.
+#[test]
+fn a_stitched_block_beside_guarded_ones_is_none() {
+    let (gpu, allocator) = guarded("guard:on,guard_min_size:64MiB,strategy:stitch");
+    let large = allocator.allocate(64 * MIB, S).unwrap();
+    let held: Vec<u64> = (0..4).map(|_| allocator.allocate(16 * MIB, S).unwrap()).collect();
+    [0, 2].iter().for_each(|index: &usize| allocator.free(held[*index]).unwrap());
+    let stitched = allocator.allocate(32 * MIB, S).unwrap();
+    let stats = allocator.stats();
+    assert_eq!((stats.views_built, stats.guard.guarded, stats.guard.held_bytes), (1, 1, 64 * MIB));
+    [large, stitched, held[1], held[3]].iter().for_each(|address| allocator.free(*address).unwrap());
+    allocator.empty_cache().unwrap();
+    allocator.check_guards().unwrap();
+    assert_eq!(allocator.stats().guard.held_bytes, 0);
+    ends_clean(&gpu, allocator);
+}
+
+/// A freed block cannot be filled or waited for while its stream is captured: that is done later.
+#[test]
+fn what_is_freed_while_its_stream_is_captured_is_unmapped_later() {
+    let (gpu, allocator) = guarded("guard:on");
+    let [first, second] = [(); 2].map(|()| allocator.allocate(3 * MIB, S).unwrap());
+    gpu.begin_capture(S, CaptureMode::Relaxed).unwrap();
+    [first, second].iter().for_each(|address| allocator.free(*address).unwrap());
+    let other = allocator.allocate(1000, T).unwrap();
+    allocator.free(other).unwrap();
+    assert!(allocator.stats().guard.held_bytes >= 8 * MIB);
+    gpu.end_capture(S).unwrap();
+    allocator.check_guards().unwrap();
+    gpu.advance(10);
+    allocator.check_guards().unwrap();
+    assert_eq!(allocator.stats().guard.held_bytes, 0);
+    ends_clean(&gpu, allocator);
 }

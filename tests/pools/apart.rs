@@ -95,3 +95,30 @@ fn a_pools_request_that_fails_leaves_it_no_larger() {
     allocator.allocate_in(pool, 32 * MIB, MAIN).unwrap();
     assert_eq!(allocator.pool_stats(pool).unwrap().reserved_bytes, 64 * MIB);
 }
+
+/// Before a capture, the memory of a pool that the GPU has passed serves it, of one stream and that pool alone.
+#[test]
+fn what_has_passed_stays_with_its_pool_and_its_stream() {
+    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
+    let pools = [(); 2].map(|()| allocator.create_pool());
+    let used = pools.map(|pool| {
+        [GRAPH, SIDE].map(|stream| {
+            let address = allocator.allocate_in(pool, 16 * MIB, stream).unwrap();
+            allocator.free(address).unwrap();
+            address
+        })
+    });
+    let held = |pool| allocator.pool_stats(pool).unwrap().reserved_bytes;
+    for pool in pools {
+        let graph = graph_of(&gpu, &allocator, pool, &[16 * MIB]);
+        assert_eq!(graph.0.len(), 1);
+        assert_eq!(pools.map(held), [32 * MIB; 2]);
+    }
+    for (pool, [of_graph, of_side]) in pools.into_iter().zip(used) {
+        for (stream, address) in [(SIDE, of_side), (GRAPH, of_graph)] {
+            assert_eq!(allocator.allocate_in(pool, 16 * MIB, stream).unwrap(), address);
+        }
+    }
+    assert_eq!(reserved(&allocator), 64 * MIB);
+    allocator.check().unwrap();
+}

@@ -45,6 +45,8 @@ fn of_a_view_that_a_graph_uses_a_part_of_that_part_stays() {
     allocator.empty_cache().unwrap();
     graph.replay(&gpu, SIDE);
     assert_eq!(reserved(&allocator), 5 * 16 * MIB, "the third hole is cut out of the view");
+    let mappings = (allocator.stats().mappings, allocator.stats().view_mappings);
+    assert_eq!(mappings, (5 + 2, 2));
     held.iter().skip(1).step_by(2).for_each(|address| allocator.free(*address).unwrap());
     allocator.empty_cache().unwrap();
     graph.replay(&gpu, SIDE);
