@@ -7,20 +7,27 @@ mod long_kernels;
 mod simulated;
 
 use long_kernels::{A, B, LONG, clean, use_long};
-use seamalloc::driver::sim::{CaptureMode, Range};
+use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
 use seamalloc::driver::{Call, Driver};
-use seamalloc::{Config, Route, StreamSharing};
+use seamalloc::{Allocator, Config, Route, StreamSharing};
+use std::sync::Arc;
 
 const DEVICE: &str = "sim:h200,capacity=1GiB";
 const MIB: u64 = 1 << 20;
+
+/// An allocator of which one block leaves 20 MiB, and that block.
+fn nearly_full(sharing: StreamSharing) -> (Arc<SimGpu>, Allocator, u64) {
+    let config = Config { sharing, memory_limit: Some(600 * MIB), ..Config::default() };
+    let (gpu, allocator) = simulated::on(DEVICE, config);
+    let rest = allocator.allocate(580 * MIB, B).unwrap();
+    (gpu, allocator, rest)
+}
 
 /// Nobody told the allocator, but the driver numbers its streams: no event of the new one says that the old one has passed.
 #[test]
 fn a_stream_that_was_replaced_unnoticed_is_waited_for_before_another_has_its_memory() {
     for sharing in [StreamSharing::Completed, StreamSharing::Wait] {
-        let config = Config { sharing, memory_limit: Some(600 * MIB), ..Config::default() };
-        let (gpu, allocator) = simulated::on(DEVICE, config);
-        let rest = allocator.allocate(580 * MIB, B).unwrap();
+        let (gpu, allocator, rest) = nearly_full(sharing);
         let old = use_long(&gpu, &allocator, 20 * MIB, A);
         allocator.free(old).unwrap();
         gpu.replace_stream(A);
@@ -125,9 +132,7 @@ fn a_stream_that_was_replaced_unnoticed_is_waited_for_when_it_is_forgotten() {
 #[test]
 fn a_stream_of_a_private_pool_that_was_replaced_unnoticed_is_waited_for() {
     for sharing in [StreamSharing::Completed, StreamSharing::Wait] {
-        let config = Config { sharing, memory_limit: Some(600 * MIB), ..Config::default() };
-        let (gpu, allocator) = simulated::on(DEVICE, config);
-        let rest = allocator.allocate(580 * MIB, B).unwrap();
+        let (gpu, allocator, rest) = nearly_full(sharing);
         let pool = allocator.create_pool();
         let old = allocator.allocate_in(pool, 20 * MIB, A).unwrap();
         gpu.launch(A, &[Range { address: old, size: 20 * MIB }], LONG).unwrap();

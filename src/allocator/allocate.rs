@@ -220,11 +220,10 @@ impl Core {
         let may_be = self.capturing() && stream != StreamId::DEFAULT;
         let captured = may_be && self.driver.is_capturing(stream)?;
         // Once the pool is released, its memory is that of the stream which had the handle now.
-        let number = match stream == StreamId::DEFAULT || self.heap.knows_private_stream(owner, stream) {
-            true => None,
-            false => self.number_of(stream)?,
-        };
-        let (pool, class) = self.heap.private_pool(owner, stream, size, captured)?;
+        let last = self.heap.private_pair(owner, stream);
+        let is_known = stream == StreamId::DEFAULT || last.is_some_and(|large| !self.heap.pool(large).ended);
+        let number = if is_known { None } else { self.number_of(stream)? };
+        let (pool, class) = self.heap.private_pool(owner, stream, last, size, captured)?;
         if number.is_some() {
             self.heap.renumber_stream(pool.large(), number);
         }

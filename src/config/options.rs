@@ -117,8 +117,7 @@ impl StreamSharing {
     }
 
     /// Returns whether a stream may wait on the GPU for memory of another, at present or once memory is short.
-    #[must_use]
-    pub const fn may_wait(self) -> bool {
+    pub(crate) const fn may_wait(self) -> bool {
         matches!(self, Self::Wait | Self::Auto)
     }
 }

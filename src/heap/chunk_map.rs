@@ -11,7 +11,7 @@
 //! ```
 
 use super::block::BlockTable;
-use super::free_index::mixed;
+use super::fingerprint::Fingerprint;
 use crate::fallible::{Grown, filled};
 use crate::ids::{BlockId, ChunkId, Handle, SegmentId};
 use crate::span::Span;
@@ -60,8 +60,8 @@ pub(crate) struct ChunkMap {
     bare_chunks: usize,
     /// All slabs for small blocks lie from here on; where home is scattered, large chunks too.
     slabs_from: u64,
-    /// A sum of all chunks, which is the same whenever the same chunks lie in the same places.
-    fingerprint: u64,
+    /// Of the places of all chunks.
+    fingerprint: Fingerprint,
 }
 
 impl ChunkMap {
@@ -79,7 +79,7 @@ impl ChunkMap {
             bare: filled(0, granules.div_ceil(64))?,
             bare_chunks: 0,
             slabs_from: size,
-            fingerprint: 0,
+            fingerprint: Fingerprint::default(),
         })
     }
 
@@ -174,9 +174,7 @@ impl ChunkMap {
         self.chunks.get(id.0 as usize).copied().flatten()
     }
 
-    /// Returns a number that is the same whenever the same chunks lie in the same places, and else another one, but for one
-    /// chance in 2^64.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
@@ -190,7 +188,7 @@ impl ChunkMap {
         if chunk.slab {
             self.slabs_from = self.slabs_from.min(chunk.address);
         }
-        self.fingerprint ^= mixed(chunk.address, chunk.size);
+        self.fingerprint.flip(chunk.address, chunk.size);
         let first = self.granule(chunk.address);
         let count = (chunk.size / GRANULE) as usize;
         for granule in self.chunk_of.iter_mut().skip(first).take(count) {
@@ -242,7 +240,7 @@ impl ChunkMap {
         let Some(chunk) = self.chunk(id) else { return };
         self.mapped(chunk);
         self.chunks[id.0 as usize] = None;
-        self.fingerprint ^= mixed(chunk.address, chunk.size);
+        self.fingerprint.flip(chunk.address, chunk.size);
         let first = self.granule(chunk.address);
         let count = (chunk.size / GRANULE) as usize;
         for granule in self.chunk_of.iter_mut().skip(first).take(count) {

@@ -13,6 +13,7 @@
 //! ```
 
 use super::block::BlockTable;
+use super::fingerprint::Fingerprint;
 use crate::config::rounding::MIN_BLOCK;
 use crate::fallible::{Grown, TryPush, filled, with_room};
 use crate::ids::BlockId;
@@ -32,8 +33,8 @@ pub(crate) struct FreeIndex {
     /// One bit for each word of `occupied`: whether it is not 0.
     summary: u64,
     len: usize,
-    /// A sum of all that it holds, of at least `counted_from` bytes: it is the same whenever it holds the same blocks.
-    fingerprint: u64,
+    /// Of the blocks of at least `counted_from` bytes.
+    fingerprint: Fingerprint,
     counted_from: u64,
 }
 
@@ -53,7 +54,7 @@ impl FreeIndex {
     pub(crate) fn new(counted_from: u64) -> Grown<Self> {
         // A box of an array cannot be asked for in a way that may fail; a list can, and becomes one where it lies.
         let roots = filled(BlockId::NONE, BINS)?.try_into().unwrap_or_else(|_| Box::new([BlockId::NONE; BINS]));
-        Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0, fingerprint: 0, counted_from })
+        Ok(Self { roots, occupied: [0; WORDS], summary: 0, len: 0, fingerprint: Fingerprint::default(), counted_from })
     }
 
     /// Returns how many blocks it holds.
@@ -61,16 +62,14 @@ impl FreeIndex {
         self.len
     }
 
-    /// Returns a number that is the same whenever it holds the same blocks, and else another one, but for one chance in
-    /// 2^64.
-    pub(crate) fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
     #[inline]
     fn count(&mut self, (size, address): (u64, u64)) {
         if size >= self.counted_from {
-            self.fingerprint ^= mixed(address, size);
+            self.fingerprint.flip(address, size);
         }
     }
 
@@ -265,14 +264,6 @@ impl FreeIndex {
 fn key_of(table: &BlockTable, id: BlockId) -> (u64, u64) {
     let block = &table[id];
     (block.size, block.address)
-}
-
-/// Returns a hash of two numbers, of which a sum by exclusive or says which pairs went into it.
-#[inline]
-pub(super) fn mixed(a: u64, b: u64) -> u64 {
-    // The two halves of a product of 128 bits, as in wyhash.
-    let product = u128::from(a ^ 0x9E37_79B9_7F4A_7C15) * u128::from(b ^ 0xD1B5_4A32_D192_ED03);
-    (product as u64) ^ ((product >> 64) as u64)
 }
 
 /// Returns a hash of the id, so that trees are balanced whatever the order of frees.

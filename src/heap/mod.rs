@@ -8,6 +8,7 @@
 //! | file | owns |
 //! |---|---|
 //! | block, free_index, pool, chunk_map, views, counters | one table each; none of them knows the heap |
+//! | fingerprint | whether a table holds what it held before |
 //! | tables | [`Heap`] itself, and reading it |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
@@ -22,6 +23,7 @@ mod check;
 mod checkpoint;
 mod chunk_map;
 mod counters;
+mod fingerprint;
 mod fit;
 mod free;
 mod free_index;

@@ -59,30 +59,30 @@ impl Heap {
         self.is_private(pool) && self.pairs_of(owner).any(|large| large == pool.large())
     }
 
-    /// Returns whether a private pool has pools for a stream, which has not ended.
-    pub(crate) fn knows_private_stream(&self, owner: PoolId, stream: StreamId) -> bool {
+    /// Returns the large pool of a private pool that served a stream last, if one did.
+    pub(crate) fn private_pair(&self, owner: PoolId, stream: StreamId) -> Option<PoolIndex> {
         let of_stream = |pair: &&PrivatePair| pair.owner == owner && pair.stream == stream;
-        self.private_pairs.iter().rev().find(of_stream).is_some_and(|pair| !self.pools[pair.large].ended)
+        self.private_pairs.iter().rev().find(of_stream).map(|pair| pair.large)
     }
 
-    /// Returns the pool of a private pool that serves rounded `size` bytes on `stream`.
+    /// Returns the pool of a private pool that serves rounded `size` bytes on `stream`. `last` is that of
+    /// [`Self::private_pair`].
     pub(crate) fn private_pool(
         &mut self,
         owner: PoolId,
         stream: StreamId,
+        last: Option<PoolIndex>,
         size: u64,
         captured: bool,
     ) -> Result<(PoolIndex, Class)> {
         let class = Class::of(size <= SMALL_LIMIT);
-        let found = self.private_pairs.iter().rev().find(|pair| pair.owner == owner && pair.stream == stream);
-        let usable = found.filter(|pair| !(captured && self.pools[pair.large].in_stream_order));
-        let large = match usable.map(|pair| pair.large) {
+        let large = match last.filter(|large| !(captured && self.pools[*large].in_stream_order)) {
             Some(large) => {
                 self.pools[large].ended = false;
                 large
             }
             None => {
-                let number = found.and_then(|pair| self.pools[pair.large].number);
+                let number = last.and_then(|large| self.pools[large].number);
                 self.private_pairs.try_reserve(1)?;
                 let large = self.add_pair(stream, true)?;
                 self.pools[large].number = number;

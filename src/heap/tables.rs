@@ -5,7 +5,8 @@
 use super::block::{Block, BlockTable, Slots};
 use super::chunk_map::ChunkMap;
 use super::counters::Counters;
-use super::free_index::{FreeIndex, mixed};
+use super::fingerprint::Fingerprint;
+use super::free_index::FreeIndex;
 use super::host_bytes::map_bytes;
 use super::pool::{Pool, Pools};
 use super::private_pools::PrivatePools;
@@ -214,14 +215,13 @@ impl Heap {
         Ok(self.pools[pool].free.visit_from(&self.blocks, min_size, visit)?)
     }
 
-    /// Returns a number that is the same whenever the same free memory lies in the same chunks, as far as a request of this
-    /// large pool may take it; and else another one, but for one chance in 2^64.
-    pub(crate) fn fingerprint(&self, pool: PoolIndex) -> u64 {
-        let idle = self.idle;
-        let chunks = self.home.as_ref().map_or(0, |home| home.fingerprint());
-        [pool, pool.small(), idle, idle.small()]
+    /// Returns the fingerprint of the free memory that a request of this large pool may take, and of the chunks in which it
+    /// lies.
+    pub(crate) fn fingerprint(&self, pool: PoolIndex) -> Fingerprint {
+        let chunks = self.home.as_ref().map(ChunkMap::fingerprint).unwrap_or_default();
+        [pool, pool.small(), self.idle, self.idle.small()]
             .into_iter()
-            .fold(mixed(chunks, pool.slot() as u64), |sum, pool| mixed(sum, self.pools[pool].free.fingerprint()))
+            .fold(chunks.with(pool.slot() as u64), |all, pool| all.and(self.pools[pool].free.fingerprint()))
     }
 
     /// Returns how often the pools of a class were searched so far.

@@ -1,7 +1,7 @@
 //! Streams: when memory freed on one may be used again, there and elsewhere.
 //!
-//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, whether memory is
-//! short, and the moment at which live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
+//! Owns: the queues of `record_stream`, the epochs by which streams pass memory to one another, whether memory is short, and the
+//! moment at which live memory is low. It calls the driver for events, waits and the numbers of streams, never for memory.
 
 mod context;
 mod epochs;

@@ -26,7 +26,7 @@ pub(super) struct Key(u64);
 impl Key {
     /// Returns the key of a request for large memory at present. It takes no walk.
     pub(super) fn of(heap: &Heap, request: &Request) -> Self {
-        Self(heap.fingerprint(request.pool).rotate_left(17) ^ request.size.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        Self(heap.fingerprint(request.pool).with(request.size).number())
     }
 
     fn slot(self) -> usize {

@@ -11,6 +11,12 @@ import tempfile
 import threading
 
 
+def seamalloc_options(allocator):
+    """The options in the name of an allocator, `seamalloc` or `seamalloc:OPTIONS`; None for others."""
+    name, _, options = allocator.partition(":")
+    return options if name == "seamalloc" else None
+
+
 class JsonProcess:
     """Python running a program, in a process group of its own. What it prints beside its answers is left out."""
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from json_process import JsonProcess
+from json_process import JsonProcess, seamalloc_options
 
 WORKER = Path(__file__).resolve().with_name("programs_worker.py")
 ALLOCATORS = ("native", "expandable", "seamalloc")
@@ -52,8 +52,8 @@ class Process(JsonProcess):
         env["TORCHINDUCTOR_CACHE_DIR"] = f"{store}-{allocator}-inductor"
         env["TRITON_CACHE_DIR"] = f"{store}-{allocator}-triton"
         env["OMP_NUM_THREADS"] = "2"
-        if allocator.startswith("seamalloc"):
-            env["SEAMALLOC_CONF"] = allocator[len("seamalloc") :].lstrip(":")
+        if (conf := seamalloc_options(allocator)) is not None:
+            env["SEAMALLOC_CONF"] = conf
         if allocator == "expandable":
             env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         if options.gpus > 1:

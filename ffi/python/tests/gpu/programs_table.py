@@ -72,10 +72,12 @@ def ratio(of, native):
 
 def spread(of, native):
     """The median of the ratios to native, and between what half of them lie."""
-    found = ratios(of, native)
+    middle, found = ratio(of, native), ratios(of, native)
+    if middle is None:
+        return ""
     if len(found) < FEW:
-        return f"{statistics.median(found):.3f}" if found else ""
-    low, middle, high = statistics.quantiles(found, n=4)
+        return f"{middle:.3f}"
+    low, _, high = statistics.quantiles(found, n=4)
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 

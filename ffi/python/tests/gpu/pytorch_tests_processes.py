@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytorch_tests_choice as choice
-from json_process import JsonProcess
+from json_process import JsonProcess, seamalloc_options
 
 WORKER = Path(__file__).resolve().with_name("pytorch_tests_worker.py")
 # To import PyTorch, Inductor and a test file, on a machine where a dozen do.
@@ -44,8 +44,8 @@ def environment(suite, allocator, children, caches):
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # It writes its stacks where it crashes, and where it is ended by SIGABRT.
     env["PYTHONFAULTHANDLER"] = "1"
-    if allocator.startswith("seamalloc"):
-        env["SEAMALLOC_CONF"] = allocator[len("seamalloc") :].lstrip(":")
+    if (conf := seamalloc_options(allocator)) is not None:
+        env["SEAMALLOC_CONF"] = conf
         env["SEAMALLOC_LOG"] = "warn"
     if allocator == "expandable" or (allocator != "native" and choice.SUITES[suite].counts_segments):
         # It means nothing to seamalloc; the tests read it.

@@ -167,13 +167,7 @@ fn view_of_a_pool(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
     let (pool, kernel, only_held) = (c.pool, c.kernel, false);
     ops.extend([Op::EndCapture, Op::CreatePool]);
     ops.push(Op::AllocateIn { pool, size: Size::ManyFreed(2), stream: c.a, kernel, only_held });
-    let free = Op::Free { block: Which::Last, how: How::read(bytes) };
-    let release = Op::ReleasePool { pool };
-    if c.bit(0) {
-        ops.extend([release, free])
-    } else {
-        ops.extend([free, release])
-    }
+    ops.extend(end_of_pool(bytes, pool, c.bit(0)));
     // Another hole, and a request that takes it and one of the others.
     ops.push(Op::Free { block: Which::Newest(bytes.next() % 4), how: How::Plainly });
     ops.push(match bytes.next() % 4 {
@@ -309,13 +303,7 @@ fn pool_ends(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
     }
     let (pool, kernel) = (c.pool, c.kernel);
     ops.push(Op::AllocateIn { pool, size: Size::read_large(bytes), stream: c.a, kernel, only_held: false });
-    let free = Op::Free { block: Which::Last, how: How::read(bytes) };
-    let release = Op::ReleasePool { pool };
-    if c.bit(1) {
-        ops.extend([release, free])
-    } else {
-        ops.extend([free, release])
-    }
+    ops.extend(end_of_pool(bytes, pool, c.bit(1)));
     match bytes.next() % 4 {
         0 => ops.push(Op::EmptyPool { pool: bytes.next() }),
         1 => ops.push(Op::EmptyCache),
@@ -433,4 +421,11 @@ mod tests {
             }
         }
     }
+}
+
+/// The last block is freed and its pool released, in either order.
+fn end_of_pool(bytes: &mut Bytes<'_>, pool: u8, released_first: bool) -> [Op; 2] {
+    let free = Op::Free { block: Which::Last, how: How::read(bytes) };
+    let release = Op::ReleasePool { pool };
+    if released_first { [release, free] } else { [free, release] }
 }
