@@ -34,9 +34,13 @@ NAMES = {
     ),
     2: ("ddp", "fsdp2", "pipeline"),
 }
+# Run where they are named alone: not all allocators fit on a GPU at once.
+LARGE = {1: (), 2: ("fsdp2_1b", "fsdp2_8b")}
 # Started at once, in programs; beginning with those that compile, which takes longest.
 STARTING = 4
 STEP_S = 60
+# A step at whose end a recording is written.
+RECORDED_STEP_S = 180
 START_S = 240
 ERROR_CHARACTERS = 1500
 
@@ -65,7 +69,10 @@ class Process(JsonProcess):
             )
         else:
             env["CUDA_VISIBLE_DEVICES"] = env.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        super().__init__(WORKER, [program, allocator, options.device, str(options.steps)], env)
+        arguments = [program, allocator, options.device, str(options.steps), str(options.cycle)]
+        if options.record and allocator == "native":
+            arguments.append(str(options.record / f"{program}.{rank}.json.gz"))
+        super().__init__(WORKER, arguments, env)
 
     def pin(self, cores):
         """Puts all of its threads on these cores, and those that they will start."""
@@ -129,6 +136,7 @@ class Programs:
         for allocator in list(self.ranks):
             left = START_S - (time.monotonic() - self.started)
             ready[allocator] = self.hear(allocator, left, write)
+        limit_s = RECORDED_STEP_S if self.options.record else STEP_S
         each = max(1, len(cores) // self.options.gpus)
         for ranks in self.ranks.values():
             for rank, process in enumerate(ranks):
@@ -138,10 +146,10 @@ class Programs:
             for allocator in left[number % max(1, len(left)) :] + left[: number % max(1, len(left))]:
                 for process in self.ranks[allocator]:
                     process.go()
-                for rank, line in enumerate(self.hear(allocator, STEP_S, write) or ()):
+                for rank, line in enumerate(self.hear(allocator, limit_s, write) or ()):
                     write(program=self.program, allocator=allocator, rank=rank, **line)
         for allocator in list(self.ranks):
-            for rank, line in enumerate(self.hear(allocator, STEP_S, write) or ()):
+            for rank, line in enumerate(self.hear(allocator, limit_s, write) or ()):
                 write(program=self.program, allocator=allocator, rank=rank, **line)
         self.end()
 
@@ -196,7 +204,7 @@ def main():
         "--json", type=Path, required=True, help="gets a line for each step; is added to if it is there"
     )
     parser.add_argument("--gpus", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--programs", type=names, help="of " + ", ".join(NAMES[1] + NAMES[2]))
+    parser.add_argument("--programs", type=names, help="of " + ", ".join(NAMES[1] + NAMES[2] + LARGE[2]))
     parser.add_argument(
         "--allocators",
         type=names,
@@ -204,6 +212,13 @@ def main():
         help="of native, expandable, seamalloc, and seamalloc:OPTIONS; options have no commas here",
     )
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cycle", type=int, default=0, help="inputs begin anew after so many steps; 0: never")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FOLDER",
+        help="native's last steps, twice --cycle and 2, are recorded in FOLDER/PROGRAM.RANK.json.gz: timeline_record.py",
+    )
     parser.add_argument("--seconds", type=float, default=3600, help="after which no further program is measured")
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny models, to try the programs"
@@ -211,10 +226,13 @@ def main():
     options = parser.parse_args()
     options.programs = options.programs or list(NAMES[options.gpus])
     for name in options.programs:
-        if name not in NAMES[options.gpus]:
-            parser.error(
-                f"{name} is no program on {options.gpus} GPUs; expected some of {', '.join(NAMES[options.gpus])}"
-            )
+        known = NAMES[options.gpus] + LARGE[options.gpus]
+        if name not in known:
+            parser.error(f"{name} is no program on {options.gpus} GPUs; expected some of {', '.join(known)}")
+    if options.record:
+        if options.device != "cuda" or options.steps < 2 * (max(1, options.cycle) + 1):
+            parser.error("--record needs a GPU, and --steps of at least twice --cycle and 2")
+        options.record.mkdir(parents=True, exist_ok=True)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     with open(options.json, "a") as out:
         fine = run(options, out)

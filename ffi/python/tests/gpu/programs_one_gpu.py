@@ -177,7 +177,7 @@ def lightning(turns):
 def train(turns, model, vocabulary, batch, longest):
     """Steps of a language model, each of another length. Every rank has texts of its own."""
     optimizer = adamw(model)
-    for ids in texts(vocabulary, batch, turns.steps, longest):
+    for ids in turns.cyclic(texts(vocabulary, batch, turns.inputs, longest)):
         turns.begin()
         ids = ((ids + 7 * turns.rank) % vocabulary).to(turns.device)
         loss = model(input_ids=ids, labels=ids).loss
@@ -321,10 +321,9 @@ def serving(turns):
     streams = [torch.cuda.Stream() if cuda else None for _ in models]
     generator = torch.Generator().manual_seed(0)
     rng = random.Random(0)
-    for _ in range(turns.steps):
-        requests = [
-            [rng.choice(turns.size((1, 2, 4, 8, 16, 32), (1, 2))) for _ in range(turns.size(6, 1))] for _ in models
-        ]
+    batches, each = turns.size((1, 2, 4, 8, 16, 32), (1, 2)), turns.size(6, 1)
+    inputs = [[[rng.choice(batches) for _ in range(each)] for _ in models] for _ in range(turns.inputs)]
+    for requests in turns.cyclic(inputs):
         sample = torch.randn(32, 3, 224, 224, generator=generator)
         results = [[] for _ in models]
 

@@ -17,19 +17,43 @@ def ddp(turns):
     train(turns, model, vocabulary, turns.size(6, 2), turns.size(1024, 32))
 
 
-def fsdp2(turns):
+def sharded(model, device):
     """FSDP2: parameters gathered in bf16 layer by layer, gradients reduced in fp32."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    vocabulary = turns.size(32000, 100)
-    model = llama(turns.size(2048, 64), turns.size(12, 2), vocabulary, turns.device)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    mesh = init_device_mesh(turns.device, (dist.get_world_size(),))
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     for layer in model.model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    train(turns, model, vocabulary, turns.size(6, 2), turns.size(1536, 32))
+    return model
+
+
+def fsdp2(turns):
+    """FSDP2, weights and optimizer in fp32."""
+    vocabulary = turns.size(32000, 100)
+    model = llama(turns.size(2048, 64), turns.size(12, 2), vocabulary, turns.device)
+    train(turns, sharded(model, turns.device), vocabulary, turns.size(6, 2), turns.size(1536, 32))
+
+
+def fsdp2_1b(turns):
+    """FSDP2, weights in bf16, the vocabulary of Llama 3: large activations beside small weights."""
+    vocabulary = turns.size(128256, 100)
+    model = llama(turns.size(2048, 64), turns.size(16, 2), vocabulary, turns.device).to(torch.bfloat16)
+    train(turns, sharded(model, turns.device), vocabulary, turns.size(4, 2), turns.size(2000, 32))
+
+
+def fsdp2_8b(turns):
+    """FSDP2 of a model of eight thousand million parameters in bf16, activations recomputed."""
+    vocabulary = turns.size(128256, 100)
+    kind = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    model = llama(turns.size(4096, 64), turns.size(32, 2), vocabulary, turns.device)
+    torch.set_default_dtype(kind)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    train(turns, sharded(model, turns.device), vocabulary, turns.size(4, 2), turns.size(1900, 32))
 
 
 def pipeline(turns):
@@ -67,4 +91,10 @@ def pipeline(turns):
         turns.end(sum(losses) / parts if losses else None)
 
 
-PROGRAMS = {"ddp": (ddp, 1), "fsdp2": (fsdp2, 1), "pipeline": (pipeline, 1)}
+PROGRAMS = {
+    "ddp": (ddp, 1),
+    "fsdp2": (fsdp2, 1),
+    "fsdp2_1b": (fsdp2_1b, 1),
+    "fsdp2_8b": (fsdp2_8b, 1),
+    "pipeline": (pipeline, 1),
+}

@@ -1,7 +1,8 @@
-"""Runs one of the programs in this process: python programs_worker.py PROGRAM ALLOCATOR DEVICE STEPS.
+"""Runs one of the programs in this process: python programs_worker.py PROGRAM ALLOCATOR DEVICE STEPS [CYCLE [FILE]].
 
 It waits for a line of its input before each step, and writes a line of JSON after it: programs.py gives the turns. DEVICE
 is cuda, or cpu with tiny models. Of a program on two GPUs each process has RANK, WORLD_SIZE and PROGRAMS_STORE, a file.
+After CYCLE steps (0: never) the program's inputs begin anew. FILE gets a recording of the last steps (timeline_record.py).
 """
 
 import json
@@ -10,6 +11,8 @@ import sys
 import time
 
 PROGRAM, ALLOCATOR, DEVICE, STEPS = sys.argv[1:5]
+CYCLE = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+RECORDING = sys.argv[6] if len(sys.argv) > 6 else None
 if ALLOCATOR.startswith("seamalloc"):
     import seamalloc
 
@@ -21,8 +24,11 @@ import torch
 class Turns:
     """When a program makes its steps, and what it says of them."""
 
-    def __init__(self, out, device, steps, free):
+    def __init__(self, out, device, steps, free, cycle=0, recorder=None):
         self.out, self.device, self.steps = out, device, steps + free
+        # How many different inputs there are.
+        self.inputs = min(cycle, self.steps) if cycle else self.steps
+        self._recorder = recorder
         self.rank = int(os.environ.get("RANK", "0"))
         # Steps that are made at once, and the number of the next.
         self._free, self._number = free, 0
@@ -39,6 +45,10 @@ class Turns:
         self.out.write(json.dumps(report) + "\n")
         self.out.flush()
 
+    def cyclic(self, inputs):
+        """An input for each step, of `self.inputs` different ones."""
+        return [inputs[number % len(inputs)] for number in range(self.steps)]
+
     def begin(self):
         """Waits for the turn."""
         if self._number >= self._free:
@@ -47,6 +57,8 @@ class Turns:
             if not sys.stdin.readline():
                 # Who gives the turns is gone.
                 os._exit(1)
+        if self._recorder:
+            self._recorder.begin(self._number)
         self._start = time.perf_counter()
 
     def end(self, loss):
@@ -55,6 +67,8 @@ class Turns:
         if self.device == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._start
+        if self._recorder:
+            self._recorder.end(self._number)
         if self._number >= self._free:
             self.say(step=self._number - self._free, seconds=round(seconds, 5), loss=value)
         self._number += 1
@@ -109,7 +123,12 @@ def main():
     else:
         from programs_one_gpu import PROGRAMS
     program, free = PROGRAMS[PROGRAM]
-    turns = Turns(out, DEVICE, int(STEPS), free)
+    recorder = None
+    if RECORDING:
+        from timeline_record import Recorder
+
+        recorder = Recorder(RECORDING, PROGRAM, int(STEPS) + free, max(1, CYCLE))
+    turns = Turns(out, DEVICE, int(STEPS), free, CYCLE, recorder)
     program(turns)
     turns.say(end=True, **peaks(), **turns.facts, torch=torch.__version__)
     if "RANK" in os.environ:
