@@ -2,28 +2,10 @@
 //!
 //! Owns: which allocation begins at an address, how often one of another device was opened, and the driver's rules about both.
 
-use super::{GRANULARITY, Memory};
+use super::{GRANULARITY, Malloc, Memory, Opening};
 use crate::driver::Status;
 use crate::driver::bookkeeping::refusal::{Answer, refuse};
 use crate::driver::bookkeeping::shared_memory::SharedMemory;
-
-#[derive(Debug)]
-pub(super) struct Malloc<P> {
-    pub(super) size: u64,
-    pub(super) physical: u64,
-    pub(super) number: u64,
-    /// Set if it belongs to another device, which counts its bytes.
-    foreign: Option<Opening>,
-    /// The machine's side of it.
-    pub(super) backing: P,
-}
-
-/// Opened memory of another device, and how many more times it was opened than closed.
-#[derive(Debug)]
-struct Opening {
-    of: SharedMemory,
-    times: usize,
-}
 
 impl<P> Memory<P> {
     /// Allocates `size` bytes at an address that `place` finds for so many whole granules.

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use self::malloc::Malloc;
 use super::faults::Leaks;
 use super::refusal::{Answer, refuse};
+use super::shared_memory::SharedMemory;
 use crate::driver::{Handle, MemoryInfo, Status};
 
 /// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
@@ -55,6 +55,24 @@ struct Mapping {
     size: u64,
     physical: u64,
     access: bool,
+}
+
+#[derive(Debug)]
+struct Malloc<P> {
+    size: u64,
+    physical: u64,
+    number: u64,
+    /// Set if it belongs to another device, which counts its bytes.
+    foreign: Option<Opening>,
+    /// The machine's side of it.
+    backing: P,
+}
+
+/// Opened memory of another device, and how many more times it was opened than closed.
+#[derive(Debug)]
+struct Opening {
+    of: SharedMemory,
+    times: usize,
 }
 
 /// `P` is what the machine has for each piece of physical memory.
