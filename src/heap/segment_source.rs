@@ -172,6 +172,12 @@ mod tests {
     }
 
     #[test]
+    fn segments_without_memory_for_their_source_are_no_others() {
+        let unfounded = Segments { source: None, unsplit: false, unfounded: true };
+        assert!(unfounded.are_unfounded() && !Segments::by_malloc().are_unfounded());
+    }
+
+    #[test]
     fn a_source_that_panics_when_it_is_dropped_harms_nobody() {
         drop(Segments::from_source(Panics));
     }

@@ -36,7 +36,8 @@ fn program() -> Allocator {
     stitch(&|size| allocator.allocate_in(STITCHED, size, SIDE).unwrap());
     allocator.open_pool_with(OWN, Segments::by_malloc()).unwrap();
     allocator.allocate_in(OWN, 3 * MIB, MAIN).unwrap();
-    (0..2).for_each(|_| assert!(allocator.allocate(512, MAIN).is_ok()));
+    let small = [(); 2].map(|()| allocator.allocate(512, MAIN).unwrap());
+    allocator.free(small[0]).unwrap();
     let pending = allocator.allocate(16 * MIB, SIDE).unwrap();
     allocator.record_stream(pending, MAIN).unwrap();
     gpu.hold(MAIN);
@@ -132,18 +133,17 @@ const OF_BLOCKS: &[Break] = &[
             let id = find(h, |block| block.kind == Kind::Malloc && block.next == BlockId::NONE);
             change(h, id, |block| block.size += MIN_BLOCK);
         },
-        "",
+        "do not fill it",
     ),
     (
         "two free neighbours",
         |h| {
-            let small =
-                |block: &Block| block.kind == Kind::Home && block.pool.is_small() && block.state == State::Allocated;
-            let id = find(h, |block| small(block) && block.next.is_some() && small(&h.blocks[block.next]));
-            let next = h.blocks[id].next;
-            [id, next].into_iter().for_each(|id| change(h, id, |block| block.state = State::Free));
+            let free = |id: BlockId| id.is_some() && h.blocks[id].state == State::Free;
+            let id = find(h, |block| block.pool.is_small() && block.state == State::Allocated && free(block.prev));
+            let Block { pool, freed_at, .. } = h.blocks[h.blocks[id].prev];
+            change(h, id, |block| (block.state, block.pool, block.freed_at) = (State::Free, pool, freed_at));
         },
-        "",
+        "not merged",
     ),
     (
         "a free block in no index",
