@@ -3,6 +3,7 @@
 use crate::driver::DriverError;
 use crate::driver::cuda::CudaOpenError;
 use crate::ids::PoolId;
+use crate::ipc::NotDone;
 use crate::report::guard::Finding;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use std::collections::TryReserveError;
@@ -123,6 +124,15 @@ pub enum Error {
 impl From<TryReserveError> for Error {
     fn from(_: TryReserveError) -> Self {
         Self::HostMemory
+    }
+}
+
+impl From<NotDone> for Error {
+    fn from(error: NotDone) -> Self {
+        match error {
+            NotDone::HostMemory => Self::HostMemory,
+            NotDone::Ipc(error) => Self::Ipc(error),
+        }
     }
 }
 

@@ -65,6 +65,15 @@ pub(crate) fn try_insert<K: Eq + Hash, V, S: BuildHasher>(
     Ok(map.insert(key, value))
 }
 
+/// Returns a value in a box, as an array of one: a box of the value itself cannot be asked for in a way that may fail. Returns
+/// `None` if the host has no memory; then the value is dropped.
+pub(crate) fn boxed<T>(value: T) -> Option<Box<[T; 1]>> {
+    let mut one = with_room(1).ok()?;
+    one.push(value);
+    // Its room is that of one value, so it becomes an array where it lies.
+    one.try_into().ok()
+}
+
 /// Returns a copy of a text.
 pub(crate) fn copy_of(text: &str) -> Grown<String> {
     let mut out = String::new();
@@ -117,6 +126,7 @@ mod tests {
         assert!((0..usize::MAX).try_to_vec().is_err());
         assert_eq!((0..3).filter(|at| at % 2 == 0).try_to_vec(), Ok(vec![0, 2]));
         assert_eq!((filled(7, 2), copy_of("ab")), (Ok(vec![7; 2]), Ok("ab".to_owned())));
+        assert_eq!(boxed(3), Some(Box::new([3])));
         assert_eq!(text(format_args!("{} of {}", 1, "two")), "1 of two");
     }
 }

@@ -66,15 +66,22 @@ fn a_block_behind_holes_of_its_view_is_shared() {
     let (gpu, allocator) = of(StrategyKind::Stitch);
     let driver = Arc::clone(&gpu) as Arc<dyn Driver>;
     let receiver = Allocator::new(driver, Config::default()).unwrap();
-    let held: Vec<u64> = (0..8).map(|_| allocator.allocate(CHUNK, A).unwrap()).collect();
+    let held: Vec<u64> = (0..10).map(|_| allocator.allocate(CHUNK, A).unwrap()).collect();
     held.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
-    let view = allocator.allocate(4 * CHUNK, A).unwrap();
+    let view = allocator.allocate(5 * CHUNK, A).unwrap();
+    // The places at home of its chunks, in the view's order.
+    let lies_at = |at: u64, address: &u64| behind(&gpu, *address, CHUNK) == behind(&gpu, at, CHUNK);
+    let at_home = |part| *held.iter().find(|address| lies_at(view + part * CHUNK, address)).unwrap();
+    let chunks: Vec<u64> = (0..5).map(at_home).collect();
     allocator.free(view).unwrap();
-    let first = [(); 2].map(|()| allocator.allocate(CHUNK, A).unwrap());
-    assert_eq!(first, [held[0], held[2]]);
+    let mut taken = [(); 5].map(|()| allocator.allocate(CHUNK, A).unwrap()).to_vec();
+    taken.sort_unstable();
+    assert!(taken.iter().eq(held.iter().step_by(2)));
+    chunks[2..4].iter().for_each(|address| allocator.free(*address).unwrap());
     let address = allocator.allocate(2 * CHUNK, A).unwrap();
-    assert!(address > view && address < view + 4 * CHUNK, "it lies in the view, behind its first chunk");
-    for gone in first {
+    assert_eq!(address, view + 2 * CHUNK, "it lies in the view, behind two chunks");
+    // The hole between two chunks first: what lies before one counts too.
+    for gone in [chunks[1], chunks[0]] {
         allocator.free(gone).unwrap();
         assert_eq!(allocator.empty_cache().unwrap(), CHUNK);
         let shared = allocator.share(address).unwrap();

@@ -158,6 +158,35 @@ fn a_refusal_makes_memory_short() {
     allocator.check().unwrap();
 }
 
+/// The same of a small request, for which a slab is missing.
+#[test]
+fn a_refused_slab_makes_memory_short() {
+    let (gpu, allocator) = on("sim:h200,capacity=1000MiB", "");
+    let other = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
+    use_once(&gpu, &allocator, 100 * MIB, A);
+    other.allocate(gpu.memory_info().unwrap().free, A).unwrap();
+    let address = allocator.allocate(512, B).unwrap();
+    assert!(allocator.stats().shortage.is_short);
+    assert_eq!(allocator.stats().num_alloc_retries, 0, "it was served without the last resort");
+    allocator.free(address).unwrap();
+    allocator.check().unwrap();
+}
+
+/// `sharing:never` holds for private pools too.
+#[test]
+fn under_never_a_private_pool_takes_nothing_of_other_streams() {
+    for (options, taken) in [("sharing:never", 60 * MIB), ("", 0)] {
+        let (gpu, allocator) = on("sim:h200", options);
+        use_once(&gpu, &allocator, 60 * MIB, A);
+        use_once(&gpu, &allocator, 2 * MIB, A);
+        gpu.synchronize().unwrap();
+        let before = allocator.reserved();
+        let pool = allocator.create_pool();
+        allocator.allocate_in(pool, 60 * MIB, B).unwrap();
+        assert_eq!(allocator.reserved() - before, taken, "{options}");
+    }
+}
+
 #[test]
 fn memory_that_goes_back_makes_it_plentiful_again() {
     let (gpu, allocator) = on("sim:h200", "memory_limit:100MiB");

@@ -280,3 +280,21 @@ fn a_stream_that_still_uses_a_view_keeps_its_pools() {
     assert!(gpu.done_at(USER).unwrap() > gpu.now_ns(), "nobody has waited for it");
     sound(&gpu, &allocator);
 }
+
+/// Memory at home moves between streams, so a snapshot shows it as nobody's: the viewer joins ranges of one stream only.
+#[test]
+fn a_snapshot_shows_home_as_one_stream_and_views_as_their_own() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let held: Vec<u64> = (0..4).map(|_| allocator.allocate(16 * MIB, SIDE).unwrap()).collect();
+    [0, 2].iter().for_each(|index: &usize| allocator.free(held[*index]).unwrap());
+    let view = allocator.allocate(32 * MIB, SIDE).unwrap();
+    assert_eq!(allocator.stats().views_built, 1);
+    let segments = allocator.snapshot().segments;
+    let stream_of = |address: u64| {
+        let found = segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address == address));
+        found.unwrap().stream
+    };
+    assert_eq!([held[1], held[3]].map(stream_of), [StreamId::DEFAULT; 2]);
+    assert_eq!(stream_of(view), SIDE);
+    sound(&gpu, &allocator);
+}

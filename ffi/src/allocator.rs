@@ -250,6 +250,6 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
 pub extern "C" fn seam_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
     call(|| match borrow(allocator)?.allocator.remove_memory_callback(CallbackId::from_number(id)) {
         true => Ok(()),
-        false => Err(Failure::argument(format!("there is no callback {id}"))),
+        false => Err(Failure::argument(format_args!("there is no callback {id}"))),
     })
 }

@@ -36,7 +36,7 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
     let said = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let said = said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
-    Failure::new(Status::Internal, format!("internal error in seamalloc: a panic: {said}"))
+    Failure::new(Status::Internal, format_args!("internal error in seamalloc: a panic: {said}"))
 }
 
 /// A text of C's. `what` names it in errors.
@@ -45,11 +45,11 @@ pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Failure {
 /// `text` is NULL or ends in a NUL, and stays as it is for `'a`.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a str> {
     if text.is_null() {
-        return Err(Failure::argument(format!("{what} is NULL")));
+        return Err(Failure::argument(format_args!("{what} is NULL")));
     }
     // SAFETY: it is not NULL; the rest is the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Failure::argument(format!("{what} is not UTF-8: {}", text.to_string_lossy())))
+    text.to_str().map_err(|_| Failure::argument(format_args!("{what} is not UTF-8: {}", text.to_string_lossy())))
 }
 
 /// The body of a function with a result, which is `none` wherever it fails.
@@ -66,7 +66,7 @@ pub(crate) unsafe fn out_param<T: Copy>(
     // SAFETY: the caller's promise.
     let place = unsafe { place.as_mut() };
     let Some(place) = place else {
-        return call(|| Err(Failure::argument(format!("{what} is NULL"))));
+        return call(|| Err(Failure::argument(format_args!("{what} is NULL"))));
     };
     *place = none;
     call(|| {
@@ -92,7 +92,7 @@ pub(crate) fn has_flag(flags: u32, flag: u32, name: &str) -> Outcome<bool> {
     match flags {
         0 => Ok(false),
         _ if flags == flag => Ok(true),
-        _ => Err(Failure::argument(format!("flags is {flags:#x}; expected 0 or {name}"))),
+        _ => Err(Failure::argument(format_args!("flags is {flags:#x}; expected 0 or {name}"))),
     }
 }
 
@@ -113,9 +113,9 @@ pub(crate) unsafe fn write_text(
             *length = text.len();
         }
         if capacity <= text.len() {
-            let text =
-                format!("{} bytes are needed, with the NUL at the end; the buffer has {capacity}", text.len() + 1);
-            return Err(Failure::new(Status::BufferTooSmall, text));
+            let needed = text.len() + 1;
+            let said = format_args!("{needed} bytes are needed, with the NUL at the end; the buffer has {capacity}");
+            return Err(Failure::new(Status::BufferTooSmall, said));
         }
         if buffer.is_null() {
             return Err(Failure::argument("buffer is NULL"));
@@ -144,8 +144,8 @@ pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> S
         let size = unsafe { *to.cast::<usize>() };
         // The first version of every struct is as large as it is now.
         if !(known..=MAX_STRUCT).contains(&size) {
-            let text = format!("the struct's size is {size}; set it to its sizeof ({known} in this library)");
-            return Err(Failure::argument(text));
+            let said = format_args!("the struct's size is {size}; set it to its sizeof ({known} in this library)");
+            return Err(Failure::argument(said));
         }
         let full = look()?;
         // SAFETY: `known` bytes are in both, and `size` bytes are the caller's.

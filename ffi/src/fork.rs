@@ -52,7 +52,7 @@ pub(crate) fn notice_forks() -> Outcome<()> {
     static REGISTERED: OnceLock<i32> = OnceLock::new();
     match REGISTERED.get_or_init(register_once) {
         0 => Ok(()),
-        code => Err(Failure::new(Status::Internal, format!("pthread_atfork failed with {code}"))),
+        code => Err(Failure::new(Status::Internal, format_args!("pthread_atfork failed with {code}"))),
     }
 }
 

@@ -47,7 +47,7 @@ impl Instance {
             unsafe { driver.trust_streams() };
             (Arc::new(driver), ordinal)
         } else {
-            let text = format!(
+            let text = format_args!(
                 "`{device}` is no device; expected cuda:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
             );
             return Err(Failure::new(Status::Device, text));

@@ -154,7 +154,7 @@ fn open_first(slot: &Device, device: c_int) -> Outcome<Plugged> {
 
 #[cold]
 fn no_device(device: c_int) -> Failure {
-    Failure::argument(format!("{device} is no device; expected 0 to {}", MAX_DEVICES - 1))
+    Failure::argument(format_args!("{device} is no device; expected 0 to {}", MAX_DEVICES - 1))
 }
 
 /// The options of every device: the environment's behind the program's.
@@ -177,17 +177,15 @@ fn open(device: c_int) -> Outcome<Plugged> {
         None => format!("cuda:{device}"),
         Some(name) if is_no_gpu(&name) => name,
         Some(name) => {
-            let text = format!(
+            let text = format_args!(
                 "{DEVICE_VARIABLE} is `{name}`; expected a simulated device such as sim:h200, host:4GiB, or nothing"
             );
             return Err(Failure::new(Status::Device, text));
         }
     };
-    let mut instance = Instance::open(&name, &options).map_err(|mut failure| {
-        if failure.status == Status::Options {
-            failure.prefix(&format!("{OPTIONS_VARIABLE}: "));
-        }
-        failure
+    let mut instance = Instance::open(&name, &options).map_err(|failure| match failure.status {
+        Status::Options => failure.prefix(format_args!("{OPTIONS_VARIABLE}: ")),
+        _ => failure,
     })?;
     instance.is_permanent = true;
     if is_no_gpu(&name) {
@@ -199,7 +197,7 @@ fn open(device: c_int) -> Outcome<Plugged> {
 /// An environment variable; one that is empty is as good as none.
 fn variable(name: &str) -> Outcome<Option<String>> {
     let text = env::var_os(name).map(OsString::into_string).transpose();
-    let text = text.map_err(|_| Failure::new(Status::Options, format!("{name} is not UTF-8")))?;
+    let text = text.map_err(|_| Failure::new(Status::Options, format_args!("{name} is not UTF-8")))?;
     Ok(text.filter(|text| !text.is_empty()))
 }
 

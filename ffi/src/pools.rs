@@ -177,8 +177,8 @@ pub unsafe extern "C" fn seam_pool_blocks(
             *count = live.len();
         }
         if live.len() > capacity {
-            let text = format!("the pool has {} live blocks; the buffer is for {capacity}", live.len());
-            return Err(Failure::new(Status::BufferTooSmall, text));
+            let said = format_args!("the pool has {} live blocks; the buffer is for {capacity}", live.len());
+            return Err(Failure::new(Status::BufferTooSmall, said));
         }
         if live.is_empty() {
             return Ok(());

@@ -37,11 +37,13 @@ fn generation(id: AllocatorId) -> u64 {
 
 #[cold]
 fn stale(id: AllocatorId) -> Failure {
-    let text = match id {
-        0 => "0 is no allocator".to_owned(),
-        _ => format!("no allocator has the handle {id:#x}: it was destroyed, or never created"),
-    };
-    Failure::new(Status::InvalidHandle, text)
+    match id {
+        0 => Failure::new(Status::InvalidHandle, "0 is no allocator"),
+        _ => {
+            let said = format_args!("no allocator has the handle {id:#x}: it was destroyed, or never created");
+            Failure::new(Status::InvalidHandle, said)
+        }
+    }
 }
 
 /// Gives an instance a handle.
@@ -50,7 +52,7 @@ pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     let _filling = FILLING.lock();
     match TABLE.iter().enumerate().find(|(_, slot)| slot.is_free()) {
         Some((index, slot)) => Ok(handle(index, slot.fill(instance))),
-        None => Err(Failure::new(Status::TooManyAllocators, format!("{SLOTS} allocators exist, and no more can"))),
+        None => Err(Failure::new(Status::TooManyAllocators, format_args!("{SLOTS} allocators exist, and no more can"))),
     }
 }
 

@@ -52,8 +52,8 @@ fn fits(length: usize, capacity: usize) -> Outcome<()> {
     if length <= capacity {
         return Ok(());
     }
-    let text = format!("the handle has {length} bytes; the buffer is for {capacity}");
-    Err(Failure::new(Status::BufferTooSmall, text))
+    let said = format_args!("the handle has {length} bytes; the buffer is for {capacity}");
+    Err(Failure::new(Status::BufferTooSmall, said))
 }
 
 /// Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device

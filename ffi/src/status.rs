@@ -1,6 +1,7 @@
 //! What functions return, and the last error of each thread.
 //!
-//! Owns: the numbers of [`Status`], which are never given another meaning, and how an error of the library becomes one.
+//! Owns: the numbers of [`Status`], which are never given another meaning, and how an error of the library becomes one. If the
+//! host has no memory for its text, it becomes `SEAM_STATUS_HOST_MEMORY`, whose text is there.
 
 use seamalloc::driver::cuda::CudaOpenError;
 use seamalloc::driver::host::HostConfigError;
@@ -9,7 +10,8 @@ use seamalloc::{ConfigError, Error};
 use seamalloc_trace::TraceError;
 use seamalloc_trace::replay::ReplayError;
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, c_char};
+use std::fmt::{self, Write};
 use std::ops::Deref;
 
 /// What a function returns. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
@@ -73,10 +75,12 @@ pub enum Status {
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
 /// registers.
+///
+/// The box is one of an array: a list of one becomes it, and a list can be asked for in a way that may fail.
 #[derive(Debug)]
-pub(crate) struct Failure(Option<Box<Reason>>);
+pub(crate) struct Failure(Option<Box<[Reason; 1]>>);
 
-/// The reason of a failure for which the host has no memory.
+/// The reason of a failure for which the host has no memory, or which says that it has none.
 static HOST_MEMORY: Reason = Reason { status: Status::HostMemory, text: String::new(), driver_status: 0 };
 /// What it says.
 const HOST_MEMORY_TEXT: &CStr = c"the host has too little memory for the tables of the allocator";
@@ -91,24 +95,59 @@ pub(crate) struct Reason {
 
 impl Failure {
     #[cold]
-    pub(crate) fn new(status: Status, text: impl Into<String>) -> Self {
-        Self::of_driver(status, text.into(), 0)
+    pub(crate) fn new(status: Status, said: impl fmt::Display) -> Self {
+        Self::of_driver(status, said, 0)
     }
 
     #[cold]
-    fn of_driver(status: Status, text: String, driver_status: u32) -> Self {
-        Self(Some(Box::new(Reason { status, text, driver_status })))
+    fn of_driver(status: Status, said: impl fmt::Display, driver_status: u32) -> Self {
+        let reason = Text::of(said).map(|text| Reason { status, text, driver_status });
+        Self(reason.and_then(boxed))
     }
 
     /// Puts words before the text.
-    pub(crate) fn prefix(&mut self, words: &str) {
-        if let Some(reason) = &mut self.0 {
-            reason.text.insert_str(0, words);
+    pub(crate) fn prefix(self, words: impl fmt::Display) -> Self {
+        match self.0 {
+            Some(reason) => {
+                let [Reason { status, text, driver_status }] = *reason;
+                Self::of_driver(status, format_args!("{words}{text}"), driver_status)
+            }
+            None => self,
         }
     }
 
-    pub(crate) fn argument(text: impl Into<String>) -> Self {
-        Self::new(Status::InvalidArgument, text)
+    pub(crate) fn argument(said: impl fmt::Display) -> Self {
+        Self::new(Status::InvalidArgument, said)
+    }
+}
+
+/// Returns a value in a box, or `None` if the host has no memory for it.
+fn boxed<T>(value: T) -> Option<Box<[T; 1]>> {
+    let mut one = Vec::new();
+    one.try_reserve_exact(1).ok()?;
+    one.push(value);
+    one.try_into().ok()
+}
+
+/// A text that grows only where the host has memory.
+struct Text(String);
+
+impl Text {
+    /// Returns what somebody says, without any NUL, which would end it for C, and with room for one at its end.
+    fn of(said: impl fmt::Display) -> Option<String> {
+        let mut text = Self(String::new());
+        text.write_fmt(format_args!("{said}")).ok()?;
+        text.0.retain(|character| character != '\0');
+        text.0.try_reserve(1).ok()?;
+        Some(text.0)
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.0.try_reserve(part.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(part);
+        Ok(())
     }
 }
 
@@ -116,7 +155,7 @@ impl Deref for Failure {
     type Target = Reason;
 
     fn deref(&self) -> &Reason {
-        self.0.as_deref().unwrap_or(&HOST_MEMORY)
+        self.0.as_deref().map_or(&HOST_MEMORY, |[reason]| reason)
     }
 }
 
@@ -148,38 +187,38 @@ impl From<Error> for Failure {
             return Self(None);
         }
         let driver_status = if let Error::Driver(error) = &error { error.status.0 } else { 0 };
-        Self::of_driver(status, error.to_string(), driver_status)
+        Self::of_driver(status, error, driver_status)
     }
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::new(Status::Options, error.to_string())
+        Self::new(Status::Options, error)
     }
 }
 
 impl From<SimConfigError> for Failure {
     fn from(error: SimConfigError) -> Self {
-        Self::new(Status::Device, error.to_string())
+        Self::new(Status::Device, error)
     }
 }
 
 impl From<HostConfigError> for Failure {
     fn from(error: HostConfigError) -> Self {
-        Self::new(Status::Device, error.to_string())
+        Self::new(Status::Device, error)
     }
 }
 
 impl From<CudaOpenError> for Failure {
     fn from(error: CudaOpenError) -> Self {
         let driver_status = if let CudaOpenError::Call { status, .. } = &error { status.0 } else { 0 };
-        Self::of_driver(Status::Device, error.to_string(), driver_status)
+        Self::of_driver(Status::Device, error, driver_status)
     }
 }
 
 impl From<TraceError> for Failure {
     fn from(error: TraceError) -> Self {
-        Self::new(Status::File, error.to_string())
+        Self::new(Status::File, error)
     }
 }
 
@@ -190,14 +229,15 @@ impl From<ReplayError> for Failure {
             ReplayError::BadTrace { .. } => Status::File,
             ReplayError::Allocator { .. } => Status::Internal,
         };
-        Self::new(status, error.to_string())
+        Self::new(status, error)
     }
 }
 
 thread_local! {
     /// The last error, and its driver status. Without a destructor, so that they are there to the end of the thread.
     static LAST: Cell<(Status, u32)> = const { Cell::new((Status::Ok, 0)) };
-    static LAST_TEXT: RefCell<Option<CString>> = const { RefCell::new(None) };
+    /// With a NUL at its end.
+    static LAST_TEXT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Keeps the failure as the thread's last one, and answers its status. On a thread that is ending its text is not kept.
@@ -207,14 +247,14 @@ pub(crate) fn remember(failure: Failure) -> Status {
         keep(Status::HostMemory, 0, None);
         return Status::HostMemory;
     };
-    let Reason { status, text, driver_status } = *reason;
-    // A NUL would end the text for C.
-    let bytes: Vec<u8> = text.into_bytes().into_iter().filter(|byte| *byte != 0).collect();
-    keep(status, driver_status, CString::new(bytes).ok());
+    let [Reason { status, mut text, driver_status }] = *reason;
+    // There is room for it.
+    text.push('\0');
+    keep(status, driver_status, Some(text));
     status
 }
 
-fn keep(status: Status, driver_status: u32, text: Option<CString>) {
+fn keep(status: Status, driver_status: u32, text: Option<String>) {
     LAST.set((status, driver_status));
     let _ = LAST_TEXT.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
@@ -234,7 +274,7 @@ pub extern "C" fn seam_last_error() -> Status {
 /// library's, and valid until the next call of this thread that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_last_error_text() -> *const c_char {
-    let kept = |last: &RefCell<Option<CString>>| Some(last.try_borrow().ok()?.as_ref()?.as_ptr());
+    let kept = |last: &RefCell<Option<String>>| Some(last.try_borrow().ok()?.as_ref()?.as_ptr().cast());
     let text = LAST_TEXT.try_with(kept).ok().flatten();
     let without = if LAST.get().0 == Status::HostMemory { HOST_MEMORY_TEXT } else { c"" };
     text.unwrap_or(without.as_ptr())
@@ -284,4 +324,42 @@ pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"SEAM_STATUS_UNKNOWN").as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text that is not there, as if the host had no memory for a part of it.
+    struct Unsaid;
+
+    impl fmt::Display for Unsaid {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("half of it")?;
+            Err(fmt::Error)
+        }
+    }
+
+    fn last_text() -> String {
+        // SAFETY: the text is the library's, and ends in a NUL.
+        unsafe { CStr::from_ptr(seam_last_error_text()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_failure_without_memory_for_its_text_is_one_of_host_memory() {
+        assert_eq!(remember(Failure::argument(Unsaid)), Status::HostMemory);
+        assert_eq!(
+            (seam_last_error(), last_text()),
+            (Status::HostMemory, HOST_MEMORY_TEXT.to_string_lossy().into_owned())
+        );
+        let prefixed = Failure::argument("what").prefix(Unsaid);
+        assert_eq!((prefixed.status, remember(prefixed)), (Status::HostMemory, Status::HostMemory));
+    }
+
+    #[test]
+    fn a_text_is_kept_without_its_nuls() {
+        let failure = Failure::new(Status::File, "a\0b").prefix("of a file: ");
+        assert_eq!(failure.text, "of a file: ab");
+        assert_eq!((remember(failure), last_text()), (Status::File, "of a file: ab".to_owned()));
+    }
 }

@@ -117,6 +117,12 @@ impl Allocator {
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
     }
 
+    /// Lets a test look at the tables, and break them.
+    #[cfg(test)]
+    pub(crate) fn with_heap<T>(&self, run: impl FnOnce(&mut Heap) -> T) -> T {
+        run(&mut self.core.lock().heap)
+    }
+
     /// Returns the device on which it allocates.
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {

@@ -37,7 +37,8 @@ impl Allocator {
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),
-            host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes()) as u64,
+            host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes() + core.strategy.host_bytes())
+                as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,
             view_address_space_bytes: core.heap.views().address_space(),

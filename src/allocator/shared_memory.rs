@@ -6,6 +6,7 @@ use super::core::{Allocator, Core};
 use super::opened::OpenedRange;
 use crate::driver::{Driver, DriverResult, Exported, in_relaxed_capture_mode};
 use crate::error::Result;
+use crate::fallible::with_room;
 use crate::heap::{Physical, PhysicalSpan};
 use crate::ipc::{IpcError, IpcHandle, Place, SharedChunk, fetch, offer};
 
@@ -34,19 +35,25 @@ impl Allocator {
         let place = match memory {
             Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
             Physical::Handles(handles) => {
-                let export = |driver: &dyn Driver| handles.iter().map(|(handle, _)| driver.export(*handle)).collect();
-                let exported: Vec<Exported> = core.allowed_in_captures(export)?;
+                core.shares.reserve()?;
+                let mut exported: Vec<Exported> = with_room(handles.len())?;
+                let mut chunks = with_room(handles.len())?;
+                core.allowed_in_captures(|driver| {
+                    for (handle, size) in &handles {
+                        let memory = driver.export(*handle)?;
+                        chunks.push(SharedChunk { key: memory.number(), size: *size });
+                        exported.push(memory);
+                    }
+                    Ok(())
+                })?;
                 let endpoint = offer(&exported)?;
-                let chunk = |(exported, (_, size)): (&Exported, &(_, u64))| {
-                    let key = exported.number();
-                    SharedChunk { key, size: *size }
-                };
-                let chunks = exported.iter().zip(&handles).map(chunk).collect();
+                let place = Place::Chunks { endpoint, chunks };
+                let handle = place.to_bytes()?;
                 core.shares.keep(address, exported);
-                Place::Chunks { endpoint, chunks }
+                return Ok(IpcHandle { handle, offset });
             }
         };
-        Ok(IpcHandle { handle: place.to_bytes(), offset })
+        Ok(IpcHandle { handle: place.to_bytes()?, offset })
     }
 
     /// Returns how many bytes the handle of a live allocation has ([`IpcHandle::handle`]), without sharing it.

@@ -4,6 +4,7 @@
 //! in the chunk and was shared.
 
 use crate::driver::Exported;
+use crate::fallible::Grown;
 use rustc_hash::FxHashMap;
 
 /// The exports of the chunks that each shared allocation touches, by its address. Allocations in one chunk have copies of
@@ -12,6 +13,11 @@ use rustc_hash::FxHashMap;
 pub(super) struct Shares(FxHashMap<u64, Vec<Exported>>);
 
 impl Shares {
+    /// Makes room for the exports of one more allocation.
+    pub(super) fn reserve(&mut self) -> Grown<()> {
+        self.0.try_reserve(1)
+    }
+
     /// Keeps these exports open until the allocation is freed.
     pub(super) fn keep(&mut self, address: u64, exported: Vec<Exported>) {
         self.0.insert(address, exported);

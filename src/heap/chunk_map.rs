@@ -298,6 +298,17 @@ mod tests {
     }
 
     #[test]
+    fn a_fingerprint_is_that_of_the_chunks() {
+        let (mut home, chunks) = home(&[1, 2]);
+        let both = home.fingerprint();
+        let (last, chunk) = chunks[1];
+        home.remove_chunk(last);
+        let first = home.fingerprint();
+        home.add_chunk(chunk);
+        assert!(home.fingerprint() == both && first != both && first != Fingerprint::default());
+    }
+
+    #[test]
     fn addresses_outside_of_home_are_not_bare() {
         let (home, chunks) = home(&[1]);
         assert!(home.is_bare(chunks[0].1.address, 1));

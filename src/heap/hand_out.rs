@@ -137,7 +137,7 @@ impl Heap {
         }
     }
 
-    fn unlist(&mut self, id: BlockId) {
+    pub(super) fn unlist(&mut self, id: BlockId) {
         self.blocks[id].right = self.unlisted;
         self.unlisted = id;
     }

@@ -6,7 +6,7 @@
 
 use super::segment_source::Segments;
 use crate::error::{Error, Result};
-use crate::fallible::TryCollect;
+use crate::fallible::{TryCollect, boxed};
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 use crate::report::pool::PoolStats;
@@ -29,15 +29,29 @@ pub struct Route {
 enum Covers {
     Stream(StreamId),
     Thread(ThreadId),
-    When(Box<dyn Fn(StreamId) -> bool + Send>),
+    /// `None` if the host had no memory for it: then the route does not begin.
+    When(Option<Box<dyn Filter>>),
+}
+
+/// The program's code that says which streams a route covers.
+trait Filter: Send {
+    fn covers(&self, stream: StreamId) -> bool;
+}
+
+impl<F: Fn(StreamId) -> bool + Send> Filter for [F; 1] {
+    fn covers(&self, stream: StreamId) -> bool {
+        let [covers] = self;
+        covers(stream)
+    }
 }
 
 impl Route {
     /// Routes requests on the streams for which `covers` returns `true`. It is called in the thread that allocates,
     /// under the allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is
-    /// not routed.
+    /// not routed. If the host has no memory for it, the route does not begin, for [`Error::HostMemory`].
     pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
-        Self { covers: Covers::When(Box::new(covers)), captures: false }
+        let covers = boxed(covers).map(|covers| covers as Box<dyn Filter>);
+        Self { covers: Covers::When(covers), captures: false }
     }
 
     /// Routes requests on one stream.
@@ -71,8 +85,9 @@ impl Route {
             Covers::Thread(thread) => return thread::current().id() == *thread,
             Covers::When(covers) => covers,
         };
+        let Some(covers) = covers else { return false };
         // `covers` is the program's code, called in the middle of a request.
-        catch_unwind(AssertUnwindSafe(|| covers(stream))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| covers.covers(stream))).unwrap_or_else(|panic| {
             tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
             drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
             false
@@ -231,6 +246,9 @@ impl PrivatePools {
     /// Routes requests to a pool. The new route precedes all earlier ones.
     pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<()> {
         self.may_begin(id)?;
+        if matches!(route.covers, Covers::When(None)) {
+            return Err(Error::HostMemory);
+        }
         self.routes.try_reserve(1)?;
         if route.captures {
             self.capturing += 1;

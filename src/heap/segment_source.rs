@@ -3,7 +3,7 @@
 //! Owns: the [`SegmentSource`] trait, and [`Segments`], which a private pool is opened with. `backing/segments.rs`
 //! takes segments and gives them back; the pool itself is in `private_pools.rs`.
 
-use crate::fallible::text;
+use crate::fallible::{boxed, text};
 use std::fmt;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,20 +50,36 @@ pub enum SourceError {
 ///
 /// [`Allocator::open_pool_with`]: crate::Allocator::open_pool_with
 pub struct Segments {
-    source: Option<Box<dyn SegmentSource>>,
+    source: Option<Box<dyn Held>>,
     unsplit: bool,
+    /// The host had no memory for the source: no pool is opened with these.
+    unfounded: bool,
+}
+
+/// A source in a box.
+trait Held: Send {
+    fn source(&mut self) -> &mut dyn SegmentSource;
+}
+
+impl<S: SegmentSource> Held for [S; 1] {
+    fn source(&mut self) -> &mut dyn SegmentSource {
+        let [source] = self;
+        source
+    }
 }
 
 impl Segments {
-    /// Segments from a source.
+    /// Segments from a source. If the host has no memory for it, no pool can be opened with them, for
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn from_source(source: impl SegmentSource + 'static) -> Self {
-        Self { source: Some(Box::new(source)), unsplit: false }
+        let source = boxed(source).map(|source| source as Box<dyn Held>);
+        Self { unfounded: source.is_none(), source, unsplit: false }
     }
 
     /// Segments by the driver's `malloc` (`cudaMalloc`).
     #[must_use]
     pub fn by_malloc() -> Self {
-        Self { source: None, unsplit: false }
+        Self { source: None, unsplit: false, unfounded: false }
     }
 
     /// Keeps each segment one block: the rest that a request leaves serves no other request. This is PyTorch's
@@ -83,11 +99,16 @@ impl Segments {
     }
 
     pub(crate) fn source(&mut self) -> Option<&mut dyn SegmentSource> {
-        self.source.as_mut().map(|source| &mut **source as &mut dyn SegmentSource)
+        Some(self.source.as_mut()?.source())
     }
 
     pub(crate) fn have_source(&self) -> bool {
         self.source.is_some()
+    }
+
+    /// Returns whether the host had no memory for the source.
+    pub(crate) fn are_unfounded(&self) -> bool {
+        self.unfounded
     }
 
     /// Leaks the source, so that it is never dropped.
@@ -148,6 +169,12 @@ mod tests {
         fn drop(&mut self) {
             std::panic::resume_unwind(Box::new(1));
         }
+    }
+
+    #[test]
+    fn segments_without_memory_for_their_source_are_no_others() {
+        let unfounded = Segments { source: None, unsplit: false, unfounded: true };
+        assert!(unfounded.are_unfounded() && !Segments::by_malloc().are_unfounded());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Errors of sharing memory with other processes.
 
+use std::collections::TryReserveError;
+
 /// Why memory could not be shared, or shared memory could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpcError {
@@ -42,4 +44,25 @@ pub enum IpcError {
         /// The address.
         address: u64,
     },
+}
+
+/// Why a step was not done. [`crate::Error`] has a variant for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NotDone {
+    /// The host has too little memory for a list.
+    HostMemory,
+    /// Another reason.
+    Ipc(IpcError),
+}
+
+impl From<TryReserveError> for NotDone {
+    fn from(_: TryReserveError) -> Self {
+        Self::HostMemory
+    }
+}
+
+impl From<IpcError> for NotDone {
+    fn from(error: IpcError) -> Self {
+        Self::Ipc(error)
+    }
 }

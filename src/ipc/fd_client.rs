@@ -3,10 +3,11 @@
 //! Owns: the deadline. Whatever the other process does (it has stopped, its queue of connections is full, it says nothing,
 //! or one byte at a time), a fetch ends by then: every system call is told what is left of the time.
 
-use super::error::IpcError;
+use super::error::{IpcError, NotDone};
 use super::fd_protocol::{BATCH, DEADLINE, FOUND, GONE, WORD, admit};
 use super::handle::Endpoint;
 use crate::driver::Exported;
+use crate::fallible::{TryCollect, text, with_room};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Fetches the descriptors with these numbers, of another process or of this one.
-pub(crate) fn fetch(endpoint: &Endpoint, keys: impl Iterator<Item = u64>) -> Result<Vec<Exported>, IpcError> {
+pub(crate) fn fetch(endpoint: &Endpoint, keys: impl Iterator<Item = u64>) -> Result<Vec<Exported>, NotDone> {
     fetch_within(DEADLINE, endpoint, keys)
 }
 
@@ -31,22 +32,24 @@ fn fetch_within(
     time: Duration,
     endpoint: &Endpoint,
     keys: impl Iterator<Item = u64>,
-) -> Result<Vec<Exported>, IpcError> {
+) -> Result<Vec<Exported>, NotDone> {
     let pid = endpoint.pid;
-    let unreachable = |error: io::Error| IpcError::Unreachable { pid, why: error.to_string() };
+    let unreachable = |error: io::Error| IpcError::Unreachable { pid, why: text(format_args!("{error}")) };
+    let keys = keys.try_to_vec()?;
+    let mut found = with_room(keys.len())?;
+    let mut question = with_room(1 + BATCH * WORD)?;
     let mut conversation = Conversation::begin(endpoint, time).map_err(unreachable)?;
     conversation.say(endpoint.password()).map_err(unreachable)?;
-    let keys: Vec<u64> = keys.collect();
-    let mut found = Vec::with_capacity(keys.len());
     for batch in keys.chunks(BATCH) {
-        let mut question = Vec::with_capacity(1 + BATCH * WORD);
+        question.clear();
         question.push(batch.len() as u8);
         question.extend(batch.iter().flat_map(|key| key.to_le_bytes()));
         conversation.say(&question).map_err(unreachable)?;
         let descriptors = conversation.hear().map_err(unreachable)?.ok_or(IpcError::Gone { pid })?;
         if descriptors.len() != batch.len() {
-            let why = format!("{} descriptors came, not {} (too many open files?)", descriptors.len(), batch.len());
-            return Err(IpcError::Unreachable { pid, why });
+            let (came, asked) = (descriptors.len(), batch.len());
+            let why = text(format_args!("{came} descriptors came, not {asked} (too many open files?)"));
+            return Err(IpcError::Unreachable { pid, why }.into());
         }
         found.extend(descriptors.into_iter().map(Exported::new));
     }
@@ -147,7 +150,7 @@ mod tests {
     }
 
     /// Fetches from a peer in a thread of its own. Returns what came of it, and how long it took.
-    fn fetch_from(endpoint: Endpoint) -> (Result<Vec<Exported>, IpcError>, Duration) {
+    fn fetch_from(endpoint: Endpoint) -> (Result<Vec<Exported>, NotDone>, Duration) {
         let start = Instant::now();
         let fetching = thread::spawn(move || {
             let start = Instant::now();
@@ -160,9 +163,9 @@ mod tests {
         fetching.join().unwrap()
     }
 
-    fn why(done: Result<Vec<Exported>, IpcError>) -> String {
+    fn why(done: Result<Vec<Exported>, NotDone>) -> String {
         match done {
-            Err(IpcError::Unreachable { why, .. }) => why,
+            Err(NotDone::Ipc(IpcError::Unreachable { why, .. })) => why,
             other => panic!("{other:?}"),
         }
     }

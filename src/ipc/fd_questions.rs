@@ -5,6 +5,7 @@
 
 use super::fd_protocol::{BATCH, DEADLINE, FOUND, GONE, WORD};
 use crate::driver::Exported;
+use crate::fallible::Grown;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::event::PollFlags;
@@ -21,12 +22,15 @@ use std::time::Instant;
 pub(super) struct FdTable(FxHashMap<u64, Weak<OwnedFd>>);
 
 impl FdTable {
-    pub(super) fn add(&mut self, memory: &[Exported]) {
+    /// Adds these, or none.
+    pub(super) fn add(&mut self, memory: &[Exported]) -> Grown<()> {
         // Entries whose memory is gone are removed only when the table would grow.
         if self.0.len() + memory.len() > self.0.capacity() {
             self.0.retain(|_, descriptor| descriptor.strong_count() > 0);
         }
+        self.0.try_reserve(memory.len())?;
         self.0.extend(memory.iter().map(|exported| (exported.number(), Arc::downgrade(exported.descriptor()))));
+        Ok(())
     }
 
     fn find(&self, keys: &[u8]) -> Option<Vec<Arc<OwnedFd>>> {

@@ -10,13 +10,15 @@
 //! PyTorch takes descriptors out of the other process (`pidfd_getfd`), which needs the right to trace it: containers,
 //! and Ubuntu's default for processes that are not parent and child, deny it. A socket does not need that right.
 
-use super::error::IpcError;
+use super::error::{IpcError, NotDone};
 use super::fd_protocol::admit;
 use super::fd_questions::{Client, FdTable};
 use super::handle::Endpoint;
 use crate::driver::Exported;
+use crate::fallible::text;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -40,7 +42,7 @@ struct Server {
 
 /// Lets other processes of this user ask for these descriptors by their numbers. Returns the endpoint at which they
 /// ask.
-pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, IpcError> {
+pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, NotDone> {
     static SERVER: Mutex<Option<Arc<Server>>> = Mutex::new(None);
     let server = {
         let mut server = SERVER.lock();
@@ -51,14 +53,14 @@ pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, IpcError> {
         }
     };
     if server.endpoint.pid != std::process::id() {
-        return Err(unavailable("this process was forked from one that shares memory"));
+        return Err(unavailable("this process was forked from one that shares memory").into());
     }
-    server.table.lock().add(memory);
+    server.table.lock().add(memory)?;
     Ok(server.endpoint)
 }
 
-fn unavailable(why: impl ToString) -> IpcError {
-    IpcError::Unavailable { why: why.to_string() }
+fn unavailable(why: impl fmt::Display) -> IpcError {
+    IpcError::Unavailable { why: text(format_args!("{why}")) }
 }
 
 fn open() -> Result<Arc<Server>, IpcError> {

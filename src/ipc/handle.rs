@@ -6,8 +6,9 @@
 //! ```
 //! Numbers are little-endian.
 
-use super::error::IpcError;
+use super::error::{IpcError, NotDone};
 use crate::driver::IpcMemory;
+use crate::fallible::{Grown, TryCollect, with_room};
 use std::fmt;
 
 /// Chunks are multiples of this, in bytes: the granularity of the driver's virtual-memory calls.
@@ -88,8 +89,13 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Place {
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
+    pub(crate) fn to_bytes(&self) -> Grown<Vec<u8>> {
+        let length = match self {
+            Self::Chunks { chunks, .. } => IpcHandle::len_of_chunks(chunks.len()),
+            Self::Plain(_) => IpcHandle::PLAIN_LEN,
+        };
+        let mut bytes = with_room(length)?;
+        bytes.extend(MAGIC);
         match self {
             Self::Chunks { endpoint, chunks } => {
                 bytes.extend(CHUNKS);
@@ -105,45 +111,49 @@ impl Place {
                 bytes.extend(memory.0);
             }
         }
-        bytes
+        Ok(bytes)
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, IpcError> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, NotDone> {
         let bad = |why| IpcError::BadHandle { size: bytes.len(), why };
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("they do not begin as one does"))?;
         let (kind, rest) = rest.split_first_chunk().ok_or_else(|| bad("they end too early"))?;
         match *kind {
-            CHUNKS => chunks(rest).map_err(bad),
+            CHUNKS => {
+                let (endpoint, pairs) = endpoint_and_chunks(rest).map_err(bad)?;
+                Ok(Self::Chunks { endpoint, chunks: pairs.iter().map(chunk).try_to_vec()? })
+            }
             PLAIN => {
                 let memory = rest.try_into().map_err(|_| bad("an IPC handle has 64 bytes"))?;
                 Ok(Self::Plain(IpcMemory(memory)))
             }
-            _ => Err(bad("they are of a newer version")),
+            _ => Err(bad("they are of a newer version").into()),
         }
     }
 }
 
-fn chunks(bytes: &[u8]) -> Result<Place, &'static str> {
+/// Returns the endpoint and the chunks as their bytes, all of which can be those of chunks.
+fn endpoint_and_chunks(bytes: &[u8]) -> Result<(Endpoint, &[[u8; 16]]), &'static str> {
     const SHORT: &str = "they end too early";
     let (pid, rest) = bytes.split_first_chunk().ok_or(SHORT)?;
     let (secret, rest) = rest.split_first_chunk().ok_or(SHORT)?;
     let (pairs, []) = rest.as_chunks::<16>() else { return Err("a chunk is cut short") };
-    let chunk = |pair: &[u8; 16]| {
-        let ([key, size], _) = pair.as_chunks::<8>() else { return None };
-        Some(SharedChunk { key: u64::from_le_bytes(*key), size: u64::from_le_bytes(*size) })
-    };
-    let chunks: Vec<_> = pairs.iter().filter_map(chunk).collect();
     let mut total = 0u64;
-    for SharedChunk { size, .. } in &chunks {
-        if *size == 0 || !size.is_multiple_of(GRANULE) {
+    for SharedChunk { size, .. } in pairs.iter().map(chunk) {
+        if size == 0 || !size.is_multiple_of(GRANULE) {
             return Err("a chunk's size is no multiple of 2 MiB");
         }
-        total = total.checked_add(*size).ok_or("the chunks are larger than any device")?;
+        total = total.checked_add(size).ok_or("the chunks are larger than any device")?;
     }
-    if chunks.is_empty() {
+    if pairs.is_empty() {
         return Err("there is no chunk");
     }
-    Ok(Place::Chunks { endpoint: Endpoint { pid: u32::from_le_bytes(*pid), secret: *secret }, chunks })
+    Ok((Endpoint { pid: u32::from_le_bytes(*pid), secret: *secret }, pairs))
+}
+
+fn chunk(pair: &[u8; 16]) -> SharedChunk {
+    let both = u128::from_le_bytes(*pair);
+    SharedChunk { key: both as u64, size: (both >> 64) as u64 }
 }
 
 #[cfg(test)]
@@ -163,15 +173,16 @@ mod tests {
                 Place::Chunks { chunks, .. } => IpcHandle::len_of_chunks(chunks.len()),
                 Place::Plain(_) => IpcHandle::PLAIN_LEN,
             };
-            assert_eq!(place.to_bytes().len(), length);
-            assert_eq!(Place::from_bytes(&place.to_bytes()), Ok(place));
+            let bytes = place.to_bytes().unwrap();
+            assert_eq!(bytes.len(), length);
+            assert_eq!(Place::from_bytes(&bytes), Ok(place));
         }
     }
 
     #[test]
     fn bytes_that_are_none_are_refused() {
         for place in places() {
-            let bytes = place.to_bytes();
+            let bytes = place.to_bytes().unwrap();
             for end in 0..bytes.len() {
                 // Without a whole chunk, the bytes name another range of memory.
                 if Place::from_bytes(&bytes[..end]).is_ok() {
@@ -182,16 +193,18 @@ mod tests {
             longer.push(0);
             Place::from_bytes(&longer).unwrap_err();
             let newer = [&bytes[..8], &[3, 0, 0, 0], &bytes[12..]].concat();
-            assert!(Place::from_bytes(&newer).unwrap_err().to_string().contains("a newer version"));
+            assert!(
+                matches!(Place::from_bytes(&newer), Err(NotDone::Ipc(error)) if error.to_string().contains("a newer version"))
+            );
         }
         let [chunks, _] = places();
         for size in [0_u64, 1, (2 << 20) + 512, u64::MAX - (2 << 20) + 1] {
-            let mut bytes = chunks.to_bytes();
+            let mut bytes = chunks.to_bytes().unwrap();
             let at = bytes.len() - 8;
             bytes[at..].copy_from_slice(&size.to_le_bytes());
             Place::from_bytes(&bytes).unwrap_err();
         }
         let error = Place::from_bytes(b"cudaIpcMemHandle").unwrap_err();
-        assert_eq!(error, IpcError::BadHandle { size: 16, why: "they do not begin as one does" });
+        assert_eq!(error, IpcError::BadHandle { size: 16, why: "they do not begin as one does" }.into());
     }
 }

@@ -22,6 +22,7 @@ mod handle;
 mod no_descriptors;
 
 pub use error::IpcError;
+pub(crate) use error::NotDone;
 pub use handle::IpcHandle;
 pub(crate) use handle::{Place, SharedChunk};
 #[cfg(not(target_os = "linux"))]

@@ -119,6 +119,11 @@ pub(crate) trait Strategy: Send {
         segment_size(request.size, config.large_segment_size)
     }
 
+    /// Returns about how many bytes of host memory the strategy's own tables take, beside those of the heap.
+    fn host_bytes(&self) -> usize {
+        0
+    }
+
     /// Checks the strategy's own rules that always hold, beyond those of the heap. For tests.
     ///
     /// # Errors

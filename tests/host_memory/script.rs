@@ -22,6 +22,9 @@ pub(crate) fn script(kind: StrategyKind) -> Vec<Step> {
     }
     steps.extend(POOLS);
     steps.extend(MANY);
+    if kind != StrategyKind::Caching {
+        steps.extend(SHARED);
+    }
     steps.extend(REPORTS);
     steps.extend(RELEASE);
     steps
@@ -96,6 +99,8 @@ const CAPTURE: &[Step] = &[
     ("create a pool", |w| w.create_pool(0)),
     ("allocate in it", |w| w.allocate_in(30, 0, 3 * MIB, CAPTURED)),
     ("free it", |w| w.free(30)),
+    ("begin a route by a filter", |w| w.route_by_filter(0)),
+    ("end it", |w| w.end_route(0)),
     ("begin its route", |w| w.route(0)),
     ("begin a capture", |w| w.begin_capture()),
     ("a captured request", |w| w.allocate(31, 20 * MIB, CAPTURED)),
@@ -132,6 +137,11 @@ const POOLS: &[Step] = &[
     ("empty it", |w| w.allocator.empty_pool(OWN_SEGMENTS).map(drop)),
     ("free the other", |w| w.free(41)),
     ("empty it again", |w| w.allocator.empty_pool(OWN_SEGMENTS).map(drop)),
+    ("open a pool with a source", World::open_with_source),
+    ("allocate in it", |w| w.allocate_in(43, 3, 5 * MIB, MAIN)),
+    ("free it", |w| w.free(43)),
+    ("release it", |w| w.release(3)),
+    ("empty it", |w| w.allocator.empty_pool(w.pools[3]).map(drop)),
     ("a public pool", |w| w.create_pool(2)),
     ("allocate in it", |w| w.allocate_in(42, 2, 7 * MIB, SIDE)),
     ("release it", |w| w.release(2)),
@@ -141,6 +151,17 @@ const POOLS: &[Step] = &[
 /// Tables grow, and pools of streams without memory pass to others.
 const MANY: &[Step] =
     &[("many blocks", World::many_blocks), ("free them", World::free_many), ("many streams", World::many_streams)];
+
+/// A block of several chunks, and one of a single chunk, for other processes.
+const SHARED: &[Step] = &[
+    ("a block to share", |w| w.allocate(45, 30 * MIB, MAIN)),
+    ("a small one", |w| w.allocate(46, 2048, MAIN)),
+    ("share it", |w| w.share(45)),
+    ("share the small one", |w| w.share(46)),
+    ("share it again", |w| w.share(45)),
+    ("free it", |w| w.free(45)),
+    ("free the small one", |w| w.free(46)),
+];
 
 const REPORTS: &[Step] = &[
     ("statistics", |w| {

@@ -3,9 +3,11 @@
 use crate::physical::Taken;
 use crate::short_host::{Apart, outside};
 use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
-use seamalloc::driver::{Driver, StreamId};
+use seamalloc::driver::{Driver, PlainMemory, StreamId};
 use seamalloc::observer::{Event, Observer};
-use seamalloc::{Allocator, Config, Error, PoolBlock, PoolId, Route, StrategyKind};
+use seamalloc::{
+    Allocator, Config, Error, PoolBlock, PoolId, Route, SegmentSource, Segments, SourceError, StrategyKind,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +43,19 @@ struct Counting(Arc<AtomicU64>);
 impl Observer for Counting {
     fn event(&mut self, _: &Event) {
         outside(|| self.0.fetch_add(1, Ordering::Relaxed));
+    }
+}
+
+/// A source of segments over the device of the allocator.
+struct OwnSource(Arc<SimGpu>);
+
+impl SegmentSource for OwnSource {
+    fn malloc(&mut self, size: u64) -> Result<u64, SourceError> {
+        outside(|| self.0.malloc(size)).map_err(|_| SourceError::OutOfMemory)
+    }
+
+    fn free(&mut self, address: u64, _: u64) -> Result<(), SourceError> {
+        outside(|| self.0.free(address)).map_err(|error| SourceError::Failed(error.to_string()))
     }
 }
 
@@ -134,6 +149,25 @@ impl World {
 
     pub(crate) fn route(&mut self, pool: usize) -> Done {
         self.allocator.begin_allocate_to_pool(self.pools[pool], Route::stream(CAPTURED).capturing())
+    }
+
+    pub(crate) fn route_by_filter(&mut self, pool: usize) -> Done {
+        let covered = CAPTURED.0;
+        self.allocator.begin_allocate_to_pool(self.pools[pool], Route::when(move |stream| stream.0 == covered))
+    }
+
+    /// Opens a pool that the program numbers itself, with a source over the same device.
+    pub(crate) fn open_with_source(&mut self) -> Done {
+        let pool = PoolId(8, 0);
+        self.allocator.open_pool_with(pool, Segments::from_source(OwnSource(Arc::clone(&self.gpu))))?;
+        self.pools[3] = pool;
+        Ok(())
+    }
+
+    pub(crate) fn share(&mut self, block: usize) -> Done {
+        let handle = self.allocator.share(self.address(block))?;
+        assert_eq!(handle.handle.len(), outside(|| self.allocator.handle_len(self.address(block)))?);
+        Ok(())
     }
 
     pub(crate) fn begin_capture(&mut self) -> Done {

@@ -15,8 +15,8 @@ use flate2::write::GzEncoder;
 use seamalloc_trace::{MemoryError, TraceError, read_bytes, read_snapshot};
 
 const MIB: u64 = 1 << 20;
-/// What zstd may hold while it unpacks, its window and what is beside it: it does not ask the counting allocator.
-const ZSTD: u64 = 65 * MIB;
+/// What zstd may hold while it unpacks: it does not ask the counting allocator.
+const ZSTD: u64 = MIB;
 
 thread_local! {
     static HELD: Cell<u64> = const { Cell::new(0) };

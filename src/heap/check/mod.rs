@@ -5,6 +5,8 @@
 
 mod block;
 mod private;
+#[cfg(test)]
+mod tests;
 
 use super::block::{Block, Kind, State};
 use super::segment::{Backing, Segment};

@@ -120,6 +120,10 @@ impl Strategy for Stitch {
     fn growth_needed(&self, heap: &Heap, _config: &Config, request: &Request, assumption: Assumption) -> u64 {
         estimate::growth_needed(heap, request, assumption)
     }
+
+    fn host_bytes(&self) -> usize {
+        self.remembered.host_bytes() + self.added.capacity() * size_of::<ChunkId>()
+    }
 }
 
 impl Stitch {

@@ -42,6 +42,11 @@ pub(super) struct Remembered {
 }
 
 impl Remembered {
+    /// Returns how many bytes of host memory the table takes.
+    pub(super) fn host_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<(Key, Option<Choice>)>()
+    }
+
     pub(super) fn get(&self, key: Key) -> Option<Choice> {
         self.slots.get(key.slot()).filter(|(of, _)| *of == key).and_then(|(_, choice)| *choice)
     }
@@ -65,6 +70,7 @@ mod tests {
         let mut remembered = Remembered::default();
         let [first, same_slot, other] = [1, 2, 1 << 63].map(Key);
         assert_eq!((remembered.get(first), remembered.get(Key::default())), (None, None));
+        assert_eq!(remembered.host_bytes(), 0);
         remembered.put(first, Choice::Missing(7));
         remembered.put(other, Choice::Missing(8));
         assert_eq!(remembered.get(first), Some(Choice::Missing(7)));
@@ -72,5 +78,6 @@ mod tests {
         remembered.put(same_slot, Choice::Missing(9));
         assert_eq!((remembered.get(first), remembered.get(same_slot)), (None, Some(Choice::Missing(9))));
         assert_eq!(remembered.get(other), Some(Choice::Missing(8)));
+        assert_eq!(remembered.host_bytes(), 24 << 10);
     }
 }

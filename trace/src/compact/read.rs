@@ -1,17 +1,17 @@
 //! Reads the compact format.
 //!
-//! Untrusted bytes cannot make it take more memory than their account allows: counts are not believed before the bytes are
-//! there, and lists are made as long as they will be.
+//! Untrusted bytes cannot make it take more memory than their account allows: the body's length is believed up to the most
+//! that a body may have, other counts not before the bytes are there, and lists are made as long as they will be.
 
-use std::io::Read;
+use zstd::zstd_safe::{self, zstd_sys::ZSTD_ErrorCode};
 
 use super::layout::{
-    ALLOC, FREE, FREE_COMPLETED, FREE_REQUESTED, HEADER, MAGIC, MAX_BODY, MAX_META, VERSION, WINDOW_LOG, checksum,
-    limited, unzigzag,
+    ALLOC, FREE, FREE_COMPLETED, FREE_REQUESTED, HEADER, MAGIC, MAX_BODY, MAX_META, VERSION, checksum, limited,
+    unzigzag,
 };
 use crate::builder::NumberedBlocks;
 use crate::error::{Place, RuleError, TraceError, excerpt};
-use crate::memory::{Memory, list_bytes};
+use crate::memory::{Memory, MemoryError, list_bytes};
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
@@ -106,8 +106,10 @@ impl Columns<'_> {
     }
 }
 
-/// Bytes that are unpacked at a time.
-const PIECE: usize = 1 << 14;
+/// What zstd takes beside the packed and the unpacked bytes, at most: its context of 96 KiB, in bytes.
+const CONTEXT: u64 = 1 << 18;
+/// zstd's error for a frame that holds more than there is place for.
+const BODY_TOO_SHORT: usize = (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
 
 /// Checks the header and unpacks the body. Returns it with the account of what reading it takes.
 fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
@@ -131,38 +133,37 @@ fn unpack(file: &str, bytes: &[u8]) -> Result<(Vec<u8>, Memory), TraceError> {
     }
     limited(file, length, MAX_BODY, "bytes of columns")?;
     let packed = bytes.get(HEADER..).unwrap_or_default();
-    let damaged = |error: std::io::Error| {
+    let damaged = |code| {
+        let error = zstd_safe::get_error_name(code);
         malformed(HEADER, format!("a zstd stream that is damaged or ends early ({error})"), "a whole one")
     };
-    let mut decoder = zstd::Decoder::with_buffer(packed).map_err(damaged)?.single_frame();
-    decoder.window_log_max(WINDOW_LOG).map_err(damaged)?;
-    let mut body = Vec::new();
+    let wrong_length =
+        |found: String| malformed(HEADER, found, &format!("{length} bytes once unpacked, as the header says"));
+    let too_much = |error| TraceError::memory(file, error);
+    let frame_length = zstd_safe::find_frame_compressed_size(packed).map_err(damaged)?;
+    let (frame, left) = packed.split_at_checked(frame_length).unwrap_or((packed, &[]));
     let mut memory = Memory::of(0);
-    memory.charge(1 << WINDOW_LOG).map_err(|error| TraceError::memory(file, error))?;
-    let mut piece = [0; PIECE];
-    loop {
-        let read = decoder.read(&mut piece).map_err(damaged)?;
-        let found = (body.len() as u64).saturating_add(read as u64);
-        if found > length || read == 0 && found < length {
-            let found = if found > length { "more".to_owned() } else { format!("{found} bytes") };
-            return Err(malformed(HEADER, found, &format!("{length} bytes once unpacked, as the header says")));
-        }
-        if read == 0 {
-            break;
-        }
-        memory.unpacked(read as u64);
-        memory
-            .extend(&mut body, piece.get(..read).unwrap_or_default())
-            .map_err(|error| TraceError::memory(file, error))?;
+    let mut body = Vec::new();
+    memory.room(&mut body, usize::try_from(length).unwrap_or(usize::MAX)).map_err(too_much)?;
+    memory.charge(CONTEXT).map_err(too_much)?;
+    let mut context = zstd_safe::DCtx::try_create().ok_or(MemoryError::Refused { bytes: CONTEXT }).map_err(too_much)?;
+    // The place of the body is its own window, so that no other is taken, however large a window the frame asks for.
+    match context.decompress(&mut body, frame) {
+        Ok(_) if body.len() as u64 == length => {}
+        Ok(found) if (found as u64) < length => return Err(wrong_length(format!("{found} bytes"))),
+        Ok(_) => return Err(wrong_length("more".to_owned())),
+        Err(BODY_TOO_SHORT) => return Err(wrong_length("more".to_owned())),
+        Err(code) => return Err(damaged(code)),
     }
-    let left = decoder.finish().len();
-    if left > 0 {
-        return Err(malformed(bytes.len().saturating_sub(left), format!("{left} more bytes"), "the end of the file"));
+    if !left.is_empty() {
+        let at = bytes.len().saturating_sub(left.len());
+        return Err(malformed(at, format!("{} more bytes", left.len()), "the end of the file"));
     }
     let found = checksum(&body);
     if found != expected {
         return Err(TraceError::Checksum { file: file.to_owned(), found, expected });
     }
+    memory.unpacked(length);
     memory.settle(0, list_bytes::<u8>(body.capacity()));
     Ok((body, memory))
 }

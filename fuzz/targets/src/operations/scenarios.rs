@@ -402,6 +402,13 @@ fn callback_helps(bytes: &mut Bytes<'_>, c: &Choice, ops: &mut Vec<Op>) {
     ops.push(c.again(c.b));
 }
 
+/// The last block is freed and its pool released, in either order.
+fn end_of_pool(bytes: &mut Bytes<'_>, pool: u8, released_first: bool) -> [Op; 2] {
+    let free = Op::Free { block: Which::Last, how: How::read(bytes) };
+    let release = Op::ReleasePool { pool };
+    if released_first { [release, free] } else { [free, release] }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -421,11 +428,4 @@ mod tests {
             }
         }
     }
-}
-
-/// The last block is freed and its pool released, in either order.
-fn end_of_pool(bytes: &mut Bytes<'_>, pool: u8, released_first: bool) -> [Op; 2] {
-    let free = Op::Free { block: Which::Last, how: How::read(bytes) };
-    let release = Op::ReleasePool { pool };
-    if released_first { [release, free] } else { [free, release] }
 }

@@ -1,18 +1,22 @@
 //! The memory of a device: address space, handles, mappings and allocations of `malloc`.
 //!
-//! Owns: which memory lies where, how many physical bytes are held, and every rule of the driver about them. It does
-//! not know time, streams or costs, nor where addresses and bytes come from: that is the machine's side of a call, which
-//! each call is given as a function. It runs after the rules have been checked and before anything is noted. So a call
-//! that is refused, by a rule or by the machine, has changed nothing.
+//! Owns: which memory lies where, how many physical bytes are held, and the driver's rules about addresses, handles and
+//! mappings. `malloc.rs` has those about allocations, `ranges.rs` those about the use of memory. None of it knows time,
+//! streams or costs, nor where addresses and bytes come from: that is the machine's side of a call, which each call is given
+//! as a function. It runs after the rules have been checked and before anything is noted. So a call that is refused, by a
+//! rule or by the machine, has changed nothing.
+
+mod malloc;
+mod ranges;
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use super::faults::{Fault, Leaks, Range};
+use super::faults::Leaks;
 use super::refusal::{Answer, refuse};
 use super::shared_memory::SharedMemory;
-use crate::driver::{Handle, MemoryInfo, Status, StreamId};
+use crate::driver::{Handle, MemoryInfo, Status};
 
 /// Every size and address of a virtual-memory call is a multiple of this, in bytes: measured on an H200.
 pub(in crate::driver) const GRANULARITY: u64 = 2 << 20;
@@ -330,143 +334,6 @@ impl<P> Memory<P> {
     pub(in crate::driver) fn all_addresses(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let reserved = self.reservations.iter().map(|(address, size)| (*address, *size));
         reserved.chain(self.mallocs.iter().map(|(address, malloc)| (*address, malloc.physical)))
-    }
-
-    /// Returns whether some of `range` is mapped, and whether some of it is of `malloc`.
-    pub(in crate::driver) fn kinds_in(&self, range: Range) -> (bool, bool) {
-        let end = range.address.saturating_add(range.size);
-        let mapped = self.mappings.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
-        let plain = self.mallocs.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
-        (mapped, plain)
-    }
-
-    /// Allocates `size` bytes at an address that `place` finds for so many whole granules.
-    pub(in crate::driver) fn malloc(&mut self, size: u64, place: impl FnOnce(u64) -> Answer<(u64, P)>) -> Answer<u64> {
-        if size == 0 {
-            return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
-        }
-        let too_large = || refuse(Status::OUT_OF_MEMORY, format!("{size} bytes are more than any device has"));
-        let physical = size.checked_next_multiple_of(GRANULARITY).ok_or_else(too_large)?;
-        self.check_free(physical)?;
-        let (address, backing) = place(physical)?;
-        self.held += physical;
-        let number = self.next_number();
-        self.mallocs.insert(address, Malloc { size, physical, number, foreign: None, backing });
-        Ok(address)
-    }
-
-    /// Returns the number and size of this device's allocation of `malloc` at `address`.
-    pub(in crate::driver) fn of_malloc(&self, address: u64) -> Answer<(u64, u64)> {
-        let own = self.mallocs.get(&address).filter(|malloc| malloc.foreign.is_none());
-        let unknown = || refuse(Status::INVALID_VALUE, format!("nothing was allocated at {address:#x}"));
-        own.map(|malloc| (malloc.number, malloc.size)).ok_or_else(unknown)
-    }
-
-    /// Opens an allocation of another device, at an address that `place` finds for so many whole granules. Returns the
-    /// address, which is the same at each opening.
-    pub(in crate::driver) fn open(
-        &mut self,
-        of: SharedMemory,
-        place: impl FnOnce(u64) -> Answer<(u64, P)>,
-    ) -> Answer<u64> {
-        for (address, malloc) in &mut self.mallocs {
-            if let Some(opening) = malloc.foreign.as_mut().filter(|opening| opening.of == of) {
-                opening.times += 1;
-                return Ok(*address);
-            }
-        }
-        let size = of.size;
-        let too_large = || refuse(Status::INVALID_VALUE, format!("no allocation has {size} bytes"));
-        let physical = size.checked_next_multiple_of(GRANULARITY).ok_or_else(too_large)?;
-        let (address, backing) = place(physical)?;
-        let (number, foreign) = (self.next_number(), Some(Opening { of, times: 1 }));
-        self.mallocs.insert(address, Malloc { size, physical, number, foreign, backing });
-        Ok(address)
-    }
-
-    /// Ends one opening of `open`. With the last one, `give_back` takes so many bytes at the address.
-    pub(in crate::driver) fn close(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
-        let opened =
-            self.mallocs.get_mut(&address).and_then(|malloc| Some((malloc.foreign.as_mut()?, malloc.physical)));
-        let Some((opening, physical)) = opened else {
-            return Err(refuse(Status::INVALID_VALUE, format!("nothing was opened at {address:#x}")));
-        };
-        if opening.times == 1 {
-            give_back(physical)?;
-            self.mallocs.remove(&address);
-        } else {
-            opening.times -= 1;
-        }
-        Ok(())
-    }
-
-    /// Returns the requested size of the allocation of `malloc` at `address`. It is 0 for address 0, which may be
-    /// freed.
-    pub(in crate::driver) fn malloc_size(&self, address: u64) -> Answer<u64> {
-        if address == 0 {
-            return Ok(0);
-        }
-        let unknown = || refuse(Status::INVALID_VALUE, format!("nothing was allocated at {address:#x}"));
-        self.mallocs.get(&address).map(|malloc| malloc.size).ok_or_else(unknown)
-    }
-
-    /// Frees an allocation of `malloc`: `give_back` takes so many bytes at the address.
-    pub(in crate::driver) fn free(&mut self, address: u64, give_back: impl FnOnce(u64) -> Answer<()>) -> Answer<()> {
-        if address == 0 {
-            return Ok(());
-        }
-        self.of_malloc(address)?;
-        let physical = self.mallocs.get(&address).map_or(0, |malloc| malloc.physical);
-        give_back(physical)?;
-        self.mallocs.remove(&address);
-        self.held -= physical;
-        Ok(())
-    }
-
-    /// Checks a kernel's use of `range`. The fault names the first part that may not be used.
-    pub(in crate::driver) fn check_use(&self, range: Range, stream: StreamId) -> Result<(), Fault> {
-        let end = range.address.saturating_add(range.size);
-        let stretch = |from: u64, to: u64| Range { address: from, size: to.min(end) - from };
-        let mut at = range.address;
-        while at < end {
-            let mapping =
-                self.mappings.range(..=at).next_back().map(|(start, found)| (start + found.size, found.access));
-            let malloc = self.mallocs.range(..=at).next_back().map(|(start, found)| (start + found.size, true));
-            at = match [mapping, malloc].into_iter().flatten().find(|(to, _)| *to > at) {
-                Some((to, true)) => to,
-                Some((to, false)) => return Err(Fault::NoAccess { range: stretch(at, to), stream }),
-                None => {
-                    let mapped = self.mappings.range(at..).next().map_or(end, |(start, _)| *start);
-                    let to = self.mallocs.range(at..).next().map_or(mapped, |(start, _)| mapped.min(*start));
-                    return Err(Fault::UnmappedUse { range: stretch(at, to), stream });
-                }
-            };
-        }
-        Ok(())
-    }
-
-    /// Refuses a range that is empty, or that the device may not use.
-    pub(in crate::driver) fn check_usable(&self, range: Range, stream: StreamId) -> Answer<()> {
-        if range.size == 0 {
-            return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
-        }
-        self.check_use(range, stream).map_err(|fault| refuse(Status::INVALID_VALUE, fault.to_string()))
-    }
-
-    /// Returns the physical memory of `range`, in the order of addresses, without parts that have none.
-    pub(in crate::driver) fn physical_at(&self, range: Range) -> Vec<Piece> {
-        let end = range.address.saturating_add(range.size);
-        let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
-        let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.physical));
-        let first = self.mallocs.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
-        let malloced = self.mallocs.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.number));
-        let mut found: Vec<_> = mapped.chain(malloced).collect();
-        found.sort_unstable();
-        let piece = |(at, size, memory)| {
-            let part = range.overlap(Range { address: at, size })?;
-            Some(Piece { memory, offset: part.address - at, size: part.size })
-        };
-        found.into_iter().filter_map(piece).collect()
     }
 
     fn next_number(&mut self) -> u64 {

@@ -1,0 +1,64 @@
+//! What lies at a range of addresses: whether work of the device may use it, and which physical memory it leads to.
+//!
+//! Owns: the rules of a use. It changes nothing.
+
+use super::{Memory, Piece};
+use crate::driver::bookkeeping::faults::{Fault, Range};
+use crate::driver::bookkeeping::refusal::{Answer, refuse};
+use crate::driver::{Status, StreamId};
+
+impl<P> Memory<P> {
+    /// Returns whether some of `range` is mapped, and whether some of it is of `malloc`.
+    pub(in crate::driver) fn kinds_in(&self, range: Range) -> (bool, bool) {
+        let end = range.address.saturating_add(range.size);
+        let mapped = self.mappings.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
+        let plain = self.mallocs.range(..end).next_back().is_some_and(|(at, found)| at + found.size > range.address);
+        (mapped, plain)
+    }
+
+    /// Checks a kernel's use of `range`. The fault names the first part that may not be used.
+    pub(in crate::driver) fn check_use(&self, range: Range, stream: StreamId) -> Result<(), Fault> {
+        let end = range.address.saturating_add(range.size);
+        let stretch = |from: u64, to: u64| Range { address: from, size: to.min(end) - from };
+        let mut at = range.address;
+        while at < end {
+            let mapping =
+                self.mappings.range(..=at).next_back().map(|(start, found)| (start + found.size, found.access));
+            let malloc = self.mallocs.range(..=at).next_back().map(|(start, found)| (start + found.size, true));
+            at = match [mapping, malloc].into_iter().flatten().find(|(to, _)| *to > at) {
+                Some((to, true)) => to,
+                Some((to, false)) => return Err(Fault::NoAccess { range: stretch(at, to), stream }),
+                None => {
+                    let mapped = self.mappings.range(at..).next().map_or(end, |(start, _)| *start);
+                    let to = self.mallocs.range(at..).next().map_or(mapped, |(start, _)| mapped.min(*start));
+                    return Err(Fault::UnmappedUse { range: stretch(at, to), stream });
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Refuses a range that is empty, or that the device may not use.
+    pub(in crate::driver) fn check_usable(&self, range: Range, stream: StreamId) -> Answer<()> {
+        if range.size == 0 {
+            return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
+        }
+        self.check_use(range, stream).map_err(|fault| refuse(Status::INVALID_VALUE, fault.to_string()))
+    }
+
+    /// Returns the physical memory of `range`, in the order of addresses, without parts that have none.
+    pub(in crate::driver) fn physical_at(&self, range: Range) -> Vec<Piece> {
+        let end = range.address.saturating_add(range.size);
+        let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
+        let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.physical));
+        let first = self.mallocs.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
+        let malloced = self.mallocs.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.number));
+        let mut found: Vec<_> = mapped.chain(malloced).collect();
+        found.sort_unstable();
+        let piece = |(at, size, memory)| {
+            let part = range.overlap(Range { address: at, size })?;
+            Some(Piece { memory, offset: part.address - at, size: part.size })
+        };
+        found.into_iter().filter_map(piece).collect()
+    }
+}
