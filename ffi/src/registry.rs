@@ -7,10 +7,11 @@
 use crate::fork;
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
-use crate::primitive::{AtomicPtr, AtomicU64};
+use crate::primitive::{AtomicPtr, AtomicU64, Ordering};
 use crate::slots::{self, NEVER_USED, Slot};
 use crate::status::{Failure, Outcome, Status};
 use parking_lot::Mutex;
+use std::ops::Deref;
 use std::ptr;
 
 /// The most instances that may live at once: two for each device of the largest machines many times over, in 16 KiB.
@@ -21,11 +22,29 @@ const GENERATION_SHIFT: u32 = 32;
 
 static TABLE: [Slot<Instance>; SLOTS] =
     [const { Slot { state: AtomicU64::new(NEVER_USED), value: AtomicPtr::new(ptr::null_mut()) } }; SLOTS];
+/// Of each slot: its instance, if that is never destroyed. Calls then need not count themselves, which would be a write to one
+/// place by all threads.
+static PERMANENT: [AtomicPtr<Instance>; SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; SLOTS];
 /// Held while a slot is filled, so that no two instances get the same.
 static FILLING: Mutex<()> = Mutex::new(());
 
 /// An instance in use: it is not dropped before this is.
-pub(crate) type Use = slots::Use<'static, Instance>;
+pub(crate) enum Use {
+    Counted(slots::Use<'static, Instance>),
+    Permanent(&'static Instance),
+}
+
+impl Deref for Use {
+    type Target = Instance;
+
+    #[inline]
+    fn deref(&self) -> &Instance {
+        match self {
+            Self::Counted(instance) => instance,
+            Self::Permanent(instance) => instance,
+        }
+    }
+}
 
 fn handle(index: usize, generation: u64) -> AllocatorId {
     generation << GENERATION_SHIFT | index as u64
@@ -59,13 +78,27 @@ pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
 /// The instance of a handle.
 #[inline]
 pub(crate) fn borrow(id: AllocatorId) -> Outcome<Use> {
-    let slot = TABLE.get((id & INDEX) as usize);
-    slot.and_then(|slot| slot.enter(generation(id))).ok_or_else(|| stale(id))
+    let index = (id & INDEX) as usize;
+    let (Some(slot), Some(permanent)) = (TABLE.get(index), PERMANENT.get(index)) else { return Err(stale(id)) };
+    // SAFETY: it is NULL, or what `borrow_forever` put there, which is never dropped.
+    if let Some(instance) = unsafe { permanent.load(Ordering::Acquire).as_ref() }
+        && slot.is_open_to(generation(id))
+    {
+        return Ok(Use::Permanent(instance));
+    }
+    slot.enter(generation(id)).map(Use::Counted).ok_or_else(|| stale(id))
 }
 
 /// The instance of a handle that is never destroyed, and its handle.
 pub(crate) fn borrow_forever(id: AllocatorId) -> Outcome<(AllocatorId, &'static Instance)> {
-    Ok((id, borrow(id)?.for_ever()))
+    let instance = match borrow(id)? {
+        Use::Permanent(instance) => instance,
+        Use::Counted(instance) => instance.for_ever(),
+    };
+    if let Some(permanent) = PERMANENT.get((id & INDEX) as usize) {
+        permanent.store(ptr::from_ref(instance).cast_mut(), Ordering::Release);
+    }
+    Ok((id, instance))
 }
 
 /// Takes a handle back: from now on it is refused. The instance is dropped by the last call that is using it, which is
@@ -76,8 +109,11 @@ pub(crate) fn remove(id: AllocatorId) -> Outcome<()> {
         let text = "the allocator is that of seamalloc_malloc, which uses it as long as the process lives";
         return Err(Failure::new(Status::InvalidHandle, text));
     }
-    // Or another thread has destroyed it at the same moment.
-    if instance.close(generation(id)) { Ok(()) } else { Err(stale(id)) }
+    match instance {
+        // Or another thread has destroyed it at the same moment.
+        Use::Counted(instance) if instance.close(generation(id)) => Ok(()),
+        _ => Err(stale(id)),
+    }
 }
 
 #[cfg(test)]

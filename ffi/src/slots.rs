@@ -65,6 +65,13 @@ impl<T> Slot<T> {
         generation_in(before) + 1
     }
 
+    /// Returns whether the slot has the value of this generation, and is open. It may be closed at any time, unless somebody
+    /// uses it for ever.
+    #[inline]
+    pub(crate) fn is_open_to(&self, generation: u64) -> bool {
+        is_open(self.state.load(Ordering::Acquire), generation)
+    }
+
     /// Returns the value of this generation, if it was not closed.
     #[inline]
     pub(crate) fn enter(&self, generation: u64) -> Option<Use<'_, T>> {
