@@ -119,11 +119,50 @@ impl Heap {
     /// frees may be taken, as in PyTorch: graphs that share a pool are launched in the order of their captures.
     pub(crate) fn freed_privately(&mut self, id: BlockId) {
         let block = self.blocks[id];
-        let capture = self.private.get(self.owner_of(block.pool)).map_or(0, |pool| pool.capture);
-        let pool = &mut self.pools[block.pool.large()];
+        let large = block.pool.large();
+        let capture = self.private.get(self.owner_of(large)).map_or(0, |pool| pool.capture);
+        let pool = &self.pools[large];
         // Memory of a stream that has ended is in no stream order.
-        if pool.private && !pool.ended && (block.capture == 0 || capture == 0) {
-            pool.in_stream_order = true;
+        if !pool.private || pool.ended || (block.capture != 0 && capture != 0) {
+            return;
+        }
+        // Within a capture the block alone is set aside, where memory may change its pool: all else that the pair has free
+        // goes on serving the capture.
+        let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
+        match if is_alone { self.pair_beside(large) } else { None } {
+            Some(aside) => self.set_aside(id, aside.of(block.pool.class())),
+            None => self.pools[large].in_stream_order = true,
+        }
+    }
+
+    /// Returns a pair for memory of the same stream that is free in stream order only; `None` if there is none, and the host
+    /// has no memory for one.
+    fn pair_beside(&mut self, large: PoolIndex) -> Option<PoolIndex> {
+        let at = self.private_pairs.iter().position(|pair| pair.large == large)?;
+        let PrivatePair { owner, stream, .. } = self.private_pairs[at];
+        let is_beside = |pair: &&PrivatePair| {
+            pair.owner == owner && pair.stream == stream && self.pools[pair.large].in_stream_order
+        };
+        if let Some(pair) = self.private_pairs[..at].iter().find(is_beside) {
+            return Some(pair.large);
+        }
+        self.private_pairs.try_reserve(1).ok()?;
+        let aside = self.add_pair(stream, true).ok()?;
+        self.pools[aside].number = self.pools[large].number;
+        self.pools[aside].in_stream_order = true;
+        // Before the pair that serves the stream, which is its last.
+        self.private_pairs.insert(at, PrivatePair { owner, stream, large: aside });
+        Some(aside)
+    }
+
+    /// Moves a block that is being freed to another pool of its stream.
+    fn set_aside(&mut self, id: BlockId, pool: PoolIndex) {
+        self.assign(id, pool);
+        let is_view = self.blocks[id].kind == Kind::View;
+        let mut piece = if is_view { self.blocks[id].left } else { BlockId::NONE };
+        while piece.is_some() {
+            self.assign(piece, pool);
+            piece = self.blocks[piece].right;
         }
     }
 
@@ -260,7 +299,7 @@ impl Heap {
                     }
                 }
                 State::Free | State::Piece | State::Slack | State::Retired => stats.reserved_bytes += block.size,
-                State::Vacant | State::Unmapped => {}
+                State::Vacant | State::Unmapped | State::Lent => {}
             }
         }
         Ok(stats)

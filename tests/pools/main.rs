@@ -7,6 +7,7 @@ mod apart;
 mod capturing;
 #[path = "../graph/mod.rs"]
 mod graph;
+mod inputs;
 mod pinned;
 mod released;
 mod restored;
