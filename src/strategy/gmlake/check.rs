@@ -25,7 +25,8 @@ pub(super) fn check(heap: &Heap) -> Result<(), String> {
             return Err(format!("sBlock {id:?} {broken}: {} bytes at {:#x}", view.size, view.address));
         }
     }
-    let mappings = chunks + heap.views().mappings() as u64;
+    let guarded = heap.blocks().filter(|(_, block)| block.kind == Kind::Guarded && block.state != State::Slack).count();
+    let mappings = chunks + (guarded + heap.views().mappings()) as u64;
     match heap.counters().mappings {
         counted if counted == mappings => Ok(()),
         counted => Err(format!("{mappings} mappings found, {counted} counted")),
