@@ -2,6 +2,8 @@
 //!
 //! Owns: the counters behind [`Stats`]. They are written at every operation: three writes to add, one to subtract.
 
+use super::block::Block;
+use super::headroom::Figures;
 use crate::ids::Class;
 use crate::report::stats::{Stalls, Stat, StatByPool, Stats, Waits};
 
@@ -63,6 +65,32 @@ impl Counter {
 
     pub(crate) fn current(&self) -> u64 {
         self.pools[0].current + self.pools[1].current
+    }
+
+    /// Moves a part of the present value to another counter.
+    fn lend(&mut self, to: &mut Self, class: Class, amount: u64) {
+        let pool = &mut self.pools[class as usize];
+        pool.current = pool.current.saturating_sub(amount);
+        to.pools[class as usize].current += amount;
+    }
+
+    /// Adds the present value of another counter, and all that was added there.
+    fn take_back(&mut self, from: &mut Self) {
+        for (own, other) in self.pools.iter_mut().zip(std::mem::take(from).pools) {
+            own.current += other.current;
+            own.added = own.added.wrapping_add(other.added);
+        }
+    }
+
+    /// Notes the present value of all counters together, by class. Returns how far each class
+    /// may rise before a peak is a new one, if the other does not rise.
+    fn settle(&mut self, together: [u64; 2]) -> [u64; 2] {
+        let all = together[0] + together[1];
+        self.peak = self.peak.max(all);
+        for (pool, current) in self.pools.iter_mut().zip(together) {
+            pool.peak = pool.peak.max(current);
+        }
+        [0, 1].map(|class| (self.pools[class].peak - together[class]).min(self.peak - all))
     }
 
     fn reset_peak(&mut self) {
@@ -136,6 +164,64 @@ impl Counters {
         ]
     }
 
+    /// Returns the counters that arenas change.
+    fn of_blocks(&mut self) -> [&mut Counter; 5] {
+        [
+            &mut self.allocation,
+            &mut self.active,
+            &mut self.allocated_bytes,
+            &mut self.active_bytes,
+            &mut self.requested_bytes,
+        ]
+    }
+
+    /// Moves what counts for a live block to the counters of an arena.
+    pub(crate) fn lend(&mut self, to: &mut Self, block: &Block) {
+        let amounts = [1, 1, block.size, block.size, block.requested];
+        for ((own, theirs), amount) in self.of_blocks().into_iter().zip(to.of_blocks()).zip(amounts) {
+            own.lend(theirs, block.pool.class(), amount);
+        }
+    }
+
+    /// Takes over what an arena has counted. Peaks are not looked at: see [`Self::settle`].
+    pub(crate) fn take_back(&mut self, from: &mut Self) {
+        self.of_blocks().into_iter().zip(from.of_blocks()).for_each(|(own, theirs)| own.take_back(theirs));
+    }
+
+    /// Returns what there is of a class: blocks, their bytes, and the bytes asked for. What waits for other streams counts, so
+    /// that each figure rises with what is live, and falls no earlier.
+    #[inline]
+    pub(crate) fn figures(&self, class: Class) -> [u64; 3] {
+        [&self.active, &self.active_bytes, &self.requested_bytes].map(|counter| counter.of(class))
+    }
+
+    /// Raises each peak to what these counters and those of all arenas have together. Returns how far all together may rise
+    /// before a peak is a new one.
+    pub(crate) fn settle<'a>(&mut self, arenas: impl Iterator<Item = &'a mut Self>) -> Figures {
+        let mut together = self.of_blocks().map(|counter| counter.pools.map(|pool| pool.current));
+        for arena in arenas {
+            for (sum, counter) in together.iter_mut().zip(arena.of_blocks()) {
+                sum.iter_mut().zip(&counter.pools).for_each(|(sum, pool)| *sum += pool.current);
+            }
+        }
+        // Both classes rise below one peak of all. A class that nobody uses needs no room yet.
+        let parts = match together[0].map(|count| count > 0) {
+            [true, false] => [1, 0],
+            [false, true] => [0, 1],
+            _ => [1, 1],
+        };
+        let mut rooms = [[0; 2]; 5];
+        for ((counter, together), room) in self.of_blocks().into_iter().zip(together).zip(&mut rooms) {
+            let [large, small] = counter.settle(together);
+            *room = [large * parts[0], small * parts[1]].map(|room| room / (parts[0] + parts[1]));
+        }
+        let [allocation, active, allocated, active_bytes, requested] = rooms;
+        let least = |class: usize| {
+            [allocation[class].min(active[class]), allocated[class].min(active_bytes[class]), requested[class]]
+        };
+        [least(0), least(1)]
+    }
+
     /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock.
     pub(crate) fn operations(&self) -> u64 {
         let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
@@ -194,6 +280,7 @@ impl Counters {
             stream_waits: self.stream_waits,
             waits: self.waits,
             shortage: Default::default(),
+            arenas: Default::default(),
             host_bytes: 0,
             guard: Default::default(),
             stalls: self.stalls,

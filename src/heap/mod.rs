@@ -12,12 +12,14 @@
 //! | tables | [`Heap`] itself, and reading it |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
+//! | arena, headroom | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
 //! | stitched | blocks that are handed out through views |
 //! | guarded | blocks with memory of their own, for guard mode |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
 //! | notify, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
 //! | check | the rules that always hold |
 
+mod arena;
 mod block;
 mod check;
 mod checkpoint;
@@ -29,6 +31,7 @@ mod free;
 mod free_index;
 mod guarded;
 mod hand_out;
+mod headroom;
 mod host_bytes;
 mod measure;
 mod notify;
@@ -51,6 +54,7 @@ pub(crate) use block::{Block, Kind, Slots, State};
 pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
 pub(crate) use fit::{FitRules, Request};
 pub(crate) use guarded::GuardedMemory;
+pub(crate) use headroom::{Bank, Figures, Headroom};
 pub(crate) use host_bytes::map_bytes;
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;

@@ -98,6 +98,7 @@ impl Heap {
             Backing::Expandable { .. } => (Kind::Expandable, State::Unmapped),
             Backing::Home => (Kind::Home, State::Unmapped),
             Backing::Guarded { .. } => (Kind::Guarded, State::Retired),
+            Backing::Lent => (Kind::Home, State::Free),
         };
         let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
         let block = Block::new(span, pool, SegmentId(slot as u32), kind, state);

@@ -247,6 +247,11 @@ impl Heap {
         Ok(self.addresses.try_reserve(1)?)
     }
 
+    /// Returns whether there is an observer.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observer.is_some()
+    }
+
     /// Replaces the observer. Returns the one before.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         std::mem::replace(&mut self.observer, observer)

@@ -44,7 +44,7 @@ impl Heap {
                 let known = self.pools[block.pool].unmapped.contains(&(block.address, id));
                 (!known).then_some("an unmapped block is not in its set")
             }
-            State::Pending | State::Piece => None,
+            State::Pending | State::Piece | State::Lent => None,
             State::Slack | State::Retired => {
                 (block.kind != Kind::Guarded).then_some("a block that is not guarded has the state of one")
             }
@@ -66,7 +66,7 @@ impl Heap {
     fn is_found_at_home(&self, id: BlockId) -> Option<&'static str> {
         let block = &self.blocks[id];
         let found = |address| self.covering(address) == id;
-        let lost = block.kind == Kind::Home && !(found(block.address) && found(block.end() - 1));
+        let lost = self.home.is_some() && block.kind == Kind::Home && !(found(block.address) && found(block.end() - 1));
         lost.then_some("home does not find a block by its address")
     }
 
