@@ -34,7 +34,7 @@ mod streams;
 pub mod units;
 
 pub use allocator::{Allocator, CallbackId};
-pub use config::{Config, ConfigError, GuardOptions, StrategyKind, StreamSharing, rounding};
+pub use config::{Arenas, Config, ConfigError, GuardOptions, StrategyKind, StreamSharing, rounding};
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use ids::PoolId;
@@ -44,7 +44,7 @@ pub use report::guard::{Explanation, Finding, GuardStats};
 pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
-pub use report::stats::{STALL_BUCKETS, ShortageStats, Stalls, Stat, StatByPool, Stats, Waits};
+pub use report::stats::{ArenaStats, STALL_BUCKETS, ShortageStats, Stalls, Stat, StatByPool, Stats, Waits};
 pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.

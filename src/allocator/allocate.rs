@@ -7,6 +7,7 @@
 use super::callbacks::Calls;
 use super::core::{Allocator, Core};
 use crate::backing::{Miss, map_home, reclaim_private_pools};
+use crate::config::StreamSharing;
 use crate::config::rounding::{MAX_REQUEST, round_size};
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request, ViewUsage};
@@ -57,7 +58,32 @@ impl Allocator {
             return Ok(0);
         }
         let size = bounded(size)?;
-        let guard = &mut self.core.lock();
+        if self.arenas.are_active()
+            && let Some(served) = self.allocate_in_arena(size, stream)
+        {
+            return served;
+        }
+        match self.try_lock() {
+            Some(mut core) => self.allocate_locked(&mut core, size, stream),
+            None => self.allocate_contended(size, stream),
+        }
+    }
+
+    /// Serves a request while another thread has the lock.
+    #[cold]
+    fn allocate_contended(&self, size: u64, stream: StreamId) -> Result<u64> {
+        let core = match self.lock_contended(stream) {
+            Some(core) => Some(core),
+            None => match self.allocate_in_arena(size, stream) {
+                Some(served) => return served,
+                None => None,
+            },
+        };
+        self.allocate_locked(&mut core.unwrap_or_else(|| self.core.lock()), size, stream)
+    }
+
+    #[inline(always)]
+    fn allocate_locked(&self, guard: &mut MutexGuard<'_, Core>, size: u64, stream: StreamId) -> Result<u64> {
         let core = &mut **guard;
         if core.has_pre_work {
             let owner = core.poll_before_request(stream)?;
@@ -77,8 +103,23 @@ impl Allocator {
             core.map_bare(id, &request)?;
         }
         let address = core.heap.hand_out(id, &request, &core.rules.fit)?;
+        if self.arenas.are_active() {
+            self.note_beside_arenas(core, id);
+        }
         core.checked()?;
         Ok(address)
+    }
+
+    /// Notes that the heap has handed out a block while there are arenas: a peak may be a new one.
+    #[cold]
+    fn note_beside_arenas(&self, core: &mut Core, id: BlockId) {
+        let class = core.heap.block(id).pool.class();
+        let has = core.heap.counters().figures(class);
+        if core.headroom.risen(class, has, &self.arenas.bank) {
+            self.settle(core);
+        } else {
+            core.headroom.fallen(class, has, &self.arenas.bank);
+        }
     }
 
     /// Does the same as [`Self::allocate`], from a private pool, whatever is routed where.
@@ -87,7 +128,7 @@ impl Allocator {
     /// Those of [`Self::allocate`]; [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
     /// failed.
     pub fn allocate_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
-        let guard = &mut self.core.lock();
+        let guard = &mut self.lock()?;
         let core = &mut **guard;
         core.heap.private_mut().used(pool)?;
         if size == 0 {
@@ -108,7 +149,7 @@ impl Allocator {
     /// # Errors
     /// Those of [`Self::allocate_in`], except [`Error::OutOfMemory`].
     pub fn allocate_held_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         core.heap.private_mut().used(pool)?;
         if size == 0 {
             return Ok(Some(0));
@@ -142,9 +183,67 @@ impl Allocator {
 
     /// Serves a request that no free block fits: by the strategy, then by callbacks, then by the last resort.
     #[cold]
-    fn miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, mut prepared: Prepared) -> Result<u64> {
+    fn miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<u64> {
+        if self.arenas.are_active() {
+            return self.miss_beside_arenas(core, order, prepared);
+        }
+        let (prepared, found) = self.search(core, order, prepared)?;
+        match found {
+            Ok(id) => core.hand_out(id, &prepared),
+            Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
+        }
+    }
+
+    /// Does the same as [`Self::miss`] while there are arenas: the stream's own gives its memory back, and all do if memory
+    /// does not suffice without any effort, might not stay plentiful, or becomes short.
+    fn miss_beside_arenas(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        order: &Order,
+        mut prepared: Prepared,
+    ) -> Result<u64> {
+        let Prepared { request, private } = prepared;
+        let mut found = Err(None);
+        if private.is_none() && core.stays_plentiful(request.size) {
+            self.arenas.recall_of(core, request.pool.large())?;
+            found = core.serve_cheaply(&prepared)?;
+        }
+        if found.is_err() {
+            self.arenas.recall_all(core)?;
+            found = match core.fit_usable(&prepared)? {
+                Some(id) => Ok(id),
+                None => {
+                    let (again, found) = self.search(core, order, prepared)?;
+                    prepared = again;
+                    found
+                }
+            };
+        }
+        // Other threads may have formed arenas while callbacks ran.
+        if found.is_err() && self.arenas.are_active() {
+            self.arenas.recall_all(core)?;
+            (prepared, found) = core.retry(order, prepared, Means::All)?;
+        }
+        let handed_out = match found {
+            Ok(id) => core.hand_out(id, &prepared),
+            Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
+        };
+        if core.streams.shortage.in_force(core.config.sharing) != StreamSharing::Never {
+            self.arenas.recall_all(core)?;
+        }
+        self.settle(core);
+        handed_out
+    }
+
+    /// Finds a block for a request that no free block fits.
+    fn search(
+        &self,
+        core: &mut MutexGuard<'_, Core>,
+        order: &Order,
+        mut prepared: Prepared,
+    ) -> Result<(Prepared, Found)> {
         if let Some(id) = core.fit_after_poll(&prepared)? {
-            return core.hand_out(id, &prepared);
+            return Ok((prepared, Ok(id)));
         }
         let found = match self.callbacks.begin()? {
             None => core.ask_strategy(&prepared, Means::All)?,
@@ -153,10 +252,7 @@ impl Allocator {
                 if found.is_ok() { found } else { Self::call_back(core, order, &mut prepared, calls)? }
             }
         };
-        match found {
-            Ok(id) => core.hand_out(id, &prepared),
-            Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
-        }
+        Ok((prepared, found))
     }
 
     /// Asks the program for memory, and tries again after each callback that freed something; by all means in the end.
@@ -272,6 +368,24 @@ impl Core {
         })
     }
 
+    /// Takes the free block that serves a request best, with memory at its addresses.
+    fn fit_usable(&mut self, prepared: &Prepared) -> Result<Option<BlockId>> {
+        let Some(id) = self.fit(prepared).some() else { return Ok(None) };
+        self.make_usable(id, &prepared.request)?;
+        Ok(Some(id))
+    }
+
+    /// Finds a block by what takes nothing from others.
+    fn serve_cheaply(&mut self, prepared: &Prepared) -> Result<Found> {
+        if let Some(id) = self.fit_usable(prepared)? {
+            return Ok(Ok(id));
+        }
+        match self.fit_after_poll(prepared)? {
+            Some(id) => Ok(Ok(id)),
+            None => self.ask_strategy(prepared, Means::Cheap),
+        }
+    }
+
     /// Frees blocks that other streams have passed, if this was not done before the request. Returns the block that
     /// fits then.
     fn fit_after_poll(&mut self, prepared: &Prepared) -> Result<Option<BlockId>> {
@@ -280,9 +394,7 @@ impl Core {
             return Ok(None);
         }
         self.poll()?;
-        let Some(id) = self.fit(prepared).some() else { return Ok(None) };
-        self.make_usable(id, &prepared.request)?;
-        Ok(Some(id))
+        self.fit_usable(prepared)
     }
 
     /// Tries a request again. That of a private pool is made anew, because the pool may have changed meanwhile.

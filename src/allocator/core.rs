@@ -3,17 +3,18 @@
 //! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
 //! an error.
 
+use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};
-use crate::config::{Config, Limits, StreamSharing};
+use crate::config::{self, Config, Limits, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
 use crate::guard::Guard;
-use crate::heap::{FitRules, GRANULE, Heap, HeapRules, Request, ViewUsage};
+use crate::heap::{FitRules, GRANULE, Headroom, Heap, HeapRules, Request, ViewUsage};
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
@@ -45,6 +46,7 @@ pub struct Allocator {
     pub(super) core: Mutex<Core>,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) callbacks: Callbacks,
+    pub(super) arenas: Arenas,
 }
 
 /// The state that the lock guards.
@@ -69,6 +71,10 @@ pub(super) struct Core {
     pub(super) opened: Opened,
     /// Devices that may use the memory.
     pub(super) peers: Vec<u32>,
+    /// How much arenas are in demand.
+    pub(super) demand: Demand,
+    /// While there are arenas: how far the heap may rise before all of them are to be counted.
+    pub(super) headroom: Headroom,
 }
 
 impl Allocator {
@@ -90,6 +96,8 @@ impl Allocator {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
+        let arenas_at_once = config.arenas == config::Arenas::Always;
+        let arenas = Arenas::new(arenas_at_once);
         let heap = Heap::new(HeapRules {
             oversize_from: config.max_split_size.unwrap_or(u64::MAX),
             adopts_idle: config.sharing != StreamSharing::Completed,
@@ -113,8 +121,10 @@ impl Allocator {
             shares: Shares::default(),
             opened: Opened::default(),
             peers: Vec::new(),
+            demand: Demand::new(arenas_at_once),
+            headroom: Headroom::default(),
         };
-        Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default() })
+        Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default(), arenas })
     }
 
     /// Lets a test look at the tables, and break them.
@@ -218,8 +228,14 @@ impl Core {
     /// Checks every rule after an operation, with the feature `paranoid` and in this crate's own tests.
     #[inline]
     pub(super) fn checked(&self) -> Result<()> {
+        Self::checked_by(|| self.check())
+    }
+
+    /// Does the same, by a check of the caller's.
+    #[inline]
+    pub(super) fn checked_by(check: impl FnOnce() -> std::result::Result<(), String>) -> Result<()> {
         if cfg!(any(feature = "paranoid", test))
-            && let Err(broken) = self.check()
+            && let Err(broken) = check()
         {
             tracing::error!(%broken, "an invariant is broken");
             return Err(Error::Internal("an invariant is broken; the log says which"));

@@ -8,6 +8,7 @@ use crate::heap::{Block, Kind};
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::strategy::FreeUsedBy;
 use crate::streams::{Epochs, StreamContext};
+use parking_lot::MutexGuard;
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
 /// bytes. An event costs a quarter of a microsecond.
@@ -26,7 +27,26 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        self.core.lock().free(address)
+        if self.arenas.are_active()
+            && let Some(freed) = self.free_in_arena(address)
+        {
+            return freed;
+        }
+        let mut core = self.core.try_lock().unwrap_or_else(|| self.lock_contended_for_free());
+        // An arena may have come meanwhile.
+        if self.arenas.are_active()
+            && let Some(freed) = self.free_in_arena(address)
+        {
+            return freed;
+        }
+        core.free(address)
+    }
+
+    #[cold]
+    fn lock_contended_for_free(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.core.lock();
+        core.demand.contended();
+        core
     }
 
     /// Does the same as [`Self::free`], for a program that names the stream of the last use, as CUDA's stream-ordered
@@ -38,7 +58,12 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.core.lock();
+        if self.arenas.are_active()
+            && let Some(freed) = self.free_in_arena_of(address, stream)
+        {
+            return freed;
+        }
+        let core = &mut *self.lock_for(address)?;
         let stream = core.driver.canonical_stream(stream)?;
         let id = core.live(address)?;
         core.streams.recorded.record_use(&mut core.heap, id, stream)?;
@@ -62,7 +87,12 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.core.lock();
+        if self.arenas.are_active()
+            && let Some(freed) = self.free_in_arena_of(address, stream)
+        {
+            return freed;
+        }
+        let core = &mut *self.lock_for(address)?;
         let id = core.take_live(address)?;
         if !core.is_own_stream(id, stream) {
             // That the stream is the current one at the free does not make it a named one.

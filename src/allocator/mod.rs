@@ -6,6 +6,7 @@
 //! |---|---|
 //! | core | the state behind the lock, and how a step that calls the driver is run |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
+//! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
@@ -15,6 +16,7 @@
 //! | peers, shared_memory | other devices, other processes; `shares` and `opened` keep what is open |
 
 mod allocate;
+mod arenas;
 mod callbacks;
 mod checkpoint;
 mod core;

@@ -56,7 +56,7 @@ impl Allocator {
     /// [`PEER_ACCESS_UNSUPPORTED`](crate::driver::Status::PEER_ACCESS_UNSUPPORTED) if the two cannot be peers;
     /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) if there is no such device. Nothing has changed.
     pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
         core.peers.try_reserve(1)?;
         core.timed(|_, context| context.driver.enable_peer_access(ordinal, plain))?;

@@ -115,7 +115,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool has no use: released too often, or never created.
     pub fn release_pool(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         core.heap.private_mut().release(pool)?;
         core.merge_released_pools();
         core.end_guarded_pools();
@@ -134,7 +134,7 @@ impl Allocator {
     /// [`Error::UnknownPool`](crate::Error::UnknownPool); [`Error::PoolRouted`](crate::Error::PoolRouted);
     /// [`Error::Driver`](crate::Error::Driver) if a wait failed, and nothing is routed.
     pub fn begin_allocate_to_pool(&self, pool: PoolId, route: Route) -> Result<()> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         core.heap.private_mut().may_begin(pool)?;
         if route.is_capturing() {
             // No event can be queried until the end of the route.
@@ -153,7 +153,7 @@ impl Allocator {
     /// [`Error::PoolNotRouted`](crate::Error::PoolNotRouted) if no requests are routed to the pool;
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist.
     pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         core.heap.private_mut().end(pool)?;
         core.merge_released_pools();
         core.checked()
@@ -165,7 +165,7 @@ impl Allocator {
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist. A pool whose memory waits for the
     /// device still exists.
     pub fn pool_stats(&self, pool: PoolId) -> Result<PoolStats> {
-        self.core.lock().heap.private_stats(pool)
+        self.lock()?.heap.private_stats(pool)
     }
 
     /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no

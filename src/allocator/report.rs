@@ -19,6 +19,11 @@ impl Allocator {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn size_of(&self, address: u64) -> Result<u64> {
         let core = self.core.lock();
+        if self.arenas.are_active()
+            && let Some(block) = self.live_in_arena(address)
+        {
+            return Ok(block.size);
+        }
         let block = core.heap.block(core.heap.live(address)?);
         Ok(if core.guard.is_some() { block.requested } else { block.size })
     }
@@ -26,23 +31,29 @@ impl Allocator {
     /// Returns whether a live allocation starts at `address`.
     #[must_use]
     pub fn owns(&self, address: u64) -> bool {
-        self.core.lock().heap.live(address).is_ok()
+        let core = self.core.lock();
+        core.heap.live(address).is_ok() || (self.arenas.are_active() && self.live_in_arena(address).is_some())
     }
 
     /// Returns the statistics: all that was done so far, and the memory held at present.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let core = self.core.lock();
+        let core = &mut *self.core.lock();
+        let counted =
+            if self.arenas.are_active() { self.stats_with_arenas(core) } else { core.heap.counters().stats() };
         Stats {
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),
-            host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes() + core.strategy.host_bytes())
-                as u64,
+            arenas: self.arenas.stats(core),
+            host_bytes: (core.heap.host_bytes()
+                + self.arenas_host_bytes()
+                + core.streams.recorded.host_bytes()
+                + core.strategy.host_bytes()) as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,
             view_address_space_bytes: core.heap.views().address_space(),
-            ..core.heap.counters().stats()
+            ..counted
         }
     }
 
@@ -66,7 +77,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_fragmentation(&self) -> Result<Fragmentation> {
-        let core = self.core.lock();
+        let core = self.lock()?;
         let sharing = core.streams.shortage.in_force(core.rules.sharing);
         let across = sharing == StreamSharing::Wait;
         core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
@@ -88,7 +99,7 @@ impl Allocator {
     /// The driver's.
     pub fn largest_request(&self) -> Result<u64> {
         let free = self.driver.memory_info()?.free;
-        let core = &*self.core.lock();
+        let core = &*self.lock()?;
         let room = free.min(core.limits.room(core.heap.reserved()));
         let room = room - room % GRANULE;
         let across = core.rules.sharing.may_wait();
@@ -98,12 +109,12 @@ impl Allocator {
 
     /// Sets every peak to the present value.
     pub fn reset_peak_stats(&self) {
-        self.core.lock().heap.counters_mut().reset_peak();
+        self.lock_if_possible("a reset of statistics").heap.counters_mut().reset_peak();
     }
 
     /// Sets every accumulated figure to 0.
     pub fn reset_accumulated_stats(&self) {
-        self.core.lock().heap.counters_mut().reset_accumulated();
+        self.lock_if_possible("a reset of statistics").heap.counters_mut().reset_accumulated();
     }
 
     /// Returns a snapshot of all segments and blocks; one without segments if the host has no memory for them.
@@ -118,7 +129,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_snapshot(&self) -> Result<Snapshot> {
-        let core = self.core.lock();
+        let core = self.lock()?;
         let device = self.driver.properties().ordinal;
         Ok(Snapshot {
             device,
@@ -129,7 +140,7 @@ impl Allocator {
 
     /// Registers `observer` for all changes from now on. Returns the one before.
     pub fn observe(&self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
-        self.core.lock().heap.set_observer(observer)
+        self.lock_if_possible("an observer").heap.set_observer(observer)
     }
 
     /// Walks every table and checks every rule that always holds. Slow; for tests.
@@ -137,6 +148,6 @@ impl Allocator {
     /// # Errors
     /// Says which rule is broken, and where.
     pub fn check(&self) -> std::result::Result<(), String> {
-        self.core.lock().check()
+        self.lock().map_err(|error| error.to_string())?.check()
     }
 }

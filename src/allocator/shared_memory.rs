@@ -30,7 +30,7 @@ impl Allocator {
     /// [`Error::Ipc`](crate::Error::Ipc) if the socket or thread cannot be made;
     /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported.
     pub fn share(&self, address: u64) -> Result<IpcHandle> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         let PhysicalSpan { memory, offset } = core.heap.physical(core.heap.live(address)?)?;
         let place = match memory {
             Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
@@ -61,7 +61,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn handle_len(&self, address: u64) -> Result<usize> {
-        let core = self.core.lock();
+        let core = self.lock()?;
         Ok(match core.heap.physical(core.heap.live(address)?)?.memory {
             Physical::Plain(_) => IpcHandle::PLAIN_LEN,
             Physical::Handles(handles) => IpcHandle::len_of_chunks(handles.len()),
@@ -80,7 +80,7 @@ impl Allocator {
     pub fn open_shared(&self, handle: &[u8]) -> Result<u64> {
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
-                let core = &mut *self.core.lock();
+                let core = &mut *self.lock()?;
                 let mut range = OpenedRange::default();
                 core.opened.reserve()?;
                 range.address = core.allowed_in_captures(|driver| driver.ipc_open(&memory))?;
@@ -90,7 +90,7 @@ impl Allocator {
             Place::Chunks { endpoint, chunks } => {
                 // The lock is not held, since this waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
-                let core = &mut *self.core.lock();
+                let core = &mut *self.lock()?;
                 let mut range = OpenedRange::of(chunks.len())?;
                 core.opened.reserve()?;
                 if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
@@ -110,7 +110,7 @@ impl Allocator {
     /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) if a call
     /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
     pub fn close_shared(&self, address: u64) -> Result<()> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         let range = core.opened.take(address).ok_or(IpcError::NotOpen { address })?;
         core.opened.closing.push(range);
         core.close_shared()

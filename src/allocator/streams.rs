@@ -31,7 +31,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock_for(address)?;
         let stream = core.driver.canonical_stream(stream)?;
         let id = core.heap.live(address)?;
         core.streams.recorded.record_use(&mut core.heap, id, stream)?;
@@ -46,7 +46,7 @@ impl Allocator {
     /// # Errors
     /// The driver's, if it does not know the stream.
     pub fn set_borrowed(&self, stream: StreamId) -> Result<()> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         let stream = core.driver.canonical_stream(stream)?;
         if stream == StreamId::DEFAULT {
             return Ok(());
@@ -86,7 +86,7 @@ impl Allocator {
     /// [`Error::Driver`](crate::Error::Driver) while a stream is being captured, when the CPU cannot wait
     /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if the wait failed. The stream is then known as before.
     pub fn forget_stream(&self, stream: StreamId) -> Result<()> {
-        let core = &mut *self.core.lock();
+        let core = &mut *self.lock()?;
         let stream = core.driver.canonical_stream(stream)?;
         if stream == StreamId::DEFAULT {
             return Ok(());

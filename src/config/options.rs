@@ -122,6 +122,33 @@ impl StreamSharing {
     }
 }
 
+/// Whether streams get heaps of their own, each with a lock of its own, with the strategy `stitch`: arenas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Arenas {
+    /// Once threads with different streams stand in each other's way at the allocator's lock.
+    #[default]
+    Auto,
+    /// From the first request of a stream on. For tests, and for programs that know that they have such threads.
+    Always,
+    /// Never.
+    Off,
+}
+
+impl Arenas {
+    /// Every choice.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Always, Self::Off];
+
+    /// Returns the name, as in options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// The options of an allocator. The defaults are PyTorch's, except that the strategy is `stitch`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -153,6 +180,9 @@ pub struct Config {
     /// a part of the lower memory limit, and of the device's memory, of which what others hold there is then taken.
     /// `None`: the whole limit, and nine tenths of the device.
     pub sharing_threshold: Option<f64>,
+    /// Whether streams get heaps of their own while memory is plentiful, with the strategy `stitch` and `sharing:auto` or
+    /// `sharing:never`.
+    pub arenas: Arenas,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
@@ -213,6 +243,7 @@ impl Default for Config {
             memory_limit: None,
             sharing: StreamSharing::default(),
             sharing_threshold: None,
+            arenas: Arenas::default(),
             chunk_size: None,
             max_view_mappings: MAX_VIEW_MAPPINGS,
             max_views: MAX_VIEWS,
@@ -279,10 +310,11 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option.
-pub(super) const OPTIONS: [&str; 25] = [
+pub(super) const OPTIONS: [&str; 26] = [
     "strategy",
     "sharing",
     "sharing_threshold",
+    "arenas",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

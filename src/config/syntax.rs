@@ -4,7 +4,7 @@
 //! of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
 use super::guard::VALUES;
-use super::options::{Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
+use super::options::{Arenas, Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
 use crate::units::{Exactly, parse_bytes_with_unit};
@@ -62,6 +62,10 @@ impl Config {
                 self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed`, `wait` or `auto`"))?;
             }
             "sharing_threshold" => self.sharing_threshold = Some(fraction(key, value)?),
+            "arenas" => {
+                let choice = Arenas::ALL.into_iter().find(|choice| choice.name() == value);
+                self.arenas = choice.ok_or_else(|| bad_value(key, value, "`auto`, `always` or `off`"))?;
+            }
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
             "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
@@ -166,6 +170,9 @@ impl fmt::Display for Config {
         }
         if let Some(threshold) = self.sharing_threshold {
             parts.push(format_args!("sharing_threshold:{threshold}"))?;
+        }
+        if self.arenas != default.arenas {
+            parts.push(format_args!("arenas:{}", self.arenas.name()))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;
@@ -399,6 +406,7 @@ mod tests {
             memory_fraction: Some(0.25),
             memory_limit: Some(80 << 30),
             sharing: StreamSharing::Never,
+            arenas: Arenas::Off,
             sharing_threshold: Some(0.8),
             chunk_size: Some(2 << 20),
             max_view_mappings: 9,

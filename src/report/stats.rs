@@ -31,6 +31,15 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
+/// Heaps of single streams, each with a lock of its own ([`Config::arenas`](crate::Config::arenas)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaStats {
+    /// How many streams have one at present.
+    pub now: u64,
+    /// How often a stream got one.
+    pub formed: u64,
+}
+
 /// Whether memory is plentiful, so that each stream keeps what it has freed, or short, so that streams share it behind
 /// GPU-side waits (`sharing:auto`). All 0 with another policy, and with strategies that share nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +109,8 @@ pub struct Stats {
     pub waits: Waits,
     /// Whether memory is short, with `sharing:auto`.
     pub shortage: ShortageStats,
+    /// The heaps of single streams, with the strategy `stitch`.
+    pub arenas: ArenaStats,
     /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
     /// memory yet.
     pub host_bytes: u64,

@@ -82,6 +82,11 @@ impl Shortage {
         is_due
     }
 
+    /// Returns whether it is known, without a question, that so many bytes may be held while memory stays plentiful.
+    pub(crate) fn is_plentiful_to(&self, bytes: u64) -> bool {
+        !self.is_short && bytes <= self.known_to
+    }
+
     /// Notes that the device has refused to give memory. Returns whether memory has just become short.
     pub(crate) fn refused(&mut self, held: u64) -> bool {
         if self.is_short {

@@ -1,0 +1,212 @@
+//! Arenas come and go.
+//!
+//! Owns: when a stream gets an arena, and the moves of its memory there and back.
+
+use super::super::core::{Allocator, Core};
+use super::{Arena, Arenas, Lane, Tables};
+use crate::config::{self, StrategyKind, StreamSharing};
+use crate::error::Result;
+use crate::heap::{FitRules, Headroom, Heap, HeapRules};
+use crate::ids::{PoolIndex, StreamId};
+use parking_lot::MutexGuard;
+use std::sync::atomic::Ordering;
+
+/// How often threads stand in each other's way before a stream gets an arena.
+const CONTENTIONS: u32 = 16;
+/// The most contentions that are waited for, where arenas do not last.
+const MOST_CONTENTIONS: u32 = 1 << 20;
+/// An arena has paid for the moves of its memory once it has served so many requests for each block that was lent. A move of
+/// a block there and back takes about as long as two requests.
+const PAYS: u64 = 8;
+
+/// Whether a request grows memory by more than it needs, in bytes: a chunk, and what rounding adds.
+const GROWS_BY: u64 = 1 << 30;
+
+/// How much arenas are in demand.
+#[derive(Debug)]
+pub(in crate::allocator) struct Demand {
+    contentions: u32,
+    /// An arena is formed at so many.
+    wanted: u32,
+    /// `wanted`, as long as arenas pay.
+    first: u32,
+    /// How many were formed.
+    formed: u64,
+}
+
+impl Demand {
+    /// With `arenas:always` each request that takes the allocator's lock counts, contended or not, and the first suffices.
+    pub(in crate::allocator) fn new(always: bool) -> Self {
+        let first = if always { 1 } else { CONTENTIONS };
+        Self { contentions: 0, wanted: first, first, formed: 0 }
+    }
+
+    /// Notes that a thread found the allocator's lock taken.
+    pub(in crate::allocator) fn contended(&mut self) {
+        self.contentions = self.contentions.saturating_add(1);
+    }
+
+    /// Returns how many arenas were formed.
+    pub(in crate::allocator) fn formed(&self) -> u64 {
+        self.formed
+    }
+
+    /// Notes that an arena gave its memory back, and whether it had paid for the move.
+    fn ended(&mut self, has_paid: bool) {
+        self.contentions = 0;
+        self.wanted = if has_paid { self.first } else { (2 * self.wanted).min(MOST_CONTENTIONS) };
+    }
+}
+
+impl Arenas {
+    /// Takes the memory of all arenas back.
+    ///
+    /// # Errors
+    /// The host has no memory for the tables. The arenas not reached go on.
+    #[cold]
+    pub(in crate::allocator) fn recall_all(&self, core: &mut Core) -> Result<()> {
+        self.lanes().iter().try_for_each(|lane| self.recall(core, lane).map(|_| ()))
+    }
+
+    /// Takes the memory of the arena of a large pool's stream back. Returns whether there was one.
+    #[cold]
+    pub(in crate::allocator) fn recall_of(&self, core: &mut Core, large: PoolIndex) -> Result<bool> {
+        for lane in self.lanes() {
+            let is_its = lane.arena.lock().as_ref().is_some_and(|arena| arena.stream.is_some() && arena.large == large);
+            if is_its {
+                return self.recall(core, lane);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes the memory of one arena back. Returns whether it had any.
+    #[cold]
+    pub(super) fn recall(&self, core: &mut Core, lane: &Lane) -> Result<bool> {
+        let mut arena = lane.arena.lock();
+        let Some(arena) = arena.as_mut().filter(|arena| arena.stream.is_some()) else { return Ok(false) };
+        let Some(tables) = self.tables.get() else { return Ok(false) };
+        // A free that still finds the arena waits for its lock, and then finds that it has nothing.
+        arena.heap.lent_spans().for_each(|span| tables.set_owner(span, None));
+        if let Err(error) = core.heap.take_back(arena.large, &mut arena.heap) {
+            arena.heap.lent_spans().for_each(|span| tables.set_owner(span, Some(lane)));
+            return Err(error);
+        }
+        arena.stream = None;
+        self.active.fetch_sub(1, Ordering::Relaxed);
+        core.demand.ended(arena.served >= PAYS * arena.lent as u64);
+        Ok(true)
+    }
+
+    /// Lends the memory of a stream to an arena. Returns whether the stream has one then.
+    fn form(&self, core: &mut Core, stream: StreamId, large: PoolIndex) -> Result<bool> {
+        let Some(home) = core.heap.home().map(|home| home.span) else { return Ok(false) };
+        let tables = match self.tables.get() {
+            Some(tables) => tables,
+            None => {
+                let tables = Tables::new(home)?;
+                self.tables.get_or_init(|| tables)
+            }
+        };
+        if !self.are_active() && !tables.place(home) {
+            return Ok(false);
+        }
+        let Some(lane) = tables.lane_for(stream) else { return Ok(false) };
+        let mut place = lane.arena.lock();
+        if place.as_ref().is_some_and(|arena| arena.stream.is_some()) {
+            return Ok(true);
+        }
+        let heap = match place.take() {
+            Some(arena) => arena.heap,
+            None => Heap::new(HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false })?,
+        };
+        let arena = place.insert(Arena {
+            heap,
+            stream: None,
+            large,
+            fit: FitRules { takes_idle: false, ..core.rules.fit },
+            roundup: core.config.roundup_power2_divisions,
+            headroom: Headroom::default(),
+            served: 0,
+            lent: 0,
+        });
+        arena.lent = core.heap.lend(large, &mut arena.heap)?;
+        if arena.lent == 0 {
+            return Ok(false);
+        }
+        arena.heap.lent_spans().for_each(|span| tables.set_owner(span, Some(lane)));
+        arena.stream = Some(stream);
+        tables.assign(lane, stream);
+        self.active.fetch_add(1, Ordering::Relaxed);
+        Ok(true)
+    }
+}
+
+impl Allocator {
+    /// Takes the allocator's lock at once, for a request. Returns `None` if another thread has it, or if the stream should get
+    /// an arena.
+    #[inline]
+    pub(in crate::allocator) fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
+        if self.arenas.always { None } else { self.core.try_lock() }
+    }
+
+    /// Takes the lock that another thread has, for a request of a stream. Returns `None` if the stream has an arena now.
+    #[cold]
+    pub(in crate::allocator) fn lock_contended(&self, stream: StreamId) -> Option<MutexGuard<'_, Core>> {
+        let mut core = self.core.lock();
+        core.demand.contended();
+        if core.demand.contentions >= core.demand.wanted && self.form_arena(&mut core, stream) {
+            return None;
+        }
+        Some(core)
+    }
+
+    /// Gives a stream an arena, if it may have one. Returns whether it has.
+    fn form_arena(&self, core: &mut Core, stream: StreamId) -> bool {
+        let Some(large) = core.arena_pool(stream) else { return false };
+        let formed = self.arenas.form(core, stream, large);
+        match formed {
+            Ok(true) => {
+                core.demand.formed += 1;
+                self.settle(core);
+                true
+            }
+            Ok(false) => {
+                core.demand.ended(false);
+                false
+            }
+            Err(error) => {
+                tracing::debug!(%error, %stream, "a stream gets no heap of its own");
+                false
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Returns the large pool of a stream that may have an arena at present.
+    fn arena_pool(&mut self, stream: StreamId) -> Option<PoolIndex> {
+        let shares_nothing = self.streams.shortage.in_force(self.config.sharing) == StreamSharing::Never;
+        let is_plain = self.config.strategy == StrategyKind::Stitch
+            && self.config.arenas != config::Arenas::Off
+            && self.config.max_split_size.is_none()
+            && !self.has_pre_work
+            && self.guard.is_none()
+            && !self.heap.is_observed()
+            && !self.capturing()
+            && self.shares.is_empty();
+        if !shares_nothing || !is_plain || self.heap.is_borrowed(stream) {
+            return None;
+        }
+        let (pool, _) = self.heap.pool_for(stream, 1)?;
+        let large = pool.large();
+        (self.heap.pool(large).stream == stream).then_some(large)
+    }
+
+    /// Returns whether memory stays plentiful, for all that is known, if a request of this size makes it grow.
+    pub(in crate::allocator) fn stays_plentiful(&self, size: u64) -> bool {
+        let most = self.heap.reserved().saturating_add(size.saturating_mul(2)).saturating_add(GROWS_BY);
+        // Where streams never share, nothing changes at any border.
+        self.config.sharing == StreamSharing::Never || self.streams.shortage.is_plentiful_to(most)
+    }
+}
