@@ -20,6 +20,7 @@ macro_rules! promises_among_peers {
 #[macro_use]
 mod suite;
 
+mod arenas;
 mod caching;
 mod expandable;
 mod gmlake;

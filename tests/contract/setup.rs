@@ -3,6 +3,7 @@
 use crate::simulated::{self, Device};
 use seamalloc::driver::{Call, Driver, StreamId};
 use seamalloc::{Allocator, Config, StrategyKind};
+use std::cell::Cell;
 use std::sync::Arc;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -15,12 +16,22 @@ pub(crate) const CHUNK: u64 = 16 * MIB;
 /// Long programs are shorter by this factor where each operation checks all tables.
 pub(crate) const SHORTER: u64 = if cfg!(feature = "paranoid") { 3 } else { 1 };
 
+thread_local! {
+    static OPTIONS: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// From now on allocators that this thread makes have these options, beside those of the test.
+pub(crate) fn use_options(options: &'static str) {
+    OPTIONS.set(options);
+}
+
 pub(crate) fn on(kind: StrategyKind, device: &str) -> (Arc<Device>, Allocator) {
-    simulated::on(device, Config::with_strategy(kind))
+    with_options(kind, device, "")
 }
 
 pub(crate) fn with_options(kind: StrategyKind, device: &str, options: &str) -> (Arc<Device>, Allocator) {
-    simulated::on(device, Config { strategy: kind, ..Config::parse(options).unwrap() })
+    let config = Config::parse(options).and_then(|config| config.overlaid(OPTIONS.get())).unwrap();
+    simulated::on(device, Config { strategy: kind, ..config })
 }
 
 pub(crate) fn in_small_chunks(kind: StrategyKind, device: &str, options: &str) -> (Arc<Device>, Allocator) {

@@ -6,6 +6,8 @@ use seamalloc::StrategyKind;
 #[derive(Clone, Copy)]
 pub(crate) struct Subject {
     pub(crate) kind: StrategyKind,
+    /// Options that its allocators have beside those of a test.
+    pub(crate) options: &'static str,
     /// Whether it maps memory: calls of the driver's virtual memory.
     pub(crate) maps: bool,
     /// Whether it has memory of plain `cudaMalloc`.
@@ -25,6 +27,7 @@ impl Subject {
     pub(crate) const fn of(kind: StrategyKind) -> Self {
         Self {
             kind,
+            options: "",
             maps: true,
             mallocs: false,
             shares_streams: false,
@@ -187,6 +190,7 @@ macro_rules! promises {
             $(
                 #[test]
                 fn $promise() {
+                    crate::setup::use_options(super::SUBJECT.options);
                     crate::$part::$promise(super::SUBJECT);
                 }
             )+
