@@ -250,6 +250,10 @@ typedef struct {
     uint64_t times_short;
     // How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
     uint64_t shortage_border_bytes;
+    // How many streams have a heap of their own at present, with a lock of its own.
+    uint64_t arenas;
+    // How often a stream got one.
+    uint64_t arenas_formed;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.

@@ -107,6 +107,10 @@ pub struct Stats {
     pub times_short: u64,
     /// How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
     pub shortage_border_bytes: u64,
+    /// How many streams have a heap of their own at present, with a lock of its own.
+    pub arenas: u64,
+    /// How often a stream got one.
+    pub arenas_formed: u64,
 }
 
 impl From<Figure> for Stat {
@@ -157,6 +161,8 @@ impl From<Figures> for Stats {
             memory_is_short: u64::from(figures.shortage.is_short),
             times_short: figures.shortage.times,
             shortage_border_bytes: figures.shortage.border_bytes,
+            arenas: figures.arenas.now,
+            arenas_formed: figures.arenas.formed,
         }
     }
 }
@@ -275,6 +281,16 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         .iter()
         .map(|(call, made)| (call.name().to_owned(), json!({"count": made.count, "total_ns": made.total_ns})))
         .collect();
+    let guard = json!({
+        "guarded": guard.guarded,
+        "unguarded": guard.unguarded,
+        "held_bytes": guard.held_bytes,
+        "slack_bytes": guard.slack_bytes,
+        "quarantined": guard.quarantined,
+        "quarantined_bytes": guard.quarantined_bytes,
+        "findings": guard.findings,
+    });
+    let arenas = json!({"now": stats.arenas, "formed": stats.arenas_formed});
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
@@ -314,15 +330,8 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "stall_worst_ns": stats.stall_worst_ns,
         "stall_histogram": histogram,
         "shortage": shortage,
-        "guard": {
-            "guarded": guard.guarded,
-            "unguarded": guard.unguarded,
-            "held_bytes": guard.held_bytes,
-            "slack_bytes": guard.slack_bytes,
-            "quarantined": guard.quarantined,
-            "quarantined_bytes": guard.quarantined_bytes,
-            "findings": guard.findings,
-        },
+        "arenas": arenas,
+        "guard": guard,
         "driver_calls": calls,
     }))
 }

@@ -41,6 +41,7 @@ def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("mappings", f"{stats['mappings']}, of them {stats['view_mappings']} in views"),
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
         *([("memory", memory_of(stats))] if stats["shortage"]["border_bytes"] else []),
+        ("streams with a heap of their own", f"{stats['arenas']['now']} now, {stats['arenas']['formed']} times one was made"),
         ("requests that failed", str(stats["num_ooms"])),
         (
             "time in the driver",
