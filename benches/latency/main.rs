@@ -16,7 +16,7 @@ use instrumented::Instrumented;
 use seamalloc::driver::Driver;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc::{Allocator, Arenas, Config, StrategyKind};
 use seamalloc_trace::recorded;
 use seamalloc_trace::workload::{self, Scale};
 use stage::{ops_of, pass};
@@ -28,7 +28,9 @@ use std::time::{Duration, Instant};
 /// Passes over a trace that are measured, after a first one.
 const PASSES: usize = 10;
 /// Operations of each thread.
-const OPS_PER_THREAD: u64 = 2_000_000;
+const OPS_PER_THREAD: u64 = 1_000_000;
+/// How many threads there are, each with a stream of its own.
+const THREADS: [u64; 5] = [1, 2, 4, 8, 16];
 /// Generated patterns that miss often.
 const MISSING: [&str; 7] = ["comb", "sawtooth", "creeping", "ping-pong", "dtr-chain", "dtr-tree", "kv-batch"];
 
@@ -104,17 +106,19 @@ fn hits(names: &[String]) {
 
 /// Threads with a stream each, on one allocator: each has some dozen blocks of many sizes, and replaces one after another.
 fn threads() {
-    println!("threads: operations a second, of all threads together, in millions");
-    println!("{:<16}{:>10}{:>10}{:>10}", "blocks", "1 thread", "2", "4");
+    println!("threads: operations a second, of all threads together, in millions; a stream each");
+    println!("{:<16}{:<16}{}", "blocks", "arenas", THREADS.map(|threads| format!("{threads:>10}")).concat());
     for (name, least, most) in [("up to 64 KiB", 512, 64 << 10), ("1 to 64 MiB", 1 << 20, 64 << 20)] {
-        print!("{name:<16}");
-        for threads in [1, 2, 4] {
-            let allocator =
-                Allocator::new(device(), Config::with_strategy(StrategyKind::Stitch)).expect("valid options");
-            let mut rates: Vec<u64> = (0..3).map(|_| throughput(&allocator, threads, least, most)).collect();
-            print!("{:>10.1}", percentile(&mut rates, 0.5) as f64 / 1e6);
+        for arenas in Arenas::ALL {
+            print!("{name:<16}{:<16}", arenas.name());
+            for threads in THREADS {
+                let config = Config { arenas, ..Config::with_strategy(StrategyKind::Stitch) };
+                let allocator = Allocator::new(device(), config).expect("valid options");
+                let mut rates: Vec<u64> = (0..3).map(|_| throughput(&allocator, threads, least, most)).collect();
+                print!("{:>10.1}", percentile(&mut rates, 0.5) as f64 / 1e6);
+            }
+            println!();
         }
-        println!();
     }
     println!();
 }
@@ -122,7 +126,7 @@ fn threads() {
 /// Operations a second.
 fn throughput(allocator: &Allocator, threads: u64, least: u64, most: u64) -> u64 {
     let barrier = Barrier::new(threads as usize);
-    let work = |stream: StreamId| {
+    let work = |stream: StreamId| -> (Instant, Instant) {
         let mut live = [0u64; 48];
         let mut random = stream.0 + 1;
         let mut replace = |round: u64| {
@@ -134,18 +138,22 @@ fn throughput(allocator: &Allocator, threads: u64, least: u64, most: u64) -> u64
         };
         (0..100_000).for_each(&mut replace);
         barrier.wait();
-        let start = Instant::now();
+        let begin = Instant::now();
         (0..OPS_PER_THREAD / 2).for_each(&mut replace);
-        let taken = start.elapsed();
+        let end = Instant::now();
+        // No thread stops before all have ended: none is measured while others rest.
+        barrier.wait();
         live.into_iter().for_each(|address| allocator.free(address).expect("it is live"));
-        taken
+        (begin, end)
     };
-    let longest = std::thread::scope(|scope| {
+    let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|stream| scope.spawn(move || work(StreamId(stream)))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no thread fails")).max()
+        threads.into_iter().map(|thread| thread.join().expect("no thread fails")).collect()
     });
-    let longest: Duration = longest.unwrap_or_default();
-    (threads * OPS_PER_THREAD) * 1_000_000_000 / longest.as_nanos().max(1) as u64
+    let begin = times.iter().map(|(begin, _)| *begin).min();
+    let end = times.iter().map(|(_, end)| *end).max();
+    let taken = begin.zip(end).map_or(Duration::ZERO, |(begin, end)| end - begin);
+    (threads * OPS_PER_THREAD) * 1_000_000_000 / taken.as_nanos().max(1) as u64
 }
 
 /// The time of this machine that driver calls take.

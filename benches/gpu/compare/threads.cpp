@@ -1,0 +1,130 @@
+// Threads with a stream each at one allocator: operations a second of all of them together, as JSON.
+//
+//     threads CANDIDATE [THREADS]...
+//
+// Each thread has 48 live blocks of many sizes and replaces one after another, as `cargo bench --bench latency -- threads`
+// does. The time is from the first thread's begin to the last one's end. Nothing runs on the GPU.
+
+#include "candidates.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+static constexpr size_t LIVE = 48;
+// Of each thread: before the clock is read, and measured.
+static constexpr size_t WARM_UP = 50000;
+static constexpr size_t ROUNDS = 500000;
+// The median of so many is printed, with the least and the most.
+static constexpr size_t REPEATS = 5;
+
+struct Mix {
+    const char *name;
+    size_t least, most;
+};
+static constexpr Mix MIXES[] = {{"512 B to 64 KiB", 512, 64 << 10}, {"1 to 64 MiB", 1 << 20, 64 << 20}};
+
+using Clock = std::chrono::steady_clock;
+
+// Threads wait here for each other.
+class Barrier {
+    std::atomic<size_t> arrived{0};
+    const size_t all;
+
+  public:
+    explicit Barrier(size_t all) : all(all) {}
+    void wait(size_t times) {
+        arrived.fetch_add(1);
+        while (arrived.load() < all * times) std::this_thread::yield();
+    }
+};
+
+struct Times {
+    Clock::time_point begin, end;
+    bool failed = false;
+};
+
+static void work(Candidate &candidate, const Mix &mix, size_t number, Stream stream, Barrier &barrier, Times &times) {
+#ifndef NO_CUDA
+    check(cudaSetDevice(0), "cudaSetDevice");
+#endif
+    void *live[LIVE] = {};
+    size_t sizes[LIVE] = {};
+    uint64_t random = number + 1;
+    auto replace = [&](size_t round) {
+        random = random * 0x5851F42D4C957F2D + 0x14057B7EF767814F;
+        size_t slot = round % LIVE;
+        if (live[slot]) candidate.free(live[slot], sizes[slot], stream);
+        sizes[slot] = mix.least + (random >> 33) % (mix.most - mix.least);
+        live[slot] = candidate.allocate(sizes[slot], stream);
+        times.failed |= live[slot] == nullptr;
+    };
+    for (size_t round = 0; round < WARM_UP; round++) replace(round);
+    barrier.wait(1);
+    times.begin = Clock::now();
+    for (size_t round = 0; round < ROUNDS; round++) replace(round);
+    times.end = Clock::now();
+    // No thread stops before all have ended: none is measured while others rest.
+    barrier.wait(2);
+    for (size_t slot = 0; slot < LIVE; slot++)
+        if (live[slot]) candidate.free(live[slot], sizes[slot], stream);
+}
+
+static double measure(Candidate &candidate, const Mix &mix, const std::vector<Stream> &streams) {
+    Barrier barrier(streams.size());
+    std::vector<Times> times(streams.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < streams.size(); i++)
+        threads.emplace_back([&, i] { work(candidate, mix, i, streams[i], barrier, times[i]); });
+    for (auto &thread : threads) thread.join();
+    auto begin = times[0].begin, end = times[0].end;
+    for (const Times &one : times) {
+        if (one.failed) throw std::runtime_error("a request was refused");
+        begin = std::min(begin, one.begin);
+        end = std::max(end, one.end);
+    }
+    double seconds = std::chrono::duration<double>(end - begin).count();
+    return 2.0 * ROUNDS * static_cast<double>(streams.size()) / seconds;
+}
+
+static void run(int count, char **arguments) {
+    if (count < 2) throw std::runtime_error("usage: threads CANDIDATE [THREADS]...");
+    std::vector<size_t> numbers;
+    for (int i = 2; i < count; i++) numbers.push_back(std::stoul(arguments[i]));
+    if (numbers.empty()) numbers = {1, 2, 4, 8, 16};
+    size_t most = *std::max_element(numbers.begin(), numbers.end());
+    std::vector<Stream> streams(most);
+#ifndef NO_CUDA
+    check(cudaSetDevice(0), "cudaSetDevice");
+    check(cudaFree(nullptr), "cudaFree");
+    for (Stream &stream : streams) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+#else
+    // Small handles are those of the default streams.
+    for (size_t i = 0; i < most; i++) streams[i] = reinterpret_cast<Stream>((i + 1) << 8);
+#endif
+    auto candidate = open_candidate(arguments[1]);
+    for (const Mix &mix : MIXES) {
+        for (size_t number : numbers) {
+            std::vector<Stream> own(streams.begin(), streams.begin() + static_cast<long>(number));
+            std::vector<double> rates;
+            for (size_t i = 0; i < REPEATS; i++) rates.push_back(measure(*candidate, mix, own));
+            std::sort(rates.begin(), rates.end());
+            std::printf("{\"candidate\":\"%s\",\"blocks\":\"%s\",\"threads\":%zu,\"ops_per_s\":%.0f,\"least\":%.0f,"
+                        "\"most\":%.0f}\n",
+                        arguments[1], mix.name, number, rates[REPEATS / 2], rates.front(), rates.back());
+            std::fflush(stdout);
+        }
+    }
+}
+
+int main(int count, char **arguments) {
+    try {
+        run(count, arguments);
+        return 0;
+    } catch (const std::exception &error) {
+        std::fprintf(stderr, "threads: %s\n", error.what());
+        return 1;
+    }
+}
