@@ -3,7 +3,8 @@
 The recordings are those of all ranks of a job (programs.py --record). For each rank OUTPUT gets JOB.RANK.timeline.gz, which
 `seamalloc replay --timeline` reads; docs/trace-format.md says what is in it.
 
-A collective of several ranks lasts as long as in the rank in which it lasted least: elsewhere it waited for that one.
+A collective of several ranks lasts as long as in the rank in which it lasted least: elsewhere it waited for that one. NCCL runs
+the collectives of a communicator one after the other, on whatever streams; all are taken to be of one communicator.
 """
 
 import argparse
@@ -26,6 +27,8 @@ MOST_BETWEEN_STEPS = 50_000
 CLEARLY_BEFORE = 20_000
 # Streams whose handle is not known are named by the profiler's number, from here on.
 UNNAMED = 1 << 60
+# The event at which the last collective is over.
+COLLECTIVES = 1 << 40
 # Threads that take turns less often than after so many calls are one after the other, and not side by side.
 TURN = 50
 
@@ -168,12 +171,19 @@ class Timeline:
         """The lines of the GPU's and the allocator's: (begin, end, thread, kind, text behind the gap), in order."""
         recording = self.recording
         recorded, waited = self.events()
+        collectives, before = set(recording.collectives()), None
         for begin, length, thread, name, correlation in self.calls:
             end = begin + length
             if correlation in recording.work:
-                _, lasted, stream, _ = recording.work[correlation]
-                lasted = self.lengths.get(correlation, lasted)
-                yield begin, end, thread, "k", f"{length},{recording.stream(stream):x},{lasted}"
+                _, lasted, number, _ = recording.work[correlation]
+                lasted, stream = self.lengths.get(correlation, lasted), recording.stream(number)
+                ordered = correlation in collectives
+                if ordered and before is not None and before != stream:
+                    yield begin, begin, thread, "w", f"0,{stream:x},{COLLECTIVES}"
+                yield begin, end, thread, "k", f"{length},{stream:x},{lasted}"
+                if ordered:
+                    yield begin, end, thread, "e", f"0,{stream:x},{COLLECTIVES}"
+                    before = stream
             elif correlation in recorded:
                 event, stream = recorded[correlation]
                 yield begin, end, thread, "e", f"{length},{recording.stream(stream):x},{event}"
