@@ -124,10 +124,10 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
     /// Replay a timeline instead of traces: how long the job's steps take with each strategy. The last pass is shown.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["traces", "lag"])]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["traces", "lag", "seed", "steps"])]
     pub(crate) timeline: Option<PathBuf>,
     /// With --timeline: also run these allocator options, such as sharing:wait. May be given several times.
-    #[arg(long, value_name = "OPTIONS", value_parser = policy, requires = "timeline")]
+    #[arg(long, value_name = "OPTIONS", value_parser = policy)]
     pub(crate) also: Vec<Policy>,
 }
 

@@ -9,6 +9,9 @@ pub(crate) fn run(args: &ReplayArgs, color: Color) -> Result<(), Failure> {
     if let Some(file) = &args.timeline {
         return timeline::run(file, &args.traces.run, &args.also, color);
     }
+    if !args.also.is_empty() {
+        return Err(Failure::Usage("--also is for timelines: --timeline FILE".to_owned()));
+    }
     let traces = source::load_all(&args.traces.traces, args.traces.generate)?;
     let mut runs = SideBySide::new(&args.traces.run, color)?;
     let ran = traces.iter().try_for_each(|trace| runs.run(trace));

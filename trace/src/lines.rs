@@ -43,7 +43,8 @@ impl<'a, R: BufRead> Lines<'a, R> {
         self.number = self.number.saturating_add(1);
         let place = Place::Line(self.number);
         let mut limited = (&mut self.text).take(MAX_LINE);
-        let read = limited.read_until(b'\n', &mut self.line).map_err(|error| TraceError::read(self.file, place, error))?;
+        let read =
+            limited.read_until(b'\n', &mut self.line).map_err(|error| TraceError::read(self.file, place, error))?;
         if read == 0 {
             return Ok(None);
         }

@@ -187,9 +187,10 @@ impl<'a> Reader<'a> {
         }
         let time = |key: &str| match meta.get(key) {
             None => Ok(0),
-            Some(value) => value.as_u64().filter(|time| *time <= LONGEST).ok_or_else(|| {
-                self.malformed(format!("\"{key}\": {value}"), "nanoseconds, at most a day")
-            }),
+            Some(value) => value
+                .as_u64()
+                .filter(|time| *time <= LONGEST)
+                .ok_or_else(|| self.malformed(format!("\"{key}\": {value}"), "nanoseconds, at most a day")),
         };
         let (gap_ns, latency_ns) = (time("gap_ns")?, time("latency_ns")?);
         let steps = meta.get("steps_ns").and_then(Value::as_array);
@@ -347,7 +348,12 @@ impl<'a> Reader<'a> {
         }
         if self.in_step.is_some() || self.steps == 0 {
             let expected = "at least one step, and the end of each (lines p and q)";
-            return Err(TraceError::malformed(self.file, Place::Whole, format!("{} whole steps", self.steps), expected));
+            return Err(TraceError::malformed(
+                self.file,
+                Place::Whole,
+                format!("{} whole steps", self.steps),
+                expected,
+            ));
         }
         Ok(self.timeline)
     }

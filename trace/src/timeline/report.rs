@@ -104,7 +104,7 @@ impl TimelineReport {
             .meaning("length of each step, in nanoseconds"),
         Figure::time("step_ns", |run| run.step_ns().into())
             .meaning("their mean")
-            .figure("step\nms", |run| step_cell(run))
+            .figure("step\nms", step_cell)
             .legend("step", "the mean length of the job's steps, by the simulated clock"),
         Figure::time("recorded_step_ns", |run| run.recorded_step_ns().into())
             .meaning("the mean when the job was recorded; null: not known"),
@@ -136,11 +136,15 @@ impl TimelineReport {
         Figure::time("held_share", |run| round_to(run.share(|path| path.held_ns), 6).into())
             .meaning("for how much of it waits of the allocator alone held the work on the path back")
             .figure("waits\nhold", |run| percent(run.share(|path| path.held_ns)))
-            .legend("waits hold", "for how much of it the allocator's GPU-side waits alone held the work on the path back"),
+            .legend(
+                "waits hold",
+                "for how much of it the allocator's GPU-side waits alone held the work on the path back",
+            ),
         Figure::result("stream_waits", |run| run.stream_waits.into())
             .figure("GPU\nwaits", |run| run.stream_waits.into())
             .legend("GPU waits", "GPU-side waits of the allocator in a pass"),
-        Figure::time("effective_waits", |run| run.effective_waits.into()).meaning("of these, waits that held work back"),
+        Figure::time("effective_waits", |run| run.effective_waits.into())
+            .meaning("of these, waits that held work back"),
         Figure::result("cpu_waits", |run| run.cpu_waits.into())
             .figure("CPU\nwaits", |run| run.cpu_waits.into())
             .spare(1)
@@ -153,8 +157,9 @@ impl TimelineReport {
         Figure::result("peak_reserved", |run| run.peak_reserved.into())
             .figure("held\nGiB", |run| gib(run.peak_reserved).into())
             .legend("held", "the most bytes held of the device"),
-        Figure::result("oom_line", |run| run.oom.as_ref().map(|(line, _)| *line).into())
-            .meaning("the line for which the memory did not suffice, from 0 without the first and the blocks; null: none"),
+        Figure::result("oom_line", |run| run.oom.as_ref().map(|(line, _)| *line).into()).meaning(
+            "the line for which the memory did not suffice, from 0 without the first and the blocks; null: none",
+        ),
     ];
 
     /// Returns the line that `--json` prints: the values of all columns by their keys.

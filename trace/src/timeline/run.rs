@@ -133,12 +133,8 @@ impl Order {
 
 impl<'t> Run<'t> {
     fn new(timeline: &'t Timeline, policy: &Policy, device: &SimConfig) -> Result<Self, ReplayError> {
-        let clock = Clock::new(
-            timeline.threads as usize,
-            timeline.events as usize,
-            timeline.gap_ns,
-            timeline.latency_ns,
-        );
+        let clock =
+            Clock::new(timeline.threads as usize, timeline.events as usize, timeline.gap_ns, timeline.latency_ns);
         let clock = Arc::new(Mutex::new(clock));
         let device = SimConfig { calls_advance_clock: false, ..device.clone() };
         let memory = match &policy.config {
@@ -307,8 +303,7 @@ impl<'t> Run<'t> {
             Some(Err(Error::OutOfMemory(report))) => return Ok(Some((line as usize, report))),
             Some(Err(error)) => return Err(self.failed(line, error)),
         };
-        if let (Some(place), Some(known)) =
-            (self.addresses.get_mut(block as usize), self.sizes.get_mut(block as usize))
+        if let (Some(place), Some(known)) = (self.addresses.get_mut(block as usize), self.sizes.get_mut(block as usize))
         {
             (*place, *known) = (address, size);
         }

@@ -126,7 +126,11 @@ fn a_path_is_as_long_as_its_step() {
             for report in passes(&read(&handed_on(before)), Some(options), 3) {
                 let step = report.steps[0];
                 let path = step.path;
-                assert_eq!(path.work_ns + path.program_ns + path.driver_ns + path.launch_ns, step.ns, "{options} {path:?}");
+                assert_eq!(
+                    path.work_ns + path.program_ns + path.driver_ns + path.launch_ns,
+                    step.ns,
+                    "{options} {path:?}"
+                );
             }
         }
     }

@@ -1,7 +1,8 @@
-"""Makes timelines of recordings: python timeline.py OUTPUT RECORDING... [--variant light]. Needs no GPU and no PyTorch.
+"""Makes timelines of recordings: python timeline.py OUTPUT RECORDING... [--variant light] [--steps STEPS]. Needs no GPU and no PyTorch.
 
 The recordings are those of all ranks of a job (programs.py --record). For each rank OUTPUT gets JOB.RANK.timeline.gz, which
-`seamalloc replay --timeline` reads; docs/trace-format.md says what is in it.
+`seamalloc replay --timeline` reads; docs/trace-format.md says what is in it. With the lines that programs.py wrote of the job's
+steps (--steps), the CPU's times are scaled to those of native's steps before they were recorded.
 
 A collective of several ranks lasts as long as in the rank in which it lasted least: elsewhere it waited for that one. NCCL runs
 the collectives of a communicator one after the other, on whatever streams; all are taken to be of one communicator.
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 
 import timeline_events
+import timeline_scale
 
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 CALLS = ("cuda_runtime", "cuda_driver")
@@ -111,6 +113,19 @@ def one_after_the_other(calls):
     return turns * TURN < len(calls)
 
 
+def late_frees(history):
+    """The requests of frees that completed later than at once, since another stream used the block."""
+    requested, found = {}, set()
+    for index, (_, action, address, _, _) in enumerate(history):
+        if action == "free_requested":
+            requested[address] = index
+        elif action == "free_completed":
+            request = requested.pop(address, None)
+            if request is not None and request != index - 1:
+                found.add(request)
+    return found | set(requested.values())
+
+
 class Timeline:
     """The lines of one rank."""
 
@@ -119,7 +134,9 @@ class Timeline:
         # Calls of threads that give the GPU work; others look after them.
         workers = {call[2] for call in recording.calls if call[4] in recording.work}
         self.calls = [call for call in recording.calls if call[2] in workers]
-        self.main = max(workers, key=lambda thread: sum(call[2] == thread and "Synchronize" in call[3] for call in self.calls))
+        self.main = max(
+            workers, key=lambda thread: sum(call[2] == thread and "Synchronize" in call[3] for call in self.calls)
+        )
         if one_after_the_other(self.calls):
             self.calls = [(*call[:2], self.main, *call[3:]) for call in self.calls]
         self.finished = self._finished()
@@ -204,63 +221,50 @@ class Timeline:
             elif name.startswith(MEMORY_CALLS):
                 yield begin, end, thread, None, ""
 
-    def memory(self):
-        """The blocks of the beginning, and the allocator's lines."""
-        recording = self.recording
-        ids, live, lines, pending = {}, {}, [], set()
-        for address, size, stream in recording.line["start"]:
-            live[address] = (size, stream)
-        started, start, number = False, [], 0
-        threads = {}
+    def owners(self):
+        """The thread that gives each stream most of its work."""
+        counts = {}
         for _, _, thread, _, correlation in self.calls:
-            if correlation in recording.work:
-                stream = recording.stream(recording.work[correlation][2])
-                of = threads.setdefault(stream, {})
+            if correlation in self.recording.work:
+                of = counts.setdefault(self.recording.stream(self.recording.work[correlation][2]), {})
                 of[thread] = of.get(thread, 0) + 1
-        owner = {stream: max(of, key=of.get) for stream, of in threads.items()}
-        # Frees that completed later: other streams used the block.
-        deferred, requested = set(), {}
-        for index, (_, action, address, _, _) in enumerate(recording.history):
-            if action == "free_requested":
-                requested[address] = index
-            elif action == "free_completed" and requested.pop(address, index - 1) != index - 1:
-                deferred.add((address, index))
-        waiting = {address for address, _ in deferred}
-        for time, action, address, size, stream in recording.history:
-            if time >= recording.end:
-                break
-            if not started and time >= recording.begin:
-                started = True
-                for at, (bytes_, of) in live.items():
-                    ids[at] = number
-                    start.append((number, bytes_, of))
-                    number += 1
-            thread = owner.get(stream, self.main)
+        return {stream: max(of, key=of.get) for stream, of in counts.items()}
+
+    def memory(self):
+        """The blocks of the beginning, and the allocator's lines. The history names no threads: a block is taken to be of the
+        thread that gives its stream work. Of a block that another stream uses it does not say which: the default stream."""
+        recording, owners = self.recording, self.owners()
+        late = late_frees(recording.history)
+        live = {address: (size, stream) for address, size, stream in recording.line["start"]}
+        before = [entry for entry in recording.history if entry[0] < recording.begin]
+        for _, action, address, size, stream in before:
             if action == "alloc":
                 live[address] = (size, stream)
-                if started:
-                    ids[address] = number
-                    lines.append((time, time, thread, "a", f"{number},{size},{stream:x}"))
-                    number += 1
-            elif action == "free_requested":
-                size, of = live.pop(address, (0, 0))
-                pending.add(address)
-                if started and address in ids:
-                    block = ids.pop(address)
-                    if address in waiting and of != 0:
-                        lines.append((time, time, owner.get(of, self.main), "u", f"{block},0"))
-                    lines.append((time, time, owner.get(of, self.main), "r", f"{block}"))
-            elif action == "free_completed" and address not in pending:
-                # Freed before the recording, and still in use then.
+            elif action in ("free_requested", "free_completed"):
                 live.pop(address, None)
-                if started and address in ids:
-                    lines.append((time, time, thread, "r", f"{ids.pop(address)}"))
-            if action == "free_completed":
-                pending.discard(address)
+        start = [(number, *block) for number, block in enumerate(live.values())]
+        ids = dict(zip(live, range(len(live))))
+        streams = {address: stream for address, (_, stream) in live.items()}
+        number, lines = len(start), []
+        for index, (time, action, address, size, stream) in enumerate(recording.history):
+            if not recording.begin <= time < recording.end:
+                continue
+            if action == "alloc":
+                thread = owners.get(stream, self.main)
+                lines.append((time, time, thread, "a", f"{number},{size},{stream:x}"))
+                ids[address], streams[address] = number, stream
+                number += 1
+            elif action in ("free_requested", "free_completed") and address in ids:
+                # Of a block that was freed before the beginning only the end of it is heard.
+                block, stream = ids.pop(address), streams.pop(address)
+                thread = owners.get(stream, self.main)
+                if index in late and stream != 0:
+                    lines.append((time, time, thread, "u", f"{block},0"))
+                lines.append((time, time, thread, "r", f"{block}"))
         return start, lines
 
-    def text(self):
-        """The timeline's text."""
+    def text(self, unrecorded_ns=None):
+        """The timeline's lines. Where it is said how long a step takes while nobody records, the CPU is as fast as then."""
         recording = self.recording
         line = recording.line
         latency, gap = times(recording)
@@ -272,48 +276,43 @@ class Timeline:
             "gap_ns": gap,
             "steps_ns": [end - begin for begin, end in recording.marks],
         }
-        yield "# " + json.dumps(about)
         start, lines = self.memory()
-        for block, size, stream in start:
-            yield f"b,{block},{size},{stream:x}"
         lines += self.lines()
         for number, (begin, end) in enumerate(recording.marks):
             lines.append((begin, begin, self.main, "p", str(number)))
             lines.append((end, end, self.main, "q", str(number)))
-        # In a step the main thread begins first and ends last; what is at one moment stays in its order.
-        lines.sort(key=lambda of: (of[0], of[3] == "q"))
-        yield from self.ordered(lines)
+        # What is at one moment stays in its order.
+        lines.sort(key=lambda of: of[0])
+        lines = [f"b,{block},{size},{stream:x}" for block, size, stream in start] + list(self.ordered(lines))
+        if unrecorded_ns:
+            about["cpu_scale"] = timeline_scale.fit(lines, about, unrecorded_ns)
+            lines = list(timeline_scale.scaled(lines, about["cpu_scale"]))
+        return ["# " + json.dumps(about), *lines]
 
     def ordered(self, lines):
         """The lines with the program's time before each, and where threads wait for each other."""
-        ends, joined, inside = {}, {}, False
-        numbers = {self.main: 0}
-        others = set()
+        numbers, ends, others, inside = {self.main: 0}, {}, [], False
         for begin, end, thread, kind, rest in lines:
             number = numbers.setdefault(thread, len(numbers))
             before = ends.get(thread, begin)
-            if kind == "p":
-                inside, others = True, set()
+            inside = inside and kind != "p"
+            if not inside:
                 before = max(before, begin - MOST_BETWEEN_STEPS)
-            elif not inside:
-                before = max(before, begin - MOST_BETWEEN_STEPS)
-            if thread != self.main and inside and thread not in others:
-                # It goes on where the main thread has come to.
-                others.add(thread)
+            elif thread != self.main and thread not in others:
+                # In each step it goes on from where the main thread has come to.
+                others.append(thread)
                 yield f"j,{number},0,0"
-                before = max(before, ends.get(self.main, begin))
+                before = max(ends.get(thread, 0), ends.get(self.main, begin))
             elif thread == self.main and kind in ("s", "q", "w") and others:
                 # The main thread looks at what others did when they have done it.
-                for other in sorted(others, key=numbers.get):
+                for other in others:
                     yield f"j,0,0,{numbers[other]}"
                     before = max(before, ends[other])
-                others = set()
+                others = []
+            inside = kind == "p" or (inside and kind != "q")
             if kind is not None:
                 yield f"{kind},{number},{max(0, begin - before)},{rest}"
-            if kind == "q":
-                inside = False
             ends[thread] = max(end, ends.get(thread, end))
-        del joined
 
 
 def read(path, variant):
@@ -327,12 +326,28 @@ def read(path, variant):
     sys.exit(f"{path}: no window `{variant}`")
 
 
+def unrecorded(path, recording):
+    """The mean of a rank's native steps before they were recorded, in nanoseconds: of a cycle, by its steps' medians."""
+    line, cycle = recording.line, len(recording.marks)
+    # The first steps of a process are slower. Recordings also count a step that is made at once.
+    counted = range(2 * cycle, min(number for number, *_ in line["marks"]) - 1)
+    at = {}
+    for step in map(json.loads, path.read_text().splitlines()):
+        whose = (step.get("program"), step.get("allocator"), step.get("rank"))
+        if whose == (line["job"], "native", line["rank"]) and step.get("step") in counted:
+            at.setdefault(step["step"] % cycle, []).append(step["seconds"])
+    if not at:
+        sys.exit(f"{path}: no steps of {line['job']} under native before it was recorded")
+    return statistics.mean(statistics.median(seconds) for seconds in at.values()) * 1e9
+
+
 def main():
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="a folder")
     parser.add_argument("recordings", type=Path, nargs="+", help="of all ranks of one job")
     parser.add_argument("--variant", choices=("light", "full"), default="light")
+    parser.add_argument("--steps", type=Path, help="lines of programs.py")
     options = parser.parse_args()
     recordings = [read(path, options.variant) for path in options.recordings]
     options.output.mkdir(parents=True, exist_ok=True)
@@ -340,7 +355,7 @@ def main():
         path = options.output / f"{recording.line['job']}.{recording.line['rank']}.timeline.gz"
         # No name and no time, so that the same recording makes the same file.
         with open(path, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as out:
-            for line in Timeline(recording, lengths).text():
+            for line in Timeline(recording, lengths).text(options.steps and unrecorded(options.steps, recording)):
                 out.write(line.encode() + b"\n")
         print(path)
 
