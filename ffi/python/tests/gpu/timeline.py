@@ -348,10 +348,14 @@ def main():
     parser.add_argument("recordings", type=Path, nargs="+", help="of all ranks of one job")
     parser.add_argument("--variant", choices=("light", "full"), default="light")
     parser.add_argument("--steps", type=Path, help="lines of programs.py")
+    parser.add_argument(
+        "--as-recorded", action="store_true", help="collectives last as long as recorded, so that a replay can be judged"
+    )
     options = parser.parse_args()
     recordings = [read(path, options.variant) for path in options.recordings]
     options.output.mkdir(parents=True, exist_ok=True)
-    for recording, lengths in zip(recordings, shorten(recordings)):
+    shortened = [{} for _ in recordings] if options.as_recorded else shorten(recordings)
+    for recording, lengths in zip(recordings, shortened):
         path = options.output / f"{recording.line['job']}.{recording.line['rank']}.timeline.gz"
         # No name and no time, so that the same recording makes the same file.
         with open(path, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as out:
