@@ -294,7 +294,7 @@ impl Clock {
                 Part::Work => path.work_ns += own,
             }
             // What is held counts only as far as it lies in the step.
-            path.held_ns += found.held.min(found.begin.saturating_sub(begin.at));
+            path.held_ns = path.held_ns.saturating_add(found.held.min(found.begin.saturating_sub(begin.at)));
             let before = self.nodes.get(found.from as usize).map_or(begin.at, |from| from.end);
             path.launch_ns += within(before, found.begin) + until.saturating_sub(found.end.max(begin.at));
             until = before.min(found.begin);

@@ -21,6 +21,9 @@ use seamalloc::driver::StreamId;
 const VERSION: u64 = 1;
 /// The longest time in a timeline, in nanoseconds: a day. Sums of them stay far below 64 bits.
 const LONGEST: u64 = 86_400_000_000_000;
+/// The most threads and the most streams. A replay looks at all of them again and again; jobs have a dozen.
+const MOST_THREADS: usize = 256;
+const MOST_STREAMS: usize = 256;
 const KINDS: &str = "a line that begins with b, p, q, a, u, r, k, e, w, s or j and a comma";
 
 /// Reads a timeline from a file, plain or gzip.
@@ -194,7 +197,9 @@ impl<'a> Reader<'a> {
         };
         let (gap_ns, latency_ns) = (time("gap_ns")?, time("latency_ns")?);
         let steps = meta.get("steps_ns").and_then(Value::as_array);
-        let recorded_ns = steps.map(|steps| steps.iter().filter_map(Value::as_u64).collect()).unwrap_or_default();
+        let recorded_ns =
+            steps.map(|steps| steps.iter().filter_map(Value::as_u64).filter(|step| *step <= LONGEST).collect());
+        let recorded_ns = recorded_ns.unwrap_or_default();
         if let Some(job) = meta.get("job").and_then(Value::as_str) {
             self.timeline.name = job.to_owned();
         }
@@ -310,6 +315,9 @@ impl<'a> Reader<'a> {
         if let Some(&index) = self.streams.get(&handle) {
             return Ok(index);
         }
+        if self.streams.len() >= MOST_STREAMS {
+            return Err(self.malformed("one stream more", format!("at most {MOST_STREAMS} streams")));
+        }
         let index = u32::try_from(self.streams.len()).map_err(|_| self.rule(RuleError::TooMany))?;
         let room = self.memory.room_in_map(&mut self.streams);
         let room = room.and_then(|()| self.memory.push(&mut self.timeline.streams, StreamId(handle)));
@@ -321,6 +329,9 @@ impl<'a> Reader<'a> {
     fn thread(&mut self, id: u64) -> Result<u32, TraceError> {
         if let Some(&index) = self.threads.get(&id) {
             return Ok(index);
+        }
+        if self.threads.len() >= MOST_THREADS {
+            return Err(self.malformed("one thread more", format!("at most {MOST_THREADS} threads")));
         }
         let index = self.timeline.threads;
         let room = self.memory.room_in_map(&mut self.threads);

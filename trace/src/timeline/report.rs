@@ -82,8 +82,8 @@ impl TimelineReport {
 
     /// Returns a part of the critical paths of all steps, as a part of their length.
     fn share(&self, part: impl Fn(&CriticalPath) -> u64) -> f64 {
-        let whole: u64 = self.steps.iter().map(|step| step.ns).sum();
-        let of: u64 = self.steps.iter().map(|step| part(&step.path)).sum();
+        let whole = self.steps.iter().map(|step| step.ns).fold(0, u64::saturating_add);
+        let of = self.steps.iter().map(|step| part(&step.path)).fold(0, u64::saturating_add);
         of as f64 / whole.max(1) as f64
     }
 
@@ -182,5 +182,5 @@ fn percent(part: f64) -> Cell {
 
 fn mean(lengths: impl ExactSizeIterator<Item = u64>) -> u64 {
     let count = lengths.len() as u64;
-    lengths.sum::<u64>() / count.max(1)
+    lengths.fold(0, u64::saturating_add) / count.max(1)
 }

@@ -191,6 +191,25 @@ fn wrong_lines_are_named() {
 }
 
 #[test]
+fn threads_and_streams_are_few() {
+    let threads: String = (0..257).map(|thread| format!("k,{thread},0,0,0,1\n")).collect();
+    let streams: String = (0..257).map(|stream| format!("k,0,0,0,{stream:x},1\n")).collect();
+    for (text, what) in [(threads, "256 threads"), (streams, "256 streams")] {
+        let error =
+            read_timeline("t", "t", format!("# {{\"timeline\": 1}}\n{text}").as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("line 258: ") && error.contains(what), "{error}");
+    }
+}
+
+#[test]
+fn the_longest_times_do_not_overflow() {
+    let day = 86_400_000_000_000u64;
+    let lines = format!("k,0,{day},{day},0,{day}\nw,0,{day},{day},a,0\ns,0,{day},{day},d\n").repeat(300);
+    let timeline = read(&format!("p,0,0,0\ne,0,0,0,0,0\n{lines}q,0,0,0"));
+    assert!(steps(&timeline, Some("strategy:stitch"), 2)[0] > 300 * day);
+}
+
+#[test]
 fn what_is_no_timeline_is_refused() {
     for text in ["p,1,0,0", "# {}", "# {\"timeline\": 2}", "#", "a,1,5,0", "# {\"timeline\": 1, \"gap_ns\": -1}"] {
         let error = read_timeline("t", "t.txt", text.as_bytes()).unwrap_err().to_string();
