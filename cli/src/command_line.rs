@@ -46,7 +46,7 @@ pub(crate) enum Command {
     /// Run real PyTorch jobs and generated recompute-style patterns, every strategy side by side.
     #[command(after_help = pass_legend(), after_long_help = pass_help())]
     Stress(StressArgs),
-    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .seam.
+    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .seam; or a timeline.
     #[command(after_help = replay_legend(), after_long_help = replay_help(),
               override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
     Replay(ReplayArgs),
@@ -93,12 +93,12 @@ fn pass_help() -> String {
 
 /// The same for traces and for timelines.
 fn replay_legend() -> String {
-    format!("{}\n\nOf a timeline:\n{}", pass_legend(), legend(TimelineReport::COLUMNS))
+    format!("{}\n\nOf a timeline (--timeline). {}", pass_legend(), legend(TimelineReport::COLUMNS))
 }
 
 fn replay_help() -> String {
     format!(
-        "{}\n\nOf a timeline:\n{}\n\nWhat the keys of --json say of a timeline, the length of each pass's steps among them:{}",
+        "{}\n\nOf a timeline (--timeline). {}\n\nWhat the keys of --json say of a timeline, the length of each pass's steps among them:{}",
         pass_help(),
         legend(TimelineReport::COLUMNS),
         keys(TimelineReport::COLUMNS)

@@ -112,7 +112,7 @@ impl TimelineReport {
         Figure::time("beside_bare", |run| round_to(run.beside_bare(), 6).into())
             .meaning("step_ns / bare_step_ns")
             .figure("beside\nnone", |run| format!("{:.3}", run.beside_bare()).into())
-            .legend("beside none", "that as a part of its length where allocating takes no time and waits for nothing"),
+            .legend("beside none", "that by its length where allocating takes no time and waits for nothing"),
         Figure::time("work_share", |run| round_to(run.share(|path| path.work_ns), 6).into())
             .figure("path:\nwork", |run| percent(run.share(|path| path.work_ns)))
             .spare(2),
@@ -130,16 +130,13 @@ impl TimelineReport {
             .figure("path:\ndriver", |run| percent(run.share(|path| path.driver_ns)))
             .legend(
                 "path",
-                "what decides a step's length, walking back from its end: the GPU's work, the program on the CPU,\n\
-                 launches and gaps between kernels, the allocator's driver calls",
+                "what decides a step's length, walking back from its end: the GPU's work,\n\
+                 the program on the CPU, launches and gaps between kernels, driver calls",
             ),
         Figure::time("held_share", |run| round_to(run.share(|path| path.held_ns), 6).into())
             .meaning("for how much of it waits of the allocator alone held the work on the path back")
             .figure("waits\nhold", |run| percent(run.share(|path| path.held_ns)))
-            .legend(
-                "waits hold",
-                "for how much of it the allocator's GPU-side waits alone held the work on the path back",
-            ),
+            .legend("waits hold", "for how much of it the allocator's GPU-side waits alone held work back"),
         Figure::result("stream_waits", |run| run.stream_waits.into())
             .figure("GPU\nwaits", |run| run.stream_waits.into())
             .legend("GPU waits", "GPU-side waits of the allocator in a pass"),
