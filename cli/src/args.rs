@@ -1,10 +1,11 @@
 //! The options of the subcommands.
 
-use crate::values::{Device, any_device, destination, options, strategy, whole};
+use crate::values::{Device, any_device, destination, options, policy, strategy, whole};
 use clap::{Args, ValueEnum, ValueHint};
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::{Config, StrategyKind};
 use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::timeline::Policy;
 use seamalloc_trace::workload::MAX_STEPS;
 use std::path::PathBuf;
 
@@ -116,6 +117,18 @@ pub(crate) struct TraceArgs {
     pub(crate) generate: GenerateArgs,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
+    /// Replay a timeline instead of traces: how long the job's steps take with each strategy. The last pass is shown.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["traces", "lag", "seed", "steps"])]
+    pub(crate) timeline: Option<PathBuf>,
+    /// With --timeline: also run these allocator options, such as sharing:wait. May be given several times.
+    #[arg(long, value_name = "OPTIONS", value_parser = policy)]
+    pub(crate) also: Vec<Policy>,
 }
 
 #[derive(Debug, Args)]

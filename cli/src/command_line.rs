@@ -1,12 +1,13 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
-use crate::args::{Color, CompareArgs, ConvertArgs, StressArgs, TraceArgs};
+use crate::args::{Color, CompareArgs, ConvertArgs, ReplayArgs, StressArgs, TraceArgs};
 use crate::explain::{keys, legend};
 use crate::study::Study;
 use clap::{Parser, Subcommand};
 use seamalloc_trace::FRAGMENTATION_COLUMNS;
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::replay::{PEAK_EVENT, PassReport};
+use seamalloc_trace::timeline::TimelineReport;
 use seamalloc_trace::whatif::WhatIf;
 
 /// A GPU memory allocator, judged: replays allocation traces and stress patterns on a simulated GPU, strategy beside
@@ -45,10 +46,10 @@ pub(crate) enum Command {
     /// Run real PyTorch jobs and generated recompute-style patterns, every strategy side by side.
     #[command(after_help = pass_legend(), after_long_help = pass_help())]
     Stress(StressArgs),
-    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .seam.
-    #[command(after_help = pass_legend(), after_long_help = pass_help(),
-              override_usage = "seamalloc replay [OPTIONS] <TRACE>...")]
-    Replay(TraceArgs),
+    /// Replay traces: PyTorch memory snapshots (.pickle, .pickle.gz, .json), csv(.gz), .seam; or a timeline.
+    #[command(after_help = replay_legend(), after_long_help = replay_help(),
+              override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
+    Replay(ReplayArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
     #[command(after_help = legend(FitReport::COLUMNS), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
     Fit(TraceArgs),
@@ -87,6 +88,20 @@ fn pass_help() -> String {
         keys(PassReport::COLUMNS),
         keys(&[PEAK_EVENT]),
         keys(FRAGMENTATION_COLUMNS)
+    )
+}
+
+/// The same for traces and for timelines.
+fn replay_legend() -> String {
+    format!("{}\n\nOf a timeline (--timeline). {}", pass_legend(), legend(TimelineReport::COLUMNS))
+}
+
+fn replay_help() -> String {
+    format!(
+        "{}\n\nOf a timeline (--timeline). {}\n\nWhat the keys of --json say of a timeline, the length of each pass's steps among them:{}",
+        pass_help(),
+        legend(TimelineReport::COLUMNS),
+        keys(TimelineReport::COLUMNS)
     )
 }
 

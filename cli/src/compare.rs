@@ -12,6 +12,7 @@ use flate2::read::MultiGzDecoder;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::replay::PassReport;
+use seamalloc_trace::timeline::TimelineReport;
 use seamalloc_trace::whatif::WhatIf;
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -94,7 +95,7 @@ impl Kinds {
             columns.iter().map(|column| (column.key, column.kind))
         }
         let reports = keys(PassReport::COLUMNS).chain(keys(FitReport::COLUMNS)).chain(keys(WhatIf::COLUMNS));
-        Self(reports.chain(study::keys()).collect())
+        Self(reports.chain(keys(TimelineReport::COLUMNS)).chain(study::keys()).collect())
     }
 
     /// A key that no report has is a result, so that nothing is passed over.
@@ -266,7 +267,9 @@ mod tests {
         fn all<R>(columns: &'static [Column<R>]) -> Vec<(&'static str, Kind)> {
             columns.iter().map(|column| (column.key, column.kind)).collect()
         }
-        for keys in [all(PassReport::COLUMNS), all(FitReport::COLUMNS), all(WhatIf::COLUMNS), study::keys().collect()] {
+        let timeline = all(TimelineReport::COLUMNS);
+        let others = [all(PassReport::COLUMNS), all(FitReport::COLUMNS), all(WhatIf::COLUMNS), study::keys().collect()];
+        for keys in others.into_iter().chain([timeline]) {
             for (key, kind) in keys {
                 assert_eq!(kinds.of(key), kind, "{key}");
             }
@@ -274,23 +277,35 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_of_the_driver_the_stalls_and_this_machine() {
+    fn times_are_those_of_the_driver_the_stalls_the_steps_and_this_machine() {
         let times = Kinds::new().0.into_iter().filter(|(_, kind)| matches!(kind, Kind::Time | Kind::Clock));
         let times: BTreeSet<_> = times.map(|(key, _)| key).collect();
         assert_eq!(
             times.into_iter().collect::<Vec<_>>(),
             [
+                "bare_step_ns",
+                "beside_bare",
+                "driver_ns",
+                "driver_share",
                 "driver_time_us",
                 "driver_time_us_all",
                 "driver_time_us_first",
                 "driver_time_us_third",
                 "driver_us_by_call",
                 "driver_us_per_gib",
+                "effective_waits",
+                "held_share",
+                "launch_share",
                 "ns_per_op",
+                "program_share",
+                "recorded_step_ns",
                 "stall_histogram",
                 "stall_p50_us",
                 "stall_p99_us",
-                "worst_stall_us"
+                "step_ns",
+                "steps_ns",
+                "work_share",
+                "worst_stall_us",
             ]
         );
     }

@@ -16,6 +16,7 @@ mod stress;
 mod study;
 mod svg;
 mod table;
+mod timeline;
 mod values;
 mod whatif;
 

@@ -1,13 +1,19 @@
-//! `seamalloc replay`: traces through every strategy, side by side.
+//! `seamalloc replay`: traces, or a timeline, through every strategy, side by side.
 
-use crate::args::{Color, TraceArgs};
+use crate::args::{Color, ReplayArgs};
 use crate::failure::Failure;
 use crate::side_by_side::SideBySide;
-use crate::source;
+use crate::{source, timeline};
 
-pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
-    let traces = source::load_all(&args.traces, args.generate)?;
-    let mut runs = SideBySide::new(&args.run, color)?;
+pub(crate) fn run(args: &ReplayArgs, color: Color) -> Result<(), Failure> {
+    if let Some(file) = &args.timeline {
+        return timeline::run(file, &args.traces.run, &args.also, color);
+    }
+    if !args.also.is_empty() {
+        return Err(Failure::Usage("--also is for timelines: --timeline FILE".to_owned()));
+    }
+    let traces = source::load_all(&args.traces.traces, args.traces.generate)?;
+    let mut runs = SideBySide::new(&args.traces.run, color)?;
     let ran = traces.iter().try_for_each(|trace| runs.run(trace));
     runs.finish(ran)
 }

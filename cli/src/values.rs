@@ -4,6 +4,7 @@ use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::host::HostConfig;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::{Config, ConfigError, StrategyKind};
+use seamalloc_trace::timeline::Policy;
 use seamalloc_trace::{ENDINGS, can_write};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -16,6 +17,11 @@ pub(crate) fn strategy(text: &str) -> Result<StrategyKind, ConfigError> {
 /// Options in PyTorch's syntax.
 pub(crate) fn options(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text)
+}
+
+/// Options in PyTorch's syntax, and how they were written.
+pub(crate) fn policy(text: &str) -> Result<Policy, ConfigError> {
+    Ok(Policy { name: text.to_owned(), config: Some(Config::parse(text)?) })
 }
 
 /// Where a run takes place.

@@ -10,52 +10,25 @@
 //! ```
 
 use std::fmt::Display;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Write};
 
 use crate::builder::{self, TraceBuilder};
 use crate::error::{Place, RuleError, TraceError, excerpt};
+use crate::lines::{self, Lines, MAX_LINE, number_of};
 use crate::memory::Memory;
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
-
-/// The longest line in bytes; only the first one, with what is known of the job, is ever long.
-pub(crate) const MAX_LINE: u64 = 1 << 20;
-
-/// The most text that is read, in bytes: twenty times the longest trace at hand (24 MB, 2 million events), so that a
-/// small hostile gzip file cannot fill the memory.
-const MAX_TEXT: u64 = 512 << 20;
 
 /// Reads a trace from plain text. `name` is the trace's name and stands in errors.
 ///
 /// # Errors
 /// Every error names the line: a field that is wrong, too few or too many, an event that cannot have happened, text
 /// that ends early, no allocation at all.
-pub fn read_csv(name: &str, file: &str, mut text: impl BufRead) -> Result<Trace, TraceError> {
+pub fn read_csv(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
     let mut builder = TraceBuilder::within(Memory::of(0), name);
-    let mut line = Vec::with_capacity(256);
-    let mut number = 0u64;
-    let mut total = 0u64;
-    loop {
-        line.clear();
-        number = number.saturating_add(1);
-        let read = (&mut text)
-            .take(MAX_LINE)
-            .read_until(b'\n', &mut line)
-            .map_err(|error| TraceError::read(file, Place::Line(number), error))?;
-        if read == 0 {
-            break;
-        }
-        total = total.saturating_add(read as u64);
-        if total > MAX_TEXT {
-            return Err(TraceError::TooLarge { file: file.to_owned(), limit: MAX_TEXT, unit: "bytes of text" });
-        }
-        builder.memory().unpacked(read as u64);
-        let content = line.strip_suffix(b"\n").unwrap_or(&line);
-        if content.len() == line.len() && read as u64 == MAX_LINE {
-            let expected = format!("at most {MAX_LINE} bytes in a line");
-            return Err(TraceError::malformed(file, Place::Line(number), excerpt(content), expected));
-        }
-        let content = content.strip_suffix(b"\r").unwrap_or(content);
+    let mut lines = Lines::new(file, text);
+    while let Some(lines::Line { number, content, read }) = lines.next()? {
+        builder.memory().unpacked(read);
         Line { file, number, content }.read_into(&mut builder)?;
     }
     if builder.blocks() == 0 {
@@ -112,26 +85,16 @@ impl Line<'_> {
     }
 
     fn decimal(&self, digits: &[u8], what: &str) -> Result<u64, TraceError> {
-        self.number_of(digits, 10)
+        number_of(digits, 10)
             .ok_or_else(|| self.malformed(excerpt(digits), format!("{what}: a decimal number from 0 to {}", u64::MAX)))
     }
 
     fn stream(&self, digits: &[u8]) -> Result<StreamId, TraceError> {
         let bare = digits.strip_prefix(b"0x").unwrap_or(digits);
-        let number = self.number_of(bare, 16);
+        let number = number_of(bare, 16);
         number
             .map(StreamId)
             .ok_or_else(|| self.malformed(excerpt(digits), "a stream: a hexadecimal number of up to 64 bits"))
-    }
-
-    fn number_of(&self, digits: &[u8], radix: u32) -> Option<u64> {
-        if digits.is_empty() {
-            return None;
-        }
-        digits.iter().try_fold(0u64, |number, &byte| {
-            let digit = char::from(byte).to_digit(radix)?;
-            number.checked_mul(radix.into())?.checked_add(digit.into())
-        })
     }
 
     fn end<'b>(&self, mut fields: impl Iterator<Item = &'b [u8]>) -> Result<(), TraceError> {

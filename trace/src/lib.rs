@@ -7,6 +7,7 @@
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
 //! columns                          the figures of reports, for tables and lines of JSON
+//! timeline                         a job's kernels, waits and allocations in time, and its replay
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
@@ -35,6 +36,7 @@ mod error;
 pub mod fit;
 mod fragmentation;
 mod history;
+mod lines;
 mod memory;
 pub mod pytorch;
 pub mod read;
@@ -42,6 +44,7 @@ pub mod recorded;
 mod recorder;
 pub mod replay;
 mod summary;
+pub mod timeline;
 mod trace;
 mod unpack;
 pub mod whatif;

@@ -38,7 +38,7 @@ pub fn read_bytes(name: &str, bytes: &[u8]) -> Result<Vec<Trace>, TraceError> {
 }
 
 /// A file name without its known endings.
-fn stem(name: &str) -> &str {
+pub(crate) fn stem(name: &str) -> &str {
     let mut stem = name;
     while let Some(shorter) = EXTENSIONS.iter().find_map(|end| stem.strip_suffix(end)) {
         if shorter.is_empty() {

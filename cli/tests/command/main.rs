@@ -15,6 +15,7 @@ mod options;
 mod stress;
 mod study;
 mod tables;
+mod timeline;
 mod whatif;
 
 use assert_cmd::Command;

@@ -7,6 +7,7 @@ use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config, StrategyKind};
 use seamalloc_trace::replay::Replayer;
+use seamalloc_trace::timeline::{Policy, Timeline, replay_timeline};
 use seamalloc_trace::{
     Recorder, Trace, TraceEvent, read_bytes, read_snapshot, write_compact, write_csv, write_snapshot_json,
     write_snapshot_pickle,
@@ -42,6 +43,24 @@ pub(crate) fn exercise(trace: &Trace) {
     formats(trace);
     if trace.events.len() <= MAX_EVENTS {
         StrategyKind::ALL.into_iter().for_each(|kind| replay(trace, kind));
+    }
+}
+
+/// Replays a timeline, under the strategies that differ most in what they ask of streams.
+pub(crate) fn exercise_timeline(timeline: &Timeline) {
+    if timeline.lines.len() > MAX_EVENTS || timeline.start.len() > MAX_EVENTS {
+        return;
+    }
+    let device = SimConfig::parse(DEVICE).expect("a device");
+    for options in ["strategy:caching", "strategy:stitch,sharing:wait"] {
+        let config = Some(Config::parse(options).expect("options"));
+        let policy = Policy { name: options.to_owned(), config };
+        let reports =
+            replay_timeline(timeline, &policy, &device, 2, &mut |_, _| ()).expect("a valid timeline is replayed");
+        for step in reports.iter().flat_map(|report| &report.steps) {
+            let path = step.path;
+            assert_eq!(path.work_ns + path.program_ns + path.driver_ns + path.launch_ns, step.ns, "the whole step");
+        }
     }
 }
 

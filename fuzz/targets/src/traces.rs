@@ -2,10 +2,11 @@
 //!
 //! Owns: the ways in. The first byte says how the rest is packed, so that mutations reach the formats and not only gzip.
 
-use crate::exercise::exercise;
+use crate::exercise::{exercise, exercise_timeline};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use seamalloc::snapshot::Snapshot;
+use seamalloc_trace::timeline::read_timeline;
 use seamalloc_trace::{PyTorchSnapshot, read_bytes, read_snapshot, write_snapshot_json, write_snapshot_pickle};
 use std::io::Write;
 
@@ -24,6 +25,9 @@ pub fn run(data: &[u8]) {
 }
 
 fn read(file: &[u8]) {
+    if let Ok(timeline) = read_timeline("x", "x", file) {
+        exercise_timeline(&timeline);
+    }
     match read_bytes("x.csv", file) {
         Ok(traces) => traces.iter().for_each(exercise),
         Err(error) => assert!(!error.to_string().is_empty()),

@@ -2,7 +2,6 @@
 //!
 //! Owns: the header, the limits, the numbers of operations, and the code of signed numbers.
 
-use crate::csv;
 use crate::error::TraceError;
 
 /// How every compact file begins. The bytes above 127 and the line ends show a file that was copied as text, as PNG's
@@ -25,7 +24,7 @@ pub(super) const MAX_BODY: u64 = 1 << WINDOW_LOG;
 pub(crate) const MAX_FILE: u64 = HEADER as u64 + MAX_BODY + (MAX_BODY >> 8) + (1 << 10);
 
 /// The longest description of a job in bytes, as a csv file's longest line.
-pub(super) const MAX_META: u64 = csv::MAX_LINE;
+pub(super) const MAX_META: u64 = crate::lines::MAX_LINE;
 
 /// Operations, one byte each.
 pub(super) const ALLOC: u8 = 0;

@@ -12,9 +12,9 @@ import threading
 
 
 def seamalloc_options(allocator):
-    """The options in the name of an allocator, `seamalloc` or `seamalloc:OPTIONS`; None for others."""
+    """The options in the name of an allocator, `seamalloc` or `seamalloc:OPTIONS`, in which + is a comma; None for others."""
     name, _, options = allocator.partition(":")
-    return options if name == "seamalloc" else None
+    return options.replace("+", ",") if name == "seamalloc" else None
 
 
 class JsonProcess:

@@ -209,7 +209,7 @@ def main():
         "--allocators",
         type=names,
         default=list(ALLOCATORS),
-        help="of native, expandable, seamalloc, and seamalloc:OPTIONS; options have no commas here",
+        help="of native, expandable, seamalloc, and seamalloc:OPTIONS; in options + stands for a comma",
     )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--cycle", type=int, default=0, help="inputs begin anew after so many steps; 0: never")

@@ -1,0 +1,25 @@
+//! Timelines: what a program's threads gave its streams to do, when, and how long it took; and what a step of it would
+//! have taken with another allocator.
+//!
+//! ```text
+//! recording                        a Timeline in memory
+//! read                             its text form
+//! clock                            threads, streams and events in time, and the path that decides a step's length
+//! driver                           a simulated GPU whose calls take their time on that clock
+//! run                              a timeline through an allocator
+//! report                           what came of it
+//! ```
+
+mod clock;
+mod driver;
+mod read;
+mod recording;
+mod report;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub use read::{read_timeline, read_timeline_path};
+pub use recording::{Line, StartBlock, Synchronized, Timeline, What};
+pub use report::{CriticalPath, StepReport, TimelineReport};
+pub use run::{Policy, replay_timeline};
