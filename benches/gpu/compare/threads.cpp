@@ -1,6 +1,6 @@
 // Threads with a stream each at one allocator: operations a second of all of them together, as JSON.
 //
-//     threads CANDIDATE [THREADS]...
+//     threads CANDIDATE [--rounds N] [--repeats N] [THREADS]...
 //
 // Each thread has 48 live blocks of many sizes and replaces one after another, as `cargo bench --bench latency -- threads`
 // does. The time is from the first thread's begin to the last one's end. Nothing runs on the GPU.
@@ -14,11 +14,12 @@
 #include <thread>
 
 static constexpr size_t LIVE = 48;
-// Of each thread: before the clock is read, and measured.
-static constexpr size_t WARM_UP = 50000;
-static constexpr size_t ROUNDS = 500000;
-// The median of so many is printed, with the least and the most.
-static constexpr size_t REPEATS = 5;
+
+// How many blocks each thread replaces, after a tenth as many before the clock is read. The median of so many repeats is
+// printed, with the least and the most.
+struct Length {
+    size_t rounds = 500000, repeats = 5;
+};
 
 struct Mix {
     const char *name;
@@ -46,7 +47,7 @@ struct Times {
     bool failed = false;
 };
 
-static void work(Candidate &candidate, const Mix &mix, size_t number, Stream stream, Barrier &barrier, Times &times) {
+static void work(Candidate &candidate, const Mix &mix, size_t rounds, size_t number, Stream stream, Barrier &barrier, Times &times) {
 #ifndef NO_CUDA
     check(cudaSetDevice(0), "cudaSetDevice");
 #endif
@@ -61,10 +62,10 @@ static void work(Candidate &candidate, const Mix &mix, size_t number, Stream str
         live[slot] = candidate.allocate(sizes[slot], stream);
         times.failed |= live[slot] == nullptr;
     };
-    for (size_t round = 0; round < WARM_UP; round++) replace(round);
+    for (size_t round = 0; round < rounds / 10; round++) replace(round);
     barrier.wait(1);
     times.begin = Clock::now();
-    for (size_t round = 0; round < ROUNDS; round++) replace(round);
+    for (size_t round = 0; round < rounds; round++) replace(round);
     times.end = Clock::now();
     // No thread stops before all have ended: none is measured while others rest.
     barrier.wait(2);
@@ -72,12 +73,12 @@ static void work(Candidate &candidate, const Mix &mix, size_t number, Stream str
         if (live[slot]) candidate.free(live[slot], sizes[slot], stream);
 }
 
-static double measure(Candidate &candidate, const Mix &mix, const std::vector<Stream> &streams) {
+static double measure(Candidate &candidate, const Mix &mix, size_t rounds, const std::vector<Stream> &streams) {
     Barrier barrier(streams.size());
     std::vector<Times> times(streams.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < streams.size(); i++)
-        threads.emplace_back([&, i] { work(candidate, mix, i, streams[i], barrier, times[i]); });
+        threads.emplace_back([&, i] { work(candidate, mix, rounds, i, streams[i], barrier, times[i]); });
     for (auto &thread : threads) thread.join();
     auto begin = times[0].begin, end = times[0].end;
     for (const Times &one : times) {
@@ -86,13 +87,20 @@ static double measure(Candidate &candidate, const Mix &mix, const std::vector<St
         end = std::max(end, one.end);
     }
     double seconds = std::chrono::duration<double>(end - begin).count();
-    return 2.0 * ROUNDS * static_cast<double>(streams.size()) / seconds;
+    return 2.0 * static_cast<double>(rounds) * static_cast<double>(streams.size()) / seconds;
 }
 
 static void run(int count, char **arguments) {
-    if (count < 2) throw std::runtime_error("usage: threads CANDIDATE [THREADS]...");
+    if (count < 2) throw std::runtime_error("usage: threads CANDIDATE [--rounds N] [--repeats N] [THREADS]...");
     std::vector<size_t> numbers;
-    for (int i = 2; i < count; i++) numbers.push_back(std::stoul(arguments[i]));
+    Length length;
+    for (int i = 2; i < count; i++) {
+        std::string argument = arguments[i];
+        const char *value = i + 1 < count ? arguments[i + 1] : "";
+        if (argument == "--rounds") length.rounds = std::stoul(value), i++;
+        else if (argument == "--repeats") length.repeats = std::stoul(value), i++;
+        else numbers.push_back(std::stoul(argument));
+    }
     if (numbers.empty()) numbers = {1, 2, 4, 8, 16};
     size_t most = *std::max_element(numbers.begin(), numbers.end());
     std::vector<Stream> streams(most);
@@ -109,11 +117,12 @@ static void run(int count, char **arguments) {
         for (size_t number : numbers) {
             std::vector<Stream> own(streams.begin(), streams.begin() + static_cast<long>(number));
             std::vector<double> rates;
-            for (size_t i = 0; i < REPEATS; i++) rates.push_back(measure(*candidate, mix, own));
+            for (size_t i = 0; i < length.repeats; i++)
+                rates.push_back(measure(*candidate, mix, length.rounds, own));
             std::sort(rates.begin(), rates.end());
             std::printf("{\"candidate\":\"%s\",\"blocks\":\"%s\",\"threads\":%zu,\"ops_per_s\":%.0f,\"least\":%.0f,"
                         "\"most\":%.0f}\n",
-                        arguments[1], mix.name, number, rates[REPEATS / 2], rates.front(), rates.back());
+                        arguments[1], mix.name, number, rates[rates.size() / 2], rates.front(), rates.back());
             std::fflush(stdout);
         }
     }
