@@ -10,9 +10,8 @@ import json
 import math
 import statistics
 import sys
-from pathlib import Path
 
-from pytorch_tests_table import cell, table
+from pytorch_tests_table import cell, lines_of, table
 
 # Of fewer steps no quartiles are told.
 FEW = 4
@@ -27,7 +26,7 @@ def read(paths):
     """{(program, GPUs): {allocator: {"steps": {(rank, step): line}, "ends": {rank: line}, "error": text}}}"""
     programs = {}
     for path in paths:
-        lines = Path(path).read_text().splitlines()
+        lines = lines_of(path)
         for number, text in enumerate(lines, 1):
             try:
                 line = json.loads(text)

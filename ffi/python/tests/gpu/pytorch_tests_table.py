@@ -6,6 +6,7 @@ seamalloc each time that it was run, and is not known to.
 """
 
 import argparse
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -18,11 +19,17 @@ MESSAGE_CHARACTERS = 260
 SHORT_CHARACTERS = 110
 
 
+def lines_of(path):
+    """The lines of a file of results, which may be compressed."""
+    content = Path(path).read_bytes()
+    return (gzip.decompress(content) if str(path).endswith(".gz") else content).decode().splitlines()
+
+
 def read(paths):
     """The lines of several files. The last of a file that was cut off may be incomplete, and is left out."""
     found = []
     for path in paths:
-        lines = Path(path).read_text().splitlines()
+        lines = lines_of(path)
         for number, line in enumerate(lines, 1):
             try:
                 found.append(json.loads(line))

@@ -10,10 +10,10 @@ last pass, of the rank with the longest steps, by caching's.
 import json
 import statistics
 import sys
-from pathlib import Path
 
 from json_process import seamalloc_options
 from programs_table import table
+from pytorch_tests_table import lines_of
 
 NAMES = {"native": "caching", "expandable": "expandable", "seamalloc": "stitch"}
 DEFAULT_CYCLE = 4
@@ -87,7 +87,7 @@ def rows(of_steps, of_timelines):
 
 def read(path):
     """Lines of JSON."""
-    return [json.loads(line) for line in Path(path).read_text().splitlines() if line]
+    return [json.loads(line) for line in lines_of(path) if line]
 
 
 def main():
