@@ -63,7 +63,7 @@ impl Headroom {
                 return false;
             }
             room.limit += lent;
-            room.level = (room.limit - has).max(needed);
+            room.level = room.level.max(room.limit - has).max(needed);
             true
         })
     }
