@@ -152,8 +152,49 @@ fn not_live(address: u64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Allocator;
+    use crate::config::Config;
+    use crate::config::rounding::MIN_BLOCK;
+    use crate::driver::sim::{SimConfig, SimGpu};
     use crate::heap::HeapRules;
-    use crate::ids::{PoolIndex, SegmentId};
+    use crate::ids::{PoolIndex, SegmentId, StreamId};
+    use std::sync::Arc;
+
+    fn on(options: &str) -> Allocator {
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
+        Allocator::new(gpu, Config::parse(options).unwrap()).unwrap()
+    }
+
+    /// Puts back what lies at an address, as if its request had failed before it was handed out.
+    fn put_back(heap: &mut Heap, address: u64) -> BlockId {
+        let id = heap.take_live(address).unwrap();
+        heap.put_back(id);
+        id
+    }
+
+    #[test]
+    fn a_guarded_block_that_is_put_back_waits_to_be_unmapped() {
+        let allocator = on("guard:page");
+        let address = allocator.allocate(MIN_BLOCK, StreamId(7)).unwrap();
+        allocator.with_heap(|heap| {
+            let id = put_back(heap, address);
+            assert_eq!((heap.block(id).state, heap.take_retired()), (State::Retired, vec![id]));
+        });
+    }
+
+    #[test]
+    fn a_small_block_that_is_put_back_gives_its_slab_back() {
+        let allocator = on("memory_limit:12MiB,chunk_size_mb:12");
+        let large = allocator.allocate(12 << 20, StreamId(7)).unwrap();
+        allocator.free(large).unwrap();
+        let address = allocator.allocate(MIN_BLOCK, StreamId(7)).unwrap();
+        allocator.with_heap(|heap| {
+            let pool = heap.block(heap.live(address).unwrap()).pool.large();
+            assert!(heap.best_fit(pool, 12 << 20).is_none());
+            put_back(heap, address);
+            assert!(heap.best_fit(pool, 12 << 20).is_some());
+        });
+    }
 
     #[test]
     fn live_blocks_outside_of_the_table_are_found_and_freed_in_any_order() {
