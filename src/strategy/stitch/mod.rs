@@ -36,11 +36,13 @@
 //!
 //! docs/decisions/ has the figures, and what was tried and dropped.
 
+mod at_home;
 mod choose;
 mod estimate;
 mod grow;
 mod last_resort;
 mod miss;
+mod others;
 mod release;
 mod remembered;
 
