@@ -16,7 +16,7 @@
 //! ```
 //! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle: any stream may take it. If nothing is
 //! passed yet, another stream may wait for event 0 on the GPU and take `a` or `b` behind that wait (`sharing:wait`).
-//! From then on, the waiting stream is the one that has to pass.
+//! From then on, the waiting stream is the one that has to pass. `waits.rs` has these waits.
 //!
 //! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory.
 //! With a single stream, no event is recorded. Merged ranges count as freed when the last of them was.
