@@ -76,7 +76,7 @@ const MANY_OTHERS: usize = 64;
 pub(super) struct Waited {
     /// The stream and its number, since its pools may pass to another one.
     pub(super) by: (StreamId, Option<u64>),
-    /// The last epoch of each other stream, by its pool.
+    /// The last epoch of each other stream, in the order of their pools.
     pub(super) until: Vec<(PoolIndex, u64)>,
 }
 

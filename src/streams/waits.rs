@@ -179,7 +179,7 @@ impl Epochs {
     fn has_waited(&self, heap: &Heap, pool: PoolIndex, (from, epoch): (PoolIndex, u64)) -> bool {
         let by = name(heap, pool);
         let until = self.waited.get(pool.stream()).filter(|waited| waited.by == by && is_certain(heap, by));
-        until.is_some_and(|waited| waited.until.iter().any(|(of, until)| *of == from && *until >= epoch))
+        until.and_then(|waited| waited.of(from)).is_some_and(|until| until >= epoch)
     }
 
     /// Makes room for [`Self::note_waited`].
@@ -196,10 +196,18 @@ impl Epochs {
             waited.until.clear();
             waited.by = by;
         }
-        match waited.until.iter_mut().find(|(of, _)| *of == from) {
-            Some((_, until)) => *until = epoch.max(*until),
-            None => waited.until.push((from, epoch)),
+        match waited.until.binary_search_by_key(&from, |(of, _)| *of) {
+            Ok(at) => waited.until[at].1 = epoch.max(waited.until[at].1),
+            Err(at) => waited.until.insert(at, (from, epoch)),
         }
+    }
+}
+
+impl Waited {
+    /// Returns the last epoch of a pool's stream for which it has waited.
+    fn of(&self, from: PoolIndex) -> Option<u64> {
+        let at = self.until.binary_search_by_key(&from, |(of, _)| *of).ok()?;
+        self.until.get(at).map(|(_, until)| *until)
     }
 }
 
