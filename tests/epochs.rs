@@ -160,3 +160,90 @@ fn an_epoch_is_passed_before_the_next_one() {
     assert!(starts < gpu.done_at(OWN).unwrap(), "it starts at {starts}");
     [apart, kept].into_iter().for_each(|address| allocator.free(address).unwrap());
 }
+
+/// Whatever was freed until an epoch is the stream's to take once it has waited for that epoch.
+#[test]
+fn an_epoch_is_waited_for_once() {
+    let size = 8 * MIB;
+    for other in [OTHER, StreamId::DEFAULT] {
+        let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+        let blocks: Vec<u64> = (0..6).map(|_| used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS)).collect();
+        let done = gpu.done_at(OWN).unwrap();
+        let freed = |index: usize| allocator.free(blocks[index]).unwrap();
+        [0, 2].into_iter().for_each(freed);
+        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        for taken in 1..=2 {
+            allocator.allocate(size, other).unwrap();
+            let stats = allocator.stats();
+            assert_eq!((stats.stream_waits, stats.waits.bytes), (1, taken * size));
+        }
+        assert!(gpu.done_at(other).unwrap() >= done);
+        gpu.launch(OWN, &[Range { address: blocks[4], size }], KERNEL_NS).unwrap();
+        freed(4);
+        allocator.allocate(size, other).unwrap();
+        assert_eq!(allocator.stats().stream_waits, 2, "that was freed later");
+        assert!(gpu.done_at(other).unwrap() > done);
+        allocator.check().unwrap();
+    }
+}
+
+/// The new stream of a handle has not waited for anything.
+#[test]
+fn another_stream_of_the_same_handle_waits_again() {
+    let size = 8 * MIB;
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let blocks: Vec<u64> = (0..4).map(|_| used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS)).collect();
+    let done = gpu.done_at(OWN).unwrap();
+    [0, 2].into_iter().for_each(|index: usize| allocator.free(blocks[index]).unwrap());
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.allocate(size, OTHER).unwrap();
+    assert_eq!(allocator.stats().stream_waits, 1);
+    gpu.replace_stream(OTHER);
+    allocator.allocate(size, OTHER).unwrap();
+    assert!(gpu.done_at(OTHER).unwrap_or(0).max(gpu.now_ns()) >= done);
+    allocator.check().unwrap();
+}
+
+/// Four free blocks of `OTHER`, apart from one another, and the memory that the allocator holds is all there is.
+fn apart(gpu: &SimGpu, allocator: &Allocator, size: u64) -> Vec<u64> {
+    let blocks: Vec<u64> = (0..8).map(|_| used(gpu, allocator, size, OTHER, KERNEL_NS)).collect();
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    blocks.into_iter().step_by(2).collect()
+}
+
+/// A range of which another stream has a part needs a wait, and no view.
+#[test]
+fn a_range_of_several_streams_is_taken_before_a_view_is_built() {
+    let size = 8 * MIB;
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let [first, second] = [OTHER, OWN].map(|stream| used(&gpu, &allocator, size, stream, 100 * KERNEL_NS));
+    let blocks = apart(&gpu, &allocator, size);
+    let done = gpu.done_at(OWN).unwrap();
+    [first, second].into_iter().chain(blocks).for_each(|address| allocator.free(address).unwrap());
+    assert_eq!(allocator.allocate(2 * size, OTHER).unwrap(), first);
+    let stats = allocator.stats();
+    assert_eq!((stats.views_built, stats.stream_waits, stats.waits.bytes), (0, 1, size));
+    assert!(gpu.now_ns() < done && gpu.done_at(OTHER).unwrap() >= done);
+    allocator.check().unwrap();
+}
+
+/// So does a view.
+#[test]
+fn a_view_over_memory_of_several_streams_is_found_before_one_is_built() {
+    let size = 8 * MIB;
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let blocks = apart(&gpu, &allocator, size);
+    blocks[..2].iter().for_each(|address| allocator.free(*address).unwrap());
+    let view = allocator.allocate(2 * size, OTHER).unwrap();
+    assert_eq!(allocator.stats().views_built, 1);
+    allocator.free(view).unwrap();
+    let part = used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS);
+    assert_eq!(part, blocks[0]);
+    let done = gpu.done_at(OWN).unwrap();
+    allocator.free(part).unwrap();
+    blocks[2..].iter().for_each(|address| allocator.free(*address).unwrap());
+    assert_eq!(allocator.allocate(2 * size, OTHER).unwrap(), view);
+    assert_eq!(allocator.stats().views_built, 1);
+    assert!(gpu.now_ns() < done && gpu.done_at(OTHER).unwrap() >= done);
+    allocator.check().unwrap();
+}

@@ -3,6 +3,7 @@
 //! Owns: the order of steps in a free.
 
 use super::core::{Allocator, Core};
+use crate::config::StreamSharing;
 use crate::error::{Error, Result};
 use crate::heap::{Block, Kind};
 use crate::ids::{BlockId, PoolIndex, StreamId};
@@ -12,7 +13,9 @@ use parking_lot::MutexGuard;
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
 /// bytes. An event costs a quarter of a microsecond.
-const EPOCHS: u64 = 16;
+const EPOCHS: u64 = 4;
+/// The same under `sharing:completed`, where memory reaches other streams only by events that are complete.
+const EPOCHS_WITHOUT_WAITS: u64 = 16;
 const LONG_EPOCH: u64 = 32 << 20;
 
 impl Allocator {
@@ -143,10 +146,16 @@ impl Core {
         if self.low_water.is_reached(size, &self.heap) {
             self.consolidate();
         }
-        if self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / EPOCHS) {
+        if self.heap.count_freed(pool, size) > LONG_EPOCH.max(self.heap.reserved() / self.epochs()) {
             self.epoch_full(pool.large());
         }
         self.checked()
+    }
+
+    /// Returns into how many epochs the freeing of all that is reserved is divided.
+    #[inline]
+    fn epochs(&self) -> u64 {
+        if self.config.sharing == StreamSharing::Completed { EPOCHS_WITHOUT_WAITS } else { EPOCHS }
     }
 
     /// Frees a block that other streams use, that belongs to a private pool, or that guard mode watches.

@@ -9,6 +9,7 @@ use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::ids::PoolIndex;
+use crate::span::Span;
 use crate::streams::{StreamContext, Streams};
 use std::collections::TryReserveError;
 
@@ -134,6 +135,18 @@ impl StrategyContext<'_> {
     pub(crate) fn wait_for_others(&mut self, request: &Request, missing: u64) -> Result<bool, Miss> {
         let (streams, mut on) = self.on_streams();
         Ok(streams.epochs.wait_for(&mut on, request, missing)?)
+    }
+
+    /// Returns whether the request can have memory of other streams behind GPU-side waits.
+    pub(crate) fn may_wait_for_others(&mut self, request: &Request) -> Result<bool, Error> {
+        let (streams, on) = self.on_streams();
+        streams.epochs.may_wait(&on, request)
+    }
+
+    /// Hands what other streams have of these spans of home to the request, behind GPU-side waits.
+    pub(crate) fn wait_for_spans(&mut self, request: &Request, spans: &[Span]) -> Result<(), Error> {
+        let (streams, mut on) = self.on_streams();
+        streams.epochs.wait_for_spans(&mut on, request, spans)
     }
 
     /// Notes that memory must grow by `more` bytes. Returns whether it has just become short, so that streams share what

@@ -32,30 +32,30 @@ impl Heap {
                 || (block.size == GRANULE && (block.pool == pool.small() || block.pool == self.idle.small())))
     }
 
-    /// Returns how many bytes from the chunk's start are free for the pool.
-    fn free_head(&self, chunk: &Chunk, pool: PoolIndex) -> u64 {
+    /// Returns how many bytes from the chunk's start lie in such blocks.
+    fn free_head(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.address);
         let mut end = chunk.address;
-        while end < chunk.end() && self.is_open(id, pool) {
+        while end < chunk.end() && open(id) {
             end = self.blocks[id].end();
             id = self.blocks[id].next;
         }
         end.min(chunk.end()) - chunk.address
     }
 
-    /// Returns how many bytes at the chunk's end are free for the pool.
-    fn free_tail(&self, chunk: &Chunk, pool: PoolIndex) -> u64 {
+    /// Returns how many bytes at the chunk's end lie in such blocks.
+    fn free_tail(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.end() - 1);
         let mut start = chunk.end();
-        while start > chunk.address && self.is_open(id, pool) {
+        while start > chunk.address && open(id) {
             start = self.blocks[id].address;
             id = self.blocks[id].prev;
         }
         chunk.end() - start.max(chunk.address)
     }
 
-    /// Returns the first place in a view with `size` contiguous free bytes.
-    pub(crate) fn window(&self, view: ViewId, size: u64, pool: PoolIndex) -> Option<Window> {
+    /// Returns the first place in a view with `size` contiguous bytes in such blocks.
+    pub(crate) fn window(&self, view: ViewId, size: u64, open: impl Fn(BlockId) -> bool) -> Option<Window> {
         let home = self.home.as_ref()?;
         let View { chunks, size: whole, .. } = self.views.get(view)?;
         let mut run = None;
@@ -65,18 +65,33 @@ impl Heap {
                 return None;
             }
             let chunk = home.chunk(*chunk)?;
-            let head = self.free_head(&chunk, pool);
+            let head = self.free_head(&chunk, &open);
             let start = if head > 0 { *run.get_or_insert(at) } else { at };
             if run.is_some() && at + head - start >= size {
                 return Some(Window { view, offset: start });
             }
             if head < chunk.size {
-                let tail = self.free_tail(&chunk, pool);
+                let tail = self.free_tail(&chunk, &open);
                 run = (tail > 0).then_some(at + chunk.size - tail);
             }
             at += chunk.size;
         }
         None
+    }
+
+    /// Returns the spans of home that lie behind these bytes of a view.
+    pub(crate) fn spans_of(&self, window: Window, size: u64) -> Result<Vec<Span>> {
+        let mut spans = Vec::new();
+        let Some((home, view)) = self.home.as_ref().zip(self.views.get(window.view)) else { return Ok(spans) };
+        let (mut at, end) = (0, window.offset + size);
+        for chunk in view.chunks.iter().map_while(|chunk| home.chunk(*chunk)) {
+            let (from, to) = (window.offset.max(at), end.min(at + chunk.size));
+            if from < to {
+                spans.try_push(Span::new(chunk.address + from - at, to - from))?;
+            }
+            at += chunk.size;
+        }
+        Ok(spans)
     }
 
     /// Makes room for a view over these chunks, before it is built.
@@ -333,6 +348,13 @@ impl Heap {
             at = end;
         }
         self.block_around(chunk).ok_or(Error::Internal("a free chunk is not of one kind"))
+    }
+
+    /// Returns the blocks that have a byte in a span of home.
+    pub(crate) fn blocks_over(&self, span: Span) -> impl Iterator<Item = BlockId> + use<'_> {
+        let next = |id: &BlockId| Some(self.blocks[*id].next);
+        let inside = move |id: &BlockId| id.is_some() && self.blocks[*id].address < span.end();
+        std::iter::successors(Some(self.covering(span.start)), next).take_while(inside)
     }
 
     /// Returns the block that holds all bytes of a chunk, if there is one.

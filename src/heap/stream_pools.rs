@@ -10,6 +10,7 @@ use crate::config::rounding::SMALL_LIMIT;
 use crate::error::Result;
 use crate::fallible::{filled, try_insert};
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::span::Span;
 
 impl Heap {
     /// Returns the large pools of streams: all but those of idle memory and of private pools.
@@ -185,14 +186,18 @@ impl Heap {
     }
 
     /// Hands a part of another pool's free block to a pool whose stream waits for it on the GPU. From then on, that
-    /// stream must pass before others may have it. Returns the bytes handed over.
-    pub(crate) fn pass_on(&mut self, id: BlockId, most: u64, to: PoolIndex) -> Result<u64> {
-        let epoch = self.pools[to].epoch;
+    /// stream must pass before others may have it.
+    pub(crate) fn pass_on(&mut self, id: BlockId, part: Span, to: PoolIndex) -> Result<()> {
+        let id = if self.blocks[id].span() == part {
+            id
+        } else {
+            let id = self.carve(id, part)?;
+            self.insert_free(id);
+            id
+        };
         self.pools[to].freed_in_epoch = true;
-        let part = self.part_of(id, most)?;
-        self.blocks[part].freed_at = epoch;
-        let size = self.blocks[part].size;
-        self.hand_over(part, to);
-        Ok(size)
+        self.blocks[id].freed_at = self.pools[to].epoch;
+        self.hand_over(id, to);
+        Ok(())
     }
 }

@@ -16,7 +16,7 @@
 //! ```
 //! If event 0 is complete, `a` and `b` are *passed*. Passed memory becomes idle: any stream may take it. If nothing is
 //! passed yet, another stream may wait for event 0 on the GPU and take `a` or `b` behind that wait (`sharing:wait`).
-//! From then on, the waiting stream is the one that has to pass.
+//! From then on, the waiting stream is the one that has to pass. `waits.rs` has these waits.
 //!
 //! An epoch is closed when another stream misses, when much was freed in it, and at the low-water mark of live memory.
 //! With a single stream, no event is recorded. Merged ranges count as freed when the last of them was.
@@ -42,21 +42,20 @@ use super::record_stream::{RecordedStreams, destroy_events};
 use crate::config::StreamSharing;
 use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::Result;
-use crate::fallible::{Grown, TryCollect, TryPush};
-use crate::heap::{GRANULE, Heap, Request};
-use crate::ids::{BlockId, EventId, PoolIndex, StreamId};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use crate::fallible::{Grown, TryCollect};
+use crate::heap::Heap;
+use crate::ids::{EventId, PoolIndex, StreamId};
+use std::collections::VecDeque;
 
 /// An epoch that has ended.
 #[derive(Clone, Debug)]
-struct Closed {
-    epoch: u64,
-    event: EventId,
+pub(super) struct Closed {
+    pub(super) epoch: u64,
+    pub(super) event: EventId,
     /// Events of other streams that were current while memory was freed in it.
-    others: Vec<(StreamId, EventId)>,
+    pub(super) others: Vec<(StreamId, EventId)>,
     /// The allocator's count of operations when the event was recorded.
-    at: u64,
+    pub(super) at: u64,
 }
 
 impl Closed {
@@ -65,24 +64,21 @@ impl Closed {
     }
 }
 
-/// A free block of another stream that a request takes, with the epoch in which that stream freed it.
-#[derive(Clone, Copy)]
-struct ForeignBlock {
-    from: PoolIndex,
-    epoch: u64,
-    block: BlockId,
-}
-
-/// The most that a stream takes of a range that it waits for, as a multiple of the request. With less, it would wait
-/// again and again for the same range; with the whole range, the other stream would soon wait for its own memory.
-const MAX_PASSED_ON: u64 = 16;
-
 /// How many epochs of a stream are kept apart while the GPU has not passed them, each with an event. If a stream is
 /// further behind, its last epoch is prolonged.
 const MAX_CLOSED: usize = 1024;
 
 /// With fewer other streams in an open epoch, their events are not queried.
 const MANY_OTHERS: usize = 64;
+
+/// For which epochs of other streams a stream has waited on the GPU.
+#[derive(Debug, Default)]
+pub(super) struct Waited {
+    /// The stream and its number, since its pools may pass to another one.
+    pub(super) by: (StreamId, Option<u64>),
+    /// The last epoch of each other stream, in the order of their pools.
+    pub(super) until: Vec<(PoolIndex, u64)>,
+}
 
 /// The closed epochs of every stream whose events have not completed.
 #[derive(Debug, Default)]
@@ -95,6 +91,8 @@ pub(crate) struct Epochs {
     idle_events: Vec<EventId>,
     /// How many events there are, besides the probe.
     events: usize,
+    /// For which epochs each stream has waited on the GPU.
+    pub(super) waited: Vec<Waited>,
     /// An event to find out whether the GPU has done all work of a stream.
     probe: Option<EventId>,
 }
@@ -182,94 +180,13 @@ impl Epochs {
         Ok(())
     }
 
-    /// Hands memory of other streams to the request's pool, behind GPU-side waits, until about `missing` bytes are
-    /// found. Memory freed longest ago comes first, so that the wait is short. Returns whether any was handed over.
-    pub(crate) fn wait_for(
-        &mut self,
-        context: &mut StreamContext<'_>,
-        request: &Request,
-        missing: u64,
-    ) -> Result<bool> {
-        let pool = request.pool;
-        // A captured stream cannot wait for work outside of its graph, and a graph may be replayed on another stream.
-        if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
-            return Ok(false);
-        }
-        let taken = self.freed_longest_ago(context, pool, missing)?;
-        let stream = context.heap.pool(pool).stream;
-        if taken.is_empty() || !context.can_record(stream)? {
-            return Ok(false);
-        }
-        for (from, epoch) in latest_by_stream(&taken)? {
-            self.wait_on_gpu(context, stream, (from, epoch))?;
-        }
-        let most = request.size.saturating_mul(MAX_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
-        for ForeignBlock { block, .. } in &taken {
-            let bytes = context.heap.pass_on(*block, most, pool)?;
-            context.heap.counters_mut().waits.bytes += bytes;
-        }
-        Ok(true)
-    }
-
-    /// Returns free blocks of other streams in closed epochs, of `missing` bytes together or more: those freed longest
-    /// ago, and of equals the largest.
-    fn freed_longest_ago(
-        &self,
-        context: &StreamContext<'_>,
-        own: PoolIndex,
-        missing: u64,
-    ) -> Result<Vec<ForeignBlock>> {
-        let mut free: Vec<Reverse<(u64, Reverse<u64>, BlockId)>> = Vec::new();
-        for other in with_memory(context).filter(|other| *other != own) {
-            context.heap.visit_free(other, 0, |id| {
-                let block = context.heap.block(id);
-                free.try_push(Reverse((block.freed_at, Reverse(block.size), id)))
-            })?;
-        }
-        // Only a few are taken, so a heap is cheaper than sorting.
-        let mut oldest = BinaryHeap::from(free);
-        let (mut found, mut taken) = (0, Vec::new());
-        while found < missing {
-            let Some(Reverse((epoch, Reverse(size), block))) = oldest.pop() else { break };
-            let from = context.heap.block(block).pool;
-            if self.covers(from, epoch) {
-                taken.try_push(ForeignBlock { from, epoch, block })?;
-                found += size;
-            }
-        }
-        Ok(taken)
-    }
-
-    /// Makes the stream wait on the GPU until another one has passed an epoch.
-    fn wait_on_gpu(
-        &self,
-        context: &mut StreamContext<'_>,
-        stream: StreamId,
-        (from, epoch): (PoolIndex, u64),
-    ) -> Result<()> {
-        let closed = self.closed_up_to(from, epoch);
-        let Some(newest) = closed.clone().last() else { return Ok(()) };
-        // Earlier epochs count too: memory that was merged since may come from any of them.
-        let mut others: Vec<(StreamId, EventId)> = Vec::new();
-        for (of, event) in closed.rev().flat_map(|closed| &closed.others) {
-            if *of != stream && !others.iter().any(|(known, _)| known == of) {
-                others.try_push((*of, *event))?;
-            }
-        }
-        for event in std::iter::once(newest.event).chain(others.into_iter().map(|(_, event)| event)) {
-            context.driver.stream_wait(stream, event)?;
-            context.heap.counters_mut().add_stream_wait(newest.at);
-        }
-        Ok(())
-    }
-
     /// Returns whether a closed epoch covers `epoch`.
-    fn covers(&self, pool: PoolIndex, epoch: u64) -> bool {
+    pub(super) fn covers(&self, pool: PoolIndex, epoch: u64) -> bool {
         self.closed.get(pool.stream()).and_then(VecDeque::back).is_some_and(|last| last.epoch >= epoch)
     }
 
     /// Returns the closed epochs up to the first that covers `epoch`, oldest first.
-    fn closed_up_to(&self, pool: PoolIndex, epoch: u64) -> impl DoubleEndedIterator<Item = &Closed> + Clone {
+    pub(super) fn closed_up_to(&self, pool: PoolIndex, epoch: u64) -> impl DoubleEndedIterator<Item = &Closed> + Clone {
         static NONE: VecDeque<Closed> = VecDeque::new();
         let closed = self.closed.get(pool.stream()).unwrap_or(&NONE);
         closed.range(..closed.len().min(closed.partition_point(|closed| closed.epoch < epoch) + 1))
@@ -462,20 +379,8 @@ impl Epochs {
     }
 }
 
-/// Returns the latest epoch of each stream. It covers the earlier ones, so one wait for each stream suffices.
-fn latest_by_stream(taken: &[ForeignBlock]) -> Grown<Vec<(PoolIndex, u64)>> {
-    let mut last: Vec<(PoolIndex, u64)> = Vec::new();
-    for ForeignBlock { from, epoch, .. } in taken {
-        match last.iter_mut().find(|(of, _)| of == from) {
-            Some((_, last)) => *last = (*last).max(*epoch),
-            None => last.try_push((*from, *epoch))?,
-        }
-    }
-    Ok(last)
-}
-
 /// Makes a list at least `len` elements long.
-fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Grown<()> {
+pub(super) fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Grown<()> {
     let more = len.saturating_sub(list.len());
     list.try_reserve(more)?;
     list.extend(std::iter::repeat_with(empty).take(more));
@@ -483,7 +388,7 @@ fn grow_to<T>(list: &mut Vec<T>, len: usize, empty: fn() -> T) -> Grown<()> {
 }
 
 /// Returns the large pools of streams that have free memory, in large blocks or small.
-fn with_memory<'a>(context: &'a StreamContext<'_>) -> impl Iterator<Item = PoolIndex> + use<'a> {
+pub(super) fn with_memory<'a>(context: &'a StreamContext<'_>) -> impl Iterator<Item = PoolIndex> + use<'a> {
     let free = |pool: PoolIndex| context.heap.pool(pool).free.len();
     context.heap.stream_pools().filter(move |large| free(*large) + free(large.small()) > 0)
 }

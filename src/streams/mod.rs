@@ -8,12 +8,14 @@ mod epochs;
 mod low_water_mark;
 mod record_stream;
 mod shortage;
+mod waits;
 
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
 pub(crate) use shortage::Shortage;
+pub(crate) use waits::most_of_a_range;
 
 use crate::driver::Driver;
 

@@ -2,18 +2,19 @@
 //!
 //! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
 
+use super::at_home::{FIT, run_at_home};
 use super::choose;
 use super::estimate;
 use super::grow::{Growth, grow_slab, release_added};
+use super::others;
 use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
 use crate::backing::{
     Miss, StrategyContext, ViewPlan, build_view, finish_drops, make_room, map_home, release_home, reserve_home,
 };
 use crate::config::Config;
-use crate::config::rounding::MIN_BLOCK;
 use crate::error::Result;
-use crate::heap::{FitRules, GRANULE, Heap, PlanHash, Request, ViewUsage};
+use crate::heap::{GRANULE, Heap, PlanHash, Request, ViewUsage};
 use crate::ids::{BlockId, ChunkId, Class, PoolIndex};
 use crate::span::Span;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
@@ -28,17 +29,6 @@ const MAX_GROWTHS: u32 = 8;
 /// no view can join; after this many waits it asks for twice as much each time. Otherwise it would wait, and call the
 /// driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
-
-/// The rules by which requests find their blocks.
-const FIT: FitRules = FitRules {
-    growing_edge: false,
-    max_split_size: u64::MAX,
-    max_non_split_rounding: u64::MAX,
-    min_rest: [MIN_BLOCK; 2],
-    no_split_from: u64::MAX,
-    count_ages: false,
-    takes_idle: true,
-};
 
 /// The state of the present request, and what was learnt of earlier ones. Free memory is in the heap.
 #[derive(Default)]
@@ -221,6 +211,9 @@ impl Stitch {
         if context.becomes_short(missing) {
             return self.share_and_grow(context, request);
         }
+        if let Some(id) = others::take(context, request)? {
+            return Ok(id);
+        }
         let (mut wanted, mut rounds) = (missing, 0);
         while context.wait_for_others(request, wanted)? {
             missing = match self.join(context, request)? {
@@ -286,10 +279,7 @@ impl Stitch {
             }
             None => {}
         }
-        // A run that only pools separate needs no view.
-        if let Some(first) = choose::run_at_home(context.heap, size, pool)? {
-            let id = context.heap.join_run(first, pool, size)?;
-            context.heap.take_free(id);
+        if let Some(id) = run_at_home(context, request)? {
             return Ok(Joined::Block(id));
         }
         let spans = match choose::spans(context.heap, size, pool)? {
@@ -302,6 +292,9 @@ impl Stitch {
         let hash = PlanHash::of(&spans);
         self.remembered.put(key, Choice::View(hash));
         if let Some(id) = reuse_view(context.heap, hash, request)? {
+            return Ok(Joined::Block(id));
+        }
+        if let Some(id) = others::take(context, request)? {
             return Ok(Joined::Block(id));
         }
         let plan = ViewPlan::over(context.heap, &spans, Some(hash))?;
@@ -334,6 +327,7 @@ impl Stitch {
 /// Takes a block of a view that served the same plan before, or of another view that fits, if one is free for the request.
 fn reuse_view(heap: &mut Heap, plan: PlanHash, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
-    let window = heap.views().candidates(plan, size).find_map(|view| heap.window(view, size, pool));
+    let window =
+        heap.views().candidates(plan, size).find_map(|view| heap.window(view, size, |id| heap.is_open(id, pool)));
     window.map(|window| heap.reuse_view(window, size, pool, Some(plan))).transpose()
 }

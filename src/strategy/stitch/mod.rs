@@ -17,8 +17,8 @@
 //! view  |1 --##|3 ####|4 #---|             a block of seven: the tail of chunk 1, chunk 3, the head of chunk 4
 //! ```
 //! A miss tries, in this order: memory that every stream has passed; one range at home; a view that served the same
-//! plan before; another view that fits; a new view; memory of other streams behind a GPU-side wait; growth by the
-//! missing bytes. The last resort waits for the device, and releases free chunks that the request cannot use where they
+//! plan before; another view that fits; a range or a view of which other streams have a part, behind a GPU-side wait; a
+//! new view; more memory of other streams behind waits; growth by the missing bytes. The last resort waits for the device, and releases free chunks that the request cannot use where they
 //! lie, to take them anew. A freed block returns to its ranges, and its view stays for the next such request. So a
 //! program that repeats itself makes the same choices again, and maps hardly anything from its third step on.
 //!
@@ -36,11 +36,13 @@
 //!
 //! docs/decisions/ has the figures, and what was tried and dropped.
 
+mod at_home;
 mod choose;
 mod estimate;
 mod grow;
 mod last_resort;
 mod miss;
+mod others;
 mod release;
 mod remembered;
 

@@ -52,7 +52,7 @@ impl ReleasableChunks {
 
     /// Keeps only chunks that touch a block for which the predicate is true.
     pub(super) fn with(mut self, heap: &Heap, mut wanted: impl FnMut(BlockId) -> bool) -> Self {
-        self.0.retain(|(_, chunk)| blocks_over(heap, chunk).any(&mut wanted));
+        self.0.retain(|(_, chunk)| heap.blocks_over(chunk.span()).any(&mut wanted));
         self
     }
 
@@ -77,20 +77,11 @@ impl ReleasableChunks {
     }
 }
 
-/// Returns the blocks that have a byte in a chunk.
-fn blocks_over<'a>(heap: &'a Heap, chunk: &Chunk) -> impl Iterator<Item = BlockId> + use<'a> {
-    let first = heap.covering(chunk.address);
-    let end = chunk.end();
-    let next = move |id: &BlockId| Some(heap.block(*id).next);
-    let inside = move |id: &BlockId| id.is_some() && heap.block(*id).address < end;
-    std::iter::successors(Some(first), next).take_while(inside)
-}
-
 /// Returns the latest epoch in which a part of a chunk was freed, if all of it is free and every stream has passed.
 fn freed_at(heap: &Heap, chunk: &Chunk) -> Option<u64> {
     let mut latest = 0;
     let mut classes = [false; 2];
-    for id in blocks_over(heap, chunk) {
+    for id in heap.blocks_over(chunk.span()) {
         let Block { state, pool, freed_at, .. } = *heap.block(id);
         classes[pool.class() as usize] = true;
         let large = pool.large();

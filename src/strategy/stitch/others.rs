@@ -1,0 +1,91 @@
+//! Memory that other streams have free, where no view has to be built for it.
+//!
+//! Owns: the choice of it: one range at home, or an existing view, of memory of any streams. A wait on the GPU costs the CPU a quarter
+//! of a microsecond, and a view 23.5 us for each chunk. What the GPU has passed differs with every pass of a program that repeats
+//! itself, so a view that is built over just that memory is seldom found again.
+//!
+//! ```text
+//! home  |aaaa|bbbb|YYYY|aaaa|     free for this stream: a; free on another, in an ended epoch: b; live: Y
+//!        ^^^^^^^                  a request for six: the stream waits for b's event, and takes these; no view over a, a
+//! ```
+
+use super::at_home::at_home;
+use crate::backing::StrategyContext;
+use crate::error::Result;
+use crate::fallible::TryCollect;
+use crate::heap::{Heap, Request, State, Window};
+use crate::ids::{BlockId, PoolIndex};
+use crate::span::Span;
+use crate::streams::{Epochs, most_of_a_range};
+
+/// How many views are looked at. With 100 the server `serve-4t` built a fifth more views (docs/decisions/0042).
+const MAX_VIEWS: usize = 300;
+
+/// Takes a block of memory that other streams have free too, behind waits. Returns `None` if a view would have to be built, or
+/// memory grow.
+pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
+    let Request { size, pool, .. } = *request;
+    if !context.may_wait_for_others(request)? {
+        return Ok(None);
+    }
+    if let Some(run) = run(context.heap, &context.streams.epochs, request)? {
+        context.wait_for_spans(request, &[run])?;
+        return at_home(context, request);
+    }
+    let Some(window) = window(context.heap, &context.streams.epochs, request)? else { return Ok(None) };
+    let spans = context.heap.spans_of(window, size)?;
+    context.wait_for_spans(request, &spans)?;
+    context.heap.reuse_view(window, size, pool, None).map(Some)
+}
+
+/// Returns the contiguous range at home for which the stream waits for the oldest event, and of equals the smallest.
+fn run(heap: &Heap, epochs: &Epochs, request: &Request) -> Result<Option<Span>> {
+    let Request { size, pool, .. } = *request;
+    let idle = heap.idle();
+    // Slabs for small blocks are no part of it.
+    let age = |id: BlockId| {
+        let block = heap.block(id);
+        let is_open = block.state == State::Free && (block.pool == pool || block.pool == idle);
+        if is_open { Some(0) } else { epochs.recorded_at(heap, pool, id) }
+    };
+    let mut best: Option<(u64, u64, u64)> = None;
+    let others = heap.stream_pools().filter(|other| *other != pool);
+    let pools: Vec<PoolIndex> = others.chain([pool, idle]).try_to_vec()?;
+    for of in pools {
+        heap.visit_free(of, 0, |id| {
+            // A range is visited at its first block.
+            let Some(mut newest) = age(id).filter(|_| age(heap.block(id).prev).is_none()) else { return Ok(()) };
+            let start = heap.block(id).address;
+            let (mut end, mut next) = (heap.block(id).end(), heap.block(id).next);
+            while let Some(at) = age(next) {
+                if end - start < size {
+                    newest = newest.max(at);
+                }
+                end = heap.block(next).end();
+                next = heap.block(next).next;
+            }
+            let run = (newest, end - start, start);
+            if run.1 >= size && best.is_none_or(|best| run < best) {
+                best = Some(run);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(best.map(|(_, whole, start)| Span::new(start, whole.min(most_of_a_range(size)))))
+}
+
+/// Returns the place in a view for which the stream waits for the oldest event, and of equals in the smallest view.
+fn window(heap: &Heap, epochs: &Epochs, request: &Request) -> Result<Option<Window>> {
+    let Request { size, pool, .. } = *request;
+    let age = |id: BlockId| if heap.is_open(id, pool) { Some(0) } else { epochs.recorded_at(heap, pool, id) };
+    let mut best: Option<(u64, Window)> = None;
+    for view in heap.views().of_size(size..=u64::MAX).take(MAX_VIEWS) {
+        let Some(window) = heap.window(view, size, |id| age(id).is_some()) else { continue };
+        let spans = heap.spans_of(window, size)?;
+        let newest = spans.iter().flat_map(|span| heap.blocks_over(*span)).filter_map(age).max().unwrap_or(0);
+        if best.is_none_or(|(best, _)| newest < best) {
+            best = Some((newest, window));
+        }
+    }
+    Ok(best.map(|(_, window)| window))
+}

@@ -1,0 +1,241 @@
+//! Memory of other streams, taken behind GPU-side waits.
+//!
+//! Owns: which of it a request can have and at what age, the waits, and for which epochs a stream has waited already.
+//!
+//! ```text
+//! stream A   | free a | event 0 | free b | event 1 |
+//! stream B                 wait for event 0 : takes a; whatever A freed up to epoch 0 needs no other wait by B
+//! ```
+
+use super::context::StreamContext;
+use super::epochs::{Closed, Epochs, Waited, grow_to, with_memory};
+use crate::config::StreamSharing;
+use crate::error::Result;
+use crate::fallible::{Grown, TryPush};
+use crate::heap::{GRANULE, Heap, Request, State};
+use crate::ids::{BlockId, EventId, PoolIndex, StreamId};
+use crate::span::Span;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A part of a free block of another stream, with the epoch in which that stream freed it.
+#[derive(Clone, Copy)]
+struct ForeignPart {
+    from: PoolIndex,
+    epoch: u64,
+    part: Span,
+}
+
+/// The most that a stream takes of a range that it waits for, as a multiple of the request. With less, it would wait
+/// again and again for the same range; with the whole range, the other stream would soon wait for its own memory.
+const MAX_PASSED_ON: u64 = 16;
+
+/// Returns how many bytes a request takes of one range of other streams at most.
+pub(crate) fn most_of_a_range(size: u64) -> u64 {
+    size.saturating_mul(MAX_PASSED_ON).checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX)
+}
+
+impl Epochs {
+    /// Returns whether the request can have memory of other streams behind waits. A captured stream cannot wait for work
+    /// outside of its graph, and a graph may be replayed on another stream.
+    pub(crate) fn may_wait(&self, context: &StreamContext<'_>, request: &Request) -> Result<bool> {
+        let pool = request.pool;
+        if context.sharing != StreamSharing::Wait || context.capturing() || context.heap.is_private(pool) {
+            return Ok(false);
+        }
+        Ok(context.can_record(context.heap.pool(pool).stream)?)
+    }
+
+    /// Returns when the event was recorded for which a request of the pool has to wait to get a free block of another
+    /// stream, as a number of operations: 0 if its stream has waited already. Returns `None` if the block is not free,
+    /// or its epoch is open.
+    pub(crate) fn recorded_at(&self, heap: &Heap, own: PoolIndex, id: BlockId) -> Option<u64> {
+        let block = heap.block(id);
+        let (from, epoch) = (block.pool, block.freed_at);
+        let is_free = block.state == State::Free && !from.is_small() && from != own && heap.is_of_stream(from);
+        if !is_free || !self.covers(from, epoch) {
+            return None;
+        }
+        if self.has_waited(heap, own, (from, epoch)) {
+            return Some(0);
+        }
+        self.closed_up_to(from, epoch).last().map(|closed| closed.at)
+    }
+
+    /// Hands memory of other streams to the request's pool, behind GPU-side waits, until about `missing` bytes are
+    /// found. Memory freed longest ago comes first, so that the wait is short. Returns whether any was handed over.
+    pub(crate) fn wait_for(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        request: &Request,
+        missing: u64,
+    ) -> Result<bool> {
+        if context.sharing != StreamSharing::Wait {
+            return Ok(false);
+        }
+        let taken = self.freed_longest_ago(context, request, missing)?;
+        if taken.is_empty() || !self.may_wait(context, request)? {
+            return Ok(false);
+        }
+        self.take(context, request.pool, &taken)?;
+        Ok(true)
+    }
+
+    /// Hands what other streams have of these spans of home to the request's pool, behind GPU-side waits. The caller has
+    /// asked [`Self::may_wait`] and [`Self::recorded_at`].
+    pub(crate) fn wait_for_spans(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        request: &Request,
+        spans: &[Span],
+    ) -> Result<()> {
+        let mut taken = Vec::new();
+        for span in spans {
+            for id in context.heap.blocks_over(*span) {
+                if self.recorded_at(context.heap, request.pool, id).is_some() {
+                    let block = context.heap.block(id);
+                    let part = Span::between(block.address.max(span.start), block.end().min(span.end()));
+                    taken.try_push(ForeignPart { from: block.pool, epoch: block.freed_at, part })?;
+                }
+            }
+        }
+        self.take(context, request.pool, &taken)
+    }
+
+    /// Waits for these parts, and hands them to the pool.
+    fn take(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex, taken: &[ForeignPart]) -> Result<()> {
+        for (from, epoch) in latest_by_stream(taken)? {
+            self.wait_on_gpu(context, pool, (from, epoch))?;
+        }
+        for ForeignPart { part, .. } in taken {
+            // A part before it may have come from the same block.
+            let block = context.heap.covering(part.start);
+            context.heap.pass_on(block, *part, pool)?;
+            context.heap.counters_mut().waits.bytes += part.size;
+        }
+        Ok(())
+    }
+
+    /// Returns parts of free blocks of other streams in closed epochs, of `missing` bytes together or more: first what needs
+    /// no wait, then those whose events were recorded longest ago, and of equals the largest.
+    fn freed_longest_ago(
+        &self,
+        context: &StreamContext<'_>,
+        request: &Request,
+        missing: u64,
+    ) -> Result<Vec<ForeignPart>> {
+        let mut free: Vec<Reverse<(u64, Reverse<u64>, BlockId)>> = Vec::new();
+        for other in with_memory(context).filter(|other| *other != request.pool) {
+            context.heap.visit_free(other, 0, |id| {
+                let at = self.recorded_at(context.heap, request.pool, id);
+                at.map_or(Ok(()), |at| free.try_push(Reverse((at, Reverse(context.heap.block(id).size), id))))
+            })?;
+        }
+        // Only a few are taken, so a heap is cheaper than sorting.
+        let mut oldest = BinaryHeap::from(free);
+        let most = most_of_a_range(request.size);
+        let (mut found, mut taken) = (0, Vec::new());
+        while found < missing {
+            let Some(Reverse((_, Reverse(size), id))) = oldest.pop() else { break };
+            let block = context.heap.block(id);
+            let part = Span::new(block.address, size.min(most));
+            taken.try_push(ForeignPart { from: block.pool, epoch: block.freed_at, part })?;
+            found += size;
+        }
+        Ok(taken)
+    }
+
+    /// Makes the pool's stream wait on the GPU until another one has passed an epoch, unless it has waited for it before.
+    fn wait_on_gpu(
+        &mut self,
+        context: &mut StreamContext<'_>,
+        pool: PoolIndex,
+        (from, epoch): (PoolIndex, u64),
+    ) -> Result<()> {
+        let stream = context.heap.pool(pool).stream;
+        if self.has_waited(context.heap, pool, (from, epoch)) && is_same_stream(context, pool) {
+            return Ok(());
+        }
+        self.reserve_waited(pool)?;
+        let closed = self.closed_up_to(from, epoch);
+        let Some(newest) = closed.clone().last() else { return Ok(()) };
+        // Earlier epochs count too: memory that was merged since may come from any of them.
+        let mut others: Vec<(StreamId, EventId)> = Vec::new();
+        for (of, event) in closed.rev().flat_map(|closed: &Closed| &closed.others) {
+            if *of != stream && !others.iter().any(|(known, _)| known == of) {
+                others.try_push((*of, *event))?;
+            }
+        }
+        for event in std::iter::once(newest.event).chain(others.into_iter().map(|(_, event)| event)) {
+            context.driver.stream_wait(stream, event)?;
+            context.heap.counters_mut().add_stream_wait(newest.at);
+        }
+        let until = newest.epoch;
+        self.note_waited(context.heap, pool, (from, until));
+        Ok(())
+    }
+
+    /// Returns whether the pool's stream has waited for this epoch of another one, or a later one.
+    fn has_waited(&self, heap: &Heap, pool: PoolIndex, (from, epoch): (PoolIndex, u64)) -> bool {
+        let by = name(heap, pool);
+        let until = self.waited.get(pool.stream()).filter(|waited| waited.by == by && is_certain(heap, by));
+        until.and_then(|waited| waited.of(from)).is_some_and(|until| until >= epoch)
+    }
+
+    /// Makes room for [`Self::note_waited`].
+    fn reserve_waited(&mut self, pool: PoolIndex) -> Grown<()> {
+        grow_to(&mut self.waited, pool.stream() + 1, Waited::default)?;
+        self.waited[pool.stream()].until.try_reserve(1)
+    }
+
+    fn note_waited(&mut self, heap: &Heap, pool: PoolIndex, (from, epoch): (PoolIndex, u64)) {
+        let by = name(heap, pool);
+        let waited = &mut self.waited[pool.stream()];
+        if waited.by != by {
+            // The pools were another stream's. The room stays.
+            waited.until.clear();
+            waited.by = by;
+        }
+        match waited.until.binary_search_by_key(&from, |(of, _)| *of) {
+            Ok(at) => waited.until[at].1 = epoch.max(waited.until[at].1),
+            Err(at) => waited.until.insert(at, (from, epoch)),
+        }
+    }
+}
+
+impl Waited {
+    /// Returns the last epoch of a pool's stream for which it has waited.
+    fn of(&self, from: PoolIndex) -> Option<u64> {
+        let at = self.until.binary_search_by_key(&from, |(of, _)| *of).ok()?;
+        self.until.get(at).map(|(_, until)| *until)
+    }
+}
+
+/// Returns the stream of a pool, with the number that tells it from others of the same handle.
+fn name(heap: &Heap, pool: PoolIndex) -> (StreamId, Option<u64>) {
+    let of = heap.pool(pool);
+    (of.stream, of.number)
+}
+
+/// Returns whether this can be no other stream: the driver numbers it, and nobody may destroy it without a word.
+fn is_certain(heap: &Heap, (stream, number): (StreamId, Option<u64>)) -> bool {
+    stream == StreamId::DEFAULT || (number.is_some() && !heap.is_borrowed(stream))
+}
+
+/// Returns whether the handle of a pool's stream still leads to that stream.
+fn is_same_stream(context: &StreamContext<'_>, pool: PoolIndex) -> bool {
+    let (stream, number) = name(context.heap, pool);
+    stream == StreamId::DEFAULT || context.driver.stream_number(stream).is_ok_and(|now| now == number)
+}
+
+/// Returns the latest epoch of each stream. It covers the earlier ones, so one wait for each stream suffices.
+fn latest_by_stream(taken: &[ForeignPart]) -> Grown<Vec<(PoolIndex, u64)>> {
+    let mut last: Vec<(PoolIndex, u64)> = Vec::new();
+    for ForeignPart { from, epoch, .. } in taken {
+        match last.iter_mut().find(|(of, _)| of == from) {
+            Some((_, last)) => *last = (*last).max(*epoch),
+            None => last.try_push((*from, *epoch))?,
+        }
+    }
+    Ok(last)
+}
