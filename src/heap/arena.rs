@@ -72,7 +72,12 @@ impl Heap {
         let moved = arena.blocks.len();
         let mut slots = self.reserve_slots(moved)?;
         self.addresses.try_reserve(arena.addresses.len())?;
-        self.pools[large].freed_in_epoch = true;
+        let pool = &mut self.pools[large];
+        pool.freed_in_epoch = true;
+        if pool.ended {
+            // The arena has served the handle's next stream since then, for all that is known: it has asked nobody.
+            (pool.ended, pool.number) = (false, None);
+        }
         for segment in std::mem::take(&mut arena.segments).into_iter().flatten() {
             let mut lent = self.covering(segment.span.start);
             let mut theirs = segment.head;
