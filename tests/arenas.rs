@@ -77,19 +77,19 @@ fn with_one_thread_nobody_gets_one() {
 
 #[test]
 fn what_forbids_them_ends_them_too() {
-    let cases: [(&str, fn(&Allocator)); 6] = [
-        ("", |allocator| drop(allocator.snapshot())),
-        ("", |allocator| assert!(allocator.empty_cache().unwrap() > 0)),
-        ("", |allocator| allocator.set_memory_limit(Some(1 << 30)).unwrap()),
-        ("", |allocator| allocator.forget_stream(A).unwrap()),
-        ("", |allocator| allocator.set_borrowed(A).unwrap()),
-        ("", |allocator| {
+    let cases: [fn(&Allocator); 6] = [
+        |allocator| drop(allocator.snapshot()),
+        |allocator| assert!(allocator.empty_cache().unwrap() > 0),
+        |allocator| allocator.set_memory_limit(Some(1 << 30)).unwrap(),
+        |allocator| allocator.forget_stream(A).unwrap(),
+        |allocator| allocator.set_borrowed(A).unwrap(),
+        |allocator| {
             let pool = allocator.create_pool();
             allocator.begin_allocate_to_pool(pool, Route::stream(B)).unwrap();
-        }),
+        },
     ];
-    for (options, ends) in cases {
-        let (_, allocator) = on("sim:h200", &format!("arenas:always,{options}"));
+    for ends in cases {
+        let (_, allocator) = on("sim:h200", "arenas:always");
         form(&allocator, A);
         assert_eq!(arenas(&allocator), 1);
         ends(&allocator);

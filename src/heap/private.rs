@@ -131,7 +131,7 @@ impl Heap {
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
         let aside = if is_alone { self.pair_beside(large) } else { None };
         // Its view notes that this pair has freed it.
-        let mut has_room =
+        let has_room =
             |aside: &PoolIndex| block.kind != Kind::View || self.views.reserve_use(block.view(), *aside).is_ok();
         match aside.filter(has_room) {
             Some(aside) => self.set_aside(id, aside.of(block.pool.class())),
