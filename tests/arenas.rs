@@ -12,8 +12,10 @@ use random::Random;
 use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{Call, Driver, StreamId};
 use seamalloc::{Allocator, Config, Error, Route, Stat, StatByPool};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
 const MIB: u64 = 1 << 20;
@@ -77,7 +79,7 @@ fn with_one_thread_nobody_gets_one() {
 fn what_forbids_them_ends_them_too() {
     let cases: [fn(&Allocator); 6] = [
         |allocator| drop(allocator.snapshot()),
-        |allocator| assert_eq!(allocator.empty_cache(), Ok(8 * MIB)),
+        |allocator| assert!(allocator.empty_cache().unwrap() > 0),
         |allocator| allocator.set_memory_limit(Some(1 << 30)).unwrap(),
         |allocator| allocator.forget_stream(A).unwrap(),
         |allocator| allocator.set_borrowed(A).unwrap(),
@@ -232,6 +234,140 @@ fn every_figure_is_that_of_one_heap() {
     }
 }
 
+/// Holds every figure of a stat to its rule: what is there is never more than the peak.
+fn no_more_than_the_peak(stat: StatByPool) {
+    for Stat { current, peak, .. } in [stat.all, stat.small_pool, stat.large_pool] {
+        assert!(current <= peak, "{stat:?}");
+    }
+}
+
+/// The figures of one moment: a thread that frees a block of one stream before it takes one of another never has two, and what
+/// there is was never more than the peak.
+#[test]
+fn statistics_are_those_of_one_moment() {
+    for most in [1, 12] {
+        let (_, allocator) = on("sim:h200", "arenas:always");
+        let streams = [0x100, 0x200, 0x300, 0x400].map(StreamId);
+        for stream in streams {
+            // They rise below this peak without a look at each other.
+            let held: Vec<u64> = (0..20 / most).map(|_| allocator.allocate(8 * MIB, stream).unwrap()).collect();
+            held.into_iter().for_each(|address| allocator.free(address).unwrap());
+            form(&allocator, stream);
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let mut live = VecDeque::new();
+                while !done.load(Ordering::Relaxed) {
+                    for stream in streams {
+                        while live.len() >= most {
+                            allocator.free(live.pop_front().unwrap()).unwrap();
+                        }
+                        live.push_back(allocator.allocate(8 * MIB, stream).unwrap());
+                    }
+                }
+            });
+            let looked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                for _ in 0..100_000 {
+                    let stats = allocator.stats();
+                    assert!(stats.allocation.all.current <= most as u64, "{:?}", stats.allocation);
+                    no_more_than_the_peak(stats.allocation);
+                    no_more_than_the_peak(stats.allocated_bytes);
+                    no_more_than_the_peak(stats.requested_bytes);
+                }
+            }));
+            done.store(true, Ordering::Relaxed);
+            worker.join().unwrap();
+            looked.unwrap();
+        });
+        assert!(allocator.stats().arenas.now > 0);
+    }
+}
+
+/// Blocks that wait for another stream count as active. Once they do not, what is allocated may rise, and its peak is seen.
+#[test]
+fn peaks_are_seen_once_blocks_do_not_wait_any_more() {
+    let (gpu, allocator) = on("sim:h200", "arenas:always");
+    let other = StreamId(0x300);
+    // A borrowed stream has no arena.
+    allocator.set_borrowed(B).unwrap();
+    let of_beside = |count: u64| (0..count).map(|_| allocator.allocate(2 * MIB, B).unwrap()).collect::<Vec<_>>();
+    let free = |blocks: Vec<u64>| blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    free(of_beside(200));
+    let used = of_beside(80);
+    form(&allocator, A);
+    let held = [(); 10].map(|()| allocator.allocate(2 * MIB, A).unwrap());
+    allocator.reset_peak_stats();
+    form(&allocator, A);
+    gpu.launch(other, &[], 1_000_000_000).unwrap();
+    used.iter().for_each(|block| allocator.record_stream(*block, other).unwrap());
+    let (first, last) = used.split_at(60);
+    free(first.to_vec());
+    free(of_beside(50));
+    let stats = allocator.stats();
+    assert_eq!((stats.allocation.all.current, stats.active.all.current, stats.arenas.now), (30, 90, 1));
+    let active = stats.active.all.peak;
+    gpu.synchronize().unwrap();
+    // So many wait now that the next request looks at them.
+    free(last.to_vec());
+    free(of_beside(110));
+    let stats = allocator.stats();
+    assert_eq!((stats.allocation.all.peak, stats.active.all.peak, stats.arenas.now), (120, active, 1));
+    free(held.to_vec());
+}
+
+/// A wait's distance is told in operations, which arenas count as well.
+#[test]
+fn the_clock_of_waits_goes_on() {
+    let (gpu, allocator) = on("sim:h200", "arenas:always,memory_limit:3GiB");
+    let waits = StreamId(0x300);
+    allocator.set_borrowed(B).unwrap();
+    let passed = allocator.allocate(1 << 30, B).unwrap();
+    form(&allocator, A);
+    let many: Vec<u64> = (0..4).map(|_| allocator.allocate(2 * MIB, A).unwrap()).collect();
+    // They are lent as live blocks.
+    allocator.check().unwrap();
+    form(&allocator, A);
+    assert_eq!(arenas(&allocator), 1);
+    gpu.launch(B, &[], 1_000_000_000).unwrap();
+    allocator.free_under(passed, B).unwrap();
+    let short = allocator.allocate(2 << 30, waits).unwrap();
+    let stats = allocator.stats();
+    assert!(stats.shortage.is_short && stats.stream_waits > 0, "{stats:?}");
+    assert!(stats.waits.age_most <= 100, "{:?}", stats.waits);
+    many.into_iter().chain([short]).for_each(|block| allocator.free(block).unwrap());
+}
+
+/// A request that an arena has too little for is not one more arena.
+#[test]
+fn each_arena_is_counted_once() {
+    let (_, allocator) = on("sim:h200", "arenas:always");
+    form(&allocator, A);
+    let formed = allocator.stats().arenas.formed;
+    let address = allocator.allocate(64 * MIB, A).unwrap();
+    assert_eq!(allocator.stats().arenas, seamalloc::ArenaStats { now: 0, formed });
+    allocator.free(address).unwrap();
+}
+
+/// To form an arena, all blocks are looked at: a stream with few of them gets one less often, the more others have.
+#[test]
+fn a_program_with_many_blocks_does_not_look_at_them_all_the_time() {
+    let (_, allocator) = on("sim:h200", "arenas:always");
+    let held: Vec<u64> = (0..20_000).map(|_| allocator.allocate(2 * MIB, B).unwrap()).collect();
+    let before = allocator.stats().arenas.formed;
+    for _ in 0..200 {
+        for _ in 0..100 {
+            let address = allocator.allocate(8 * MIB, A).unwrap();
+            allocator.free(address).unwrap();
+        }
+        let address = allocator.allocate(8 * MIB, A).unwrap();
+        allocator.record_stream(address, A).unwrap();
+        allocator.free(address).unwrap();
+    }
+    let formed = allocator.stats().arenas.formed - before;
+    assert!(formed <= 30, "{formed} times, {} blocks were looked at for 20,000 requests", held.len() as u64 * formed);
+}
+
 /// Who has which physical memory, by address of the chunk.
 type Taken = Mutex<BTreeMap<(u64, u64), u64>>;
 
@@ -273,9 +409,10 @@ fn threads_share_no_byte_while_memory_comes_and_goes() {
             }
         };
         std::thread::scope(|scope| {
+            let mut workers = Vec::new();
             for (number, inbox) in (0..THREADS).zip(receivers) {
                 let outbox = senders[(number as usize + 1) % senders.len()].clone();
-                scope.spawn(move || {
+                workers.push(scope.spawn(move || {
                     let (mut random, mut live) = (Random(number), Vec::new());
                     let stream = StreamId(0x100 * (number + 1));
                     for round in 0..rounds {
@@ -310,9 +447,11 @@ fn threads_share_no_byte_while_memory_comes_and_goes() {
                     live.into_iter().for_each(|block| free(block, stream, 2));
                     // Of those that are in the inbox and will be.
                     inbox.iter().for_each(|block| free(block, stream, 2));
-                });
+                }));
             }
             drop(senders);
+            // What watches threads (.ci/sanitize) does not see how a scope ends.
+            workers.into_iter().for_each(|worker| worker.join().unwrap());
         });
         allocator.check().unwrap();
         let stats = allocator.stats();

@@ -228,8 +228,11 @@ impl Allocator {
             Ok(id) => core.hand_out(id, &prepared),
             Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
         };
-        if core.streams.shortage.in_force(core.config.sharing) != StreamSharing::Never {
-            self.arenas.recall_all(core)?;
+        // The request is served, or refused, whatever becomes of the arenas: the next miss takes back what is left in them.
+        if core.streams.shortage.in_force(core.config.sharing) != StreamSharing::Never
+            && let Err(error) = self.arenas.recall_all(core)
+        {
+            tracing::warn!(%error, "memory is short, and a stream keeps what it has");
         }
         self.settle(core);
         handed_out

@@ -182,7 +182,11 @@ impl Core {
         if self.streams.recorded.waiting() == 0 || self.capturing() {
             return Ok(());
         }
-        self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver))
+        let before = self.heap.counters().all_figures();
+        let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
+        // What has waited was not allocated any more: that it is free leaves no more room below the peaks.
+        self.headroom.lower(before, self.heap.counters().all_figures());
+        polled
     }
 
     /// Returns whether the next request should query the events of other streams, even if it is a hit.

@@ -109,7 +109,11 @@ impl Allocator {
 
     /// Sets every peak to the present value.
     pub fn reset_peak_stats(&self) {
-        self.lock_if_possible("a reset of statistics").heap.counters_mut().reset_peak();
+        let core = &mut *self.lock_if_possible("a reset of statistics");
+        core.heap.counters_mut().reset_peak();
+        if self.arenas.are_active() {
+            self.settle(core);
+        }
     }
 
     /// Sets every accumulated figure to 0.

@@ -22,6 +22,14 @@ use crate::span::Span;
 /// The large pool of an arena.
 const OWN: PoolIndex = PoolIndex::DEFAULT;
 
+/// What it took to lend memory.
+pub(crate) struct Lent {
+    /// Blocks that moved.
+    pub(crate) moved: usize,
+    /// Blocks that were looked at.
+    pub(crate) walked: usize,
+}
+
 /// What an arena is lent, and the slots for it in both heaps.
 struct Loan<'a> {
     arena: &'a mut Heap,
@@ -32,12 +40,12 @@ struct Loan<'a> {
 
 impl Heap {
     /// Moves all memory to `arena`, which is empty, that the stream of a large pool has alone: free blocks and live ones, in
-    /// whole granules. Returns how many blocks moved.
+    /// whole granules.
     ///
     /// # Errors
     /// The host has no memory for the tables. Nothing has changed.
-    pub(crate) fn lend(&mut self, large: PoolIndex, arena: &mut Self) -> Result<usize> {
-        let spans = self.lendable(large)?;
+    pub(crate) fn lend(&mut self, large: PoolIndex, arena: &mut Self) -> Result<Lent> {
+        let (spans, walked) = self.lendable(large)?;
         let [mut blocks, mut live] = [0, 0];
         for span in &spans {
             for id in self.at_home(self.covering(span.start)).take_while(|id| self.blocks[*id].address < span.end()) {
@@ -52,18 +60,24 @@ impl Heap {
         for span in spans {
             self.lend_span(span, &mut loan);
         }
-        Ok(blocks)
+        Ok(Lent { moved: blocks, walked })
     }
 
     /// Takes all memory back that was lent to the arena of a large pool's stream. What is free counts as freed in the open
-    /// epoch.
+    /// epoch. Returns how many blocks moved.
     ///
     /// # Errors
     /// The host has no memory for the tables. Nothing has changed.
-    pub(crate) fn take_back(&mut self, large: PoolIndex, arena: &mut Self) -> Result<()> {
-        let mut slots = self.reserve_slots(arena.blocks.len())?;
+    pub(crate) fn take_back(&mut self, large: PoolIndex, arena: &mut Self) -> Result<usize> {
+        let moved = arena.blocks.len();
+        let mut slots = self.reserve_slots(moved)?;
         self.addresses.try_reserve(arena.addresses.len())?;
-        self.pools[large].freed_in_epoch = true;
+        let pool = &mut self.pools[large];
+        pool.freed_in_epoch = true;
+        if pool.ended {
+            // The arena has served the handle's next stream since then, for all that is known: it has asked nobody.
+            (pool.ended, pool.number) = (false, None);
+        }
         for segment in std::mem::take(&mut arena.segments).into_iter().flatten() {
             let mut lent = self.covering(segment.span.start);
             let mut theirs = segment.head;
@@ -79,7 +93,7 @@ impl Heap {
         }
         arena.addresses.clear();
         self.counters.take_back(&mut arena.counters);
-        Ok(())
+        Ok(moved)
     }
 
     /// Returns the spans that the blocks of an arena tile.
@@ -87,13 +101,15 @@ impl Heap {
         self.segments.iter().flatten().map(|segment| segment.span)
     }
 
-    /// Returns the longest runs of whole granules at home that a stream alone has, and that are mapped there.
-    fn lendable(&self, large: PoolIndex) -> Grown<Vec<Span>> {
-        let mut spans = Vec::new();
-        let Some(home) = &self.home else { return Ok(spans) };
+    /// Returns the longest runs of whole granules at home that a stream alone has, and that are mapped there, and how
+    /// many blocks there are at home.
+    fn lendable(&self, large: PoolIndex) -> Grown<(Vec<Span>, usize)> {
+        let (mut spans, mut walked) = (Vec::new(), 0);
+        let Some(home) = &self.home else { return Ok((spans, walked)) };
         // Of the present run: where it begins, and the last place where it may end.
         let mut run: Option<Span> = None;
         for id in self.at_home(self.head_of(home.segment)) {
+            walked += 1;
             let block = &self.blocks[id];
             let is_free = block.state == State::Free;
             let is_live = block.state == State::Allocated && !block.has_uses && block.capture == 0;
@@ -119,7 +135,7 @@ impl Heap {
             }
         }
         push(&mut spans, run)?;
-        Ok(spans)
+        Ok((spans, walked))
     }
 
     /// Returns a block at home and all that lie behind it.

@@ -131,6 +131,8 @@ pub(crate) struct Counters {
     pub(crate) active_bytes: Counter,
     pub(crate) inactive_split_bytes: Counter,
     pub(crate) requested_bytes: Counter,
+    /// Live blocks that went to other counters, less those that came from there, modulo 2^64.
+    moved: u64,
     pub(crate) oversize_allocations: Counter,
     pub(crate) oversize_segments: Counter,
     pub(crate) num_alloc_retries: u64,
@@ -181,11 +183,13 @@ impl Counters {
         for ((own, theirs), amount) in self.of_blocks().into_iter().zip(to.of_blocks()).zip(amounts) {
             own.lend(theirs, block.pool.class(), amount);
         }
+        (self.moved, to.moved) = (self.moved.wrapping_add(1), to.moved.wrapping_sub(1));
     }
 
     /// Takes over what an arena has counted. Peaks are not looked at: see [`Self::settle`].
     pub(crate) fn take_back(&mut self, from: &mut Self) {
         self.of_blocks().into_iter().zip(from.of_blocks()).for_each(|(own, theirs)| own.take_back(theirs));
+        self.moved = self.moved.wrapping_add(std::mem::take(&mut from.moved));
     }
 
     /// Returns what there is of a class: blocks, their bytes, and the bytes asked for. What waits for other streams counts, so
@@ -193,6 +197,11 @@ impl Counters {
     #[inline]
     pub(crate) fn figures(&self, class: Class) -> [u64; 3] {
         [&self.active, &self.active_bytes, &self.requested_bytes].map(|counter| counter.of(class))
+    }
+
+    /// Returns [`Self::figures`] of each class.
+    pub(crate) fn all_figures(&self) -> Figures {
+        [Class::Large, Class::Small].map(|class| self.figures(class))
     }
 
     /// Raises each peak to what these counters and those of all arenas have together. Returns how far all together may rise
@@ -222,10 +231,11 @@ impl Counters {
         [least(0), least(1)]
     }
 
-    /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock.
+    /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock. A block that is lent was not freed;
+    /// what an arena does counts once it is taken back.
     pub(crate) fn operations(&self) -> u64 {
         let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
-        of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))
+        of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1])).wrapping_sub(self.moved)
     }
 
     /// Counts a GPU-side wait for an event that was recorded when [`Self::operations`] was `at`.
@@ -291,6 +301,7 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heap::block::Kind;
 
     #[test]
     fn the_clock_counts_allocations_and_frees() {
@@ -302,6 +313,23 @@ mod tests {
         counters.allocation.sub(Class::Large, 1);
         counters.reset_accumulated();
         assert_eq!(counters.operations(), 7);
+    }
+
+    #[test]
+    fn the_clock_goes_on_while_blocks_are_lent() {
+        let (mut counters, mut arena) = (Counters::default(), Counters::default());
+        let add = |counters: &mut Counters| counters.of_blocks().into_iter().for_each(|of| of.add(Class::Large, 1));
+        (0..5).for_each(|_| add(&mut counters));
+        let span = crate::span::Span::new(0, 1);
+        let state = crate::heap::block::State::Allocated;
+        let block = Block::new(span, crate::ids::PoolIndex::DEFAULT, crate::ids::SegmentId(0), Kind::Home, state);
+        let block = Block { requested: 1, ..block };
+        (0..3).for_each(|_| counters.lend(&mut arena, &block));
+        assert_eq!((counters.operations(), arena.operations()), (5, 0));
+        add(&mut arena);
+        arena.of_blocks().into_iter().for_each(|of| of.sub(Class::Large, 3));
+        counters.take_back(&mut arena);
+        assert_eq!((counters.operations(), arena.operations(), counters.allocation.current()), (9, 0, 3));
     }
 
     #[test]

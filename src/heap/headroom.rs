@@ -68,6 +68,14 @@ impl Headroom {
         })
     }
 
+    /// Notes that the heap has fallen by so much which does not count as live, although it did as room. It may rise as far as
+    /// before, and no further.
+    pub(crate) fn lower(&mut self, before: Figures, now: Figures) {
+        let fallen = before.iter().flatten().zip(now.iter().flatten()).map(|(before, now)| before.saturating_sub(*now));
+        let rooms = self.0.iter_mut().flatten();
+        rooms.zip(fallen).for_each(|(room, fallen)| room.limit = room.limit.saturating_sub(fallen));
+    }
+
     /// Notes that a heap has fallen, and has so much of a class now.
     #[inline]
     pub(crate) fn fallen(&mut self, class: Class, has: [u64; FIGURES], bank: &Bank) {

@@ -50,6 +50,7 @@ mod stream_pools;
 mod tables;
 mod views;
 
+pub(crate) use arena::Lent;
 pub(crate) use block::{Block, Kind, Slots, State};
 pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
 pub(crate) use fit::{FitRules, Request};

@@ -129,7 +129,11 @@ impl Heap {
         // Within a capture the block alone is set aside, where memory may change its pool: all else that the pair has free
         // goes on serving the capture.
         let is_alone = capture != 0 && !pool.in_stream_order && matches!(block.kind, Kind::Home | Kind::View);
-        match if is_alone { self.pair_beside(large) } else { None } {
+        let aside = if is_alone { self.pair_beside(large) } else { None };
+        // Its view notes that this pair has freed it.
+        let has_room =
+            |aside: &PoolIndex| block.kind != Kind::View || self.views.reserve_use(block.view(), *aside).is_ok();
+        match aside.filter(has_room) {
             Some(aside) => self.set_aside(id, aside.of(block.pool.class())),
             None => self.pools[large].in_stream_order = true,
         }

@@ -1,9 +1,11 @@
 //! Inputs that are copied into a pool before a capture and freed within it, as PyTorch's trees of graphs do: the work that
 //! copied them may not be done when the graph runs on another stream.
 
-use super::{MIB, SIDE, on};
-use seamalloc::driver::sim::{CaptureMode, SimGpu};
-use seamalloc::{Allocator, PoolId, Route, StrategyKind};
+use super::random::Random;
+use super::{MAIN, MIB, SIDE, on};
+use seamalloc::driver::Driver;
+use seamalloc::driver::sim::{CaptureMode, Piece, Range, SimGpu};
+use seamalloc::{Allocator, Error, PoolId, Route, StrategyKind};
 
 const POOL: PoolId = PoolId(0, 1);
 
@@ -107,4 +109,94 @@ fn a_stitched_one_is_set_aside_with_its_pieces() {
     });
     captured(&gpu, &allocator, || allocator.free(allocator.allocate(100 * MIB, SIDE).unwrap()).unwrap());
     allocator.check().unwrap();
+}
+
+/// A program of captures that free inputs, small ones, large ones and stitched ones, some of them used by another stream; of
+/// checkpoints that are restored, and of a stream that ends. No capture takes a byte of an input that it has freed, no two
+/// live blocks share one, and in the end the pool gives all of it back.
+#[test]
+fn inputs_of_any_kind_are_set_aside_whatever_becomes_of_the_pool() {
+    for seed in 0..12 {
+        let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
+        let mut random = Random(seed);
+        // Inputs with the number of the stream: what one that was forgotten has used is passed.
+        let (mut inputs, mut stream) = (Vec::<(u64, u64)>::new(), 0);
+        let (mut live, mut checkpoint) = (Vec::new(), None);
+        let size = |random: &mut Random| {
+            let most = [3000, 2 * MIB, 50 * MIB][random.below(3) as usize];
+            1 + random.below(most)
+        };
+        captured(&gpu, &allocator, || ());
+        for _ in 0..60 {
+            match random.below(8) {
+                0..3 => inputs.extend((0..3).map(|_| (copied(&gpu, &allocator, size(&mut random)), stream))),
+                3..6 => captured(&gpu, &allocator, || {
+                    let mut aside: Vec<Piece> = Vec::new();
+                    for _ in 0..8 {
+                        if random.below(3) == 0 && !inputs.is_empty() {
+                            let (input, of_stream) = inputs.swap_remove(random.below(inputs.len() as u64) as usize);
+                            let size = allocator.size_of(input).unwrap();
+                            if of_stream == stream {
+                                aside.extend(gpu.physical(Range { address: input, size }));
+                            }
+                            if random.below(4) == 0 {
+                                allocator.record_stream(input, MAIN).unwrap();
+                            }
+                            allocator.free(input).unwrap();
+                        } else if random.below(3) == 0 && !live.is_empty() {
+                            allocator.free(live.swap_remove(random.below(live.len() as u64) as usize)).unwrap();
+                        } else {
+                            let address = allocator.allocate(size(&mut random), SIDE).unwrap();
+                            let size = allocator.size_of(address).unwrap();
+                            let taken = gpu.physical(Range { address, size });
+                            for (piece, other) in taken.iter().flat_map(|piece| aside.iter().map(move |of| (piece, of)))
+                            {
+                                let apart = piece.memory != other.memory
+                                    || piece.offset + piece.size <= other.offset
+                                    || other.offset + other.size <= piece.offset;
+                                assert!(apart, "seed {seed}: {piece:?} of an input that the capture has freed");
+                            }
+                            live.push(address);
+                        }
+                        allocator.check().unwrap();
+                    }
+                }),
+                6 => match checkpoint.take() {
+                    None => checkpoint = Some((allocator.pool_blocks(POOL).unwrap(), inputs.clone(), live.clone())),
+                    Some((blocks, of_inputs, of_live)) => {
+                        allocator.restore_pool(POOL, &blocks).unwrap();
+                        assert_eq!(allocator.pool_blocks(POOL).unwrap(), blocks);
+                        (inputs, live) = (of_inputs, of_live);
+                    }
+                },
+                _ => {
+                    allocator.forget_stream(SIDE).unwrap();
+                    stream += 1;
+                }
+            }
+            allocator.check().unwrap();
+            let all = inputs.iter().map(|(input, _)| input).chain(&live);
+            let pieces = all.flat_map(|address| {
+                gpu.physical(Range { address: *address, size: allocator.size_of(*address).unwrap() })
+            });
+            let mut pieces: Vec<_> = pieces.map(|of| (of.memory, of.offset, of.offset + of.size)).collect();
+            pieces.sort_unstable();
+            assert!(pieces.is_sorted_by(|of, next| of.0 != next.0 || of.2 <= next.1), "seed {seed}: two share a byte");
+        }
+        if seed % 2 == 0 {
+            inputs
+                .drain(..)
+                .map(|(input, _)| input)
+                .chain(live.drain(..))
+                .for_each(|address| allocator.free(address).unwrap());
+        }
+        while !matches!(allocator.release_pool(POOL), Err(Error::UnknownPool { .. })) {}
+        allocator.check().unwrap();
+        inputs.into_iter().map(|(input, _)| input).chain(live).for_each(|address| allocator.free(address).unwrap());
+        gpu.synchronize().unwrap();
+        allocator.empty_cache().unwrap();
+        assert_eq!(allocator.reserved(), 0, "seed {seed}");
+        allocator.check().unwrap();
+        assert!(gpu.faults().is_empty(), "{:?}", gpu.faults());
+    }
 }

@@ -9,6 +9,8 @@ mod capturing;
 mod graph;
 mod inputs;
 mod pinned;
+#[path = "../random/mod.rs"]
+mod random;
 mod released;
 mod restored;
 #[path = "../simulated/mod.rs"]

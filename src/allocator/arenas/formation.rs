@@ -6,7 +6,7 @@ use super::super::core::{Allocator, Core};
 use super::{Arena, Arenas, Lane, Tables};
 use crate::config::{self, StrategyKind, StreamSharing};
 use crate::error::Result;
-use crate::heap::{FitRules, Headroom, Heap, HeapRules};
+use crate::heap::{FitRules, Headroom, Heap, HeapRules, Lent};
 use crate::ids::{PoolIndex, StreamId};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering;
 const CONTENTIONS: u32 = 16;
 /// The most contentions that are waited for, where arenas do not last.
 const MOST_CONTENTIONS: u32 = 1 << 20;
-/// An arena has paid for the moves of its memory once it has served so many requests for each block that was lent. A move of
-/// a block there and back takes about as long as two requests.
-const PAYS: u64 = 8;
+/// An arena pays for each block that moves there or back with so many requests that it serves, and with one for each block that
+/// was looked at, at whomever's. A move takes about as long as a request, a look less.
+const MOVE: u64 = 4;
 
 /// Whether a request grows memory by more than it needs, in bytes: a chunk, and what rounding adds.
 const GROWS_BY: u64 = 1 << 30;
@@ -30,6 +30,8 @@ pub(in crate::allocator) struct Demand {
     wanted: u32,
     /// `wanted`, as long as arenas pay.
     first: u32,
+    /// What arenas have cost, less what they have served, in requests.
+    debt: u64,
     /// How many were formed.
     formed: u64,
 }
@@ -38,7 +40,7 @@ impl Demand {
     /// With `arenas:always` each request that takes the allocator's lock counts, contended or not, and the first suffices.
     pub(in crate::allocator) fn new(always: bool) -> Self {
         let first = if always { 1 } else { CONTENTIONS };
-        Self { contentions: 0, wanted: first, first, formed: 0 }
+        Self { contentions: 0, wanted: first, first, debt: 0, formed: 0 }
     }
 
     /// Notes that a thread found the allocator's lock taken.
@@ -51,10 +53,17 @@ impl Demand {
         self.formed
     }
 
-    /// Notes that an arena gave its memory back, and whether it had paid for the move.
-    fn ended(&mut self, has_paid: bool) {
+    /// Notes what it has cost to look for memory.
+    fn owe(&mut self, cost: u64) {
+        self.debt = self.debt.saturating_add(cost);
+    }
+
+    /// Notes that an arena gave its memory back, what it has served, and what its moves have cost.
+    fn ended(&mut self, served: u64, cost: u64) {
         self.contentions = 0;
-        self.wanted = if has_paid { self.first } else { (2 * self.wanted).min(MOST_CONTENTIONS) };
+        self.owe(cost);
+        self.debt = self.debt.saturating_sub(served);
+        self.wanted = if self.debt == 0 { self.first } else { (2 * self.wanted).min(MOST_CONTENTIONS) };
     }
 }
 
@@ -88,13 +97,13 @@ impl Arenas {
         let Some(tables) = self.tables.get() else { return Ok(false) };
         // A free that still finds the arena waits for its lock, and then finds that it has nothing.
         arena.heap.lent_spans().for_each(|span| tables.set_owner(span, None));
-        if let Err(error) = core.heap.take_back(arena.large, &mut arena.heap) {
+        let taken = core.heap.take_back(arena.large, &mut arena.heap);
+        let moved = taken.inspect_err(|_| {
             arena.heap.lent_spans().for_each(|span| tables.set_owner(span, Some(lane)));
-            return Err(error);
-        }
+        })?;
         arena.stream = None;
         self.active.fetch_sub(1, Ordering::Relaxed);
-        core.demand.ended(arena.served >= PAYS * arena.lent as u64);
+        core.demand.ended(arena.served, arena.cost + MOVE * moved as u64);
         Ok(true)
     }
 
@@ -113,9 +122,6 @@ impl Arenas {
         }
         let Some(lane) = tables.lane_for(stream) else { return Ok(false) };
         let mut place = lane.arena.lock();
-        if place.as_ref().is_some_and(|arena| arena.stream.is_some()) {
-            return Ok(true);
-        }
         let heap = match place.take() {
             Some(arena) => arena.heap,
             None => Heap::new(HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false })?,
@@ -128,10 +134,12 @@ impl Arenas {
             roundup: core.config.roundup_power2_divisions,
             headroom: Headroom::default(),
             served: 0,
-            lent: 0,
+            cost: 0,
         });
-        arena.lent = core.heap.lend(large, &mut arena.heap)?;
-        if arena.lent == 0 {
+        let Lent { moved, walked } = core.heap.lend(large, &mut arena.heap)?;
+        arena.cost = MOVE * moved as u64 + walked as u64;
+        if moved == 0 {
+            core.demand.owe(arena.cost);
             return Ok(false);
         }
         arena.heap.lent_spans().for_each(|span| tables.set_owner(span, Some(lane)));
@@ -163,6 +171,10 @@ impl Allocator {
 
     /// Gives a stream an arena, if it may have one. Returns whether it has.
     fn form_arena(&self, core: &mut Core, stream: StreamId) -> bool {
+        // Another thread with this stream may have waited for the lock before.
+        if self.arenas.has(stream) {
+            return true;
+        }
         let Some(large) = core.arena_pool(stream) else { return false };
         let formed = self.arenas.form(core, stream, large);
         match formed {
@@ -172,7 +184,7 @@ impl Allocator {
                 true
             }
             Ok(false) => {
-                core.demand.ended(false);
+                core.demand.ended(0, 1);
                 false
             }
             Err(error) => {

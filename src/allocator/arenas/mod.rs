@@ -34,7 +34,7 @@
 mod formation;
 mod table;
 
-use self::table::{Lane, Tables};
+use self::table::{LANES, Lane, Tables};
 use super::core::{Allocator, Core};
 use crate::config::rounding::{RoundupDivisions, SMALL_LIMIT, round_size};
 use crate::error::Result;
@@ -73,9 +73,12 @@ pub(super) struct Arena {
     headroom: Headroom,
     /// Allocations served since the memory was lent.
     served: u64,
-    /// Blocks that were lent.
-    lent: usize,
+    /// What the move of its memory has cost, as in [`Demand`].
+    cost: u64,
 }
+
+/// The locks of all arenas.
+type Locked<'a> = [Option<MutexGuard<'a, Option<Arena>>>; LANES];
 
 /// An allocation of an arena.
 struct Served {
@@ -108,6 +111,18 @@ impl Arenas {
 
     fn lanes(&self) -> &[Lane] {
         self.tables.get().map_or(&[], |tables| &tables.lanes)
+    }
+
+    /// Takes the locks of all arenas, for which no memory is needed. The caller has the allocator's lock.
+    fn lock_all(&self) -> Locked<'_> {
+        let mut lanes = self.lanes().iter();
+        std::array::from_fn(|_| lanes.next().map(|lane| lane.arena.lock()))
+    }
+
+    /// Returns whether a stream has an arena. The caller has the allocator's lock.
+    fn has(&self, stream: StreamId) -> bool {
+        let lane = self.tables.get().and_then(|tables| tables.lane_of(stream));
+        lane.is_some_and(|lane| lane.arena.lock().as_ref().is_some_and(|arena| arena.stream == Some(stream)))
     }
 }
 
@@ -222,32 +237,23 @@ impl Allocator {
     /// Raises the peaks of all heaps together, and divides the room below them anew.
     #[cold]
     pub(super) fn settle(&self, core: &mut Core) {
-        let mut arenas: Vec<_> = Vec::new();
-        // Where the host has no memory for a list of locks, peaks are told too low, and nothing else is wrong.
-        if arenas.try_reserve_exact(self.arenas.lanes().len()).is_err() {
-            return;
-        }
-        arenas.extend(self.arenas.lanes().iter().map(|lane| lane.arena.lock()));
-        let mut formed: Vec<&mut Arena> = Vec::new();
-        if formed.try_reserve_exact(arenas.len()).is_err() {
-            return;
-        }
-        formed.extend(arenas.iter_mut().filter_map(|arena| arena.as_mut().filter(|arena| arena.stream.is_some())));
-        let room = core.heap.counters_mut().settle(formed.iter_mut().map(|arena| arena.heap.counters_mut()));
-        let part = self.arenas.bank.divide(room, formed.len() + 1);
+        self.settle_locked(core, &mut self.arenas.lock_all());
+    }
+
+    fn settle_locked(&self, core: &mut Core, locked: &mut Locked<'_>) {
+        let room = core.heap.counters_mut().settle(formed(locked).map(|arena| arena.heap.counters_mut()));
+        let part = self.arenas.bank.divide(room, formed(locked).count() + 1);
         core.headroom = room_of(&core.heap, part);
-        formed.into_iter().for_each(|arena| arena.headroom = room_of(&arena.heap, part));
+        formed(locked).for_each(|arena| arena.headroom = room_of(&arena.heap, part));
     }
 
     /// Returns the statistics of all heaps together.
     pub(super) fn stats_with_arenas(&self, core: &mut Core) -> Stats {
-        self.settle(core);
+        // Of one moment: no arena goes on before all are counted.
+        let mut locked = self.arenas.lock_all();
+        self.settle_locked(core, &mut locked);
         let mut together = core.heap.counters().clone();
-        for lane in self.arenas.lanes() {
-            if let Some(arena) = lane.arena.lock().as_ref().filter(|arena| arena.stream.is_some()) {
-                together.take_back(&mut arena.heap.counters().clone());
-            }
-        }
+        formed(&mut locked).for_each(|arena| together.take_back(&mut arena.heap.counters().clone()));
         together.stats()
     }
 
@@ -260,7 +266,13 @@ impl Allocator {
     }
 }
 
+/// Returns the arenas that have memory.
+fn formed<'a>(locked: &'a mut Locked<'_>) -> impl Iterator<Item = &'a mut Arena> {
+    let arenas = locked.iter_mut().flatten().filter_map(|arena| arena.as_mut());
+    arenas.filter(|arena| arena.stream.is_some())
+}
+
 /// Returns the room of a heap that gets this part.
 fn room_of(heap: &Heap, part: Figures) -> Headroom {
-    Headroom::new([Class::Large, Class::Small].map(|class| heap.counters().figures(class)), part)
+    Headroom::new(heap.counters().all_figures(), part)
 }

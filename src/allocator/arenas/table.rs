@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// The most streams with arenas. A power of two.
-const LANES: usize = 64;
+pub(super) const LANES: usize = 64;
 /// A stream has one of so many lanes: a search looks at no more.
 const PROBES: usize = 8;
 /// No stream has this handle.
