@@ -180,6 +180,7 @@ impl Core {
     /// Waits until the GPU has passed all uses of a private pool's free memory, except on streams that are being
     /// captured: those cannot be waited for, and their captures get other memory.
     pub(super) fn wait_for_pool(&mut self, owner: PoolId) -> Result<()> {
+        self.heap.join_ended_pairs(owner)?;
         let capturing = self.capturing();
         for stream in self.heap.streams_to_pass(owner)? {
             // A borrowed stream may be gone: the device is waited for.

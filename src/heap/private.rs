@@ -199,6 +199,24 @@ impl Heap {
         Ok(())
     }
 
+    /// Joins the pairs of streams that have ended to those that serve their handles now. All work of such a stream is done.
+    ///
+    /// # Errors
+    /// Those of [`Self::join_pairs`].
+    pub(crate) fn join_ended_pairs(&mut self, owner: PoolId) -> Result<()> {
+        let serves = |heap: &Self, pair: &PrivatePair| heap.private_pair(owner, pair.stream) == Some(pair.large);
+        let is_over = |heap: &Self, pair: &PrivatePair| {
+            pair.owner == owner && heap.pools[pair.large].ended && !serves(heap, pair)
+        };
+        while let Some(pair) = self.private_pairs.iter().copied().find(|pair| is_over(self, pair)) {
+            let Some(to) = self.private_pair(owner, pair.stream) else { return Ok(()) };
+            let blocks = self.blocks_to_move(pair.large, to)?;
+            self.move_pair(pair.large, to, blocks, true);
+            self.private_pairs.retain(|other| other.large != pair.large);
+        }
+        Ok(())
+    }
+
     /// Moves the memory of a released private pool to the public pools of its streams, where others may take it like
     /// any other: at once if the device has `passed`. Live blocks are freed like any other.
     ///

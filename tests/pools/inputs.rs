@@ -116,7 +116,7 @@ fn a_stitched_one_is_set_aside_with_its_pieces() {
 /// live blocks share one, and in the end the pool gives all of it back.
 #[test]
 fn inputs_of_any_kind_are_set_aside_whatever_becomes_of_the_pool() {
-    for seed in 0..12 {
+    for seed in 0..400 {
         let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
         let mut random = Random(seed);
         // Inputs with the number of the stream: what one that was forgotten has used is passed.
