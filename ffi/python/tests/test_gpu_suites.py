@@ -216,6 +216,16 @@ class Runner(unittest.TestCase):
             complaints = [line["complaints"] for line in tests_table.read([path]) if "complaints" in line]
         self.assertEqual(complaints, [{" WARN seamalloc::config: N of N": 2}])
 
+    def test_says_that_nothing_was_reached(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "test_cuda.py").write_text("import time; time.sleep(60)\n" + FAKE)
+            lines = Path(folder) / "lines"
+            done = run(GPU / "pytorch_tests.py", folder, "--json", lines, "--allocators", "native", "--seconds", 2)
+            errors = [line["error"] for line in tests_table.read([lines]) if "error" in line]
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("give more --seconds", done.stderr)
+        self.assertEqual(len(errors), 1)
+
     def test_says_what_is_missing(self):
         with tempfile.TemporaryDirectory() as folder:
             done = run(GPU / "pytorch_tests.py", folder, "--json", Path(folder) / "lines")

@@ -259,6 +259,12 @@ class Run:
         )
         self.again(self.at(1))
         for file in self.files:
+            if file.tests is None:
+                # A start can take a minute and a half, where many processes import Inductor.
+                error = f"in {self.options.seconds:.0f} s no process of it had started; give more --seconds"
+                self.write(file=file.name, suite=file.suite, error=error)
+                print(f"{file.name}: {error}", file=sys.stderr)
+                started = False
             for test in file.tests or []:
                 for allocator in self.options.allocators_of(file.suite):
                     if (f"{file.name}.{test['test']}", allocator) not in self.outcomes:
