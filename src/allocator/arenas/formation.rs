@@ -19,7 +19,7 @@ const MOST_CONTENTIONS: u32 = 1 << 20;
 /// was looked at, at whomever's. A move takes about as long as a request, a look less.
 const MOVE: u64 = 4;
 
-/// Whether a request grows memory by more than it needs, in bytes: a chunk, and what rounding adds.
+/// In bytes: beside twice its size, no request makes memory grow by more. A chunk has 1 GiB at most.
 const GROWS_BY: u64 = 1 << 30;
 
 /// How much arenas are in demand.
