@@ -45,7 +45,7 @@ impl Allocator {
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),
-            arenas: self.arenas.stats(core),
+            arenas: self.arenas.stats(core.demand.formed()),
             host_bytes: (core.heap.host_bytes()
                 + self.arenas_host_bytes()
                 + core.streams.recorded.host_bytes()

@@ -3,7 +3,9 @@
 //! Owns: when a stream gets an arena, and the moves of its memory there and back.
 
 use super::super::core::{Allocator, Core};
-use super::{Arena, Arenas, Lane, Tables};
+use super::arena::Arena;
+use super::registry::Arenas;
+use super::table::{Lane, Tables};
 use crate::config::{self, StrategyKind, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Headroom, Heap, HeapRules, Lent};
@@ -11,61 +13,12 @@ use crate::ids::{PoolIndex, StreamId};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 
-/// How often threads stand in each other's way before a stream gets an arena.
-const CONTENTIONS: u32 = 16;
-/// The most contentions that are waited for, where arenas do not last.
-const MOST_CONTENTIONS: u32 = 1 << 20;
 /// An arena pays for each block that moves there or back with so many requests that it serves, and with one for each block that
 /// was looked at, at whomever's. A move takes about as long as a request, a look less.
 const MOVE: u64 = 4;
 
 /// In bytes: beside twice its size, no request makes memory grow by more. A chunk has 1 GiB at most.
 const GROWS_BY: u64 = 1 << 30;
-
-/// How much arenas are in demand.
-#[derive(Debug)]
-pub(in crate::allocator) struct Demand {
-    contentions: u32,
-    /// An arena is formed at so many.
-    wanted: u32,
-    /// `wanted`, as long as arenas pay.
-    first: u32,
-    /// What arenas have cost, less what they have served, in requests.
-    debt: u64,
-    /// How many were formed.
-    formed: u64,
-}
-
-impl Demand {
-    /// With `arenas:always` each request that takes the allocator's lock counts, contended or not, and the first suffices.
-    pub(in crate::allocator) fn new(always: bool) -> Self {
-        let first = if always { 1 } else { CONTENTIONS };
-        Self { contentions: 0, wanted: first, first, debt: 0, formed: 0 }
-    }
-
-    /// Notes that a thread found the allocator's lock taken.
-    pub(in crate::allocator) fn contended(&mut self) {
-        self.contentions = self.contentions.saturating_add(1);
-    }
-
-    /// Returns how many arenas were formed.
-    pub(in crate::allocator) fn formed(&self) -> u64 {
-        self.formed
-    }
-
-    /// Notes what it has cost to look for memory.
-    fn owe(&mut self, cost: u64) {
-        self.debt = self.debt.saturating_add(cost);
-    }
-
-    /// Notes that an arena gave its memory back, what it has served, and what its moves have cost.
-    fn ended(&mut self, served: u64, cost: u64) {
-        self.contentions = 0;
-        self.owe(cost);
-        self.debt = self.debt.saturating_sub(served);
-        self.wanted = if self.debt == 0 { self.first } else { (2 * self.wanted).min(MOST_CONTENTIONS) };
-    }
-}
 
 impl Arenas {
     /// Takes the memory of all arenas back.

@@ -3,7 +3,7 @@
 //! Owns: both tables. They are read without a lock, and written under the allocator's lock. What is read may be out of date:
 //! the reader takes the lock of the arena that it finds, and looks whether that still has what it should.
 
-use super::Arena;
+use super::arena::Arena;
 use crate::error::Result;
 use crate::fallible::with_room;
 use crate::heap::GRANULE;
