@@ -114,8 +114,10 @@ pub(crate) unsafe fn write_text(
         }
         if capacity <= text.len() {
             let needed = text.len() + 1;
-            let said = format_args!("{needed} bytes are needed, with the NUL at the end; the buffer has {capacity}");
-            return Err(Failure::new(Status::BufferTooSmall, said));
+            return Err(Failure::new(
+                Status::BufferTooSmall,
+                format_args!("{needed} bytes are needed, with the NUL at the end; the buffer has {capacity}"),
+            ));
         }
         if buffer.is_null() {
             return Err(Failure::argument("buffer is NULL"));
@@ -144,8 +146,9 @@ pub(crate) unsafe fn fill<T>(to: *mut T, look: impl FnOnce() -> Outcome<T>) -> S
         let size = unsafe { *to.cast::<usize>() };
         // The first version of every struct is as large as it is now.
         if !(known..=MAX_STRUCT).contains(&size) {
-            let said = format_args!("the struct's size is {size}; set it to its sizeof ({known} in this library)");
-            return Err(Failure::argument(said));
+            return Err(Failure::argument(format_args!(
+                "the struct's size is {size}; set it to its sizeof ({known} in this library)"
+            )));
         }
         let full = look()?;
         // SAFETY: `known` bytes are in both, and `size` bytes are the caller's.

@@ -47,10 +47,12 @@ impl Instance {
             unsafe { driver.trust_streams() };
             (Arc::new(driver), ordinal)
         } else {
-            let text = format_args!(
-                "`{device}` is no device; expected cuda:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
-            );
-            return Err(Failure::new(Status::Device, text));
+            return Err(Failure::new(
+                Status::Device,
+                format_args!(
+                    "`{device}` is no device; expected cuda:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
+                ),
+            ));
         };
         let allocator = Allocator::new(driver, config)?;
         tracing::info!(device, options = allocator.config().to_string(), "an allocator is open");

@@ -177,10 +177,12 @@ fn open(device: c_int) -> Outcome<Plugged> {
         None => format!("cuda:{device}"),
         Some(name) if is_no_gpu(&name) => name,
         Some(name) => {
-            let text = format_args!(
-                "{DEVICE_VARIABLE} is `{name}`; expected a simulated device such as sim:h200, host:4GiB, or nothing"
-            );
-            return Err(Failure::new(Status::Device, text));
+            return Err(Failure::new(
+                Status::Device,
+                format_args!(
+                    "{DEVICE_VARIABLE} is `{name}`; expected a simulated device such as sim:h200, host:4GiB, or nothing"
+                ),
+            ));
         }
     };
     let mut instance = Instance::open(&name, &options).map_err(|failure| match failure.status {

@@ -177,8 +177,10 @@ pub unsafe extern "C" fn seam_pool_blocks(
             *count = live.len();
         }
         if live.len() > capacity {
-            let said = format_args!("the pool has {} live blocks; the buffer is for {capacity}", live.len());
-            return Err(Failure::new(Status::BufferTooSmall, said));
+            return Err(Failure::new(
+                Status::BufferTooSmall,
+                format_args!("the pool has {} live blocks; the buffer is for {capacity}", live.len()),
+            ));
         }
         if live.is_empty() {
             return Ok(());

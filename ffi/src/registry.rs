@@ -58,10 +58,10 @@ fn generation(id: AllocatorId) -> u64 {
 fn stale(id: AllocatorId) -> Failure {
     match id {
         0 => Failure::new(Status::InvalidHandle, "0 is no allocator"),
-        _ => {
-            let said = format_args!("no allocator has the handle {id:#x}: it was destroyed, or never created");
-            Failure::new(Status::InvalidHandle, said)
-        }
+        _ => Failure::new(
+            Status::InvalidHandle,
+            format_args!("no allocator has the handle {id:#x}: it was destroyed, or never created"),
+        ),
     }
 }
 

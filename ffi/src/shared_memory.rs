@@ -52,8 +52,10 @@ fn fits(length: usize, capacity: usize) -> Outcome<()> {
     if length <= capacity {
         return Ok(());
     }
-    let said = format_args!("the handle has {length} bytes; the buffer is for {capacity}");
-    Err(Failure::new(Status::BufferTooSmall, said))
+    Err(Failure::new(
+        Status::BufferTooSmall,
+        format_args!("the handle has {length} bytes; the buffer is for {capacity}"),
+    ))
 }
 
 /// Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
