@@ -72,14 +72,13 @@ impl Allocator {
     /// Serves a request while another thread has the lock.
     #[cold]
     fn allocate_contended(&self, size: u64, stream: StreamId) -> Result<u64> {
-        let core = match self.lock_contended(stream) {
-            Some(core) => Some(core),
-            None => match self.allocate_in_arena(size, stream) {
-                Some(served) => return served,
-                None => None,
-            },
-        };
-        self.allocate_locked(&mut core.unwrap_or_else(|| self.core.lock()), size, stream)
+        if let Some(mut core) = self.lock_contended(stream) {
+            return self.allocate_locked(&mut core, size, stream);
+        }
+        match self.allocate_in_arena(size, stream) {
+            Some(served) => served,
+            None => self.allocate_locked(&mut self.core.lock(), size, stream),
+        }
     }
 
     #[inline(always)]

@@ -31,14 +31,14 @@ impl Allocator {
             return Ok(());
         }
         if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena(address)
+            && let Some(freed) = self.free_in_arena(address, None)
         {
             return freed;
         }
         let mut core = self.core.try_lock().unwrap_or_else(|| self.lock_contended_for_free());
         // An arena may have come meanwhile.
         if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena(address)
+            && let Some(freed) = self.free_in_arena(address, None)
         {
             return freed;
         }
@@ -62,7 +62,7 @@ impl Allocator {
             return Ok(());
         }
         if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena_of(address, stream)
+            && let Some(freed) = self.free_in_arena(address, Some(stream))
         {
             return freed;
         }
@@ -91,7 +91,7 @@ impl Allocator {
             return Ok(());
         }
         if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena_of(address, stream)
+            && let Some(freed) = self.free_in_arena(address, Some(stream))
         {
             return freed;
         }

@@ -48,7 +48,7 @@ impl Heap {
         let (spans, walked) = self.lendable(large)?;
         let [mut blocks, mut live] = [0, 0];
         for span in &spans {
-            for id in self.at_home(self.covering(span.start)).take_while(|id| self.blocks[*id].address < span.end()) {
+            for id in self.blocks_over(*span) {
                 blocks += 1;
                 live += usize::from(self.blocks[id].state == State::Allocated);
             }
@@ -108,7 +108,7 @@ impl Heap {
         let Some(home) = &self.home else { return Ok((spans, walked)) };
         // Of the present run: where it begins, and the last place where it may end.
         let mut run: Option<Span> = None;
-        for id in self.at_home(self.head_of(home.segment)) {
+        for id in self.blocks_over(home.span) {
             walked += 1;
             let block = &self.blocks[id];
             let is_free = block.state == State::Free;
@@ -136,11 +136,6 @@ impl Heap {
         }
         push(&mut spans, run)?;
         Ok((spans, walked))
-    }
-
-    /// Returns a block at home and all that lie behind it.
-    fn at_home(&self, from: BlockId) -> impl Iterator<Item = BlockId> + '_ {
-        std::iter::successors(from.some(), |id| self.blocks[*id].next.some())
     }
 
     fn lend_span(&mut self, span: Span, loan: &mut Loan<'_>) {

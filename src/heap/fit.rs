@@ -27,19 +27,17 @@ pub(crate) struct FitRules {
     pub(crate) takes_idle: bool,
 }
 
-/// By default, the smallest block that fits serves a request, wherever it lies, and all of its rest becomes a block.
-impl Default for FitRules {
-    fn default() -> Self {
-        Self {
-            growing_edge: false,
-            max_split_size: u64::MAX,
-            max_non_split_rounding: u64::MAX,
-            min_rest: [MIN_BLOCK; 2],
-            no_split_from: u64::MAX,
-            count_ages: false,
-            takes_idle: false,
-        }
-    }
+impl FitRules {
+    /// The smallest block that fits serves a request, wherever it lies, and all of its rest becomes a block.
+    pub(crate) const BEST: Self = Self {
+        growing_edge: false,
+        max_split_size: u64::MAX,
+        max_non_split_rounding: u64::MAX,
+        min_rest: [MIN_BLOCK; 2],
+        no_split_from: u64::MAX,
+        count_ages: false,
+        takes_idle: false,
+    };
 }
 
 /// A request on its way to a block.

@@ -27,7 +27,7 @@ impl Strategy for Caching {
             no_split_from: max_split_size,
             // PyTorch counts ages only where garbage is collected; elsewhere, they are counted for `trim`.
             count_ages: config.garbage_collection_threshold == 0.0 || config.memory_fraction.is_some(),
-            ..FitRules::default()
+            ..FitRules::BEST
         };
         let free_used_by = FreeUsedBy::DeviceWaits;
         Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }

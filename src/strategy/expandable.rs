@@ -29,7 +29,7 @@ impl Strategy for Expandable {
             max_non_split_rounding: config.max_non_split_rounding,
             min_rest: [MIN_BLOCK; 2],
             count_ages: true,
-            ..FitRules::default()
+            ..FitRules::BEST
         };
         let free_used_by = FreeUsedBy::RecordStream;
         Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }

@@ -6,6 +6,7 @@
 const CONTENTIONS: u32 = 16;
 /// The most contentions that are waited for, where arenas do not last.
 const MOST_CONTENTIONS: u32 = 1 << 20;
+
 /// How much arenas are in demand.
 #[derive(Debug)]
 pub(in crate::allocator) struct Demand {

@@ -2,10 +2,10 @@
 //!
 //! Owns: when a stream gets an arena, and the moves of its memory there and back.
 
-use super::super::core::{Allocator, Core};
 use super::arena::Arena;
 use super::registry::Arenas;
 use super::table::{Lane, Tables};
+use crate::allocator::core::{Allocator, Core};
 use crate::config::{self, StrategyKind, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Headroom, Heap, HeapRules, Lent};
@@ -34,8 +34,7 @@ impl Arenas {
     #[cold]
     pub(in crate::allocator) fn recall_of(&self, core: &mut Core, large: PoolIndex) -> Result<bool> {
         for lane in self.lanes() {
-            let is_its = lane.arena.lock().as_ref().is_some_and(|arena| arena.stream.is_some() && arena.large == large);
-            if is_its {
+            if lane.lock().is_some_and(|arena| arena.large == large) {
                 return self.recall(core, lane);
             }
         }
@@ -45,8 +44,7 @@ impl Arenas {
     /// Takes the memory of one arena back. Returns whether it had any.
     #[cold]
     pub(super) fn recall(&self, core: &mut Core, lane: &Lane) -> Result<bool> {
-        let mut arena = lane.arena.lock();
-        let Some(arena) = arena.as_mut().filter(|arena| arena.stream.is_some()) else { return Ok(false) };
+        let Some(mut arena) = lane.lock() else { return Ok(false) };
         let Some(tables) = self.tables.get() else { return Ok(false) };
         // A free that still finds the arena waits for its lock, and then finds that it has nothing.
         arena.heap.lent_spans().for_each(|span| tables.set_owner(span, None));

@@ -3,7 +3,7 @@
 //! Owns: which there are.
 
 use super::arena::Arena;
-use super::table::{LANES, Lane, Tables};
+use super::table::{self, LANES, Lane, Tables};
 use crate::heap::Bank;
 use crate::ids::StreamId;
 use crate::report::stats::ArenaStats;
@@ -63,12 +63,11 @@ impl Arenas {
     /// Returns whether a stream has an arena. The caller has the allocator's lock.
     pub(super) fn has(&self, stream: StreamId) -> bool {
         let lane = self.tables.get().and_then(|tables| tables.lane_of(stream));
-        lane.is_some_and(|lane| lane.arena.lock().as_ref().is_some_and(|arena| arena.stream == Some(stream)))
+        lane.and_then(Lane::lock).is_some_and(|arena| arena.stream == Some(stream))
     }
 }
 
 /// Returns the arenas that have memory.
 pub(super) fn formed<'a>(locked: &'a mut Locked<'_>) -> impl Iterator<Item = &'a mut Arena> {
-    let arenas = locked.iter_mut().flatten().filter_map(|arena| arena.as_mut());
-    arenas.filter(|arena| arena.stream.is_some())
+    locked.iter_mut().flatten().filter_map(|arena| table::formed(arena))
 }

@@ -2,10 +2,10 @@
 //!
 //! Owns: the order of the locks, and figures of all heaps together.
 
-use super::super::core::{Allocator, Core};
 use super::arena::Served;
 use super::registry::{Locked, formed};
 use super::table::Tables;
+use crate::allocator::core::{Allocator, Core};
 use crate::error::Result;
 use crate::heap::{Block, Figures, Headroom, Heap};
 use crate::ids::StreamId;
@@ -17,10 +17,9 @@ impl Allocator {
     #[inline]
     pub(in crate::allocator) fn allocate_in_arena(&self, size: u64, stream: StreamId) -> Option<Result<u64>> {
         let lane = self.arenas.tables.get()?.lane_of(stream)?;
-        let mut arena = lane.arena.lock();
-        let serving = arena.as_mut().filter(|arena| arena.stream == Some(stream))?;
-        let Served { address, settles } = serving.allocate(size, &self.arenas.bank)?;
-        let checked = Core::checked_by(|| serving.heap.check());
+        let mut arena = lane.lock().filter(|arena| arena.stream == Some(stream))?;
+        let Served { address, settles } = arena.allocate(size, &self.arenas.bank)?;
+        let checked = Core::checked_by(|| arena.heap.check());
         drop(arena);
         if settles {
             self.settle(&mut self.core.lock());
@@ -28,28 +27,21 @@ impl Allocator {
         Some(checked.map(|()| address))
     }
 
-    /// Frees a block that an arena has. Returns `None` if none has it.
+    /// Frees a block that the arena of a stream has, of whichever if none is given. Returns `None` if none has it.
     #[inline]
-    pub(in crate::allocator) fn free_in_arena(&self, address: u64) -> Option<Result<()>> {
-        let mut arena = self.arenas.lane_at(address)?.arena.lock();
-        let arena = arena.as_mut().filter(|arena| arena.stream.is_some())?;
-        arena.free(address, &self.arenas.bank)?;
-        Some(Core::checked_by(|| arena.heap.check()))
-    }
-
-    /// Does the same as [`Self::free_in_arena`], if the block is of this stream.
-    pub(in crate::allocator) fn free_in_arena_of(&self, address: u64, stream: StreamId) -> Option<Result<()>> {
-        let mut arena = self.arenas.lane_at(address)?.arena.lock();
-        let arena = arena.as_mut().filter(|arena| arena.stream == Some(stream))?;
+    pub(in crate::allocator) fn free_in_arena(&self, address: u64, stream: Option<StreamId>) -> Option<Result<()>> {
+        let mut arena = self.arenas.lane_at(address)?.lock()?;
+        if stream.is_some() && arena.stream != stream {
+            return None;
+        }
         arena.free(address, &self.arenas.bank)?;
         Some(Core::checked_by(|| arena.heap.check()))
     }
 
     /// Returns the live block at an address, if an arena has it. The caller has the allocator's lock.
     pub(in crate::allocator) fn live_in_arena(&self, address: u64) -> Option<Block> {
-        let arena = self.arenas.lane_at(address)?.arena.lock();
-        let heap = &arena.as_ref().filter(|arena| arena.stream.is_some())?.heap;
-        heap.live(address).ok().map(|id| *heap.block(id))
+        let arena = self.arenas.lane_at(address)?.lock()?;
+        arena.heap.live(address).ok().map(|id| *arena.heap.block(id))
     }
 
     /// Takes the lock for an operation that looks at all memory: no arena has any then.

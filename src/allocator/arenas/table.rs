@@ -9,7 +9,7 @@ use crate::fallible::with_room;
 use crate::heap::GRANULE;
 use crate::ids::StreamId;
 use crate::span::Span;
-use parking_lot::Mutex;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// The most streams with arenas. A power of two.
@@ -23,6 +23,20 @@ const NO_STREAM: u64 = u64::MAX;
 #[repr(align(128))]
 pub(super) struct Lane {
     pub(super) arena: Mutex<Option<Arena>>,
+}
+
+impl Lane {
+    /// Takes the lock of the arena. Returns `None` if it has no memory.
+    #[inline]
+    pub(super) fn lock(&self) -> Option<MappedMutexGuard<'_, Arena>> {
+        MutexGuard::try_map(self.arena.lock(), formed).ok()
+    }
+}
+
+/// Returns the arena, if it has memory.
+#[inline]
+pub(super) fn formed(arena: &mut Option<Arena>) -> Option<&mut Arena> {
+    arena.as_mut().filter(|arena| arena.stream.is_some())
 }
 
 pub(super) struct Tables {
@@ -70,7 +84,7 @@ impl Tables {
 
     /// Returns the lane of a stream, or one that it may take: one whose arena has no memory.
     pub(super) fn lane_for(&self, stream: StreamId) -> Option<&Lane> {
-        let is_vacant = |lane: &&Lane| lane.arena.lock().as_ref().is_none_or(|arena| arena.stream.is_none());
+        let is_vacant = |lane: &&Lane| lane.lock().is_none();
         self.lane_of(stream).or_else(|| probes(stream).filter_map(|at| self.lanes.get(at)).find(is_vacant))
     }
 

@@ -78,39 +78,16 @@ fn change(heap: &mut Heap, id: BlockId, change: impl FnOnce(&mut Block)) {
     change(&mut heap.blocks[id]);
 }
 
+fn change_at_home(heap: &mut Heap, what: impl FnOnce(&mut Block)) {
+    let id = at_home(heap);
+    change(heap, id, what);
+}
+
 const OF_BLOCKS: &[Break] = &[
-    (
-        "half a unit",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.size -= MIN_BLOCK / 2)
-        },
-        "an odd size",
-    ),
-    (
-        "no bytes",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.size = 0)
-        },
-        "an odd size",
-    ),
-    (
-        "the block before",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.prev = BlockId::NONE)
-        },
-        "linked or assigned",
-    ),
-    (
-        "the segment",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.segment = SegmentId(77))
-        },
-        "linked or assigned",
-    ),
+    ("half a unit", |h| change_at_home(h, |block| block.size -= MIN_BLOCK / 2), "an odd size"),
+    ("no bytes", |h| change_at_home(h, |block| block.size = 0), "an odd size"),
+    ("the block before", |h| change_at_home(h, |block| block.prev = BlockId::NONE), "linked or assigned"),
+    ("the segment", |h| change_at_home(h, |block| block.segment = SegmentId(77)), "linked or assigned"),
     (
         "the pool of a segment",
         |h| {
@@ -119,14 +96,7 @@ const OF_BLOCKS: &[Break] = &[
         },
         "linked or assigned",
     ),
-    (
-        "a hole between two",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.address += MIN_BLOCK)
-        },
-        "where the last one ends",
-    ),
+    ("a hole between two", |h| change_at_home(h, |block| block.address += MIN_BLOCK), "where the last one ends"),
     (
         "the end",
         |h| {
@@ -145,38 +115,10 @@ const OF_BLOCKS: &[Break] = &[
         },
         "not merged",
     ),
-    (
-        "a free block in no index",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.state = State::Free)
-        },
-        "not in the index",
-    ),
-    (
-        "an unmapped one in no set",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.state = State::Unmapped)
-        },
-        "not in its set",
-    ),
-    (
-        "a vacant one",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.state = State::Vacant)
-        },
-        "a vacant slot is linked",
-    ),
-    (
-        "one as if it were guarded",
-        |h| {
-            let id = at_home(h);
-            change(h, id, |block| block.state = State::Slack)
-        },
-        "not guarded",
-    ),
+    ("a free block in no index", |h| change_at_home(h, |block| block.state = State::Free), "not in the index"),
+    ("an unmapped one in no set", |h| change_at_home(h, |block| block.state = State::Unmapped), "not in its set"),
+    ("a vacant one", |h| change_at_home(h, |block| block.state = State::Vacant), "a vacant slot is linked"),
+    ("one as if it were guarded", |h| change_at_home(h, |block| block.state = State::Slack), "not guarded"),
     (
         "a live one in no table",
         |h| {

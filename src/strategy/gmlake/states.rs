@@ -39,8 +39,8 @@ impl Strategy for GmLake {
         let fit = FitRules {
             max_split_size: 0,
             max_non_split_rounding: CHUNK,
-            min_rest: [CHUNK, FitRules::default().min_rest[Class::Small as usize]],
-            ..FitRules::default()
+            min_rest: [CHUNK, FitRules::BEST.min_rest[Class::Small as usize]],
+            ..FitRules::BEST
         };
         let free_used_by = FreeUsedBy::Epoch;
         Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }

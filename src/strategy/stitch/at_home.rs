@@ -4,21 +4,12 @@
 
 use super::choose;
 use crate::backing::StrategyContext;
-use crate::config::rounding::MIN_BLOCK;
 use crate::error::Result;
 use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
 
 /// The rules by which requests find their blocks.
-pub(super) const FIT: FitRules = FitRules {
-    growing_edge: false,
-    max_split_size: u64::MAX,
-    max_non_split_rounding: u64::MAX,
-    min_rest: [MIN_BLOCK; 2],
-    no_split_from: u64::MAX,
-    count_ages: false,
-    takes_idle: true,
-};
+pub(super) const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
 
 /// Takes a block of one range at home that the stream may use at once.
 pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
