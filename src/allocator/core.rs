@@ -150,6 +150,7 @@ impl Core {
     /// Runs a step that calls the driver, and counts its time as a stall.
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
+        let exchanges = self.may_exchange();
         let mut context = StrategyContext {
             heap: &mut self.heap,
             streams: &mut self.streams,
@@ -157,10 +158,16 @@ impl Core {
             driver: &*self.driver,
             config: &self.config,
             limits: self.limits,
+            exchanges,
         };
         let result = step(&mut *self.strategy, &mut context);
         self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
         result
+    }
+
+    /// Returns whether physical memory may be exchanged under live addresses. Work of other devices is not waited for.
+    fn may_exchange(&self) -> bool {
+        self.config.split != config::Split::Off && self.peers.is_empty() && self.guard.is_none()
     }
 
     /// Returns whether a stream capture may be under way.

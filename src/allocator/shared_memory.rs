@@ -31,11 +31,13 @@ impl Allocator {
     /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported.
     pub fn share(&self, address: u64) -> Result<IpcHandle> {
         let core = &mut *self.lock()?;
-        let PhysicalSpan { memory, offset } = core.heap.physical(core.heap.live(address)?)?;
+        let block = core.heap.live(address)?;
+        let PhysicalSpan { memory, offset } = core.heap.physical(block)?;
         let place = match memory {
             Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
             Physical::Handles(handles) => {
                 core.shares.reserve()?;
+                core.heap.fix_memory(block);
                 let mut exported: Vec<Exported> = with_room(handles.len())?;
                 let mut chunks = with_room(handles.len())?;
                 core.allowed_in_captures(|driver| {
@@ -54,6 +56,20 @@ impl Allocator {
             }
         };
         Ok(IpcHandle { handle: place.to_bytes()?, offset })
+    }
+
+    /// Keeps the physical memory of a live allocation for as long as it is held: with [`Config::split`](crate::Config::split),
+    /// it is not exchanged for other memory under the same addresses. For memory that is registered by more than its
+    /// addresses, as with NCCL or for RDMA. Memory that is [shared](Self::share) is kept anyway.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn fix_memory(&self, address: u64) -> Result<()> {
+        let core = &mut *self.lock()?;
+        let block = core.heap.live(address)?;
+        core.heap.fix_memory(block);
+        Ok(())
     }
 
     /// Returns how many bytes the handle of a live allocation has ([`IpcHandle::handle`]), without sharing it.

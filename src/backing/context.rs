@@ -21,6 +21,8 @@ pub(crate) struct StrategyContext<'a> {
     pub(crate) driver: &'a dyn Driver,
     pub(crate) config: &'a Config,
     pub(crate) limits: Limits,
+    /// Whether physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
+    pub(crate) exchanges: bool,
 }
 
 /// Why no memory was found for a request.

@@ -46,6 +46,16 @@ impl Mapping {
         (self.reservation, self.address) = (reservation, address);
     }
 
+    /// Prepares a mapping of memory that will be created in so many pieces, at an address that is not known yet.
+    pub(crate) fn of_new_pieces(class: Class, count: usize) -> Grown<Self> {
+        Ok(Self { address: 0, pieces: with_room(count)?, mapped: 0, owned: Some(class), reservation: Span::default() })
+    }
+
+    /// Leaves the memory to another owner: only the mapping is undone.
+    pub(crate) fn disown(&mut self) {
+        self.owned = None;
+    }
+
     /// Prepares another mapping of existing memory, at addresses of its own.
     pub(crate) fn of_chunks(address: u64, pieces: Vec<Piece>) -> Self {
         let reservation = Span::new(address, pieces.iter().map(|piece| piece.size).sum());

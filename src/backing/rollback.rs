@@ -3,6 +3,7 @@
 //! Owns: mappings that could not be undone at once. They count as reserved, and undoing them is tried again before the
 //! next change.
 
+use super::exchange::Place;
 use super::mapping::Mapping;
 use crate::driver::{Driver, DriverResult};
 use crate::fallible::Grown;
@@ -15,12 +16,14 @@ pub(crate) struct PendingRollback {
     mappings: Vec<Mapping>,
     /// Memory that is not mapped: handle, bytes, and the class that it is counted for.
     unreleased: Vec<(Handle, u64, Class)>,
+    /// Places of live memory that could not be mapped there again.
+    unrestored: Vec<Place>,
 }
 
 impl PendingRollback {
     /// Returns whether nothing is left to undo.
     pub(crate) fn is_empty(&self) -> bool {
-        self.mappings.is_empty() && self.unreleased.is_empty()
+        self.mappings.is_empty() && self.unreleased.is_empty() && self.unrestored.is_empty()
     }
 
     /// Makes room for this many mappings, before they are made.
@@ -33,15 +36,39 @@ impl PendingRollback {
         self.unreleased.try_reserve(handles)
     }
 
+    /// Makes room for this many places, before anything is unmapped there.
+    pub(super) fn reserve_places(&mut self, places: usize) -> Grown<()> {
+        self.unrestored.try_reserve(places)
+    }
+
+    /// Maps live memory at its place again. If that fails, it is tried again before anything else, since the program cannot
+    /// use the memory until then.
+    pub(super) fn restore(&mut self, driver: &dyn Driver, mut place: Place) {
+        if let Err(error) = place.restore(driver) {
+            tracing::error!(%error, address = place.address(), "live memory could not be mapped again yet");
+            self.unrestored.push(place);
+        }
+    }
+
+    /// Returns whether all live memory is where it should be.
+    pub(super) fn is_whole(&self) -> bool {
+        self.unrestored.is_empty()
+    }
+
+    /// Keeps a mapping whose memory others still need, to undo it later.
+    pub(super) fn keep(&mut self, heap: &mut Heap, mapping: Mapping) {
+        if let Some(class) = mapping.owned {
+            heap.pending_rollback(class, mapping.held(), 0);
+        }
+        self.mappings.push(mapping);
+    }
+
     /// Undoes a mapping that failed, for which there is room. If that fails too, it counts as reserved, and is tried again
     /// later.
     pub(crate) fn undo(&mut self, heap: &mut Heap, driver: &dyn Driver, mut mapping: Mapping) {
         if let Err(error) = mapping.undo(driver) {
             tracing::error!(%error, address = mapping.address, "a failed growth could not be undone yet");
-            if let Some(class) = mapping.owned {
-                heap.pending_rollback(class, mapping.held(), 0);
-            }
-            self.mappings.push(mapping);
+            self.keep(heap, mapping);
         }
     }
 
@@ -58,6 +85,10 @@ impl PendingRollback {
 
     /// Tries again to undo everything.
     pub(crate) fn retry(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
+        while let Some(place) = self.unrestored.last_mut() {
+            place.restore(driver)?;
+            self.unrestored.pop();
+        }
         while let Some(&(handle, size, class)) = self.unreleased.last() {
             driver.release(handle)?;
             heap.pending_rollback(class, 0, size);

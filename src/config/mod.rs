@@ -11,4 +11,4 @@ mod syntax;
 pub use guard::GuardOptions;
 pub use limits::Limit;
 pub(crate) use limits::{Increase, Limits};
-pub use options::{Arenas, Config, ConfigError, StrategyKind, StreamSharing};
+pub use options::{Arenas, Config, ConfigError, Split, StrategyKind, StreamSharing};

@@ -149,6 +149,41 @@ impl Arenas {
     }
 }
 
+/// Whether chunks of physical memory that are partly in use are split, so that what lies free inside of them serves any
+/// request, with the strategy `stitch`. The parts in use get other physical memory under the same addresses, contents kept.
+///
+/// # No work may use the memory meanwhile
+/// Before an exchange the CPU waits for the device. Until the allocation returns, no thread may give it work that uses memory
+/// of the allocator: its addresses have no memory for some microseconds. A program whose threads take turns keeps to this by
+/// itself, as PyTorch does with one training loop. One whose threads launch kernels beside each other does not.
+/// Memory of private pools (CUDA graphs) is exchanged too, so no graph may be launched meanwhile.
+///
+/// Memory that other processes were given is never exchanged; nothing is, during captures, in guard mode, or once another
+/// device has access. Memory that is registered elsewhere (NCCL, RDMA) must be named to
+/// [`Allocator::fix_memory`](crate::Allocator::fix_memory).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// Never.
+    #[default]
+    Off,
+    /// Before a request is refused.
+    LastResort,
+}
+
+impl Split {
+    /// Every choice.
+    pub const ALL: [Self; 2] = [Self::Off, Self::LastResort];
+
+    /// Returns the name, as in options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::LastResort => "last_resort",
+        }
+    }
+}
+
 /// The options of an allocator. The defaults are PyTorch's, except that the strategy is `stitch`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -183,6 +218,8 @@ pub struct Config {
     /// Whether streams get heaps of their own while memory is plentiful, with the strategy `stitch` and `sharing:auto` or
     /// `sharing:never`.
     pub arenas: Arenas,
+    /// Whether chunks that are partly in use are split.
+    pub split: Split,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
@@ -244,6 +281,7 @@ impl Default for Config {
             sharing: StreamSharing::default(),
             sharing_threshold: None,
             arenas: Arenas::default(),
+            split: Split::default(),
             chunk_size: None,
             max_view_mappings: MAX_VIEW_MAPPINGS,
             max_views: MAX_VIEWS,
@@ -310,11 +348,12 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option.
-pub(super) const OPTIONS: [&str; 26] = [
+pub(super) const OPTIONS: [&str; 27] = [
     "strategy",
     "sharing",
     "sharing_threshold",
     "arenas",
+    "split",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

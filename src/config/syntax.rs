@@ -4,7 +4,7 @@
 //! of `PYTORCH_CUDA_ALLOC_CONF`, so that a setting can be copied as it is.
 
 use super::guard::VALUES;
-use super::options::{Arenas, Config, ConfigError, MIB, OPTIONS, StrategyKind, StreamSharing, WITHOUT_EFFECT};
+use super::options::{Arenas, Config, ConfigError, MIB, OPTIONS, Split, StrategyKind, StreamSharing, WITHOUT_EFFECT};
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
 use crate::units::{Exactly, parse_bytes_with_unit};
@@ -65,6 +65,10 @@ impl Config {
             "arenas" => {
                 let choice = Arenas::ALL.into_iter().find(|choice| choice.name() == value);
                 self.arenas = choice.ok_or_else(|| bad_value(key, value, "`auto`, `always` or `off`"))?;
+            }
+            "split" => {
+                let choice = Split::ALL.into_iter().find(|choice| choice.name() == value);
+                self.split = choice.ok_or_else(|| bad_value(key, value, "`off` or `last_resort`"))?;
             }
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
@@ -173,6 +177,9 @@ impl fmt::Display for Config {
         }
         if self.arenas != default.arenas {
             parts.push(format_args!("arenas:{}", self.arenas.name()))?;
+        }
+        if self.split != default.split {
+            parts.push(format_args!("split:{}", self.split.name()))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;
@@ -367,6 +374,7 @@ mod tests {
             ("strategy:zzz", &["unknown strategy `zzz`; there are `caching`"]),
             ("backend:cudaMallocAsync", &["native"]),
             ("sharing:always", &["`always`", "`completed`"]),
+            ("split:on", &["`on`", "`last_resort`"]),
             ("chunk_size_mb:3", &["`3`", "even number of MiB"]),
             ("chunk_size_mb:0", &["`0`", "from 2"]),
             ("max_view_mappings:-1", &["whole number of mappings"]),
@@ -407,6 +415,7 @@ mod tests {
             memory_limit: Some(80 << 30),
             sharing: StreamSharing::Never,
             arenas: Arenas::Off,
+            split: Split::LastResort,
             sharing_threshold: Some(0.8),
             chunk_size: Some(2 << 20),
             max_view_mappings: 9,
@@ -449,6 +458,7 @@ mod tests {
             "strategy:stitch,max_view_mappings:9,sharing:never,chunk_size_mb:2",
             "sharing:wait",
             "sharing_threshold:0.5",
+            "split:last_resort,arenas:off",
             "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
             "memory_limit:1000001B",
             "memory_limit:0B",

@@ -8,11 +8,18 @@ use std::time::Instant;
 use crate::driver::{Call, CallStat, CallStats};
 
 /// [`CallStats`] that several threads add to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::driver) struct CallCounters {
     counts: [AtomicU64; Call::COUNT],
     nanoseconds: [AtomicU64; Call::COUNT],
     busy: AtomicU64,
+}
+
+impl Default for CallCounters {
+    fn default() -> Self {
+        let zeros = || [const { AtomicU64::new(0) }; Call::COUNT];
+        Self { counts: zeros(), nanoseconds: zeros(), busy: AtomicU64::new(0) }
+    }
 }
 
 impl CallCounters {

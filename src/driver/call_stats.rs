@@ -14,8 +14,14 @@ pub struct CallStat {
 }
 
 /// A [`CallStat`] for each kind of call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallStats([CallStat; Call::COUNT]);
+
+impl Default for CallStats {
+    fn default() -> Self {
+        Self::from_fn(|_| CallStat::default())
+    }
+}
 
 impl CallStats {
     /// Returns the figures that `figure` gives for each kind of call.
@@ -47,11 +53,11 @@ impl CallStats {
         out
     }
 
-    /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`]. Those that only
-    /// guard mode makes are left out where they were not made.
+    /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`]. Those that
+    /// concern contents are left out where they were not made.
     pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
         let shown =
-            |(call, stat): &(Call, CallStat)| call.is_allocators() && (stat.count > 0 || !call.is_of_guard_mode());
+            |(call, stat): &(Call, CallStat)| call.is_allocators() && (stat.count > 0 || !call.is_of_contents());
         Call::ALL.into_iter().map(|call| (call, self.get(call))).filter(shown)
     }
 

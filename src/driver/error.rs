@@ -111,6 +111,8 @@ calls! {
     Fill = "fill", "cuMemsetD8Async";
     /// `cuMemcpyDtoHAsync`: only guard mode makes it
     Read = "read", "cuMemcpyDtoHAsync";
+    /// `cuMemcpyDtoDAsync`: made where memory is exchanged for other memory
+    Copy = "copy", "cuMemcpyDtoDAsync";
     /// `cuCtxEnablePeerAccess`
     EnablePeer = "enable_peer", "cuCtxEnablePeerAccess";
     /// `cuMemExportToShareableHandle`
@@ -142,10 +144,11 @@ impl Call {
 }
 
 impl Call {
-    /// Returns whether only an allocator in guard mode makes this call.
+    /// Returns whether only an allocator makes this call that looks after contents: in guard mode, or where it exchanges
+    /// memory under live addresses.
     #[must_use]
-    pub const fn is_of_guard_mode(self) -> bool {
-        matches!(self, Self::Fill | Self::Read)
+    pub const fn is_of_contents(self) -> bool {
+        matches!(self, Self::Fill | Self::Read | Self::Copy)
     }
 }
 

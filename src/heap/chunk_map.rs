@@ -27,6 +27,8 @@ pub(crate) struct Chunk {
     pub(crate) handle: Handle,
     /// Whether it was placed as a slab for small blocks.
     pub(crate) slab: bool,
+    /// Whether others know the memory, and not only its addresses.
+    pub(crate) fixed: bool,
 }
 
 impl Chunk {
@@ -235,6 +237,13 @@ impl ChunkMap {
         false
     }
 
+    /// Notes that others know the memory of a chunk.
+    pub(crate) fn fix(&mut self, id: ChunkId) {
+        if let Some(Some(chunk)) = self.chunks.get_mut(id.0 as usize) {
+            chunk.fixed = true;
+        }
+    }
+
     /// Removes a chunk. Its place stays empty.
     pub(crate) fn remove_chunk(&mut self, id: ChunkId) {
         let Some(chunk) = self.chunk(id) else { return };
@@ -271,7 +280,7 @@ mod tests {
         let mut address = START;
         let mut chunks = Vec::new();
         for (handle, granules) in (0..).map(Handle).zip(granules) {
-            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false };
+            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false, fixed: false };
             chunks.push((home.add_chunk(chunk), chunk));
             address = chunk.end();
         }

@@ -5,7 +5,7 @@
 use super::block::Block;
 use super::headroom::Figures;
 use crate::ids::Class;
-use crate::report::stats::{Stalls, Stat, StatByPool, Stats, Waits};
+use crate::report::stats::{SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PoolCount {
@@ -146,6 +146,7 @@ pub(crate) struct Counters {
     pub(crate) views_dropped: u64,
     pub(crate) stream_waits: u64,
     pub(crate) waits: Waits,
+    pub(crate) splits: SplitStats,
     pub(crate) stalls: Stalls,
 }
 
@@ -289,6 +290,7 @@ impl Counters {
             views_dropped: self.views_dropped,
             stream_waits: self.stream_waits,
             waits: self.waits,
+            splits: self.splits,
             shortage: Default::default(),
             arenas: Default::default(),
             host_bytes: 0,

@@ -2,10 +2,12 @@
 //!
 //! Owns: [`FitRules`], the rules of a strategy as plain data, so that the hot path makes no dynamic call.
 
-use super::block::{BlockTable, State};
+use super::block::{BlockTable, Kind, State};
+use super::chunk_map::GRANULE;
 use super::tables::Heap;
 use crate::config::rounding::MIN_BLOCK;
 use crate::ids::{BlockId, Class, PoolIndex};
+use crate::span::Span;
 
 /// How a request finds its block, and how the rest of the block is used.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,9 @@ pub(crate) struct FitRules {
     pub(crate) count_ages: bool,
     /// Whether a large request that its own pool cannot serve may take idle memory.
     pub(crate) takes_idle: bool,
+    /// Whether a large request is placed in its block so that whole granules stay whole ([`front_of`]). Otherwise it is at
+    /// the front.
+    pub(crate) by_granule: bool,
 }
 
 impl FitRules {
@@ -37,6 +42,7 @@ impl FitRules {
         no_split_from: u64::MAX,
         count_ages: false,
         takes_idle: false,
+        by_granule: false,
     };
 }
 
@@ -57,11 +63,30 @@ impl Heap {
         if rules.count_ages {
             self.searches[request.class as usize] += 1;
         }
-        let found = self.fit_in(request.pool, request, rules);
+        let mut found = self.fit_in(request.pool, request, rules);
         if found.is_none() && rules.takes_idle && request.class == Class::Large {
-            return self.fit_in(self.idle, request, rules);
+            found = self.fit_in(self.idle, request, rules);
         }
-        found
+        if rules.by_granule && found.is_some() { self.leave_front(found, request) } else { found }
+    }
+
+    /// Leaves the front of a block free that is in no index, by [`FitRules::by_granule`]. Returns the block behind it.
+    #[cold]
+    pub(crate) fn leave_front(&mut self, id: BlockId, request: &Request) -> BlockId {
+        let block = self.blocks[id];
+        let front = front_of(block.span(), request.size);
+        if front == 0 || block.kind != Kind::Home || request.class == Class::Small {
+            return id;
+        }
+        let behind = block.part(Span::new(block.address + front, block.size - front), block.state);
+        self.blocks[id].size = front;
+        let Ok(behind) = self.insert_after(id, behind) else {
+            // The host has no memory for it: at the front is as good a place, for this request.
+            self.blocks[id].size = block.size;
+            return id;
+        };
+        self.insert_free(id);
+        behind
     }
 
     fn fit_in(&mut self, pool: PoolIndex, request: &Request, rules: &FitRules) -> BlockId {
@@ -92,6 +117,27 @@ impl Heap {
         }
         pool.free.remove(&mut self.blocks, found);
         found
+    }
+}
+
+/// Returns how many bytes of a free span stay free in front of a request, so that as many granules as possible stay whole. What
+/// lies in part of a granule serves no view but at its ends, and no chunk can be split there.
+/// ```text
+/// granules          |      |      |      |      |
+/// 2, odd start         ...............####[####]       ends at a border: at the end
+/// 2, odd start         ....[####|####]............     else from the first border on
+/// 1.5, odd end      |..............[####|##]           between two borders that it needs not, so at the odd end
+/// ```
+fn front_of(free: Span, size: u64) -> u64 {
+    let is_odd = |at: u64| !at.is_multiple_of(GRANULE);
+    let at_end = free.size - size;
+    match (is_odd(free.start), is_odd(size), is_odd(free.end())) {
+        (true, false, false) | (false, true, true) => at_end,
+        (true, false, true) => {
+            let front = free.start.next_multiple_of(GRANULE) - free.start;
+            if front <= at_end { front } else { 0 }
+        }
+        _ => 0,
     }
 }
 

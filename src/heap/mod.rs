@@ -14,6 +14,7 @@
 //! | hand_out, free, fit | the hot path |
 //! | arena, headroom | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
 //! | stitched | blocks that are handed out through views |
+//! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
 //! | notify, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
@@ -25,6 +26,7 @@ mod check;
 mod checkpoint;
 mod chunk_map;
 mod counters;
+mod exchange;
 mod fingerprint;
 mod fit;
 mod free;

@@ -238,6 +238,28 @@ impl Views {
         self.retire(id);
     }
 
+    /// Makes room for `more` chunks in each view over one.
+    pub(crate) fn reserve_splice(&mut self, id: ChunkId, more: usize) -> Grown<()> {
+        let over = self.slots.iter_mut().flatten().filter(|view| view.chunks.contains(&id));
+        over.into_iter().try_for_each(|view| view.chunks.try_reserve(more))
+    }
+
+    /// Puts other chunks, which are mapped there now, in the place of one. The views have room for them. Returns in how many
+    /// views it was.
+    pub(crate) fn splice(&mut self, id: ChunkId, new: &[ChunkId]) -> usize {
+        let Some((first, others)) = new.split_first() else { return 0 };
+        let mut found = 0;
+        for view in self.slots.iter_mut().flatten() {
+            let Some(at) = view.chunks.iter().position(|of| *of == id) else { continue };
+            view.chunks[at] = *first;
+            view.chunks.extend_from_slice(others);
+            view.chunks[at + 1..].rotate_right(others.len());
+            self.mappings += others.len();
+            found += 1;
+        }
+        found
+    }
+
     /// Makes room for `more` holes in a view.
     pub(crate) fn reserve_holes(&mut self, id: ViewId, more: usize) -> Grown<()> {
         self.get_mut(id).map_or(Ok(()), |view| view.holes.try_reserve(more))

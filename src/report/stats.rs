@@ -52,6 +52,18 @@ pub struct ShortageStats {
     pub border_bytes: u64,
 }
 
+/// Chunks of physical memory that were split ([`Config::split`](crate::Config::split)). The time that it took is part of
+/// [`Stats::stalls`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitStats {
+    /// How many were.
+    pub chunks: u64,
+    /// The chunks that they became.
+    pub parts: u64,
+    /// Bytes that were copied, because they were in use.
+    pub copied_bytes: u64,
+}
+
 /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -107,6 +119,8 @@ pub struct Stats {
     pub stream_waits: u64,
     /// How much memory those waits passed on, and how old their events were.
     pub waits: Waits,
+    /// Chunks that were split.
+    pub splits: SplitStats,
     /// Whether memory is short, with `sharing:auto`.
     pub shortage: ShortageStats,
     /// The heaps of single streams, with the strategy `stitch`.

@@ -1,6 +1,7 @@
 //! The bytes in memory: an allocator writes marks of its own, and looks whether they are still there.
 //!
-//! Owns: the contract of [`Contents`]. Only guard mode makes these calls.
+//! Owns: the contract of [`Contents`]. Guard mode fills and reads; memory that is
+//! exchanged for other memory is copied.
 
 use crate::driver::error::DriverResult;
 use crate::ids::StreamId;
@@ -21,4 +22,13 @@ pub trait Contents {
     /// pre: no work writes the range meanwhile (unchecked).
     /// pre: no capture forbids the call.
     fn read(&self, address: u64, bytes: &mut [u8]) -> DriverResult<()>;
+
+    /// `cuMemcpyDtoDAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device. The CPU waits
+    /// for the copy, and for no other work.
+    ///
+    /// pre: both ranges are memory of this device that it may use; they are whole words of 8 bytes, not empty, and share no
+    /// physical memory.
+    /// pre: no work writes the first meanwhile, or uses the second (unchecked).
+    /// pre: no capture forbids the call.
+    fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()>;
 }

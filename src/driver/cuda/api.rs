@@ -125,6 +125,8 @@ entry_points! {
         (address: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream);
     memcpy_dtoh_async = "cuMemcpyDtoHAsync_v2", "3.2",
         (host: *mut c_void, address: CUdeviceptr, bytes: usize, stream: CUstream);
+    memcpy_dtod_async = "cuMemcpyDtoDAsync_v2", "3.2",
+        (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
     event_create = "cuEventCreate", "2.0", (event: *mut CUevent, flags: c_uint);
     event_destroy = "cuEventDestroy_v2", "4.0", (event: CUevent);
     event_record = "cuEventRecord", "2.0", (event: CUevent, stream: CUstream);

@@ -1,6 +1,6 @@
 //! The bytes of a real GPU's memory.
 //!
-//! Owns: the calls of [`Contents`], and the stream that copies to the CPU run on. Work of other streams does not hold
+//! Owns: the calls of [`Contents`], and the stream that copies run on. Work of other streams does not hold
 //! them up, and they hold up none.
 
 use super::api::CudaApi;
@@ -19,7 +19,7 @@ impl Contents for CudaDriver {
     }
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> DriverResult<()> {
-        let raw = self.raw_stream(Call::Read, self.reader()?)?;
+        let raw = self.raw_stream(Call::Read, self.own_stream(Call::Read)?)?;
         let size = bytes.len();
         let arguments = || range_text(address, size as u64);
         let copy = |api: &CudaApi| {
@@ -32,20 +32,34 @@ impl Contents for CudaDriver {
         };
         self.demand(Call::Read, arguments, copy)
     }
+
+    fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()> {
+        let raw = self.raw_stream(Call::Copy, self.own_stream(Call::Copy)?)?;
+        let bytes = host_size(Call::Copy, size)?;
+        let arguments = || format!("{} to {to:#x}", range_text(from, size));
+        let copy = |api: &CudaApi| {
+            // SAFETY: addresses are integers to the driver, which checks them; the stream is alive.
+            let copied = unsafe { api.memcpy_dtod_async(to, from, bytes, raw) }?;
+            // SAFETY: the stream is alive.
+            let waited = unsafe { api.stream_synchronize(raw) }?;
+            Ok(if copied == Status::SUCCESS { waited } else { copied })
+        };
+        self.demand(Call::Copy, arguments, copy)
+    }
 }
 
 impl CudaDriver {
-    /// Returns the stream for copies to the CPU, which is made when it is first needed.
-    fn reader(&self) -> DriverResult<StreamId> {
-        let mut reader = self.reader.lock();
-        if let Some(stream) = *reader {
+    /// Returns the stream for copies, which is made when it is first needed, for this call.
+    fn own_stream(&self, call: Call) -> DriverResult<StreamId> {
+        let mut own = self.own_stream.lock();
+        if let Some(stream) = *own {
             return Ok(stream);
         }
         let stream = self.create_stream().map_err(|error| {
             let status = if let CudaOpenError::Call { status, .. } = &error { *status } else { Status::UNKNOWN };
-            DriverError::new(Call::Read, status, error.to_string())
+            DriverError::new(call, status, error.to_string())
         })?;
-        *reader = Some(stream);
+        *own = Some(stream);
         Ok(stream)
     }
 }

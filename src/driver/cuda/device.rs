@@ -48,8 +48,8 @@ pub struct CudaDriver {
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// The streams that were made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
-    /// The stream that memory is read on, once some was.
-    pub(super) reader: Mutex<Option<StreamId>>,
+    /// The stream that memory is copied on, once some was.
+    pub(super) own_stream: Mutex<Option<StreamId>>,
     /// Whether the program vouches for all other streams.
     pub(super) trusts_streams: AtomicBool,
     /// Cleared if the driver turns out not to number streams.
@@ -160,10 +160,10 @@ impl CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        if let Some(stream) = self.reader.get_mut().take()
+        if let Some(stream) = self.own_stream.get_mut().take()
             && let Err(error) = self.destroy_stream(stream)
         {
-            tracing::warn!(%error, "a stream for reading memory was not destroyed");
+            tracing::warn!(%error, "a stream for copies was not destroyed");
         }
         self.access.release(&self.api);
         self.context.release(&self.api);

@@ -84,7 +84,7 @@ impl CudaDriver {
             events: Mutex::default(),
             handles: Mutex::default(),
             streams: Mutex::default(),
-            reader: Mutex::default(),
+            own_stream: Mutex::default(),
             trusts_streams: AtomicBool::new(false),
             tells_streams_apart: AtomicBool::new(true),
             calls: CallCounters::default(),

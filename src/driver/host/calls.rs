@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::addresses::{Reserved, map_anywhere, reserve};
 use super::chunk::Chunk;
 use super::device::HostDriver;
-use super::work::{HostWork, read_bytes};
+use super::work::{HostWork, copy_words, read_bytes};
 use crate::driver::bookkeeping::{Answer, Fault, Range, refuse};
 use crate::driver::{
     Call, CallStats, CaptureMode, Contents, DeviceProperties, Driver, DriverResult, EventId, Events, Handle,
@@ -192,6 +192,13 @@ impl Contents for HostDriver {
         self.call(Call::Read, |shared| {
             shared.state.write().captures.refuse_unsafe()?;
             read_bytes(&shared.state.read().memory, address, bytes)
+        })
+    }
+
+    fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()> {
+        self.call(Call::Copy, |shared| {
+            shared.state.write().captures.refuse_unsafe()?;
+            copy_words(&shared.state.read().memory, Range { address: from, size }, to)
         })
     }
 }

@@ -210,6 +210,16 @@ impl Contents for SimGpu {
             Ok(())
         })
     }
+
+    fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()> {
+        let [from, to] = [from, to].map(|address| Range { address, size });
+        self.charged(Call::Copy, size, |state| {
+            state.captures.refuse_unsafe()?;
+            state.memory.check_copy(from, to)?;
+            state.contents.copy(from, to, &state.memory);
+            Ok(((), self.config.profile.cost(Call::Copy, size)))
+        })
+    }
 }
 
 impl PeerAccess for SimGpu {

@@ -36,7 +36,14 @@ impl Contents {
             // Most memory is never looked at.
             return;
         }
-        let runs = self.0.entry(piece.memory).or_default();
+        self.clear(piece);
+        let run = Run { end: piece.offset + piece.size, value, writer };
+        self.0.entry(piece.memory).or_default().insert(piece.offset, run);
+    }
+
+    /// Forgets the bytes of a piece.
+    fn clear(&mut self, piece: Piece) {
+        let Some(runs) = self.0.get_mut(&piece.memory) else { return };
         let (start, end) = (piece.offset, piece.offset + piece.size);
         let met: Vec<(u64, Run)> =
             runs.range(..end).rev().take_while(|(_, run)| run.end > start).map(|(at, run)| (*at, *run)).collect();
@@ -49,7 +56,32 @@ impl Contents {
                 runs.insert(end, run);
             }
         }
-        runs.insert(start, Run { end, value, writer });
+    }
+
+    /// Copies the bytes of a range to another, both of which may be used.
+    pub(super) fn copy(&mut self, from: Range, to: Range, memory: &Memory<()>) {
+        let mut known = Vec::new();
+        let mut begin = 0;
+        for piece in memory.physical_at(from) {
+            let end = piece.offset + piece.size;
+            let runs = self.0.get(&piece.memory).into_iter().flat_map(|runs| runs.range(..end).rev());
+            for (at, run) in runs.take_while(|(_, run)| run.end > piece.offset) {
+                let (first, last) = ((*at).max(piece.offset), run.end.min(end));
+                known.push((begin + first - piece.offset, Run { end: begin + last - piece.offset, ..*run }));
+            }
+            begin += piece.size;
+        }
+        let mut begin = 0;
+        for piece in memory.physical_at(to) {
+            self.clear(piece);
+            let end = begin + piece.size;
+            for (at, run) in known.iter().filter(|(at, run)| *at < end && run.end > begin) {
+                let first = piece.offset + (*at).max(begin) - begin;
+                let run = Run { end: piece.offset + run.end.min(end) - begin, ..*run };
+                self.0.entry(piece.memory).or_default().insert(first, run);
+            }
+            begin = end;
+        }
     }
 
     /// Returns the first bytes of a piece that the allocator wrote last: their offset and size.

@@ -220,7 +220,13 @@ const OF_SUMS: &[Break] = &[
         "a chunk with no blocks",
         |h| {
             let address = home_end(h) - GRANULE;
-            h.home.as_mut().unwrap().add_chunk(Chunk { address, size: GRANULE, handle: Handle(1), slab: false });
+            h.home.as_mut().unwrap().add_chunk(Chunk {
+                address,
+                size: GRANULE,
+                handle: Handle(1),
+                slab: false,
+                fixed: false,
+            });
         },
         "bytes in chunks",
     ),

@@ -4,16 +4,24 @@
 
 use super::choose;
 use crate::backing::StrategyContext;
+use crate::config::{Config, Split};
 use crate::error::Result;
 use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
 
-/// The rules by which requests find their blocks.
-pub(super) const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
+/// The rules by which requests find their blocks, without and with chunks that are split.
+const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
+const FIT_BY_GRANULE: FitRules = FitRules { by_granule: true, ..FIT };
+
+/// Returns the rules by which requests find their blocks.
+pub(super) fn fit_rules(config: &Config) -> &'static FitRules {
+    // Whole granules in coarse chunks are worth nothing unless chunks are split.
+    if config.split == Split::Off { &FIT } else { &FIT_BY_GRANULE }
+}
 
 /// Takes a block of one range at home that the stream may use at once.
 pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
-    let id = context.heap.fit(request, &FIT);
+    let id = context.heap.fit(request, fit_rules(context.config));
     if id.is_some() { Ok(Some(id)) } else { run_at_home(context, request) }
 }
 
@@ -23,5 +31,6 @@ pub(super) fn run_at_home(context: &mut StrategyContext<'_>, request: &Request) 
     let Some(first) = choose::run_at_home(context.heap, size, pool)? else { return Ok(None) };
     let id = context.heap.join_run(first, pool, size)?;
     context.heap.take_free(id);
-    Ok(Some(id))
+    let by_granule = fit_rules(context.config).by_granule;
+    Ok(Some(if by_granule { context.heap.leave_front(id, request) } else { id }))
 }

@@ -6,10 +6,15 @@
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
+use super::split::split;
 use crate::backing::{Miss, StrategyContext};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
+
+/// How often chunks are split for one request. What lies at an end of a chunk serves a view as it is, so splitting that chunk
+/// may gain less than it counts for.
+const MAX_SPLITS: u32 = 16;
 
 impl Stitch {
     /// Lets the CPU wait for all work that may still use freed memory. Then all free memory is usable, where it lies or
@@ -39,8 +44,39 @@ impl Stitch {
                 done => return done,
             }
         }
+        match self.split_and_replace(context, request) {
+            Err(Miss::OutOfMemory { .. }) => {}
+            done => return done,
+        }
         let whole = if request.class == Class::Small { GRANULE } else { request.size };
         self.replace(context, request, whole, |_, _| true)
+    }
+
+    /// Splits chunks until the request fits, whatever of its memory was given back to make room for that.
+    fn split_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+        for _ in 0..MAX_SPLITS {
+            let missing = match request.class {
+                Class::Small => GRANULE,
+                Class::Large => match self.join(context, request)? {
+                    Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
+                    Joined::Missing(missing) => missing,
+                },
+            };
+            if !split(context, missing)? {
+                break;
+            }
+            let served = match self.miss(context, request) {
+                Err(Miss::OutOfMemory { .. }) => {
+                    self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool))
+                }
+                done => done,
+            };
+            match served {
+                Err(Miss::OutOfMemory { .. }) => {}
+                done => return done,
+            }
+        }
+        Err(Miss::OUT_OF_MEMORY)
     }
 
     /// Gives back free chunks that touch a block for which the predicate is true, and grows home by `bytes` with them.

@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
 
-use super::at_home::{FIT, run_at_home};
+use super::at_home::{fit_rules, run_at_home};
 use super::choose;
 use super::estimate;
 use super::grow::{Growth, grow_slab, release_added};
@@ -51,7 +51,7 @@ pub(super) enum Joined {
 impl Strategy for Stitch {
     fn rules(&self, config: &Config) -> Rules {
         let (sharing, free_used_by) = (config.sharing, FreeUsedBy::Epoch);
-        Rules { fit: FIT, polls_first: false, sharing, passes_memory_on: true, free_used_by }
+        Rules { fit: *fit_rules(config), polls_first: false, sharing, passes_memory_on: true, free_used_by }
     }
 
     fn serve(
@@ -155,7 +155,7 @@ impl Stitch {
         context: &mut StrategyContext<'_>,
         request: &Request,
     ) -> std::result::Result<BlockId, Miss> {
-        let id = context.heap.fit(request, &FIT);
+        let id = context.heap.fit(request, fit_rules(context.config));
         if id.is_some() {
             return Ok(id);
         }
@@ -264,7 +264,7 @@ impl Stitch {
     ) -> std::result::Result<Joined, Miss> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
-        let id = context.heap.fit(request, &FIT);
+        let id = context.heap.fit(request, fit_rules(context.config));
         if id.is_some() {
             return Ok(Joined::Block(id));
         }

@@ -45,5 +45,6 @@ mod miss;
 mod others;
 mod release;
 mod remembered;
+mod split;
 
 pub(super) use miss::Stitch;

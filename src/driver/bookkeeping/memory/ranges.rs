@@ -7,6 +7,9 @@ use crate::driver::bookkeeping::faults::{Fault, Range};
 use crate::driver::bookkeeping::refusal::{Answer, refuse};
 use crate::driver::{Status, StreamId};
 
+/// Bytes of a word, the unit of copies.
+const WORD: u64 = 8;
+
 impl<P> Memory<P> {
     /// Returns whether some of `range` is mapped, and whether some of it is of `malloc`.
     pub(in crate::driver) fn kinds_in(&self, range: Range) -> (bool, bool) {
@@ -44,6 +47,29 @@ impl<P> Memory<P> {
             return Err(refuse(Status::INVALID_VALUE, "a size of 0".to_owned()));
         }
         self.check_use(range, stream).map_err(|fault| refuse(Status::INVALID_VALUE, fault.to_string()))
+    }
+
+    /// Refuses a copy of ranges that are not whole words of 8 bytes, that the device may not use, or that share memory.
+    pub(in crate::driver) fn check_copy(&self, from: Range, to: Range) -> Answer<()> {
+        for range in [from, to] {
+            if !range.address.is_multiple_of(WORD) || !range.size.is_multiple_of(WORD) {
+                return Err(refuse(Status::INVALID_VALUE, format!("{range}: not whole words of {WORD} bytes")));
+            }
+            self.check_usable(range, StreamId::DEFAULT)?;
+        }
+        let mut sources = self.physical_at(from);
+        sources.sort_unstable_by_key(|piece| (piece.memory, piece.offset));
+        let reads = |written: Piece| {
+            let end = written.offset + written.size;
+            let before = sources.partition_point(|read| (read.memory, read.offset) < (written.memory, end));
+            let last =
+                before.checked_sub(1).and_then(|at| sources.get(at)).filter(|read| read.memory == written.memory);
+            last.is_some_and(|read| read.offset + read.size > written.offset)
+        };
+        if self.physical_at(to).into_iter().any(reads) {
+            return Err(refuse(Status::INVALID_VALUE, format!("{from} and {to} are the same memory in part")));
+        }
+        Ok(())
     }
 
     /// Returns the physical memory of `range`, in the order of addresses, without parts that have none.

@@ -58,6 +58,8 @@ struct State {
     fills: Vec<(CUdeviceptr, u8, usize, usize)>,
     /// The streams on which memory was copied to the CPU.
     copies: Vec<usize>,
+    /// Inside of the device: from, to and bytes.
+    copied: Vec<(CUdeviceptr, CUdeviceptr, usize)>,
     /// The number that tells streams with the same handle apart.
     generation: u64,
 }
@@ -302,6 +304,13 @@ unsafe extern "C" fn memset_d8_async(address: CUdeviceptr, value: c_uchar, size:
         Status::SUCCESS.0
     })
 }
+unsafe extern "C" fn memcpy_dtod_async(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) -> RawStatus {
+    in_context(|state| {
+        state.copies.push(stream.addr());
+        state.copied.push((from, to, size));
+        Status::SUCCESS.0
+    })
+}
 unsafe extern "C" fn memcpy_dtoh_async(host: *mut c_void, _: CUdeviceptr, size: usize, stream: CUstream) -> RawStatus {
     in_context(|state| {
         state.copies.push(stream.addr());
@@ -393,6 +402,7 @@ fn entry_points() -> EntryPoints {
         mem_get_info: Some(mem_get_info),
         memset_d8_async: Some(memset_d8_async),
         memcpy_dtoh_async: Some(memcpy_dtoh_async),
+        memcpy_dtod_async: Some(memcpy_dtod_async),
         event_create: Some(event_create),
         stream_create: Some(stream_create),
         stream_destroy: Some(stream_destroy),

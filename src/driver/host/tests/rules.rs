@@ -38,6 +38,7 @@ struct Both {
     refused: u64,
     /// How often bytes were read of which some had been filled.
     marked: u64,
+    copied: u64,
 }
 
 impl Both {
@@ -69,7 +70,7 @@ impl Both {
     fn step(&mut self) {
         let size = self.size();
         let stream = StreamId(self.random.below(3));
-        match self.random.below(29) {
+        match self.random.below(31) {
             0 | 1 => {
                 let (size, alignment) = (size * 3, [0, 0, 8 * MIB, 12][self.random.below(4) as usize]);
                 if let Some(addresses) = self.call("reserve", |driver, _| driver.reserve(size, alignment)) {
@@ -148,6 +149,7 @@ impl Both {
             }
             25 | 26 => self.fill(stream),
             27 => self.read(),
+            28 | 29 => self.copy(),
             _ => {
                 let [host, sim] = self.call("memory_info", |driver, _| driver.memory_info()).unwrap();
                 assert_eq!(host, sim);
@@ -172,6 +174,15 @@ impl Both {
         while !self.host.is_idle(stream) {
             std::thread::yield_now();
         }
+    }
+
+    fn copy(&mut self) {
+        // One in ten is not of whole words.
+        let words = if self.random.below(10) > 0 { 8 } else { 1 };
+        let [(from, size), (to, _)] = [(); 2].map(|()| self.bytes());
+        let (from, to) = (from.map(|at| at / words * words), to.map(|at| at / words * words));
+        self.copied +=
+            u64::from(self.call("copy", |driver, of| driver.copy(from[of], to[of], size / words * words)).is_some());
     }
 
     fn read(&mut self) {
@@ -228,7 +239,7 @@ impl Both {
 
 #[test]
 fn the_host_answers_as_the_simulated_gpu_does() {
-    let (mut refused, mut marked) = (0, 0);
+    let (mut refused, mut marked, mut copied) = (0, 0, 0);
     for seed in 0..3 {
         let mut both = Both {
             host: HostDriver::new(HostConfig { capacity: CAPACITY }).unwrap(),
@@ -241,6 +252,7 @@ fn the_host_answers_as_the_simulated_gpu_does() {
             plain: Vec::new(),
             refused: 0,
             marked: 0,
+            copied: 0,
         };
         for step in 0..CALLS {
             both.step();
@@ -250,11 +262,12 @@ fn the_host_answers_as_the_simulated_gpu_does() {
         }
         refused += both.refused;
         marked += both.marked;
+        copied += both.copied;
         assert_eq!(
             both.host.call_stats().iter().map(|(call, stat)| (call, stat.count)).collect::<Vec<_>>(),
             both.sim.call_stats().iter().map(|(call, stat)| (call, stat.count)).collect::<Vec<_>>()
         );
     }
     assert!(refused > CALLS / 2, "{refused} calls were refused: too tame to show anything");
-    assert!(marked > 0, "no filled bytes were read");
+    assert!(marked > 0 && copied > 0, "no filled bytes were read, or none copied");
 }

@@ -1,0 +1,160 @@
+//! Coarse chunks are split: what lies free inside of one that is partly in use becomes chunks of its own.
+//!
+//! Owns: which chunks, where they are cut, and what makes room for it. `backing/exchange.rs` makes the calls.
+//!
+//! ```text
+//! home   |aa....bbb...|     free bytes inside of the chunk serve no view but at its ends
+//! home   |aa|...|bbb..|     now the three in the middle serve any
+//! ```
+//! Cuts lie at the granule borders inside of free ranges, so there are two for each free range at most. All parts keep their
+//! places at home: a program that repeats itself finds its free memory where it was, only finer.
+
+use super::release::ReleasableChunks;
+use crate::backing::{Miss, Part, StrategyContext, exchange};
+use crate::error::Result;
+use crate::fallible::{Grown, TryPush};
+use crate::heap::{Chunk, GRANULE, Heap, State};
+use crate::ids::{BlockId, ChunkId};
+use crate::span::Span;
+use rustc_hash::FxHashMap;
+
+/// What a mapping of a part costs, in bytes that could be copied instead: 40 us at 750 GB/s.
+const MAPPING: u64 = 30 << 20;
+
+/// A chunk that is partly in use, with whole granules inside of it that are free.
+struct Candidate {
+    id: ChunkId,
+    size: u64,
+    /// Bytes in free granules.
+    gain: u64,
+    /// Bytes to copy, with those of the mappings to make.
+    cost: u64,
+}
+
+/// Splits chunks until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
+/// any was split.
+pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::result::Result<bool, Miss> {
+    if !context.exchanges || context.capturing() {
+        return Ok(false);
+    }
+    let candidates = candidates(context.heap)?;
+    if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
+        return Ok(false);
+    }
+    let (mut gained, mut any) = (0, false);
+    for candidate in candidates {
+        if gained >= bytes {
+            break;
+        }
+        if !make_room(context, candidate.size)? {
+            continue;
+        }
+        let Some(chunk) = context.heap.home().and_then(|home| home.chunk(candidate.id)) else { continue };
+        let parts = parts(context.heap, &chunk)?;
+        match exchange(context, candidate.id, &parts) {
+            Ok(()) => {}
+            Err(Miss::OutOfMemory { .. }) => continue,
+            Err(failed) => return Err(failed),
+        }
+        let counters = context.heap.counters_mut();
+        counters.splits.chunks += 1;
+        counters.splits.parts += parts.len() as u64;
+        counters.splits.copied_bytes += parts.iter().filter(|part| part.keeps).map(|part| part.size).sum::<u64>();
+        gained += candidate.gain;
+        any = true;
+    }
+    Ok(any)
+}
+
+/// Makes room for `bytes` beside all that is held, by giving back free chunks. They come back as the memory grows for the
+/// request. Returns whether there is room.
+fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
+    let missing = bytes.saturating_sub(context.room());
+    if missing > 0 {
+        let releasable = ReleasableChunks::of(context.heap)?;
+        if releasable.bytes() < missing {
+            return Ok(false);
+        }
+        releasable.release(context, missing)?;
+    }
+    Ok(true)
+}
+
+/// Returns the chunks that may be split, those that gain most for what they cost first.
+fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
+    let mut found = Vec::new();
+    let Some(home) = heap.home() else { return Ok(found) };
+    let mut views: FxHashMap<ChunkId, u64> = FxHashMap::default();
+    for chunk in heap.views().iter().flat_map(|(_, view)| &view.chunks) {
+        views.try_reserve(1)?;
+        *views.entry(*chunk).or_default() += 1;
+    }
+    for (id, chunk) in home.chunks().filter(|(_, chunk)| !chunk.fixed && chunk.size > GRANULE) {
+        let (mut gain, mut count, mut end) = (0, 0, chunk.address);
+        visit_free_granules(heap, &chunk, |free| {
+            gain += free.size;
+            count += 1 + u64::from(free.start > end);
+            end = free.end();
+            Ok(())
+        })?;
+        if gain == 0 || gain == chunk.size {
+            continue;
+        }
+        count += u64::from(end < chunk.end());
+        let places = 2 + views.get(&id).copied().unwrap_or(0);
+        let cost = chunk.size - gain + count * places * MAPPING;
+        found.try_push(Candidate { id, size: chunk.size, gain, cost })?;
+    }
+    // a.gain / a.cost > b.gain / b.cost, without fractions.
+    let by_gain = |a: &Candidate, b: &Candidate| {
+        let [a, b] = [(a, b), (b, a)].map(|(of, other)| u128::from(of.gain) * u128::from(other.cost));
+        b.cmp(&a)
+    };
+    found.sort_unstable_by(|a, b| by_gain(a, b).then(a.id.cmp(&b.id)));
+    Ok(found)
+}
+
+/// Returns the parts of a chunk: its free granules in runs, and what lies between.
+fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
+    let mut parts = Vec::new();
+    let mut at = chunk.address;
+    visit_free_granules(heap, chunk, |free| {
+        if free.start > at {
+            parts.try_push(Part { size: free.start - at, keeps: true })?;
+        }
+        parts.try_push(Part { size: free.size, keeps: false })?;
+        at = free.end();
+        Ok(())
+    })?;
+    if at < chunk.end() {
+        parts.try_push(Part { size: chunk.end() - at, keeps: true })?;
+    }
+    Ok(parts)
+}
+
+/// Visits the runs of granules in a chunk that are wholly free, in the order of addresses.
+fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -> Grown<()>) -> Grown<()> {
+    let mut run: Option<Span> = None;
+    let mut end_run = |run: Option<Span>| {
+        let granules = run.map(|run| (run.start.next_multiple_of(GRANULE), run.end() / GRANULE * GRANULE));
+        match granules.filter(|(start, end)| start < end) {
+            Some((start, end)) => visit(Span::between(start, end)),
+            None => Ok(()),
+        }
+    };
+    for id in heap.blocks_over(chunk.span()) {
+        let part = heap.block(id).span().intersection(&chunk.span());
+        match part.filter(|_| is_free(heap, id)) {
+            None => end_run(run.take())?,
+            Some(part) => run = Some(Span::between(run.map_or(part.start, |run| run.start), part.end())),
+        }
+    }
+    end_run(run)
+}
+
+/// Returns whether a block is free, and its contents are nobody's: private pools keep those of their free memory.
+fn is_free(heap: &Heap, id: BlockId) -> bool {
+    let block = heap.block(id);
+    // A slab for small blocks is free as a whole only.
+    block.state == State::Free && !heap.is_private(block.pool) && (!block.pool.is_small() || block.size == GRANULE)
+}
