@@ -4,33 +4,43 @@
 //!
 //! ```text
 //! home   |aa....bbb...|     one chunk: a and b are live, dots are free
-//! home   |aa|...|bbb..|     three chunks: the parts with live bytes hold copies, the middle one is free memory
+//! home   |aa|...|bbb..|     three chunks: the parts with live bytes are copies, the middle one is free memory, or none
 //! ```
 //! New memory comes before old memory goes: it is created, what is live is copied to it through addresses of its own, and
 //! only then is the old memory unmapped, place by place, and the new memory mapped there. Until the last place is done, all
-//! can be mapped as it was, since the old memory still has everything. So the device must have room for the whole chunk once
-//! more.
+//! can be mapped as it was, since the old memory still has everything.
 //!
 //! No work may use the memory from the copy to the end. The caller has waited for the device, and
 //! [`StrategyContext::exchanges`] is the program's word that nobody gives it more.
 
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
+use super::view::drop_view;
 use crate::config::Increase;
 use crate::driver::{Call, Driver, DriverResult};
 use crate::error::{Error, Result};
-use crate::fallible::TryCollect;
-use crate::heap::{Chunk, GRANULE};
-use crate::ids::{ChunkId, Class, Handle};
+use crate::fallible::{TryCollect, with_room};
+use crate::heap::{Chunk, GRANULE, Heap};
+use crate::ids::{ChunkId, Class, Handle, ViewId};
 use crate::span::Span;
+
+/// What becomes of the memory of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Its contents are copied to new memory.
+    Copied,
+    /// It is free: new memory, with any contents.
+    Renewed,
+    /// It is free: there is no memory any more.
+    Lost,
+}
 
 /// A part of a chunk that becomes a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Bytes: a multiple of the granule.
     pub(crate) size: u64,
-    /// Whether its contents are kept.
-    pub(crate) keeps: bool,
+    pub(crate) fate: Fate,
 }
 
 /// What is mapped at a place of the old memory.
@@ -49,8 +59,8 @@ pub(super) struct Place {
     span: Span,
     handle: Handle,
     old: Old,
-    /// How many bytes of the new memory are mapped.
-    new: u64,
+    /// What is mapped there of the new memory, with room for all of it.
+    new: Vec<Span>,
 }
 
 impl Place {
@@ -58,24 +68,39 @@ impl Place {
         self.span.start
     }
 
-    /// Maps other memory there.
-    fn exchange(&mut self, driver: &dyn Driver, new: impl Iterator<Item = (u64, Handle)>) -> DriverResult<()> {
+    /// Maps other memory there: for each part its bytes, and its handle unless nothing is mapped.
+    fn exchange(
+        &mut self,
+        driver: &dyn Driver,
+        parts: impl Iterator<Item = (u64, Option<Handle>)>,
+    ) -> DriverResult<()> {
         driver.unmap(self.span.start, self.span.size)?;
         self.old = Old::Gone;
-        for (size, handle) in new {
-            driver.map(self.span.start + self.new, size, 0, handle)?;
-            self.new += size;
+        // Since the last gap.
+        let mut run = Span::new(self.span.start, 0);
+        for (size, handle) in parts {
+            match handle {
+                Some(handle) => {
+                    driver.map(run.end(), size, 0, handle)?;
+                    self.new.push(Span::new(run.end(), size));
+                    run.size += size;
+                }
+                None => {
+                    allow(driver, run)?;
+                    run = Span::new(run.end() + size, 0);
+                }
+            }
         }
-        driver.set_access(self.span.start, self.span.size)
+        allow(driver, run)
     }
 
     /// Maps the old memory there again.
     pub(super) fn restore(&mut self, driver: &dyn Driver) -> DriverResult<()> {
-        let Span { start, size } = self.span;
-        if self.new > 0 {
-            driver.unmap(start, self.new)?;
-            self.new = 0;
+        while let Some(new) = self.new.last() {
+            driver.unmap(new.start, new.size)?;
+            self.new.pop();
         }
+        let Span { start, size } = self.span;
         if self.old == Old::Gone {
             driver.map(start, size, 0, self.handle)?;
             self.old = Old::Mapped;
@@ -88,39 +113,44 @@ impl Place {
     }
 }
 
+/// Lets the device use what is mapped in a span.
+fn allow(driver: &dyn Driver, span: Span) -> DriverResult<()> {
+    if span.size == 0 { Ok(()) } else { driver.set_access(span.start, span.size) }
+}
+
 /// The new memory of an exchange.
 struct NewMemory {
-    /// The parts that keep their contents, mapped one behind the other.
-    kept: Mapping,
-    /// The other parts.
-    free: Mapping,
+    /// The copied parts, mapped one behind the other.
+    copied: Mapping,
+    renewed: Mapping,
 }
 
 impl NewMemory {
     fn of(parts: &[Part]) -> Result<Self> {
-        let kept = parts.iter().filter(|part| part.keeps).count();
-        Ok(Self {
-            kept: Mapping::of_new_pieces(Class::Large, kept)?,
-            free: Mapping::of_new_pieces(Class::Large, parts.len() - kept)?,
-        })
+        let of = |fate| Mapping::of_new_pieces(Class::Large, parts.iter().filter(|part| part.fate == fate).count());
+        Ok(Self { copied: of(Fate::Copied)?, renewed: of(Fate::Renewed)? })
     }
 
     /// Creates the memory, and copies the contents to it from `source`, where the old memory is mapped.
     fn make(&mut self, context: &StrategyContext<'_>, parts: &[Part], source: Option<u64>) -> DriverResult<()> {
         let driver = context.driver;
         for part in parts {
-            let of = if part.keeps { &mut self.kept } else { &mut self.free };
-            of.create(driver, part.size, part.size)?;
+            match part.fate {
+                Fate::Copied => self.copied.create(driver, part.size, part.size)?,
+                Fate::Renewed => self.renewed.create(driver, part.size, part.size)?,
+                Fate::Lost => {}
+            }
         }
-        let size = self.kept.pieces.iter().map(|piece| piece.size).sum();
-        let Some(source) = source.filter(|_| size > 0) else { return Ok(()) };
+        let size = self.copied.pieces.iter().map(|piece| piece.size).sum();
+        // What is mapped nowhere has no contents that anybody could miss.
+        let Some(mut from) = source.filter(|_| size > 0) else { return Ok(()) };
         let copies = Span::new(driver.reserve(size, GRANULE)?, size);
         context.heap.check_answer(Call::Reserve, copies, GRANULE)?;
-        self.kept.place(copies, copies.start);
-        self.kept.map(driver)?;
-        let (mut from, mut to) = (source, copies.start);
+        self.copied.place(copies, copies.start);
+        self.copied.map(driver)?;
+        let mut to = copies.start;
         for part in parts {
-            if part.keeps {
+            if part.fate == Fate::Copied {
                 driver.copy(from, to, part.size)?;
                 to += part.size;
             }
@@ -129,19 +159,31 @@ impl NewMemory {
         Ok(())
     }
 
-    /// Returns the bytes and handles, in the order of these parts.
-    fn in_order<'a>(&'a self, parts: &'a [Part]) -> impl Iterator<Item = (u64, Handle)> + Clone + 'a {
-        let (mut kept, mut free) = (self.kept.pieces.iter(), self.free.pieces.iter());
-        let pieces = parts.iter().filter_map(move |part| if part.keeps { kept.next() } else { free.next() });
-        pieces.filter_map(|Piece { size, handle }| Some((*size, (*handle)?)))
+    fn size(&self) -> u64 {
+        self.copied.pieces.iter().chain(&self.renewed.pieces).map(|piece| piece.size).sum()
+    }
+
+    /// Returns the bytes and the handle of each part.
+    fn of_parts<'a>(&'a self, parts: &'a [Part]) -> impl Iterator<Item = (u64, Option<Handle>)> + 'a {
+        let (mut copied, mut renewed) = (self.copied.pieces.iter(), self.renewed.pieces.iter());
+        parts.iter().map(move |part| {
+            let piece = match part.fate {
+                Fate::Copied => copied.next(),
+                Fate::Renewed => renewed.next(),
+                Fate::Lost => None,
+            };
+            (part.size, piece.and_then(|Piece { handle, .. }| *handle))
+        })
     }
 }
 
-/// Exchanges the memory of a chunk for new memory in these parts, which add up to it. The CPU has waited for the device.
+/// Exchanges the memory of a chunk for new memory in these parts, which add up to it. The CPU has waited for the device. What is
+/// lost becomes idle memory first, and views without users go that would lose a part.
 ///
 /// # Errors
 /// [`Miss::OutOfMemory`]: there is too little memory for the new parts beside the old one, or too little room for mappings.
-/// Nothing has changed, whatever the error; what could not be undone is tried again (`PendingRollback`).
+/// No address has other memory than before, whatever the error; what could not be undone is tried again
+/// (`PendingRollback`).
 pub(crate) fn exchange(
     context: &mut StrategyContext<'_>,
     id: ChunkId,
@@ -150,11 +192,16 @@ pub(crate) fn exchange(
     context.retry_rollback()?;
     let chunk = context.heap.home().and_then(|home| home.chunk(id));
     let chunk = chunk.ok_or(Error::Internal("a chunk that is gone is to be exchanged"))?;
-    if !context.allows(Increase::of(chunk.size)) {
+    let bytes = parts.iter().filter(|part| part.fate != Fate::Lost).map(|part| part.size).sum();
+    if !context.allows(Increase::of(bytes)) {
         return Err(Miss::OUT_OF_MEMORY);
     }
+    let lost = lost_spans(&chunk, parts)?;
+    if !lost.is_empty() {
+        drop_views_over(context, id)?;
+    }
+    let room = context.heap.reserve_exchange(id, parts.len(), lost.into_iter())?;
     let places = places_of(context, id, &chunk, parts.len())?;
-    let ids = context.heap.reserve_exchange(id, parts.len())?;
     context.rollback.reserve(2)?;
     context.rollback.reserve_handles(1)?;
     context.rollback.reserve_places(places.len())?;
@@ -164,22 +211,46 @@ pub(crate) fn exchange(
         return Err(error.into());
     }
     // Both are held for a moment.
-    context.heap.pending_rollback(Class::Large, chunk.size, 0);
+    context.heap.pending_rollback(Class::Large, new.size(), 0);
     if let Err(error) = map_everywhere(context, places, &new, parts) {
-        context.heap.pending_rollback(Class::Large, 0, chunk.size);
+        context.heap.pending_rollback(Class::Large, 0, new.size());
         undo(context, new);
         return Err(error.into());
     }
-    context.heap.exchanged(id, new.in_order(parts), ids)?;
-    new.kept.disown();
-    context.rollback.undo(context.heap, context.driver, new.kept);
+    let size = new.size();
+    context.heap.exchanged(id, new.of_parts(parts), room)?;
+    new.copied.disown();
+    context.rollback.undo(context.heap, context.driver, new.copied);
     let released = context.rollback.release(context.driver, (chunk.handle, chunk.size), Class::Large);
-    if let Err(error) = released {
+    let kept = if let Err(error) = released {
         tracing::error!(%error, bytes = chunk.size, "memory that was exchanged could not be released yet");
+        chunk.size
     } else {
-        context.heap.pending_rollback(Class::Large, 0, chunk.size);
-    }
+        0
+    };
+    context.heap.pending_rollback(Class::Large, kept, size);
     Ok(())
+}
+
+/// Returns the parts of a chunk that lose their memory, as spans of home.
+fn lost_spans(chunk: &Chunk, parts: &[Part]) -> Result<Vec<Span>> {
+    let mut at = chunk.address;
+    let lost = parts.iter().filter_map(|part| {
+        let span = Span::new(at, part.size);
+        at += part.size;
+        (part.fate == Fate::Lost).then_some(span)
+    });
+    Ok(lost.try_to_vec()?)
+}
+
+/// Drops the views over a chunk that nobody needs.
+fn drop_views_over(context: &mut StrategyContext<'_>, id: ChunkId) -> Result<()> {
+    let is_over = |heap: &Heap, view: ViewId| {
+        heap.views().get(view).is_some_and(|view| heap.is_done_with(view) && view.chunks.contains(&id))
+    };
+    let heap = &*context.heap;
+    let over = heap.views().iter().map(|(view, _)| view).filter(|view| is_over(heap, *view)).try_to_vec()?;
+    over.into_iter().try_for_each(|view| drop_view(context, view))
 }
 
 /// Returns the places of a chunk, if there is room for the mappings of `count` chunks at each.
@@ -189,13 +260,17 @@ fn places_of(
     chunk: &Chunk,
     count: usize,
 ) -> std::result::Result<Vec<Place>, Miss> {
-    let places = context.heap.places_of(id)?;
-    let mappings = context.heap.views().mappings() + places.len() * count;
+    let addresses = context.heap.places_of(id)?;
+    let mappings = context.heap.views().mappings() + addresses.len() * count;
     if mappings > context.config.max_view_mappings {
         return Err(Miss::OUT_OF_MEMORY);
     }
-    let place = |start| Place { span: Span::new(start, chunk.size), handle: chunk.handle, old: Old::Usable, new: 0 };
-    Ok(places.into_iter().map(place).try_to_vec()?)
+    let mut places = with_room(addresses.len())?;
+    for start in addresses {
+        let span = Span::new(start, chunk.size);
+        places.push(Place { span, handle: chunk.handle, old: Old::Usable, new: with_room(count)? });
+    }
+    Ok(places)
 }
 
 /// Maps the new memory at all places, or at none.
@@ -206,9 +281,8 @@ fn map_everywhere(
     parts: &[Part],
 ) -> DriverResult<()> {
     let driver = context.driver;
-    let mapped = places.iter_mut().try_for_each(|place| place.exchange(driver, new.in_order(parts)));
+    let mapped = places.iter_mut().try_for_each(|place| place.exchange(driver, new.of_parts(parts)));
     if mapped.is_err() {
-        // All others first: a place that cannot be restored is one at which the program's memory is missing.
         for place in places.into_iter().rev() {
             context.rollback.restore(driver, place);
         }
@@ -218,7 +292,7 @@ fn map_everywhere(
 
 /// Gives back new memory that came to nothing. While a place is not restored, it may still be mapped there.
 fn undo(context: &mut StrategyContext<'_>, new: NewMemory) {
-    for mapping in [new.kept, new.free] {
+    for mapping in [new.copied, new.renewed] {
         if context.rollback.is_whole() {
             context.rollback.undo(context.heap, context.driver, mapping);
         } else {

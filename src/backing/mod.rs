@@ -17,7 +17,7 @@ mod view;
 
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
 pub(crate) use context::{Miss, StrategyContext};
-pub(crate) use exchange::{Part, exchange};
+pub(crate) use exchange::{Fate, Part, exchange};
 pub(crate) use guarded::{GUARD_RANGE, map_guarded, unmap_guarded};
 pub(crate) use home::{release_home, reserve_home};
 pub(crate) use release_plan::choose;

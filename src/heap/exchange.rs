@@ -3,12 +3,21 @@
 //! Owns: what is noted of it. Blocks and views keep their addresses; only the chunks behind them change. `backing` makes the
 //! calls.
 
-use super::block::Kind;
+use super::block::{Kind, Slots};
 use super::chunk_map::Chunk;
 use super::tables::Heap;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush, with_room};
 use crate::ids::{BlockId, ChunkId, Handle};
+use crate::span::Span;
+
+const GONE: Error = Error::Internal("a chunk that is gone was exchanged");
+
+/// Room in the tables for an exchange.
+pub(crate) struct ExchangeRoom {
+    new: Vec<(Span, ChunkId)>,
+    slots: Slots,
+}
 
 impl Heap {
     /// Returns the addresses at which a chunk is mapped: its place at home, unless it is bare, and its places in views.
@@ -21,53 +30,70 @@ impl Heap {
             places.try_push(chunk.address)?;
         }
         for (_, view) in self.views.iter() {
-            let Some(index) = view.chunks.iter().position(|of| *of == id) else { continue };
-            let mut holes = view.holes.iter();
-            let sizes = view.chunks.iter().take(index).map(|of| match home.chunk(*of) {
-                Some(before) => before.size,
-                // Holes are in the order of addresses, as chunks are.
-                None => holes.next().map_or(0, |hole| hole.size),
-            });
-            places.try_push(view.address + sizes.sum::<u64>())?;
+            if let Some(index) = view.chunks.iter().position(|of| *of == id) {
+                places.try_push(view.address + view.offset_of(index, |of| Some(home.chunk(of)?.size)))?;
+            }
         }
         Ok(places)
     }
 
-    /// Makes room for [`Self::exchanged`] with so many new chunks. Returns room for their numbers.
-    pub(crate) fn reserve_exchange(&mut self, id: ChunkId, count: usize) -> Result<Vec<ChunkId>> {
-        self.views.reserve_splice(id, count.saturating_sub(1))?;
+    /// Makes room for [`Self::exchanged`] with `count` parts, of which these spans of home lose their memory. Those become
+    /// idle: they are free, and every stream has passed them.
+    pub(crate) fn reserve_exchange(
+        &mut self,
+        id: ChunkId,
+        count: usize,
+        lost: impl ExactSizeIterator<Item = Span>,
+    ) -> Result<ExchangeRoom> {
+        let chunk = self.home.as_ref().and_then(|home| home.chunk(id)).ok_or(GONE)?;
+        self.views.reserve_splice(id, count)?;
         self.reserve_chunks(count)?;
-        Ok(with_room(count)?)
+        let slots = self.reserve_parts(self.covering(chunk.address), lost.len())?;
+        for span in lost {
+            self.gather_span(span)?;
+        }
+        Ok(ExchangeRoom { new: with_room(count)?, slots })
     }
 
-    /// Notes that other chunks are mapped wherever one was: given their sizes, which add up to its own, and handles. The
-    /// tables have room for them. What was at home stays there, and nothing is said of the blocks.
+    /// Notes that other chunks are mapped wherever one was: given the bytes of each, which add up to its own, and its handle,
+    /// or none where there is no memory any more. What was at home stays there, and nothing is said of live blocks.
     ///
     /// # Errors
     /// There is no such chunk.
     pub(crate) fn exchanged(
         &mut self,
         id: ChunkId,
-        new: impl Iterator<Item = (u64, Handle)>,
-        mut ids: Vec<ChunkId>,
+        parts: impl Iterator<Item = (u64, Option<Handle>)>,
+        room: ExchangeRoom,
     ) -> Result<()> {
-        const GONE: Error = Error::Internal("a chunk that is gone was exchanged");
+        let ExchangeRoom { mut new, mut slots } = room;
         let home = self.home.as_mut().ok_or(GONE)?;
         let old = home.chunk(id).ok_or(GONE)?;
         let bare = home.is_bare(old.address, 1);
+        let mapped = u64::from(!bare) + self.views.mappings() as u64;
         home.remove_chunk(id);
-        let mut address = old.address;
-        for (size, handle) in new {
-            let chunk = Chunk { address, size, handle, ..old };
-            ids.push(home.add_chunk(chunk));
-            if !bare {
-                home.mapped(chunk);
+        let mut offset = 0;
+        for (size, handle) in parts {
+            let mut number = ChunkId::NONE;
+            if let Some(handle) = handle {
+                let chunk = Chunk { address: old.address + offset, size, handle, ..old };
+                number = home.add_chunk(chunk);
+                if !bare {
+                    home.mapped(chunk);
+                }
             }
-            address += size;
+            new.push((Span::new(offset, size), number));
+            offset += size;
         }
-        let more = ids.len().saturating_sub(1) as u64;
-        let views = self.views.splice(id, &ids) as u64;
-        self.counters.mappings += more * (views + u64::from(!bare));
+        let chunks = new.iter().filter(|(_, number)| *number != ChunkId::NONE).count() as u64;
+        self.views.splice(id, &new, |of| Some(home.chunk(of)?.size));
+        let maps = u64::from(!bare) * chunks + self.views.mappings() as u64;
+        self.counters.mappings = self.counters.mappings + maps - mapped;
+        for (span, _) in new.iter().filter(|(_, number)| *number == ChunkId::NONE) {
+            let span = Span::new(old.address + span.start, span.size);
+            let block = self.block_around(span).ok_or(Error::Internal("memory that is lost was not free"))?;
+            self.unmapped(block, span, &mut slots);
+        }
         Ok(())
     }
 

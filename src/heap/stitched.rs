@@ -334,20 +334,19 @@ impl Heap {
         }
     }
 
-    /// Joins the bytes of a chunk, all of them free and passed by every stream, into one block of idle memory. Returns
-    /// that block.
-    pub(crate) fn gather_chunk(&mut self, chunk: &Chunk) -> Result<BlockId> {
-        let mut at = chunk.address;
-        while at < chunk.end() && self.block_around(chunk).is_none() {
+    /// Joins a span of home, all of it free and passed by every stream, into one block of idle memory. Returns that block.
+    pub(crate) fn gather_span(&mut self, span: Span) -> Result<BlockId> {
+        let mut at = span.start;
+        while at < span.end() && self.block_around(span).is_none() {
             let id = self.covering(at);
             let Block { pool, .. } = self.blocks[id];
-            let end = self.blocks[id].end().clamp(at, chunk.end());
+            let end = self.blocks[id].end().clamp(at, span.end());
             let part = self.carve(id, Span::between(at, end))?;
             self.insert_free(part);
             self.hand_over(part, self.idle.of(pool.class()));
             at = end;
         }
-        self.block_around(chunk).ok_or(Error::Internal("a free chunk is not of one kind"))
+        self.block_around(span).ok_or(Error::Internal("free memory is not of one kind"))
     }
 
     /// Returns the blocks that have a byte in a span of home.
@@ -357,11 +356,11 @@ impl Heap {
         std::iter::successors(Some(self.covering(span.start)), next).take_while(inside)
     }
 
-    /// Returns the block that holds all bytes of a chunk, if there is one.
-    pub(crate) fn block_around(&self, chunk: &Chunk) -> Option<BlockId> {
-        let id = self.covering(chunk.address);
+    /// Returns the block that holds all bytes of a span of home, if there is one.
+    pub(crate) fn block_around(&self, span: Span) -> Option<BlockId> {
+        let id = self.covering(span.start);
         let block = &self.blocks[id];
-        (block.address <= chunk.address && block.end() >= chunk.end()).then_some(id)
+        (block.address <= span.start && block.end() >= span.end()).then_some(id)
     }
 
     /// Moves idle ranges beside a block that is about to become free into its pool, so that they merge with it.

@@ -68,6 +68,17 @@ impl View {
         self.chunks.len() - self.holes.len()
     }
 
+    /// Returns how many bytes of the view lie before one of its chunks, by its number there. `bytes` returns those of a chunk.
+    pub(crate) fn offset_of(&self, index: usize, bytes: impl Fn(ChunkId) -> Option<u64>) -> u64 {
+        // Holes are in the order of addresses, as chunks are.
+        let mut holes = self.holes.iter();
+        let of = |chunk: &ChunkId| match *chunk {
+            ChunkId::NONE => holes.next().map_or(0, |hole| hole.size),
+            chunk => bytes(chunk).unwrap_or(0),
+        };
+        self.chunks.iter().take(index).map(of).sum()
+    }
+
     /// Returns the addresses of the view.
     pub(crate) fn span(&self) -> Span {
         Span::new(self.address, self.size)
@@ -238,26 +249,36 @@ impl Views {
         self.retire(id);
     }
 
-    /// Makes room for `more` chunks in each view over one.
+    /// Makes room for `more` chunks, or holes, in each view over a chunk.
     pub(crate) fn reserve_splice(&mut self, id: ChunkId, more: usize) -> Grown<()> {
-        let over = self.slots.iter_mut().flatten().filter(|view| view.chunks.contains(&id));
-        over.into_iter().try_for_each(|view| view.chunks.try_reserve(more))
+        let mut over = self.slots.iter_mut().flatten().filter(|view| view.chunks.contains(&id));
+        over.try_for_each(|view| view.chunks.try_reserve(more).and_then(|()| view.holes.try_reserve(more)))
     }
 
-    /// Puts other chunks, which are mapped there now, in the place of one. The views have room for them. Returns in how many
-    /// views it was.
-    pub(crate) fn splice(&mut self, id: ChunkId, new: &[ChunkId]) -> usize {
-        let Some((first, others)) = new.split_first() else { return 0 };
-        let mut found = 0;
-        for view in self.slots.iter_mut().flatten() {
+    /// Puts other chunks, which are mapped there now, in the place of one: given the offset of each in it, its bytes, and its
+    /// number, or [`ChunkId::NONE`] where nothing is mapped any more. A view with a hole serves no more requests. There is
+    /// room for all in each view. `before` returns the bytes of a chunk.
+    pub(crate) fn splice(&mut self, id: ChunkId, new: &[(Span, ChunkId)], bytes: impl Fn(ChunkId) -> Option<u64>) {
+        let chunks = new.iter().filter(|(_, of)| *of != ChunkId::NONE).count();
+        for index in 0..self.slots.len() {
+            let Some(Some(view)) = self.slots.get_mut(index) else { continue };
             let Some(at) = view.chunks.iter().position(|of| *of == id) else { continue };
-            view.chunks[at] = *first;
-            view.chunks.extend_from_slice(others);
-            view.chunks[at + 1..].rotate_right(others.len());
-            self.mappings += others.len();
-            found += 1;
+            let offset = view.offset_of(at, &bytes);
+            let mut others = new.iter().map(|(_, of)| *of);
+            view.chunks[at] = others.next().unwrap_or(ChunkId::NONE);
+            let more = others.len();
+            view.chunks.extend(others);
+            view.chunks[at + 1..].rotate_right(more);
+            for (hole, _) in new.iter().filter(|(_, of)| *of == ChunkId::NONE) {
+                let hole = Span::new(offset + hole.start, hole.size);
+                let place = view.holes.partition_point(|other| *other < hole);
+                view.holes.insert(place, hole);
+            }
+            self.mappings = self.mappings + chunks - 1;
+            if chunks < new.len() {
+                self.retire(ViewId(index as u32));
+            }
         }
-        found
     }
 
     /// Makes room for `more` holes in a view.

@@ -24,6 +24,7 @@ mod arenas;
 mod caching;
 mod expandable;
 mod gmlake;
+mod split;
 mod stitch;
 
 mod blocks;

@@ -45,6 +45,11 @@ impl Growth {
         Self { pool: request.pool, chunk, exact, ahead }
     }
 
+    /// Returns by how many bytes home grows at most.
+    pub(super) fn bytes(&self) -> u64 {
+        self.exact.max(self.ahead)
+    }
+
     /// Grows home, by `ahead` if possible. New chunks are added to `added`, even if not all could be had.
     pub(super) fn run(self, context: &mut StrategyContext<'_>, added: &mut Vec<ChunkId>) -> Result<(), Miss> {
         if self.ahead > self.exact {
@@ -110,7 +115,7 @@ pub(super) fn release_added(context: &mut StrategyContext<'_>, added: &[ChunkId]
     }
     for &id in added {
         let Some(chunk) = context.heap.home().and_then(|home| home.chunk(id)) else { continue };
-        let free = context.heap.block_around(&chunk).filter(|id| context.heap.block(*id).state == State::Free);
+        let free = context.heap.block_around(chunk.span()).filter(|id| context.heap.block(*id).state == State::Free);
         let Some(block) = free else { continue };
         if let Err(error) = release_chunks(context, block, chunk.span()) {
             tracing::error!(%error, address = chunk.address, "a growth could not be undone");

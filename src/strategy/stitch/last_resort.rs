@@ -44,9 +44,16 @@ impl Stitch {
                 done => return done,
             }
         }
-        match self.split_and_replace(context, request) {
-            Err(Miss::OutOfMemory { .. }) => {}
-            done => return done,
+        if context.exchanges {
+            match self.split_and_replace(context, request) {
+                Err(Miss::OutOfMemory { .. }) => {}
+                done => return done,
+            }
+            self.spends_spare = true;
+            match self.miss(context, request) {
+                Err(Miss::OutOfMemory { .. }) => {}
+                done => return done,
+            }
         }
         let whole = if request.class == Class::Small { GRANULE } else { request.size };
         self.replace(context, request, whole, |_, _| true)

@@ -30,6 +30,10 @@ const MAX_GROWTHS: u32 = 8;
 /// driver, once for each small range.
 const EXACT_WAITS: u32 = 4;
 
+/// In bytes: where chunks are split, memory grows into the last of the room only after that. A split needs room for copies, and
+/// without any, what lies free inside of chunks could not be got at.
+const SPARE: u64 = 20 << 20;
+
 /// The state of the present request, and what was learnt of earlier ones. Free memory is in the heap.
 #[derive(Default)]
 pub(crate) struct Stitch {
@@ -39,6 +43,8 @@ pub(crate) struct Stitch {
     refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
+    /// Whether a growth may take the room that is spared for splitting chunks ([`SPARE`]).
+    pub(super) spends_spare: bool,
 }
 
 /// The result of joining free memory.
@@ -68,6 +74,7 @@ impl Strategy for Stitch {
             Means::All if context.capturing() => self.ask_and_miss(context, request),
             Means::All => self.wait_and_replace(context, request),
         };
+        self.spends_spare = false;
         served.map_err(|miss| match miss {
             Miss::OutOfMemory { .. } => Miss::OutOfMemory { refused: self.refused },
             failed => failed,
@@ -169,7 +176,8 @@ impl Stitch {
         if context.becomes_short(GRANULE) {
             return self.slab(context, request);
         }
-        match grow_slab(context, request.pool, &mut self.added) {
+        let grown = self.check_spare(context, GRANULE);
+        match grown.and_then(|()| grow_slab(context, request.pool, &mut self.added)) {
             Err(Miss::OutOfMemory { .. }) if context.becomes_short_by_refusal() => return self.slab(context, request),
             Err(Miss::OutOfMemory { .. }) => {}
             grown => {
@@ -236,13 +244,21 @@ impl Stitch {
         mut missing: u64,
     ) -> std::result::Result<BlockId, Miss> {
         for _ in 0..MAX_GROWTHS {
-            Growth::new(context, request, missing).run(context, &mut self.added)?;
+            let growth = Growth::new(context, request, missing);
+            self.check_spare(context, growth.bytes())?;
+            growth.run(context, &mut self.added)?;
             missing = match self.join(context, request)? {
                 Joined::Block(id) => return Ok(id),
                 Joined::Missing(missing) => missing,
             };
         }
         Err(Miss::OUT_OF_MEMORY)
+    }
+
+    /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
+    fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
+        let spared = context.exchanges && !self.spends_spare && context.room() < bytes.saturating_add(SPARE);
+        if spared { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.

@@ -67,7 +67,7 @@ impl ReleasableChunks {
         let chosen = choose(&sizes, bytes)?.into_iter().map(|index| self.0[index]).try_to_vec()?;
         drop_views_over(context, &chosen)?;
         for (_, chunk) in chosen {
-            match context.heap.gather_chunk(&chunk) {
+            match context.heap.gather_span(chunk.span()) {
                 Ok(block) => release_chunks(context, block, chunk.span())?,
                 Err(Error::HostMemory) => return Err(Error::HostMemory),
                 Err(error) => tracing::error!(%error, "a free chunk could not be gathered; it stays"),

@@ -10,7 +10,7 @@
 //! places at home: a program that repeats itself finds its free memory where it was, only finer.
 
 use super::release::ReleasableChunks;
-use crate::backing::{Miss, Part, StrategyContext, exchange};
+use crate::backing::{Fate, Miss, Part, StrategyContext, exchange};
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
 use crate::heap::{Chunk, GRANULE, Heap, State};
@@ -46,11 +46,16 @@ pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
         if gained >= bytes {
             break;
         }
-        if !make_room(context, candidate.size)? {
+        // With the memory twice at once, what is free stays where it is. With less, it comes again where memory grows.
+        let free = if make_room(context, candidate.size)? {
+            Fate::Renewed
+        } else if make_room(context, candidate.size - candidate.gain)? {
+            Fate::Lost
+        } else {
             continue;
-        }
+        };
         let Some(chunk) = context.heap.home().and_then(|home| home.chunk(candidate.id)) else { continue };
-        let parts = parts(context.heap, &chunk)?;
+        let parts = parts(context.heap, &chunk, free)?;
         match exchange(context, candidate.id, &parts) {
             Ok(()) => {}
             Err(Miss::OutOfMemory { .. }) => continue,
@@ -59,7 +64,8 @@ pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
         let counters = context.heap.counters_mut();
         counters.splits.chunks += 1;
         counters.splits.parts += parts.len() as u64;
-        counters.splits.copied_bytes += parts.iter().filter(|part| part.keeps).map(|part| part.size).sum::<u64>();
+        counters.splits.copied_bytes +=
+            parts.iter().filter(|part| part.fate == Fate::Copied).map(|part| part.size).sum::<u64>();
         gained += candidate.gain;
         any = true;
     }
@@ -114,20 +120,20 @@ fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     Ok(found)
 }
 
-/// Returns the parts of a chunk: its free granules in runs, and what lies between.
-fn parts(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
+/// Returns the parts of a chunk: its free granules in runs, which become what is said, and what lies between.
+fn parts(heap: &Heap, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;
     visit_free_granules(heap, chunk, |free| {
         if free.start > at {
-            parts.try_push(Part { size: free.start - at, keeps: true })?;
+            parts.try_push(Part { size: free.start - at, fate: Fate::Copied })?;
         }
-        parts.try_push(Part { size: free.size, keeps: false })?;
+        parts.try_push(Part { size: free.size, fate: free_ones })?;
         at = free.end();
         Ok(())
     })?;
     if at < chunk.end() {
-        parts.try_push(Part { size: chunk.end() - at, keeps: true })?;
+        parts.try_push(Part { size: chunk.end() - at, fate: Fate::Copied })?;
     }
     Ok(parts)
 }
@@ -144,8 +150,14 @@ fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -
     };
     for id in heap.blocks_over(chunk.span()) {
         let part = heap.block(id).span().intersection(&chunk.span());
+        let is_slab = heap.block(id).pool.is_small();
         match part.filter(|_| is_free(heap, id)) {
             None => end_run(run.take())?,
+            // It never becomes one block with large memory.
+            Some(slab) if is_slab => {
+                end_run(run.take())?;
+                end_run(Some(slab))?;
+            }
             Some(part) => run = Some(Span::between(run.map_or(part.start, |run| run.start), part.end())),
         }
     }
