@@ -280,14 +280,18 @@ impl Allocator {
 
 impl Core {
     /// Frees blocks that other streams have passed, before a request, while frees wait or requests are routed. Returns
-    /// the private pool to which the request is routed, if any.
+    /// the private pool to which the request is routed, if any. Memory that is missing at its addresses comes first.
     #[cold]
     fn poll_before_request(&mut self, stream: StreamId) -> Result<Option<PoolId>> {
+        if !self.rollback.is_whole() {
+            self.timed(|_, context| context.retry_rollback())?;
+        }
         let route = self.heap.private().route_of(stream);
         if route.is_some() || self.poll_due() {
             self.poll()?;
         }
-        self.has_pre_work = self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some();
+        self.has_pre_work =
+            self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some() || !self.rollback.is_whole();
         Ok(route)
     }
 

@@ -62,7 +62,7 @@ pub(super) struct Core {
     pub(super) limits: Limits,
     pub(super) low_water: LowWaterMark,
     /// Whether a request must look at more than free blocks: frees that wait for other streams, routes to private
-    /// pools, or guard mode. It is one flag, for the hot path; it may stay set for one request too many.
+    /// pools, guard mode, or addresses whose memory is missing. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
     /// Guard mode, if it is on.
     pub(super) guard: Option<Box<Guard>>,
@@ -161,6 +161,7 @@ impl Core {
             exchanges,
         };
         let result = step(&mut *self.strategy, &mut context);
+        self.has_pre_work |= !self.rollback.is_whole();
         self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
         result
     }

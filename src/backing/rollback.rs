@@ -51,7 +51,7 @@ impl PendingRollback {
     }
 
     /// Returns whether all live memory is where it should be.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.unrestored.is_empty()
     }
 

@@ -88,6 +88,8 @@ fn the_script_goes_where_tables_grow() {
     let stats = figures(StrategyKind::Stitch, "sharing:wait,chunk_size_mb:8");
     let taken = [stats.views_built, stats.views_reused, stats.views_dropped, stats.stream_waits, stats.num_ooms];
     assert!(taken.iter().all(|figure| *figure > 0), "{taken:?}");
+    let splits = figures(StrategyKind::Stitch, "chunk_size_mb:32,split:last_resort").splits;
+    assert!(splits.chunks > 0, "{splits:?}");
     for kind in [StrategyKind::Caching, StrategyKind::Expandable, StrategyKind::Gmlake] {
         assert!(figures(kind, "").num_alloc_retries > 0, "{kind}: nothing was given back for a request");
     }
@@ -114,6 +116,7 @@ fn gmlake_survives_every_failure() {
 fn stitch_survives_every_failure() {
     every_allocation_may_fail(StrategyKind::Stitch, "sharing:wait,chunk_size_mb:8");
     every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:8");
+    every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:32,split:last_resort");
     every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:2,sharing:completed,max_views:1");
     every_allocation_may_fail(StrategyKind::Stitch, "sharing:never,max_view_mappings:8");
 }

@@ -2,7 +2,7 @@
 
 use crate::world::{CAPTURED, Done, MAIN, MIB, SIDE, THIRD, World};
 use seamalloc::driver::StreamId;
-use seamalloc::{PoolId, Segments, StrategyKind};
+use seamalloc::{Error, PoolId, Segments, StrategyKind};
 
 /// An operation with its name.
 pub(crate) type Step = (&'static str, fn(&mut World) -> Done);
@@ -19,6 +19,7 @@ pub(crate) fn script(kind: StrategyKind) -> Vec<Step> {
     steps.extend(CAPTURE);
     if kind == StrategyKind::Stitch {
         steps.extend(CHECKPOINT);
+        steps.extend(HOLES);
     }
     steps.extend(POOLS);
     steps.extend(MANY);
@@ -47,7 +48,7 @@ const BLOCKS: &[Step] = &[
     ("free it", |w| w.free(6)),
     ("a part of it", |w| w.allocate(6, 40 * MIB, MAIN)),
     ("an address that is not live", |w| match w.allocator.free(12345) {
-        Err(seamalloc::Error::InvalidAddress { .. }) => Ok(()),
+        Err(Error::InvalidAddress { .. }) => Ok(()),
         other => other,
     }),
 ];
@@ -119,6 +120,35 @@ const CAPTURE: &[Step] = &[
 
 const CHECKPOINT: &[Step] =
     &[("save the pool", |w| w.save(0)), ("restore it", |w| w.restore(0)), ("save it again", |w| w.save(0))];
+
+/// Free memory inside of chunks, and a request that needs it: it is served where chunks are split.
+const HOLES: &[Step] = &[
+    ("empty the cache", |w| w.allocator.empty_cache().map(drop)),
+    ("two chunks", |w| w.allocate(50, 64 * MIB, MAIN)),
+    ("free them", |w| w.free(50)),
+    ("the front of one", |w| w.allocate(51, 12 * MIB, MAIN)),
+    ("its middle", |w| w.allocate(52, 8 * MIB, MAIN)),
+    ("its end", |w| w.allocate(53, 12 * MIB, MAIN)),
+    ("the front of the other", |w| w.allocate(54, 12 * MIB, MAIN)),
+    ("its middle", |w| w.allocate(55, 8 * MIB, MAIN)),
+    ("its end", |w| w.allocate(56, 12 * MIB, MAIN)),
+    ("free a middle", |w| w.free(52)),
+    ("free the other", |w| w.free(55)),
+    ("a limit close to what is held", |w| {
+        let held = w.allocator.stats().reserved_bytes.all.current;
+        w.allocator.set_memory_limit(Some(held + 26 * MIB))
+    }),
+    ("a request of the middles and all the rest", |w| match w.allocate(57, 40 * MIB, MAIN) {
+        Err(Error::OutOfMemory(_)) => Ok(()),
+        done => done,
+    }),
+    ("no limit", |w| w.allocator.set_memory_limit(None)),
+    ("free it, if it is there", |w| w.free_if_live(57)),
+    ("free the front", |w| w.free(51)),
+    ("free the other front", |w| w.free(54)),
+    ("free an end", |w| w.free(53)),
+    ("free the other end", |w| w.free(56)),
+];
 
 /// Pools end; a pool with segments of its own.
 const POOLS: &[Step] = &[

@@ -1,0 +1,419 @@
+//! Chunks that are split: other physical memory comes under live addresses, and no word is lost.
+//!
+//! On the host's memory, where blocks hold real words. Each block is filled when it is handed out, and every word of every live
+//! block is read after each operation that has split a chunk, and when the block is freed. Programs are random, and their memory
+//! is so short that chunks are split again and again; then each call of the driver fails in turn, once or from then on.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod random;
+
+use parking_lot::Mutex;
+use random::Random;
+use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Piece, Range};
+use seamalloc::driver::{Call, CaptureMode, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
+use seamalloc::{Allocator, Config, Error, Route};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4 << 10;
+const MAIN: StreamId = StreamId::DEFAULT;
+const SIDE: StreamId = StreamId(7);
+/// All that is free in the world of [`holes`], in bytes.
+const ALL: u64 = 20 * MIB;
+const SPLIT: &str = "split:last_resort,chunk_size_mb:16";
+
+/// The calls of an exchange. What only looks, or belongs to the hits of others, is not made to fail.
+const OF_MEMORY: [Call; 8] = [
+    Call::Reserve,
+    Call::AddressFree,
+    Call::Create,
+    Call::Release,
+    Call::Map,
+    Call::Unmap,
+    Call::SetAccess,
+    Call::Copy,
+];
+
+/// The host's memory, of which calls can be made to fail.
+struct Device {
+    host: HostDriver,
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    /// Calls of [`OF_MEMORY`] so far.
+    made: u64,
+    /// Those from this one on fail, and so many.
+    failing: Option<(u64, u64)>,
+    failed: Vec<Call>,
+}
+
+impl ForwardingDriver for Device {
+    fn inner(&self) -> &dyn Driver {
+        &self.host
+    }
+
+    fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
+        if OF_MEMORY.contains(&call) {
+            let mut book = self.book.lock();
+            book.made += 1;
+            let made = book.made;
+            if book.failing.is_some_and(|(first, count)| (first..first.saturating_add(count)).contains(&made)) {
+                book.failed.push(call);
+                return Err(DriverError::new(call, Status::UNKNOWN, "made to fail"));
+            }
+        }
+        make(&self.host)
+    }
+}
+
+impl Device {
+    /// Lets `count` calls fail from the nth on.
+    fn fail(&self, nth: u64, count: u64) {
+        *self.book.lock() = Book { failing: Some((nth, count)), ..Book::default() };
+    }
+
+    /// Lets no more calls fail. Returns those that have.
+    fn heal(&self) -> Vec<Call> {
+        std::mem::take(&mut *self.book.lock()).failed
+    }
+}
+
+/// A program: an allocator, its device, and what it has live: by address the bytes, and the number in the first word.
+struct World {
+    device: Arc<Device>,
+    allocator: Allocator,
+    live: BTreeMap<u64, (u64, u64)>,
+    numbers: u64,
+    words: u64,
+    /// The chunks that had been split when all words were last read.
+    seen: u64,
+    /// Whether only some words of each MiB are written, for programs that run many times.
+    sparse: bool,
+}
+
+impl World {
+    fn new(capacity: u64, options: &str) -> Self {
+        let device = Device { host: HostDriver::new(HostConfig { capacity }).unwrap(), book: Mutex::default() };
+        let device = Arc::new(device);
+        let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(options).unwrap()).unwrap();
+        Self { device, allocator, live: BTreeMap::new(), numbers: 0, words: 0, seen: 0, sparse: false }
+    }
+
+    fn allocate(&mut self, size: u64, stream: StreamId) -> Result<u64, Error> {
+        let address = self.allocator.allocate(size, stream)?;
+        self.filled(address, size, stream);
+        Ok(address)
+    }
+
+    /// Fills a new block, or the beginning and end of each MiB of it.
+    fn filled(&mut self, address: u64, size: u64, stream: StreamId) {
+        let size = size / 8 * 8;
+        self.numbers += 1 << 40;
+        let first = self.numbers;
+        for (offset, size) in self.parts_of(size) {
+            let first = first + offset / 8;
+            let words =
+                move |at: u64, words: &mut [u64]| words.iter_mut().zip(at..).for_each(|(word, at)| *word = first + at);
+            let to = Range { address: address + offset, size };
+            self.device.host.launch(stream, HostWork::Fill { to, words: Arc::new(words) }).unwrap();
+        }
+        assert!(self.live.insert(address, (size, first)).is_none());
+    }
+
+    /// Returns the offsets and bytes of the parts of a block that are filled.
+    fn parts_of(&self, size: u64) -> Vec<(u64, u64)> {
+        if !self.sparse || size <= 2 * PAGE {
+            return vec![(0, size)];
+        }
+        let ends = (0..size).step_by(MIB as usize).chain((MIB..size).step_by(MIB as usize).map(|end| end - PAGE));
+        ends.chain([size - PAGE]).map(|offset| (offset, PAGE.min(size - offset))).collect()
+    }
+
+    fn free(&mut self, address: u64) {
+        self.check(address);
+        self.live.remove(&address).unwrap();
+        self.allocator.free(address).unwrap();
+    }
+
+    /// Reads every word of a live block that was filled.
+    fn check(&mut self, address: u64) {
+        let (size, first) = self.live[&address];
+        let wrong = Arc::new(AtomicU64::new(0));
+        Driver::synchronize(&self.device.host).unwrap();
+        for (offset, size) in self.parts_of(size) {
+            let (found, first) = (Arc::clone(&wrong), first + offset / 8);
+            let see = move |at: u64, words: &[u64]| {
+                let wrong = words.iter().zip(at..).filter(|(word, at)| **word != first + at).count();
+                found.fetch_add(wrong as u64, Ordering::Relaxed);
+            };
+            let work = HostWork::Look { at: Range { address: address + offset, size }, see: Arc::new(see) };
+            self.device.host.launch(MAIN, work).unwrap();
+            self.words += size / 8;
+        }
+        Driver::synchronize(&self.device.host).unwrap();
+        let wrong = wrong.load(Ordering::Relaxed);
+        assert_eq!(wrong, 0, "{wrong} words of the block of {size} bytes at {address:#x} are not its own");
+    }
+
+    /// Reads every word of all live blocks, and looks whether the allocator, the device and this book agree.
+    fn check_all(&mut self) {
+        self.allocator.check().unwrap();
+        assert_eq!(self.device.host.faults(), []);
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (address, (size, _)) in &self.live {
+            let of = self.device.host.physical(Range { address: *address, size: *size });
+            assert_eq!(of.iter().map(|piece| piece.size).sum::<u64>(), *size, "memory is missing at {address:#x}");
+            pieces.extend(of);
+        }
+        pieces.sort_unstable_by_key(|piece| (piece.memory, piece.offset));
+        for two in pieces.windows(2) {
+            let apart = two[0].memory != two[1].memory || two[0].offset + two[0].size <= two[1].offset;
+            assert!(apart, "two live blocks have the same memory: {two:?}");
+        }
+        let info = Driver::memory_info(&self.device.host).unwrap();
+        assert_eq!(self.allocator.stats().reserved_bytes.all.current, info.total - info.free);
+        let live: Vec<u64> = self.live.keys().copied().collect();
+        live.into_iter().for_each(|address| self.check(address));
+    }
+
+    fn splits(&self) -> u64 {
+        self.allocator.stats().splits.chunks
+    }
+
+    /// Reads all words if a chunk was split since the last time.
+    fn check_if_split(&mut self) {
+        if self.splits() > self.seen {
+            self.seen = self.splits();
+            self.check_all();
+        }
+    }
+
+    /// Frees everything, and looks whether the device has it all back.
+    fn end(mut self) {
+        let live: Vec<u64> = self.live.keys().copied().collect();
+        live.into_iter().for_each(|address| self.free(address));
+        self.allocator.empty_cache().unwrap();
+        assert_eq!(self.allocator.stats().reserved_bytes.all.current, 0);
+        let Self { device, allocator, .. } = self;
+        drop(allocator);
+        let leaks = device.host.leaks();
+        assert_eq!((leaks.handles, leaks.mappings, leaks.reservations), (0, 0, 0), "{leaks:?}");
+    }
+}
+
+/// Three chunks of 8 MiB on a device of 32 MiB; in each of them 2 MiB in use, 4 free and 2 in use: views reach none of it.
+fn holes(options: &str) -> World {
+    holes_in(World::new(32 * MIB, &in_holes(options)))
+}
+
+fn in_holes(options: &str) -> String {
+    format!("split:last_resort,chunk_size_mb:8,{options}")
+}
+
+fn holes_in(mut world: World) -> World {
+    let chunks = world.allocate(3 * 8 * MIB, MAIN).unwrap();
+    world.free(chunks);
+    let mut holes = Vec::new();
+    for _ in 0..3 {
+        let [_, hole, _] = [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+        holes.push(hole);
+    }
+    holes.into_iter().for_each(|hole| world.free(hole));
+    world
+}
+
+#[test]
+fn what_lies_free_inside_of_chunks_serves_a_request() {
+    for options in ["", "sharing:wait", "sharing:never", "sharing:completed"] {
+        let mut world = holes(options);
+        let before: Vec<u64> = world.live.keys().copied().collect();
+        // 8 MiB are left on the device, and 12 in the holes.
+        let last = world.allocate(ALL, MAIN).unwrap();
+        let splits = world.allocator.stats().splits;
+        assert_eq!((splits.chunks, splits.parts, splits.copied_bytes), (3, 9, 12 * MIB), "{options}");
+        world.check_all();
+        world.free(last);
+        assert_eq!(before, world.live.keys().copied().collect::<Vec<_>>(), "addresses have changed");
+        // The free memory is where it was, only finer: it serves again, and no chunk is split for it.
+        world.allocate(ALL, MAIN).unwrap();
+        assert_eq!(world.allocator.stats().splits, splits, "{options}");
+        world.check_all();
+        world.end();
+    }
+}
+
+#[test]
+fn it_is_refused_where_nothing_may_be_exchanged() {
+    let refused = |world: &mut World, why: &str| {
+        let answer = world.allocate(ALL, MAIN);
+        assert!(matches!(answer, Err(Error::OutOfMemory(_))), "{why}: {answer:?}");
+        assert_eq!(world.splits(), 0, "{why}");
+        world.check_all();
+    };
+    let mut world = holes("split:off");
+    refused(&mut world, "off");
+    world.end();
+    let mut world = holes("");
+    let live: Vec<u64> = world.live.keys().copied().collect();
+    live.iter().for_each(|address| world.allocator.fix_memory(*address).unwrap());
+    refused(&mut world, "fixed");
+    world.end();
+    let mut world = holes("");
+    let shared: Vec<u64> = world.live.keys().copied().collect();
+    shared.iter().for_each(|address| drop(world.allocator.share(*address).unwrap()));
+    refused(&mut world, "shared with other processes");
+    world.end();
+    let mut world = holes("");
+    let pool = world.allocator.create_pool();
+    world.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+    world.device.host.begin_capture(SIDE, CaptureMode::Global).unwrap();
+    let answer = world.allocator.allocate(ALL, MAIN);
+    assert!(matches!(answer, Err(Error::OutOfMemory(_))), "during a capture: {answer:?}");
+    world.device.host.end_capture(SIDE).unwrap();
+    world.allocator.end_allocate_to_pool(pool).unwrap();
+    assert_eq!(world.splits(), 0);
+    world.allocate(ALL, MAIN).unwrap();
+    assert!(world.splits() > 0, "after it");
+    world.check_all();
+    world.end();
+}
+
+/// Views over the chunks that are split, one in use and one that is not, keep their addresses.
+#[test]
+fn views_keep_their_addresses_and_serve_again() {
+    let mut world = World::new(112 * MIB, SPLIT);
+    let small: Vec<u64> = (0..6).map(|_| world.allocate(16 * MIB, MAIN).unwrap()).collect();
+    [0, 2, 4].iter().for_each(|at: &usize| world.free(small[*at]));
+    // Stitched of three chunks, of which its last 8 MiB are left.
+    let stitched = world.allocate(40 * MIB, MAIN).unwrap();
+    assert_eq!(world.allocator.stats().views_built, 1);
+    world.free(small[1]);
+    let inside = [4, 6].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+    world.free(inside[0]);
+    world.free(stitched);
+    let first = world.allocate(38 * MIB, MAIN).unwrap();
+    let built = world.allocator.stats().views_built;
+    let mut more = Vec::new();
+    while let Ok(address) = world.allocate(6 * MIB, MAIN) {
+        world.check_if_split();
+        more.push(address);
+    }
+    world.check_all();
+    for address in more {
+        world.free(address);
+    }
+    world.check(first);
+    assert!(world.allocator.stats().views_built >= built);
+    world.end();
+}
+
+/// Every call that a request with splits makes fails once, or it and all that follow.
+#[test]
+fn every_call_of_a_split_may_fail() {
+    // With less room, what is free loses its memory.
+    for (room, options) in [(8 * MIB, ""), (8 * MIB, "sharing:never"), (4 * MIB, "")] {
+        let all = ALL - 8 * MIB + room;
+        for count in [1, 2, u64::MAX] {
+            let (mut nth, mut met) = (1, Vec::new());
+            loop {
+                let mut world = holes_in(World { sparse: true, ..World::new(24 * MIB + room, &in_holes(options)) });
+                world.device.fail(nth, count);
+                let answer = world.allocator.allocate(all, MAIN);
+                let failed = world.device.heal();
+                let when = format!("{options}, room for {room}: {count} from the {nth}th, {failed:?}");
+                match &answer {
+                    Ok(address) => world.filled(*address, all, MAIN),
+                    Err(Error::Driver(_) | Error::OutOfMemory(_)) => assert!(!failed.is_empty(), "{when}"),
+                    Err(error) => panic!("{when}: {error}"),
+                }
+                // What could not be undone is, before anything else.
+                if world.allocator.allocate(2 * MIB, SIDE).map(|address| world.filled(address, 2 * MIB, SIDE)).is_err()
+                {
+                    world.allocator.empty_cache().unwrap();
+                }
+                world.check_all();
+                if answer.is_err() {
+                    let again = world.allocate(all - 2 * MIB, MAIN);
+                    assert!(again.is_ok(), "{when}, then: {again:?}");
+                    world.check_all();
+                }
+                world.end();
+                if failed.is_empty() {
+                    break;
+                }
+                met.extend(failed.first());
+                nth += 1;
+            }
+            for call in OF_MEMORY {
+                assert!(met.contains(&call) || call == Call::AddressFree, "{options}: {call} never failed");
+            }
+        }
+    }
+}
+
+/// A random program whose memory is short.
+fn random_program(seed: u64, options: &str, operations: u64) -> (u64, u64) {
+    let mut random = Random(seed);
+    let mut world = World::new(160 * MIB, &format!("{SPLIT},{options}"));
+    let mut refusals = 0;
+    for _ in 0..operations {
+        let stream = [MAIN, MAIN, SIDE, StreamId(8)][random.below(4) as usize];
+        let pick = |world: &World, random: &mut Random| {
+            world.live.keys().copied().nth(random.below(world.live.len() as u64) as usize)
+        };
+        if random.below(100) < 55 {
+            let size = match random.below(10) {
+                0..3 => 512 * (1 + random.below(2_000)),
+                3..6 => 2 * MIB * (1 + random.below(5)),
+                6..9 => MIB + 4096 * random.below(3_000),
+                _ => MIB * (20 + random.below(40)),
+            };
+            match world.allocate(size, stream) {
+                Ok(_) => {}
+                Err(Error::OutOfMemory(_)) => {
+                    refusals += 1;
+                    for _ in 0..1 + world.live.len() / 4 {
+                        pick(&world, &mut random).into_iter().for_each(|address| world.free(address));
+                    }
+                }
+                Err(error) => panic!("seed {seed}, {options}: {error}"),
+            }
+        } else if let Some(address) = pick(&world, &mut random) {
+            world.free(address);
+        }
+        if random.below(400) == 0 {
+            world.allocator.empty_cache().unwrap();
+        }
+        world.check_if_split();
+    }
+    world.check_all();
+    let done = (world.splits(), refusals);
+    assert!(world.words > 0);
+    world.end();
+    done
+}
+
+/// Operations of a random program; more for a long hunt with `SEAMALLOC_SPLIT_OPS`.
+fn operations() -> u64 {
+    let set = std::env::var("SEAMALLOC_SPLIT_OPS").ok().and_then(|text| text.parse().ok());
+    set.unwrap_or(if cfg!(feature = "paranoid") { 150 } else { 600 })
+}
+
+#[test]
+fn random_programs_lose_no_word() {
+    let (mut splits, mut refusals) = (0, 0);
+    for (seed, options) in
+        (0..).zip(["", "sharing:never", "sharing:wait", "arenas:always", "memory_limit:150MiB", "chunk_size_mb:64"])
+    {
+        let done = random_program(seed, options, operations());
+        splits += done.0;
+        refusals += done.1;
+    }
+    assert!(splits > 100 && refusals > 0, "{splits} splits, {refusals} refusals: too tame to show anything");
+}
