@@ -1,7 +1,7 @@
 //! A GPU memory allocator, and a simulated GPU to test it on.
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
-//!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's, for comparison.
+//!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
 //!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens, and [`driver::host::HostDriver`] has the
 //!   machine's own memory.

@@ -220,36 +220,51 @@ fn the_level_says_when_stitching_begins() {
 }
 
 #[test]
-fn stitched_blocks_are_bounded_and_the_one_unused_longest_goes() {
-    for bound in ["reuseLimit:1,max_view_mappings:50", "autoGC:0"] {
-        let (gpu, allocator) = on("sim:h200", bound);
-        let [a, _, b, _, c, _] = allocate(&allocator, [20, 10, 22, 10, 24, 10]);
-        free(&allocator, &[a, b, c]);
-        let [first] = allocate(&allocator, [40]);
-        if bound == "autoGC:0" {
-            assert_eq!((views(&allocator), reserved_mib(&allocator)), ((0, 0), 136), "no room for any");
-            continue;
+fn above_auto_gc_the_sblock_unused_longest_goes_after_the_stitch() {
+    let (gpu, allocator) = on("sim:h200", "reuseLimit:1,autoGC:2");
+    let [a, _, b, _, c, _] = allocate(&allocator, [500, 10, 550, 10, 600, 10]);
+    free(&allocator, &[a, b, c]);
+    let of_pblocks = allocator.stats().mappings;
+    let [first] = allocate(&allocator, [900]);
+    free(&allocator, &[first]);
+    let [second] = allocate(&allocator, [1000]);
+    free(&allocator, &[second]);
+    assert_eq!((views(&allocator), allocator.stats().mappings), ((2, 0), of_pblocks + 450 + 500));
+    assert_eq!(allocate(&allocator, [900]), [first]);
+    free(&allocator, &[first]);
+    let before = gpu.call_stats();
+    let [third] = allocate(&allocator, [950]);
+    let made = gpu.call_stats().since(&before);
+    assert_eq!(counts(&made, [Call::Unmap, Call::AddressFree, Call::Create]), [1, 1, 0]);
+    assert_eq!(allocator.stats().mappings, of_pblocks + 450 + 475, "the second had lain unused longest");
+    free(&allocator, &[third]);
+    assert_eq!(allocate(&allocator, [900]), [first]);
+    assert!(gpu.faults().is_empty());
+}
+
+#[test]
+fn no_bound_refuses_a_stitch() {
+    for bounds in ["max_view_mappings:0", "max_views:0,max_view_address_space:0B", "autoGC:0"] {
+        let (gpu, allocator) = on("sim:h200", bounds);
+        let [a, _, b, _] = allocate(&allocator, [20, 10, 30, 10]);
+        free(&allocator, &[a, b]);
+        for (round, mib) in [40, 46, 50].into_iter().enumerate() {
+            let [stitched] = allocate(&allocator, [mib]);
+            assert_eq!((views(&allocator), reserved_mib(&allocator)), ((round as u64 + 1, 0), 70), "{bounds}");
+            usable(&gpu, &allocator, stitched);
+            let others = if bounds == "autoGC:0" { 0 } else { round as u64 };
+            assert_eq!(gpu.call_stats().get(Call::AddressFree).count, round as u64 - others, "{bounds}");
+            free(&allocator, &[stitched]);
+            gpu.advance(2_000_000_000);
         }
-        free(&allocator, &[first]);
-        let [second] = allocate(&allocator, [46]);
-        free(&allocator, &[second]);
-        assert_eq!((views(&allocator), allocator.stats().mappings), ((2, 0), 48 + 20 + 23));
-        assert_eq!(allocate(&allocator, [40]), [first]);
-        free(&allocator, &[first]);
-        let before = gpu.call_stats();
-        let [third] = allocate(&allocator, [44]);
-        let made = gpu.call_stats().since(&before);
-        assert_eq!(counts(&made, [Call::Unmap, Call::AddressFree, Call::Create]), [1, 1, 0]);
-        assert_eq!(allocator.stats().mappings, 48 + 20 + 22, "the second had lain unused longest");
-        free(&allocator, &[third]);
-        assert_eq!(allocate(&allocator, [40]), [first]);
-        assert!(gpu.faults().is_empty());
+        let memory = allocator.fragmentation();
+        assert_eq!(memory.streams[0].reachable, 50 * MIB, "{bounds}");
     }
 }
 
 #[test]
 fn nothing_is_unmapped_while_the_gpu_may_use_it() {
-    let (gpu, allocator) = on("sim:h200", "max_view_mappings:30");
+    let (gpu, allocator) = on("sim:h200", "autoGC:0");
     let [a, _, b, _] = allocate(&allocator, [20, 10, 30, 10]);
     free(&allocator, &[a, b]);
     let [stitched] = allocate(&allocator, [40]);
@@ -257,14 +272,85 @@ fn nothing_is_unmapped_while_the_gpu_may_use_it() {
     gpu.launch(MAIN, &[range], 1_000_000_000).unwrap();
     free(&allocator, &[stitched]);
     let [other] = allocate(&allocator, [50]);
-    assert_eq!((views(&allocator).0, reserved_mib(&allocator)), (1, 120), "no room as long as the kernel runs");
+    assert_eq!((views(&allocator).0, reserved_mib(&allocator)), (2, 70), "it exceeds autoGC while the kernel runs");
+    assert_eq!(counts(&gpu.call_stats(), [Call::Unmap]), [0]);
     free(&allocator, &[other]);
     gpu.advance(2_000_000_000);
     let [again] = allocate(&allocator, [58]);
-    assert_eq!((views(&allocator).0, reserved_mib(&allocator)), (2, 120));
+    assert_eq!((views(&allocator).0, reserved_mib(&allocator)), (3, 78));
+    assert_eq!(counts(&gpu.call_stats(), [Call::Unmap]), [2]);
     usable(&gpu, &allocator, again);
     let stats = gpu.call_stats();
     assert_eq!(counts(&stats, [Call::StreamSynchronize, Call::EventSynchronize]), [0, 0], "the CPU waits for nothing");
+}
+
+#[test]
+fn an_sblock_that_cannot_be_dropped_does_not_fail_the_stitch() {
+    for call in [Call::Unmap, Call::AddressFree] {
+        let (gpu, allocator) = on("sim:h200", "autoGC:0,reuseLimit:1");
+        let [a, x, b, y] = allocate(&allocator, [20, 10, 30, 10]);
+        free(&allocator, &[a, b]);
+        let [first] = allocate(&allocator, [40]);
+        free(&allocator, &[first]);
+        gpu.fail_nth(call, 1, Status::UNKNOWN);
+        let [second] = allocate(&allocator, [46]);
+        usable(&gpu, &allocator, second);
+        free(&allocator, &[second]);
+        let [third] = allocate(&allocator, [50]);
+        assert_eq!((views(&allocator), reserved_mib(&allocator)), ((3, 0), 70), "{call}");
+        usable(&gpu, &allocator, third);
+        free(&allocator, &[third, x, y]);
+        allocator.empty_cache().unwrap();
+        drop(allocator);
+        assert!(gpu.leaks().is_empty() && gpu.faults().is_empty(), "{call}: {}", gpu.leaks());
+    }
+}
+
+/// An allocator with 70 MiB, of which 50 are free in two pBlocks, and idle sBlocks of these sizes over them.
+fn with_idle_sblocks(options: &str, mib: &[u64]) -> (Arc<SimGpu>, Allocator) {
+    let (gpu, allocator) = on("sim:h200", &format!("reuseLimit:1,{options}"));
+    let [a, _, b, _] = allocate(&allocator, [20, 10, 30, 10]);
+    free(&allocator, &[a, b]);
+    for mib in mib {
+        let [stitched] = allocate(&allocator, [*mib]);
+        free(&allocator, &[stitched]);
+    }
+    (gpu, allocator)
+}
+
+#[test]
+fn where_the_driver_maps_no_more_sblocks_go_and_the_stitch_is_tried_again() {
+    for call in [Call::Reserve, Call::Map, Call::SetAccess] {
+        // At the first refusal four times the request goes, by least recent use, and at the second all.
+        for (refusals, dropped) in [(1, 4), (2, 5)] {
+            let (gpu, allocator) = with_idle_sblocks("", &[34, 36, 38, 40, 42]);
+            (1..=refusals).for_each(|nth| gpu.fail_nth(call, nth, Status::OUT_OF_MEMORY));
+            let of_pblocks = 35;
+            let [stitched] = allocate(&allocator, [32]);
+            assert_eq!((views(&allocator), reserved_mib(&allocator)), ((6, 0), 70), "{call}");
+            let left = if dropped == 4 { 21 } else { 0 };
+            assert_eq!(allocator.stats().mappings, of_pblocks + 16 + left, "{call}, {refusals} refusals");
+            usable(&gpu, &allocator, stitched);
+        }
+        // With no sBlock to drop, new memory in one piece takes fewer mappings.
+        let (gpu, allocator) = with_idle_sblocks("", &[]);
+        gpu.fail_nth(call, 1, Status::OUT_OF_MEMORY);
+        let [grown] = allocate(&allocator, [48]);
+        assert_eq!((views(&allocator), reserved_mib(&allocator)), ((0, 0), 118), "{call}");
+        usable(&gpu, &allocator, grown);
+    }
+}
+
+#[test]
+fn where_the_driver_maps_no_more_sblocks_go_for_new_memory_too() {
+    for call in [Call::Create, Call::Map, Call::SetAccess] {
+        let (gpu, allocator) = with_idle_sblocks("fragLimit:35651584", &[34, 36, 38]);
+        gpu.fail_nth(call, 1, Status::OUT_OF_MEMORY);
+        let [grown] = allocate(&allocator, [32]);
+        assert_eq!((reserved_mib(&allocator), allocator.stats().mappings), (70 + 32, 35 + 16), "{call}");
+        assert_eq!(allocator.stats().num_alloc_retries, 0, "{call}: nothing else went");
+        usable(&gpu, &allocator, grown);
+    }
 }
 
 #[test]

@@ -315,7 +315,7 @@ const SERVED: [&str; 11] = [
     "strategy:stitch,sharing:wait,max_view_mappings:4",
     "strategy:stitch,sharing:wait,max_view_mappings:12,chunk_size_mb:4",
     "strategy:stitch,sharing:wait,max_view_address_space:100MiB",
-    "strategy:gmlake,max_view_mappings:120",
+    "strategy:gmlake,autoGC:0,max_view_mappings:0",
 ];
 
 /// Random operations under one of these options, until some memory is free and some is not.

@@ -5,7 +5,9 @@ from .recorded import smallest
 from .runs import FRAG_LIMITS, JOBS
 
 GIB = 1 << 30
-NAMED = {2: "2 MiB (default)", 256: "256 MiB (its tutorial)", 512: "512 MiB (its release)", 1024: "1 GiB (its README)"}
+# Whose `fragLimit` that is. No column is GMLake's release: other rules of it differ too.
+NAMED = {2: "2 MiB (default here)", 256: "256 MiB (its tutorial's)", 512: "512 MiB (its release's default)",
+         1024: "1 GiB (its README's)"}
 
 
 def gmlake_jobs(runs):

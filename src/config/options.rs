@@ -224,8 +224,8 @@ pub struct Config {
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
     pub chunk_size: Option<u64>,
-    /// The most chunks that all views together may map, with the strategies `stitch` and `gmlake`. Each costs the host
-    /// about 4.3 KB in the driver. At this bound and the next two, views unused longest are dropped; where all are in use,
+    /// The most chunks that all views together may map, with the strategy `stitch`. Each costs the host about 4.3 KB in the
+    /// driver. At this bound and the next two, views unused longest are dropped; where all are in use,
     /// memory grows in one piece, which needs no view.
     pub max_view_mappings: usize,
     /// The most views there may be, with the strategy `stitch`. Each is a reservation of the driver's, and a search for
@@ -243,8 +243,9 @@ pub struct Config {
     /// `defragLevel`, with the strategy `gmlake`: 0 stitches whenever no single block is large enough; 1 only once no
     /// more memory can be had; 2 only after all cached memory was given back too; 3 and more never.
     pub defrag_level: u32,
-    /// `autoGC`, with the strategy `gmlake`: the most address space of all stitched blocks, in GiB; above it, those unused
-    /// longest are dropped. `max_view_mappings` bounds them too.
+    /// `autoGC`, with the strategy `gmlake`: the address space of all stitched blocks, in GiB, above which those unused
+    /// longest are dropped after a stitch. It refuses none: what is in use, or may be on the GPU, can exceed it. Each GiB costs
+    /// the host 2.2 MB in the driver (512 mappings of 4.3 KB).
     pub auto_gc: u64,
     /// Guard mode, which finds mistakes of the program, at a high cost. Off by default, and free of cost then.
     pub guard: GuardOptions,
@@ -257,14 +258,14 @@ const MAX_VIEW_MAPPINGS: usize = 64 << 10;
 const MAX_VIEWS: usize = 16 << 10;
 /// In bytes. The driver was seen to reserve 64 TiB and no more: half of them suffice for the views of eight devices.
 const MAX_VIEW_ADDRESS_SPACE: u64 = 4 << 40;
-/// In bytes: every large request. The default of GMLake's release is 512 MiB; its tutorial says to lower it if too much
-/// memory stays fragmented, and to raise it if stitching does not end. It ends on every recorded job, and two of them
-/// reserve a fifth to a third less with this value.
+/// In bytes: every large request. The default of GMLake's release is 512 MiB (CUDACachingAllocator.cpp:2715); its
+/// tutorial says to lower it if too much memory stays fragmented, and to raise it if stitching does not end. It ends on
+/// every recorded job, and two of them reserve a fifth to a third less with this value.
 const FRAG_LIMIT: u64 = 2 << 20;
 /// The default of GMLake's release, and the value in all of its examples.
 const REUSE_LIMIT: f64 = 10.0;
-/// The default of GMLake's release, in GiB. The default of `max_view_mappings`, 128 GiB, is reached earlier. The README
-/// of the release sets 80, with which the same memory takes slightly more driver calls.
+/// The default of GMLake's release, in GiB (CUDACachingAllocator.cpp:2729): 512,000 mappings, which cost the host 2.2 GB. The
+/// README of the release sets 80, with which the same memory takes slightly more driver calls.
 const AUTO_GC: u64 = 1000;
 
 impl Default for Config {

@@ -128,8 +128,11 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Returns whether one more view is within the bounds, over whatever chunks.
+    /// Returns whether one more view is within the bounds, over whatever chunks. `gmlake` refuses none for a bound.
     pub(super) fn has_room_for_views(&self) -> bool {
+        if self.input.config.strategy == StrategyKind::Gmlake {
+            return true;
+        }
         let usage = self.input.heap.views().usage();
         let with_one_more = ViewUsage {
             views: usage.views + 1,

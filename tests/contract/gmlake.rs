@@ -1,4 +1,4 @@
-//! GMLake.
+//! GMLake's algorithm.
 
 use crate::suite::Subject;
 use seamalloc::StrategyKind;

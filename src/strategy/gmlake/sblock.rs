@@ -1,17 +1,19 @@
 //! Stitched blocks are found again, chosen, and dropped by least recent use.
 //!
-//! Owns: which pBlocks are stitched, whether an sBlock is inactive, and the bound on sBlocks. An sBlock is a view of
+//! Owns: which pBlocks are stitched, whether an sBlock is inactive, and when sBlocks are dropped. An sBlock is a view of
 //! whole chunks. One block at a time uses it, from its head on.
 
-use super::pblock::CHUNK;
-use crate::backing::{StrategyContext, drop_view, usage_of_kept_views};
-use crate::config::Config;
+use crate::backing::{Miss, StrategyContext, drop_view};
 use crate::error::Result;
-use crate::fallible::{TryCollect, TryPush};
+use crate::fallible::TryPush;
 use crate::heap::{Heap, Request, State, View, Window};
 use crate::ids::{BlockId, PoolIndex, ViewId};
 use crate::span::Span;
 use std::ops::RangeInclusive;
+
+/// How many times the bytes of a request go at each refusal of the driver: the release's factors, the last of them
+/// everything (CUDACachingAllocator.cpp:2611).
+const DROPPED: [u64; 3] = [4, 16, u64::MAX];
 
 /// The parts of free pBlocks that are to be stitched.
 pub(super) struct Pieces {
@@ -63,34 +65,52 @@ pub(super) fn reuse(heap: &mut Heap, view: ViewId, request: &Request) -> Result<
     heap.reuse_view(Window { view, offset: 0 }, request.size, request.pool, None)
 }
 
-/// StitchFree: makes room for an sBlock of `more` chunks. It drops the sBlocks unused longest, among those that no
-/// stream can still be using; the CPU does not wait. Returns whether there is room.
-pub(super) fn stitch_free(context: &mut StrategyContext<'_>, more: u64) -> Result<bool> {
-    let max = max_mappings(context.config);
-    let has_room = |context: &StrategyContext<'_>| context.heap.views().mappings() as u64 + more <= max;
-    if more > max || has_room(context) {
-        return Ok(more <= max);
+/// StitchFree: drops the sBlocks unused longest, among those that no stream can still be using, until they had `bytes` of
+/// addresses. The CPU does not wait. Returns the bytes.
+fn stitch_free(context: &mut StrategyContext<'_>, bytes: u64) -> Result<u64> {
+    let mut freed = 0;
+    let mut chosen = Vec::new();
+    for (id, view) in context.heap.views().unused().filter(|(_, view)| context.heap.is_done_with(view)) {
+        if freed >= bytes {
+            break;
+        }
+        freed += view.size;
+        chosen.try_push(id)?;
     }
-    let idle = context.heap.views().iter().filter(|(_, view)| context.heap.is_done_with(view));
-    let mut idle = idle.map(|(id, view)| (view.tick, id)).try_to_vec()?;
-    idle.sort_unstable();
-    for (_, id) in idle {
-        drop_view(context, id)?;
-        if has_room(context) {
-            return Ok(true);
+    chosen.into_iter().try_for_each(|id| drop_view(context, id)).map(|()| freed)
+}
+
+/// Drops sBlocks while all together exceed `autoGC`. It is called after a stitch: the new sBlock is in use, and stays. So
+/// do those that the GPU has not passed, whatever they exceed.
+pub(super) fn keep_within_auto_gc(context: &mut StrategyContext<'_>) {
+    let most = context.config.auto_gc.saturating_mul(1 << 30);
+    let excess = context.heap.views().address_space().saturating_sub(most);
+    // The request has its memory: what could not be dropped now is dropped at a later stitch.
+    if excess > 0
+        && let Err(error) = stitch_free(context, excess)
+    {
+        tracing::warn!(%error, "stitched blocks above autoGC could not be dropped");
+    }
+}
+
+/// Makes mappings for `size` bytes, with `new` bytes of new memory among them. If the driver refuses though it has that
+/// memory, it may lack room for mappings: sBlocks are dropped, and it is asked again.
+pub(super) fn with_room_for_mappings(
+    context: &mut StrategyContext<'_>,
+    size: u64,
+    new: u64,
+    make: impl Fn(&mut StrategyContext<'_>) -> std::result::Result<BlockId, Miss>,
+) -> std::result::Result<BlockId, Miss> {
+    for times in DROPPED {
+        let made = make(context);
+        let refused = matches!(made, Err(Miss::OutOfMemory { .. })) && context.heap.views().unused().next().is_some();
+        if !refused || (new > 0 && context.room() < new) {
+            return made;
+        }
+        context.advance_epochs()?;
+        if stitch_free(context, size.saturating_mul(times))? == 0 {
+            return Err(Miss::OUT_OF_MEMORY);
         }
     }
-    Ok(false)
-}
-
-/// Returns the bytes that an sBlock can have at most beside those that [`stitch_free`] would not drop.
-pub(super) fn room(heap: &Heap, config: &Config) -> u64 {
-    let kept = usage_of_kept_views(heap).mappings as u64;
-    max_mappings(config).saturating_sub(kept).saturating_mul(CHUNK)
-}
-
-/// Returns how many chunks all sBlocks together may map.
-fn max_mappings(config: &Config) -> u64 {
-    const PER_GIB: u64 = (1 << 30) / CHUNK;
-    config.auto_gc.saturating_mul(PER_GIB).min(config.max_view_mappings as u64)
+    make(context)
 }

@@ -71,11 +71,9 @@ impl Strategy for GmLake {
 
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, _across: bool) -> u64 {
         let free = free_bytes(heap, pool);
-        let joined = free.min(sblock::room(heap, config));
         let enabled = config.defrag_level <= Attempt::LastResort as u32;
-        let stitches = !pool.is_small() && joined >= config.frag_limit && enabled;
-        let whole = heap.largest_in(pool);
-        if stitches { joined.max(whole) } else { whole }
+        let stitches = !pool.is_small() && free >= config.frag_limit && enabled;
+        if stitches { free } else { heap.largest_in(pool) }
     }
 
     fn growth_needed(&self, heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
@@ -99,7 +97,7 @@ impl Grow for GmLake {
             return Caching.grow(context, request);
         }
         let size = segment_size(request.size, context.config.large_segment_size);
-        let id = pblock::create(context, size, request.pool)?;
+        let id = create(context, size, request.pool)?;
         Ok(pblock::split(context.heap, id, request.size)?)
     }
 }
@@ -194,8 +192,8 @@ fn find(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<B
     }
 }
 
-/// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, or if there is no free
-/// memory to stitch.
+/// Tries states 3 and 4 for requests that may be stitched. Returns `None` if they may not, if there is no free memory to
+/// stitch, or if the driver makes no more mappings. As in the release, stitching comes first, and `autoGC` afterwards.
 fn stitch(
     context: &mut StrategyContext<'_>,
     request: &Request,
@@ -207,18 +205,23 @@ fn stitch(
     let Pieces { mut spans, missing } = sblock::pieces(context.heap, request.size, request.pool)?;
     // The event of each epoch tells later when the GPU has passed the sBlocks that are unused at this moment.
     context.advance_epochs()?;
-    if spans.is_empty() || !sblock::stitch_free(context, request.size / CHUNK)? {
+    if spans.is_empty() {
         return Ok(None);
     }
     let mut created = None;
     if missing > 0 {
         spans.try_reserve(1)?;
-        let id = pblock::create(context, missing, request.pool)?;
+        let id = create(context, missing, request.pool)?;
         created = Some(id);
         spans.push(crate::span::Span::new(context.heap.block(id).address, missing));
     }
-    let plan = ViewPlan::over(context.heap, &spans, None);
-    let stitched = plan.map_err(Miss::from).and_then(|plan| build_view(context, plan, request));
+    let stitched = sblock::with_room_for_mappings(context, request.size, 0, |context| {
+        let plan = ViewPlan::over(context.heap, &spans, None)?;
+        build_view(context, plan, request)
+    });
+    if stitched.is_ok() {
+        sblock::keep_within_auto_gc(context);
+    }
     // A pBlock that may still be mapped elsewhere could not be released.
     if stitched.is_err()
         && let Some(created) = created
@@ -227,7 +230,16 @@ fn stitch(
     {
         tracing::error!(%error, "the memory for a stitched block could not be given back");
     }
-    stitched.map(Some)
+    match stitched {
+        // One piece of new memory needs fewer mappings.
+        Err(Miss::OutOfMemory { .. }) => Ok(None),
+        stitched => stitched.map(Some),
+    }
+}
+
+/// Creates a free pBlock.
+fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> std::result::Result<BlockId, Miss> {
+    sblock::with_room_for_mappings(context, size, size, |context| pblock::create(context, size, pool))
 }
 
 /// Returns the free bytes of a pool.

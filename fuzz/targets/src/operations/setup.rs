@@ -62,7 +62,8 @@ impl Setup {
             add(&format!("max_views:{}", bytes.next() % 6));
         }
         if bytes.one_in(SELDOM) {
-            add(&format!("max_view_mappings:{}", bytes.next() % 40));
+            // `autoGC` is what makes `gmlake` drop views.
+            add(&format!("max_view_mappings:{},autoGC:0", bytes.next() % 40));
         }
         if bytes.one_in(SELDOM) {
             add(&format!("max_view_address_space:{}MiB", 2 * (u64::from(bytes.next()) + 1)));
