@@ -415,5 +415,5 @@ fn random_programs_lose_no_word() {
         splits += done.0;
         refusals += done.1;
     }
-    assert!(splits > 100 && refusals > 0, "{splits} splits, {refusals} refusals: too tame to show anything");
+    assert!(splits > 30 && refusals > 0, "{splits} splits, {refusals} refusals: too tame to show anything");
 }
