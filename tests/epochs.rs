@@ -314,6 +314,27 @@ fn of_views_the_one_that_was_freed_first_is_taken() {
     }
 }
 
+/// Of a view only what the request gets is waited for: not a block that begins before the next chunk at home, and reaches into it.
+#[test]
+fn of_a_view_no_more_is_waited_for_than_is_needed() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let [mut apart, mut before, mut parts] = [(); 3].map(|()| Vec::new());
+    for _ in 0..3 {
+        for (list, mib) in [(&mut apart, 4), (&mut before, 4), (&mut parts, 8)] {
+            list.push(allocator.allocate(mib * MIB, OWN).unwrap());
+        }
+    }
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    parts.iter().for_each(|address| allocator.free(*address).unwrap());
+    let view = used(&gpu, &allocator, 24 * MIB, OWN, KERNEL_NS);
+    assert_eq!(allocator.stats().views_built, 1);
+    before.iter().chain([&view]).for_each(|address| allocator.free(*address).unwrap());
+    assert_eq!(allocator.allocate(16 * MIB, OTHER).unwrap(), view);
+    let stats = allocator.stats();
+    assert_eq!((stats.views_built, stats.stream_waits, stats.waits.bytes), (1, 1, 16 * MIB));
+    allocator.check().unwrap();
+}
+
 /// Four free blocks of `OTHER`, apart from one another, and the memory that the allocator holds is all there is.
 fn apart(gpu: &SimGpu, allocator: &Allocator, size: u64) -> Vec<u64> {
     let blocks: Vec<u64> = (0..8).map(|_| used(gpu, allocator, size, OTHER, KERNEL_NS)).collect();
