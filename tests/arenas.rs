@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use random::Random;
 use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{Call, Driver, StreamId};
+use seamalloc::observer::{Event, Observer};
 use seamalloc::{Allocator, Config, Error, Route, Stat, StatByPool};
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -105,6 +106,27 @@ fn what_forbids_them_ends_them_too() {
             allocator.free(address).unwrap();
         }
         assert_eq!(allocator.stats().arenas.formed, 0, "{options}");
+    }
+}
+
+struct Nothing;
+
+impl Observer for Nothing {
+    fn event(&mut self, _: &Event) {}
+}
+
+/// Every change is told, so every request takes the allocator's lock.
+#[test]
+fn while_changes_are_observed_nobody_gets_one() {
+    let (_, allocator) = on("sim:h200", "arenas:always");
+    for observer in [Some(Box::new(Nothing) as Box<dyn Observer>), None] {
+        let formed = observer.is_none();
+        allocator.observe(observer);
+        for _ in 0..20 {
+            let address = allocator.allocate(8 * MIB, A).unwrap();
+            allocator.free(address).unwrap();
+        }
+        assert_eq!(allocator.stats().arenas.formed > 0, formed);
     }
 }
 

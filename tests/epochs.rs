@@ -5,7 +5,7 @@
 mod simulated;
 
 use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
-use seamalloc::driver::{Call, Driver, StreamId};
+use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, StreamId};
 use seamalloc::{Allocator, Config, Route};
 use std::sync::Arc;
 
@@ -187,20 +187,151 @@ fn an_epoch_is_waited_for_once() {
     }
 }
 
-/// The new stream of a handle has not waited for anything.
+/// A driver that does not number its streams.
+struct Nameless(Arc<SimGpu>);
+
+impl ForwardingDriver for Nameless {
+    fn inner(&self) -> &dyn Driver {
+        &*self.0
+    }
+
+    fn stream_number(&self, _stream: StreamId) -> DriverResult<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// The new stream of a handle has not waited for anything, whether the allocator has noticed that it is new, or will never.
 #[test]
 fn another_stream_of_the_same_handle_waits_again() {
     let size = 8 * MIB;
+    for (has_numbers, is_noticed) in [(true, false), (true, true), (false, false)] {
+        let gpu = Arc::new(simulated::device("sim:h200,capacity=4GiB"));
+        let driver: Arc<dyn Driver> =
+            if has_numbers { Arc::<SimGpu>::clone(&gpu) } else { Arc::new(Nameless(Arc::clone(&gpu))) };
+        let allocator = Allocator::new(driver, Config::parse("sharing:wait").unwrap()).unwrap();
+        let blocks: Vec<u64> = (0..6).map(|_| used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS)).collect();
+        let done = gpu.done_at(OWN).unwrap();
+        [0, 2, 4].into_iter().for_each(|index: usize| allocator.free(blocks[index]).unwrap());
+        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        let first = allocator.allocate(size, OTHER).unwrap();
+        assert_eq!(allocator.stats().stream_waits, 1);
+        if is_noticed {
+            allocator.free(first).unwrap();
+        }
+        gpu.replace_stream(OTHER);
+        if is_noticed {
+            // Another stream asks whether the one that has freed memory is still there.
+            allocator.allocate(size, USER).unwrap();
+        }
+        let address = allocator.allocate(size, OTHER).unwrap();
+        gpu.launch(OTHER, &[Range { address, size }], 1).unwrap();
+        assert!(gpu.done_at(OTHER).unwrap() >= done, "numbers: {has_numbers}, noticed: {is_noticed}");
+        allocator.check().unwrap();
+    }
+}
+
+/// A stream does not wait for its own work.
+#[test]
+fn what_was_freed_under_a_stream_is_waited_for_by_others_only() {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
-    let blocks: Vec<u64> = (0..4).map(|_| used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS)).collect();
-    let done = gpu.done_at(OWN).unwrap();
-    [0, 2].into_iter().for_each(|index: usize| allocator.free(blocks[index]).unwrap());
+    let address = used(&gpu, &allocator, LONG, OWN, 100 * KERNEL_NS);
+    gpu.launch(OTHER, &[Range { address, size: LONG }], KERNEL_NS).unwrap();
+    allocator.free_under(address, OTHER).unwrap();
     allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
-    allocator.allocate(size, OTHER).unwrap();
+    assert_eq!(allocator.allocate(LONG, OTHER).unwrap(), address);
     assert_eq!(allocator.stats().stream_waits, 1);
-    gpu.replace_stream(OTHER);
-    allocator.allocate(size, OTHER).unwrap();
-    assert!(gpu.done_at(OTHER).unwrap_or(0).max(gpu.now_ns()) >= done);
+    allocator.check().unwrap();
+}
+
+/// Memory of another stream, of several ranges where it has to be.
+#[test]
+fn of_several_ranges_no_more_are_waited_for_than_are_needed() {
+    let size = 8 * MIB;
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let blocks: Vec<u64> = (0..8).map(|_| used(&gpu, &allocator, size, OWN, 100 * KERNEL_NS)).collect();
+    blocks.iter().step_by(2).for_each(|address| allocator.free(*address).unwrap());
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    allocator.allocate(2 * size, OTHER).unwrap();
+    assert_eq!(allocator.stats().waits.bytes, 2 * size);
+    allocator.check().unwrap();
+}
+
+/// Of a long range the other stream keeps a part, which it has without a wait.
+#[test]
+fn of_a_long_range_a_part_is_taken() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let range = used(&gpu, &allocator, LONG, OWN, 100 * KERNEL_NS);
+    allocator.free(range).unwrap();
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    assert_eq!(allocator.allocate(2 * MIB, OTHER).unwrap(), range);
+    assert_eq!(allocator.allocate(8 * MIB, OWN).unwrap(), range + 32 * MIB);
+    let stats = allocator.stats();
+    assert_eq!((stats.stream_waits, stats.waits.bytes), (1, 32 * MIB));
+    allocator.check().unwrap();
+}
+
+/// Of the ranges that suffice, the one for which the stream waits for the oldest event. Only what is taken of it counts.
+#[test]
+fn of_ranges_the_one_that_was_freed_first_is_taken() {
+    let on = || simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let busy = 100 * KERNEL_NS;
+    // A range of two streams, and one of the first stream, with the order in which their blocks are freed.
+    for (sizes, taken) in [([LONG, LONG, LONG], 0), ([LONG, 30 * MIB, LONG + 30 * MIB], 2)] {
+        let (gpu, allocator) = on();
+        let [first, second] = [(0, OWN), (1, USER)].map(|(index, of)| used(&gpu, &allocator, sizes[index], of, busy));
+        allocator.allocate(2 * MIB, OTHER).unwrap();
+        let third = used(&gpu, &allocator, sizes[2], OWN, busy);
+        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        for address in [first, third, second] {
+            allocator.free(address).unwrap();
+        }
+        let got = allocator.allocate(sizes[2], OTHER).unwrap();
+        assert_eq!(got, [first, second, third][taken]);
+        assert_eq!(allocator.stats().views_built, 0);
+        allocator.check().unwrap();
+    }
+}
+
+/// So it is for views, and of equals the smallest is taken.
+#[test]
+fn of_views_the_one_that_was_freed_first_is_taken() {
+    // With large blocks each free ends an epoch, with small ones both are of one epoch.
+    for (size, parts, taken) in [(LONG, [2, 2], 1), (8 * MIB, [3, 2], 1)] {
+        let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+        let count = 2 * (parts[0] + parts[1]) - 1;
+        let blocks: Vec<u64> = (0..count).map(|_| allocator.allocate(size, OWN).unwrap()).collect();
+        allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+        let mut apart = blocks.iter().step_by(2);
+        let views = parts.map(|parts| {
+            apart.by_ref().take(parts).for_each(|address| allocator.free(*address).unwrap());
+            used(&gpu, &allocator, parts as u64 * size, OWN, 100 * KERNEL_NS)
+        });
+        assert_eq!(allocator.stats().views_built, 2);
+        views.iter().rev().for_each(|view| allocator.free(*view).unwrap());
+        assert_eq!(allocator.allocate(2 * size, OTHER).unwrap(), views[taken], "{parts:?}");
+        assert_eq!(allocator.stats().views_built, 2);
+        allocator.check().unwrap();
+    }
+}
+
+/// Of a view only what the request gets is waited for: not a block that begins before the next chunk at home, and reaches into it.
+#[test]
+fn of_a_view_no_more_is_waited_for_than_is_needed() {
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::parse("sharing:wait").unwrap());
+    let [mut apart, mut before, mut parts] = [(); 3].map(|()| Vec::new());
+    for _ in 0..3 {
+        for (list, mib) in [(&mut apart, 4), (&mut before, 4), (&mut parts, 8)] {
+            list.push(allocator.allocate(mib * MIB, OWN).unwrap());
+        }
+    }
+    allocator.set_memory_limit(Some(allocator.reserved())).unwrap();
+    parts.iter().for_each(|address| allocator.free(*address).unwrap());
+    let view = used(&gpu, &allocator, 24 * MIB, OWN, KERNEL_NS);
+    assert_eq!(allocator.stats().views_built, 1);
+    before.iter().chain([&view]).for_each(|address| allocator.free(*address).unwrap());
+    assert_eq!(allocator.allocate(16 * MIB, OTHER).unwrap(), view);
+    let stats = allocator.stats();
+    assert_eq!((stats.views_built, stats.stream_waits, stats.waits.bytes), (1, 1, 16 * MIB));
     allocator.check().unwrap();
 }
 

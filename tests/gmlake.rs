@@ -48,6 +48,16 @@ fn usable(gpu: &SimGpu, allocator: &Allocator, address: u64) {
     allocator.check().unwrap();
 }
 
+/// Guarded blocks have mappings of their own, beside those of chunks and views.
+#[test]
+fn mappings_of_guarded_blocks_are_counted() {
+    let (_, allocator) = on("sim:h200", "guard:on");
+    let addresses = allocate(&allocator, [1, 5]);
+    assert_eq!(allocator.stats().mappings, 2);
+    allocator.check().unwrap();
+    free(&allocator, &addresses);
+}
+
 #[test]
 fn memory_comes_in_uniform_chunks_and_small_requests_from_malloc() {
     let (gpu, allocator) = on("sim:h200", "");

@@ -26,7 +26,7 @@ ORDINARY_S = 60
 # A run may take so many times its ordinary CPU time, and at least so many seconds. A loop without end meets it.
 TIMES, AT_LEAST_S = 10, 10
 # Threads that wait for each other take no CPU time.
-WALL_TIMES, WALL_AT_LEAST_S = 20, 90
+WALL_TIMES, WALL_AT_LEAST_S = 20, 30
 # A loop without end that fills a list would take all memory of the machine.
 MEMORY = 4 << 30
 

@@ -9,6 +9,11 @@
             _ => { ORIGINAL }
         }
     }
+
+Of a function that returns `impl Iterator` two bodies are two types. `Either` makes one of them:
+
+            41 => Either::First({ ORIGINAL, `+` replaced }),
+            _ => Either::Second({ ORIGINAL }),
 """
 
 import dataclasses
@@ -17,6 +22,7 @@ import re
 from .rust import Source
 
 MODULE = "chosen_mutant"
+EITHER = f"crate::{MODULE}::Either"
 CHOSEN = "SEAMALLOC_MUTANT"
 REACHED = "SEAMALLOC_MUTANT_REACHED"
 # Reads the environment once. A function that is reached is written, as four bytes, without memory of the host: some tests count it.
@@ -58,6 +64,40 @@ fn ask(special: u32, function: usize) -> u32 {
         chosen => chosen,
     }
 }
+
+/// One of two iterators.
+#[derive(Clone)]
+pub(crate) enum Either<A, B> {
+    First(A),
+    Second(B),
+}
+
+impl<A: Iterator, B: Iterator<Item = A::Item>> Iterator for Either<A, B> {
+    type Item = A::Item;
+
+    fn next(&mut self) -> Option<A::Item> {
+        match self {
+            Self::First(one) => one.next(),
+            Self::Second(other) => other.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Self::First(one) => one.size_hint(),
+            Self::Second(other) => other.size_hint(),
+        }
+    }
+}
+
+impl<A: DoubleEndedIterator, B: DoubleEndedIterator<Item = A::Item>> DoubleEndedIterator for Either<A, B> {
+    fn next_back(&mut self) -> Option<A::Item> {
+        match self {
+            Self::First(one) => one.next_back(),
+            Self::Second(other) => other.next_back(),
+        }
+    }
+}
 '''
 
 
@@ -72,7 +112,9 @@ class Function:
     """The offsets of its body, braces included."""
     mutants: list
     opaque: bool
-    """It returns `impl Trait`. Two bodies are two types, so each mutant of it needs a build of its own."""
+    """It returns `impl Trait`, so each mutant of it needs a build of its own: two bodies are two types."""
+    iterator: bool
+    """It returns `impl Iterator`, for which `Either` does."""
     const: tuple | None
     """The offsets of the word `const` before it, which is taken away: reading the environment is not const."""
 
@@ -92,6 +134,9 @@ class Schemata:
         """What the compiler says of each mutant that does not compile."""
         self.alone = {mutant.number for one in self.functions if one.opaque for mutant in one.mutants}
         self.alone |= {mutant.number for mutant in mutants if mutant.function_span is None}
+        # An iterator over `&mut T` is none over `&T`. The compiler says so at the signature, where nothing tells whose it is.
+        iterators = (mutant for one in self.functions if one.iterator for mutant in one.mutants)
+        self.alone |= {mutant.number for mutant in iterators if "Box::leak" in mutant.replacement}
         """Mutants that need a build of their own."""
         self.const = set()
         """Functions that stay const."""
@@ -102,10 +147,11 @@ class Schemata:
         source = self.sources[file]
         body = source.body(start, end)
         signature = source.code[start : body[0]]
-        opaque = re.search(r"->.*\bimpl\b", signature, re.DOTALL) is not None
+        iterator = re.search(r"->\s*impl (DoubleEnded)?Iterator\b", signature) is not None
+        opaque = not iterator and re.search(r"->.*\bimpl\b", signature, re.DOTALL) is not None
         const = re.search(r"\bconst\s+(?=(unsafe\s+)?fn\b)", signature)
         const = const and (start + const.start(), start + const.end())
-        return Function(number, file, start, body, mutants, opaque, const)
+        return Function(number, file, start, body, mutants, opaque, iterator, const)
 
     def files(self):
         """Returns the text of each file with its mutants in it, and of the module that chooses one."""
@@ -126,7 +172,7 @@ class Schemata:
                 edits.append((*function.const, [("", None)]))
             edits.append((*function.body, self.bodies(source, function)))
         regions, text, at = [], [], 0
-        for start, end, parts in sorted(edits):
+        for start, end, parts in sorted(edits, key=lambda edit: edit[0]):
             if start < at:
                 raise SystemExit(f"{file}:{source.line_of(start)}: a function with mutants inside of another one")
             text.append(source.text[at:start])
@@ -143,12 +189,16 @@ class Schemata:
     def bodies(self, source, function):
         original = source.text[slice(*function.body)]
         yield f"{{ match crate::{MODULE}::at({function.number}) {{\n", None
+        others = 0
         for mutant in function.mutants:
             if mutant.number not in self.unviable and mutant.number not in self.alone:
                 start, end = source.span(mutant.span)
                 body = source.text[function.body[0] : start] + mutant.replacement + source.text[end : function.body[1]]
+                if function.iterator:
+                    body = nested(others, f"{EITHER}::First({body})") + ","
+                    others += 1
                 yield f"{mutant.number} => {body}\n", mutant.number
-        yield f"_ => {original} }} }}", None
+        yield f"_ => {nested(others, original)} }} }}", None
 
     def mutant_at(self, file, start, end):
         """Returns the mutant whose body in the text of `files` holds these offsets."""
@@ -160,3 +210,7 @@ class Schemata:
         source = self.sources[mutant.file]
         start, end = source.span(mutant.span)
         return source.text[:start] + mutant.replacement + source.text[end:]
+
+
+def nested(times, body):
+    return f"{EITHER}::Second(" * times + body + ")" * times

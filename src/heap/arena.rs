@@ -209,3 +209,89 @@ impl Heap {
 fn push(spans: &mut Vec<Span>, run: Option<Span>) -> Grown<()> {
     run.filter(|run| run.size > 0).map_or(Ok(()), |run| spans.try_push(run))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Allocator;
+    use crate::config::Config;
+    use crate::driver::StreamId;
+    use crate::driver::sim::{SimConfig, SimGpu};
+    use crate::heap::HeapRules;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    const MAIN: StreamId = StreamId::DEFAULT;
+    const SIDE: StreamId = StreamId(7);
+
+    fn home(heap: &Heap) -> Vec<Block> {
+        heap.blocks_over(heap.home.as_ref().unwrap().span).map(|id| heap.blocks[id]).collect()
+    }
+
+    /// What a program sees of blocks. What was asked for free ones is of no use.
+    fn shown(blocks: impl IntoIterator<Item = Block>) -> Vec<(Span, State, PoolIndex, u64)> {
+        let requested = |block: &Block| if block.state == State::Free { 0 } else { block.requested };
+        blocks.into_iter().map(|block| (block.span(), block.state, block.pool, requested(&block))).collect()
+    }
+
+    /// Returns what may be lent, found the long way: of each run of blocks that may move, the granules between the first and the
+    /// last boundary that is inside of no live block.
+    fn expected(heap: &Heap, large: PoolIndex) -> Vec<Span> {
+        let is_lent = |block: &Block| {
+            let is_live = block.state == State::Allocated && !block.has_uses;
+            let is_mapped = !heap.home.as_ref().unwrap().is_bare(block.address, block.size);
+            block.pool.large() == large && is_mapped && (block.state == State::Free || is_live)
+        };
+        let bounds = |block: &Block| -> Vec<u64> {
+            let (from, to) = (block.address.next_multiple_of(GRANULE), block.end());
+            let at_ends = |at: &u64| block.state == State::Free || [block.address, to].contains(at);
+            (from..=to).step_by(GRANULE as usize).filter(at_ends).collect()
+        };
+        let blocks = home(heap);
+        let runs = blocks.chunk_by(|one, next| is_lent(one) == is_lent(next)).filter(|run| is_lent(&run[0]));
+        let bounds = runs.map(|run| run.iter().flat_map(bounds).collect::<Vec<_>>());
+        let spans = bounds.filter_map(|of| Some(Span::between(*of.first()?, *of.last()?)));
+        spans.filter(|span| span.size > 0).collect()
+    }
+
+    proptest! {
+        /// Whatever two streams have, all of it that may move does, and comes back as it was.
+        #[test]
+        fn all_that_may_move_does_and_comes_back(
+            steps in proptest::collection::vec((0u8..8, 0usize..64, 1u64..8_000_000), 1..80),
+        ) {
+            let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
+            let allocator = Allocator::new(gpu, Config::parse("chunk_size_mb:16").unwrap()).unwrap();
+            let mut live = Vec::new();
+            for (what, which, size) in steps {
+                let stream = if which % 4 == 0 { SIDE } else { MAIN };
+                // One block in seven is small, some end with a granule.
+                let size = [size / 20 + 1, size, size, size.next_multiple_of(GRANULE)][usize::from(what % 4)];
+                if what < 5 || live.is_empty() {
+                    live.push(allocator.allocate(size, stream).unwrap());
+                } else if what < 7 {
+                    allocator.free(live.swap_remove(which % live.len())).unwrap();
+                } else {
+                    allocator.record_stream(live[which % live.len()], SIDE).unwrap();
+                }
+            }
+            for stream in [MAIN, SIDE] {
+                allocator.with_heap(|heap| -> Result<()> {
+                    let Some(large) = heap.pool_of.get(&stream).copied() else { return Ok(()) };
+                    let (before, spans) = (home(heap), expected(heap, large));
+                    let rules = HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false };
+                    let mut arena = Heap::new(rules)?;
+                    let lent = heap.lend(large, &mut arena)?;
+                    assert_eq!(arena.lent_spans().collect::<Vec<_>>(), spans);
+                    assert_eq!((lent.moved, lent.walked), (arena.blocks.len(), before.len()));
+                    assert_eq!(arena.check(), Ok(()));
+                    assert_eq!(heap.take_back(large, &mut arena)?, lent.moved);
+                    assert_eq!(arena.blocks.len(), 0);
+                    assert_eq!(shown(home(heap)), shown(before));
+                    assert_eq!(heap.check(), Ok(()));
+                    Ok(())
+                }).unwrap();
+            }
+        }
+    }
+}

@@ -334,6 +334,30 @@ mod tests {
         assert_eq!((counters.operations(), arena.operations(), counters.allocation.current()), (9, 0, 3));
     }
 
+    /// The room below a peak of all is for the classes that are in use.
+    #[test]
+    fn the_room_is_what_is_left_below_the_peaks() {
+        let (mut counters, mut arena) = (Counters::default(), Counters::default());
+        let add = |of: &mut Counters, class, amount| of.of_blocks().into_iter().for_each(|of| of.add(class, amount));
+        let sub = |of: &mut Counters, class, amount| of.of_blocks().into_iter().for_each(|of| of.sub(class, amount));
+        add(&mut counters, Class::Large, 80);
+        sub(&mut counters, Class::Large, 60);
+        add(&mut arena, Class::Large, 10);
+        assert_eq!(counters.settle([&mut arena].into_iter()), [[50; 3], [0; 3]]);
+        add(&mut counters, Class::Small, 40);
+        sub(&mut counters, Class::Small, 30);
+        add(&mut arena, Class::Small, 4);
+        // Large blocks may rise by 50, small ones by 26, and both together by 36.
+        assert_eq!(counters.settle([&mut arena].into_iter()), [[18; 3], [13; 3]]);
+        sub(&mut counters, Class::Large, 20);
+        sub(&mut arena, Class::Large, 10);
+        assert_eq!(counters.settle([&mut arena].into_iter()), [[0; 3], [26; 3]]);
+        add(&mut arena, Class::Small, 70);
+        assert_eq!(counters.settle([&mut arena].into_iter()), [[0; 3]; 2]);
+        let Stats { allocation, requested_bytes, .. } = counters.stats();
+        assert_eq!([allocation, requested_bytes].map(|stat| [stat.all.peak, stat.small_pool.peak]), [[84, 84]; 2]);
+    }
+
     #[test]
     fn the_peak_of_all_pools_is_not_the_sum_of_their_peaks() {
         let mut counter = Counter::default();

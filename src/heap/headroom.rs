@@ -174,6 +174,59 @@ mod tests {
         }
     }
 
+    fn in_bank(bank: &Bank) -> [u64; FIGURES] {
+        [0, 1, 2].map(|figure| bank.0[CLASS as usize][figure].load(Ordering::Relaxed))
+    }
+
+    /// Limits and levels.
+    fn rooms(of: &Headroom) -> [(u64, u64); FIGURES] {
+        of.0[CLASS as usize].map(|room| (room.limit, room.level))
+    }
+
+    #[test]
+    fn half_is_divided_and_the_bank_has_the_rest() {
+        let bank = Bank::default();
+        assert_eq!(bank.divide(all(100), 3), all(16));
+        assert_eq!(in_bank(&bank), [52; FIGURES]);
+    }
+
+    #[test]
+    fn a_heap_borrows_what_it_needs_and_an_eighth_of_the_rest() {
+        let bank = Bank::default();
+        bank.divide(all(1600), 1);
+        let mut heap = Headroom::new(all(10), all(5));
+        assert!(!heap.risen(CLASS, [15; FIGURES], &bank));
+        assert_eq!((rooms(&heap), in_bank(&bank)), ([(15, 5); FIGURES], [800; FIGURES]));
+        assert!(!heap.risen(CLASS, [15, 20, 10], &bank));
+        let (borrowed, left) = ([(15, 5), (120, 100), (15, 5)], [800, 695, 800]);
+        assert_eq!((rooms(&heap), in_bank(&bank)), (borrowed, left));
+        assert!(heap.risen(CLASS, [15, 820, 10], &bank), "the bank has less than 700");
+        assert_eq!((rooms(&heap), in_bank(&bank)), (borrowed, left));
+        // What it needed is more than what is left of it.
+        bank.divide(all(32), 1);
+        assert!(!heap.risen(CLASS, [25, 20, 10], &bank));
+        assert_eq!((rooms(&heap)[0], in_bank(&bank)), ((27, 10), [4, 16, 16]));
+    }
+
+    #[test]
+    fn a_heap_gives_back_what_is_more_than_twice_its_level() {
+        let bank = Bank::default();
+        let mut heap = Headroom::new(all(100), all(10));
+        heap.fallen(CLASS, [90; FIGURES], &bank);
+        assert_eq!((rooms(&heap), in_bank(&bank)), ([(110, 10); FIGURES], [0; FIGURES]));
+        heap.fallen(CLASS, [95, 89, 110], &bank);
+        assert_eq!((rooms(&heap), in_bank(&bank)), ([(110, 10), (99, 20), (110, 10)], [0, 11, 0]));
+        heap.fallen(CLASS, [90, 58, 90], &bank);
+        assert_eq!((rooms(&heap), in_bank(&bank)), ([(110, 10), (78, 40), (110, 10)], [0, 32, 0]));
+    }
+
+    #[test]
+    fn what_is_not_live_any_more_is_no_room() {
+        let mut heap = Headroom::new(all(100), all(10));
+        heap.lower(all(50), [[40, 50, 60]; 2]);
+        assert_eq!(rooms(&heap), [(100, 10), (110, 10), (110, 10)]);
+    }
+
     #[test]
     fn a_heap_that_falls_lends_to_one_that_rises() {
         let bank = Bank::default();

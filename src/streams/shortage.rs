@@ -151,6 +151,15 @@ mod tests {
     }
 
     #[test]
+    fn it_is_plentiful_as_far_as_nobody_asks() {
+        let mut shortage = Shortage::default();
+        assert!(!shortage.must_grow(0, 10, || 100));
+        assert!(shortage.is_plentiful_to(50) && !shortage.is_plentiful_to(51));
+        assert!(shortage.refused(40));
+        assert!(!shortage.is_plentiful_to(40));
+    }
+
+    #[test]
     fn it_begins_where_others_take_the_device() {
         let mut shortage = Shortage::default();
         assert!(!shortage.must_grow(0, 10, || 100));

@@ -10,22 +10,30 @@ use seamalloc::{Allocator, Error, PoolId, Route, StrategyKind};
 const POOL: PoolId = PoolId(0, 1);
 
 fn copied(gpu: &SimGpu, allocator: &Allocator, size: u64) -> u64 {
-    allocator.open_pool(POOL).unwrap();
-    allocator.begin_allocate_to_pool(POOL, Route::stream(SIDE)).unwrap();
+    copied_to(POOL, gpu, allocator, size)
+}
+
+fn copied_to(pool: PoolId, gpu: &SimGpu, allocator: &Allocator, size: u64) -> u64 {
+    allocator.open_pool(pool).unwrap();
+    allocator.begin_allocate_to_pool(pool, Route::stream(SIDE)).unwrap();
     let input = allocator.allocate(size, SIDE).unwrap();
     gpu.launch(SIDE, &[], 1_000_000_000).unwrap();
-    allocator.end_allocate_to_pool(POOL).unwrap();
-    allocator.release_pool(POOL).unwrap();
+    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.release_pool(pool).unwrap();
     input
 }
 
 fn captured<T>(gpu: &SimGpu, allocator: &Allocator, within: impl FnOnce() -> T) -> T {
-    allocator.open_pool(POOL).unwrap();
-    allocator.begin_allocate_to_pool(POOL, Route::stream(SIDE).capturing()).unwrap();
+    captured_in(POOL, gpu, allocator, within)
+}
+
+fn captured_in<T>(pool: PoolId, gpu: &SimGpu, allocator: &Allocator, within: impl FnOnce() -> T) -> T {
+    allocator.open_pool(pool).unwrap();
+    allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
     gpu.begin_capture(SIDE, CaptureMode::ThreadLocal).unwrap();
     let done = within();
     gpu.end_capture(SIDE).unwrap();
-    allocator.end_allocate_to_pool(POOL).unwrap();
+    allocator.end_allocate_to_pool(pool).unwrap();
     done
 }
 
@@ -44,6 +52,25 @@ fn no_capture_takes_one_that_it_frees_and_the_next_may() {
         let both = [(); 2].map(|()| allocator.allocate(8 * MIB, SIDE).unwrap());
         assert!(both.contains(&input));
     });
+    allocator.check().unwrap();
+}
+
+/// Two pools serve the same stream, and each has inputs set aside.
+#[test]
+fn an_input_stays_with_its_pool() {
+    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
+    let pools = [POOL, PoolId(0, 2)];
+    let inputs = pools.map(|pool| {
+        captured_in(pool, &gpu, &allocator, || ());
+        let input = copied_to(pool, &gpu, &allocator, 8 * MIB);
+        captured_in(pool, &gpu, &allocator, || allocator.free(input).unwrap());
+        input
+    });
+    for (pool, input) in pools.into_iter().zip(inputs) {
+        captured_in(pool, &gpu, &allocator, || {
+            assert_eq!(allocator.allocate(8 * MIB, SIDE).unwrap(), input);
+        });
+    }
     allocator.check().unwrap();
 }
 
@@ -108,6 +135,25 @@ fn a_stitched_one_is_set_aside_with_its_pieces() {
         allocator.free(other).unwrap();
     });
     captured(&gpu, &allocator, || allocator.free(allocator.allocate(100 * MIB, SIDE).unwrap()).unwrap());
+    allocator.check().unwrap();
+}
+
+/// Then too the capture has all else.
+#[test]
+fn beside_a_stitched_one_the_pool_serves_the_capture() {
+    let (gpu, allocator) = on(StrategyKind::Stitch, "sim:h200");
+    captured(&gpu, &allocator, || {
+        let blocks: Vec<u64> = (0..8).map(|_| allocator.allocate(20 * MIB, SIDE).unwrap()).collect();
+        blocks.iter().step_by(2).for_each(|block| allocator.free(*block).unwrap());
+    });
+    let stitched = copied(&gpu, &allocator, 60 * MIB);
+    let (reserved, views) = (allocator.reserved(), allocator.stats().views);
+    assert_eq!((reserved, views), (160 * MIB, 1));
+    captured(&gpu, &allocator, || {
+        allocator.free(stitched).unwrap();
+        allocator.allocate(20 * MIB, SIDE).unwrap();
+        assert_eq!(allocator.reserved(), reserved);
+    });
     allocator.check().unwrap();
 }
 
