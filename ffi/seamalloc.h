@@ -254,6 +254,12 @@ typedef struct {
     uint64_t arenas;
     // How often a stream got one.
     uint64_t arenas_formed;
+    // With `split:last_resort`: chunks that were split.
+    uint64_t splits;
+    // The chunks that they became.
+    uint64_t split_parts;
+    // Bytes that were copied for that.
+    uint64_t split_copied_bytes;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
@@ -756,6 +762,12 @@ seam_status seam_share(seam_allocator allocator,
                        size_t capacity,
                        size_t *length,
                        uint64_t *offset);
+
+// Keeps the physical memory of a live allocation as long as it is held: with the option `split:last_resort`, it is not
+// exchanged for other memory under the same addresses. For memory that is registered by more than its addresses, as with NCCL
+// or for RDMA. What is shared with other processes is kept anyway.
+seam_status seam_fix_memory(seam_allocator allocator,
+                            void *address);
 
 // Opens memory that a process shares, by the handle of `seam_share`: the address at which it begins here. The device
 // may read and write it, on any stream; the order of that with the other process is the program's to see to. Opening

@@ -111,6 +111,12 @@ pub struct Stats {
     pub arenas: u64,
     /// How often a stream got one.
     pub arenas_formed: u64,
+    /// With `split:last_resort`: chunks that were split.
+    pub splits: u64,
+    /// The chunks that they became.
+    pub split_parts: u64,
+    /// Bytes that were copied for that.
+    pub split_copied_bytes: u64,
 }
 
 impl From<Figure> for Stat {
@@ -163,6 +169,9 @@ impl From<Figures> for Stats {
             shortage_border_bytes: figures.shortage.border_bytes,
             arenas: figures.arenas.now,
             arenas_formed: figures.arenas.formed,
+            splits: figures.splits.chunks,
+            split_parts: figures.splits.parts,
+            split_copied_bytes: figures.splits.copied_bytes,
         }
     }
 }
@@ -291,6 +300,11 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "findings": guard.findings,
     });
     let arenas = json!({"now": stats.arenas, "formed": stats.arenas_formed});
+    let splits = json!({
+        "chunks": stats.splits,
+        "parts": stats.split_parts,
+        "copied_bytes": stats.split_copied_bytes,
+    });
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
@@ -331,6 +345,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "stall_histogram": histogram,
         "shortage": shortage,
         "arenas": arenas,
+        "splits": splits,
         "guard": guard,
         "driver_calls": calls,
     }))

@@ -48,6 +48,14 @@ pub unsafe extern "C" fn seam_share(
     })
 }
 
+/// Keeps the physical memory of a live allocation as long as it is held: with the option `split:last_resort`, it is not
+/// exchanged for other memory under the same addresses. For memory that is registered by more than its addresses, as with NCCL
+/// or for RDMA. What is shared with other processes is kept anyway.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_fix_memory(allocator: AllocatorId, address: *mut c_void) -> Status {
+    call(|| Ok(borrow(allocator)?.allocator.fix_memory(address.addr() as u64)?))
+}
+
 fn fits(length: usize, capacity: usize) -> Outcome<()> {
     if length <= capacity {
         return Ok(());

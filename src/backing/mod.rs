@@ -9,6 +9,7 @@ mod exchange;
 mod guarded;
 mod home;
 mod mapping;
+mod place;
 mod release_plan;
 mod rollback;
 mod segments;

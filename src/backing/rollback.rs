@@ -3,8 +3,8 @@
 //! Owns: mappings that could not be undone at once. They count as reserved, and undoing them is tried again before the
 //! next change.
 
-use super::exchange::Place;
 use super::mapping::Mapping;
+use super::place::Place;
 use crate::driver::{Driver, DriverResult};
 use crate::fallible::Grown;
 use crate::heap::Heap;

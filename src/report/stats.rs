@@ -64,6 +64,18 @@ pub struct SplitStats {
     pub copied_bytes: u64,
 }
 
+impl SplitStats {
+    /// Returns what was done since `earlier`, which must be an older copy of the same figures.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            chunks: self.chunks.saturating_sub(earlier.chunks),
+            parts: self.parts.saturating_sub(earlier.parts),
+            copied_bytes: self.copied_bytes.saturating_sub(earlier.copied_bytes),
+        }
+    }
+}
+
 /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {

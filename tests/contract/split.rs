@@ -1,10 +1,11 @@
-//! Stitching, where each stream has an arena from its first request on: no promise depends on whose heap has a block.
+//! Stitching, where chunks are split: no promise depends on which memory is behind an address.
 
 use crate::suite::Subject;
 use seamalloc::StrategyKind;
 
 contract!(Subject {
     options: "split:last_resort",
+    exchanges: true,
     shares_streams: true,
     releases_no_more_than_needed: true,
     looks_without_need: true,

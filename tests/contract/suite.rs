@@ -18,6 +18,8 @@ pub(crate) struct Subject {
     pub(crate) releases_no_more_than_needed: bool,
     /// Whether it looks at a free how far the GPU is, and can do without the answer.
     pub(crate) looks_without_need: bool,
+    /// Whether other memory may come under the addresses of live blocks.
+    pub(crate) exchanges: bool,
     /// Bytes of the units that memory is given back in, where several are reported as one piece.
     pub(crate) unit: Option<u64>,
 }
@@ -33,6 +35,7 @@ impl Subject {
             shares_streams: false,
             releases_no_more_than_needed: false,
             looks_without_need: false,
+            exchanges: false,
             unit: None,
         }
     }

@@ -3,7 +3,7 @@
 use super::{STRATEGIES, lines, run, stdout};
 use serde_json::Value;
 
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 38] = [
     "allocations",
     "cpu_syncs",
     "device",
@@ -22,6 +22,9 @@ const KEYS: [&str; 35] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "split_bytes",
+    "split_parts",
+    "splits",
     "stall_histogram",
     "stall_p50_us",
     "stall_p99_us",
@@ -40,7 +43,7 @@ const KEYS: [&str; 35] = [
     "wait_bytes",
     "worst_stall_us",
 ];
-const WHOLE: [&str; 17] = [
+const WHOLE: [&str; 20] = [
     "allocations",
     "cpu_syncs",
     "host_bytes",
@@ -51,6 +54,9 @@ const WHOLE: [&str; 17] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "split_bytes",
+    "split_parts",
+    "splits",
     "stalls",
     "stream_waits",
     "view_mappings",

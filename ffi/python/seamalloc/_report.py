@@ -19,6 +19,10 @@ def milliseconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:.2f} ms"
 
 
+def splits_of(splits: dict[str, int]) -> str:
+    return f"{splits['chunks']} into {splits['parts']}, {in_units(splits['copied_bytes'])} copied"
+
+
 def memory_of(stats: Mapping[str, Any]) -> str:
     """Whether memory is plentiful or short."""
     shortage = stats["shortage"]
@@ -42,6 +46,7 @@ def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
         *([("memory", memory_of(stats))] if stats["shortage"]["border_bytes"] else []),
         ("streams with a heap of their own", f"{stats['arenas']['now']} now, {stats['arenas']['formed']} times one was made"),
+        *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (
             "time in the driver",

@@ -6,7 +6,7 @@
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
-use super::split::split;
+use super::split::{may_split, split};
 use crate::backing::{Miss, StrategyContext};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
@@ -44,7 +44,7 @@ impl Stitch {
                 done => return done,
             }
         }
-        if context.exchanges {
+        if may_split(context) {
             match self.split_and_replace(context, request) {
                 Err(Miss::OutOfMemory { .. }) => {}
                 done => return done,

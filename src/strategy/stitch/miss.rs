@@ -9,6 +9,7 @@ use super::grow::{Growth, grow_slab, release_added};
 use super::others;
 use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
+use super::split::{may_split, splittable};
 use crate::backing::{
     Miss, StrategyContext, ViewPlan, build_view, finish_drops, make_room, map_home, release_home, reserve_home,
 };
@@ -257,8 +258,8 @@ impl Stitch {
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
     fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
-        let spared = context.exchanges && !self.spends_spare && context.room() < bytes.saturating_add(SPARE);
-        if spared { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
+        let spared = may_split(context) && !self.spends_spare && context.room() < bytes.saturating_add(SPARE);
+        if spared && splittable(context.heap)? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.

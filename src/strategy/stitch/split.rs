@@ -31,10 +31,20 @@ struct Candidate {
     cost: u64,
 }
 
+/// Returns whether chunks may be split at present.
+pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
+    context.exchanges && !context.capturing()
+}
+
+/// Returns how many bytes lie free in whole granules inside of chunks that are partly in use, where splitting gets at them.
+pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
+    Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
+}
+
 /// Splits chunks until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
 /// any was split.
 pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::result::Result<bool, Miss> {
-    if !context.exchanges || context.capturing() {
+    if !may_split(context) {
         return Ok(false);
     }
     let candidates = candidates(context.heap)?;

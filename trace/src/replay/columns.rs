@@ -64,6 +64,10 @@ impl PassReport {
         Pass::result("views_reused", |pass| pass.views_reused.into()),
         Pass::result("views_dropped", |pass| pass.views_dropped.into())
             .meaning("views made; requests served by one that was there; views unmapped"),
+        Pass::result("splits", |pass| pass.splits.chunks.into()),
+        Pass::result("split_parts", |pass| pass.splits.parts.into()),
+        Pass::result("split_bytes", |pass| pass.splits.copied_bytes.into())
+            .meaning("chunks that were split, with split:last_resort; what they became; bytes copied for that"),
         Pass::result("mappings", |pass| pass.mappings.into()),
         Pass::result("view_mappings", |pass| pass.view_mappings.into())
             .meaning("mappings at the end, and those of them in views"),

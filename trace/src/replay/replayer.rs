@@ -215,6 +215,7 @@ impl<'t> Replayer<'t> {
             views_built: stats.views_built - before.views_built,
             views_reused: stats.views_reused - before.views_reused,
             views_dropped: stats.views_dropped - before.views_dropped,
+            splits: stats.splits.since(&before.splits),
             mappings: stats.mappings,
             view_mappings: stats.view_mappings,
             host_bytes: stats.host_bytes,

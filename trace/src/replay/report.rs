@@ -6,7 +6,7 @@ use seamalloc::driver::CallStats;
 use seamalloc::driver::cuda::CudaOpenError;
 use seamalloc::driver::host::HostConfigError;
 use seamalloc::driver::sim::{SimConfig, SimConfigError};
-use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, Stalls, Waits};
+use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, SplitStats, Stalls, Waits};
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -97,6 +97,8 @@ pub struct PassReport {
     pub views_reused: u64,
     /// Views dropped in the pass.
     pub views_dropped: u64,
+    /// Chunks that were split in the pass, what they became, and what was copied for it.
+    pub splits: SplitStats,
     /// Mappings at the end of the pass.
     pub mappings: u64,
     /// Of these, mappings in views.
