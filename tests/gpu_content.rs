@@ -81,6 +81,24 @@ fn two_threads_share_an_allocator() {
     }
 }
 
+/// Other memory comes under live addresses, those of graphs too, which are replayed afterwards.
+#[test]
+fn every_word_is_right_where_chunks_are_split() {
+    let mut splits = 0;
+    for (seed, faults, options) in [
+        (1, false, "memory_limit:4200MiB,chunk_size_mb:64"),
+        (2, true, "memory_limit:4200MiB,chunk_size_mb:32"),
+        (3, true, "memory_limit:4200MiB,sharing:never"),
+    ] {
+        let report = run(&Plan { faults, ..plan(&format!("split:last_resort,{options}"), seed) });
+        report.verdict().unwrap_or_else(|error| panic!("{options}: {error}"));
+        assert_eq!((report.findings.wrong, report.left), (0, 0), "{options}");
+        assert!(report.tally.replays > 50, "{options}: {:?}", report.tally);
+        splits += report.stats.splits.chunks;
+    }
+    assert!(splits > 100, "{splits} chunks were split: too tame to show anything");
+}
+
 /// The same program on the machine's memory, whose words are really written, read and compared. Driver calls fail besides.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod on_the_host {
@@ -116,6 +134,19 @@ mod on_the_host {
         }
         println!("{checked} words checked");
         assert!(checked > 1 << 25, "{checked}");
+    }
+
+    #[test]
+    fn every_word_is_right_where_chunks_are_split() {
+        let mut splits = 0;
+        for (seed, faults, options) in [(1, false, "chunk_size_mb:16"), (2, true, "chunk_size_mb:32,sharing:wait")] {
+            let plan = plan(&format!("split:last_resort,memory_limit:72MiB,{options}"), seed);
+            let report = run(&Plan { faults, ..plan });
+            report.verdict().unwrap_or_else(|error| panic!("{options}: {error}"));
+            assert_eq!((report.findings.wrong, report.left), (0, 0), "{options}");
+            splits += report.stats.splits.chunks;
+        }
+        assert!(splits > 5, "{splits} chunks were split: too tame to show anything");
     }
 
     /// With marks around live memory, fills of freed memory, and memory that is unmapped once it is passed.

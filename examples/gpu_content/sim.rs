@@ -6,7 +6,7 @@
 use crate::gpu::{Findings, Gpu, GraphId, Kernel, Key, Outcome, WORD, Words, WrongWord};
 use parking_lot::Mutex;
 use seamalloc::driver::sim::{Piece, Range, SimConfig, SimGpu};
-use seamalloc::driver::{CaptureMode, Driver, StreamId};
+use seamalloc::driver::{CaptureMode, Contents as _, Driver, DriverResult, ForwardingDriver, StreamId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,29 @@ const FIRST_STREAM: u64 = 1;
 /// A [`SimGpu`] that knows which words its memory holds.
 pub(crate) struct SimWords {
     gpu: Arc<SimGpu>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+}
+
+/// What the allocator gets: a copy of its own takes the words along.
+struct WithWords {
+    gpu: Arc<SimGpu>,
+    state: Arc<Mutex<State>>,
+}
+
+impl ForwardingDriver for WithWords {
+    fn inner(&self) -> &dyn Driver {
+        &*self.gpu
+    }
+
+    fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()> {
+        let state = &mut *self.state.lock();
+        self.gpu.copy(from, to, size)?;
+        state.run_until(self.gpu.now_ns());
+        let [from, to] = [from, to].map(|address| self.gpu.physical(Range { address, size }));
+        let words = state.contents.read(&from);
+        state.contents.write(&to, &words);
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -48,7 +70,7 @@ struct Effect {
 
 impl SimWords {
     pub(crate) fn open(spec: &str) -> Outcome<Self> {
-        Ok(Self { gpu: Arc::new(SimGpu::new(SimConfig::parse(spec)?)?), state: Mutex::default() })
+        Ok(Self { gpu: Arc::new(SimGpu::new(SimConfig::parse(spec)?)?), state: Arc::default() })
     }
 
     fn give(&self, state: &mut State, stream: StreamId, kernel: Kernel) -> Outcome<()> {
@@ -88,7 +110,7 @@ impl SimWords {
 
 impl Gpu for SimWords {
     fn driver(&self) -> Arc<dyn Driver> {
-        Arc::<SimGpu>::clone(&self.gpu)
+        Arc::new(WithWords { gpu: Arc::clone(&self.gpu), state: Arc::clone(&self.state) })
     }
 
     fn enter(&self) -> Outcome<()> {
