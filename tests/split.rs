@@ -5,7 +5,7 @@
 //! is so short that chunks are split again and again; then each call of the driver fails in turn, once or from then on.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
 
 mod random;
 
@@ -357,8 +357,17 @@ fn every_call_of_a_split_may_fail() {
     }
 }
 
+/// What random programs have come to.
+#[derive(Debug, Default)]
+struct Tally {
+    splits: u64,
+    refusals: u64,
+    /// How often a word was read, and was right.
+    words: u64,
+}
+
 /// A random program whose memory is short.
-fn random_program(seed: u64, options: &str, operations: u64) -> (u64, u64) {
+fn random_program(seed: u64, options: &str, operations: u64) -> Tally {
     let mut random = Random(seed);
     let mut world = World::new(160 * MIB, &format!("{SPLIT},{options}"));
     let mut refusals = 0;
@@ -393,10 +402,9 @@ fn random_program(seed: u64, options: &str, operations: u64) -> (u64, u64) {
         world.check_if_split();
     }
     world.check_all();
-    let done = (world.splits(), refusals);
-    assert!(world.words > 0);
+    let tally = Tally { splits: world.splits(), refusals, words: world.words };
     world.end();
-    done
+    tally
 }
 
 /// Operations of a random program; more for a long hunt with `SEAMALLOC_SPLIT_OPS`.
@@ -407,13 +415,15 @@ fn operations() -> u64 {
 
 #[test]
 fn random_programs_lose_no_word() {
-    let (mut splits, mut refusals) = (0, 0);
+    let mut all = Tally::default();
     for (seed, options) in
         (0..).zip(["", "sharing:never", "sharing:wait", "arenas:always", "memory_limit:150MiB", "chunk_size_mb:64"])
     {
         let done = random_program(seed, options, operations());
-        splits += done.0;
-        refusals += done.1;
+        all.splits += done.splits;
+        all.refusals += done.refusals;
+        all.words += done.words;
     }
-    assert!(splits > 30 && refusals > 0, "{splits} splits, {refusals} refusals: too tame to show anything");
+    eprintln!("{all:?}");
+    assert!(all.splits > 30 && all.refusals > 0, "{all:?}: too tame to show anything");
 }
