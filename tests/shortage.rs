@@ -277,7 +277,7 @@ fn figures_balance_whatever_was_done() {
 /// The same operations: where memory runs out, whoever follows any of the advice is served.
 #[test]
 fn advice_is_true_whatever_was_done() {
-    let (mut followed, mut lost) = ([0; 6], 0);
+    let (mut followed, mut lost) = ([0; 7], 0);
     for (options, seed) in cases().iter().flat_map(|options| (0..SEEDS).map(move |seed| (options, seed))) {
         let mut program = Program::new(options, seed);
         let Some(report) = program.until_short(|_| {}) else { continue };
@@ -292,6 +292,29 @@ fn advice_is_true_whatever_was_done() {
     assert!(followed[2..5].iter().all(|times| *times > 0) && lost * 50 < followed.iter().sum(), "{followed:?}, {lost}");
 }
 
+/// Twenty chunks of 20 MiB, in each of which 8 MiB lie free between others.
+#[test]
+fn what_lies_free_inside_of_chunks_is_advised_to_be_split_and_then_serves() {
+    let blocks = (0..20).flat_map(|_| [6, 8, 6]).map(|size| Allocate(size * MIB, StreamId::DEFAULT));
+    let first = [Allocate(400 * MIB, StreamId::DEFAULT), Free(0)];
+    let freed = (0..20).map(|hole| Free(2 + 3 * hole));
+    let script: Vec<Step> =
+        first.into_iter().chain(blocks).chain(freed).chain([Allocate(60 * MIB, StreamId::DEFAULT)]).collect();
+    let device = "sim:h200,capacity=420MiB";
+    let (run, report) = Run::short(device, "", &script);
+    let advice = advised(&report, |advice| matches!(advice, Advice::SplitChunks { .. }));
+    assert_eq!(advice, Advice::SplitChunks { landlocked: 160 * MIB });
+    assert!(report.to_string().contains("split:last_resort"), "{report}");
+    assert!(follow(advice, run, device, "", &script));
+    // It is no advice for those who have it, who have given other devices access, or whose holes are too small.
+    let (_, report) = Run::short(
+        "sim:h200,capacity=400MiB",
+        "chunk_size_mb:2",
+        &script[..script.len() - 1].iter().copied().chain([Allocate(300 * MIB, StreamId::DEFAULT)]).collect::<Vec<_>>(),
+    );
+    assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::SplitChunks { .. })), "{report}");
+}
+
 fn number_of(advice: &Advice) -> usize {
     match advice {
         Advice::ShareStreams { .. } => 0,
@@ -299,7 +322,8 @@ fn number_of(advice: &Advice) -> usize {
         Advice::Stitch { .. } => 2,
         Advice::RaiseLimit { .. } => 3,
         Advice::AskLess { .. } => 4,
-        _ => 5,
+        Advice::SplitChunks { .. } => 5,
+        _ => 6,
     }
 }
 

@@ -168,7 +168,12 @@ impl Core {
 
     /// Returns whether physical memory may be exchanged under live addresses. Work of other devices is not waited for.
     fn may_exchange(&self) -> bool {
-        self.config.split != config::Split::Off && self.peers.is_empty() && self.guard.is_none()
+        self.config.split != config::Split::Off && self.nobody_else_looks()
+    }
+
+    /// Returns whether no other device and no guard knows what memory is behind an address.
+    fn nobody_else_looks(&self) -> bool {
+        self.peers.is_empty() && self.guard.is_none()
     }
 
     /// Returns whether a stream capture may be under way.
@@ -218,6 +223,7 @@ impl Core {
             properties: self.driver.properties(),
             device,
             request,
+            may_exchange: self.nobody_else_looks(),
             refused,
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {

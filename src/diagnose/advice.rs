@@ -4,7 +4,7 @@
 
 use super::figures::Figures;
 use super::input::ReportInput;
-use crate::config::StreamSharing;
+use crate::config::{Split, StreamSharing};
 use crate::fallible::{Grown, TryCollect};
 use crate::report::out_of_memory::{Advice, Cause};
 use crate::strategy::Assumption;
@@ -24,6 +24,7 @@ pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<
     let advice = [
         more_views(input, figures),
         share_streams(input, figures),
+        split_chunks(input, figures),
         stitch(input, figures),
         raise_limit(input, figures),
         free_device(input, figures),
@@ -79,6 +80,19 @@ fn share_streams(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advic
         && figures.has_plenty(Assumption::AllStreams);
     let others = || figures.memory.free.saturating_sub(figures.free_for_request()).saturating_sub(figures.fenced);
     helps.then(|| Advice::ShareStreams { free: others() })
+}
+
+/// Advises to split chunks, if enough lies free inside of them.
+fn split_chunks(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let enough = figures.whole_granules().saturating_add(figures.room) >= figures.with_copies();
+    let helps = figures.stitches
+        && !figures.capturing
+        && input.may_exchange
+        && input.config.split == Split::Off
+        && figures.servable < input.request.size
+        && figures.has_room_for_views();
+    let landlocked = figures.memory.landlocked_bytes;
+    (helps && enough && landlocked > 0).then_some(Advice::SplitChunks { landlocked })
 }
 
 /// Advises the strategy that joins free memory, where another one refused.

@@ -3,7 +3,7 @@
 use super::input::ReportInput;
 use crate::config::rounding::{SMALL_LIMIT, round_size, segment_size};
 use crate::config::{Config, Increase, Limit, StrategyKind};
-use crate::heap::{GRANULE, Heap, Request, ViewUsage};
+use crate::heap::{Block, GRANULE, Heap, Request, ViewUsage};
 use crate::ids::Class;
 use crate::report::fragmentation::{Fragmentation, Owner};
 use crate::strategy::{Assumption, OWN_SEGMENTS_STRATEGY, Strategy};
@@ -148,6 +148,21 @@ impl<'a> Figures<'a> {
         // If the host has no memory for the list of a pool, the pool counts as full.
         let free = heap.public_pools(Class::Large).flat_map(|pool| heap.free_blocks(pool).unwrap_or_default());
         free.map(|id| heap.block(id).size.saturating_sub(chunk)).sum()
+    }
+
+    /// Returns the bytes of the request, and those that must be left over if chunks are split for it: room for copies, and what
+    /// lies otherwise.
+    pub(super) fn with_copies(&self) -> u64 {
+        let margin = self.margin.max(largest_chunk(self.input.heap).saturating_mul(2));
+        self.input.request.size.saturating_add(margin)
+    }
+
+    /// Returns the bytes of whole granules that are free, wherever they lie.
+    pub(super) fn whole_granules(&self) -> u64 {
+        let heap = self.input.heap;
+        let free = heap.public_pools(Class::Large).flat_map(|pool| heap.free_blocks(pool).unwrap_or_default());
+        let granules = |block: &Block| (block.end() / GRANULE).saturating_sub(block.address.div_ceil(GRANULE));
+        free.map(|id| granules(heap.block(id)) * GRANULE).sum()
     }
 
     /// Returns the free bytes of the request's stream, and the idle ones.

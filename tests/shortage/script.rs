@@ -104,6 +104,7 @@ pub(crate) fn follow(advice: Advice, run: Run, device: &str, options: &str, scri
     let again = |option: &str| Run::all(device, format!("{options},{option}").trim_start_matches(','), script);
     match advice {
         Advice::ShareStreams { .. } => again("sharing:wait"),
+        Advice::SplitChunks { .. } => again("split:last_resort"),
         Advice::MoreViews { views, mappings, address_space } => {
             let views = views.map(|to| format!("max_views:{to}"));
             let mappings = mappings.map(|to| format!("max_view_mappings:{to}"));

@@ -58,6 +58,11 @@ pub enum Advice {
         /// The option `max_view_address_space`: at least this many bytes.
         address_space: Option<u64>,
     },
+    /// The option `split:last_resort`, where the program keeps to what that asks of it ([`Split`](crate::Split)).
+    SplitChunks {
+        /// Bytes that lie free inside of chunks, where no view reaches them.
+        landlocked: u64,
+    },
     /// The option `strategy:stitch`.
     Stitch {
         /// The option `chunk_size_mb`, in bytes, if the free ranges are so small that it takes smaller chunks than
@@ -123,6 +128,12 @@ impl fmt::Display for Advice {
                 let options = if named.len() > 1 { "options" } else { "option" };
                 write!(f, "the {options} {}, or more", named.join(","))
             }
+            Self::SplitChunks { landlocked } => write!(
+                f,
+                "the option split:last_resort, which gets at what lies free inside of chunks ({}), if no other thread \
+                 launches work while memory is allocated",
+                format_bytes(landlocked)
+            ),
             Self::Stitch { chunk_size } => {
                 f.write_str("the option strategy:stitch, which joins free memory wherever it lies")?;
                 chunk_size.map_or(Ok(()), |size| write!(f, ", with chunk_size_mb:{}", size >> 20))
