@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use random::Random;
 use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Piece, Range};
 use seamalloc::driver::{Call, CaptureMode, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
-use seamalloc::{Allocator, Config, Error, Route};
+use seamalloc::{Allocator, Config, Error, PoolId, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,6 +50,8 @@ struct Book {
     made: u64,
     /// Those from this one on fail, and so many.
     failing: Option<(u64, u64)>,
+    /// This one finds too little memory on the device.
+    too_little: Option<u64>,
     failed: Vec<Call>,
 }
 
@@ -63,6 +65,10 @@ impl ForwardingDriver for Device {
             let mut book = self.book.lock();
             book.made += 1;
             let made = book.made;
+            if book.too_little == Some(made) {
+                book.failed.push(call);
+                return Err(DriverError::new(call, Status::OUT_OF_MEMORY, "made to fail"));
+            }
             if book.failing.is_some_and(|(first, count)| (first..first.saturating_add(count)).contains(&made)) {
                 book.failed.push(call);
                 return Err(DriverError::new(call, Status::UNKNOWN, "made to fail"));
@@ -76,6 +82,11 @@ impl Device {
     /// Lets `count` calls fail from the nth on.
     fn fail(&self, nth: u64, count: u64) {
         *self.book.lock() = Book { failing: Some((nth, count)), ..Book::default() };
+    }
+
+    /// Lets the nth call find too little memory, and `count` calls fail from another one on.
+    fn fail_short(&self, nth: u64, first: u64, count: u64) {
+        *self.book.lock() = Book { too_little: Some(nth), failing: Some((first, count)), ..Book::default() };
     }
 
     /// Lets no more calls fail. Returns those that have.
@@ -416,4 +427,200 @@ fn random_programs_lose_no_word() {
         refusals += done.1;
     }
     assert!(splits > 30 && refusals > 0, "{splits} splits, {refusals} refusals: too tame to show anything");
+}
+
+/// A capture waits for nothing and splits nothing, so it has all of the device.
+#[test]
+fn a_capture_may_take_the_last_of_the_device() {
+    for options in ["split:off", "split:last_resort"] {
+        let world = World::new(64 * MIB, &format!("{options},chunk_size_mb:8"));
+        let pool = world.allocator.create_pool();
+        world.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE).capturing()).unwrap();
+        world.device.host.begin_capture(SIDE, CaptureMode::Global).unwrap();
+        let mut taken = 0;
+        while world.allocator.allocate(8 * MIB, SIDE).is_ok() {
+            taken += 8 * MIB;
+        }
+        world.device.host.end_capture(SIDE).unwrap();
+        world.allocator.end_allocate_to_pool(pool).unwrap();
+        assert_eq!(taken, 64 * MIB, "{options}");
+    }
+}
+
+/// Two chunks of 16 MiB, in each of them a middle in use; a private pool has a block stitched of the end of the one and the
+/// front of the other, and has freed it. Returns the pool, and the block.
+fn stitched_in_a_pool(world: &mut World) -> (PoolId, u64) {
+    let chunks = world.allocate(3 * 16 * MIB, MAIN).unwrap();
+    world.free(chunks);
+    // |4 live, 8 free, 4| |16 live| |4 free, 4 live, 4 free, 4 live|
+    let all = [4, 8, 4, 16, 4, 4, 4, 4].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+    for at in [2, 4] {
+        world.free(all[at]);
+    }
+    let pool = world.allocator.create_pool();
+    let block = world.allocator.allocate_in(pool, 8 * MIB, SIDE).unwrap();
+    assert_eq!(world.allocator.stats().views_built, 1);
+    world.filled(block, 8 * MIB, SIDE);
+    for at in [1, 6] {
+        world.free(all[at]);
+    }
+    (pool, block)
+}
+
+#[test]
+fn a_checkpoint_is_restored_over_chunks_that_were_split() {
+    for room in [8 * MIB, 16 * MIB] {
+        let mut world = World::new(48 * MIB + room, "split:last_resort,chunk_size_mb:16");
+        let (pool, block) = stitched_in_a_pool(&mut world);
+        let saved = world.allocator.pool_blocks(pool).unwrap();
+        world.check(block);
+        let contents = world.live.remove(&block).unwrap();
+        world.allocator.free(block).unwrap();
+        let request = room + 8 * MIB;
+        let more = world.allocate(request, MAIN).unwrap();
+        assert!(world.splits() > 0, "{room}");
+        world.check_all();
+        world.allocator.restore_pool(pool, &saved).unwrap();
+        world.live.insert(block, contents);
+        world.check_all();
+        world.free(more);
+        world.allocator.free(block).unwrap();
+        world.live.remove(&block);
+        world.allocator.release_pool(pool).unwrap();
+        world.end();
+    }
+}
+
+/// Memory of one stream never serves another: what is split is given back, and taken anew, once.
+#[test]
+fn no_more_is_split_than_a_request_of_another_stream_needs() {
+    for size in [512, 4 * MIB] {
+        let mut world = World::new(12 * 8 * MIB, "split:last_resort,chunk_size_mb:8,sharing:never");
+        let chunks = world.allocate(12 * 8 * MIB, MAIN).unwrap();
+        world.free(chunks);
+        let mut holes = Vec::new();
+        for _ in 0..12 {
+            let [_, hole, _] = [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+            holes.push(hole);
+        }
+        // One chunk is wholly free, to make room for copies.
+        let last: Vec<u64> = world.live.keys().copied().skip(33).collect();
+        last.into_iter().for_each(|address| world.free(address));
+        holes.pop();
+        holes.into_iter().for_each(|hole| world.free(hole));
+        world.allocate(size, SIDE).unwrap();
+        println!("{size}: {:?}", world.allocator.stats().splits);
+        assert!(world.splits() <= 2, "{size}: {:?}", world.allocator.stats().splits);
+        world.check_all();
+        world.end();
+    }
+}
+
+/// Where the bounds forbid views, free memory serves a request only where it grows in one piece.
+#[test]
+fn no_more_is_split_than_a_request_without_views_needs() {
+    for bound in ["max_views:0", "max_view_mappings:0"] {
+        let mut world = World::new(13 * 8 * MIB, &format!("split:last_resort,chunk_size_mb:8,{bound}"));
+        let chunks = world.allocate(12 * 8 * MIB, MAIN).unwrap();
+        world.free(chunks);
+        let mut holes = Vec::new();
+        for _ in 0..12 {
+            let [_, hole, _] = [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+            holes.push(hole);
+        }
+        holes.into_iter().for_each(|hole| world.free(hole));
+        let answer = world.allocate(12 * MIB, MAIN);
+        println!("{bound}: {:?} {:?}", answer.is_ok(), world.allocator.stats().splits);
+        world.check_all();
+        world.end();
+    }
+}
+
+/// A private pool's hits do not go to addresses whose memory is missing.
+#[test]
+fn a_hit_of_a_private_pool_has_memory() {
+    for held in [false, true] {
+        let mut met = 0;
+        for nth in 1.. {
+            let mut world = World { sparse: true, ..World::new(32 * MIB, &in_holes("")) };
+            let chunk = world.allocate(8 * MIB, MAIN).unwrap();
+            world.free(chunk);
+            let pool = world.allocator.create_pool();
+            let [_, hole] = [2, 4].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+            let of_pool = world.allocator.allocate_in(pool, 2 * MIB, MAIN).unwrap();
+            world.allocator.free(of_pool).unwrap();
+            world.free(hole);
+            world.device.fail(nth, u64::MAX);
+            let answer = world.allocator.allocate(28 * MIB, MAIN);
+            let hit = if held {
+                world.allocator.allocate_held_in(pool, 2 * MIB, MAIN)
+            } else {
+                world.allocator.allocate_in(pool, 2 * MIB, MAIN).map(Some)
+            };
+            let failed = world.device.host.faults().len();
+            assert_eq!(failed, 0);
+            if let Ok(Some(address)) = hit {
+                let of = world.device.host.physical(Range { address, size: 2 * MIB });
+                let mapped = of.iter().map(|piece| piece.size).sum::<u64>();
+                assert_eq!(mapped, 2 * MIB, "{nth}th call: a block without memory was handed out");
+            } else {
+                met += 1;
+            }
+            if world.device.heal().is_empty() {
+                break;
+            }
+            drop(answer);
+        }
+        assert!(met > 0);
+    }
+}
+
+/// A chunk that is to be split is in a view that nobody uses, beside a chunk that is given back to split another.
+fn in_an_unused_view() -> World {
+    let mut world = World { sparse: true, ..World::new(28 * MIB, "split:last_resort,chunk_size_mb:8") };
+    let chunks = [6, 8, 8].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+    chunks.into_iter().for_each(|chunk| world.free(chunk));
+    let [_, gap, _, hole, _] = [2, 4, 2, 2, 4].map(|size| world.allocate(size * MIB, MAIN).unwrap());
+    world.free(gap);
+    let stitched = world.allocate(12 * MIB, MAIN).unwrap();
+    assert_eq!(world.allocator.stats().views_built, 1);
+    world.free(stitched);
+    world.free(hole);
+    world
+}
+
+#[test]
+fn a_failure_in_a_failure_is_healed() {
+    in_an_unused_view().allocate(20 * MIB, MAIN).unwrap();
+    let mut broken = Vec::new();
+    for make in [in_an_unused_view as fn() -> World, || holes_in(World { sparse: true, ..World::new(32 * MIB, &in_holes("")) })] {
+    for nth in 1..60 {
+        for after in 1..8 {
+            for count in [1, 3] {
+                let mut world = make();
+                world.device.fail_short(nth, nth + after, count);
+                let when = format!("too little at {nth}, {count} failures {after} later");
+                if let Ok(address) = world.allocator.allocate(20 * MIB, MAIN) {
+                    world.filled(address, 20 * MIB, MAIN);
+                }
+                let info = Driver::memory_info(&world.device.host).unwrap();
+                let reserved = world.allocator.stats().reserved_bytes.all.current;
+                let failed = world.device.heal();
+                if reserved != info.total - info.free {
+                    broken.push(format!("{when}: {reserved} reserved, {} used; {failed:?}", info.total - info.free));
+                }
+                let healed = world.allocator.empty_cache();
+                if let Err(error) = healed {
+                    broken.push(format!("{when}: {error}; {failed:?}"));
+                    std::mem::forget(world);
+                    continue;
+                }
+                world.check_all();
+                world.end();
+            }
+        }
+    }
+    }
+    broken.iter().take(40).for_each(|line| println!("{line}"));
+    assert!(broken.is_empty(), "{}", broken.len());
 }
