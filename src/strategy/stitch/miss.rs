@@ -257,7 +257,9 @@ impl Stitch {
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
     fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
-        let spared = context.exchanges && !self.spends_spare && context.room() < bytes.saturating_add(SPARE);
+        // During a capture nothing is split.
+        let spares = context.exchanges && !self.spends_spare && !context.capturing();
+        let spared = spares && context.room() < bytes.saturating_add(SPARE);
         if spared { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
