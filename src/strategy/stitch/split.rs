@@ -77,6 +77,8 @@ pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
 fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     let missing = bytes.saturating_sub(context.room());
     if missing > 0 {
+        // A chunk that is still mapped elsewhere could not be released.
+        context.retry_rollback()?;
         let releasable = ReleasableChunks::of(context.heap)?;
         if releasable.bytes() < missing {
             return Ok(false);
