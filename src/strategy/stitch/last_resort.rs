@@ -100,7 +100,8 @@ impl Stitch {
         for all in [false, true] {
             // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
-            let room = context.room();
+            // What is spared stays: memory grows by as much as is given back.
+            let room = context.room().saturating_sub(self.spare(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
             let heap = &*context.heap;
             let releasable = ReleasableChunks::of(heap)?.with(heap, |id| wanted(heap, id));
@@ -110,10 +111,12 @@ impl Stitch {
             }
             releasable.release(context, goal)?;
             context.heap.counters_mut().num_alloc_retries += 1;
+            let spent = std::mem::replace(&mut self.spends_spare, true);
             let grown = self.attempt(context, request, |stitch, context| match request.class {
                 Class::Small => stitch.slab(context, request),
                 Class::Large => stitch.grow(context, request, bytes),
             });
+            self.spends_spare = spent;
             match grown {
                 Err(Miss::OutOfMemory { .. }) => {}
                 done => return done,

@@ -257,10 +257,14 @@ impl Stitch {
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
     fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
-        // During a capture nothing is split.
-        let spares = context.exchanges && !self.spends_spare && !context.capturing();
-        let spared = spares && context.room() < bytes.saturating_add(SPARE);
+        let spare = self.spare(context);
+        let spared = spare > 0 && context.room() < bytes.saturating_add(spare);
         if spared { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// Returns by how many bytes memory may not grow yet. During a capture nothing is split.
+    pub(super) fn spare(&self, context: &StrategyContext<'_>) -> u64 {
+        if context.exchanges && !self.spends_spare && !context.capturing() { SPARE } else { 0 }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.
