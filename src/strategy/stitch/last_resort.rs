@@ -45,6 +45,12 @@ impl Stitch {
             }
         }
         if context.exchanges {
+            if request.class == Class::Small {
+                match self.replace(context, request, GRANULE, |heap, id| !heap.is_open(id, request.pool.large())) {
+                    Err(Miss::OutOfMemory { .. }) => {}
+                    done => return done,
+                }
+            }
             match self.split_and_replace(context, request) {
                 Err(Miss::OutOfMemory { .. }) => {}
                 done => return done,
@@ -73,6 +79,10 @@ impl Stitch {
                 break;
             }
             let served = match self.miss(context, request) {
+                // Where the bounds forbid a view, what is split serves only if it is given back.
+                Err(Miss::OutOfMemory { .. }) if self.refused.is_some() => {
+                    self.replace(context, request, request.size, |_, _| true)
+                }
                 Err(Miss::OutOfMemory { .. }) => {
                     self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool))
                 }

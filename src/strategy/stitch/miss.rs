@@ -40,7 +40,7 @@ pub(crate) struct Stitch {
     /// Chunks that were added for the request. They are released if it fails.
     pub(super) added: Vec<ChunkId>,
     /// If the bounds on views forbade a view when memory was last joined: how much all views would have taken with it.
-    refused: Option<ViewUsage>,
+    pub(super) refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
     /// Whether a growth may take the room that is spared for splitting chunks ([`SPARE`]).
