@@ -624,3 +624,163 @@ fn a_failure_in_a_failure_is_healed() {
     broken.iter().take(40).for_each(|line| println!("{line}"));
     assert!(broken.is_empty(), "{}", broken.len());
 }
+
+/// Memory that a private pool has freed: a graph may still write and read it.
+struct Ghost {
+    pool: usize,
+    address: u64,
+    size: u64,
+    first: u64,
+}
+
+/// Programs with private pools, checkpoints, waiting blocks and shared ones, while calls fail now and then.
+fn hostile_program(seed: u64, options: &str, operations: u64) -> (u64, u64, u64) {
+    let mut random = Random(seed);
+    let mut world = World { sparse: true, ..World::new(160 * MIB, &format!("split:last_resort,{options}")) };
+    let pools: Vec<PoolId> = (0..2).map(|_| world.allocator.create_pool()).collect();
+    let mut ghosts: Vec<Ghost> = Vec::new();
+    let mut of_pool: BTreeMap<u64, usize> = BTreeMap::new();
+    let (mut refusals, mut failures) = (0, 0);
+    let physical = |world: &World, address: u64, size: u64| world.device.host.physical(Range { address, size });
+    for operation in 0..operations {
+        let stream = [MAIN, MAIN, SIDE, StreamId(8)][random.below(4) as usize];
+        let size = match random.below(10) {
+            0..3 => 512 * (1 + random.below(2_000)),
+            3..6 => 2 * MIB * (1 + random.below(5)),
+            6..9 => MIB + 4096 * random.below(3_000),
+            _ => MIB * (20 + random.below(40)),
+        };
+        let fails = random.below(4) == 0;
+        if fails {
+            let nth = 1 + random.below(30);
+            if random.below(2) == 0 {
+                world.device.fail(nth, 1 + random.below(4));
+            } else {
+                world.device.fail_short(nth, nth + 1 + random.below(6), random.below(3));
+            }
+        }
+        let when = format!("seed {seed}, {options}, operation {operation}");
+        let answer = match random.below(100) {
+            0..45 => world.allocator.allocate(size, stream).map(|address| world.filled(address, size, stream)),
+            45..58 => {
+                let pool = random.below(2) as usize;
+                let stream = [MAIN, SIDE][random.below(2) as usize];
+                world.allocator.allocate_in(pools[pool], size.min(24 * MIB), stream).map(|address| {
+                    let size = size.min(24 * MIB);
+                    let new = physical(&world, address, size);
+                    let meets = |one: &Piece, other: &Piece| {
+                        one.memory == other.memory
+                            && one.offset < other.offset + other.size
+                            && other.offset < one.offset + one.size
+                    };
+                    ghosts.retain(|ghost| {
+                        let old = physical(&world, ghost.address, ghost.size);
+                        let met = old.iter().any(|old| new.iter().any(|new| meets(old, new)));
+                        assert!(!met || ghost.pool == pool, "{when}: a pool got memory of another");
+                        !met
+                    });
+                    of_pool.insert(address, pool);
+                    world.filled(address, size, stream);
+                })
+            }
+            _ => {
+                let nth = random.below(world.live.len() as u64) as usize;
+                if let Some(address) = world.live.keys().copied().nth(nth) {
+                    let (size, first) = world.live[&address];
+                    if of_pool.get(&address).is_none() && random.below(4) == 0 {
+                        world.allocator.record_stream(address, StreamId(9)).unwrap();
+                    }
+                    world.device.heal();
+                    world.free(address);
+                    if let Some(pool) = of_pool.remove(&address) {
+                        ghosts.push(Ghost { pool, address, size, first });
+                    }
+                }
+                Ok(())
+            }
+        };
+        let info = Driver::memory_info(&world.device.host).unwrap();
+        assert_eq!(world.allocator.stats().reserved_bytes.all.current, info.total - info.free, "{when}");
+        let failed = world.device.heal();
+        match answer {
+            Ok(()) => {}
+            Err(Error::OutOfMemory(_)) => {
+                refusals += 1;
+                for _ in 0..1 + world.live.len() / 4 {
+                    let nth = random.below(world.live.len() as u64) as usize;
+                    if let Some(address) = world.live.keys().copied().nth(nth).filter(|at| !of_pool.contains_key(at)) {
+                        // Memory may be missing until the next request.
+                        drop(world.allocator.allocate(512, MAIN).map(|address| world.allocator.free(address)));
+                        world.free(address);
+                    }
+                }
+            }
+            Err(Error::Driver(_)) => {
+                assert!(!failed.is_empty(), "{when}");
+                failures += 1;
+            }
+            Err(error) => panic!("{when}: {error}"),
+        }
+        if !failed.is_empty() {
+            // What is missing comes back.
+            match world.allocator.allocate(512, MAIN) {
+                Ok(address) => world.allocator.free(address).unwrap(),
+                Err(Error::OutOfMemory(_)) => {}
+                Err(error) => panic!("{when}, after {failed:?}: {error}"),
+            }
+        }
+        if world.splits() > world.seen || !failed.is_empty() {
+            world.seen = world.splits();
+            world.check_all();
+            for Ghost { address, size, first, .. } in &ghosts {
+                let old = world.live.insert(*address, (*size, *first));
+                world.check(*address);
+                world.live.remove(address);
+                old.map(|old| world.live.insert(*address, old));
+            }
+        }
+        if random.below(60) == 0 {
+            let pool = random.below(2) as usize;
+            let mine: Vec<u64> = of_pool.iter().filter(|(_, of)| **of == pool).map(|(at, _)| *at).collect();
+            // What is free of a stream may lie in the way of what is saved: as in a program, nothing is allocated between.
+            let saved = world.allocator.pool_blocks(pools[pool]).unwrap();
+            assert_eq!(saved.len(), mine.len());
+            let big = world.allocator.allocate(MIB * (20 + random.below(60)), MAIN);
+            world.allocator.restore_pool(pools[pool], &saved).unwrap();
+            big.into_iter().for_each(|address| world.allocator.free(address).unwrap());
+            world.check_all();
+        }
+        if random.below(300) == 0 {
+            world.allocator.empty_cache().unwrap();
+        }
+    }
+    world.check_all();
+    let done = (world.splits(), refusals, failures);
+    pools.into_iter().for_each(|pool| world.allocator.release_pool(pool).unwrap());
+    world.end();
+    done
+}
+
+#[test]
+fn hostile_programs_lose_no_word() {
+    let mut all = (0, 0, 0);
+    for (seed, options) in (100..).zip([
+        "chunk_size_mb:16",
+        "chunk_size_mb:16,sharing:never",
+        "chunk_size_mb:32,sharing:wait",
+        "chunk_size_mb:16,max_view_mappings:40",
+        "chunk_size_mb:32,memory_limit:120MiB,max_views:6",
+        "chunk_size_mb:64,sharing:completed",
+    ]) {
+        for nth in 0..rounds() {
+            let done = hostile_program(seed + 10 * nth, options, operations());
+            println!("{options}: {done:?}");
+            all = (all.0 + done.0, all.1 + done.1, all.2 + done.2);
+        }
+    }
+    assert!(all.0 > 5 && all.1 > 0 && all.2 > 0, "{all:?}");
+}
+
+fn rounds() -> u64 {
+    std::env::var("SEAMALLOC_SPLIT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
