@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use random::Random;
 use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Piece, Range};
 use seamalloc::driver::{Call, CaptureMode, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
+use seamalloc::out_of_memory::Advice;
 use seamalloc::{Allocator, Config, Error, PoolId, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +53,10 @@ struct Book {
     failing: Option<(u64, u64)>,
     /// This one finds too little memory on the device.
     too_little: Option<u64>,
+    /// Whether it does not say how much is free.
+    tells_nothing: bool,
+    /// The most bytes that were ever in use on the device.
+    most: u64,
     failed: Vec<Call>,
 }
 
@@ -61,6 +66,9 @@ impl ForwardingDriver for Device {
     }
 
     fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
+        if call == Call::MemoryInfo && self.book.lock().tells_nothing {
+            return Err(DriverError::new(call, Status::UNKNOWN, "made to fail"));
+        }
         if OF_MEMORY.contains(&call) {
             let mut book = self.book.lock();
             book.made += 1;
@@ -74,24 +82,34 @@ impl ForwardingDriver for Device {
                 return Err(DriverError::new(call, Status::UNKNOWN, "made to fail"));
             }
         }
-        make(&self.host)
+        let made = make(&self.host);
+        if call == Call::Create {
+            let info = Driver::memory_info(&self.host).unwrap();
+            let mut book = self.book.lock();
+            book.most = book.most.max(info.total - info.free);
+        }
+        made
     }
 }
 
 impl Device {
     /// Lets `count` calls fail from the nth on.
     fn fail(&self, nth: u64, count: u64) {
-        *self.book.lock() = Book { failing: Some((nth, count)), ..Book::default() };
+        let most = self.book.lock().most;
+        *self.book.lock() = Book { failing: Some((nth, count)), most, ..Book::default() };
     }
 
     /// Lets the nth call find too little memory, and `count` calls fail from another one on.
     fn fail_short(&self, nth: u64, first: u64, count: u64) {
-        *self.book.lock() = Book { too_little: Some(nth), failing: Some((first, count)), ..Book::default() };
+        let most = self.book.lock().most;
+        *self.book.lock() = Book { too_little: Some(nth), failing: Some((first, count)), most, ..Book::default() };
     }
 
     /// Lets no more calls fail. Returns those that have.
     fn heal(&self) -> Vec<Call> {
-        std::mem::take(&mut *self.book.lock()).failed
+        let mut book = self.book.lock();
+        let most = book.most;
+        std::mem::replace(&mut *book, Book { most, ..Book::default() }).failed
     }
 }
 
@@ -702,10 +720,27 @@ fn hostile_program(seed: u64, options: &str, operations: u64) -> (u64, u64, u64)
         let info = Driver::memory_info(&world.device.host).unwrap();
         assert_eq!(world.allocator.stats().reserved_bytes.all.current, info.total - info.free, "{when}");
         let failed = world.device.heal();
+        let config = world.allocator.config();
+        let stats = world.allocator.stats();
+        let limit = config.memory_limit.unwrap_or(u64::MAX);
+        assert!(world.device.book.lock().most <= limit && stats.reserved_bytes.all.peak <= limit, "{when}");
+        let within = stats.view_mappings <= config.max_view_mappings as u64 && stats.views <= config.max_views as u64;
+        assert!(within, "{when}: {stats:?}");
         match answer {
             Ok(()) => {}
-            Err(Error::OutOfMemory(_)) => {
+            Err(Error::OutOfMemory(report)) => {
                 refusals += 1;
+                if failed.is_empty()
+                    && report.pool == PoolId::NONE
+                    && let [Advice::AskLess { missing: 0, at_most }] = report.advice[..]
+                    && at_most > 0
+                {
+                    let answer = world.allocator.allocate(at_most, report.stream);
+                    if let Err(error) = &answer {
+                        println!("{when}: {report:?} {error:?}");
+                    }
+                    world.allocator.free(answer.unwrap()).unwrap();
+                }
                 for _ in 0..1 + world.live.len() / 4 {
                     let nth = random.below(world.live.len() as u64) as usize;
                     if let Some(address) = world.live.keys().copied().nth(nth).filter(|at| !of_pool.contains_key(at)) {
@@ -783,4 +818,13 @@ fn hostile_programs_lose_no_word() {
 
 fn rounds() -> u64 {
     std::env::var("SEAMALLOC_SPLIT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
+/// A device that does not tell how much is free has room until it refuses.
+#[test]
+fn a_device_that_does_not_tell_what_is_free_is_not_waited_for() {
+    let world = World::new(64 * MIB, "split:last_resort,chunk_size_mb:8");
+    world.device.book.lock().tells_nothing = true;
+    world.allocator.allocate(8 * MIB, MAIN).unwrap();
+    assert_eq!(world.allocator.stats().num_sync_all_streams, 0);
 }

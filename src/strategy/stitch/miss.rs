@@ -258,7 +258,7 @@ impl Stitch {
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
     fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
         let spare = self.spare(context);
-        let spared = spare > 0 && context.room() < bytes.saturating_add(spare);
+        let spared = spare > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(spare));
         if spared { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
     }
 
