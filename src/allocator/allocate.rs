@@ -134,6 +134,7 @@ impl Allocator {
             return Ok(0);
         }
         let size = bounded(size)?;
+        core.make_whole()?;
         core.poll()?;
         let order = Order { size, stream, owner: Some(pool) };
         if core.guard.is_some() {
@@ -154,6 +155,7 @@ impl Allocator {
             return Ok(Some(0));
         }
         let size = bounded(size)?;
+        core.make_whole()?;
         core.poll()?;
         let prepared = core.private_request(&Order { size, stream, owner: Some(pool) }, pool)?;
         let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
@@ -283,9 +285,7 @@ impl Core {
     /// the private pool to which the request is routed, if any. Memory that is missing at its addresses comes first.
     #[cold]
     fn poll_before_request(&mut self, stream: StreamId) -> Result<Option<PoolId>> {
-        if !self.rollback.is_whole() {
-            self.timed(|_, context| context.retry_rollback())?;
-        }
+        self.make_whole()?;
         let route = self.heap.private().route_of(stream);
         if route.is_some() || self.poll_due() {
             self.poll()?;
@@ -293,6 +293,11 @@ impl Core {
         self.has_pre_work =
             self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some() || !self.rollback.is_whole();
         Ok(route)
+    }
+
+    /// Brings memory back that is missing at its addresses.
+    fn make_whole(&mut self) -> Result<()> {
+        Ok(if self.rollback.is_whole() { Ok(()) } else { self.timed(|_, context| context.retry_rollback()) }?)
     }
 
     /// Makes a request: rounded, and of the pool of its stream.

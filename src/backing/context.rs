@@ -85,7 +85,12 @@ impl StrategyContext<'_> {
 
     /// Returns by how many bytes memory can grow at present; 0 if the driver does not tell.
     pub(crate) fn room(&self) -> u64 {
-        self.driver.memory_info().map_or(0, |info| info.free).min(self.limits.room(self.heap.reserved()))
+        self.known_room().unwrap_or(0)
+    }
+
+    /// Does the same, if the driver tells.
+    pub(crate) fn known_room(&self) -> Option<u64> {
+        self.driver.memory_info().ok().map(|info| info.free.min(self.limits.room(self.heap.reserved())))
     }
 
     /// Tries again to undo earlier failed calls.

@@ -18,7 +18,7 @@ use super::mapping::{Mapping, Piece};
 use super::place::Place;
 use super::view::drop_view;
 use crate::config::Increase;
-use crate::driver::{Call, DriverResult};
+use crate::driver::{Call, DriverError, DriverResult};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, with_room};
 use crate::heap::{Chunk, GRANULE, Heap};
@@ -115,7 +115,7 @@ pub(crate) fn exchange(
     id: ChunkId,
     parts: &[Part],
 ) -> std::result::Result<(), Miss> {
-    context.retry_rollback()?;
+    context.retry_rollback().map_err(|error| failure(context, error))?;
     let chunk = context.heap.home().and_then(|home| home.chunk(id));
     let chunk = chunk.ok_or(Error::Internal("a chunk that is gone is to be exchanged"))?;
     let bytes = parts.iter().filter(|part| part.fate != Fate::Lost).map(|part| part.size).sum();
@@ -141,7 +141,7 @@ pub(crate) fn exchange(
     if let Err(error) = map_everywhere(context, places, &new, parts) {
         context.heap.pending_rollback(Class::Large, 0, new.size());
         undo(context, new);
-        return Err(error.into());
+        return Err(failure(context, error));
     }
     let size = new.size();
     context.heap.exchanged(id, new.of_parts(parts), room)?;
@@ -214,6 +214,12 @@ fn map_everywhere(
         }
     }
     mapped
+}
+
+/// Returns why a request ends. While live memory is missing, no other means are tried: they could give back the addresses
+/// that it is to come back to.
+fn failure(context: &StrategyContext<'_>, error: DriverError) -> Miss {
+    if context.rollback.is_whole() { error.into() } else { Miss::Failed(error.into()) }
 }
 
 /// Gives back new memory that came to nothing. While a place is not restored, it may still be mapped there.

@@ -104,8 +104,16 @@ impl Heap {
         let home = self.home.as_ref()?;
         let mut large = None;
         let (mut at, end) = (0, window.offset + size);
-        for chunk in &self.views.get(window.view)?.chunks {
-            let chunk = home.chunk(*chunk)?;
+        let view = self.views.get(window.view)?;
+        for chunk in &view.chunks {
+            let Some(chunk) = home.chunk(*chunk) else {
+                let hole = view.hole_at(at);
+                if window.offset < at + hole && at < end {
+                    return None;
+                }
+                at += hole;
+                continue;
+            };
             let (from, to) = (window.offset.max(at), end.min(at + chunk.size));
             if from < to {
                 let (first, last) = (chunk.address + from - at, chunk.address + to - at);

@@ -6,7 +6,7 @@
 use super::block::{Block, Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
 use super::tables::Heap;
-use super::views::{NewView, PlanHash, View};
+use super::views::{NewView, PlanHash, View, hole_at};
 use crate::config::rounding::MIN_BLOCK;
 use crate::error::{Error, Result};
 use crate::fallible::TryPush;
@@ -160,7 +160,7 @@ impl Heap {
         self.views.reserve_use(window.view, pool.large())?;
         let view = self.views.get(window.view).ok_or(BROKEN)?;
         let (address, count) = (view.address + window.offset, view.chunks.len());
-        let parts = self.parts_of(&view.chunks, window.offset, size);
+        let parts = self.parts_of(&view.chunks, &view.holes, window.offset, size);
         let mut slot = self.reserve_slots(1 + 2 * parts)?;
         let block = Block::in_view(Span::new(address, size), pool, window.view);
         let id = self.blocks.insert_reserved(&mut slot, block);
@@ -169,8 +169,13 @@ impl Heap {
         // Neighbours in the view that are also neighbours at home become one piece.
         let mut piece = Span::default();
         for index in 0..count {
-            let chunk = self.views.get(window.view).and_then(|view| view.chunks.get(index)).copied();
-            let chunk = chunk.and_then(|chunk| self.home.as_ref()?.chunk(chunk)).ok_or(BROKEN)?;
+            let view = self.views.get(window.view).ok_or(BROKEN)?;
+            let chunk = view.chunks.get(index).and_then(|chunk| self.home.as_ref()?.chunk(*chunk));
+            let Some(chunk) = chunk else {
+                // A hole beside the window.
+                at += view.hole_at(at);
+                continue;
+            };
             let from = window.offset.max(at);
             let to = end.min(at + chunk.size);
             if from < to {
@@ -192,15 +197,19 @@ impl Heap {
     /// Makes room for [`Self::take_window`] in a view over these chunks, before it is built: once a view maps memory that
     /// was created for the request, the request does not fail, since that memory could not be given back.
     pub(crate) fn reserve_window(&mut self, chunks: &[ChunkId], offset: u64, size: u64) -> Result<()> {
-        let parts = self.parts_of(chunks, offset, size);
+        let parts = self.parts_of(chunks, &[], offset, size);
         self.reserve_slots(1 + 2 * parts).map(drop)
     }
 
     /// Returns of how many parts these bytes of a view consist at most: one for each chunk, and for each block in it.
-    fn parts_of(&self, chunks: &[ChunkId], offset: u64, size: u64) -> usize {
+    fn parts_of(&self, chunks: &[ChunkId], holes: &[Span], offset: u64, size: u64) -> usize {
         let Some(home) = &self.home else { return 0 };
         let (mut at, end, mut parts) = (0, offset + size, 0);
-        for chunk in chunks.iter().map_while(|chunk| home.chunk(*chunk)) {
+        for chunk in chunks.iter().map(|chunk| home.chunk(*chunk)) {
+            let Some(chunk) = chunk else {
+                at += hole_at(holes, at);
+                continue;
+            };
             let (from, to) = (offset.max(at), end.min(at + chunk.size));
             if from < to {
                 let mut id = self.covering(chunk.address + from - at);

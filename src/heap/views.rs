@@ -79,10 +79,20 @@ impl View {
         self.chunks.iter().take(index).map(of).sum()
     }
 
+    /// Returns the bytes of the hole at an offset; 0 if there is none.
+    pub(crate) fn hole_at(&self, offset: u64) -> u64 {
+        hole_at(&self.holes, offset)
+    }
+
     /// Returns the addresses of the view.
     pub(crate) fn span(&self) -> Span {
         Span::new(self.address, self.size)
     }
+}
+
+/// Returns the bytes of the one of these holes that begins at an offset; 0 if there is none.
+pub(crate) fn hole_at(holes: &[Span], offset: u64) -> u64 {
+    holes.binary_search_by_key(&offset, |hole| hole.start).map_or(0, |at| holes[at].size)
 }
 
 /// A view that is going to be built, for which there is room in the tables.

@@ -45,6 +45,12 @@ impl Stitch {
             }
         }
         if may_split(context) {
+            if request.class == Class::Small {
+                match self.replace(context, request, GRANULE, |heap, id| !heap.is_open(id, request.pool.large())) {
+                    Err(Miss::OutOfMemory { .. }) => {}
+                    done => return done,
+                }
+            }
             match self.split_and_replace(context, request) {
                 Err(Miss::OutOfMemory { .. }) => {}
                 done => return done,
@@ -73,6 +79,10 @@ impl Stitch {
                 break;
             }
             let served = match self.miss(context, request) {
+                // Where the bounds forbid a view, what is split serves only if it is given back.
+                Err(Miss::OutOfMemory { .. }) if self.refused.is_some() => {
+                    self.replace(context, request, request.size, |_, _| true)
+                }
                 Err(Miss::OutOfMemory { .. }) => {
                     self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool))
                 }
@@ -100,7 +110,8 @@ impl Stitch {
         for all in [false, true] {
             // A chunk that is still mapped elsewhere could not be released.
             context.retry_rollback()?;
-            let room = context.room();
+            // What is spared stays: memory grows by as much as is given back.
+            let room = context.room().saturating_sub(self.spare(context));
             let goal = if all { u64::MAX } else { bytes.saturating_sub(room) };
             let heap = &*context.heap;
             let releasable = ReleasableChunks::of(heap)?.with(heap, |id| wanted(heap, id));
@@ -110,10 +121,12 @@ impl Stitch {
             }
             releasable.release(context, goal)?;
             context.heap.counters_mut().num_alloc_retries += 1;
+            let spent = std::mem::replace(&mut self.spends_spare, true);
             let grown = self.attempt(context, request, |stitch, context| match request.class {
                 Class::Small => stitch.slab(context, request),
                 Class::Large => stitch.grow(context, request, bytes),
             });
+            self.spends_spare = spent;
             match grown {
                 Err(Miss::OutOfMemory { .. }) => {}
                 done => return done,

@@ -41,7 +41,7 @@ pub(crate) struct Stitch {
     /// Chunks that were added for the request. They are released if it fails.
     pub(super) added: Vec<ChunkId>,
     /// If the bounds on views forbade a view when memory was last joined: how much all views would have taken with it.
-    refused: Option<ViewUsage>,
+    pub(super) refused: Option<ViewUsage>,
     /// Choices of earlier requests.
     remembered: Remembered,
     /// Whether a growth may take the room that is spared for splitting chunks ([`SPARE`]).
@@ -258,8 +258,14 @@ impl Stitch {
 
     /// Refuses a growth that would leave too little room for splitting chunks, as long as that may gain as much.
     fn check_spare(&self, context: &StrategyContext<'_>, bytes: u64) -> std::result::Result<(), Miss> {
-        let spared = may_split(context) && !self.spends_spare && context.room() < bytes.saturating_add(SPARE);
+        let spare = self.spare(context);
+        let spared = spare > 0 && context.known_room().is_some_and(|room| room < bytes.saturating_add(spare));
         if spared && splittable(context.heap)? >= bytes { Err(Miss::OUT_OF_MEMORY) } else { Ok(()) }
+    }
+
+    /// Returns by how many bytes memory may not grow yet. During a capture nothing is split.
+    pub(super) fn spare(&self, context: &StrategyContext<'_>) -> u64 {
+        if may_split(context) && !self.spends_spare { SPARE } else { 0 }
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.

@@ -21,6 +21,9 @@ use rustc_hash::FxHashMap;
 /// What a mapping of a part costs, in bytes that could be copied instead: 40 us at 750 GB/s.
 const MAPPING: u64 = 30 << 20;
 
+/// How many chunks are tried at once that cannot be exchanged, for bounds or for what the driver says.
+const MAX_REFUSED: u32 = 64;
+
 /// A chunk that is partly in use, with whole granules inside of it that are free.
 struct Candidate {
     id: ChunkId,
@@ -51,15 +54,22 @@ pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
     }
-    let (mut gained, mut any) = (0, false);
+    let (mut gained, mut any, mut refused) = (0, false, 0);
+    // Since the last split: for so many bytes, there is no room. A search walks over all chunks.
+    let mut too_many = u64::MAX;
     for candidate in candidates {
-        if gained >= bytes {
+        if gained >= bytes || refused >= MAX_REFUSED {
             break;
         }
+        let mut has_room = |context: &mut StrategyContext<'_>, bytes: u64| -> Result<bool> {
+            let found = bytes < too_many && make_room(context, bytes)?;
+            too_many = if found { too_many } else { too_many.min(bytes) };
+            Ok(found)
+        };
         // With the memory twice at once, what is free stays where it is. With less, it comes again where memory grows.
-        let free = if make_room(context, candidate.size)? {
+        let free = if has_room(context, candidate.size)? {
             Fate::Renewed
-        } else if make_room(context, candidate.size - candidate.gain)? {
+        } else if has_room(context, candidate.size - candidate.gain)? {
             Fate::Lost
         } else {
             continue;
@@ -67,8 +77,11 @@ pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
         let Some(chunk) = context.heap.home().and_then(|home| home.chunk(candidate.id)) else { continue };
         let parts = parts(context.heap, &chunk, free)?;
         match exchange(context, candidate.id, &parts) {
-            Ok(()) => {}
-            Err(Miss::OutOfMemory { .. }) => continue,
+            Ok(()) => too_many = u64::MAX,
+            Err(Miss::OutOfMemory { .. }) => {
+                refused += 1;
+                continue;
+            }
             Err(failed) => return Err(failed),
         }
         let counters = context.heap.counters_mut();
@@ -87,6 +100,8 @@ pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
 fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
     let missing = bytes.saturating_sub(context.room());
     if missing > 0 {
+        // A chunk that is still mapped elsewhere could not be released.
+        context.retry_rollback()?;
         let releasable = ReleasableChunks::of(context.heap)?;
         if releasable.bytes() < missing {
             return Ok(false);
