@@ -454,7 +454,7 @@ fn random_programs_lose_no_word() {
         all.words += done.words;
     }
     eprintln!("{all:?}");
-    assert!(all.splits > 30 && all.refusals > 0, "{all:?}: too tame to show anything");
+    assert!(all.splits > 5 && all.refusals > 0, "{all:?}: too tame to show anything");
 }
 
 /// A capture waits for nothing and splits nothing, so it has all of the device.
