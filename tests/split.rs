@@ -439,7 +439,7 @@ fn random_program(seed: u64, options: &str, operations: u64) -> Tally {
 /// Operations of a random program; more for a long hunt with `SEAMALLOC_SPLIT_OPS`.
 fn operations() -> u64 {
     let set = std::env::var("SEAMALLOC_SPLIT_OPS").ok().and_then(|text| text.parse().ok());
-    set.unwrap_or(if cfg!(feature = "paranoid") { 150 } else { 400 })
+    set.unwrap_or(if cfg!(feature = "paranoid") { 100 } else { 250 })
 }
 
 #[test]

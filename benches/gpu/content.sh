@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Contents and kernel speed on a real GPU: `cargo build --release --example gpu_content`, and B names the binary, which may
 # be carried to a machine without Rust. Writes to $OUT:
-# content.jsonl, sabotage.jsonl, speed.jsonl, sanitizer.jsonl, log.jsonl (what was said on stderr, and exit codes).
-# About 150 s of content, 10 s of sabotage, 15 s of speed, up to 75 s of sanitizer. PARTS picks some of them.
+# content.jsonl, split.jsonl, sabotage.jsonl, speed.jsonl, sanitizer.jsonl, log.jsonl (what was said on stderr, and exit codes).
+# About 150 s of content, 45 s of split, 10 s of sabotage, 15 s of speed, up to 75 s of sanitizer. PARTS picks some of them.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")"
 OUT=${OUT:?names the folder for the results}
 B=${B:-./gpu_content}
 DEVICE=${DEVICE:-cuda:0}
-PARTS=${PARTS:-speed content sabotage sanitizer}
+PARTS=${PARTS:-speed content split sabotage sanitizer}
 S=${S:-10}   # seconds of a content run
 chmod +x "$B" 2>/dev/null || true
 
@@ -39,6 +39,11 @@ content)
     go content.jsonl 0 --seconds $S --seed 12 --conf strategy:caching,memory_limit:30GiB
     go content.jsonl 0 --seconds $S --seed 13 --conf strategy:expandable,memory_limit:30GiB
     go content.jsonl 0 --seconds $S --seed 14 --conf strategy:gmlake,memory_limit:30GiB ;;
+split) # Chunks are split under live addresses; no other thread may launch kernels meanwhile.
+    go split.jsonl 0 --seconds $S --seed 1 --threads 1 --live 1GiB --conf split:last_resort,memory_limit:1100MiB,chunk_size_mb:32
+    go split.jsonl 0 --seconds $S --seed 2 --threads 1 --live 1GiB --conf split:last_resort,memory_limit:1100MiB,sharing:never
+    go split.jsonl 0 --seconds $S --seed 3 --threads 1 --live 8GiB --conf split:last_resort,memory_limit:8800MiB,chunk_size_mb:128
+    go split.jsonl 0 --seconds $S --seed 4 --threads 1 --live 1GiB --faults --conf split:last_resort,memory_limit:1100MiB,chunk_size_mb:32 ;;
 sabotage)
     for mistake in untold unwaited freed-outputs; do
         go sabotage.jsonl 1 --seconds 20 --seed 1 --conf strategy:stitch,memory_limit:24GiB --sabotage $mistake

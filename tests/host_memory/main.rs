@@ -41,7 +41,7 @@ fn run(world: &mut World, steps: &[Step], from: &str) {
 
 /// Tries one operation with a failure at its n-th allocation. Returns whether there was one.
 fn fails_at(kind: StrategyKind, options: &str, at: usize, nth: u64, mode: Mode, tally: &mut Tally) -> bool {
-    let steps = script(kind);
+    let steps = script(kind, options);
     let (name, step) = steps[at];
     let when = format!("{kind},{options}: {name}, allocation {nth} failed {mode:?}");
     let mut world = World::new(kind, options);
@@ -67,7 +67,7 @@ fn fails_at(kind: StrategyKind, options: &str, at: usize, nth: u64, mode: Mode, 
 
 fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
     let mut tally = Tally::default();
-    let operations = script(kind).len();
+    let operations = script(kind, options).len();
     for at in 0..operations {
         for mode in [Mode::Once, Mode::FromThenOn] {
             let last = (1..MANY).find(|nth| !fails_at(kind, options, at, *nth, mode, &mut tally));
@@ -82,7 +82,7 @@ fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
 fn the_script_goes_where_tables_grow() {
     let figures = |kind: StrategyKind, options: &str| {
         let mut world = World::new(kind, options);
-        run(&mut world, &script(kind), "the script");
+        run(&mut world, &script(kind, options), "the script");
         world.allocator.stats()
     };
     let stats = figures(StrategyKind::Stitch, "sharing:wait,chunk_size_mb:8");

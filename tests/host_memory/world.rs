@@ -113,10 +113,6 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn free_if_live(&mut self, block: usize) -> Done {
-        if self.blocks[block] == (0, 0) { Ok(()) } else { self.free(block) }
-    }
-
     pub(crate) fn free_on(&mut self, block: usize, stream: StreamId) -> Done {
         self.allocator.free_on(self.address(block), stream)?;
         self.blocks[block] = (0, 0);

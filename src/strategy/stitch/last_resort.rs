@@ -2,7 +2,7 @@
 //!
 //! Owns: these steps and their order. Memory that the request cannot use where it lies goes back to the driver, and
 //! home grows by it: free chunks of streams that share nothing, or free chunks that no view may join because views are
-//! at a bound.
+//! at a bound. Where the program allows it, chunks that are partly in use are split between the two.
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;

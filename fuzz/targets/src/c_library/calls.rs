@@ -245,6 +245,8 @@ functions! {
     };
     seamalloc_end_pool |a| { seamalloc_end_pool(a.int(), 0, 1 + u64::from(a.small())); None };
     seamalloc_release_pool |a| { seamalloc_release_pool(a.int(), 0, 1 + u64::from(a.small())); None };
+    // Functions that came later, so that stored inputs mean what they did.
+    seam_fix_memory |a| Some(seam_fix_memory(a.allocator(), a.block()));
 }
 
 fn freed(a: &mut Arguments<'_>, allocator: u64, block: *mut c_void, done: Status) -> Option<Status> {
