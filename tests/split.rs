@@ -246,15 +246,16 @@ fn in_holes(options: &str) -> String {
 }
 
 fn holes_in(mut world: World) -> World {
-    let chunks = world.allocate(3 * 8 * MIB, MAIN).unwrap();
-    world.free(chunks);
-    let mut holes = Vec::new();
-    for _ in 0..3 {
-        let [_, hole, _] = [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap());
-        holes.push(hole);
-    }
-    holes.into_iter().for_each(|hole| world.free(hole));
+    to_be_holes(&mut world, 3).into_iter().for_each(|hole| world.free(hole));
     world
+}
+
+/// Fills so many chunks of 8 MiB with blocks of 2, 4 and 2 MiB each. Returns the middle ones.
+fn to_be_holes(world: &mut World, chunks: u64) -> Vec<u64> {
+    let all = world.allocate(chunks * 8 * MIB, MAIN).unwrap();
+    world.free(all);
+    let mut fill = |_| [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap())[1];
+    (0..chunks).map(&mut fill).collect()
 }
 
 #[test]
@@ -524,13 +525,7 @@ fn a_checkpoint_is_restored_over_chunks_that_were_split() {
 fn no_more_is_split_than_a_request_of_another_stream_needs() {
     for size in [512, 4 * MIB] {
         let mut world = World::new(12 * 8 * MIB, "split:last_resort,chunk_size_mb:8,sharing:never");
-        let chunks = world.allocate(12 * 8 * MIB, MAIN).unwrap();
-        world.free(chunks);
-        let mut holes = Vec::new();
-        for _ in 0..12 {
-            let [_, hole, _] = [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap());
-            holes.push(hole);
-        }
+        let mut holes = to_be_holes(&mut world, 12);
         // One chunk is wholly free, to make room for copies.
         let last: Vec<u64> = world.live.keys().copied().skip(33).collect();
         last.into_iter().for_each(|address| world.free(address));
@@ -547,14 +542,7 @@ fn no_more_is_split_than_a_request_of_another_stream_needs() {
 #[test]
 fn no_more_is_split_than_a_request_without_views_needs() {
     let mut world = World::new(13 * 8 * MIB, "split:last_resort,chunk_size_mb:8,max_views:0");
-    let chunks = world.allocate(12 * 8 * MIB, MAIN).unwrap();
-    world.free(chunks);
-    let mut holes = Vec::new();
-    for _ in 0..12 {
-        let [_, hole, _] = [2, 4, 2].map(|size| world.allocate(size * MIB, MAIN).unwrap());
-        holes.push(hole);
-    }
-    holes.into_iter().for_each(|hole| world.free(hole));
+    to_be_holes(&mut world, 12).into_iter().for_each(|hole| world.free(hole));
     world.allocate(12 * MIB, MAIN).unwrap();
     assert_eq!(world.splits(), 3);
     world.check_all();

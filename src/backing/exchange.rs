@@ -21,8 +21,8 @@ use crate::config::Increase;
 use crate::driver::{Call, DriverError, DriverResult};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, with_room};
-use crate::heap::{Chunk, GRANULE, Heap};
-use crate::ids::{ChunkId, Class, Handle, ViewId};
+use crate::heap::{Chunk, GRANULE};
+use crate::ids::{ChunkId, Class, Handle};
 use crate::span::Span;
 
 /// What becomes of the memory of a part.
@@ -171,12 +171,9 @@ fn lost_spans(chunk: &Chunk, parts: &[Part]) -> Result<Vec<Span>> {
 
 /// Drops the views over a chunk that nobody needs.
 fn drop_views_over(context: &mut StrategyContext<'_>, id: ChunkId) -> Result<()> {
-    let is_over = |heap: &Heap, view: ViewId| {
-        heap.views().get(view).is_some_and(|view| heap.is_done_with(view) && view.chunks.contains(&id))
-    };
     let heap = &*context.heap;
-    let over = heap.views().iter().map(|(view, _)| view).filter(|view| is_over(heap, *view)).try_to_vec()?;
-    over.into_iter().try_for_each(|view| drop_view(context, view))
+    let over = heap.views().iter().filter(|(_, view)| heap.is_done_with(view) && view.chunks.contains(&id));
+    over.map(|(view, _)| view).try_to_vec()?.into_iter().try_for_each(|view| drop_view(context, view))
 }
 
 /// Returns the places of a chunk, if there is room for the mappings of `count` chunks at each.

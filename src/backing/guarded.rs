@@ -26,7 +26,7 @@ pub(crate) fn map_guarded(context: &mut StrategyContext<'_>, request: &Request) 
     context.retry_rollback()?;
     let mut slots = context.heap.reserve_guarded(request.pool)?;
     context.rollback.reserve(1)?;
-    let mut mapping = Mapping::of_guarded(request.class, size)?;
+    let mut mapping = Mapping::of_new_pieces(request.class, 1)?;
     let bytes = size + 2 * GUARD_RANGE;
     let reservation = Span::new(context.driver.reserve(bytes, 0)?, bytes);
     context.heap.check_answer(Call::Reserve, reservation, GRANULE)?;

@@ -36,11 +36,6 @@ impl Mapping {
         Ok(Self { address, pieces, mapped: 0, owned: Some(class), reservation: Span::default() })
     }
 
-    /// Prepares a mapping of `size` bytes of memory that will be created in one piece, at an address that is not known yet.
-    pub(crate) fn of_guarded(class: Class, size: u64) -> Grown<Self> {
-        Self::of_new_memory(0, class, size, size)
-    }
-
     /// Sets the address, inside of a reservation that is given back with the mapping.
     pub(crate) fn place(&mut self, reservation: Span, address: u64) {
         (self.reservation, self.address) = (reservation, address);

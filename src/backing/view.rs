@@ -154,8 +154,7 @@ pub(crate) fn cut_view(
     let mut found = Vec::new();
     let mut at = 0;
     for (index, chunk) in view.chunks.iter().enumerate() {
-        let hole = || view.holes.iter().find(|hole| hole.start == at).map_or(0, |hole| hole.size);
-        let size = home.chunk(*chunk).map_or_else(hole, |chunk| chunk.size);
+        let size = home.chunk(*chunk).map_or_else(|| view.hole_at(at), |chunk| chunk.size);
         if *chunk != ChunkId::NONE && is_cut(*chunk) {
             found.try_push((index, Span::new(at, size)))?;
         }

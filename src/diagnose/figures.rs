@@ -144,10 +144,7 @@ impl<'a> Figures<'a> {
 
     /// Returns about how many bytes `stitch` could have joined with chunks of this size, if memory lay as it does here.
     pub(super) fn joinable(&self, chunk: u64) -> u64 {
-        let heap = self.input.heap;
-        // If the host has no memory for the list of a pool, the pool counts as full.
-        let free = heap.public_pools(Class::Large).flat_map(|pool| heap.free_blocks(pool).unwrap_or_default());
-        free.map(|id| heap.block(id).size.saturating_sub(chunk)).sum()
+        self.free_large().map(|block| block.size.saturating_sub(chunk)).sum()
     }
 
     /// Returns the bytes of the request, and those that must be left over if chunks are split for it: room for copies, and what
@@ -159,10 +156,16 @@ impl<'a> Figures<'a> {
 
     /// Returns the bytes of whole granules that are free, wherever they lie.
     pub(super) fn whole_granules(&self) -> u64 {
-        let heap = self.input.heap;
-        let free = heap.public_pools(Class::Large).flat_map(|pool| heap.free_blocks(pool).unwrap_or_default());
         let granules = |block: &Block| (block.end() / GRANULE).saturating_sub(block.address.div_ceil(GRANULE));
-        free.map(|id| granules(heap.block(id)) * GRANULE).sum()
+        self.free_large().map(|block| granules(block) * GRANULE).sum()
+    }
+
+    /// Returns the free blocks of the streams' large pools, and the idle ones.
+    fn free_large(&self) -> impl Iterator<Item = &Block> {
+        let heap = self.input.heap;
+        // If the host has no memory for the list of a pool, the pool counts as full.
+        let free = heap.public_pools(Class::Large).flat_map(|pool| heap.free_blocks(pool).unwrap_or_default());
+        free.map(|id| heap.block(id))
     }
 
     /// Returns the free bytes of the request's stream, and the idle ones.

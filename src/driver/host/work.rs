@@ -165,17 +165,10 @@ pub(super) fn read_bytes(memory: &HostMemory, address: u64, bytes: &mut [u8]) ->
 /// Copies words, under the memory's lock. Refuses addresses that the device may not use.
 pub(super) fn copy_words(memory: &HostMemory, from: Range, to: u64) -> Answer<()> {
     memory.check_copy(from, Range { address: to, size: from.size })?;
-    let mut buffer = [0; BATCH];
-    let mut at = 0;
-    while at < from.size {
-        let count = ((from.size - at) / WORD).min(BATCH as u64);
-        let Some(batch) = buffer.get_mut(..count as usize) else { break };
-        // SAFETY: both ranges are whole words, mapped with access, as was just looked up, and the lock keeps them so.
-        unsafe {
-            words::read(from.address + at, batch);
-            words::write(to + at, batch);
-        }
-        at += count * WORD;
+    let (copy, mut done) = (HostWork::Copy { from, to }, 0);
+    let unusable = |fault: Fault| refuse(Status::INVALID_VALUE, fault.to_string());
+    while let Progress::Bytes(so_far) = copy.step(done, memory, StreamId::DEFAULT).map_err(unusable)? {
+        done = so_far;
     }
     Ok(())
 }

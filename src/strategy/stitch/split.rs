@@ -44,12 +44,9 @@ pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
     Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
 
-/// Splits chunks until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
+/// Splits chunks, which [`may_split`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
 /// any was split.
 pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::result::Result<bool, Miss> {
-    if !may_split(context) {
-        return Ok(false);
-    }
     let candidates = candidates(context.heap)?;
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
