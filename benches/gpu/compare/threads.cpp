@@ -1,6 +1,6 @@
 // Threads with a stream each at one allocator: operations a second of all of them together, as JSON.
 //
-//     threads CANDIDATE [--rounds N] [--repeats N] [THREADS]...
+//     threads CANDIDATE [--rounds N] [--repeats N] [--blocks small|large] [THREADS]...
 //
 // Each thread has 48 live blocks of many sizes and replaces one after another, as `cargo bench --bench latency -- threads`
 // does. The time is from the first thread's begin to the last one's end. Nothing runs on the GPU.
@@ -22,10 +22,10 @@ struct Length {
 };
 
 struct Mix {
-    const char *name;
+    const char *option, *name;
     size_t least, most;
 };
-static constexpr Mix MIXES[] = {{"512 B to 64 KiB", 512, 64 << 10}, {"1 to 64 MiB", 1 << 20, 64 << 20}};
+static constexpr Mix MIXES[] = {{"small", "512 B to 64 KiB", 512, 64 << 10}, {"large", "1 to 64 MiB", 1 << 20, 64 << 20}};
 
 using Clock = std::chrono::steady_clock;
 
@@ -91,13 +91,15 @@ static double measure(Candidate &candidate, const Mix &mix, size_t rounds, const
 }
 
 static void run(int count, char **arguments) {
-    if (count < 2) throw std::runtime_error("usage: threads CANDIDATE [--rounds N] [--repeats N] [THREADS]...");
+    if (count < 2) throw std::runtime_error("usage: threads CANDIDATE [--rounds N] [--repeats N] [--blocks small|large] [THREADS]...");
     std::vector<size_t> numbers;
     Length length;
+    std::string blocks;
     for (int i = 2; i < count; i++) {
         std::string argument = arguments[i];
         const char *value = i + 1 < count ? arguments[i + 1] : "";
         if (argument == "--rounds") length.rounds = std::stoul(value), i++;
+        else if (argument == "--blocks") blocks = value, i++;
         else if (argument == "--repeats") length.repeats = std::stoul(value), i++;
         else numbers.push_back(std::stoul(argument));
     }
@@ -114,6 +116,7 @@ static void run(int count, char **arguments) {
 #endif
     auto candidate = open_candidate(arguments[1]);
     for (const Mix &mix : MIXES) {
+        if (!blocks.empty() && blocks != mix.option) continue;
         for (size_t number : numbers) {
             std::vector<Stream> own(streams.begin(), streams.begin() + static_cast<long>(number));
             std::vector<double> rates;
@@ -121,8 +124,9 @@ static void run(int count, char **arguments) {
                 rates.push_back(measure(*candidate, mix, length.rounds, own));
             std::sort(rates.begin(), rates.end());
             std::printf("{\"candidate\":\"%s\",\"blocks\":\"%s\",\"threads\":%zu,\"ops_per_s\":%.0f,\"least\":%.0f,"
-                        "\"most\":%.0f}\n",
-                        arguments[1], mix.name, number, rates[rates.size() / 2], rates.front(), rates.back());
+                        "\"most\":%.0f,\"figures\":%s}\n",
+                        arguments[1], mix.name, number, rates[rates.size() / 2], rates.front(), rates.back(),
+                        candidate->figures().c_str());
             std::fflush(stdout);
         }
     }

@@ -4,6 +4,9 @@ The programs are in programs_one_gpu.py and, for `--gpus 2`, programs_two_gpus.p
 each allocator. The allocators take turns, step by step, and begin in another order each time: whose turn it is has the GPU
 and half of the cores to itself but for programs that are starting meanwhile on the other half. FILE gets a line of JSON for
 each step and for the end of each process; programs_table.py makes a table of it.
+
+Near the limit: `seamalloc@1.02` and the like may hold 1.02 times what the program had live in an earlier run, whose FILE
+`--live` names. PyTorch's set_per_process_memory_fraction says so to each of them.
 """
 
 import argparse
@@ -34,8 +37,8 @@ NAMES = {
     ),
     2: ("ddp", "fsdp2", "pipeline"),
 }
-# Run where they are named alone: not all allocators fit on a GPU at once.
-LARGE = {1: (), 2: ("fsdp2_1b", "fsdp2_8b")}
+# Run where they are named: not all allocators fit on a GPU at once, or little is shown of what they can go wrong by.
+LARGE = {1: ("launch_bound", "large_trainer"), 2: ("fsdp2_1b", "fsdp2_8b")}
 # Started at once, in programs; beginning with those that compile, which takes longest.
 STARTING = 4
 STEP_S = 60
@@ -45,11 +48,27 @@ START_S = 240
 ERROR_CHARACTERS = 1500
 
 
+def limited(allocator):
+    """An allocator's name without its limit, and the limit, part of what is live; None: it has none."""
+    name, _, factor = allocator.partition("@")
+    return name, float(factor) if factor else None
+
+
+def live_of(path):
+    """{program: bytes}: the most that was live without a limit, by an earlier run. PyTorch's allocators count alike."""
+    live = {}
+    for line in map(json.loads, path.read_text().splitlines()):
+        if "end" in line and "@" not in line["allocator"]:
+            live[line["program"]] = max(live.get(line["program"], 0), line["allocated"])
+    return live
+
+
 class Process(JsonProcess):
     """A program under one allocator, or one rank of it."""
 
     def __init__(self, program, allocator, options, rank, store):
         self.name = {"program": program, "allocator": allocator, "rank": rank}
+        allocator, factor = limited(allocator)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "SEAMALLOC_CONF"))}
         env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -60,6 +79,8 @@ class Process(JsonProcess):
             env["SEAMALLOC_CONF"] = conf
         if allocator == "expandable":
             env["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        if factor:
+            env["PROGRAMS_LIMIT"] = str(int(factor * options.live[program]))
         if options.gpus > 1:
             env.update(
                 RANK=str(rank),
@@ -204,13 +225,14 @@ def main():
         "--json", type=Path, required=True, help="gets a line for each step; is added to if it is there"
     )
     parser.add_argument("--gpus", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--programs", type=names, help="of " + ", ".join(NAMES[1] + NAMES[2] + LARGE[2]))
+    parser.add_argument("--programs", type=names, help="of " + ", ".join(NAMES[1] + LARGE[1] + NAMES[2] + LARGE[2]))
     parser.add_argument(
         "--allocators",
         type=names,
         default=list(ALLOCATORS),
-        help="of native, expandable, seamalloc, and seamalloc:OPTIONS; in options + stands for a comma",
+        help="of native, expandable, seamalloc, and seamalloc:OPTIONS; in options + stands for a comma; each may have a limit",
     )
+    parser.add_argument("--live", type=Path, metavar="FILE", help="what --json wrote without limits, for @FACTOR")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--cycle", type=int, default=0, help="inputs begin anew after so many steps; 0: never")
     parser.add_argument(
@@ -229,6 +251,11 @@ def main():
         known = NAMES[options.gpus] + LARGE[options.gpus]
         if name not in known:
             parser.error(f"{name} is no program on {options.gpus} GPUs; expected some of {', '.join(known)}")
+    options.live = live_of(options.live) if options.live else {}
+    limits = [name for name in options.allocators if limited(name)[1]]
+    unknown = [name for name in options.programs if name not in options.live]
+    if limits and unknown:
+        parser.error(f"{limits[0]} needs --live, a file in which {unknown[0]} came to its end without a limit")
     if options.record:
         if options.device != "cuda" or options.steps < 2 * (max(1, options.cycle) + 1):
             parser.error("--record needs a GPU, and --steps of at least twice --cycle and 2")

@@ -50,10 +50,20 @@ def adamw(model, rate=1e-4):
 
 def hf_trainer(turns):
     """Hugging Face's Trainer: a Llama in bf16, batches of texts padded to the longest."""
+    trainer(turns, turns.size(32000, 100), turns.size(1024, 64), turns.size(8, 2))
+
+
+def large_trainer(turns):
+    """The same with a vocabulary and a width of today's, so that logits and weights are large."""
+    trainer(turns, turns.size(128256, 100), turns.size(1536, 64), turns.size(12, 2))
+
+
+def trainer(turns, vocabulary, width, layers):
+    """Hugging Face's Trainer: a Llama in bf16, batches of texts padded to the longest."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    vocabulary, batch = turns.size(32000, 100), turns.size(8, 2)
-    model = llama(turns.size(1024, 64), turns.size(8, 2), vocabulary, turns.device)
+    batch = turns.size(8, 2)
+    model = llama(width, layers, vocabulary, turns.device)
     rng = random.Random(0)
     data = [
         {"input_ids": [rng.randrange(vocabulary) for _ in range(length)]}
@@ -98,6 +108,27 @@ def hf_trainer(turns):
             disable_tqdm=True,
         )
         Observed(model, arguments, train_dataset=data, data_collator=padded, callbacks=[Callback()]).train()
+
+
+def launch_bound(turns):
+    """A small GPT-2 on a GPU that waits for the CPU: a step of the turns is ten of its own."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    vocabulary = turns.size(50257, 100)
+    model = GPT2LMHeadModel(
+        GPT2Config(n_embd=turns.size(256, 64), n_layer=turns.size(12, 2), n_head=4, vocab_size=vocabulary)
+    ).to(turns.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=False)
+    rng, generator = random.Random(0), torch.Generator().manual_seed(0)
+    for _ in range(turns.steps):
+        turns.begin()
+        for _ in range(10):
+            ids = torch.randint(0, vocabulary, (2, rng.choice((32, 48, 64, 96))), generator=generator).to(turns.device)
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        turns.end(loss)
 
 
 def accelerate(turns):
@@ -352,6 +383,8 @@ PROGRAMS = {
     "compile_reduce_overhead": (compile_reduce_overhead, 8),
     "compile_default": (compile_default, 4),
     "hf_trainer": (hf_trainer, 0),
+    "large_trainer": (large_trainer, 0),
+    "launch_bound": (launch_bound, 0),
     "accelerate": (accelerate, 0),
     "lightning": (lightning, 0),
     "peft": (peft, 0),

@@ -1,7 +1,8 @@
 """Makes a table, in Markdown, of what programs.py wrote: python programs_table.py FILE [FILE ...].
 
-Seconds a step: the median of all but the first quarter, and beside native the median of the ratios step by step, since the
-allocators take turns. Memory: the most that was live and that was held, of the rank that held most. Losses: the largest
+Seconds a step: the median of all but the first quarter, the longest of them and how many took half as long again as the median;
+beside native the median of the ratios step by step, since the allocators take turns. Retries and stalls are of all
+steps: native's retries after a release of everything, ours the calls of the driver, the longest and all together. Memory: the most that was live and that was held, of the rank that held most. Losses: the largest
 difference to native's, over all steps and ranks. Exits with 1 where seamalloc's losses are not native's although those of
 expandable segments are, or where a program did not end.
 """
@@ -16,6 +17,8 @@ from pytorch_tests_table import cell, lines_of, table
 # Of fewer steps no quartiles are told.
 FEW = 4
 ALLOCATORS = ("native", "expandable", "seamalloc")
+# A step is late where it takes so many times the median.
+LATE = 1.5
 # Of the steps: what warms up.
 LEFT_OUT = 0.25
 GIB = 2**30
@@ -80,6 +83,25 @@ def spread(of, native):
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
+def longest(seconds):
+    """The longest step in ms, and how many are late."""
+    if not seconds:
+        return ""
+    middle = statistics.median(seconds.values())
+    late_ones = sum(one > LATE * middle for one in seconds.values())
+    return f"{max(seconds.values()) * 1000:.1f}" + (f", {late_ones} late" if late_ones else "")
+
+
+def stalls(of):
+    """Retries, and where the allocator tells of them the stalls: the longest and all, of the rank that had most."""
+    parts = []
+    if retries := most(of, "retries"):
+        parts.append(f"{retries} retries")
+    if longest_ns := most(of, "stall_worst_ns"):
+        parts.append(f"{longest_ns / 1e6:.1f} of {most(of, 'stall_total_ns') / 1e6:.0f} ms")
+    return ", ".join(parts)
+
+
 def gap(mine, theirs):
     """How far two losses are apart. What is not a number is equal to another such, and endlessly far from a number."""
     if math.isnan(mine) or math.isnan(theirs):
@@ -121,7 +143,7 @@ def rows(programs):
             if of is None:
                 continue
             if of["error"]:
-                found.append([program, gpus, allocator, cell(of["error"], ERROR_CHARACTERS), "", "", "", "", ""])
+                found.append([program, gpus, allocator, cell(of["error"], ERROR_CHARACTERS), "", "", "", "", "", "", ""])
                 continue
             seconds = late(of)
             live, held = most(of, "allocated"), most(of, "reserved")
@@ -131,6 +153,8 @@ def rows(programs):
                     gpus,
                     allocator,
                     f"{statistics.median(seconds.values()) * 1000:.1f}" if seconds else "",
+                    longest(seconds),
+                    stalls(of),
                     spread(of, native) if native else "",
                     f"{live / GIB:.2f}",
                     f"{held / GIB:.2f}",
@@ -174,6 +198,8 @@ def main():
         "GPUs",
         "allocator",
         "ms a step",
+        "longest",
+        "retries, stalls",
         "beside native",
         "GiB live",
         "GiB held",

@@ -3,6 +3,7 @@
 It waits for a line of its input before each step, and writes a line of JSON after it: programs.py gives the turns. DEVICE
 is cuda, or cpu with tiny models. Of a program on two GPUs each process has RANK, WORLD_SIZE and PROGRAMS_STORE, a file.
 After CYCLE steps (0: never) the program's inputs begin anew. FILE gets a recording of the last steps (timeline_record.py).
+PROGRAMS_LIMIT: how many bytes of the device it may hold.
 """
 
 import json
@@ -19,6 +20,10 @@ if ALLOCATOR.startswith("seamalloc"):
     seamalloc.enable()
 
 import torch
+
+
+# Of seamalloc's statistics.
+OURS = ("stream_waits", "stalls", "stall_total_ns", "stall_worst_ns", "stall_histogram", "views_built", "views_reused")
 
 
 class Turns:
@@ -85,7 +90,10 @@ def peaks():
         # By its own count; an allocator that served nothing would say so.
         found["served"] = seamalloc.stats()["allocation"]["all"]["allocated"]
         found["enabled"] = seamalloc.enabled()
-        found["stream_waits"] = seamalloc.stats()["stream_waits"]
+        ours = seamalloc.stats()
+        found.update({name: ours[name] for name in OURS})
+        found["splits"] = ours["splits"]["chunks"]
+        found["driver_calls"] = {name: one for name, one in ours["driver_calls"].items() if one["count"]}
     return found
 
 
@@ -122,6 +130,8 @@ def main():
         join()
     else:
         from programs_one_gpu import PROGRAMS
+    if limit := os.environ.get("PROGRAMS_LIMIT"):
+        torch.cuda.set_per_process_memory_fraction(int(limit) / torch.cuda.get_device_properties().total_memory)
     program, free = PROGRAMS[PROGRAM]
     recorder = None
     if RECORDING:
