@@ -278,3 +278,57 @@ fn at_a_limit_it_serves_about_what_wait_serves() {
     // Both refuse where what is free lies in parts of chunks, of which `auto` leaves a few more.
     assert!(all[1] > 20 && all[0] * 10 <= all[1] * 13, "{all:?} of 48,000 requests");
 }
+
+#[test]
+fn streams_that_grow_in_turns_lie_apart() {
+    let (_, allocator) = on("sim:h200", "");
+    let mut ends = [0; 5];
+    for round in 0..60 {
+        let size = (1 + round % 7) * 6 * MIB;
+        for (stream, end) in (1..).zip(&mut ends) {
+            let address = allocator.allocate(size, StreamId(stream)).unwrap();
+            // Behind what the stream got before.
+            assert!(round == 0 || address == *end, "stream {stream}, round {round}");
+            *end = address + size;
+        }
+    }
+    assert_eq!(allocator.stats().views_built, 0);
+    allocator.check().unwrap();
+}
+
+#[test]
+fn streams_that_replace_blocks_in_turns_build_few_views() {
+    let (_, allocator) = on("sim:h200", "");
+    let (mut random, mut live) = (Random(1), vec![[0; 48]; 4]);
+    for round in 0..1000 {
+        for (stream, live) in (1..).zip(&mut live) {
+            let place = &mut live[round % 48];
+            if *place != 0 {
+                allocator.free(*place).unwrap();
+            }
+            *place = allocator.allocate(MIB + random.below(63 * MIB), StreamId(stream)).unwrap();
+        }
+    }
+    // Between each other's memory they would build 1,410.
+    let built = allocator.stats().views_built;
+    assert!(built < 150, "{built}");
+}
+
+#[test]
+fn many_streams_find_room_for_all_of_the_device() {
+    for streams in [1, 2, 7, 40] {
+        let (_, allocator) = on("sim:h200,capacity=4GiB", "");
+        let sizes = [20, 34, 130, 6, 62];
+        let mut refused = 0;
+        for (stream, size) in (1..=streams).cycle().zip(sizes.into_iter().cycle()) {
+            refused = if allocator.allocate(size * MIB, StreamId(stream)).is_ok() { 0 } else { refused + 1 };
+            if refused == sizes.len() {
+                break;
+            }
+        }
+        // A request of 6 MiB is refused.
+        let left = (4 << 30) - allocator.stats().allocated_bytes.all.current;
+        assert!(left < 6 * MIB, "{streams} streams leave {left}");
+        allocator.check().unwrap();
+    }
+}

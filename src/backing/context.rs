@@ -78,6 +78,11 @@ impl StrategyContext<'_> {
         (self.streams, context)
     }
 
+    /// Returns whether memory of one stream serves no other at present.
+    pub(crate) fn shares_nothing(&self) -> bool {
+        self.streams.shortage.in_force(self.config.sharing) == StreamSharing::Never
+    }
+
     /// Returns whether the limits allow this increase.
     pub(crate) fn allows(&self, more: Increase) -> bool {
         self.limits.allows(self.heap.reserved(), more)

@@ -5,7 +5,7 @@ use crate::{MAIN, MIB, SIDE, Subject, on, reserved};
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::{PoolId, Route};
 
-pub(crate) fn a_graphs_memory_stays_where_it_is(Subject { kind, .. }: Subject) {
+pub(crate) fn a_graphs_memory_stays_where_it_is(Subject { kind, exchanges, .. }: Subject) {
     let (gpu, allocator) = on(kind, "sim:h200,capacity=600MiB");
     // Holes of 16 MiB between live blocks: of what is idle a stitched block is made, in the capture too.
     let held: Vec<u64> = (0..10).map(|_| allocator.allocate(16 * MIB, MAIN).unwrap()).collect();
@@ -13,9 +13,9 @@ pub(crate) fn a_graphs_memory_stays_where_it_is(Subject { kind, .. }: Subject) {
     let pass = allocator.allocate(32 * MIB, SIDE).unwrap();
     allocator.free(pass).unwrap();
     let pool = allocator.create_pool();
-    let graph = graph_of(&gpu, &allocator, pool, &[40 * MIB, 3 * MIB, 5000, 60 * MIB]);
+    let mut graph = graph_of(&gpu, &allocator, pool, &[40 * MIB, 3 * MIB, 5000, 60 * MIB]);
     graph.replay(&gpu, SIDE);
-    let again = graph_of(&gpu, &allocator, pool, &[70 * MIB, 900]);
+    let mut again = graph_of(&gpu, &allocator, pool, &[70 * MIB, 900]);
     let pinned = allocator.pool_stats(pool).unwrap().reserved_bytes;
 
     // Everything is asked for until nothing is left, several times over.
@@ -23,6 +23,10 @@ pub(crate) fn a_graphs_memory_stays_where_it_is(Subject { kind, .. }: Subject) {
         let mut live = Vec::new();
         for size in [90, 45, 33, 17, 9, 2].map(|size| size * MIB + round * 4096) {
             while let Ok(address) = allocator.allocate(size, [MAIN, SIDE, GRAPH][live.len() % 3]) {
+                if exchanges {
+                    graph.follow(&gpu);
+                    again.follow(&gpu);
+                }
                 graph.is_apart_from(&gpu, &allocator, address);
                 again.is_apart_from(&gpu, &allocator, address);
                 live.push(address);

@@ -24,6 +24,15 @@ impl Graph {
         self.0.push((range, gpu.physical(range)));
     }
 
+    /// Notes that other memory may be behind its addresses, if all of them have some.
+    #[allow(dead_code, reason = "only what also runs with split chunks needs it")]
+    pub(crate) fn follow(&mut self, gpu: &Device) {
+        for (range, pieces) in &mut self.0 {
+            *pieces = gpu.physical(*range);
+            assert_eq!(pieces.iter().map(|piece| piece.size).sum::<u64>(), range.size, "{range}");
+        }
+    }
+
     /// Every address leads where it led, and a kernel may use it.
     pub(crate) fn replay(&self, gpu: &Device, stream: StreamId) {
         for (range, pieces) in &self.0 {

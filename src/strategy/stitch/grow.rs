@@ -2,8 +2,8 @@
 //!
 //! Owns: how large chunks are, and where they are placed. `backing/chunks.rs` makes the calls.
 //!
-//! Large memory grows upwards from the start of home, so that it stays contiguous. Slabs for small blocks grow
-//! downwards from its end, so that they do not lie between large chunks.
+//! Large memory grows upwards, from the start of home or from where its stream began, so that it stays contiguous. Slabs for
+//! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
 
 use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, release_chunks};
 use crate::config::Config;
@@ -69,9 +69,12 @@ impl Growth {
     ) -> Result<(), Miss> {
         let Self { pool, chunk, .. } = self;
         while missing > 0 {
-            let room = lowest_unmapped(context.heap, missing).ok_or(Miss::OUT_OF_MEMORY)?;
-            let free = context.heap.block(room).span();
-            let span = Span::new(free.start, free.size.min(missing));
+            let place = if context.shares_nothing() {
+                place_of(context.heap, pool, missing)
+            } else {
+                lowest(context.heap, missing)
+            };
+            let (room, span) = place.ok_or(Miss::OUT_OF_MEMORY)?;
             let memory = NewMemory { room, span, pool };
             add_chunks(context, ChunkPlace { memory, chunk, mapped: false, slab: false }, added)?;
             missing -= span.size;
@@ -100,11 +103,30 @@ pub(super) fn grow_slab(
     add_chunks(context, ChunkPlace { memory, chunk: GRANULE, mapped: false, slab: true }, added)
 }
 
-/// Returns the lowest unmapped block with `size` bytes in one piece; if there is none, the lowest of any size.
-fn lowest_unmapped(heap: &Heap, size: u64) -> Option<BlockId> {
+/// Returns where home grows by `size` bytes for a pool while streams share nothing: behind memory of the pool. Memory of
+/// streams that grow in turns would otherwise lie in small pieces between that of others, of which every large request would
+/// need several. A stream that has none yet begins in the middle of the largest gap, so that each has room behind it.
+fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> {
+    let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
+    let fits = |id: &BlockId| heap.block(*id).size >= size;
+    let before = |id: &BlockId| heap.block(*id).prev;
+    let own = |id: &BlockId| before(id).is_none() || heap.block(before(id)).pool == pool;
+    if let Some(id) = gaps().find(|id| fits(id) && own(id)) {
+        return Some((id, Span::new(heap.block(id).address, size)));
+    }
+    let widest = gaps().max_by_key(|id| heap.block(*id).size)?;
+    let span = heap.block(widest).span();
+    let half = span.size / 2 / GRANULE * GRANULE;
+    if half < size { lowest(heap, size) } else { Some((widest, Span::new(span.start + half, size))) }
+}
+
+/// Returns the lowest place for `size` bytes in one piece; if there is none, the lowest gap.
+fn lowest(heap: &Heap, size: u64) -> Option<(BlockId, Span)> {
     let unmapped = &heap.pool(heap.idle()).unmapped;
     let fitting = unmapped.iter().find(|(_, id)| heap.block(*id).size >= size);
-    fitting.or_else(|| unmapped.first()).map(|(_, id)| *id)
+    let (_, id) = *fitting.or_else(|| unmapped.first())?;
+    let free = heap.block(id).span();
+    Some((id, Span::new(free.start, free.size.min(size))))
 }
 
 /// Gives back chunks that were added for a request which then failed. Nothing has used them.
