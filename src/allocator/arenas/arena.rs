@@ -2,6 +2,7 @@
 //!
 //! Owns: how it serves requests from what was lent to it.
 
+use super::table::{self, Formed};
 use crate::config::rounding::{RoundupDivisions, SMALL_LIMIT, round_size};
 use crate::heap::{Bank, FitRules, Headroom, Heap, Request};
 use crate::ids::{Class, PoolIndex, StreamId};
@@ -20,6 +21,16 @@ pub(super) struct Arena {
     pub(super) served: u64,
     /// What the move of its memory has cost, in requests.
     pub(super) cost: u64,
+}
+
+pub(super) type Lane = table::Lane<Arena>;
+pub(super) type Tables = table::Tables<Arena>;
+
+impl Formed for Arena {
+    #[inline]
+    fn is_formed(&self) -> bool {
+        self.stream.is_some()
+    }
 }
 
 /// An allocation of an arena.

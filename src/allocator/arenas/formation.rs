@@ -2,9 +2,8 @@
 //!
 //! Owns: when a stream gets an arena, and the moves of its memory there and back.
 
-use super::arena::Arena;
+use super::arena::{Arena, Lane, Tables};
 use super::registry::Arenas;
-use super::table::{Lane, Tables};
 use crate::allocator::core::{Allocator, Core};
 use crate::config::{self, StrategyKind, StreamSharing};
 use crate::error::Result;

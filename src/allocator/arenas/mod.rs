@@ -34,6 +34,7 @@
 mod arena;
 mod demand;
 mod formation;
+mod primitive;
 mod registry;
 mod serving;
 mod table;

@@ -2,8 +2,8 @@
 //!
 //! Owns: which there are.
 
-use super::arena::Arena;
-use super::table::{self, LANES, Lane, Tables};
+use super::arena::{Arena, Lane, Tables};
+use super::table::{self, LANES};
 use crate::heap::Bank;
 use crate::ids::StreamId;
 use crate::report::stats::ArenaStats;

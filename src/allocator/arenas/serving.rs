@@ -2,9 +2,8 @@
 //!
 //! Owns: the order of the locks, and figures of all heaps together.
 
-use super::arena::Served;
+use super::arena::{Served, Tables};
 use super::registry::{Locked, formed};
-use super::table::Tables;
 use crate::allocator::core::{Allocator, Core};
 use crate::error::Result;
 use crate::heap::{Block, Figures, Headroom, Heap};
