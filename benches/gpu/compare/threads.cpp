@@ -1,9 +1,10 @@
 // Threads with a stream each at one allocator: operations a second of all of them together, as JSON.
 //
-//     threads CANDIDATE [--rounds N] [--repeats N] [--blocks small|large] [THREADS]...
+//     threads CANDIDATE [--ms N] [--repeats N] [--blocks small|large] [THREADS]...
 //
 // Each thread has 48 live blocks of many sizes and replaces one after another, as `cargo bench --bench latency -- threads`
-// does. The time is from the first thread's begin to the last one's end. Nothing runs on the GPU.
+// does, for as long as all others do: on a shared machine some cores are half as fast as others, and a fixed number of blocks
+// would take as long as the slowest. Each has a core of its own, as long as the process may use so many. Nothing runs on the GPU.
 
 #include "candidates.h"
 
@@ -11,14 +12,15 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <sched.h>
 #include <thread>
 
 static constexpr size_t LIVE = 48;
 
-// How many blocks each thread replaces, after a tenth as many before the clock is read. The median of so many repeats is
-// printed, with the least and the most.
+// In milliseconds, after a tenth as long before anything is counted. The median of so many repeats is printed, with the least
+// and the most.
 struct Length {
-    size_t rounds = 500000, repeats = 5;
+    size_t ms = 250, repeats = 5;
 };
 
 struct Mix {
@@ -29,77 +31,94 @@ static constexpr Mix MIXES[] = {{"small", "512 B to 64 KiB", 512, 64 << 10}, {"l
 
 using Clock = std::chrono::steady_clock;
 
-// Threads wait here for each other.
-class Barrier {
-    std::atomic<size_t> arrived{0};
-    const size_t all;
-
-  public:
-    explicit Barrier(size_t all) : all(all) {}
-    void wait(size_t times) {
-        arrived.fetch_add(1);
-        while (arrived.load() < all * times) std::this_thread::yield();
-    }
-};
-
-// Each on cache lines of its own: no thread pays for what another one notes.
-struct alignas(128) Times {
-    Clock::time_point begin, end;
+// What a thread has done, on cache lines of its own: no thread pays for what another one notes.
+struct alignas(128) Done {
+    size_t rounds = 0;
     bool failed = false;
 };
 
-static void work(Candidate &candidate, const Mix &mix, size_t rounds, size_t number, Stream stream, Barrier &barrier, Times &times) {
+// What all threads do at present.
+enum Phase { WARM, COUNTED, OVER };
+
+// Puts this thread on the core with this number among those that the process may use.
+static void pin(size_t number, const cpu_set_t &allowed) {
+    size_t left = number % static_cast<size_t>(std::max(1, CPU_COUNT(&allowed)));
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        if (!CPU_ISSET(core, &allowed) || left-- > 0) continue;
+        cpu_set_t own;
+        CPU_ZERO(&own);
+        CPU_SET(core, &own);
+        sched_setaffinity(0, sizeof own, &own);
+        return;
+    }
+}
+
+static void work(Candidate &candidate, const Mix &mix, size_t number, Stream stream, std::atomic<size_t> &ready,
+                 const std::atomic<Phase> &phase, Done &done) {
 #ifndef NO_CUDA
     check(cudaSetDevice(0), "cudaSetDevice");
 #endif
     void *live[LIVE] = {};
     size_t sizes[LIVE] = {};
     uint64_t random = number + 1;
-    auto replace = [&](size_t round) {
+    bool failed = false;
+    auto replace = [&](size_t slot) {
         random = random * 0x5851F42D4C957F2D + 0x14057B7EF767814F;
-        size_t slot = round % LIVE;
         if (live[slot]) candidate.free(live[slot], sizes[slot], stream);
         sizes[slot] = mix.least + (random >> 33) % (mix.most - mix.least);
         live[slot] = candidate.allocate(sizes[slot], stream);
-        times.failed |= live[slot] == nullptr;
+        failed |= live[slot] == nullptr;
     };
-    for (size_t round = 0; round < rounds / 10; round++) replace(round);
-    barrier.wait(1);
-    times.begin = Clock::now();
-    for (size_t round = 0; round < rounds; round++) replace(round);
-    times.end = Clock::now();
-    // No thread stops before all have ended: none is measured while others rest.
-    barrier.wait(2);
+    ready.fetch_add(1);
+    size_t counted = 0;
+    for (Phase now; (now = phase.load(std::memory_order_relaxed)) != OVER;) {
+        for (size_t slot = 0; slot < LIVE; slot++) replace(slot);
+        if (now == COUNTED) counted += LIVE;
+    }
+    done.rounds = counted;
+    done.failed = failed;
     for (size_t slot = 0; slot < LIVE; slot++)
         if (live[slot]) candidate.free(live[slot], sizes[slot], stream);
 }
 
-static double measure(Candidate &candidate, const Mix &mix, size_t rounds, const std::vector<Stream> &streams) {
-    Barrier barrier(streams.size());
-    std::vector<Times> times(streams.size());
+static double measure(Candidate &candidate, const Mix &mix, size_t ms, const std::vector<Stream> &streams) {
+    std::atomic<size_t> ready{0};
+    std::atomic<Phase> phase{WARM};
+    std::vector<Done> done(streams.size());
     std::vector<std::thread> threads;
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    sched_getaffinity(0, sizeof allowed, &allowed);
     for (size_t i = 0; i < streams.size(); i++)
-        threads.emplace_back([&, i] { work(candidate, mix, rounds, i, streams[i], barrier, times[i]); });
+        threads.emplace_back([&, i] {
+            pin(i, allowed);
+            work(candidate, mix, i, streams[i], ready, phase, done[i]);
+        });
+    while (ready.load() < streams.size()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms / 10));
+    auto begin = Clock::now();
+    phase.store(COUNTED);
+    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    phase.store(OVER);
+    double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     for (auto &thread : threads) thread.join();
-    auto begin = times[0].begin, end = times[0].end;
-    for (const Times &one : times) {
+    size_t rounds = 0;
+    for (const Done &one : done) {
         if (one.failed) throw std::runtime_error("a request was refused");
-        begin = std::min(begin, one.begin);
-        end = std::max(end, one.end);
+        rounds += one.rounds;
     }
-    double seconds = std::chrono::duration<double>(end - begin).count();
-    return 2.0 * static_cast<double>(rounds) * static_cast<double>(streams.size()) / seconds;
+    return 2.0 * static_cast<double>(rounds) / seconds;
 }
 
 static void run(int count, char **arguments) {
-    if (count < 2) throw std::runtime_error("usage: threads CANDIDATE [--rounds N] [--repeats N] [--blocks small|large] [THREADS]...");
+    if (count < 2) throw std::runtime_error("usage: threads CANDIDATE [--ms N] [--repeats N] [--blocks small|large] [THREADS]...");
     std::vector<size_t> numbers;
     Length length;
     std::string blocks;
     for (int i = 2; i < count; i++) {
         std::string argument = arguments[i];
         const char *value = i + 1 < count ? arguments[i + 1] : "";
-        if (argument == "--rounds") length.rounds = std::stoul(value), i++;
+        if (argument == "--ms") length.ms = std::stoul(value), i++;
         else if (argument == "--blocks") blocks = value, i++;
         else if (argument == "--repeats") length.repeats = std::stoul(value), i++;
         else numbers.push_back(std::stoul(argument));
@@ -122,7 +141,7 @@ static void run(int count, char **arguments) {
             std::vector<Stream> own(streams.begin(), streams.begin() + static_cast<long>(number));
             std::vector<double> rates;
             for (size_t i = 0; i < length.repeats; i++)
-                rates.push_back(measure(*candidate, mix, length.rounds, own));
+                rates.push_back(measure(*candidate, mix, length.ms, own));
             std::sort(rates.begin(), rates.end());
             std::printf("{\"candidate\":\"%s\",\"blocks\":\"%s\",\"threads\":%zu,\"ops_per_s\":%.0f,\"least\":%.0f,"
                         "\"most\":%.0f,\"figures\":%s}\n",
