@@ -394,7 +394,8 @@ const char *seam_version(void);
 // A new allocator, which holds nothing yet.
 //
 // `device` is "cuda:0", the memory of the machine itself, "host:4GiB" (Linux; without a size, a quarter of what is available),
-// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
+// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked memory of the
+// machine, on the NUMA node nearest to device 0 or on another one ("pinned:0,node=1"), for `seam_host_malloc`.
 // `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 // the defaults. `*allocator` is set to 0 where this fails.
 seam_status seam_create(const char *device,
@@ -418,6 +419,15 @@ seam_status seam_destroy(seam_allocator allocator);
 // `size` bytes for work on `stream`, at a multiple of 512. 0 bytes are NULL, which is no error. `*address` is set to
 // NULL where this fails.
 seam_status seam_malloc(seam_allocator allocator, size_t size, seam_stream stream, void **address);
+
+// `size` bytes that the CPU uses too, at a multiple of 512: of an allocator of "pinned:0", "host:4GiB", or a simulated device. Work on
+// a stream may use it once `seam_record_stream` has named the stream. Once freed by `seam_free`, it serves again when each stream
+// that was named has passed all it was given until then, and not before: the CPU is in no stream's order. 0 bytes are NULL, which
+// is no error. `*address` is set to NULL where this fails; `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and with options
+// that look at contents (`guard`, `split`).
+seam_status seam_host_malloc(seam_allocator allocator,
+                             size_t size,
+                             void **address);
 
 // Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
 // memory at once. NULL is ignored.

@@ -2,6 +2,7 @@
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
+//! - [`HostPool`]: the same for page-locked memory of the machine, which the CPU uses too.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
 //!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens, and [`driver::host::HostDriver`] has the
 //!   machine's own memory.
@@ -24,6 +25,7 @@ mod error;
 mod fallible;
 mod guard;
 mod heap;
+mod host_pool;
 mod ids;
 mod ipc;
 pub mod nearest;
@@ -37,6 +39,7 @@ pub use allocator::{Allocator, CallbackId};
 pub use config::{Arenas, Config, ConfigError, GuardOptions, Split, StrategyKind, StreamSharing, rounding};
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
+pub use host_pool::HostPool;
 pub use ids::PoolId;
 pub use ipc::{IpcError, IpcHandle};
 pub use report::fragmentation::Fragmentation;

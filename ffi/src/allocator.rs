@@ -15,7 +15,8 @@ pub const NO_LIMIT: u64 = u64::MAX;
 /// A new allocator, which holds nothing yet.
 ///
 /// `device` is "cuda:0", the memory of the machine itself, "host:4GiB" (Linux; without a size, a quarter of what is available),
-/// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB".
+/// or a simulated device that has no memory behind its addresses: "sim:h200,capacity=80GiB". "pinned:0" is page-locked memory of the
+/// machine, on the NUMA node nearest to device 0 or on another one ("pinned:0,node=1"), for `seam_host_malloc`.
 /// `options` is a list in the syntax of PYTORCH_CUDA_ALLOC_CONF, "strategy:stitch,memory_limit:80GiB"; NULL and "" are
 /// the defaults. `*allocator` is set to 0 where this fails.
 #[unsafe(no_mangle)]
@@ -71,6 +72,26 @@ pub unsafe extern "C" fn seam_malloc(
 ) -> Status {
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", || allocate(&*borrow(allocator)?, size, stream)) }
+}
+
+/// `size` bytes that the CPU uses too, at a multiple of 512: of an allocator of "pinned:0", "host:4GiB", or a simulated device. Work on
+/// a stream may use it once `seam_record_stream` has named the stream. Once freed by `seam_free`, it serves again when each stream
+/// that was named has passed all it was given until then, and not before: the CPU is in no stream's order. 0 bytes are NULL, which
+/// is no error. `*address` is set to NULL where this fails; `SEAM_STATUS_INVALID_ARGUMENT` for memory of a GPU, and with options
+/// that look at contents (`guard`, `split`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, address: *mut *mut c_void) -> Status {
+    let allocate = || {
+        let instance = borrow(allocator)?;
+        let own = instance.own.ok_or_else(|| {
+            Failure::argument(
+                "the CPU cannot use the memory of this allocator; expected one of pinned:0, without guard and split",
+            )
+        })?;
+        Ok(pointer(instance.allocator.allocate(size as u64, own)?))
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
 }
 
 #[inline]

@@ -4,18 +4,21 @@ use crate::log;
 use crate::observers::SharedObservers;
 use crate::status::{Failure, Outcome, Status};
 use parking_lot::Mutex;
-use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::host::{HostConfig, HostDriver};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Driver, StreamId};
 use seamalloc::units::format_bytes;
-use seamalloc::{Allocator, Config};
+use seamalloc::{Allocator, Config, HostPool};
 use seamalloc_trace::Recorder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many events the recorders of new allocators keep. 0: they have none.
 static RECORDED: AtomicUsize = AtomicUsize::new(0);
+
+/// A stream without work of a device that needs none to be made: a handle that no program has.
+const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 
 /// An allocator and what belongs to it.
 pub(crate) struct Instance {
@@ -26,6 +29,8 @@ pub(crate) struct Instance {
     pub(crate) recorder: Mutex<Option<Recorder>>,
     /// The recorder's observer and C's.
     pub(crate) observers: Arc<SharedObservers>,
+    /// The stream, without work, that memory is for which the CPU uses too. Of a GPU's memory there is none.
+    pub(crate) own: Option<StreamId>,
     /// Whether it cannot be destroyed.
     pub(crate) is_permanent: bool,
 }
@@ -36,13 +41,23 @@ impl Instance {
         log::start(Config::parse(options).is_ok_and(|config| config.guard.is_on()));
         // First, so that a misspelt option opens no device.
         let config = Config::parse(options)?;
+        let mut own = HostPool::check(&config).is_ok().then_some(WITHOUT_WORK);
         let (driver, ordinal): (Arc<dyn Driver>, u32) = if device.starts_with("sim") {
             (Arc::new(SimGpu::new(SimConfig::parse(device)?)?), 0)
         } else if device.starts_with("host") {
             (Arc::new(HostDriver::new(HostConfig::parse(device)?)?), 0)
+        } else if device.starts_with("pinned") {
+            let (ordinal, node) = CudaDriver::parse_pinned(device)?;
+            HostPool::check(&config)?;
+            let driver = CudaDriver::open_pinned(ordinal, node)?;
+            own = Some(driver.create_stream()?);
+            // SAFETY: the header has the program vouch for its streams.
+            unsafe { driver.trust_streams() };
+            (Arc::new(driver), ordinal)
         } else if device.starts_with("cuda") {
             let ordinal = CudaDriver::parse_ordinal(device)?;
             let driver = CudaDriver::open(ordinal)?;
+            own = None;
             // SAFETY: the header has the program vouch for its streams.
             unsafe { driver.trust_streams() };
             (Arc::new(driver), ordinal)
@@ -50,7 +65,7 @@ impl Instance {
             return Err(Failure::new(
                 Status::Device,
                 format_args!(
-                    "`{device}` is no device; expected cuda:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
+                    "`{device}` is no device; expected cuda:0, page-locked memory such as pinned:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
                 ),
             ));
         };
@@ -65,7 +80,7 @@ impl Instance {
                 Some(reader)
             }
         };
-        Ok(Box::new(Self { allocator, ordinal, recorder: Mutex::new(recorder), observers, is_permanent: false }))
+        Ok(Box::new(Self { allocator, ordinal, recorder: Mutex::new(recorder), observers, own, is_permanent: false }))
     }
 
     /// Allocators that are opened from now on record from the beginning.

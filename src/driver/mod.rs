@@ -21,6 +21,7 @@ mod error;
 mod forward;
 #[cfg_attr(not(all(target_os = "linux", target_pointer_width = "64")), path = "no_host.rs")]
 pub mod host;
+mod machine;
 pub mod prelude;
 pub mod sim;
 

@@ -18,7 +18,7 @@ pub(super) struct Access(pub(super) Mutex<AccessState>);
 /// The state that [`Access`] locks.
 #[derive(Debug)]
 pub(super) struct AccessState {
-    /// The device itself, then its peers.
+    /// The device itself, the CPU where the memory is the machine's, then the peers.
     pub(super) list: Vec<MemAccessDesc>,
     pub(super) peers: Vec<Peer>,
     /// The ranges with access that are still mapped, start to end. None crosses the end of a reservation.
@@ -35,8 +35,8 @@ pub(super) struct Peer {
 }
 
 impl Access {
-    pub(super) fn of(device: CUdevice) -> Self {
-        let list = vec![MemAccessDesc::read_write(device)];
+    /// Access for those that have it from the beginning, the device first.
+    pub(super) fn of(list: Vec<MemAccessDesc>) -> Self {
         Self(Mutex::new(AccessState { list, peers: Vec::new(), ranges: BTreeMap::new() }))
     }
 

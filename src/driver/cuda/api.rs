@@ -120,6 +120,8 @@ entry_points! {
     ipc_close_mem_handle = "cuIpcCloseMemHandle", "4.1", (address: CUdeviceptr);
     mem_alloc = "cuMemAlloc_v2", "3.2", (address: *mut CUdeviceptr, size: usize);
     mem_free = "cuMemFree_v2", "3.2", (address: CUdeviceptr);
+    mem_host_alloc = "cuMemHostAlloc", "2.2", (address: *mut *mut c_void, size: usize, flags: c_uint);
+    mem_free_host = "cuMemFreeHost", "2.0", (address: *mut c_void);
     mem_get_info = "cuMemGetInfo_v2", "3.2", (free: *mut usize, total: *mut usize);
     memset_d8_async = "cuMemsetD8Async", "3.2",
         (address: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream);

@@ -5,10 +5,12 @@
 
 use std::ptr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, handle_text, stream_text, unknown_event, unknown_handle};
-use super::ffi::{self, MemAllocationProp};
+use super::ffi;
+use crate::driver::machine::{UNKNOWN_MEMORY, memory};
 use crate::driver::{
     Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Handle,
     MemoryInfo, PlainMemory, Status, StreamCapture, StreamId, VirtualMemory,
@@ -38,7 +40,7 @@ impl VirtualMemory for CudaDriver {
 
     fn create(&self, size: u64) -> DriverResult<Handle> {
         let bytes = host_size(Call::Create, size)?;
-        let prop = MemAllocationProp::on_device(self.device, self.direct_rdma, self.exportable);
+        let prop = self.place.prop(self.device);
         let arguments = || format!("{size} bytes");
         let mut handle = 0;
         // SAFETY: both pointers are to live values.
@@ -85,6 +87,16 @@ impl VirtualMemory for CudaDriver {
 impl PlainMemory for CudaDriver {
     fn malloc(&self, size: u64) -> DriverResult<u64> {
         let bytes = host_size(Call::Malloc, size)?;
+        if !self.place.is_on_device() {
+            let mut address = ptr::null_mut();
+            // SAFETY: the pointer is to a live pointer.
+            self.demand(
+                Call::Malloc,
+                || format!("{size} bytes"),
+                |api| unsafe { api.mem_host_alloc(&mut address, bytes, ffi::HOST_ALLOC_PORTABLE) },
+            )?;
+            return Ok(address.expose_provenance() as u64);
+        }
         let mut address = 0;
         // SAFETY: the pointer is to a live integer.
         self.demand(Call::Malloc, || format!("{size} bytes"), |api| unsafe { api.mem_alloc(&mut address, bytes) })?;
@@ -92,6 +104,11 @@ impl PlainMemory for CudaDriver {
     }
 
     fn free(&self, address: u64) -> DriverResult<()> {
+        if !self.place.is_on_device() {
+            let pointer = ptr::with_exposed_provenance_mut(host_size(Call::Free, address)?);
+            // SAFETY: the driver checks the pointer against its allocations.
+            return self.demand(Call::Free, || format!("{address:#x}"), |api| unsafe { api.mem_free_host(pointer) });
+        }
         // SAFETY: an address is an integer to the driver, which checks it against its allocations.
         self.demand(Call::Free, || format!("{address:#x}"), |api| unsafe { api.mem_free(address) })
     }
@@ -172,6 +189,13 @@ impl Driver for CudaDriver {
     }
 
     fn memory_info(&self) -> DriverResult<MemoryInfo> {
+        if !self.place.is_on_device() {
+            let start = Instant::now();
+            let found = memory();
+            self.calls.add(Call::MemoryInfo, start);
+            let unknown = || DriverError::new(Call::MemoryInfo, Status::NOT_SUPPORTED, UNKNOWN_MEMORY);
+            return found.ok_or_else(unknown);
+        }
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are to live integers.
         self.demand(Call::MemoryInfo, String::new, |api| unsafe { api.mem_get_info(&mut free, &mut total) })?;

@@ -18,6 +18,7 @@ use super::api::CudaApi;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
+use super::place::Place;
 use crate::driver::call_counters::CallCounters;
 use crate::driver::{
     Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status, StreamId, WeakExported,
@@ -38,10 +39,8 @@ pub struct CudaDriver {
     pub(super) device: CUdevice,
     pub(super) context: PrimaryContext,
     pub(super) properties: DeviceProperties,
-    pub(super) direct_rdma: bool,
-    /// Whether memory can be exported to other processes. It is created exportable wherever possible: on an H200 this
-    /// took no longer.
-    pub(super) exportable: bool,
+    /// Memory of a GPU is created exportable wherever possible: on an H200 this took no longer.
+    pub(super) place: Place,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     /// The live handles, and their exports, which are open while somebody else has them.

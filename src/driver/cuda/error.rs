@@ -3,6 +3,7 @@
 //! Owns: the error types of this folder. Failed calls on an open device are [`DriverError`](crate::driver::DriverError)s.
 
 use crate::driver::Status;
+use crate::driver::machine::UNKNOWN_MEMORY;
 
 /// libcuda could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +46,15 @@ pub enum CudaOpenError {
         /// The name as it was given.
         name: String,
     },
+    /// The name is not that of page-locked memory.
+    #[error("{name:?} is not page-locked memory: write pinned:0, pinned:1, …, or pinned:0,node=1")]
+    BadPinnedName {
+        /// The name as it was given.
+        name: String,
+    },
+    /// The system does not say how much memory the machine has.
+    #[error("{UNKNOWN_MEMORY}")]
+    UnknownMemory,
     /// No device has this ordinal.
     #[error("there is no cuda:{ordinal}: {}", devices_text(*.devices))]
     NoSuchDevice {

@@ -38,6 +38,8 @@ pub(super) const MEM_HANDLE_TYPE_NONE: u32 = 0;
 pub(super) const MEM_HANDLE_TYPE_POSIX_FD: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(super) const MEM_LOCATION_TYPE_DEVICE: u32 = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA` (CUDA 12.2): a NUMA node of the machine.
+pub(super) const MEM_LOCATION_TYPE_HOST_NUMA: u32 = 3;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
 pub(super) const MEM_ACCESS_NONE: u32 = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
@@ -56,6 +58,12 @@ pub(super) const ATTRIBUTE_POSIX_FD: u32 = 103;
 pub(super) const ATTRIBUTE_VIRTUAL_MEMORY: u32 = 102;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED` (CUDA 11.0).
 pub(super) const ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY: u32 = 110;
+/// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID` (CUDA 12.2): the node nearest to the device, -1 without any.
+pub(super) const ATTRIBUTE_HOST_NUMA_ID: u32 = 134;
+/// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` (CUDA 12.2).
+pub(super) const ATTRIBUTE_HOST_VIRTUAL_MEMORY: u32 = 141;
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for all contexts.
+pub(super) const HOST_ALLOC_PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(super) const EVENT_DISABLE_TIMING: u32 = 2;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the only flag that cuIpcOpenMemHandle accepts.
@@ -84,8 +92,19 @@ pub(super) const fn capture_mode(mode: CaptureMode) -> u32 {
 pub(super) struct MemLocation {
     /// `CUmemLocationType`.
     pub(super) kind: u32,
-    /// The device's ordinal, if the location is a device.
+    /// The device's ordinal, if the location is a device; the number of the node, if it is one.
     pub(super) id: c_int,
+}
+
+impl MemLocation {
+    pub(super) fn device(device: CUdevice) -> Self {
+        Self { kind: MEM_LOCATION_TYPE_DEVICE, id: device }
+    }
+
+    /// A NUMA node of the machine.
+    pub(super) fn node(node: c_int) -> Self {
+        Self { kind: MEM_LOCATION_TYPE_HOST_NUMA, id: node }
+    }
 }
 
 /// `CUmemAllocationProp` with the `allocFlags` that CUDA 10.2 still called `reserved`.
@@ -130,12 +149,17 @@ pub(super) struct MemAccessDesc {
 }
 
 impl MemAllocationProp {
+    /// Describes page-locked memory of the machine, on one NUMA node.
+    pub(super) fn on_node(node: c_int) -> Self {
+        Self { location: MemLocation::node(node), ..Self::on_device(0, false, false) }
+    }
+
     /// Describes memory of one device, which other processes can import only if `exportable`.
     pub(super) fn on_device(device: CUdevice, direct_rdma: bool, exportable: bool) -> Self {
         Self {
             kind: MEM_ALLOCATION_TYPE_PINNED,
             requested_handle_types: if exportable { MEM_HANDLE_TYPE_POSIX_FD } else { MEM_HANDLE_TYPE_NONE },
-            location: MemLocation { kind: MEM_LOCATION_TYPE_DEVICE, id: device },
+            location: MemLocation::device(device),
             win32_handle_meta_data: std::ptr::null_mut(),
             alloc_flags: MemAllocFlags { gpu_direct_rdma_capable: u8::from(direct_rdma), ..MemAllocFlags::default() },
         }
@@ -143,9 +167,9 @@ impl MemAllocationProp {
 }
 
 impl MemAccessDesc {
-    /// Describes reading and writing by one device.
-    pub(super) fn read_write(device: CUdevice) -> Self {
-        Self { location: MemLocation { kind: MEM_LOCATION_TYPE_DEVICE, id: device }, flags: MEM_ACCESS_READ_WRITE }
+    /// Describes reading and writing by one device, or by the CPU.
+    pub(super) fn read_write(location: MemLocation) -> Self {
+        Self { location, flags: MEM_ACCESS_READ_WRITE }
     }
 }
 

@@ -7,6 +7,7 @@
 //! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
 //! process_sharing.rs  memory that processes share
 //! open.rs             opening a GPU: what it and its driver can do
+//! place.rs            where its memory lies: on the GPU, or page-locked in the machine
 //! query.rs            queries of a device that need no context
 //! device.rs           CudaDriver: one open GPU, its live events and handles
 //! context.rs          its context, current during a call
@@ -32,6 +33,7 @@ pub(crate) mod fake_libcuda;
 mod ffi;
 mod open;
 mod peer_access;
+mod place;
 mod process_sharing;
 mod query;
 mod streams;

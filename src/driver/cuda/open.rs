@@ -2,6 +2,7 @@
 //!
 //! Owns: the order of queries before the context is retained, and which missing entry points a device can do without.
 
+use std::ffi::c_int;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
@@ -11,13 +12,18 @@ use super::api::CudaApi;
 use super::context::PrimaryContext;
 use super::device::CudaDriver;
 use super::error::CudaOpenError;
-use super::ffi::{self, CUdevice, MemAllocationProp};
-use super::query::{find, granularity, has_attribute};
+use super::ffi::{self, CUdevice};
+use super::place::Place;
+use super::query::{attribute, find, granularity, has_attribute};
 use crate::driver::call_counters::CallCounters;
+use crate::driver::machine::memory;
 use crate::driver::{DeviceProperties, Status};
 
 /// The granularity if the driver cannot be queried: 2 MiB on every NVIDIA GPU so far (measured on an H200).
 const USUAL_GRANULARITY: u64 = 2 << 20;
+
+/// The name of page-locked memory, before a device's number.
+const PINNED: &str = "pinned";
 
 /// Entry points without any one of which a device has no virtual memory.
 const VIRTUAL_MEMORY_CALLS: [&str; 8] = [
@@ -44,6 +50,55 @@ impl CudaDriver {
         Self::open_with(CudaApi::load()?, ordinal)
     }
 
+    /// Opens page-locked memory of the machine, on one of its NUMA nodes, which the CPU and the device with this ordinal use at the
+    /// same addresses. Without a node it is on the one nearest to the device. Copies between it and the device are asynchronous and
+    /// as fast as those of `cudaHostAlloc`'s memory (CUDA 12.2's virtual memory on `CU_MEM_LOCATION_TYPE_HOST_NUMA`).
+    ///
+    /// An allocator of it must know which streams use an allocation, and the CPU is in no stream's order:
+    /// [`HostPool`](crate::HostPool) sees to that. Its bytes cannot be filled or copied by the device's calls for that
+    /// ([`Contents`](crate::driver::Contents)), nor exported to other processes.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`]; [`CudaOpenError::UnknownMemory`].
+    pub fn open_pinned(ordinal: u32, node: Option<u32>) -> Result<Self, CudaOpenError> {
+        Self::open_pinned_with(CudaApi::load()?, ordinal, node)
+    }
+
+    pub(super) fn open_pinned_with(api: CudaApi, ordinal: u32, node: Option<u32>) -> Result<Self, CudaOpenError> {
+        let mut opened = Self::open_with(api, ordinal)?;
+        let api = &opened.api;
+        let nearest = || attribute(api, ffi::ATTRIBUTE_HOST_NUMA_ID, opened.device).map(|node| node.max(0));
+        let node = node.and_then(|node| c_int::try_from(node).ok()).map_or_else(nearest, Ok)?;
+        let place = Place::Node(node);
+        let has_host_memory = has_attribute(api, ffi::ATTRIBUTE_HOST_VIRTUAL_MEMORY, opened.device)?;
+        let virtual_memory = opened.properties.virtual_memory && has_host_memory;
+        if virtual_memory {
+            let prop = place.prop(opened.device);
+            opened.properties.granularity = granularity(api, &prop, ffi::MEM_GRANULARITY_MINIMUM)?;
+            opened.properties.recommended_granularity = granularity(api, &prop, ffi::MEM_GRANULARITY_RECOMMENDED)?;
+        }
+        opened.properties.virtual_memory = virtual_memory;
+        opened.properties.name = format!("{PINNED}:{ordinal}");
+        opened.properties.total_memory = memory().ok_or(CudaOpenError::UnknownMemory)?.total;
+        opened.access = Access::of(place.access(opened.device));
+        opened.place = place;
+        Ok(opened)
+    }
+
+    /// Returns the device's ordinal and the node in a name of page-locked memory: `pinned:1,node=0` is 1 and 0, `pinned:1` is 1 on
+    /// the node nearest to the device, `pinned` alone is that of device 0.
+    ///
+    /// # Errors
+    /// [`CudaOpenError::BadPinnedName`] for anything else.
+    pub fn parse_pinned(name: &str) -> Result<(u32, Option<u32>), CudaOpenError> {
+        let bad = || CudaOpenError::BadPinnedName { name: name.to_owned() };
+        let rest = name.strip_prefix(PINNED).ok_or_else(bad)?;
+        let (device, node) = rest.split_once(",node=").map_or((rest, None), |(device, node)| (device, Some(node)));
+        let ordinal = if device.is_empty() { Some(0) } else { device.strip_prefix(':').and_then(number) };
+        let node = node.map(|node| number(node).ok_or_else(bad)).transpose()?;
+        Ok((ordinal.ok_or_else(bad)?, node))
+    }
+
     pub(super) fn open_with(api: CudaApi, ordinal: u32) -> Result<Self, CudaOpenError> {
         // SAFETY: the only flags that exist are 0.
         match unsafe { api.init(0) }? {
@@ -53,6 +108,7 @@ impl CudaDriver {
         let device = find(&api, ordinal)?;
         let direct_rdma = has_attribute(&api, ffi::ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY, device).unwrap_or(false);
         let exportable = has_attribute(&api, ffi::ATTRIBUTE_POSIX_FD, device).unwrap_or(false);
+        let place = Place::Device { direct_rdma, exportable };
         let mut properties = DeviceProperties {
             name: format!("cuda:{ordinal}"),
             ordinal,
@@ -62,7 +118,7 @@ impl CudaDriver {
             virtual_memory: has_virtual_memory(&api, device)?,
         };
         if properties.virtual_memory {
-            let prop = MemAllocationProp::on_device(device, direct_rdma, false);
+            let prop = Place::Device { direct_rdma, exportable: false }.prop(device);
             properties.granularity = granularity(&api, &prop, ffi::MEM_GRANULARITY_MINIMUM)?;
             properties.recommended_granularity = granularity(&api, &prop, ffi::MEM_GRANULARITY_RECOMMENDED)?;
         }
@@ -78,9 +134,8 @@ impl CudaDriver {
             device,
             context,
             properties,
-            direct_rdma,
-            exportable,
-            access: Access::of(device),
+            place,
+            access: Access::of(place.access(device)),
             events: Mutex::default(),
             handles: Mutex::default(),
             streams: Mutex::default(),
@@ -99,14 +154,14 @@ impl CudaDriver {
         let bad = || CudaOpenError::BadName { name: name.to_owned() };
         match name.strip_prefix("cuda").ok_or_else(bad)? {
             "" => Ok(0),
-            // `parse` alone would accept a sign.
-            rest => rest
-                .strip_prefix(':')
-                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
-                .and_then(|digits| digits.parse().ok())
-                .ok_or_else(bad),
+            rest => rest.strip_prefix(':').and_then(number).ok_or_else(bad),
         }
     }
+}
+
+/// Reads a number. `parse` alone would accept a sign.
+fn number(digits: &str) -> Option<u32> {
+    Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
 /// Returns whether the device has virtual memory, and the driver has all calls for it.

@@ -8,7 +8,7 @@ use super::access::{AccessState, Peer};
 use super::context::{ContextError, PrimaryContext};
 use super::device::CudaDriver;
 use super::error::{CudaOpenError, MissingEntryPoint};
-use super::ffi::{self, CUdevice, MemAccessDesc, MemAllocationProp};
+use super::ffi::{self, CUdevice, MemAccessDesc, MemAllocationProp, MemLocation};
 use super::query::{find, granularity};
 use crate::driver::{Call, DriverError, DriverResult, PeerAccess, Status};
 
@@ -30,7 +30,7 @@ impl PeerAccess for CudaDriver {
         self.check_peer(ordinal, device)?;
         let context = if plain { Some(self.enable_plain(device)?) } else { None };
         let mut list = state.list.clone();
-        list.push(MemAccessDesc::read_write(device));
+        list.push(MemAccessDesc::read_write(MemLocation::device(device)));
         if let Err(error) = self.extend_access(&state, &list) {
             if let Some(context) = context {
                 self.disable_plain(&context);

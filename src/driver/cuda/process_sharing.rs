@@ -5,6 +5,7 @@
 
 use super::device::{CudaDriver, handle_text, unknown_handle};
 use super::ffi::{self, IpcMemHandle};
+use super::place::Place;
 use crate::driver::{
     Call, DriverError, DriverResult, Exported, Handle, IpcMemory, ProcessSharing, Status, WeakExported,
 };
@@ -56,7 +57,7 @@ impl CudaDriver {
         if let Some(exported) = known.as_ref().and_then(WeakExported::upgrade) {
             return Ok(exported);
         }
-        if !self.exportable {
+        if !matches!(self.place, Place::Device { exportable: true, .. }) {
             let detail = format!("{} exports no memory as POSIX file descriptors", self.properties.name);
             return Err(DriverError::new(Call::Export, Status::NOT_SUPPORTED, detail));
         }

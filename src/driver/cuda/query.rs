@@ -25,13 +25,18 @@ pub(super) fn find(api: &CudaApi, ordinal: u32) -> Result<CUdevice, CudaOpenErro
 }
 
 /// Returns whether the device has an attribute.
-pub(super) fn has_attribute(api: &CudaApi, attribute: u32, device: CUdevice) -> Result<bool, CudaOpenError> {
+pub(super) fn has_attribute(api: &CudaApi, number: u32, device: CUdevice) -> Result<bool, CudaOpenError> {
+    Ok(attribute(api, number, device)? != 0)
+}
+
+/// Returns the value of an attribute, 0 if the driver is older than it.
+pub(super) fn attribute(api: &CudaApi, number: u32, device: CUdevice) -> Result<c_int, CudaOpenError> {
     let mut value = 0;
     // SAFETY: the pointer is to a live integer.
-    match unsafe { api.device_get_attribute(&mut value, attribute, device) }? {
+    match unsafe { api.device_get_attribute(&mut value, number, device) }? {
         // A driver older than the attribute returns this status.
-        Status::INVALID_VALUE => Ok(false),
-        status => api.check("cuDeviceGetAttribute", status).map(|()| value != 0),
+        Status::INVALID_VALUE => Ok(0),
+        status => api.check("cuDeviceGetAttribute", status).map(|()| value),
     }
 }
 

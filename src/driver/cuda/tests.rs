@@ -17,6 +17,19 @@ fn names_of_devices_are_read() {
 }
 
 #[test]
+fn names_of_page_locked_memory_are_read() {
+    assert_eq!(CudaDriver::parse_pinned("pinned"), Ok((0, None)));
+    assert_eq!(CudaDriver::parse_pinned("pinned:2"), Ok((2, None)));
+    assert_eq!(CudaDriver::parse_pinned("pinned:2,node=1"), Ok((2, Some(1))));
+    assert_eq!(CudaDriver::parse_pinned("pinned,node=0"), Ok((0, Some(0))));
+    for bad in
+        ["", "pinned:", "pinned0", "pinned:-1", "pinned:0,node=", "pinned:0,node=+1", "pinned:0,nodes=1", "cuda:0"]
+    {
+        assert_eq!(CudaDriver::parse_pinned(bad), Err(CudaOpenError::BadPinnedName { name: bad.into() }), "{bad}");
+    }
+}
+
+#[test]
 fn opening_what_is_not_there_is_a_typed_error() {
     // This holds on a machine without a driver, with a driver and no GPU, and with GPUs.
     let error = CudaDriver::open(u32::MAX).unwrap_err();

@@ -3,10 +3,10 @@
 //! Owns: [`HostConfig`], its text form and its errors, and the share that is the default.
 
 use std::fmt;
-use std::fs;
 use std::str::FromStr;
 
 use crate::driver::bookkeeping::GRANULARITY;
+use crate::driver::machine::memory;
 use crate::driver::sim::MAX_CAPACITY;
 use crate::units::{ParseBytesError, format_bytes_exactly, parse_bytes_with_unit};
 
@@ -53,19 +53,12 @@ impl HostConfig {
 impl Default for HostConfig {
     /// A quarter of the memory that the machine has available at present.
     fn default() -> Self {
-        let Some(share) = available().map(|bytes| bytes / DEFAULT_SHARE) else {
+        let Some(share) = memory().map(|memory| memory.free / DEFAULT_SHARE) else {
             return Self { capacity: DEFAULT_UNKNOWN };
         };
         let step = if share < DEFAULT_STEP { GRANULARITY } else { DEFAULT_STEP };
         Self { capacity: (share - share % step).clamp(GRANULARITY, MAX_CAPACITY) }
     }
-}
-
-/// Returns how many bytes programs could still take, as the kernel estimates it.
-fn available() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
 impl FromStr for HostConfig {

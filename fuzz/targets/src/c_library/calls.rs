@@ -247,6 +247,11 @@ functions! {
     seamalloc_release_pool |a| { seamalloc_release_pool(a.int(), 0, 1 + u64::from(a.small())); None };
     // Functions that came later, so that stored inputs mean what they did.
     seam_fix_memory |a| Some(seam_fix_memory(a.allocator(), a.block()));
+    seam_host_malloc |a| {
+        let (allocator, size, wanted) = (a.allocator(), a.size(), a.small() > 0);
+        let place = if wanted { from_mut(&mut a.address) } else { ptr::null_mut() };
+        Some(unsafe { seam_host_malloc(allocator, size, place) })
+    };
 }
 
 fn freed(a: &mut Arguments<'_>, allocator: u64, block: *mut c_void, done: Status) -> Option<Status> {

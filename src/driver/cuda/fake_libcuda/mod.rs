@@ -6,6 +6,7 @@
 mod calls;
 pub(crate) mod old_drivers;
 mod peers;
+mod pinned;
 mod streams;
 
 use std::cell::RefCell;
@@ -22,6 +23,8 @@ const GRANULARITY: usize = 2 << 20;
 const RECOMMENDED_GRANULARITY: usize = 2 * GRANULARITY;
 const MEMORY: usize = 1 << 30;
 const DEVICES: c_int = 2;
+/// The NUMA node nearest to every device.
+const NEAREST_NODE: c_int = 2;
 /// Where every reservation begins.
 const RESERVED: CUdeviceptr = 1 << 40;
 /// An address that cannot be unmapped.
@@ -48,6 +51,10 @@ struct State {
     properties: Option<MemAllocationProp>,
     /// The calls of set-access: the address, and the access of each device.
     access: Vec<(CUdeviceptr, Vec<(CUdevice, u32)>)>,
+    /// The access of NUMA nodes.
+    nodes: Vec<(c_int, u32)>,
+    /// Page-locked allocations: their sizes and flags, and how many were freed.
+    page_locked: (Vec<(usize, c_uint)>, usize),
     /// The address from which set-access is refused.
     access_fails_from: Option<CUdeviceptr>,
     /// Contexts that were given peer access to device 1's plain memory.
@@ -114,8 +121,10 @@ unsafe extern "C" fn device_get(device: *mut CUdevice, ordinal: c_int) -> RawSta
     put(device, ordinal)
 }
 unsafe extern "C" fn device_get_attribute(value: *mut c_int, attribute: u32, _: CUdevice) -> RawStatus {
-    let known = [ATTRIBUTE_VIRTUAL_MEMORY, ATTRIBUTE_POSIX_FD];
-    if known.contains(&attribute) {
+    let known = [ATTRIBUTE_VIRTUAL_MEMORY, ATTRIBUTE_POSIX_FD, ATTRIBUTE_HOST_VIRTUAL_MEMORY];
+    if attribute == ATTRIBUTE_HOST_NUMA_ID {
+        put(value, NEAREST_NODE)
+    } else if known.contains(&attribute) {
         put(value, c_int::from(with(|state| !state.lacks.contains(&attribute))))
     } else {
         Status::INVALID_VALUE.0
@@ -244,8 +253,11 @@ unsafe extern "C" fn mem_set_access(
         }
         // SAFETY: the driver under test passes a pointer to its own live values and their number.
         let list = unsafe { std::slice::from_raw_parts(access, count) };
-        assert!(list.iter().all(|desc| desc.location.kind == MEM_LOCATION_TYPE_DEVICE));
-        state.access.push((address, list.iter().map(|desc| (desc.location.id, desc.flags)).collect()));
+        let (devices, nodes): (Vec<&MemAccessDesc>, Vec<&MemAccessDesc>) =
+            list.iter().partition(|desc| desc.location.kind == MEM_LOCATION_TYPE_DEVICE);
+        assert!(nodes.iter().all(|desc| desc.location.kind == MEM_LOCATION_TYPE_HOST_NUMA));
+        state.access.push((address, devices.iter().map(|desc| (desc.location.id, desc.flags)).collect()));
+        state.nodes.extend(nodes.iter().map(|desc| (desc.location.id, desc.flags)));
         Status::SUCCESS.0
     })
 }
@@ -257,6 +269,18 @@ unsafe extern "C" fn mem_alloc(address: *mut CUdeviceptr, _: usize) -> RawStatus
 }
 unsafe extern "C" fn mem_free(_: CUdeviceptr) -> RawStatus {
     in_context(|_| Status::SUCCESS.0)
+}
+unsafe extern "C" fn mem_host_alloc(address: *mut *mut c_void, size: usize, flags: c_uint) -> RawStatus {
+    in_context(|state| {
+        state.page_locked.0.push((size, flags));
+        put(address, ptr::without_provenance_mut(state.page_locked.0.len() << 20))
+    })
+}
+unsafe extern "C" fn mem_free_host(_: *mut c_void) -> RawStatus {
+    in_context(|state| {
+        state.page_locked.1 += 1;
+        Status::SUCCESS.0
+    })
 }
 unsafe extern "C" fn device_can_access_peer(can: *mut c_int, device: CUdevice, peer: CUdevice) -> RawStatus {
     put(can, c_int::from(device != peer))
@@ -390,6 +414,8 @@ fn entry_points() -> EntryPoints {
         mem_address_free: Some(mem_address_free),
         mem_map: Some(mem_map),
         mem_alloc: Some(mem_alloc),
+        mem_host_alloc: Some(mem_host_alloc),
+        mem_free_host: Some(mem_free_host),
         mem_free: Some(mem_free),
         device_can_access_peer: Some(device_can_access_peer),
         ctx_enable_peer_access: Some(ctx_enable_peer_access),

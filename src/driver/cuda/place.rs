@@ -1,0 +1,39 @@
+//! Where the memory of a device lies that is opened here: on the GPU, or page-locked in the machine.
+//!
+//! Owns: how each is described to the driver.
+
+use super::ffi::{CUdevice, MemAccessDesc, MemAllocationProp, MemLocation};
+use std::ffi::c_int;
+
+/// Where the memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the GPU. What is created there can be exported to other processes, and reached by network cards, where the
+    /// device can do so.
+    Device { direct_rdma: bool, exportable: bool },
+    /// On a NUMA node of the machine.
+    Node(c_int),
+}
+
+impl Place {
+    /// What to create.
+    pub(super) fn prop(self, device: CUdevice) -> MemAllocationProp {
+        match self {
+            Self::Device { direct_rdma, exportable } => MemAllocationProp::on_device(device, direct_rdma, exportable),
+            Self::Node(node) => MemAllocationProp::on_node(node),
+        }
+    }
+
+    /// Who may use it.
+    pub(super) fn access(self, device: CUdevice) -> Vec<MemAccessDesc> {
+        let mut list = vec![MemAccessDesc::read_write(MemLocation::device(device))];
+        if let Self::Node(node) = self {
+            list.push(MemAccessDesc::read_write(MemLocation::node(node)));
+        }
+        list
+    }
+
+    pub(super) fn is_on_device(self) -> bool {
+        matches!(self, Self::Device { .. })
+    }
+}

@@ -1,0 +1,118 @@
+//! Memory that the CPU and streams use: page-locked memory of the machine, cached.
+//!
+//! Owns: who may have the memory of a freed allocation, and when. Everything else is the allocator's.
+//!
+//! # Note: host pools
+//!
+//! **Rationale.** Page-locked memory is dear to have (0.2 to 0.4 ms a MiB, as every page is locked), so programs that offload to it
+//! cache it. PyTorch's cache (`CachingHostAllocator`) rounds sizes up to powers of two and neither splits nor merges blocks.
+//!
+//! **Approach.** An [`Allocator`] on a device whose memory is the machine's: requests are split, merged and stitched as on a GPU,
+//! and nothing is rounded but to 512 bytes. Memory of a GPU is reused in the order of the stream that it was allocated for, before the
+//! work there has ended. The CPU is in no stream's order. So all allocations here are for one stream that has no work, and every
+//! stream that uses one is another one, as [`Allocator::record_stream`] knows them: a freed allocation serves again once an event of
+//! each such stream is seen to have passed.
+
+use crate::allocator::Allocator;
+use crate::config::{Config, ConfigError, Split};
+use crate::driver::cuda::CudaDriver;
+use crate::driver::{Driver, StreamId};
+use crate::error::Result;
+use std::sync::Arc;
+
+/// A cache of memory that the CPU and streams use at the same addresses, such as page-locked memory
+/// ([`CudaDriver::open_pinned`]).
+///
+/// ```no_run
+/// use seamalloc::driver::cuda::CudaDriver;
+/// use seamalloc::{Config, HostPool};
+/// use std::sync::Arc;
+///
+/// # fn main() -> seamalloc::Result<()> {
+/// let driver = Arc::new(CudaDriver::open_pinned(0, None)?);
+/// let stream = driver.create_stream()?;
+/// let pool = HostPool::pinned(driver, Config::default())?;
+/// let address = pool.allocate(100 << 20)?;
+/// // The CPU writes to it, and a copy to the GPU is given to the stream. Then:
+/// pool.record_use(address, stream)?;
+/// // It serves again when the stream has come past the copy.
+/// pool.free(address)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct HostPool {
+    allocator: Allocator,
+    /// The stream that all allocations are for.
+    own: StreamId,
+}
+
+impl HostPool {
+    /// Makes a pool of memory of `driver`, which the CPU can use. `own` is a stream of it that no work is given to.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that look at contents by calls of the device, guard mode and `split`; those of
+    /// [`Allocator::new`].
+    pub fn new(driver: Arc<dyn Driver>, own: StreamId, config: Config) -> Result<Self> {
+        Self::check(&config)?;
+        Ok(Self { allocator: Allocator::new(driver, config)?, own })
+    }
+
+    /// Refuses options with which the allocator looks at contents in the order of streams.
+    ///
+    /// # Errors
+    /// [`ConfigError::BadValue`] for guard mode and `split`.
+    pub fn check(config: &Config) -> std::result::Result<(), ConfigError> {
+        let refused = |option: &str, found: &str| {
+            let expected = "`off`: the CPU uses the memory too, of which no stream knows".to_owned();
+            Err(ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected })
+        };
+        match (config.split, config.guard.is_on()) {
+            (Split::LastResort, _) => refused("split", "last_resort"),
+            (Split::Off, true) => refused("guard", "on"),
+            (Split::Off, false) => Ok(()),
+        }
+    }
+
+    /// Makes a pool of the page-locked memory of [`CudaDriver::open_pinned`]. Streams of other libraries need
+    /// [`CudaDriver::trust_streams`].
+    ///
+    /// # Errors
+    /// Those of [`Self::new`] and of [`CudaDriver::create_stream`].
+    pub fn pinned(driver: Arc<CudaDriver>, config: Config) -> Result<Self> {
+        let own = driver.create_stream()?;
+        Self::new(driver, own, config)
+    }
+
+    /// Allocates `size` bytes. Returns an address that is a multiple of 512, for the CPU and the device alike. For 0 bytes it is
+    /// address 0, which [`Self::free`] ignores.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::allocate`].
+    pub fn allocate(&self, size: u64) -> Result<u64> {
+        self.allocator.allocate(size, self.own)
+    }
+
+    /// Says that work given to `stream` uses an allocation: once freed, it serves again when the stream has passed all that it was
+    /// given until the free. Each stream must be named before the free, however often it uses the allocation.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::record_stream`].
+    pub fn record_use(&self, address: u64, stream: StreamId) -> Result<()> {
+        self.allocator.record_stream(address, stream)
+    }
+
+    /// Frees an allocation. The CPU must not use it any more; streams that were named may.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::free`].
+    pub fn free(&self, address: u64) -> Result<()> {
+        self.allocator.free(address)
+    }
+
+    /// Returns the allocator of the memory: for statistics, limits, snapshots, and to give memory back
+    /// ([`Allocator::empty_cache`]).
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+}
