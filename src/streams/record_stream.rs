@@ -19,8 +19,8 @@ use std::collections::VecDeque;
 pub(crate) struct RecordedStreams {
     /// The streams, other than its own, that use each live block.
     uses: FxHashMap<BlockId, Vec<StreamId>>,
-    /// Events recorded at frees, by stream, oldest first.
-    queues: Vec<(StreamId, VecDeque<(EventId, BlockId)>)>,
+    /// Events recorded at frees, by stream, oldest first, with the allocator's count of operations at the time.
+    queues: Vec<(StreamId, VecDeque<(EventId, BlockId, u64)>)>,
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
     /// recorded after its end. There is room for every block that other streams use.
     held: VecDeque<BlockId>,
@@ -41,7 +41,7 @@ impl RecordedStreams {
     /// Returns about how many bytes of host memory the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
         let queued: usize = self.queues.iter().map(|(_, queue)| queue.capacity()).sum();
-        queued * size_of::<(EventId, BlockId)>()
+        queued * size_of::<(EventId, BlockId, u64)>()
             + self.idle_events.capacity() * size_of::<EventId>()
             + map_bytes(&self.uses)
             + self.uses.len() * size_of::<[StreamId; 4]>()
@@ -57,6 +57,16 @@ impl RecordedStreams {
     /// Returns how many streams and held blocks are waited for; 0 if no block waits.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.len() + self.held.len()
+    }
+
+    /// Returns the blocks that wait for events.
+    pub(super) fn waiting_blocks(&self) -> impl Iterator<Item = BlockId> {
+        self.waiting.keys().copied()
+    }
+
+    /// Returns the events of each stream, oldest first, with the block that waits and when the event was recorded.
+    pub(super) fn queues(&self) -> impl Iterator<Item = impl Iterator<Item = (EventId, BlockId, u64)>> {
+        self.queues.iter().map(|(_, queue)| queue.iter().copied())
     }
 
     /// Returns whether other streams use a live or held block.
@@ -214,9 +224,10 @@ impl RecordedStreams {
             return;
         }
         self.waiting.insert(id, events.len() as u32);
+        let at = heap.counters().operations();
         for (stream, event) in events {
             match self.queues.iter_mut().find(|(of, _)| *of == stream) {
-                Some((_, queue)) => queue.push_back((event, id)),
+                Some((_, queue)) => queue.push_back((event, id, at)),
                 None => debug_assert!(false, "no room was made for an event"),
             }
         }
@@ -280,7 +291,7 @@ impl RecordedStreams {
     ) -> DriverResult<()> {
         let mut result = Ok(());
         for (stream, queue) in &mut self.queues {
-            while let Some(&(event, id)) = queue.front() {
+            while let Some(&(event, id, _)) = queue.front() {
                 match complete(*stream, event) {
                     Ok(true) => {}
                     Ok(false) => break,
@@ -308,7 +319,7 @@ impl RecordedStreams {
 
     /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
-        let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, _)| event);
+        let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, ..)| event);
         destroy_events(driver, self.idle_events.drain(..).chain(queued));
     }
 }

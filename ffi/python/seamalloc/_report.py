@@ -23,6 +23,11 @@ def splits_of(splits: dict[str, int]) -> str:
     return f"{splits['chunks']} into {splits['parts']}, {in_units(splits['copied_bytes'])} copied"
 
 
+def pending_waits_of(waits: dict[str, int]) -> str:
+    bound = f", {waits['expired']} times in vain" if waits["expired"] else ""
+    return f"{waits['requests']} requests, {milliseconds(waits['total_ns'])}, at most {milliseconds(waits['worst_ns'])}{bound}"
+
+
 def memory_of(stats: Mapping[str, Any]) -> str:
     """Whether memory is plentiful or short."""
     shortage = stats["shortage"]
@@ -46,6 +51,7 @@ def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
         *([("memory", memory_of(stats))] if stats["shortage"]["border_bytes"] else []),
         ("streams with a heap of their own", f"{stats['arenas']['now']} now, {stats['arenas']['formed']} times one was made"),
+        *([("waits for freed memory", pending_waits_of(stats["pending_waits"]))] if stats["pending_waits"]["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (

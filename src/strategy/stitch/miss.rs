@@ -58,7 +58,14 @@ pub(super) enum Joined {
 impl Strategy for Stitch {
     fn rules(&self, config: &Config) -> Rules {
         let (sharing, free_used_by) = (config.sharing, FreeUsedBy::Epoch);
-        Rules { fit: *fit_rules(config), polls_first: false, sharing, passes_memory_on: true, free_used_by }
+        Rules {
+            fit: *fit_rules(config),
+            polls_first: false,
+            sharing,
+            passes_memory_on: true,
+            free_used_by,
+            waits_for_oldest: true,
+        }
     }
 
     fn serve(
@@ -72,6 +79,7 @@ impl Strategy for Stitch {
                 self.refused = None;
                 self.miss(context, request)
             }
+            Means::Passed => self.replace_passed(context, request),
             Means::All if context.capturing() => self.ask_and_miss(context, request),
             Means::All => self.wait_and_replace(context, request),
         };
