@@ -224,7 +224,7 @@ impl Allocator {
         if found.is_err() && self.arenas.are_active() {
             self.arenas.recall_all(core)?;
             let means = core.last_means();
-            (prepared, found) = core.retry(order, prepared, means)?;
+            found = core.retry(order, &mut prepared, means)?;
         }
         let handed_out = match found {
             Ok(id) => core.hand_out(id, &prepared),
@@ -250,14 +250,17 @@ impl Allocator {
         if let Some(id) = core.fit_after_poll(&prepared)? {
             return Ok((prepared, Ok(id)));
         }
-        let (found, waits) = match self.callbacks.begin()? {
+        let (found, room) = match self.callbacks.begin()? {
             None => core.ask_first(&prepared)?,
             Some(calls) => {
                 let found = core.ask_strategy(&prepared, Means::Cheap)?;
-                if found.is_ok() { (found, false) } else { Self::call_back(core, order, &mut prepared, calls)? }
+                if found.is_ok() { (found, None) } else { Self::call_back(core, order, &mut prepared, calls)? }
             }
         };
-        if waits { self.wait_and_ask(core, order, prepared) } else { Ok((prepared, found)) }
+        match room {
+            Some(room) => self.wait_and_ask(core, order, prepared, room),
+            None => Ok((prepared, found)),
+        }
     }
 
     /// Asks the program for memory, and tries again after each callback that freed something; at last as without callbacks.
@@ -266,18 +269,18 @@ impl Allocator {
         order: &Order,
         prepared: &mut Prepared,
         mut calls: Calls<'_>,
-    ) -> Result<(Found, bool)> {
+    ) -> Result<(Found, Option<u64>)> {
         let pressure = core.pressure(&prepared.request);
         while let Some(freed) = MutexGuard::unlocked(core, || calls.next(&pressure)) {
-            if freed && let (again, Ok(id)) = core.retry(order, *prepared, Means::Cheap)? {
-                *prepared = again;
-                return Ok((Ok(id), false));
+            if freed && let Ok(id) = core.retry(order, prepared, Means::Cheap)? {
+                return Ok((Ok(id), None));
             }
         }
         // Other threads may have taken the lock meanwhile.
         *prepared = core.prepare_again(order, *prepared)?;
+        core.poll()?;
         match core.fit_usable(prepared)? {
-            Some(id) => Ok((Ok(id), false)),
+            Some(id) => Ok((Ok(id), None)),
             None => core.ask_first(prepared),
         }
     }
@@ -412,19 +415,17 @@ impl Core {
     }
 
     /// Tries a request again.
-    pub(super) fn retry(&mut self, order: &Order, first: Prepared, means: Means) -> Result<(Prepared, Found)> {
-        let prepared = self.prepare_again(order, first)?;
-        let found = match self.fit_usable(&prepared)? {
-            None => self.ask_strategy(&prepared, means)?,
-            Some(id) => Ok(id),
-        };
-        Ok((prepared, found))
+    pub(super) fn retry(&mut self, order: &Order, prepared: &mut Prepared, means: Means) -> Result<Found> {
+        *prepared = self.prepare_again(order, *prepared)?;
+        self.poll()?;
+        match self.fit_usable(prepared)? {
+            None => self.ask_strategy(prepared, means),
+            Some(id) => Ok(Ok(id)),
+        }
     }
 
-    /// Frees blocks that other streams have passed, and makes the request of a private pool anew: the pool may have changed
-    /// while the lock was not held.
-    fn prepare_again(&mut self, order: &Order, first: Prepared) -> Result<Prepared> {
-        self.poll()?;
+    /// Makes the request of a private pool anew: the pool may have changed while the lock was not held.
+    pub(super) fn prepare_again(&mut self, order: &Order, first: Prepared) -> Result<Prepared> {
         let Some(owner) = order.owner else { return Ok(first) };
         self.heap.private().exists(owner)?;
         self.private_request(order, owner)

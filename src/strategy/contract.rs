@@ -56,6 +56,9 @@ pub(crate) enum FreeUsedBy {
 /// What a strategy may do to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
+    /// Free memory serves as it is mapped: in one range, or in a view that exists. Nothing is taken. Only of strategies that wait
+    /// for the oldest work; others do as with [`Means::Cheap`].
+    AsMapped,
     /// It gives nothing back to the driver that could serve later, and the CPU does not wait for the GPU.
     Cheap,
     /// After [`Means::Cheap`] found too little: memory that the request cannot use where it lies, and that the GPU has passed,

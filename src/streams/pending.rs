@@ -9,12 +9,13 @@
 //! ```
 
 use super::Streams;
+use super::context::StreamContext;
 use super::record_stream::RecordedStreams;
 use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::Result;
 use crate::fallible::TryPush;
 use crate::heap::{Block, GRANULE, Heap, Kind};
-use crate::ids::{BlockId, EventId, PoolIndex};
+use crate::ids::{EventId, PoolIndex, StreamId};
 
 /// How long the CPU rests at first before it asks for an event again, in nanoseconds, and at most. A wait with a bound may
 /// last so much longer than needed.
@@ -29,6 +30,21 @@ pub(crate) struct Wanted {
     pub(crate) others: bool,
 }
 
+/// Some of it, which is free once the events are complete.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) events: Vec<EventId>,
+    of: Of,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Of {
+    /// A stream that `record_stream` named.
+    Recorded(StreamId),
+    /// The large pool of a stream on which it was freed.
+    Epoch(PoolIndex),
+}
+
 impl Wanted {
     fn is_of(&self, heap: &Heap, block: &Block) -> bool {
         let of = block.pool.large();
@@ -37,11 +53,13 @@ impl Wanted {
 }
 
 impl RecordedStreams {
-    /// Returns the event recorded first, with the time of that, among those that such memory waits for.
-    fn oldest(&self, heap: &Heap, wanted: Wanted) -> Option<(u64, EventId)> {
-        let oldest =
-            |(event, id, at): (EventId, BlockId, u64)| wanted.is_of(heap, heap.block(id)).then_some((at, event));
-        self.queues().filter_map(|mut queue| queue.find_map(oldest)).min_by_key(|(at, _)| *at)
+    /// Returns the event recorded first, with when and on which stream, among those that such memory waits for.
+    fn oldest(&self, heap: &Heap, wanted: Wanted) -> Option<(u64, EventId, StreamId)> {
+        let first = self.queues().filter_map(|(stream, mut queue)| {
+            let (event, _, at) = queue.find(|(_, id, _)| wanted.is_of(heap, heap.block(*id)))?;
+            Some((at, event, stream))
+        });
+        first.min_by_key(|(at, ..)| *at)
     }
 }
 
@@ -56,35 +74,42 @@ impl Streams {
         Ok(bytes)
     }
 
-    /// Returns the events for which such memory waits longest: once all of them are complete, some of it is free. Returns none
-    /// if no event marks when the use of any of it ends.
-    pub(crate) fn oldest_pending(&self, heap: &Heap, wanted: Wanted) -> Result<Vec<EventId>> {
+    /// Returns that of which some memory waits longest, or `None` if no event marks when the use of any of it ends.
+    pub(crate) fn oldest_pending(&self, heap: &Heap, wanted: Wanted) -> Result<Option<Pending>> {
         let recorded = self.recorded.oldest(heap, wanted);
-        let mut oldest = recorded.map(|(at, _)| at);
+        let mut oldest = recorded.map_or(u64::MAX, |(at, ..)| at);
         let mut epoch = None;
         for pool in self.pools(heap, wanted) {
             let mut first = u64::MAX;
             self.visit_unpassed(heap, pool, |block| first = first.min(block.freed_at))?;
             let Some(closed) = self.epochs.closed_up_to(pool, first).last() else { continue };
-            if first < u64::MAX && oldest.is_none_or(|oldest| closed.at < oldest) {
-                (oldest, epoch) = (Some(closed.at), Some((pool, first)));
+            if first < u64::MAX && closed.at < oldest {
+                (oldest, epoch) = (closed.at, Some((pool, first)));
             }
         }
         let mut events = Vec::new();
-        match (epoch, recorded) {
-            (Some((pool, first)), _) => {
-                // Of earlier epochs too: memory that was merged since may come from any of them.
-                for closed in self.epochs.closed_up_to(pool, first) {
-                    events.try_push(closed.event)?;
-                    for (_, event) in &closed.others {
-                        events.try_push(*event)?;
-                    }
+        if let Some((pool, first)) = epoch {
+            // Of earlier epochs too: memory that was merged since may come from any of them.
+            for closed in self.epochs.closed_up_to(pool, first) {
+                events.try_push(closed.event)?;
+                for (_, event) in &closed.others {
+                    events.try_push(*event)?;
                 }
             }
-            (None, Some((_, event))) => events.try_push(event)?,
-            (None, None) => {}
+            return Ok(Some(Pending { events, of: Of::Epoch(pool) }));
         }
-        Ok(events)
+        let Some((_, event, stream)) = recorded else { return Ok(None) };
+        events.try_push(event)?;
+        Ok(Some(Pending { events, of: Of::Recorded(stream) }))
+    }
+
+    /// Notes that it was waited for, as far as the driver says so: the lock was not held, and what is pending may be other memory
+    /// by now.
+    pub(crate) fn ask_for(&mut self, context: &mut StreamContext<'_>, pending: &Pending) -> Result<()> {
+        match pending.of {
+            Of::Recorded(stream) => Ok(self.recorded.ask_stream(context.heap, context.driver, stream)?),
+            Of::Epoch(pool) => self.epochs.ask_stream(context, pool),
+        }
     }
 
     /// The pools of other streams whose free memory counts.

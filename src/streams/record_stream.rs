@@ -65,8 +65,8 @@ impl RecordedStreams {
     }
 
     /// Returns the events of each stream, oldest first, with the block that waits and when the event was recorded.
-    pub(super) fn queues(&self) -> impl Iterator<Item = impl Iterator<Item = (EventId, BlockId, u64)>> {
-        self.queues.iter().map(|(_, queue)| queue.iter().copied())
+    pub(super) fn queues(&self) -> impl Iterator<Item = (StreamId, impl Iterator<Item = (EventId, BlockId, u64)>)> {
+        self.queues.iter().map(|(stream, queue)| (*stream, queue.iter().copied()))
     }
 
     /// Returns whether other streams use a live or held block.
@@ -267,6 +267,11 @@ impl RecordedStreams {
     /// Does the same as [`Self::poll`], only for blocks that have their events already.
     pub(crate) fn ask(&mut self, heap: &mut Heap, driver: &dyn Driver) -> DriverResult<()> {
         self.drain(heap, |_, event| driver.event_query(event))
+    }
+
+    /// Does the same for the events of one stream.
+    pub(super) fn ask_stream(&mut self, heap: &mut Heap, driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
+        self.drain(heap, |of, event| if of == stream { driver.event_query(event) } else { Ok(false) })
     }
 
     /// Ends all waiting for a stream that has ended and whose work is done.
