@@ -10,6 +10,7 @@ use seamalloc::driver::prelude::*;
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use seamalloc::driver::{Call, ForwardingDriver, Status};
 use seamalloc::driver::{EventId, StreamId};
+use seamalloc::out_of_memory::{Advice, Cause};
 use seamalloc::{Allocator, Config, Error, PendingWaits, Route};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -186,6 +187,30 @@ fn a_bound_ends_the_wait() {
     }
 }
 
+/// The report of a bounded wait says what it waited for, and a longer one serves the request.
+#[test]
+fn a_longer_wait_is_advised_where_it_would_have_served() {
+    for (bound, live, advised) in [("wait_ms:3", 40, true), ("wait_ms:3", 100, false), ("", 100, false)] {
+        let world = |bound: &str| {
+            let (gpu, allocator) =
+                simulated::on("sim:h200", Config::parse(&format!("memory_limit:300MiB,{bound}")).unwrap());
+            allocator.allocate(live * MIB, OWN).unwrap();
+            pending(&gpu, &allocator, OWN, &[(100, A, 10), (100, B, 500)]);
+            (gpu, allocator)
+        };
+        let size = if advised { 150 } else { 250 };
+        let (_gpu, allocator) = world(bound);
+        let Err(Error::OutOfMemory(report)) = allocator.allocate(size * MIB, OWN) else { panic!("it was served") };
+        let found = report.advice.contains(&Advice::WaitLonger { pending: 200 * MIB });
+        assert_eq!((found, report.cause == Cause::StillUsed { most_ms: 3 }), (advised, advised), "{report}");
+        assert_eq!(report.to_string().contains("wait_ms"), advised, "{report}");
+        if advised {
+            world("wait_ms:1000").1.allocate(size * MIB, OWN).unwrap();
+            world("").1.allocate(size * MIB, OWN).unwrap();
+        }
+    }
+}
+
 /// Within the bound, memory that was passed is given back for the request, whoever has it.
 #[test]
 fn without_any_wait_passed_memory_is_given_back() {
@@ -277,7 +302,7 @@ impl HostFunctions {
             let held = allocator.stats().reserved_bytes.all.current;
             done.send(held).unwrap();
         });
-        answer.recv_timeout(Duration::from_secs(20)).expect("the lock is held while the CPU waits");
+        assert!(answer.recv_timeout(Duration::from_secs(20)).is_ok(), "the lock is held while the CPU waits");
         thread.join().unwrap();
         *self.called.lock() += 1;
     }

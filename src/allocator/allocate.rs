@@ -191,6 +191,8 @@ impl Allocator {
         let (prepared, found) = self.search(core, order, prepared)?;
         match found {
             Ok(id) => core.hand_out(id, &prepared),
+            // They may have come while the lock was not held.
+            Err(_) if self.arenas.are_active() => self.miss_beside_arenas(core, order, prepared),
             Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
         }
     }

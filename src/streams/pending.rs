@@ -55,9 +55,9 @@ impl Wanted {
 impl RecordedStreams {
     /// Returns the event recorded first, with when and on which stream, among those that such memory waits for.
     fn oldest(&self, heap: &Heap, wanted: Wanted) -> Option<(u64, EventId, StreamId)> {
-        let first = self.queues().filter_map(|(stream, mut queue)| {
-            let (event, _, at) = queue.find(|(_, id, _)| wanted.is_of(heap, heap.block(*id)))?;
-            Some((at, event, stream))
+        let first = self.queues().filter_map(|(stream, queue)| {
+            let of = queue.iter().find(|queued| wanted.is_of(heap, heap.block(queued.block)))?;
+            Some((of.at, of.event, stream))
         });
         first.min_by_key(|(at, ..)| *at)
     }

@@ -14,13 +14,23 @@ use crate::ids::{BlockId, EventId, StreamId};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
+/// An event recorded at a free.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    pub(super) event: EventId,
+    /// The block that waits for it.
+    pub(super) block: BlockId,
+    /// The allocator's count of operations when it was recorded.
+    pub(super) at: u64,
+}
+
 /// Freed blocks waiting for the streams that used them.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedStreams {
     /// The streams, other than its own, that use each live block.
     uses: FxHashMap<BlockId, Vec<StreamId>>,
-    /// Events recorded at frees, by stream, oldest first, with the allocator's count of operations at the time.
-    queues: Vec<(StreamId, VecDeque<(EventId, BlockId, u64)>)>,
+    /// Events recorded at frees, by stream, oldest first.
+    queues: Vec<(StreamId, VecDeque<Queued>)>,
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
     /// recorded after its end. There is room for every block that other streams use.
     held: VecDeque<BlockId>,
@@ -41,7 +51,7 @@ impl RecordedStreams {
     /// Returns about how many bytes of host memory the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
         let queued: usize = self.queues.iter().map(|(_, queue)| queue.capacity()).sum();
-        queued * size_of::<(EventId, BlockId, u64)>()
+        queued * size_of::<Queued>()
             + self.idle_events.capacity() * size_of::<EventId>()
             + map_bytes(&self.uses)
             + self.uses.len() * size_of::<[StreamId; 4]>()
@@ -64,9 +74,9 @@ impl RecordedStreams {
         self.waiting.keys().copied()
     }
 
-    /// Returns the events of each stream, oldest first, with the block that waits and when the event was recorded.
-    pub(super) fn queues(&self) -> impl Iterator<Item = (StreamId, impl Iterator<Item = (EventId, BlockId, u64)>)> {
-        self.queues.iter().map(|(stream, queue)| (*stream, queue.iter().copied()))
+    /// Returns the events of each stream, oldest first.
+    pub(super) fn queues(&self) -> impl Iterator<Item = (StreamId, &VecDeque<Queued>)> {
+        self.queues.iter().map(|(stream, queue)| (*stream, queue))
     }
 
     /// Returns whether other streams use a live or held block.
@@ -227,7 +237,7 @@ impl RecordedStreams {
         let at = heap.counters().operations();
         for (stream, event) in events {
             match self.queues.iter_mut().find(|(of, _)| *of == stream) {
-                Some((_, queue)) => queue.push_back((event, id, at)),
+                Some((_, queue)) => queue.push_back(Queued { event, block: id, at }),
                 None => debug_assert!(false, "no room was made for an event"),
             }
         }
@@ -296,7 +306,7 @@ impl RecordedStreams {
     ) -> DriverResult<()> {
         let mut result = Ok(());
         for (stream, queue) in &mut self.queues {
-            while let Some(&(event, id, _)) = queue.front() {
+            while let Some(&Queued { event, block: id, .. }) = queue.front() {
                 match complete(*stream, event) {
                     Ok(true) => {}
                     Ok(false) => break,
@@ -324,7 +334,7 @@ impl RecordedStreams {
 
     /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
-        let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, ..)| event);
+        let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|queued| queued.event);
         destroy_events(driver, self.idle_events.drain(..).chain(queued));
     }
 }
