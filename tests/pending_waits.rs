@@ -1,4 +1,4 @@
-//! A request that would be refused waits for freed memory that is still in use: for the oldest, for no more than it needs, no
+//! A request that would be refused waits for freed memory that is still in use: for the oldest, for as much as it needs, no
 //! longer than it may, and without the lock.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
@@ -338,4 +338,21 @@ fn the_lock_is_not_held_meanwhile() {
         allocator.free(small).unwrap();
         allocator.check().unwrap();
     }
+}
+
+/// So that the requests that follow need not wait again.
+#[test]
+fn an_eighth_of_what_is_pending_is_waited_for() {
+    let (gpu, allocator) = on("");
+    let uses: Vec<(u64, StreamId, u64)> = (0..30).map(|_| (4, A, 10)).collect();
+    pending(&gpu, &allocator, OWN, &uses);
+    let (address, took) = timed(&gpu, &allocator, 4, OWN);
+    address.unwrap();
+    // The fourth of thirty blocks of 4 MiB is beyond an eighth of 120.
+    lasts(took, 40.0);
+    assert_eq!(waits(&allocator).events, 4);
+    for _ in 0..3 {
+        allocator.allocate(4 * MIB, OWN).unwrap();
+    }
+    assert_eq!(waits(&allocator).requests, 1);
 }

@@ -221,9 +221,9 @@ pub struct Config {
     /// Whether chunks that are partly in use are split.
     pub split: Split,
     /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still uses, before it
-    /// is refused, with the strategy `stitch`. It waits for the memory that was freed first, and for no more of it than it
-    /// needs. `None`: as long as that takes, and in the end for the whole device. With a number, 0 included, the CPU does not
-    /// wait for the device: no chunk is split, and memory of private pools that have ended stays theirs until
+    /// is refused, with the strategy `stitch`. It waits for what was freed first, until it can be served and an eighth of what
+    /// was pending is free. `None`: as long as that takes, and in the end for the whole device. With a number, 0 included, the
+    /// CPU does not wait for the device: no chunk is split, and memory of private pools that have ended stays theirs until
     /// [`Allocator::empty_cache`](crate::Allocator::empty_cache) or [`Allocator::trim`](crate::Allocator::trim).
     pub wait_ms: Option<u64>,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
