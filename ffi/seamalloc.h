@@ -260,6 +260,18 @@ typedef struct {
     uint64_t split_parts;
     // Bytes that were copied for that.
     uint64_t split_copied_bytes;
+    // Requests for which the CPU waited until work on the GPU was done with freed memory (see the option `wait_ms`).
+    uint64_t pending_waits;
+    // For how many events they did.
+    uint64_t pending_wait_events;
+    // How often they waited for all work of the device, at last.
+    uint64_t pending_wait_device;
+    // How many of them ended at the bound.
+    uint64_t pending_wait_expired;
+    // The time that they waited, all together.
+    uint64_t pending_wait_total_ns;
+    // The longest that one of them waited, since `seam_reset_peak_stats`.
+    uint64_t pending_wait_worst_ns;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.

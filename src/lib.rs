@@ -47,7 +47,9 @@ pub use report::guard::{Explanation, Finding, GuardStats};
 pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
-pub use report::stats::{ArenaStats, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
+pub use report::stats::{
+    ArenaStats, PendingWaits, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
+};
 pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.

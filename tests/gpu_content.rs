@@ -149,6 +149,22 @@ mod on_the_host {
         assert!(splits > 5, "{splits} chunks were split: too tame to show anything");
     }
 
+    /// Requests get memory as soon as work is done with it, and no sooner.
+    #[test]
+    fn every_word_is_right_where_requests_wait() {
+        let mut events = 0;
+        for (seed, threads, faults, options) in
+            [(1, 1, false, ""), (2, 2, true, ""), (3, 1, true, "sharing:completed"), (4, 2, true, "wait_ms:3")]
+        {
+            let plan = plan(&format!("memory_limit:72MiB,{options}"), seed);
+            let report = run(&Plan { threads, faults, ..plan });
+            report.verdict().unwrap_or_else(|error| panic!("{options}: {error}"));
+            assert_eq!((report.findings.wrong, report.left), (0, 0), "{options}");
+            events += report.stats.pending_waits.events;
+        }
+        assert!(events > 50, "{events} waits: too tame to show anything");
+    }
+
     /// With marks around live memory, fills of freed memory, and memory that is unmapped once it is passed.
     #[test]
     fn every_word_is_right_in_guard_mode() {

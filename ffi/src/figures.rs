@@ -117,6 +117,18 @@ pub struct Stats {
     pub split_parts: u64,
     /// Bytes that were copied for that.
     pub split_copied_bytes: u64,
+    /// Requests for which the CPU waited until work on the GPU was done with freed memory (see the option `wait_ms`).
+    pub pending_waits: u64,
+    /// For how many events they did.
+    pub pending_wait_events: u64,
+    /// How often they waited for all work of the device, at last.
+    pub pending_wait_device: u64,
+    /// How many of them ended at the bound.
+    pub pending_wait_expired: u64,
+    /// The time that they waited, all together.
+    pub pending_wait_total_ns: u64,
+    /// The longest that one of them waited, since `seam_reset_peak_stats`.
+    pub pending_wait_worst_ns: u64,
 }
 
 impl From<Figure> for Stat {
@@ -172,6 +184,12 @@ impl From<Figures> for Stats {
             splits: figures.splits.chunks,
             split_parts: figures.splits.parts,
             split_copied_bytes: figures.splits.copied_bytes,
+            pending_waits: figures.pending_waits.requests,
+            pending_wait_events: figures.pending_waits.events,
+            pending_wait_device: figures.pending_waits.device,
+            pending_wait_expired: figures.pending_waits.expired,
+            pending_wait_total_ns: figures.pending_waits.total_ns,
+            pending_wait_worst_ns: figures.pending_waits.worst_ns,
         }
     }
 }
@@ -305,6 +323,14 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "parts": stats.split_parts,
         "copied_bytes": stats.split_copied_bytes,
     });
+    let pending_waits = json!({
+        "requests": stats.pending_waits,
+        "events": stats.pending_wait_events,
+        "device": stats.pending_wait_device,
+        "expired": stats.pending_wait_expired,
+        "total_ns": stats.pending_wait_total_ns,
+        "worst_ns": stats.pending_wait_worst_ns,
+    });
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
@@ -346,6 +372,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "shortage": shortage,
         "arenas": arenas,
         "splits": splits,
+        "pending_waits": pending_waits,
         "guard": guard,
         "driver_calls": calls,
     }))

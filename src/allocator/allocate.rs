@@ -6,14 +6,14 @@
 
 use super::callbacks::Calls;
 use super::core::{Allocator, Core};
-use crate::backing::{Miss, map_home, reclaim_private_pools};
+use crate::backing::{Miss, StrategyContext, map_home, reclaim_private_pools};
 use crate::config::StreamSharing;
 use crate::config::rounding::{MAX_REQUEST, round_size};
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request, ViewUsage};
 use crate::ids::{BlockId, PoolId, StreamId};
 use crate::span::Span;
-use crate::strategy::{Means, Rules, serve_own_segments};
+use crate::strategy::{Means, Rules, Strategy, serve_own_segments};
 use parking_lot::MutexGuard;
 
 /// A request as the program makes it.
@@ -43,7 +43,7 @@ pub(super) struct Private {
 }
 
 /// The result of a miss: a block, or how much views would have taken with one that the bounds forbade.
-type Found = std::result::Result<BlockId, Option<ViewUsage>>;
+pub(super) type Found = std::result::Result<BlockId, Option<ViewUsage>>;
 
 impl Allocator {
     /// Allocates `size` bytes for work on `stream`. Returns an address that is a multiple of 512. For 0 bytes it is
@@ -191,6 +191,8 @@ impl Allocator {
         let (prepared, found) = self.search(core, order, prepared)?;
         match found {
             Ok(id) => core.hand_out(id, &prepared),
+            // They may have come while the lock was not held.
+            Err(_) if self.arenas.are_active() => self.miss_beside_arenas(core, order, prepared),
             Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
         }
     }
@@ -223,7 +225,8 @@ impl Allocator {
         // Other threads may have formed arenas while callbacks ran.
         if found.is_err() && self.arenas.are_active() {
             self.arenas.recall_all(core)?;
-            (prepared, found) = core.retry(order, prepared, Means::All)?;
+            let means = core.last_means();
+            found = core.retry(order, &mut prepared, means)?;
         }
         let handed_out = match found {
             Ok(id) => core.hand_out(id, &prepared),
@@ -249,34 +252,39 @@ impl Allocator {
         if let Some(id) = core.fit_after_poll(&prepared)? {
             return Ok((prepared, Ok(id)));
         }
-        let found = match self.callbacks.begin()? {
-            None => core.ask_strategy(&prepared, Means::All)?,
+        let (found, room) = match self.callbacks.begin()? {
+            None => core.ask_first(&prepared)?,
             Some(calls) => {
                 let found = core.ask_strategy(&prepared, Means::Cheap)?;
-                if found.is_ok() { found } else { Self::call_back(core, order, &mut prepared, calls)? }
+                if found.is_ok() { (found, None) } else { Self::call_back(core, order, &mut prepared, calls)? }
             }
         };
-        Ok((prepared, found))
+        match room {
+            Some(room) => self.wait_and_ask(core, order, prepared, room),
+            None => Ok((prepared, found)),
+        }
     }
 
-    /// Asks the program for memory, and tries again after each callback that freed something; by all means in the end.
+    /// Asks the program for memory, and tries again after each callback that freed something; at last as without callbacks.
     fn call_back(
         core: &mut MutexGuard<'_, Core>,
         order: &Order,
         prepared: &mut Prepared,
         mut calls: Calls<'_>,
-    ) -> Result<Found> {
+    ) -> Result<(Found, Option<u64>)> {
         let pressure = core.pressure(&prepared.request);
         while let Some(freed) = MutexGuard::unlocked(core, || calls.next(&pressure)) {
-            if freed && let (again, Ok(id)) = core.retry(order, *prepared, Means::Cheap)? {
-                *prepared = again;
-                return Ok(Ok(id));
+            if freed && let Ok(id) = core.retry(order, prepared, Means::Cheap)? {
+                return Ok((Ok(id), None));
             }
         }
         // Other threads may have taken the lock meanwhile.
-        let (again, found) = core.retry(order, *prepared, Means::All)?;
-        *prepared = again;
-        Ok(found)
+        *prepared = core.prepare_again(order, *prepared)?;
+        core.poll()?;
+        match core.fit_usable(prepared)? {
+            Some(id) => Ok((Ok(id), None)),
+            None => core.ask_first(prepared),
+        }
     }
 }
 
@@ -408,52 +416,64 @@ impl Core {
         self.fit_usable(prepared)
     }
 
-    /// Tries a request again. That of a private pool is made anew, because the pool may have changed meanwhile.
-    fn retry(&mut self, order: &Order, first: Prepared, means: Means) -> Result<(Prepared, Found)> {
+    /// Tries a request again.
+    pub(super) fn retry(&mut self, order: &Order, prepared: &mut Prepared, means: Means) -> Result<Found> {
+        *prepared = self.prepare_again(order, *prepared)?;
         self.poll()?;
-        let prepared = match order.owner {
-            None => first,
-            Some(owner) => {
-                self.heap.private().exists(owner)?;
-                self.private_request(order, owner)?
-            }
-        };
-        let found = match self.fit(&prepared).some() {
-            None => self.ask_strategy(&prepared, means)?,
-            Some(id) => {
-                self.make_usable(id, &prepared.request)?;
-                Ok(id)
-            }
-        };
-        Ok((prepared, found))
+        match self.fit_usable(prepared)? {
+            None => self.ask_strategy(prepared, means),
+            Some(id) => Ok(Ok(id)),
+        }
+    }
+
+    /// Makes the request of a private pool anew: the pool may have changed while the lock was not held.
+    pub(super) fn prepare_again(&mut self, order: &Order, first: Prepared) -> Result<Prepared> {
+        let Some(owner) = order.owner else { return Ok(first) };
+        self.heap.private().exists(owner)?;
+        self.private_request(order, owner)
     }
 
     /// Returns the block that the strategy finds, or the reason why there is too little memory.
-    fn ask_strategy(&mut self, prepared: &Prepared, means: Means) -> Result<Found> {
+    pub(super) fn ask_strategy(&mut self, prepared: &Prepared, means: Means) -> Result<Found> {
         if means == Means::All {
             self.drain_guard();
         }
         let request = &prepared.request;
-        // What is found can be handed out then.
-        self.heap.reserve_live()?;
-        let found = self.timed(|strategy, context| {
+        self.ask(|strategy, context| {
             if context.heap.is_segmented(request.pool) {
                 return serve_own_segments(strategy, context, request, means);
             }
-            match strategy.serve(context, request, Means::Cheap) {
-                Err(Miss::OutOfMemory { .. }) if means == Means::All => {
-                    reclaim_private_pools(context).map_err(Miss::Failed)?;
-                    strategy.serve(context, request, Means::All)
-                }
+            let first = if means == Means::All { Means::Cheap } else { means };
+            match strategy.serve(context, request, first) {
+                Err(Miss::OutOfMemory { .. }) if means == Means::All => serve_by_all(strategy, context, request),
                 found => found,
             }
-        });
-        match found {
+        })
+    }
+
+    /// Returns the block that a step of the strategy finds.
+    pub(super) fn ask(
+        &mut self,
+        step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> std::result::Result<BlockId, Miss>,
+    ) -> Result<Found> {
+        // What is found can be handed out then.
+        self.heap.reserve_live()?;
+        match self.timed(step) {
             Ok(id) => Ok(Ok(id)),
             Err(Miss::OutOfMemory { refused }) => Ok(Err(refused)),
             Err(Miss::Failed(error)) => Err(error),
         }
     }
+}
+
+/// Serves a request for which cheap means found too little.
+pub(super) fn serve_by_all(
+    strategy: &mut dyn Strategy,
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+) -> std::result::Result<BlockId, Miss> {
+    reclaim_private_pools(context).map_err(Miss::Failed)?;
+    strategy.serve(context, request, Means::All)
 }
 
 /// Returns the rules by which a request finds its block.

@@ -27,6 +27,7 @@ mod old_drivers;
 mod opened;
 mod own_segments;
 mod peers;
+mod pending;
 mod pressure;
 mod private_pool;
 mod release;

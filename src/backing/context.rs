@@ -117,6 +117,16 @@ impl StrategyContext<'_> {
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
+    /// Lets the CPU wait for both before a request is refused.
+    pub(crate) fn wait_at_last(&mut self) -> Result<(), Error> {
+        let before = self.driver.clock_ns();
+        self.wait_for_recorded_streams()?;
+        self.wait_for_all()?;
+        let waited = self.driver.clock_ns().saturating_sub(before);
+        self.heap.counters_mut().pending_waits.add_device(waited);
+        Ok(())
+    }
+
     /// Makes idle the memory that every stream has passed.
     pub(crate) fn gather(&mut self, request: &Request) -> Result<(), Error> {
         if self.heap.is_private(request.pool) {

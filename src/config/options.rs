@@ -220,6 +220,12 @@ pub struct Config {
     pub arenas: Arenas,
     /// Whether chunks that are partly in use are split.
     pub split: Split,
+    /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still uses, before it
+    /// is refused, with the strategy `stitch`. It waits for what was freed first, until it can be served and an eighth of what
+    /// was pending is free. `None`: as long as that takes, and in the end for the whole device. With a number, 0 included, the
+    /// CPU does not wait for the device: no chunk is split, and memory of private pools that have ended stays theirs until
+    /// [`Allocator::empty_cache`](crate::Allocator::empty_cache) or [`Allocator::trim`](crate::Allocator::trim).
+    pub wait_ms: Option<u64>,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
@@ -283,6 +289,7 @@ impl Default for Config {
             sharing_threshold: None,
             arenas: Arenas::default(),
             split: Split::default(),
+            wait_ms: None,
             chunk_size: None,
             max_view_mappings: MAX_VIEW_MAPPINGS,
             max_views: MAX_VIEWS,
@@ -349,12 +356,13 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option.
-pub(super) const OPTIONS: [&str; 27] = [
+pub(super) const OPTIONS: [&str; 28] = [
     "strategy",
     "sharing",
     "sharing_threshold",
     "arenas",
     "split",
+    "wait_ms",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

@@ -70,6 +70,7 @@ impl Config {
                 let choice = Split::ALL.into_iter().find(|choice| choice.name() == value);
                 self.split = choice.ok_or_else(|| bad_value(key, value, "`off` or `last_resort`"))?;
             }
+            "wait_ms" => self.wait_ms = Some(whole(key, value, "milliseconds, or None")?),
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
             "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
@@ -180,6 +181,9 @@ impl fmt::Display for Config {
         }
         if self.split != default.split {
             parts.push(format_args!("split:{}", self.split.name()))?;
+        }
+        if let Some(most) = self.wait_ms {
+            parts.push(format_args!("wait_ms:{most}"))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;
@@ -375,6 +379,7 @@ mod tests {
             ("backend:cudaMallocAsync", &["native"]),
             ("sharing:always", &["`always`", "`completed`"]),
             ("split:on", &["`on`", "`last_resort`"]),
+            ("wait_ms:1.5", &["`1.5`", "whole number of milliseconds, or None"]),
             ("chunk_size_mb:3", &["`3`", "even number of MiB"]),
             ("chunk_size_mb:0", &["`0`", "from 2"]),
             ("max_view_mappings:-1", &["whole number of mappings"]),
@@ -416,6 +421,7 @@ mod tests {
             sharing: StreamSharing::Never,
             arenas: Arenas::Off,
             split: Split::LastResort,
+            wait_ms: Some(250),
             sharing_threshold: Some(0.8),
             chunk_size: Some(2 << 20),
             max_view_mappings: 9,
@@ -458,7 +464,7 @@ mod tests {
             "strategy:stitch,max_view_mappings:9,sharing:never,chunk_size_mb:2",
             "sharing:wait",
             "sharing_threshold:0.5",
-            "split:last_resort,arenas:off",
+            "split:last_resort,arenas:off,wait_ms:0",
             "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
             "memory_limit:1000001B",
             "memory_limit:0B",

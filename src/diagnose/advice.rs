@@ -22,6 +22,7 @@ pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<
         return Ok((cause, Vec::new()));
     }
     let advice = [
+        wait_longer(input, figures),
         more_views(input, figures),
         share_streams(input, figures),
         split_chunks(input, figures),
@@ -42,6 +43,9 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
     match () {
         () if input.heap.has_source(input.request.pool) && figures.exceeded().is_none() => Cause::OwnSegments,
         () if figures.exceeds_all() => Cause::RequestTooLarge,
+        () if wait_longer(input, figures).is_some() => {
+            Cause::StillUsed { most_ms: input.config.wait_ms.unwrap_or_default() }
+        }
         // If the driver did not tell how much is free, it is unknown whether all of it would have been enough.
         () if needed > max_held && (input.device.is_some() || input.limits.lowest().is_some()) => Cause::TooLittle,
         () if figures.capturing => Cause::Capture,
@@ -54,6 +58,15 @@ fn cause(input: &ReportInput<'_>, figures: &Figures<'_>) -> Cause {
         () if figures.is_shared_by_streams() => Cause::OtherStreams { sharing: input.config.sharing },
         () => Cause::PartsOfChunks,
     }
+}
+
+/// Advises a longer wait, if what is freed and still used would be enough.
+fn wait_longer(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let pending = figures.memory.pending;
+    let bounded = input.config.wait_ms.is_some() && figures.stitches && !figures.capturing;
+    let kept = figures.needed.saturating_sub(pending).saturating_add(figures.fenced).saturating_add(figures.margin);
+    let helps = bounded && pending > 0 && kept <= figures.max_held && figures.has_room_for_views();
+    helps.then_some(Advice::WaitLonger { pending })
 }
 
 /// Advises bounds on views within which the refused view would have been built.

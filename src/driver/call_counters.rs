@@ -13,12 +13,14 @@ pub(in crate::driver) struct CallCounters {
     counts: [AtomicU64; Call::COUNT],
     nanoseconds: [AtomicU64; Call::COUNT],
     busy: AtomicU64,
+    /// The zero of the clock.
+    start: Instant,
 }
 
 impl Default for CallCounters {
     fn default() -> Self {
         let zeros = || [const { AtomicU64::new(0) }; Call::COUNT];
-        Self { counts: zeros(), nanoseconds: zeros(), busy: AtomicU64::new(0) }
+        Self { counts: zeros(), nanoseconds: zeros(), busy: AtomicU64::new(0), start: Instant::now() }
     }
 }
 
@@ -30,6 +32,11 @@ impl CallCounters {
         self.counts[call as usize].fetch_add(1, Ordering::Relaxed);
         self.nanoseconds[call as usize].fetch_add(ns, Ordering::Relaxed);
         self.busy.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Returns the machine's time since the counters were made, in nanoseconds.
+    pub(in crate::driver) fn clock_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Returns the figures so far.

@@ -177,6 +177,8 @@ forward! {
             properties() -> &DeviceProperties;
             call_stats() -> CallStats;
             busy_ns() -> u64;
+            clock_ns() -> u64;
+            rest(ns: u64) -> ();
         }
     }
 }

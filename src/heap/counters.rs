@@ -5,7 +5,7 @@
 use super::block::Block;
 use super::headroom::Figures;
 use crate::ids::Class;
-use crate::report::stats::{SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
+use crate::report::stats::{PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PoolCount {
@@ -146,6 +146,7 @@ pub(crate) struct Counters {
     pub(crate) views_dropped: u64,
     pub(crate) stream_waits: u64,
     pub(crate) waits: Waits,
+    pub(crate) pending_waits: PendingWaits,
     pub(crate) splits: SplitStats,
     pub(crate) stalls: Stalls,
 }
@@ -249,6 +250,7 @@ impl Counters {
         self.each().into_iter().for_each(Counter::reset_peak);
         self.stalls.worst_ns = 0;
         self.waits.reset_peak();
+        self.pending_waits.reset_peak();
     }
 
     pub(crate) fn reset_accumulated(&mut self) {
@@ -290,6 +292,7 @@ impl Counters {
             views_dropped: self.views_dropped,
             stream_waits: self.stream_waits,
             waits: self.waits,
+            pending_waits: self.pending_waits,
             splits: self.splits,
             shortage: Default::default(),
             arenas: Default::default(),

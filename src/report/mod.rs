@@ -6,6 +6,7 @@ pub mod fragmentation;
 pub mod guard;
 pub mod observer;
 pub mod out_of_memory;
+mod pending_waits;
 pub mod pool;
 pub mod pressure;
 pub mod snapshot;

@@ -4,6 +4,7 @@
 //! can be compared. `heap/counters.rs` counts them.
 
 use super::guard::GuardStats;
+pub use super::pending_waits::PendingWaits;
 pub use super::stalls::{STALL_BUCKETS, Stalls};
 pub use super::waits::Waits;
 
@@ -131,6 +132,8 @@ pub struct Stats {
     pub stream_waits: u64,
     /// How much memory those waits passed on, and how old their events were.
     pub waits: Waits,
+    /// Waits of the CPU for memory before a request would be refused, with the strategy `stitch`.
+    pub pending_waits: PendingWaits,
     /// Chunks that were split.
     pub splits: SplitStats,
     /// Whether memory is short, with `sharing:auto`.

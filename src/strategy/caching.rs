@@ -30,7 +30,14 @@ impl Strategy for Caching {
             ..FitRules::BEST
         };
         let free_used_by = FreeUsedBy::DeviceWaits;
-        Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }
+        Rules {
+            fit,
+            polls_first: true,
+            sharing: StreamSharing::Never,
+            passes_memory_on: false,
+            free_used_by,
+            waits_for_oldest: false,
+        }
     }
 
     fn serve(

@@ -36,6 +36,9 @@ pub(crate) struct Rules {
     /// passed memory is gathered when live memory is low.
     pub(crate) passes_memory_on: bool,
     pub(crate) free_used_by: FreeUsedBy,
+    /// Whether the allocator waits for pending memory, the oldest first, before it asks for [`Means::All`]. Otherwise the
+    /// strategy waits for all of it, as in PyTorch.
+    pub(crate) waits_for_oldest: bool,
 }
 
 /// How a block is protected that is freed while another stream than its own is current. Its own stream may have it at
@@ -53,8 +56,14 @@ pub(crate) enum FreeUsedBy {
 /// What a strategy may do to serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Means {
+    /// Free memory serves as it is mapped: in one range, or in a view that exists. Nothing is taken. Only of strategies that wait
+    /// for the oldest work; others do as with [`Means::Cheap`].
+    AsMapped,
     /// It gives nothing back to the driver that could serve later, and the CPU does not wait for the GPU.
     Cheap,
+    /// After [`Means::Cheap`] found too little: memory that the request cannot use where it lies, and that the GPU has passed,
+    /// goes back, so that memory can grow by it. The CPU does not wait. Only of strategies that wait for the oldest work.
+    Passed,
     /// After [`Means::Cheap`] found too little: the CPU waits for the GPU, and memory that the request cannot use where
     /// it lies goes back, so that memory can grow by it.
     All,

@@ -32,7 +32,14 @@ impl Strategy for Expandable {
             ..FitRules::BEST
         };
         let free_used_by = FreeUsedBy::RecordStream;
-        Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }
+        Rules {
+            fit,
+            polls_first: true,
+            sharing: StreamSharing::Never,
+            passes_memory_on: false,
+            free_used_by,
+            waits_for_oldest: false,
+        }
     }
 
     fn serve(

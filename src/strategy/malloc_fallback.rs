@@ -34,7 +34,7 @@ pub(super) fn serve<S: Grow>(
     means: Means,
 ) -> Result<BlockId, Miss> {
     match means {
-        Means::Cheap => grow(strategy, context, request),
+        Means::AsMapped | Means::Cheap | Means::Passed => grow(strategy, context, request),
         Means::All => reclaim_and_grow(strategy, context, request),
     }
 }

@@ -166,6 +166,13 @@ impl Epochs {
         Ok(())
     }
 
+    /// Makes idle what one stream has passed. No epoch ends.
+    pub(super) fn ask_stream(&mut self, context: &mut StreamContext<'_>, pool: PoolIndex) -> Result<()> {
+        self.poll(context, pool)?;
+        let passed = context.heap.pool(pool).passed;
+        if context.sharing == StreamSharing::Never { Ok(()) } else { context.heap.make_passed_idle(pool, passed) }
+    }
+
     /// Ends every open epoch and notes which epochs the GPU has passed. Does neither in a capture.
     pub(crate) fn advance(&mut self, context: &mut StreamContext<'_>) -> Result<()> {
         if context.capturing() {

@@ -6,6 +6,7 @@
 mod context;
 mod epochs;
 mod low_water_mark;
+mod pending;
 mod record_stream;
 mod shortage;
 mod waits;
@@ -13,6 +14,7 @@ mod waits;
 pub(crate) use context::{StreamContext, StreamState};
 pub(crate) use epochs::Epochs;
 pub(crate) use low_water_mark::LowWaterMark;
+pub(crate) use pending::{Pending, Wanted, wait_for_events};
 pub(crate) use record_stream::{RecordedStreams, destroy_events};
 pub(crate) use shortage::Shortage;
 pub(crate) use waits::most_of_a_range;

@@ -14,13 +14,23 @@ use crate::ids::{BlockId, EventId, StreamId};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
+/// An event recorded at a free.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    pub(super) event: EventId,
+    /// The block that waits for it.
+    pub(super) block: BlockId,
+    /// The allocator's count of operations when it was recorded.
+    pub(super) at: u64,
+}
+
 /// Freed blocks waiting for the streams that used them.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedStreams {
     /// The streams, other than its own, that use each live block.
     uses: FxHashMap<BlockId, Vec<StreamId>>,
     /// Events recorded at frees, by stream, oldest first.
-    queues: Vec<(StreamId, VecDeque<(EventId, BlockId)>)>,
+    queues: Vec<(StreamId, VecDeque<Queued>)>,
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
     /// recorded after its end. There is room for every block that other streams use.
     held: VecDeque<BlockId>,
@@ -41,7 +51,7 @@ impl RecordedStreams {
     /// Returns about how many bytes of host memory the tables take.
     pub(crate) fn host_bytes(&self) -> usize {
         let queued: usize = self.queues.iter().map(|(_, queue)| queue.capacity()).sum();
-        queued * size_of::<(EventId, BlockId)>()
+        queued * size_of::<Queued>()
             + self.idle_events.capacity() * size_of::<EventId>()
             + map_bytes(&self.uses)
             + self.uses.len() * size_of::<[StreamId; 4]>()
@@ -57,6 +67,16 @@ impl RecordedStreams {
     /// Returns how many streams and held blocks are waited for; 0 if no block waits.
     pub(crate) fn waiting(&self) -> usize {
         self.queues.len() + self.held.len()
+    }
+
+    /// Returns the blocks that wait for events.
+    pub(super) fn waiting_blocks(&self) -> impl Iterator<Item = BlockId> {
+        self.waiting.keys().copied()
+    }
+
+    /// Returns the events of each stream, oldest first.
+    pub(super) fn queues(&self) -> impl Iterator<Item = (StreamId, &VecDeque<Queued>)> {
+        self.queues.iter().map(|(stream, queue)| (*stream, queue))
     }
 
     /// Returns whether other streams use a live or held block.
@@ -214,9 +234,10 @@ impl RecordedStreams {
             return;
         }
         self.waiting.insert(id, events.len() as u32);
+        let at = heap.counters().operations();
         for (stream, event) in events {
             match self.queues.iter_mut().find(|(of, _)| *of == stream) {
-                Some((_, queue)) => queue.push_back((event, id)),
+                Some((_, queue)) => queue.push_back(Queued { event, block: id, at }),
                 None => debug_assert!(false, "no room was made for an event"),
             }
         }
@@ -258,6 +279,11 @@ impl RecordedStreams {
         self.drain(heap, |_, event| driver.event_query(event))
     }
 
+    /// Does the same for the events of one stream.
+    pub(super) fn ask_stream(&mut self, heap: &mut Heap, driver: &dyn Driver, stream: StreamId) -> DriverResult<()> {
+        self.drain(heap, |of, event| if of == stream { driver.event_query(event) } else { Ok(false) })
+    }
+
     /// Ends all waiting for a stream that has ended and whose work is done.
     pub(crate) fn end_stream(&mut self, heap: &mut Heap, stream: StreamId) -> DriverResult<()> {
         self.uses.retain(|_, streams| {
@@ -280,7 +306,7 @@ impl RecordedStreams {
     ) -> DriverResult<()> {
         let mut result = Ok(());
         for (stream, queue) in &mut self.queues {
-            while let Some(&(event, id)) = queue.front() {
+            while let Some(&Queued { event, block: id, .. }) = queue.front() {
                 match complete(*stream, event) {
                     Ok(true) => {}
                     Ok(false) => break,
@@ -308,7 +334,7 @@ impl RecordedStreams {
 
     /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
-        let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|(event, _)| event);
+        let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|queued| queued.event);
         destroy_events(driver, self.idle_events.drain(..).chain(queued));
     }
 }

@@ -207,6 +207,10 @@ impl Driver for Liar {
     fn busy_ns(&self) -> u64 {
         self.busy.fetch_add(self.busy_step, Ordering::Relaxed)
     }
+    fn clock_ns(&self) -> u64 {
+        self.busy.fetch_add(self.busy_step, Ordering::Relaxed)
+    }
+    fn rest(&self, _: u64) {}
 }
 
 fn not_shared<T>(call: Call) -> DriverResult<T> {

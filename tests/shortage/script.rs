@@ -104,6 +104,7 @@ pub(crate) fn follow(advice: Advice, run: Run, device: &str, options: &str, scri
     let again = |option: &str| Run::all(device, format!("{options},{option}").trim_start_matches(','), script);
     match advice {
         Advice::ShareStreams { .. } => again("sharing:wait"),
+        Advice::WaitLonger { .. } => again("wait_ms:60000"),
         Advice::SplitChunks { .. } => again("split:last_resort"),
         Advice::MoreViews { views, mappings, address_space } => {
             let views = views.map(|to| format!("max_views:{to}"));

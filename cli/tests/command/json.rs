@@ -3,7 +3,7 @@
 use super::{STRATEGIES, lines, run, stdout};
 use serde_json::Value;
 
-const KEYS: [&str; 38] = [
+const KEYS: [&str; 42] = [
     "allocations",
     "cpu_syncs",
     "device",
@@ -22,6 +22,10 @@ const KEYS: [&str; 38] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "pending_wait_clock",
+    "pending_wait_device",
+    "pending_wait_events",
+    "pending_waits",
     "split_bytes",
     "split_parts",
     "splits",
@@ -43,7 +47,7 @@ const KEYS: [&str; 38] = [
     "wait_bytes",
     "worst_stall_us",
 ];
-const WHOLE: [&str; 20] = [
+const WHOLE: [&str; 24] = [
     "allocations",
     "cpu_syncs",
     "host_bytes",
@@ -54,6 +58,10 @@ const WHOLE: [&str; 20] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "pending_wait_clock",
+    "pending_wait_device",
+    "pending_wait_events",
+    "pending_waits",
     "split_bytes",
     "split_parts",
     "splits",

@@ -23,6 +23,12 @@ def splits_of(splits: dict[str, int]) -> str:
     return f"{splits['chunks']} into {splits['parts']}, {in_units(splits['copied_bytes'])} copied"
 
 
+def pending_waits_of(waits: dict[str, int]) -> str:
+    total, worst = milliseconds(waits["total_ns"]), milliseconds(waits["worst_ns"])
+    expired = f", {waits['expired']} times too short" if waits["expired"] else ""
+    return f"{waits['requests']} requests, {total}, at most {worst}{expired}"
+
+
 def memory_of(stats: Mapping[str, Any]) -> str:
     """Whether memory is plentiful or short."""
     shortage = stats["shortage"]
@@ -33,7 +39,7 @@ def memory_of(stats: Mapping[str, Any]) -> str:
 def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, Any]) -> str:
     """The report of one device."""
     live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-    active = stats["active_bytes"]["all"]
+    active, pending = stats["active_bytes"]["all"], stats["pending_waits"]
     used = 100 * live["peak"] / reserved["peak"] if reserved["peak"] else 100.0
     rows = [
         ("in use", f"{in_units(live['current'])}, at most {in_units(live['peak'])}"),
@@ -46,6 +52,7 @@ def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
         *([("memory", memory_of(stats))] if stats["shortage"]["border_bytes"] else []),
         ("streams with a heap of their own", f"{stats['arenas']['now']} now, {stats['arenas']['formed']} times one was made"),
+        *([("waits for freed memory", pending_waits_of(pending))] if pending["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (

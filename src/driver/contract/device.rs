@@ -71,4 +71,11 @@ pub trait Driver:
     /// Returns the total time in this driver's calls, in nanoseconds: the same as `call_stats().total_ns()`, without the
     /// copy.
     fn busy_ns(&self) -> u64;
+
+    /// Returns the time by the clock that the device's work goes by, in nanoseconds since some moment. A simulated device may
+    /// count something else. Makes no driver call.
+    fn clock_ns(&self) -> u64;
+
+    /// Lets the calling thread do nothing for `ns` by that clock. Makes no driver call.
+    fn rest(&self, ns: u64);
 }

@@ -5,7 +5,8 @@
 
 use std::ptr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, handle_text, stream_text, unknown_event, unknown_handle};
@@ -213,6 +214,14 @@ impl Driver for CudaDriver {
 
     fn busy_ns(&self) -> u64 {
         self.calls.busy_ns()
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.calls.clock_ns()
+    }
+
+    fn rest(&self, ns: u64) {
+        thread::sleep(Duration::from_nanos(ns));
     }
 }
 

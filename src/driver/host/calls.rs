@@ -3,6 +3,8 @@
 //! Owns: which parts of the device each call uses, and in which order. The rules are in those parts.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use super::addresses::{Reserved, map_anywhere, reserve};
 use super::chunk::Chunk;
@@ -233,5 +235,13 @@ impl Driver for HostDriver {
 
     fn busy_ns(&self) -> u64 {
         self.calls.busy_ns()
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.calls.clock_ns()
+    }
+
+    fn rest(&self, ns: u64) {
+        thread::sleep(Duration::from_nanos(ns));
     }
 }

@@ -256,4 +256,12 @@ impl Driver for SimGpu {
     fn busy_ns(&self) -> u64 {
         self.busy_ns.load(Ordering::Relaxed)
     }
+
+    fn clock_ns(&self) -> u64 {
+        self.now_ns()
+    }
+
+    fn rest(&self, ns: u64) {
+        self.advance(ns);
+    }
 }

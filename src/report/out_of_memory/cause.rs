@@ -16,6 +16,11 @@ pub enum Cause {
     TooLittle,
     /// The request alone is more than the device has, or than the limit allows: whatever is freed, it does not fit.
     RequestTooLarge,
+    /// Enough was freed, but work on the GPU still uses it: for longer than the request may wait.
+    StillUsed {
+        /// The option `wait_ms`, in milliseconds.
+        most_ms: u64,
+    },
     /// A stream capture is under way: until its end, nothing is waited for or given back.
     Capture,
     /// The rest is free in private pools, which keep it until they are released.
@@ -48,6 +53,11 @@ pub enum Advice {
     ShareStreams {
         /// Bytes that lie free on other streams.
         free: u64,
+    },
+    /// A longer wait, by the option `wait_ms`, or none that is bounded.
+    WaitLonger {
+        /// Bytes that were freed and are still used.
+        pending: u64,
     },
     /// Higher bounds on views. All the named ones are needed together, since another bound would be reached next.
     MoreViews {
@@ -118,6 +128,11 @@ impl fmt::Display for Advice {
                     format_bytes(free)
                 )
             }
+            Self::WaitLonger { pending } => write!(
+                f,
+                "a longer wait, which the option wait_ms bounds: work on the GPU still uses {} that was freed",
+                format_bytes(pending)
+            ),
             Self::MoreViews { views, mappings, address_space } => {
                 let named = [
                     views.map(|to| format!("max_views:{to}")),

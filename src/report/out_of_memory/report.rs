@@ -150,6 +150,9 @@ impl OutOfMemory {
                 };
                 format!("Enough is free, but a part of it on other streams, {why}.")
             }
+            Cause::StillUsed { most_ms } => format!(
+                "Enough was freed, but work on the GPU still uses it, and the request may wait {most_ms} ms at most."
+            ),
             Cause::ViewBounds => {
                 "Enough is free, but joining it takes a view more than `max_views`, `max_view_mappings` or \
                  `max_view_address_space` allows."

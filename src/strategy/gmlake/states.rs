@@ -43,7 +43,14 @@ impl Strategy for GmLake {
             ..FitRules::BEST
         };
         let free_used_by = FreeUsedBy::Epoch;
-        Rules { fit, polls_first: true, sharing: StreamSharing::Never, passes_memory_on: false, free_used_by }
+        Rules {
+            fit,
+            polls_first: true,
+            sharing: StreamSharing::Never,
+            passes_memory_on: false,
+            free_used_by,
+            waits_for_oldest: false,
+        }
     }
 
     fn serve(
@@ -54,7 +61,9 @@ impl Strategy for GmLake {
     ) -> std::result::Result<BlockId, Miss> {
         match (request.class, means) {
             (Class::Small, _) => malloc_fallback::serve(self, context, request, means),
-            (Class::Large, Means::Cheap) => self.best_fit(context, &whole_chunks(request)),
+            (Class::Large, Means::AsMapped | Means::Cheap | Means::Passed) => {
+                self.best_fit(context, &whole_chunks(request))
+            }
             (Class::Large, Means::All) if context.capturing() => Err(Miss::OUT_OF_MEMORY),
             (Class::Large, Means::All) => self.wait_and_release(context, &whole_chunks(request)),
         }

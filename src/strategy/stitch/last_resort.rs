@@ -24,8 +24,7 @@ impl Stitch {
         context: &mut StrategyContext<'_>,
         request: &Request,
     ) -> Result<BlockId, Miss> {
-        context.wait_for_recorded_streams()?;
-        context.wait_for_all()?;
+        context.wait_at_last()?;
         if context.config.sharing != StreamSharing::Never {
             context.heap.make_all_idle()?;
         }
@@ -33,16 +32,9 @@ impl Stitch {
             Err(Miss::OutOfMemory { .. }) => {}
             done => return done,
         }
-        // Memory that is free only to others comes first, since the request's own memory counts besides.
-        if request.class == Class::Large {
-            let missing = match self.join(context, request)? {
-                Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
-                Joined::Missing(missing) => missing,
-            };
-            match self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool)) {
-                Err(Miss::OutOfMemory { .. }) => {}
-                done => return done,
-            }
+        match self.replace_of_others(context, request) {
+            Err(Miss::OutOfMemory { .. }) => {}
+            done => return done,
         }
         if may_split(context) {
             if request.class == Class::Small {
@@ -61,8 +53,38 @@ impl Stitch {
                 done => return done,
             }
         }
-        let whole = if request.class == Class::Small { GRANULE } else { request.size };
-        self.replace(context, request, whole, |_, _| true)
+        self.replace(context, request, whole(request), |_, _| true)
+    }
+
+    /// Does the same with what the GPU has passed so far, without a wait. Nothing is split, which takes a wait for the device.
+    pub(super) fn replace_passed(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> Result<BlockId, Miss> {
+        context.advance_epochs()?;
+        // Otherwise chunks may yet be split.
+        self.spends_spare = context.config.wait_ms.is_some();
+        match self.miss(context, request) {
+            Err(Miss::OutOfMemory { .. }) => {}
+            done => return done,
+        }
+        match self.replace_of_others(context, request) {
+            Err(Miss::OutOfMemory { .. }) => self.replace(context, request, whole(request), |_, _| true),
+            done => done,
+        }
+    }
+
+    /// Grows by chunks that are free only to others: the request's own memory counts besides.
+    fn replace_of_others(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+        if request.class == Class::Small {
+            return Err(Miss::OUT_OF_MEMORY);
+        }
+        let missing = match self.join(context, request)? {
+            Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
+            Joined::Missing(missing) => missing,
+        };
+        self.replace(context, request, missing, |heap, id| !heap.is_open(id, request.pool))
     }
 
     /// Splits chunks until the request fits, whatever of its memory was given back to make room for that.
@@ -134,4 +156,9 @@ impl Stitch {
         }
         Err(Miss::OUT_OF_MEMORY)
     }
+}
+
+/// Returns the bytes by which memory grows where nothing that is free helps.
+fn whole(request: &Request) -> u64 {
+    if request.class == Class::Small { GRANULE } else { request.size }
 }

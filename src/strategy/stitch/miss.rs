@@ -58,7 +58,14 @@ pub(super) enum Joined {
 impl Strategy for Stitch {
     fn rules(&self, config: &Config) -> Rules {
         let (sharing, free_used_by) = (config.sharing, FreeUsedBy::Epoch);
-        Rules { fit: *fit_rules(config), polls_first: false, sharing, passes_memory_on: true, free_used_by }
+        Rules {
+            fit: *fit_rules(config),
+            polls_first: false,
+            sharing,
+            passes_memory_on: true,
+            free_used_by,
+            waits_for_oldest: true,
+        }
     }
 
     fn serve(
@@ -72,6 +79,8 @@ impl Strategy for Stitch {
                 self.refused = None;
                 self.miss(context, request)
             }
+            Means::AsMapped => self.serve_as_mapped(context, request),
+            Means::Passed => self.replace_passed(context, request),
             Means::All if context.capturing() => self.ask_and_miss(context, request),
             Means::All => self.wait_and_replace(context, request),
         };
@@ -135,6 +144,33 @@ impl Stitch {
         self.attempt(context, request, |stitch, context| match request.class {
             Class::Small => stitch.slab(context, request),
             Class::Large => stitch.stitch(context, request),
+        })
+    }
+
+    /// Serves the request from free memory without a new view: those that come after it find more in one piece.
+    fn serve_as_mapped(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<BlockId, Miss> {
+        if request.class == Class::Small {
+            return self.miss(context, request);
+        }
+        let Request { size, pool, .. } = *request;
+        self.attempt(context, request, |_, context| {
+            let id = context.heap.fit(request, fit_rules(context.config));
+            if id.is_some() {
+                return Ok(id);
+            }
+            if let Some(id) = run_at_home(context, request)? {
+                return Ok(id);
+            }
+            if let Some(plan) = choose::spans(context.heap, size, pool)?.ok().map(|spans| PlanHash::of(&spans))
+                && let Some(id) = reuse_view(context.heap, plan, request)?
+            {
+                return Ok(id);
+            }
+            others::take(context, request)?.ok_or(Miss::OUT_OF_MEMORY)
         })
     }
 

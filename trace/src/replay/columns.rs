@@ -68,6 +68,13 @@ impl PassReport {
         Pass::result("split_parts", |pass| pass.splits.parts.into()),
         Pass::result("split_bytes", |pass| pass.splits.copied_bytes.into())
             .meaning("chunks that were split, with split:last_resort; what they became; bytes copied for that"),
+        Pass::result("pending_waits", |pass| pass.pending_waits.requests.into()),
+        Pass::result("pending_wait_events", |pass| pass.pending_waits.events.into()),
+        Pass::result("pending_wait_device", |pass| pass.pending_waits.device.into()),
+        Pass::result("pending_wait_clock", |pass| pass.pending_waits.total_ns.into()).meaning(
+            "requests for which the CPU waited until freed memory was no longer in use; for how many events; how\n\
+                 often for the whole device; how long: in operations on a simulated device, else in nanoseconds",
+        ),
         Pass::result("mappings", |pass| pass.mappings.into()),
         Pass::result("view_mappings", |pass| pass.view_mappings.into())
             .meaning("mappings at the end, and those of them in views"),

@@ -216,6 +216,7 @@ impl<'t> Replayer<'t> {
             views_reused: stats.views_reused - before.views_reused,
             views_dropped: stats.views_dropped - before.views_dropped,
             splits: stats.splits.since(&before.splits),
+            pending_waits: stats.pending_waits.since(&before.pending_waits),
             mappings: stats.mappings,
             view_mappings: stats.view_mappings,
             host_bytes: stats.host_bytes,

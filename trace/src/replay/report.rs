@@ -6,7 +6,7 @@ use seamalloc::driver::CallStats;
 use seamalloc::driver::cuda::CudaOpenError;
 use seamalloc::driver::host::HostConfigError;
 use seamalloc::driver::sim::{SimConfig, SimConfigError};
-use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, SplitStats, Stalls, Waits};
+use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, PendingWaits, SplitStats, Stalls, Waits};
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -99,6 +99,8 @@ pub struct PassReport {
     pub views_dropped: u64,
     /// Chunks that were split in the pass, what they became, and what was copied for it.
     pub splits: SplitStats,
+    /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
+    pub pending_waits: PendingWaits,
     /// Mappings at the end of the pass.
     pub mappings: u64,
     /// Of these, mappings in views.

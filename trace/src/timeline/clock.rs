@@ -175,6 +175,11 @@ impl Clock {
         self.busy(self.caller, ns, Part::Driver);
     }
 
+    /// Returns the time of the thread that is in the allocator.
+    pub(super) fn caller_ns(&self) -> u64 {
+        self.now(self.caller).at
+    }
+
     /// A thread gives work to a stream.
     pub(super) fn work(&mut self, thread: usize, stream: StreamId, duration: u64) {
         let launched = self.now(thread).later_by(self.latency_ns);

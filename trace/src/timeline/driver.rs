@@ -79,6 +79,14 @@ impl ForwardingDriver for TimedDriver {
         Ok(())
     }
 
+    fn clock_ns(&self) -> u64 {
+        self.clock.lock().caller_ns()
+    }
+
+    fn rest(&self, ns: u64) {
+        self.clock.lock().drive(ns);
+    }
+
     fn synchronize(&self) -> DriverResult<()> {
         self.make_call(Call::Synchronize, |gpu| gpu.synchronize())?;
         self.clock.lock().wait_for_device();

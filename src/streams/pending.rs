@@ -1,0 +1,165 @@
+//! Freed memory that work on the GPU still uses, in the order in which that work was given.
+//!
+//! Owns: which event a request waits for next, and the wait of the CPU for it. It changes no table: once the wait is over, the
+//! queues and epochs are asked as at any other time.
+//!
+//! ```text
+//! freed      a, used by B too | b, on B      | c, used by C too        all of it is pending
+//! events     end of a's use   | end of epoch | end of c's use          recorded in this order, which is that of the waits
+//! ```
+
+use super::Streams;
+use super::context::StreamContext;
+use super::record_stream::RecordedStreams;
+use crate::driver::{Driver, DriverResult, in_relaxed_capture_mode};
+use crate::error::Result;
+use crate::fallible::TryPush;
+use crate::heap::{Block, GRANULE, Heap, Kind};
+use crate::ids::{EventId, PoolIndex, StreamId};
+
+/// How long the CPU rests at first before it asks for an event again, in nanoseconds, and at most. A wait with a bound may
+/// last so much longer than needed.
+const RESTS: (u64, u64) = (20_000, 1_000_000);
+
+/// Which pending memory a request waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The large pool of the request.
+    pub(crate) own: PoolIndex,
+    /// Whether it is that of other streams too.
+    pub(crate) others: bool,
+}
+
+/// Some of it, which is free once the events are complete.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) events: Vec<EventId>,
+    of: Of,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Of {
+    /// A stream that `record_stream` named.
+    Recorded(StreamId),
+    /// The large pool of a stream on which it was freed.
+    Epoch(PoolIndex),
+}
+
+impl Wanted {
+    fn is_of(&self, heap: &Heap, block: &Block) -> bool {
+        let of = block.pool.large();
+        block.kind != Kind::Guarded && (of == self.own || (self.others && !heap.is_private(of)))
+    }
+}
+
+impl RecordedStreams {
+    /// Returns the event recorded first, with when and on which stream, among those that such memory waits for.
+    fn oldest(&self, heap: &Heap, wanted: Wanted) -> Option<(u64, EventId, StreamId)> {
+        let first = self.queues().filter_map(|(stream, queue)| {
+            let of = queue.iter().find(|queued| wanted.is_of(heap, heap.block(queued.block)))?;
+            Some((of.at, of.event, stream))
+        });
+        first.min_by_key(|(at, ..)| *at)
+    }
+}
+
+impl Streams {
+    /// Returns the bytes of such memory, as far as events mark when its use ends.
+    pub(crate) fn pending_bytes(&self, heap: &Heap, wanted: Wanted) -> Result<u64> {
+        let recorded = self.recorded.waiting_blocks().map(|id| heap.block(id));
+        let mut bytes: u64 = recorded.filter(|block| wanted.is_of(heap, block)).map(|block| block.size).sum();
+        for pool in self.pools(heap, wanted) {
+            self.visit_unpassed(heap, pool, |block| bytes += block.size)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Returns that of which some memory waits longest, or `None` if no event marks when the use of any of it ends.
+    pub(crate) fn oldest_pending(&self, heap: &Heap, wanted: Wanted) -> Result<Option<Pending>> {
+        let recorded = self.recorded.oldest(heap, wanted);
+        let mut oldest = recorded.map_or(u64::MAX, |(at, ..)| at);
+        let mut epoch = None;
+        for pool in self.pools(heap, wanted) {
+            let mut first = u64::MAX;
+            self.visit_unpassed(heap, pool, |block| first = first.min(block.freed_at))?;
+            let Some(closed) = self.epochs.closed_up_to(pool, first).last() else { continue };
+            if first < u64::MAX && closed.at < oldest {
+                (oldest, epoch) = (closed.at, Some((pool, first)));
+            }
+        }
+        let mut events = Vec::new();
+        if let Some((pool, first)) = epoch {
+            // Of earlier epochs too: memory that was merged since may come from any of them.
+            for closed in self.epochs.closed_up_to(pool, first) {
+                events.try_push(closed.event)?;
+                for (_, event) in &closed.others {
+                    events.try_push(*event)?;
+                }
+            }
+            return Ok(Some(Pending { events, of: Of::Epoch(pool) }));
+        }
+        let Some((_, event, stream)) = recorded else { return Ok(None) };
+        events.try_push(event)?;
+        Ok(Some(Pending { events, of: Of::Recorded(stream) }))
+    }
+
+    /// Notes that it was waited for, as far as the driver says so: the lock was not held, and what is pending may be other memory
+    /// by now.
+    pub(crate) fn ask_for(&mut self, context: &mut StreamContext<'_>, pending: &Pending) -> Result<()> {
+        match pending.of {
+            Of::Recorded(stream) => Ok(self.recorded.ask_stream(context.heap, context.driver, stream)?),
+            Of::Epoch(pool) => self.epochs.ask_stream(context, pool),
+        }
+    }
+
+    /// The pools of other streams whose free memory counts.
+    fn pools(&self, heap: &Heap, wanted: Wanted) -> impl Iterator<Item = PoolIndex> {
+        heap.stream_pools().filter(move |pool| wanted.others && *pool != wanted.own)
+    }
+
+    /// Visits the free blocks of a stream that it has not passed yet, in epochs that have ended: large ones, and whole slabs.
+    fn visit_unpassed(&self, heap: &Heap, large: PoolIndex, mut visit: impl FnMut(&Block)) -> Result<()> {
+        let passed = heap.pool(large).passed;
+        for (pool, least) in [(large, 0), (large.small(), GRANULE)] {
+            heap.visit_free(pool, least, |id| {
+                let block = heap.block(id);
+                if block.kind == Kind::Home && block.freed_at >= passed && self.epochs.covers(large, block.freed_at) {
+                    visit(block);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets the CPU wait until the events are complete, or until the device's clock says `until`. Returns whether they are. The caller
+/// does not hold the allocator's lock, so a capture may begin meanwhile: it stays valid.
+pub(crate) fn wait_for_events(driver: &dyn Driver, events: &[EventId], until: Option<u64>) -> DriverResult<bool> {
+    in_relaxed_capture_mode(driver, true, || {
+        for event in events {
+            match until {
+                None => driver.event_synchronize(*event)?,
+                Some(until) if !wait_until(driver, *event, until)? => return Ok(false),
+                Some(_) => {}
+            }
+        }
+        Ok(true)
+    })
+}
+
+/// CUDA has no wait for an event that ends at some time.
+fn wait_until(driver: &dyn Driver, event: EventId, until: u64) -> DriverResult<bool> {
+    let (mut rest, longest) = RESTS;
+    loop {
+        if driver.event_query(event)? {
+            return Ok(true);
+        }
+        let left = until.saturating_sub(driver.clock_ns());
+        if left == 0 {
+            return Ok(false);
+        }
+        driver.rest(rest.min(left));
+        rest = longest.min(rest * 2);
+    }
+}
