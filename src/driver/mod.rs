@@ -6,7 +6,7 @@
 //! call_stats.rs   how often each kind of call was made, and how long it took; call_counters.rs counts
 //! forward.rs      ForwardingDriver: a layer over another driver, which writes only the calls that differ
 //! prelude.rs      all traits of a driver, for their methods
-//! bookkeeping/    what drivers without libcuda must note to refuse what CUDA refuses
+//! bookkeeping/    what drivers without libcuda must note to refuse what CUDA refuses       machine.rs   how much memory the machine has
 //! sim/            the simulated GPU       cuda/   a real one, through libcuda       host/   the machine's own memory
 //! ```
 //!
