@@ -68,7 +68,7 @@ impl RunArgs {
 
     /// Options for each strategy asked for, on a simulated device.
     pub(crate) fn runs_on(&self, device: &SimConfig) -> Vec<ReplayOptions> {
-        let all = StrategyKind::ALL.to_vec();
+        let all = StrategyKind::MAIN.to_vec();
         // Options that themselves name a strategy mean that one alone, unless --strategy says otherwise.
         let named = (self.conf.strategy != StrategyKind::default()).then(|| vec![self.conf.strategy]);
         let kinds = if self.strategy.is_empty() { named.unwrap_or(all) } else { self.strategy.clone() };

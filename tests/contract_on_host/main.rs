@@ -9,6 +9,9 @@
 macro_rules! promises_among_peers {
     () => {};
 }
+macro_rules! promises_among_peers_by_bytes {
+    () => {};
+}
 
 #[macro_use]
 #[path = "../contract/suite.rs"]
@@ -88,6 +91,7 @@ mod source;
 mod step;
 
 use setup::{
-    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, in_small_chunks, on, reserved, with_options,
+    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, config_of, in_small_chunks, on, reserved, text_of,
+    with_options,
 };
 use suite::Subject;
