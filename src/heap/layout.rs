@@ -188,11 +188,12 @@ impl Heap {
         self.segments.iter().flatten().any(|segment| segment.pool == pool)
     }
 
-    /// Returns a free block of a pool that is a whole segment of this size.
+    /// Returns a free block of a pool that is a whole segment of this size, of which nothing was handed out since it was
+    /// joined.
     pub(crate) fn empty_segment(&self, pool: PoolIndex, size: u64) -> Option<BlockId> {
         let mut id = self.best_fit(pool, size).some();
         while let Some(found) = id.filter(|id| self.blocks[*id].size == size) {
-            if !self.blocks[found].is_split() {
+            if !self.blocks[found].is_split() && self.blocks[found].requested == 0 {
                 return Some(found);
             }
             id = self.pools[pool].free.successor(&self.blocks, found).some();
