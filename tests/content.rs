@@ -381,14 +381,14 @@ fn programs(kind: StrategyKind, habit: Habit) -> Tally {
 
 #[test]
 fn no_byte_is_handed_out_while_another_stream_uses_it() {
-    for kind in StrategyKind::MAIN {
+    for kind in StrategyKind::ALL {
         programs(kind, Habit::Calm);
     }
 }
 
 #[test]
 fn nor_where_driver_calls_fail_at_random() {
-    for kind in StrategyKind::MAIN {
+    for kind in StrategyKind::ALL {
         let tally = programs(kind, Habit::Storm);
         assert!(tally.failures > 100, "{kind}: {} failures", tally.failures);
     }

@@ -176,7 +176,7 @@ fn eight_threads(kind: StrategyKind, arenas: Arenas) {
 
 #[test]
 fn everything_at_once() {
-    for kind in StrategyKind::MAIN {
+    for kind in StrategyKind::ALL {
         eight_threads(kind, Arenas::Auto);
     }
     eight_threads(StrategyKind::Stitch, Arenas::Always);

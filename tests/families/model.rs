@@ -178,7 +178,7 @@ impl Model {
             if size == least {
                 return None;
             }
-            size = (size / 2).max(least);
+            size = up(size / 2, PAGE).max(least);
         }
     }
 

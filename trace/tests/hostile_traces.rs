@@ -81,7 +81,7 @@ fn replaying_any_events_ends_in_a_report_or_an_error() {
         let (mut csv, mut compact) = (Vec::new(), Vec::new());
         let valid = write_csv(&trace, &mut csv).is_ok();
         assert_eq!(valid, write_compact(&trace, &mut compact).is_ok());
-        for kind in StrategyKind::MAIN {
+        for kind in StrategyKind::ALL {
             let mut options =
                 options(Config::with_strategy(kind), [2 * MIB, 64 * MIB, 1 << 30, MAX_CAPACITY][round % 4]);
             options.lag = [0, 3, u64::MAX][round % 3];
@@ -117,7 +117,7 @@ fn what_fits_is_what_runs() {
     let mut random = Random(3);
     for round in 0..25 {
         let trace = valid_trace(&mut random, vec![StreamId(0), StreamId(5)]);
-        for kind in StrategyKind::MAIN {
+        for kind in StrategyKind::ALL {
             for limits in ["", "memory_fraction:0.5", "memory_fraction:0.8,garbage_collection_threshold:0.4"] {
                 let config = Config { strategy: kind, ..Config::parse(limits).unwrap() };
                 let found = fit(&trace, &options(config.clone(), 1 << 30), &mut |_, _| {}).unwrap().unwrap();

@@ -39,7 +39,7 @@ fn a_replayed_trace_is_recorded_as_it_was() {
 
 #[test]
 fn a_snapshot_of_ours_is_read_back_whole() {
-    for kind in StrategyKind::MAIN {
+    for kind in StrategyKind::ALL {
         let (gpu, allocator) = allocator(kind);
         let (recorder, observer) = Recorder::new(1000);
         allocator.observe(Some(observer));

@@ -22,9 +22,15 @@ pub(super) use exact::Exact;
 pub(super) use slab::Slab;
 pub(super) use tiny::Tiny;
 
-/// Returns sizes from `most` on, each half of the one before, down to `least`. If that is more, it is the only one.
+use crate::strategy::plain_memory::PAGE;
+
+/// Returns sizes from `most` on, each half of the one before in whole pages, down to `least`. If that is more, it is the only
+/// one.
 fn halved(most: u64, least: u64) -> impl Iterator<Item = u64> {
-    std::iter::successors(Some(most.max(least)), move |size| (*size > least).then(|| (size / 2).max(least)))
+    let half = |size: u64| (size / 2).next_multiple_of(PAGE);
+    std::iter::successors(Some(most.next_multiple_of(PAGE).max(least)), move |size| {
+        (*size > least).then(|| half(*size).max(least))
+    })
 }
 
 #[cfg(test)]
@@ -33,8 +39,11 @@ mod tests {
 
     #[test]
     fn sizes_are_halved_down_to_the_least() {
-        assert_eq!(halved(16, 3).collect::<Vec<_>>(), [16, 8, 4, 3]);
-        assert_eq!(halved(16, 4).collect::<Vec<_>>(), [16, 8, 4]);
-        assert_eq!(halved(4, 9).collect::<Vec<_>>(), [9]);
+        let pages =
+            |most: u64, least: u64| halved(most * PAGE, least * PAGE).map(|size| size / PAGE).collect::<Vec<_>>();
+        assert_eq!(pages(16, 3), [16, 8, 4, 3]);
+        assert_eq!(pages(16, 4), [16, 8, 4]);
+        assert_eq!(pages(5, 1), [5, 3, 2, 1]);
+        assert_eq!(pages(4, 9), [9]);
     }
 }
