@@ -28,7 +28,7 @@ pub(crate) use segments::{
     release_segments_from, release_whole_segments, whole_segments,
 };
 pub(crate) use units::{
-    Units, UnmappedPart, map_units, release_empty_segments, release_reservation, reserve_segment, unmap_units,
-    whole_units,
+    Units, UnmappedPart, map_units, move_units, release_empty_segments, release_reservation, reserve_segment,
+    unmap_units, whole_units,
 };
 pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room, usage_of_kept_views};

@@ -1,7 +1,7 @@
 //! The flags of Paddle's allocators, under their own names.
 //!
 //! Owns: [`PaddleFlags`], their defaults and their text. The defaults are Paddle's (`paddle/common/flags.cc`,
-//! `auto_growth_best_fit_allocator.cc`).
+//! `auto_growth_best_fit_allocator.cc`), but those of `vmm_v2_…`, which were chosen here.
 
 use std::fmt;
 
@@ -33,6 +33,12 @@ pub struct PaddleFlags {
     pub initial_gpu_memory: u64,
     /// `FLAGS_reallocate_gpu_memory_in_mb`, in bytes: all later chunks instead. 0: by the fraction.
     pub reallocate_gpu_memory: u64,
+    /// `FLAGS_vmm_v2_remap_on_oom`: free handles are moved together before a request is refused (`paddle-vmm`).
+    pub vmm_v2_remap_on_oom: bool,
+    /// `FLAGS_vmm_v2_small_pool_handle_size_in_mb`, in bytes: a piece of memory for requests below 2 MiB (`paddle-vmm`).
+    pub vmm_v2_small_pool_handle_size: u64,
+    /// `FLAGS_vmm_v2_large_pool_handle_size_in_mb`, in bytes: one for all others (`paddle-vmm`).
+    pub vmm_v2_large_pool_handle_size: u64,
 }
 
 impl PaddleFlags {
@@ -47,9 +53,12 @@ impl PaddleFlags {
         fraction_of_gpu_memory_to_use: 0.92,
         initial_gpu_memory: 0,
         reallocate_gpu_memory: 0,
+        vmm_v2_remap_on_oom: true,
+        vmm_v2_small_pool_handle_size: 2 * MIB,
+        vmm_v2_large_pool_handle_size: 20 * MIB,
     };
 
-    pub(super) const NAMES: [&'static str; 9] = [
+    pub(super) const NAMES: [&'static str; 12] = [
         "FLAGS_free_idle_chunk",
         "FLAGS_free_when_no_cache_hit",
         "FLAGS_fraction_of_gpu_memory_to_use",
@@ -59,6 +68,9 @@ impl PaddleFlags {
         "FLAGS_large_pool_auto_growth_chunk_size_in_mb",
         "FLAGS_initial_gpu_memory_in_mb",
         "FLAGS_reallocate_gpu_memory_in_mb",
+        "FLAGS_vmm_v2_remap_on_oom",
+        "FLAGS_vmm_v2_small_pool_handle_size_in_mb",
+        "FLAGS_vmm_v2_large_pool_handle_size_in_mb",
     ];
 
     /// Returns the flag of this name whose value is a number of MiB.
@@ -70,6 +82,8 @@ impl PaddleFlags {
             "FLAGS_large_pool_auto_growth_chunk_size_in_mb" => &mut self.large_pool_auto_growth_chunk_size,
             "FLAGS_initial_gpu_memory_in_mb" => &mut self.initial_gpu_memory,
             "FLAGS_reallocate_gpu_memory_in_mb" => &mut self.reallocate_gpu_memory,
+            "FLAGS_vmm_v2_small_pool_handle_size_in_mb" => &mut self.vmm_v2_small_pool_handle_size,
+            "FLAGS_vmm_v2_large_pool_handle_size_in_mb" => &mut self.vmm_v2_large_pool_handle_size,
             _ => return None,
         })
     }
@@ -79,6 +93,7 @@ impl PaddleFlags {
         match name {
             "FLAGS_free_idle_chunk" => Some(&mut self.free_idle_chunk),
             "FLAGS_free_when_no_cache_hit" => Some(&mut self.free_when_no_cache_hit),
+            "FLAGS_vmm_v2_remap_on_oom" => Some(&mut self.vmm_v2_remap_on_oom),
             _ => None,
         }
     }
@@ -94,6 +109,14 @@ impl PaddleFlags {
 
     /// Returns the first flag that is outside of its range: its name, its value, and what was expected.
     pub(super) fn out_of_range(&self) -> Option<(&'static str, String, &'static str)> {
+        let handles = [
+            ("FLAGS_vmm_v2_small_pool_handle_size_in_mb", self.vmm_v2_small_pool_handle_size),
+            ("FLAGS_vmm_v2_large_pool_handle_size_in_mb", self.vmm_v2_large_pool_handle_size),
+        ];
+        let odd = |size: u64| size == 0 || !size.is_multiple_of(2 * MIB) || size > 1 << 40;
+        if let Some((name, size)) = handles.into_iter().find(|(_, size)| odd(*size)) {
+            return Some((name, (size / MIB).to_string(), "an even number of MiB from 2 to 1048576"));
+        }
         let fraction = self.fraction_of_gpu_memory_to_use;
         let found = || fraction.to_string();
         let expected = "a number above 0, up to 1";

@@ -31,11 +31,14 @@ pub enum StrategyKind {
     PaddleNaiveBestFit,
     /// Paddle's `thread_local`: `naive_best_fit` for each thread, which is a stream here.
     PaddleThreadLocal,
+    /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): it grows at its end, and moves free memory
+    /// together before it refuses a request.
+    PaddleVmm,
 }
 
 impl StrategyKind {
     /// Every strategy.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Caching,
         Self::Expandable,
         Self::Gmlake,
@@ -47,13 +50,15 @@ impl StrategyKind {
         Self::PaddleAutoGrowth,
         Self::PaddleNaiveBestFit,
         Self::PaddleThreadLocal,
+        Self::PaddleVmm,
     ];
     /// The strategies that are compared where none is named: this project's, and those that it stands beside.
     pub const MAIN: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
     /// The simple allocators of textbooks and tutorials.
     pub const CLASSIC: [Self; 4] = [Self::Exact, Self::Buddy, Self::Slab, Self::Tiny];
     /// The allocators of Paddle.
-    pub const PADDLE: [Self; 3] = [Self::PaddleAutoGrowth, Self::PaddleNaiveBestFit, Self::PaddleThreadLocal];
+    pub const PADDLE: [Self; 4] =
+        [Self::PaddleAutoGrowth, Self::PaddleNaiveBestFit, Self::PaddleThreadLocal, Self::PaddleVmm];
 
     /// Families of strategies by name: what a command takes instead of a list of names.
     pub const FAMILIES: [(&'static str, &'static [Self]); 4] =
@@ -62,12 +67,12 @@ impl StrategyKind {
     /// Returns whether the strategy makes virtual-memory calls, which old devices and drivers do not have.
     #[must_use]
     pub const fn needs_virtual_memory(self) -> bool {
-        matches!(self, Self::Expandable | Self::Gmlake | Self::Stitch)
+        matches!(self, Self::Expandable | Self::Gmlake | Self::Stitch | Self::PaddleVmm)
     }
 
     /// Returns whether the strategy takes plain memory (`cudaMalloc`) for any requests.
     pub(crate) const fn has_plain_memory(self) -> bool {
-        !matches!(self, Self::Expandable | Self::Stitch)
+        !matches!(self, Self::Expandable | Self::Stitch | Self::PaddleVmm)
     }
 
     /// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
@@ -91,6 +96,7 @@ impl StrategyKind {
             Self::PaddleAutoGrowth => "paddle-auto-growth",
             Self::PaddleNaiveBestFit => "paddle-naive-best-fit",
             Self::PaddleThreadLocal => "paddle-thread-local",
+            Self::PaddleVmm => "paddle-vmm",
         }
     }
 }

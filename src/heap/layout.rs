@@ -183,6 +183,12 @@ impl Heap {
         Ok(found)
     }
 
+    /// Returns the unmapped block of a pool that holds an address, or [`BlockId::NONE`].
+    pub(crate) fn unmapped_at(&self, pool: PoolIndex, address: u64) -> BlockId {
+        let holds = |id: &BlockId| self.blocks[*id].span().contains(address);
+        self.pools[pool].unmapped.iter().map(|(_, id)| *id).find(holds).unwrap_or(BlockId::NONE)
+    }
+
     /// Returns whether a pool has any segments.
     pub(crate) fn has_segments(&self, pool: PoolIndex) -> bool {
         self.segments.iter().flatten().any(|segment| segment.pool == pool)

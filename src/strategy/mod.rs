@@ -32,6 +32,7 @@ pub(crate) enum AnyStrategy {
     Tiny(classic::Tiny),
     PaddleAutoGrowth(paddle::AutoGrowth),
     PaddleNaiveBestFit(paddle::NaiveBestFit),
+    PaddleVmm(paddle::Vmm),
 }
 
 impl Deref for AnyStrategy {
@@ -49,6 +50,7 @@ impl Deref for AnyStrategy {
             Self::Tiny(strategy) => strategy,
             Self::PaddleAutoGrowth(strategy) => strategy,
             Self::PaddleNaiveBestFit(strategy) => strategy,
+            Self::PaddleVmm(strategy) => strategy,
         }
     }
 }
@@ -66,6 +68,7 @@ impl DerefMut for AnyStrategy {
             Self::Tiny(strategy) => strategy,
             Self::PaddleAutoGrowth(strategy) => strategy,
             Self::PaddleNaiveBestFit(strategy) => strategy,
+            Self::PaddleVmm(strategy) => strategy,
         }
     }
 }
@@ -85,5 +88,6 @@ pub(crate) fn new(kind: StrategyKind) -> AnyStrategy {
         StrategyKind::PaddleNaiveBestFit | StrategyKind::PaddleThreadLocal => {
             AnyStrategy::PaddleNaiveBestFit(paddle::NaiveBestFit)
         }
+        StrategyKind::PaddleVmm => AnyStrategy::PaddleVmm(paddle::Vmm),
     }
 }

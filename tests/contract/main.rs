@@ -35,6 +35,7 @@ mod gmlake;
 mod paddle_auto_growth;
 mod paddle_naive_best_fit;
 mod paddle_thread_local;
+mod paddle_vmm;
 mod slab;
 mod split;
 mod stitch;

@@ -6,6 +6,7 @@
 mod model;
 mod safety;
 mod sums;
+mod vmm;
 
 #[path = "../random/mod.rs"]
 mod random;

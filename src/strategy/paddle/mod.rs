@@ -5,6 +5,7 @@
 //! |---|---|
 //! | auto_growth | `auto_growth`, Paddle's default: chunks as large as requests, split at their backs |
 //! | naive_best_fit | `naive_best_fit`, and `thread_local`, which is the same for each thread |
+//! | vmm | the allocator over virtual memory, version 2 |
 //!
 //! What Paddle has around them is the allocator's here. An allocator for each stream (`AllocatorFacade::GetAllocator`): pools
 //! of a stream. Events at `record_stream` and a list of what is not freed yet (`StreamSafeCUDAAllocator`): recorded streams,
@@ -16,6 +17,8 @@
 
 mod auto_growth;
 mod naive_best_fit;
+mod vmm;
 
 pub(super) use auto_growth::AutoGrowth;
 pub(super) use naive_best_fit::NaiveBestFit;
+pub(super) use vmm::Vmm;
