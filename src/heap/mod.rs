@@ -13,7 +13,7 @@
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
 //! | arena, headroom | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
-//! | layout | how memory is divided, where a strategy does it in another way than PyTorch |
+//! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
@@ -41,6 +41,7 @@ mod measure;
 mod notify;
 mod own_segments;
 mod physical;
+mod placing;
 mod pool;
 mod private;
 mod private_pools;

@@ -164,7 +164,7 @@ fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Opt
 /// Returns the last unmapped block of a pool that has so many bytes.
 fn tail(heap: &Heap, pool: PoolIndex, size: u64) -> Option<BlockId> {
     let unmapped = heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
-    unmapped.filter(|id| heap.block(*id).size >= size).last()
+    unmapped.rev().find(|id| heap.block(*id).size >= size)
 }
 
 /// Returns the bytes of a handle.
