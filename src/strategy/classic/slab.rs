@@ -112,7 +112,7 @@ mod tests {
             (1152 * KIB, 6 * MIB),
             (2 * MIB, 2 * MIB),
             (3 * MIB, 6 * MIB),
-            (5 * MIB, 16 * MIB),
+            (5 * MIB, 10 * MIB),
             (104 * MIB, 104 * MIB),
         ] {
             assert_eq!(slab_for(object), slab, "{object}");
