@@ -24,7 +24,8 @@ impl Config {
     /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
     /// `memory_limit:80GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
     /// and `max_view_address_space`, and those of guard mode: `guard`, `guard_sample`, `guard_min_size` and
-    /// `guard_quarantine_mb`.
+    /// `guard_quarantine_mb`. The strategies `exact` and `buddy` have `exact_buffer_mb` and `buddy_capacity_mb`, those of Paddle
+    /// its flags, such as `FLAGS_free_idle_chunk:True` ([`PaddleFlags`]).
     ///
     /// The value `None` is that of an option that is not given. Sizes have a unit, except where the option's name has
     /// it (`_mb`) or where another allocator's option counts bytes (`fragLimit`).

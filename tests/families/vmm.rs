@@ -1,10 +1,12 @@
 //! Paddle's allocator over virtual memory: handles that are moved together, and what becomes of a move that fails.
 
 use crate::model::MIB;
+use crate::random::Random;
 use crate::{MAIN, held, on};
 use seamalloc::Allocator;
 use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{Call, Driver, Status};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const SMALL_HANDLES: &str = "strategy:paddle-vmm,FLAGS_vmm_v2_large_pool_handle_size_in_mb:2";
@@ -26,6 +28,88 @@ fn with_holes(options: &str) -> (Arc<SimGpu>, Allocator, Vec<u64>) {
 
 fn physical(gpu: &SimGpu, address: u64, size: u64) -> u64 {
     gpu.physical(Range { address, size }).iter().map(|piece| piece.size).sum()
+}
+
+/// An independent model of a pool while memory is plentiful: what lies where, from the first address on.
+struct Pool {
+    handle: u64,
+    start: Option<u64>,
+    mapped: u64,
+    /// Bytes, and whether they are free, by their distance from the start.
+    blocks: BTreeMap<u64, (u64, bool)>,
+}
+
+impl Pool {
+    fn allocate(&mut self, size: u64) -> u64 {
+        let fits = self.blocks.iter().filter(|(_, (bytes, free))| *free && *bytes >= size);
+        let at = match fits.map(|(at, (bytes, _))| (*bytes, *at)).min() {
+            Some((_, at)) => at,
+            None => {
+                // A free block in front of the new memory stays as it is.
+                let at = self.mapped;
+                let grown = size.div_ceil(self.handle) * self.handle;
+                self.mapped += grown;
+                self.blocks.insert(at, (grown, true));
+                at
+            }
+        };
+        let (bytes, _) = self.blocks[&at];
+        self.blocks.insert(at, (size, false));
+        if bytes > size {
+            self.blocks.insert(at + size, (bytes - size, true));
+        }
+        at
+    }
+
+    fn free(&mut self, at: u64) {
+        let (mut at, (mut bytes, _)) = (at, self.blocks[&at]);
+        if let Some((bytes_behind, true)) = self.blocks.get(&(at + bytes)).copied() {
+            self.blocks.remove(&(at + bytes));
+            bytes += bytes_behind;
+        }
+        if let Some((before, (bytes_before, true))) = self.blocks.range(..at).next_back().map(|(at, of)| (*at, *of)) {
+            self.blocks.remove(&at);
+            at = before;
+            bytes += bytes_before;
+        }
+        self.blocks.insert(at, (bytes, true));
+    }
+}
+
+#[test]
+fn while_memory_is_plentiful_it_is_as_an_independent_model_has_it() {
+    for (small, large) in [(2, 20), (4, 2)] {
+        let flags = format!(
+            "strategy:paddle-vmm,FLAGS_vmm_v2_small_pool_handle_size_in_mb:{small},\
+             FLAGS_vmm_v2_large_pool_handle_size_in_mb:{large}"
+        );
+        for seed in 0..4 {
+            let (_, allocator) = on("sim:h200", &flags);
+            let pool = |handle: u64| Pool { handle: handle * MIB, start: None, mapped: 0, blocks: BTreeMap::new() };
+            let mut pools = [pool(small), pool(large)];
+            let (mut random, mut live) = (Random(seed), Vec::new());
+            for step in 0..crate::STEPS {
+                if random.below(20) < 12 || live.is_empty() {
+                    let most = [3000, 200 << 10, 3 * MIB, 12 * MIB, 90 * MIB][random.below(5) as usize];
+                    let asked = 1 + random.below(most);
+                    let size = asked.next_multiple_of(512);
+                    let of = usize::from(size >= 2 * MIB);
+                    let address = allocator.allocate(asked, MAIN).unwrap();
+                    let at = pools[of].allocate(size);
+                    let start = *pools[of].start.get_or_insert(address);
+                    assert_eq!(address - start, at, "{flags}, seed {seed}, step {step}: {asked} bytes");
+                    assert_eq!(allocator.size_of(address), Ok(size));
+                    live.push((of, at, address));
+                } else {
+                    let (of, at, address) = live.swap_remove(random.below(live.len() as u64) as usize);
+                    allocator.free(address).unwrap();
+                    pools[of].free(at);
+                }
+                assert_eq!(held(&allocator), pools.iter().map(|pool| pool.mapped).sum::<u64>());
+            }
+            allocator.check().unwrap();
+        }
+    }
 }
 
 #[test]

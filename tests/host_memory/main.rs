@@ -128,6 +128,7 @@ fn paddles_survive_every_failure() {
     let chunks = "FLAGS_initial_gpu_memory_in_mb:2,FLAGS_reallocate_gpu_memory_in_mb:2";
     every_allocation_may_fail(StrategyKind::PaddleNaiveBestFit, chunks);
     every_allocation_may_fail(StrategyKind::PaddleThreadLocal, chunks);
+    every_allocation_may_fail(StrategyKind::PaddleVmm, "FLAGS_vmm_v2_large_pool_handle_size_in_mb:2");
 }
 
 #[test]
