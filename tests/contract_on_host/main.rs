@@ -23,8 +23,14 @@ mod caching;
 mod expandable;
 #[path = "../contract/gmlake.rs"]
 mod gmlake;
+#[path = "../contract/paddle_auto_growth.rs"]
+mod paddle_auto_growth;
+#[path = "../contract/paddle_vmm.rs"]
+mod paddle_vmm;
 #[path = "../contract/stitch.rs"]
 mod stitch;
+#[path = "../contract/tiny.rs"]
+mod tiny;
 
 #[path = "../contract/blocks.rs"]
 mod blocks;
