@@ -200,7 +200,7 @@ impl Core {
         let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
         // What has waited was not allocated any more: that it is free leaves no more room below the peaks.
         self.headroom.lower(before, self.heap.counters().all_figures());
-        if self.heap.take_given_back() {
+        if self.heap.gives_back() {
             self.give_back();
         }
         polled

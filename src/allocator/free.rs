@@ -144,7 +144,7 @@ impl Core {
             self.heap.free_completed(id);
         }
         self.shares.end(address);
-        if self.heap.take_given_back() {
+        if self.heap.gives_back() {
             self.give_back();
         }
         if self.low_water.is_reached(size, &self.heap) {
@@ -160,6 +160,7 @@ impl Core {
     /// with the next one.
     #[cold]
     pub(super) fn give_back(&mut self) {
+        self.heap.forget_given_back();
         if self.capturing() {
             return;
         }

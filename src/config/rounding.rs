@@ -60,10 +60,14 @@ pub(crate) const CLASSES: u64 = 8;
 
 impl Rounding {
     /// Returns the block size for a request of `size` bytes, which is at most [`MAX_REQUEST`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn round(self, size: u64, divisions: &RoundupDivisions) -> u64 {
+        if matches!(self, Self::PyTorch) { round_size(size, divisions) } else { self.round_otherwise(size) }
+    }
+
+    fn round_otherwise(self, size: u64) -> u64 {
         match self {
-            Self::PyTorch => round_size(size, divisions),
+            Self::PyTorch => round_size(size, &[0; ROUNDUP_INTERVALS]),
             Self::Multiple { of, padding } => up_to_multiple(size.saturating_add(padding).max(1), of),
             Self::PowerOfTwo { least } => size.max(least).checked_next_power_of_two().unwrap_or(1 << 63),
             Self::Classes => {

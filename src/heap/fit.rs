@@ -28,8 +28,6 @@ pub(crate) struct FitRules {
     pub(crate) count_ages: bool,
     /// Whether a large request that its own pool cannot serve may take idle memory.
     pub(crate) takes_idle: bool,
-    /// Whether only a block of the request's very size serves it.
-    pub(crate) exact: bool,
     /// Where in its block a request lies.
     pub(crate) placement: Placement,
 }
@@ -44,9 +42,11 @@ impl FitRules {
         no_split_from: u64::MAX,
         count_ages: false,
         takes_idle: false,
-        exact: false,
         placement: Placement::Front,
     };
+
+    /// Only a block of the request's very size serves it: one that is a byte larger is refused.
+    pub(crate) const EXACT: Self = Self { max_split_size: 0, max_non_split_rounding: 1, ..Self::BEST };
 }
 
 /// A request on its way to a block.
@@ -113,9 +113,6 @@ impl Heap {
             }
         }
         let size = self.blocks[found].size;
-        if rules.exact && size != request.size {
-            return BlockId::NONE;
-        }
         let refused = if request.size < rules.max_split_size {
             size >= rules.max_split_size
         } else {

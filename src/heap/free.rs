@@ -43,9 +43,12 @@ impl Heap {
             Kind::Malloc => {
                 let (id, merged, merged_bytes) = self.free_bytes(id);
                 // PyTorch counts the net change of one event, not each merged neighbour.
-                let is_split = self.blocks[id].is_split();
-                let (added, added_bytes) = if is_split { (1, self.blocks[id].size) } else { (0, 0) };
-                self.gives_back |= !is_split && self.blocks[id].size >= self.rules.layout.gives_back_from;
+                let (added, added_bytes) = if self.blocks[id].is_split() {
+                    (1, self.blocks[id].size)
+                } else {
+                    self.gives_back |= self.blocks[id].size >= self.rules.layout.gives_back_from;
+                    (0, 0)
+                };
                 net(&mut self.counters.inactive_split, class, added, merged);
                 net(&mut self.counters.inactive_split_bytes, class, added_bytes, merged_bytes);
             }
@@ -117,6 +120,7 @@ impl Heap {
 
     /// Merges a block with its free neighbours, which leave the index. Returns the block that remains, how many were
     /// merged into it, and their bytes.
+    #[inline]
     pub(super) fn merge_free(&mut self, id: BlockId) -> (BlockId, u64, u64) {
         if self.rules.layout.merging == Merging::Buddies {
             return self.merge_buddies(id);
@@ -124,6 +128,7 @@ impl Heap {
         self.merge_neighbours(id)
     }
 
+    #[inline]
     fn merge_neighbours(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
         let prev = self.blocks[id].prev;

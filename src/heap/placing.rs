@@ -43,6 +43,7 @@ impl Heap {
     }
 
     /// Merges a block with its buddy, the block of both with its own, and so on. Returns as [`Heap::merge_free`] does.
+    #[cold]
     pub(super) fn merge_buddies(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
         loop {
@@ -243,9 +244,14 @@ impl Heap {
         self.insert_free(head);
     }
 
-    /// Returns whether a segment has become free that is to go back to the driver, and forgets it.
+    /// Returns whether a segment has become free that is to go back to the driver.
     #[inline]
-    pub(crate) fn take_given_back(&mut self) -> bool {
-        std::mem::take(&mut self.gives_back)
+    pub(crate) fn gives_back(&self) -> bool {
+        self.gives_back
+    }
+
+    /// Forgets it.
+    pub(crate) fn forget_given_back(&mut self) {
+        self.gives_back = false;
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Exact;
 
 impl Strategy for Exact {
     fn rules(&self, _config: &Config) -> Rules {
-        rules_of_malloc(FitRules { exact: true, count_ages: true, ..FitRules::BEST })
+        rules_of_malloc(FitRules { count_ages: true, ..FitRules::EXACT })
     }
 
     fn layout(&self, _config: &Config, _total: u64) -> Layout {

@@ -33,7 +33,7 @@ pub(crate) struct Slab;
 
 impl Strategy for Slab {
     fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules { exact: true, min_rest: [u64::MAX; 2], count_ages: true, ..FitRules::BEST };
+        let fit = FitRules { min_rest: [u64::MAX; 2], count_ages: true, ..FitRules::EXACT };
         rules_of_malloc(fit)
     }
 
