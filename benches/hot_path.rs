@@ -23,7 +23,7 @@ fn one_block(c: &mut Criterion) {
     let device = Device::open();
     let mut group = c.benchmark_group("one_block");
     group.throughput(Throughput::Elements(2));
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         for size in [600u64, 5 << 20] {
             let allocator = device.allocator(&options(kind));
             group.bench_with_input(BenchmarkId::new(kind.name(), size), &size, |b, &size| {
@@ -80,7 +80,7 @@ fn patterns(c: &mut Criterion) {
     let mut group = c.benchmark_group("pattern");
     group.throughput(Throughput::Elements(2 * BLOCKS as u64));
     for (name, order) in [("stack", Order::Stack), ("queue", Order::Queue), ("random", Order::Random)] {
-        for kind in StrategyKind::ALL {
+        for kind in StrategyKind::MAIN {
             let allocator = device.allocator(&options(kind));
             let mut live = vec![0; BLOCKS];
             // Twice, so that each round finds the places that the one before it left.
@@ -137,7 +137,7 @@ fn traces(c: &mut Criterion) {
         let trace = job.load().expect("it is part of the crate");
         let (ops, streams) = (ops_of(&trace), device.streams(trace.streams.len()));
         group.throughput(Throughput::Elements(ops.len() as u64));
-        for kind in StrategyKind::ALL {
+        for kind in StrategyKind::MAIN {
             let allocator = device.allocator(&options(kind));
             let mut addresses = Vec::with_capacity(ops.len());
             // Most views are built in the first pass, some in the second.
@@ -161,7 +161,7 @@ fn first_pass(c: &mut Criterion) {
     let trace = recorded::find(JOB).and_then(|job| job.load().ok()).expect("it is part of the crate");
     let (ops, streams) = (ops_of(&trace), device.streams(trace.streams.len()));
     group.throughput(Throughput::Elements(ops.len() as u64));
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         let mut addresses = Vec::with_capacity(ops.len());
         group.bench_function(BenchmarkId::new(kind.name(), JOB), |b| {
             // The allocator is dropped outside of the measurement.

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let run = || -> Result<(), Box<dyn Error>> {
         for job in JOBS.iter().filter(|job| names.is_empty() || names.iter().any(|name| name == job.name)) {
             let trace = recorded::find(job.name).map(recorded::Job::load).transpose()?.unwrap_or_default();
-            for kind in StrategyKind::ALL {
+            for kind in StrategyKind::MAIN {
                 replay(open(&device)?, kind, &trace)?;
             }
         }

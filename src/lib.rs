@@ -36,7 +36,10 @@ mod streams;
 pub mod units;
 
 pub use allocator::{Allocator, CallbackId};
-pub use config::{Arenas, Config, ConfigError, GuardOptions, Split, StrategyKind, StreamSharing, rounding};
+pub use config::{
+    Arenas, ClassicOptions, Config, ConfigError, GuardOptions, PaddleFlags, Split, StrategyKind, StreamSharing,
+    rounding,
+};
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;

@@ -8,11 +8,13 @@ mod simulated;
 use parking_lot::Mutex;
 use seamalloc::driver::prelude::*;
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
-use seamalloc::driver::{Call, ForwardingDriver, Status};
+use seamalloc::driver::{Call, DriverResult, ForwardingDriver, Status};
 use seamalloc::driver::{EventId, StreamId};
 use seamalloc::out_of_memory::{Advice, Cause};
-use seamalloc::{Allocator, Config, Error, PendingWaits, Route};
+use seamalloc::{Allocator, Config, Error, PendingWaits, PoolId, Route};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -312,7 +314,7 @@ impl ForwardingDriver for HostFunctions {
     fn inner(&self) -> &dyn Driver {
         &self.gpu
     }
-    fn event_synchronize(&self, event: EventId) -> seamalloc::driver::DriverResult<()> {
+    fn event_synchronize(&self, event: EventId) -> DriverResult<()> {
         self.run();
         self.gpu.event_synchronize(event)
     }
@@ -338,6 +340,75 @@ fn the_lock_is_not_held_meanwhile() {
         allocator.free(small).unwrap();
         allocator.check().unwrap();
     }
+}
+
+/// A driver that lets another thread begin a capture while a request waits, once. The thread ends it when told.
+struct CaptureMeanwhile {
+    gpu: Arc<SimGpu>,
+    allocator: OnceLock<(Weak<Allocator>, PoolId)>,
+    thread: Mutex<Option<(Sender<()>, JoinHandle<DriverResult<()>>)>>,
+}
+
+impl CaptureMeanwhile {
+    fn begin(&self) {
+        let mut thread = self.thread.lock();
+        let Some((allocator, pool)) = self.allocator.get().filter(|_| thread.is_none()) else { return };
+        // At its end it waits as well.
+        let Some(allocator) = allocator.upgrade() else { return };
+        let (pool, gpu) = (*pool, Arc::clone(&self.gpu));
+        let ((begun, has_begun), (end, ends)) = (channel(), channel());
+        let captures = move || {
+            allocator.begin_allocate_to_pool(pool, Route::stream(C).capturing()).unwrap();
+            gpu.begin_capture(C, CaptureMode::Global).unwrap();
+            begun.send(()).unwrap();
+            ends.recv().unwrap();
+            let ended = gpu.end_capture(C);
+            allocator.end_allocate_to_pool(pool).unwrap();
+            ended
+        };
+        *thread = Some((end, std::thread::spawn(captures)));
+        has_begun.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+}
+
+impl ForwardingDriver for CaptureMeanwhile {
+    fn inner(&self) -> &dyn Driver {
+        &*self.gpu
+    }
+    fn event_synchronize(&self, event: EventId) -> DriverResult<()> {
+        let done = self.gpu.event_synchronize(event);
+        self.begin();
+        done
+    }
+    fn rest(&self, ns: u64) {
+        self.begin();
+        self.gpu.rest(ns);
+    }
+}
+
+#[test]
+fn a_capture_that_begins_meanwhile_stays_valid() {
+    let mut captures = 0;
+    for (options, mib) in
+        [("", 55), ("", 110), ("sharing:never", 55), ("wait_ms:100", 55), ("wait_ms:100,sharing:never", 110)]
+    {
+        for user in [A, B] {
+            let gpu = Arc::new(SimGpu::new(SimConfig::default()).unwrap());
+            let driver = Arc::new(CaptureMeanwhile { gpu, allocator: OnceLock::new(), thread: Mutex::default() });
+            let config = Config::parse(&format!("memory_limit:120MiB,{options}")).unwrap();
+            let allocator = Arc::new(Allocator::new(driver.clone(), config).unwrap());
+            pending(&driver.gpu, &allocator, user, &[(28, A, 10), (30, B, 50), (58, B, 500)]);
+            driver.allocator.set((Arc::downgrade(&allocator), allocator.create_pool())).unwrap();
+            // Served or not: what the capture forbids is not asked.
+            let _ = allocator.allocate(mib * MIB, A);
+            let Some((end, thread)) = driver.thread.lock().take() else { continue };
+            captures += 1;
+            end.send(()).unwrap();
+            thread.join().unwrap().unwrap();
+            allocator.check().unwrap();
+        }
+    }
+    assert!(captures > 5, "{captures}: nothing was waited for");
 }
 
 /// So that the requests that follow need not wait again.

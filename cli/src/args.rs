@@ -1,6 +1,6 @@
 //! The options of the subcommands.
 
-use crate::values::{Device, any_device, destination, options, policy, strategy, whole};
+use crate::values::{Device, Strategies, any_device, destination, options, policy, strategies, whole};
 use clap::{Args, ValueEnum, ValueHint};
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::{Config, StrategyKind};
@@ -25,9 +25,9 @@ pub(crate) enum Color {
 /// What every run takes.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Strategies to run, separated by commas [default: all].
-    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategy)]
-    pub(crate) strategy: Vec<StrategyKind>,
+    /// Strategies to run, separated by commas: names, or the families main, classic, paddle and all [default: main].
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategies)]
+    pub(crate) strategy: Vec<Strategies>,
     /// Allocator options in PyTorch's syntax: max_split_size_mb:512,roundup_power2_divisions:4.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = options, hide_default_value = true)]
     pub(crate) conf: Config,
@@ -68,10 +68,17 @@ impl RunArgs {
 
     /// Options for each strategy asked for, on a simulated device.
     pub(crate) fn runs_on(&self, device: &SimConfig) -> Vec<ReplayOptions> {
-        let all = StrategyKind::ALL.to_vec();
+        let all = StrategyKind::MAIN.to_vec();
+        // A strategy that is named twice, by itself or as one of a family, runs once.
+        let mut asked: Vec<StrategyKind> = Vec::new();
+        for kind in self.strategy.iter().flat_map(|named| &named.0) {
+            if !asked.contains(kind) {
+                asked.push(*kind);
+            }
+        }
         // Options that themselves name a strategy mean that one alone, unless --strategy says otherwise.
         let named = (self.conf.strategy != StrategyKind::default()).then(|| vec![self.conf.strategy]);
-        let kinds = if self.strategy.is_empty() { named.unwrap_or(all) } else { self.strategy.clone() };
+        let kinds = if asked.is_empty() { named.unwrap_or(all) } else { asked };
         let run = |strategy| ReplayOptions {
             lag: self.lag,
             passes: self.passes,

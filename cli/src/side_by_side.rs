@@ -101,8 +101,10 @@ impl<'a> SideBySide<'a> {
         self.print_table()?;
         ran?;
         if !self.args.json {
+            let names = self.totals.iter().map(|total| total.strategy.name().len());
+            let width = names.max().unwrap_or(0).max(10);
             for total in self.totals.iter().filter(|total| total.runs > 1) {
-                self.output.text(&total.to_string())?;
+                self.output.text(&format!("{total:<width$}"))?;
             }
             self.output.text("Reserved above live is of no use to the job (or still read by another stream).")?;
         }
@@ -175,7 +177,7 @@ impl Total {
 
 impl std::fmt::Display for Total {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:<10}", self.strategy.name())?;
+        write!(f, "{:<width$}", self.strategy.name(), width = f.width().unwrap_or(0))?;
         if let Some((worst, trace)) = &self.worst {
             let part = self.live as f64 / self.reserved.max(1) as f64;
             write!(f, " uses {:.1}% of what it reserves, {:.1}% at worst ({trace})", part * 100.0, worst * 100.0)?;

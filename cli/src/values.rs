@@ -9,9 +9,13 @@ use seamalloc_trace::{ENDINGS, can_write};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// A strategy by its name.
-pub(crate) fn strategy(text: &str) -> Result<StrategyKind, ConfigError> {
-    text.parse()
+/// One strategy, or those of a family.
+#[derive(Clone, Debug)]
+pub(crate) struct Strategies(pub(crate) Vec<StrategyKind>);
+
+/// A strategy by its name, or a family of them.
+pub(crate) fn strategies(text: &str) -> Result<Strategies, ConfigError> {
+    StrategyKind::named(text).map(Strategies)
 }
 
 /// Options in PyTorch's syntax.

@@ -127,7 +127,7 @@ pub unsafe extern "C" fn seam_whatif_json(
 fn strategies(options: &str) -> Outcome<Vec<StrategyKind>> {
     let over = |kind| Ok::<_, Failure>(Config::with_strategy(kind).overlaid(options)?.strategy);
     let named = over(StrategyKind::Caching)?;
-    Ok(if named == over(StrategyKind::Stitch)? { vec![named] } else { StrategyKind::ALL.to_vec() })
+    Ok(if named == over(StrategyKind::Stitch)? { vec![named] } else { StrategyKind::MAIN.to_vec() })
 }
 
 /// A file's name, which need not be UTF-8.

@@ -8,9 +8,9 @@ use super::callbacks::Calls;
 use super::core::{Allocator, Core};
 use crate::backing::{Miss, StrategyContext, map_home, reclaim_private_pools};
 use crate::config::StreamSharing;
-use crate::config::rounding::{MAX_REQUEST, round_size};
+use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
-use crate::heap::{FitRules, Request, ViewUsage};
+use crate::heap::{FitRules, Layout, Request, ViewUsage};
 use crate::ids::{BlockId, PoolId, StreamId};
 use crate::span::Span;
 use crate::strategy::{Means, Rules, Strategy, serve_own_segments};
@@ -311,7 +311,7 @@ impl Core {
     /// Makes a request: rounded, and of the pool of its stream.
     #[inline(always)]
     fn public_request(&mut self, requested: u64, stream: StreamId) -> Result<Request> {
-        let size = round_size(requested, &self.config.roundup_power2_divisions);
+        let size = self.heap.layout().rounding.round(requested, &self.config.roundup_power2_divisions);
         let (pool, class) = match self.heap.pool_for(stream, size) {
             Some(known) => known,
             None => self.register_stream(stream, size)?,
@@ -329,7 +329,9 @@ impl Core {
 
     /// Makes a request of an order for a private pool, which has pools of its own for the stream.
     fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
-        let size = round_size(order.size, &self.config.roundup_power2_divisions);
+        let own_segments = self.heap.private().segments(owner).is_some();
+        let layout = if own_segments { Layout::PYTORCH } else { *self.heap.layout() };
+        let size = layout.rounding.round(order.size, &self.config.roundup_power2_divisions);
         let stream = self.driver.canonical_stream(order.stream)?;
         // The default stream cannot be captured, and the query may be refused while another stream is.
         let may_be = self.capturing() && stream != StreamId::DEFAULT;

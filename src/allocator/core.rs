@@ -98,13 +98,14 @@ impl Allocator {
         }
         let arenas_at_once = config.arenas == config::Arenas::Always;
         let arenas = Arenas::new(arenas_at_once);
+        let strategy = strategy::new(kind);
         let heap = Heap::new(HeapRules {
             oversize_from: config.max_split_size.unwrap_or(u64::MAX),
             adopts_idle: config.sharing != StreamSharing::Completed,
             home_is_shared: kind.joins_free_memory(),
+            layout: strategy.layout(&config, properties.total_memory),
         })?;
         let guard = Guard::new(&config.guard);
-        let strategy = strategy::new(kind);
         let core = Core {
             heap,
             streams: Streams::default(),
@@ -199,6 +200,9 @@ impl Core {
         let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
         // What has waited was not allocated any more: that it is free leaves no more room below the peaks.
         self.headroom.lower(before, self.heap.counters().all_figures());
+        if self.heap.gives_back() {
+            self.give_back();
+        }
         polled
     }
 

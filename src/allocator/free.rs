@@ -3,6 +3,7 @@
 //! Owns: the order of steps in a free.
 
 use super::core::{Allocator, Core};
+use crate::backing::release_segments_from;
 use crate::config::StreamSharing;
 use crate::error::{Error, Result};
 use crate::heap::{Block, Kind};
@@ -143,6 +144,9 @@ impl Core {
             self.heap.free_completed(id);
         }
         self.shares.end(address);
+        if self.heap.gives_back() {
+            self.give_back();
+        }
         if self.low_water.is_reached(size, &self.heap) {
             self.consolidate();
         }
@@ -150,6 +154,20 @@ impl Core {
             self.epoch_full(pool.large());
         }
         self.checked()
+    }
+
+    /// Gives segments back to the driver that the layout keeps for nobody. What cannot be given back now stays free, and goes
+    /// with the next one.
+    #[cold]
+    pub(super) fn give_back(&mut self) {
+        self.heap.forget_given_back();
+        if self.capturing() {
+            return;
+        }
+        let least = self.heap.layout().gives_back_from;
+        if let Err(error) = self.timed(|_, context| release_segments_from(context, least)) {
+            tracing::warn!(%error, "a free segment could not be given back; it is kept");
+        }
     }
 
     /// Returns into how many epochs the freeing of all that is reserved is divided.

@@ -80,6 +80,10 @@ impl Allocator {
             };
             let done = self.wait_unlocked(core, &pending, waiting)?;
             *prepared = core.prepare_again(order, *prepared)?;
+            // A capture that began meanwhile allows no more questions.
+            if core.capturing() {
+                break;
+            }
             core.timed(|_, context| {
                 let (streams, mut on) = context.on_streams();
                 streams.ask_for(&mut on, &pending)
@@ -108,6 +112,9 @@ impl Allocator {
     ) -> Result<Found> {
         let mut last = None;
         loop {
+            if core.capturing() {
+                return core.retry(order, prepared, Means::All);
+            }
             let found = core.retry(order, prepared, Means::Passed)?;
             if found.is_ok() || waiting.expired || core.capturing() {
                 return Ok(found);

@@ -83,6 +83,16 @@ impl Mapping {
         driver.set_access(self.address, self.mapped)
     }
 
+    /// Takes the part behind the first `pieces` pieces off, which are mapped and stay so. The part is still to be undone.
+    /// `rest` has room for it.
+    pub(super) fn split_off(&mut self, pieces: usize, mut rest: Vec<Piece>) -> Self {
+        let kept: u64 = self.pieces[..pieces].iter().map(|piece| piece.size).sum();
+        rest.extend(self.pieces.drain(pieces..));
+        let mapped = self.mapped.saturating_sub(kept);
+        self.mapped -= mapped;
+        Self { address: self.address + kept, pieces: rest, mapped, owned: self.owned, reservation: Span::default() }
+    }
+
     /// Returns the physical bytes that it holds: pieces that are mapped or not released.
     pub(super) fn held(&self) -> u64 {
         let mut at = 0;

@@ -24,11 +24,11 @@ pub(crate) use home::{release_home, reserve_home};
 pub(crate) use release_plan::choose;
 pub(crate) use rollback::PendingRollback;
 pub(crate) use segments::{
-    malloc_segment, reclaim_private_pools, release_own_segments, release_segment, release_whole_segments,
-    whole_segments,
+    malloc_largest, malloc_segment, reclaim_private_pools, release_own_segments, release_segment,
+    release_segments_from, release_whole_segments, whole_segments,
 };
 pub(crate) use units::{
-    Units, UnmappedPart, map_units, release_empty_segments, release_reservation, reserve_segment, unmap_units,
-    whole_units,
+    Units, UnmappedPart, map_units, move_units, release_empty_segments, release_reservation, reserve_segment,
+    unmap_units, whole_units,
 };
 pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room, usage_of_kept_views};

@@ -4,6 +4,7 @@
 //! give up their memory. The strategy chooses how segments are sized and split.
 
 use super::context::{Miss, StrategyContext};
+use crate::config::Increase;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, Driver, DriverResult, in_relaxed_capture_mode};
 use crate::error::{Error, Result};
@@ -23,6 +24,37 @@ pub(crate) fn malloc_segment(
     let mut slots = context.heap.reserve_segment(pool)?;
     let address = take_memory(context, pool, size)?;
     Ok(context.heap.add_malloc_segment(pool, Span::new(address, size), &mut slots))
+}
+
+/// Allocates a segment of the first of these falling sizes that the limits allow and the driver gives. Returns its block,
+/// which is in no index.
+pub(crate) fn malloc_largest(
+    context: &mut StrategyContext<'_>,
+    pool: PoolIndex,
+    sizes: impl Iterator<Item = u64>,
+) -> std::result::Result<BlockId, Miss> {
+    // Once the driver has refused one, those for which it has no room are not asked for.
+    let mut room = u64::MAX;
+    for size in sizes {
+        if size > room || !context.allows(Increase::of(size)) {
+            continue;
+        }
+        match malloc_segment(context, pool, size) {
+            Err(Miss::OutOfMemory { .. }) => room = context.known_room().unwrap_or(size),
+            done => return done,
+        }
+    }
+    Err(Miss::OUT_OF_MEMORY)
+}
+
+/// Releases the segments of public pools that are wholly free and have at least so many bytes.
+pub(crate) fn release_segments_from(context: &mut StrategyContext<'_>, least: u64) -> Result<()> {
+    for id in whole_segments(context.heap)? {
+        if context.heap.block(id).size >= least {
+            release_segment(context, id)?;
+        }
+    }
+    Ok(())
 }
 
 /// Releases a segment whose only block is free.

@@ -2,13 +2,25 @@
 //!
 //! Owns: the options, their defaults and limits; how a request becomes a block size; how much may be held.
 
+mod classic;
+mod error;
 mod guard;
 mod limits;
+mod names;
 mod options;
+mod paddle;
 pub mod rounding;
+mod strategy_kind;
+mod strategy_names;
 mod syntax;
+#[cfg(test)]
+mod tests;
 
+pub use classic::ClassicOptions;
+pub use error::ConfigError;
 pub use guard::GuardOptions;
 pub use limits::Limit;
 pub(crate) use limits::{Increase, Limits};
-pub use options::{Arenas, Config, ConfigError, Split, StrategyKind, StreamSharing};
+pub use options::{Arenas, Config, Split, StreamSharing};
+pub use paddle::PaddleFlags;
+pub use strategy_kind::StrategyKind;

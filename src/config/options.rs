@@ -2,88 +2,16 @@
 //!
 //! Owns: [`Config`] and its parts. `syntax.rs` reads and writes them as text.
 
+use super::classic::ClassicOptions;
+use super::error::ConfigError;
 use super::guard::{GuardOptions, VALUES};
+use super::paddle::PaddleFlags;
+use super::strategy_kind::StrategyKind;
 use crate::config::rounding::{LARGE_SEGMENT, ROUNDUP_INTERVALS, RoundupDivisions};
-use crate::nearest::near;
-use std::fmt;
-use std::str::FromStr;
 
 pub(super) const MIB: u64 = 1 << 20;
 /// PyTorch's lower bound of `large_segment_size_mb`: a segment must hold any request that shares one.
 const MIN_LARGE_SEGMENT_MB: u64 = 10;
-
-/// The strategy for requests that no free block fits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum StrategyKind {
-    /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
-    Caching,
-    /// The stream's segment grows at its end: PyTorch's expandable segments.
-    Expandable,
-    /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched for larger requests.
-    Gmlake,
-    /// Stitches free memory together, wherever it lies.
-    #[default]
-    Stitch,
-}
-
-impl StrategyKind {
-    /// Every strategy.
-    pub const ALL: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
-
-    /// Returns whether the strategy makes virtual-memory calls, which old devices and drivers do not have.
-    #[must_use]
-    pub const fn needs_virtual_memory(self) -> bool {
-        match self {
-            Self::Caching => false,
-            Self::Expandable | Self::Gmlake | Self::Stitch => true,
-        }
-    }
-
-    /// Returns whether the strategy takes plain memory (`cudaMalloc`) for any requests.
-    pub(crate) const fn has_plain_memory(self) -> bool {
-        match self {
-            Self::Caching | Self::Gmlake => true,
-            Self::Expandable | Self::Stitch => false,
-        }
-    }
-
-    /// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
-    /// memory is no stream's own.
-    pub(crate) const fn joins_free_memory(self) -> bool {
-        match self {
-            Self::Stitch => true,
-            Self::Caching | Self::Expandable | Self::Gmlake => false,
-        }
-    }
-
-    /// Returns the name, as on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Caching => "caching",
-            Self::Expandable => "expandable",
-            Self::Gmlake => "gmlake",
-            Self::Stitch => "stitch",
-        }
-    }
-}
-
-impl fmt::Display for StrategyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for StrategyKind {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| ConfigError::UnknownStrategy {
-            found: text.to_owned(),
-            nearest: near(text, Self::ALL.map(Self::name)),
-        })
-    }
-}
 
 /// When memory freed on one stream may serve another. Only the strategy `stitch` shares memory between streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -253,6 +181,10 @@ pub struct Config {
     /// longest are dropped after a stitch. It refuses none: what is in use, or may be on the GPU, can exceed it. Each GiB costs
     /// the host 2.2 MB in the driver (512 mappings of 4.3 KB).
     pub auto_gc: u64,
+    /// The options of the strategies `exact` and `buddy`.
+    pub classic: ClassicOptions,
+    /// The flags of the strategies of Paddle.
+    pub paddle: PaddleFlags,
     /// Guard mode, which finds mistakes of the program, at a high cost. Off by default, and free of cost then.
     pub guard: GuardOptions,
 }
@@ -298,105 +230,11 @@ impl Default for Config {
             reuse_limit: REUSE_LIMIT,
             defrag_level: 0,
             auto_gc: AUTO_GC,
+            classic: ClassicOptions::DEFAULT,
+            paddle: PaddleFlags::DEFAULT,
             guard: GuardOptions::OFF,
         }
     }
-}
-
-/// An unknown option, or a value that an option cannot take.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// No option has this name.
-    #[error("unknown option `{found}`{}", nearest.map_or_else(option_names, |_| suggestion(nearest)))]
-    UnknownOption {
-        /// The name as given.
-        found: String,
-        /// A similar name that exists.
-        nearest: Option<&'static str>,
-    },
-    /// No strategy has this name.
-    #[error("unknown strategy `{found}`; there are {}{}", strategy_names(), suggestion(.nearest))]
-    UnknownStrategy {
-        /// The name as given.
-        found: String,
-        /// A similar name that exists.
-        nearest: Option<&'static str>,
-    },
-    /// The value of the option is invalid.
-    #[error("option `{option}` has the value `{found}`; expected {expected}")]
-    BadValue {
-        /// The option.
-        option: String,
-        /// The value as given.
-        found: String,
-        /// The values that it takes.
-        expected: String,
-    },
-    /// The text is not a list of `key:value`.
-    #[error("options: expected {expected} at byte {at} of `{text}`")]
-    Syntax {
-        /// The whole text.
-        text: String,
-        /// Where it went wrong, in bytes.
-        at: usize,
-        /// What was expected there.
-        expected: &'static str,
-    },
-}
-
-/// Options of PyTorch without effect here: they concern pinned host memory, locking or graph capture in its own
-/// implementation.
-pub(super) const WITHOUT_EFFECT: [&str; 6] = [
-    "release_lock_on_cudamalloc",
-    "graph_capture_record_stream_reuse",
-    "pinned_use_cuda_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
-];
-
-/// The name of every option.
-pub(super) const OPTIONS: [&str; 28] = [
-    "strategy",
-    "sharing",
-    "sharing_threshold",
-    "arenas",
-    "split",
-    "wait_ms",
-    "chunk_size_mb",
-    "max_view_mappings",
-    "max_views",
-    "max_view_address_space",
-    "fragLimit",
-    "reuseLimit",
-    "defragLevel",
-    "autoGC",
-    "guard",
-    "guard_sample",
-    "guard_min_size",
-    "guard_quarantine_mb",
-    "backend",
-    "expandable_segments",
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "large_segment_size_mb",
-    "roundup_power2_divisions",
-    "garbage_collection_threshold",
-    "per_process_memory_fraction",
-    "memory_fraction",
-    "memory_limit",
-];
-
-fn suggestion(nearest: &Option<&'static str>) -> String {
-    nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
-}
-
-fn option_names() -> String {
-    format!("; there are {}", OPTIONS.map(|name| format!("`{name}`")).join(", "))
-}
-
-fn strategy_names() -> String {
-    StrategyKind::ALL.map(|kind| format!("`{kind}`")).join(", ")
 }
 
 impl Config {
@@ -443,6 +281,9 @@ impl Config {
         }
         if let Some(division) = self.roundup_power2_divisions.iter().find(|d| **d != 0 && !d.is_power_of_two()) {
             return bad("roundup_power2_divisions", division.to_string(), "a power of two, or 0 for off".into());
+        }
+        if let Some((option, found, expected)) = self.classic.out_of_range().or_else(|| self.paddle.out_of_range()) {
+            return bad(option, found, expected.into());
         }
         if !self.guard.is_whole() {
             return bad("guard", self.guard.to_string(), VALUES.into());

@@ -1,7 +1,7 @@
 //! The figures that a diagnosis is derived from.
 
 use super::input::ReportInput;
-use crate::config::rounding::{SMALL_LIMIT, round_size, segment_size};
+use crate::config::rounding::segment_size;
 use crate::config::{Config, Increase, Limit, StrategyKind};
 use crate::heap::{Block, GRANULE, Heap, Request, ViewUsage};
 use crate::ids::Class;
@@ -183,7 +183,7 @@ impl<'a> Figures<'a> {
 
     /// Returns the largest request of the same kind that would certainly be served at present; 0 if none.
     pub(super) fn at_most(&self) -> u64 {
-        let ReportInput { config, request, .. } = *self.input;
+        let ReportInput { heap, config, request, .. } = *self.input;
         let whole = |unit: u64| self.room - self.room % unit.max(1);
         // Near a bound on views, only memory in one piece is certain.
         let (assumption, servable) = match self.has_room_for_views() {
@@ -193,21 +193,18 @@ impl<'a> Figures<'a> {
         let growth = self.growth_for(request, assumption);
         let less = request.size.saturating_sub(growth.saturating_sub(self.room));
         let candidates = [less, whole(GRANULE), whole(config.large_segment_size), servable];
-        let rounds_to_itself = |size: u64| match round_size(size, &config.roundup_power2_divisions) {
-            _ if size == 0 => 0,
-            rounded if rounded == size => size,
-            // From 512 on, powers of two are never rounded up.
-            _ => 1 << size.ilog2(),
-        };
-        let met = |size: u64| {
-            let asked = Request { size, requested: size, ..*request };
+        let layout = heap.layout_of(request.pool);
+        let divisions = &config.roundup_power2_divisions;
+        let met = |requested: u64| {
+            let size = layout.rounding.round(requested, divisions);
+            let asked = Request { size, requested, ..*request };
             size <= servable || self.growth_for(&asked, assumption) <= self.room
         };
         candidates
             .into_iter()
-            .map(|size| if request.class == Class::Small { size.min(SMALL_LIMIT) } else { size })
-            .map(rounds_to_itself)
-            .filter(|size| *size < request.size && Class::of(*size <= SMALL_LIMIT) == request.class && met(*size))
+            .map(|size| if request.class == Class::Small { size.min(layout.small_limit) } else { size })
+            .map(|size| layout.rounding.largest_within(size, divisions))
+            .filter(|size| *size > 0 && *size < request.size && layout.class_of(*size) == request.class && met(*size))
             .max()
             .unwrap_or(0)
     }

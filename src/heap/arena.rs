@@ -217,7 +217,7 @@ mod tests {
     use crate::config::Config;
     use crate::driver::StreamId;
     use crate::driver::sim::{SimConfig, SimGpu};
-    use crate::heap::HeapRules;
+    use crate::heap::{HeapRules, Layout};
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -279,7 +279,7 @@ mod tests {
                 allocator.with_heap(|heap| -> Result<()> {
                     let Some(large) = heap.pool_of.get(&stream).copied() else { return Ok(()) };
                     let (before, spans) = (home(heap), expected(heap, large));
-                    let rules = HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false };
+                    let rules = HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false, layout: Layout::PYTORCH };
                     let mut arena = Heap::new(rules)?;
                     let lent = heap.lend(large, &mut arena)?;
                     assert_eq!(arena.lent_spans().collect::<Vec<_>>(), spans);

@@ -4,6 +4,7 @@
 
 use super::block::{BlockTable, Kind, State};
 use super::chunk_map::GRANULE;
+use super::layout::Placement;
 use super::tables::Heap;
 use crate::config::rounding::MIN_BLOCK;
 use crate::ids::{BlockId, Class, PoolIndex};
@@ -27,9 +28,8 @@ pub(crate) struct FitRules {
     pub(crate) count_ages: bool,
     /// Whether a large request that its own pool cannot serve may take idle memory.
     pub(crate) takes_idle: bool,
-    /// Whether a large request is placed in its block so that whole granules stay whole ([`front_of`]). Otherwise it is at
-    /// the front.
-    pub(crate) by_granule: bool,
+    /// Where in its block a request lies.
+    pub(crate) placement: Placement,
 }
 
 impl FitRules {
@@ -42,8 +42,11 @@ impl FitRules {
         no_split_from: u64::MAX,
         count_ages: false,
         takes_idle: false,
-        by_granule: false,
+        placement: Placement::Front,
     };
+
+    /// Only a block of the request's very size serves it: one that is a byte larger is refused.
+    pub(crate) const EXACT: Self = Self { max_split_size: 0, max_non_split_rounding: 1, ..Self::BEST };
 }
 
 /// A request on its way to a block.
@@ -67,12 +70,15 @@ impl Heap {
         if found.is_none() && rules.takes_idle && request.class == Class::Large {
             found = self.fit_in(self.idle, request, rules);
         }
-        if rules.by_granule && found.is_some() { self.leave_front(found, request) } else { found }
+        if rules.placement == Placement::Front || found.is_none() {
+            return found;
+        }
+        self.place(found, request, rules.placement)
     }
 
-    /// Leaves the front of a block free that is in no index, by [`FitRules::by_granule`]. Returns the block behind it.
+    /// Leaves the front of a block free that is in no index, by [`Placement::ByGranule`]. Returns the block behind it.
     #[cold]
-    pub(crate) fn leave_front(&mut self, id: BlockId, request: &Request) -> BlockId {
+    pub(super) fn leave_front(&mut self, id: BlockId, request: &Request) -> BlockId {
         let block = self.blocks[id];
         let front = front_of(block.span(), request.size);
         if front == 0 || block.kind != Kind::Home || request.class == Class::Small {

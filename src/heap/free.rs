@@ -5,6 +5,7 @@
 use super::block::{Block, Kind, Slots, State};
 use super::chunk_map::GRANULE;
 use super::counters::Counter;
+use super::layout::Merging;
 use super::tables::Heap;
 use crate::error::Result;
 use crate::ids::{BlockId, Class, PoolIndex};
@@ -42,7 +43,12 @@ impl Heap {
             Kind::Malloc => {
                 let (id, merged, merged_bytes) = self.free_bytes(id);
                 // PyTorch counts the net change of one event, not each merged neighbour.
-                let (added, added_bytes) = if self.blocks[id].is_split() { (1, self.blocks[id].size) } else { (0, 0) };
+                let (added, added_bytes) = if self.blocks[id].is_split() {
+                    (1, self.blocks[id].size)
+                } else {
+                    self.gives_back |= self.blocks[id].size >= self.rules.layout.gives_back_from;
+                    (0, 0)
+                };
                 net(&mut self.counters.inactive_split, class, added, merged);
                 net(&mut self.counters.inactive_split_bytes, class, added_bytes, merged_bytes);
             }
@@ -114,7 +120,16 @@ impl Heap {
 
     /// Merges a block with its free neighbours, which leave the index. Returns the block that remains, how many were
     /// merged into it, and their bytes.
-    pub(super) fn merge_free(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
+    #[inline]
+    pub(super) fn merge_free(&mut self, id: BlockId) -> (BlockId, u64, u64) {
+        if self.rules.layout.merging == Merging::Buddies {
+            return self.merge_buddies(id);
+        }
+        self.merge_neighbours(id)
+    }
+
+    #[inline]
+    fn merge_neighbours(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
         let prev = self.blocks[id].prev;
         if self.joins(prev, id) {
@@ -133,13 +148,18 @@ impl Heap {
         (id, merged, bytes)
     }
 
-    /// Returns whether two neighbours merge: both are free and of one pool, and slabs for small blocks at home stay
-    /// apart.
-    pub(super) fn joins(&self, before: BlockId, id: BlockId) -> bool {
-        let (before, block) = (&self.blocks[before], &self.blocks[id]);
+    /// Returns whether two neighbours merge: both are free and of one pool, where the layout lets them, and slabs for
+    /// small blocks at home stay apart.
+    pub(super) fn joins(&self, prev_id: BlockId, id: BlockId) -> bool {
+        let (before, block) = (&self.blocks[prev_id], &self.blocks[id]);
         before.state == State::Free
             && block.state == State::Free
             && before.pool == block.pool
+            && match self.merging_in(block.pool) {
+                Merging::Neighbours => true,
+                Merging::Never => false,
+                Merging::Buddies => self.are_buddies(prev_id, id),
+            }
             && !(block.kind == Kind::Home && block.address.is_multiple_of(GRANULE) && block.pool.is_small())
     }
 

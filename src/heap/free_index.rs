@@ -145,6 +145,12 @@ impl FreeIndex {
         true
     }
 
+    /// Returns whether a search for the block's size and address finds it.
+    pub(crate) fn holds(&self, table: &BlockTable, id: BlockId) -> bool {
+        let (size, address) = key_of(table, id);
+        self.at_or_after(table, (size, address)) == id
+    }
+
     /// Returns the smallest block of at least `size` bytes, the lowest address among equals, or [`BlockId::NONE`].
     pub(crate) fn best_fit(&self, table: &BlockTable, size: u64) -> BlockId {
         self.at_or_after(table, (size, 0))

@@ -86,8 +86,16 @@ impl Heap {
             _ => {}
         }
         self.blocks[id].state = State::Free;
-        let (id, ..) = self.merge_free(id);
+        let (was_split, was_size) = (self.blocks[id].is_split(), self.blocks[id].size);
+        let (id, merged, merged_bytes) = self.merge_free(id);
         self.insert_free(id);
+        if kind == Kind::Malloc && was_split {
+            // It counted as inactive, and so did those that it merged with.
+            let (size, class) = (self.blocks[id].size, pool.class());
+            let (now, now_bytes) = if self.blocks[id].is_split() { (1, size) } else { (0, 0) };
+            self.counters.inactive_split.sub(class, merged + 1 - now);
+            self.counters.inactive_split_bytes.sub(class, merged_bytes + was_size - now_bytes);
+        }
         if kind == Kind::Home && pool.is_small() {
             self.return_slab(id);
         }
@@ -156,7 +164,7 @@ mod tests {
     use crate::config::Config;
     use crate::config::rounding::MIN_BLOCK;
     use crate::driver::sim::{SimConfig, SimGpu};
-    use crate::heap::HeapRules;
+    use crate::heap::{HeapRules, Layout};
     use crate::ids::{PoolIndex, SegmentId, StreamId};
     use std::sync::Arc;
 
@@ -199,7 +207,12 @@ mod tests {
     #[test]
     fn live_blocks_outside_of_the_table_are_found_and_freed_in_any_order() {
         for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
-            let rules = HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false };
+            let rules = HeapRules {
+                oversize_from: u64::MAX,
+                adopts_idle: false,
+                home_is_shared: false,
+                layout: Layout::PYTORCH,
+            };
             let mut heap = Heap::new(rules).unwrap();
             let addresses = [512, 1024, 1536];
             for address in addresses {

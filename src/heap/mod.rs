@@ -13,6 +13,7 @@
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
 //! | arena, headroom | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
+//! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
@@ -35,10 +36,12 @@ mod guarded;
 mod hand_out;
 mod headroom;
 mod host_bytes;
+mod layout;
 mod measure;
 mod notify;
 mod own_segments;
 mod physical;
+mod placing;
 mod pool;
 mod private;
 mod private_pools;
@@ -59,6 +62,7 @@ pub(crate) use fit::{FitRules, Request};
 pub(crate) use guarded::GuardedMemory;
 pub(crate) use headroom::{Bank, Figures, Headroom};
 pub(crate) use host_bytes::map_bytes;
+pub(crate) use layout::{Layout, Merging, Placement};
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;
 pub use private_pools::Route;

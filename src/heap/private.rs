@@ -10,8 +10,8 @@
 //! stream has passed.
 
 use super::block::{Block, Kind, State};
+use super::layout::Layout;
 use super::tables::{Heap, PrivatePair};
-use crate::config::rounding::SMALL_LIMIT;
 use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
@@ -75,7 +75,8 @@ impl Heap {
         size: u64,
         captured: bool,
     ) -> Result<(PoolIndex, Class)> {
-        let class = Class::of(size <= SMALL_LIMIT);
+        let class =
+            if self.private.segments(owner).is_some() { Layout::PYTORCH } else { self.rules.layout }.class_of(size);
         let large = match last.filter(|large| !(captured && self.pools[*large].in_stream_order)) {
             Some(large) => {
                 self.pools[large].ended = false;

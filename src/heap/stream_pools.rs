@@ -6,7 +6,6 @@
 
 use super::pool::Pool;
 use super::tables::{FEW_STREAMS, Heap};
-use crate::config::rounding::SMALL_LIMIT;
 use crate::error::Result;
 use crate::fallible::{filled, try_insert};
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
@@ -32,7 +31,7 @@ impl Heap {
     /// Returns the pool that serves rounded `size` bytes on `stream`, or `None` for a stream that is not registered.
     #[inline]
     pub(crate) fn pool_for(&mut self, stream: StreamId, size: u64) -> Option<(PoolIndex, Class)> {
-        let class = Class::of(size <= SMALL_LIMIT);
+        let class = self.rules.layout.class_of(size);
         if self.last_pool.0 != stream {
             self.last_pool = (stream, self.known_pool(stream)?);
         }

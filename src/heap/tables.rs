@@ -8,6 +8,7 @@ use super::counters::Counters;
 use super::fingerprint::Fingerprint;
 use super::free_index::FreeIndex;
 use super::host_bytes::map_bytes;
+use super::layout::Layout;
 use super::pool::{Pool, Pools};
 use super::private_pools::PrivatePools;
 use super::segment::Segment;
@@ -33,6 +34,7 @@ pub(crate) struct HeapRules {
     pub(crate) adopts_idle: bool,
     /// Whether memory at home moves between streams, so that it belongs to none.
     pub(crate) home_is_shared: bool,
+    pub(crate) layout: Layout,
 }
 
 /// The pair of pools that serves one stream of a private pool.
@@ -82,6 +84,8 @@ pub(crate) struct Heap {
     pub(super) retired: Vec<BlockId>,
     /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
     pub(super) pending_rollback: [u64; 2],
+    /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
+    pub(super) gives_back: bool,
 }
 
 impl Heap {
@@ -108,6 +112,7 @@ impl Heap {
             vacate_from: 2 * FEW_STREAMS,
             retired: Vec::new(),
             pending_rollback: [0; 2],
+            gives_back: false,
         };
         heap.add_pools(StreamId::DEFAULT)?;
         heap.idle = heap.add_pools(IDLE)?;

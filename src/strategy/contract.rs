@@ -19,7 +19,7 @@ use crate::backing::{Miss, StrategyContext};
 use crate::config::rounding::segment_size;
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
-use crate::heap::{FitRules, Heap, Request};
+use crate::heap::{FitRules, Heap, Layout, Request};
 use crate::ids::{BlockId, PoolIndex};
 
 /// A strategy's rules as plain data.
@@ -95,6 +95,11 @@ pub(crate) enum Assumption {
 pub(crate) trait Strategy: Send {
     /// Returns the rules under these options.
     fn rules(&self, config: &Config) -> Rules;
+
+    /// Returns how memory is divided under these options, on a device with `total` bytes. It is asked once.
+    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+        Layout::PYTORCH
+    }
 
     /// Makes a free block of at least the request's size, with memory at its addresses, and takes it out of the free index.
     fn serve(

@@ -15,7 +15,7 @@ use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::{Block, FitRules, Heap, Request, State};
-use crate::ids::{BlockId, Class, StreamId};
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 use crate::span::Span;
 use std::cmp::Reverse;
 
@@ -54,7 +54,7 @@ impl Strategy for Expandable {
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
         match goal {
-            Goal::Everything => release_everything(context).map(|()| true),
+            Goal::Everything => release_everything(context, |_, _| Ok(true)).map(|()| true),
             Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait),
         }
     }
@@ -85,9 +85,15 @@ impl Grow for Expandable {
     }
 }
 
-/// Unmaps the free units of public pools.
-fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
+/// Unmaps the free units of public pools for which `may` returns true.
+pub(super) fn release_everything(
+    context: &mut StrategyContext<'_>,
+    may: impl Fn(&StrategyContext<'_>, PoolIndex) -> Result<bool>,
+) -> Result<()> {
     for pool in context.heap.every_public_pool()? {
+        if !may(context, pool)? {
+            continue;
+        }
         for id in context.heap.free_blocks(pool)? {
             if let Some(units) = whole_units(context.heap, id) {
                 // Neither unmap nor release waits for the GPU, and work of the stream may still use the memory.
@@ -101,7 +107,7 @@ fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
 }
 
 /// Unmaps units from the end of free blocks: passed ones first, and among these the ones unused longest.
-fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool) -> Result<bool> {
+pub(super) fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool) -> Result<bool> {
     let mut found = free_units(context)?;
     found.retain(|(_, passed)| *passed || may_wait);
     let heap = &*context.heap;
@@ -181,7 +187,7 @@ fn find_room(heap: &Heap, request: &Request) -> Option<BlockId> {
 }
 
 /// Returns how many bytes of addresses a new segment reserves: nine eighths of the device's memory, as PyTorch does.
-fn addresses(context: &StrategyContext<'_>, request: &Request, unit: u64) -> u64 {
+pub(super) fn addresses(context: &StrategyContext<'_>, request: &Request, unit: u64) -> u64 {
     let total = context.driver.properties().total_memory;
     let plenty = total.saturating_add(total / 8).max(request.size).checked_next_multiple_of(unit);
     plenty.unwrap_or_else(|| request.size.next_multiple_of(unit))

@@ -5,13 +5,18 @@
 
 use super::contract::{Goal, Means, Strategy};
 use crate::backing::{Miss, StrategyContext};
-use crate::config::Increase;
 use crate::config::rounding::segment_size;
+use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Request};
 use crate::ids::BlockId;
 
 /// The steps that differ between PyTorch's strategies.
 pub(super) trait Grow: Strategy {
+    /// Returns how many bytes of new memory count against the fraction: a whole segment, as PyTorch counts it.
+    fn counted(&self, config: &Config, request: &Request) -> u64 {
+        segment_size(request.size, config.large_segment_size)
+    }
+
     /// Takes new memory for the request. The block is not in the free index.
     fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss>;
 
@@ -93,7 +98,7 @@ pub(super) fn grow_within_limit<S: Grow>(
     context: &mut StrategyContext<'_>,
     request: &Request,
 ) -> Result<BlockId, Miss> {
-    let segment = segment_size(request.size, context.config.large_segment_size);
+    let segment = strategy.counted(context.config, request);
     if !context.allows(Increase::segment(segment)) {
         return Err(Miss::OUT_OF_MEMORY);
     }

@@ -4,11 +4,14 @@
 //! write its file, name it in [`StrategyKind`], and construct it here.
 
 mod caching;
+mod classic;
 mod contract;
 mod expandable;
 mod gmlake;
 mod malloc_fallback;
 mod own_segments;
+mod paddle;
+mod plain_memory;
 mod stitch;
 
 pub(crate) use contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
@@ -23,6 +26,13 @@ pub(crate) enum AnyStrategy {
     Gmlake(gmlake::GmLake),
     Stitch(stitch::Stitch),
     Expandable(expandable::Expandable),
+    Exact(classic::Exact),
+    Buddy(classic::Buddy),
+    Slab(classic::Slab),
+    Tiny(classic::Tiny),
+    PaddleAutoGrowth(paddle::AutoGrowth),
+    PaddleNaiveBestFit(paddle::NaiveBestFit),
+    PaddleVmm(paddle::Vmm),
 }
 
 impl Deref for AnyStrategy {
@@ -34,6 +44,13 @@ impl Deref for AnyStrategy {
             Self::Gmlake(strategy) => strategy,
             Self::Stitch(strategy) => strategy,
             Self::Expandable(strategy) => strategy,
+            Self::Exact(strategy) => strategy,
+            Self::Buddy(strategy) => strategy,
+            Self::Slab(strategy) => strategy,
+            Self::Tiny(strategy) => strategy,
+            Self::PaddleAutoGrowth(strategy) => strategy,
+            Self::PaddleNaiveBestFit(strategy) => strategy,
+            Self::PaddleVmm(strategy) => strategy,
         }
     }
 }
@@ -45,6 +62,13 @@ impl DerefMut for AnyStrategy {
             Self::Gmlake(strategy) => strategy,
             Self::Stitch(strategy) => strategy,
             Self::Expandable(strategy) => strategy,
+            Self::Exact(strategy) => strategy,
+            Self::Buddy(strategy) => strategy,
+            Self::Slab(strategy) => strategy,
+            Self::Tiny(strategy) => strategy,
+            Self::PaddleAutoGrowth(strategy) => strategy,
+            Self::PaddleNaiveBestFit(strategy) => strategy,
+            Self::PaddleVmm(strategy) => strategy,
         }
     }
 }
@@ -56,5 +80,14 @@ pub(crate) fn new(kind: StrategyKind) -> AnyStrategy {
         StrategyKind::Gmlake => AnyStrategy::Gmlake(gmlake::GmLake),
         StrategyKind::Stitch => AnyStrategy::Stitch(stitch::Stitch::default()),
         StrategyKind::Expandable => AnyStrategy::Expandable(expandable::Expandable),
+        StrategyKind::Exact => AnyStrategy::Exact(classic::Exact),
+        StrategyKind::Buddy => AnyStrategy::Buddy(classic::Buddy),
+        StrategyKind::Slab => AnyStrategy::Slab(classic::Slab),
+        StrategyKind::Tiny => AnyStrategy::Tiny(classic::Tiny),
+        StrategyKind::PaddleAutoGrowth => AnyStrategy::PaddleAutoGrowth(paddle::AutoGrowth),
+        StrategyKind::PaddleNaiveBestFit | StrategyKind::PaddleThreadLocal => {
+            AnyStrategy::PaddleNaiveBestFit(paddle::NaiveBestFit)
+        }
+        StrategyKind::PaddleVmm => AnyStrategy::PaddleVmm(paddle::Vmm),
     }
 }

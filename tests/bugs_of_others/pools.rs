@@ -6,7 +6,7 @@ use seamalloc::{Error, Route, StrategyKind};
 /// vLLM 49151: while the context of a pool was active, `empty_cache` did nothing at all.
 #[test]
 fn while_requests_are_routed_to_a_pool_the_memory_of_others_is_given_back() {
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         let (gpu, allocator) = on(kind, "sim:h200");
         let public = allocator.allocate(100 * MIB, MAIN).unwrap();
         let pool = allocator.create_pool();
@@ -25,7 +25,7 @@ fn while_requests_are_routed_to_a_pool_the_memory_of_others_is_given_back() {
 /// use them: what is owed is that a refusal says so, and that they go when the pool is released.
 #[test]
 fn what_a_live_pool_keeps_is_named_and_goes_with_its_last_use() {
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         let (gpu, allocator) = on(kind, "sim:h200,capacity=100MiB");
         let pool = allocator.create_pool();
         let stage = allocator.allocate_in(pool, 80 * MIB, MAIN).unwrap();

@@ -3,7 +3,7 @@
 
 use crate::liar::Liar;
 use crate::random::Random;
-use crate::{MAIN, MIB, SHORTER, Subject, simulated};
+use crate::{MAIN, MIB, SHORTER, Subject, config_of, simulated};
 use seamalloc::driver::{Call, Driver, Status, StreamId};
 use seamalloc::observer::{Event, Observer};
 use seamalloc::rounding::ROUNDUP_INTERVALS;
@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 fn allocator(kind: StrategyKind, driver: Arc<dyn Driver>) -> Allocator {
-    Allocator::new(driver, Config::with_strategy(kind)).unwrap()
+    Allocator::new(driver, config_of(kind, "")).unwrap()
 }
 
 pub(crate) fn an_address_that_cannot_be_is_refused_and_not_handed_out(Subject { kind, .. }: Subject) {
@@ -55,11 +55,8 @@ pub(crate) fn a_device_of_any_size_is_no_reason_to_panic(Subject { kind, .. }: S
     for total in [0, 1, 511, MIB, 1 << 47, 1 << 63, u64::MAX - (u64::MAX >> 3), u64::MAX - 1, u64::MAX] {
         for granularity in [0, 1, 3, 512, 2 * MIB, 1 << 63, u64::MAX] {
             for fraction in [None, Some(0.0), Some(0.5), Some(f64::MIN_POSITIVE), Some(1.0 - f64::EPSILON)] {
-                let config = Config {
-                    memory_fraction: fraction,
-                    garbage_collection_threshold: 0.5,
-                    ..Config::with_strategy(kind)
-                };
+                let config =
+                    Config { memory_fraction: fraction, garbage_collection_threshold: 0.5, ..config_of(kind, "") };
                 let Ok(allocator) = Allocator::new(Arc::new(Liar::of_memory(total, granularity)), config) else {
                     continue;
                 };
@@ -89,7 +86,7 @@ pub(crate) fn sizes_at_the_ends_are_errors(Subject { kind, .. }: Subject) {
             roundup_power2_divisions: [divisions; ROUNDUP_INTERVALS],
             max_split_size: Some(u64::MAX),
             max_non_split_rounding: u64::MAX,
-            ..Config::with_strategy(kind)
+            ..config_of(kind, "")
         };
         let (gpu, allocator) = simulated::on("sim:h200,capacity=16TiB", config);
         for size in sizes {
@@ -141,7 +138,7 @@ pub(crate) fn a_driver_that_answers_at_random_breaks_nothing(Subject { kind, .. 
             max_split_size: [None, Some(20 * MIB)][random.below(2) as usize],
             garbage_collection_threshold: 0.5,
             memory_fraction: [None, Some(0.5)][random.below(2) as usize],
-            ..Config::with_strategy(kind)
+            ..config_of(kind, "")
         };
         let allocator = Allocator::new(Arc::new(liar), config).unwrap();
         let mut live = Vec::new();
@@ -169,7 +166,7 @@ pub(crate) fn a_driver_that_answers_at_random_breaks_nothing(Subject { kind, .. 
 }
 
 pub(crate) fn thousands_of_streams_are_served(Subject { kind, .. }: Subject) {
-    let (_, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::with_strategy(kind));
+    let (_, allocator) = simulated::on("sim:h200,capacity=4GiB", config_of(kind, ""));
     let shared = allocator.allocate(MIB, MAIN).unwrap();
     let streams = (0..3000 / SHORTER).map(|n| StreamId(u64::MAX - n * n));
     for stream in streams {
@@ -197,7 +194,7 @@ impl Observer for Panics {
 
 pub(crate) fn an_observer_that_panics_is_dropped_and_harms_nothing(Subject { kind, .. }: Subject) {
     for at in 1..40 {
-        let (gpu, allocator) = simulated::on("sim:h200,capacity=100MiB", Config::with_strategy(kind));
+        let (gpu, allocator) = simulated::on("sim:h200,capacity=100MiB", config_of(kind, ""));
         allocator.observe(Some(Box::new(Panics { at, seen: 0 })));
         let mut live = Vec::new();
         let run = catch_unwind(AssertUnwindSafe(|| {
@@ -223,7 +220,7 @@ pub(crate) fn an_observer_that_panics_is_dropped_and_harms_nothing(Subject { kin
 }
 
 pub(crate) fn a_wait_that_fails_at_the_end_leaks_what_it_must_and_no_more(Subject { kind, .. }: Subject) {
-    let (gpu, allocator) = simulated::on("sim:h200,capacity=1GiB", Config::with_strategy(kind));
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=1GiB", config_of(kind, ""));
     let used = allocator.allocate(20 * MIB, MAIN).unwrap();
     let unused = allocator.allocate(200 * MIB, StreamId(1)).unwrap();
     allocator.record_stream(used, StreamId(7)).unwrap();

@@ -3,9 +3,9 @@
 use crate::random::Random;
 use crate::simulated::{Device, device as device_of};
 use crate::step::step;
-use crate::{MAIN, MIB, SMALL_CHUNKS, Subject, balanced, reserved};
+use crate::{MAIN, MIB, SMALL_CHUNKS, Subject, balanced, config_of, reserved};
 use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, Handle, Status};
-use seamalloc::{Allocator, Config, Error, StrategyKind};
+use seamalloc::{Allocator, Error, StrategyKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,7 +45,7 @@ impl ForwardingDriver for Peak {
 fn on(kind: StrategyKind, device: &str, options: &str) -> (Arc<Peak>, Allocator) {
     let sim = device_of(device);
     let gpu = Arc::new(Peak { sim, most: AtomicU64::new(0) });
-    let config = Config { strategy: kind, ..Config::parse(&format!("{SMALL_CHUNKS},{options}")).unwrap() };
+    let config = config_of(kind, &format!("{SMALL_CHUNKS},{options}"));
     let allocator = Allocator::new(Arc::<Peak>::clone(&gpu), config).unwrap();
     (gpu, allocator)
 }

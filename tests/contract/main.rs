@@ -11,9 +11,15 @@ macro_rules! promises_among_peers {
         promises!(peers:
             a_peer_can_use_every_block_whenever_it_was_enabled,
             a_peer_that_is_refused_has_nothing_then_or_later,
-            a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean,
             devices_that_may_use_the_memory_may_use_a_pools_own,
         );
+    };
+}
+
+/// Those that count bytes.
+macro_rules! promises_among_peers_by_bytes {
+    () => {
+        promises!(peers as peers_by_bytes: a_lost_context_is_a_typed_error_everywhere_and_the_end_is_clean);
     };
 }
 
@@ -21,11 +27,19 @@ macro_rules! promises_among_peers {
 mod suite;
 
 mod arenas;
+mod buddy;
 mod caching;
+mod exact;
 mod expandable;
 mod gmlake;
+mod paddle_auto_growth;
+mod paddle_naive_best_fit;
+mod paddle_thread_local;
+mod paddle_vmm;
+mod slab;
 mod split;
 mod stitch;
+mod tiny;
 
 mod blocks;
 mod captures;
@@ -74,7 +88,8 @@ mod step;
 
 use seamalloc::StrategyKind;
 use setup::{
-    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, in_small_chunks, on, reserved, with_options,
+    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, config_of, in_small_chunks, on, reserved, text_of,
+    with_options,
 };
 use std::path::Path;
 use suite::Subject;
@@ -83,7 +98,8 @@ use suite::Subject;
 fn every_strategy_has_its_file() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/contract");
     for kind in StrategyKind::ALL {
-        assert!(folder.join(format!("{kind}.rs")).exists(), "{kind} has no file: nothing holds it to the contract");
-        assert!(include_str!("main.rs").contains(&format!("\nmod {kind};\n")), "{kind}.rs is not part of the tests");
+        let file = kind.name().replace('-', "_");
+        assert!(folder.join(format!("{file}.rs")).exists(), "{kind} has no file: nothing holds it to the contract");
+        assert!(include_str!("main.rs").contains(&format!("\nmod {file};\n")), "{file}.rs is not part of the tests");
     }
 }

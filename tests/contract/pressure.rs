@@ -43,7 +43,7 @@ pub(crate) fn what_a_callback_frees_serves_the_request(Subject { kind, .. }: Sub
     allocator.allocate(40 * MIB, MAIN).unwrap();
     assert_eq!(called.load(Ordering::Relaxed), 0, "{kind}: there is room");
     let before = gpu.call_stats();
-    allocator.allocate(39 * MIB, MAIN).unwrap();
+    allocator.allocate(40 * MIB, MAIN).unwrap();
     assert_eq!(called.load(Ordering::Relaxed), 1, "{kind}");
     let made = gpu.call_stats().since(&before);
     assert_eq!(
@@ -53,7 +53,7 @@ pub(crate) fn what_a_callback_frees_serves_the_request(Subject { kind, .. }: Sub
     );
     let pressure = told.lock().unwrap()[0];
     let all = 200 * MIB;
-    assert_eq!((pressure.requested, pressure.stream, pressure.limit), (39 * MIB, MAIN, None));
+    assert_eq!((pressure.requested, pressure.stream, pressure.limit), (40 * MIB, MAIN, None));
     assert_eq!((pressure.reserved, pressure.allocated), (all, all));
     assert_eq!(allocator.stats().num_ooms, 0);
     balanced(&gpu, &allocator);

@@ -30,8 +30,18 @@ pub(crate) fn on(kind: StrategyKind, device: &str) -> (Arc<Device>, Allocator) {
 }
 
 pub(crate) fn with_options(kind: StrategyKind, device: &str, options: &str) -> (Arc<Device>, Allocator) {
+    simulated::on(device, config_of(kind, options))
+}
+
+/// The options of a strategy's allocators, with those of a test.
+pub(crate) fn config_of(kind: StrategyKind, options: &str) -> Config {
     let config = Config::parse(options).and_then(|config| config.overlaid(OPTIONS.get())).unwrap();
-    simulated::on(device, Config { strategy: kind, ..config })
+    Config { strategy: kind, ..config }
+}
+
+/// The same in text.
+pub(crate) fn text_of(kind: StrategyKind, options: &str) -> String {
+    format!("strategy:{kind},{options},{}", OPTIONS.get())
 }
 
 pub(crate) fn in_small_chunks(kind: StrategyKind, device: &str, options: &str) -> (Arc<Device>, Allocator) {

@@ -4,11 +4,11 @@ use crate::random::Random;
 use crate::script::Step::Allocate;
 use crate::script::{Run, advised, balanced, follow};
 use crate::simulated::{Device, device as device_of};
-use crate::{MAIN, MIB, SHORTER, SIDE, Subject, on};
+use crate::{MAIN, MIB, SHORTER, SIDE, Subject, config_of, on, text_of};
 use seamalloc::driver::sim::{CaptureMode, Range};
 use seamalloc::fragmentation::Owner;
 use seamalloc::out_of_memory::{Advice, Cause, Limit};
-use seamalloc::{Allocator, Config, Error, PoolId, Route};
+use seamalloc::{Allocator, Error, PoolId, Route};
 use std::sync::Arc;
 
 pub(crate) fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do(Subject { kind, .. }: Subject) {
@@ -21,7 +21,7 @@ pub(crate) fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do(Subj
         ("memory_limit:100MiB,per_process_memory_fraction:0.9", Limit::Bytes),
         ("memory_limit:104MiB,per_process_memory_fraction:0.25", Limit::Both),
     ] {
-        let options = format!("strategy:{kind},{options}");
+        let options = text_of(kind, options);
         let (run, report) = Run::short(device, &options, &script);
         assert_eq!(report.cause, Cause::TooLittle, "{report}");
         assert_eq!(report.limit, Some(100 * MIB), "{report}");
@@ -34,15 +34,14 @@ pub(crate) fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do(Subj
         assert!(follow(advice, run, device, &options, &script));
     }
     // With nothing to spare on the device, a higher limit would not help, and is not advised.
-    let options = format!("strategy:{kind},per_process_memory_fraction:0.9");
+    let options = text_of(kind, "per_process_memory_fraction:0.9");
     let (_, report) = Run::short("sim:h200,capacity=100MiB", &options, &script);
     assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::RaiseLimit { .. })), "{report}");
 }
 
 pub(crate) fn what_others_hold_of_the_device_is_named_and_its_release_helps(Subject { kind, .. }: Subject) {
     let gpu = Arc::new(device_of("sim:h200,capacity=200MiB"));
-    let [other, allocator] =
-        [(); 2].map(|()| Allocator::new(Arc::<Device>::clone(&gpu), Config::with_strategy(kind)).unwrap());
+    let [other, allocator] = [(); 2].map(|()| Allocator::new(Arc::<Device>::clone(&gpu), config_of(kind, "")).unwrap());
     let cached = other.allocate(120 * MIB, MAIN).unwrap();
     other.free(cached).unwrap();
     let Err(Error::OutOfMemory(report)) = allocator.allocate(150 * MIB, MAIN) else { panic!("it is not there") };
@@ -54,7 +53,7 @@ pub(crate) fn what_others_hold_of_the_device_is_named_and_its_release_helps(Subj
 }
 
 pub(crate) fn live_memory_that_is_too_much_is_said_so_and_how_much(Subject { kind, .. }: Subject) {
-    let options = format!("strategy:{kind}");
+    let options = text_of(kind, "");
     let script = [Allocate(80 * MIB, MAIN), Allocate(40 * MIB, MAIN), Allocate(120 * MIB, MAIN)];
     let (run, report) = Run::short("sim:h200,capacity=200MiB", &options, &script);
     assert_eq!(report.cause, Cause::TooLittle);
@@ -76,13 +75,13 @@ fn free_everything(run: &Run) {
 }
 
 pub(crate) fn less_that_is_live_is_advised_only_where_it_is_enough(Subject { kind, .. }: Subject) {
-    let options = format!("strategy:{kind}");
+    let options = text_of(kind, "");
     // Of 200 MiB others hold so many, and this allocator has so many live when it is asked for so many.
     for (others, live, size, missing, at_most) in
         [(0, 80, 150, 30, 120), (0, 80, 200, 80, 120), (60, 60, 100, 20, 80), (60, 60, 150, 0, 80)]
     {
         let mut run = Run::on("sim:h200,capacity=200MiB", &options);
-        let other = Allocator::new(Arc::<Device>::clone(&run.gpu), Config::with_strategy(kind)).unwrap();
+        let other = Allocator::new(Arc::<Device>::clone(&run.gpu), config_of(kind, "")).unwrap();
         let held: Vec<_> = (0..others / 20).map(|_| other.allocate(20 * MIB, MAIN).unwrap()).collect();
         (0..live / 20).for_each(|_| run.step(Allocate(20 * MIB, MAIN)).unwrap());
         let Err(Error::OutOfMemory(report)) = run.step(Allocate(size * MIB, MAIN)) else { panic!("{kind}: {size}") };
@@ -103,7 +102,7 @@ pub(crate) fn less_that_is_live_is_advised_only_where_it_is_enough(Subject { kin
 }
 
 pub(crate) fn a_request_that_is_more_than_the_device_has_is_said_so(Subject { kind, .. }: Subject) {
-    let (device, options) = ("sim:h200,capacity=200MiB", format!("strategy:{kind}"));
+    let (device, options) = ("sim:h200,capacity=200MiB", text_of(kind, ""));
     let script = [Allocate(80 * MIB, MAIN), Allocate(300 * MIB, MAIN)];
     let (run, report) = Run::short(device, &options, &script);
     assert_eq!(report.cause, Cause::RequestTooLarge, "{report}");
@@ -120,7 +119,7 @@ pub(crate) fn a_request_that_is_more_than_the_device_has_is_said_so(Subject { ki
     assert_eq!(report.advice, [Advice::AskLess { missing: 0, at_most: 200 * MIB }], "{report}");
     assert!(follow(report.advice[0], run, device, &options, &script));
 
-    let options = format!("strategy:{kind},memory_limit:100MiB");
+    let options = text_of(kind, "memory_limit:100MiB");
     let script = [Allocate(60 * MIB, MAIN), Allocate(150 * MIB, MAIN)];
     let (run, report) = Run::short("sim:h200,capacity=400MiB", &options, &script);
     assert_eq!(report.cause, Cause::RequestTooLarge, "{report}");
@@ -135,7 +134,7 @@ pub(crate) fn a_request_that_is_more_than_the_device_has_is_said_so(Subject { ki
 }
 
 pub(crate) fn what_private_pools_keep_and_captures_forbid_is_said(Subject { kind, .. }: Subject) {
-    let run = Run::on("sim:h200,capacity=200MiB", &format!("strategy:{kind}"));
+    let run = Run::on("sim:h200,capacity=200MiB", &text_of(kind, ""));
     let pool = run.allocator.create_pool();
     run.allocator.begin_allocate_to_pool(pool, Route::stream(SIDE)).unwrap();
     let kept = run.allocator.allocate(100 * MIB, SIDE).unwrap();

@@ -41,8 +41,9 @@ impl Subject {
     }
 }
 
-/// Holds a strategy to the contract: a test for each promise, in a module for each part.
-macro_rules! contract {
+/// Holds a strategy to the promises that count no bytes, a test for each, in a module for each part. It suffices for
+/// strategies whose blocks are larger than requests, which `families.rs` holds to the rest in its own sizes.
+macro_rules! contract_of_any_sizes {
     ($subject:expr) => {
         const SUBJECT: $crate::suite::Subject = $subject;
 
@@ -54,23 +55,16 @@ macro_rules! contract {
             what_is_not_a_live_allocation_is_an_error,
         );
         promises!(streams:
-            a_recorded_stream_keeps_the_block_until_it_has_passed,
-            memory_freed_on_another_stream_waits_for_both,
             naming_the_own_stream_or_freeing_address_zero_does_nothing,
         );
         promises!(ended_streams:
             memory_of_a_forgotten_stream_serves_others_once_it_has_passed,
-            what_is_live_outlives_its_stream,
-            a_handle_that_comes_again_is_another_stream,
-            a_stream_that_was_replaced_unnoticed_is_waited_for,
-            a_stream_that_was_destroyed_unnoticed_is_waited_for,
             a_stream_of_a_private_pool_ends_too,
             random_programs_never_name_a_stream_that_is_gone,
             no_stream_is_forgotten_in_a_capture,
         );
         promises!(figures:
             statistics_balance_after_each_operation,
-            peaks_and_sums_can_be_reset,
             a_snapshot_tiles_what_is_reserved,
         );
         promises!(release:
@@ -78,38 +72,25 @@ macro_rules! contract {
             dropping_an_allocator_gives_everything_back_but_live_blocks,
         );
         promises!(trim:
-            freed_blocks_that_other_streams_use_are_waited_for_only_where_needed,
             no_piece_is_given_back_that_could_have_been_kept,
             any_call_of_a_trim_may_fail,
         );
         promises!(limits:
-            growth_reaches_the_limit_and_no_further,
-            of_two_limits_the_lower_counts,
-            a_lower_limit_gives_back_what_is_free_beyond_it,
             no_moment_of_any_program_is_beyond_the_limit,
         );
         promises!(pressure:
-            what_a_callback_frees_serves_the_request,
-            callbacks_are_called_in_order_until_one_helps,
-            a_callback_that_frees_nothing_changes_nothing,
-            a_callback_that_panics_is_removed_and_the_request_goes_on,
-            a_callback_may_use_the_allocator_as_anyone,
             threads_may_be_short_at_the_same_time,
-            a_callback_that_takes_what_it_frees_ends_in_a_refusal,
             an_allocator_outlives_its_callbacks_and_they_it,
         );
         promises!(shortage:
             a_limit_that_is_the_cause_is_named_with_the_one_that_would_do,
-            what_others_hold_of_the_device_is_named_and_its_release_helps,
-            live_memory_that_is_too_much_is_said_so_and_how_much,
-            less_that_is_live_is_advised_only_where_it_is_enough,
-            a_request_that_is_more_than_the_device_has_is_said_so,
-            what_private_pools_keep_and_captures_forbid_is_said,
-            out_of_memory_says_what_is_held_where_and_changes_nothing,
             what_the_last_wait_frees_serves_the_request,
             what_is_refused_is_refused_again,
         );
-        promises!(failures: any_call_may_fail_at_any_time, any_call_may_be_out_of_memory_at_any_time);
+        promises!(failures:
+            any_call_may_fail_at_any_time,
+            any_call_may_be_out_of_memory_at_any_time,
+        );
         promises!(hostile:
             an_address_that_cannot_be_is_refused_and_not_handed_out,
             memory_that_is_given_twice_is_handed_out_once,
@@ -119,29 +100,27 @@ macro_rules! contract {
             a_driver_that_answers_at_random_breaks_nothing,
             thousands_of_streams_are_served,
             an_observer_that_panics_is_dropped_and_harms_nothing,
-            a_wait_that_fails_at_the_end_leaks_what_it_must_and_no_more,
         );
-        promises!(threads: eight_threads_share_an_allocator, threads_may_share_an_allocator);
+        promises!(threads:
+            eight_threads_share_an_allocator,
+            threads_may_share_an_allocator,
+        );
         promises_among_peers!();
         #[cfg(target_os = "linux")]
-        promises!(sharing: another_gpu_gets_it_and_gives_all_back);
+        promises!(sharing:
+            another_gpu_gets_it_and_gives_all_back,
+        );
         promises!(pools:
             wrong_uses_are_typed_errors_and_change_nothing,
-            a_private_pools_memory_serves_it_alone,
             requests_follow_the_routes,
             snapshots_show_whose_memory_it_is,
-            segments_of_a_pools_stream_stay_when_another_comes,
-            callbacks_are_asked_for_a_pool_too_and_may_do_anything_to_it,
         );
         promises!(released_pools:
-            a_released_pools_memory_waits_for_the_device,
             what_no_capture_used_goes_back_in_stream_order,
-            live_blocks_outlive_their_pool,
             pools_that_come_and_go_leave_nothing_behind,
         );
         promises!(pool_segments:
             segments_are_pytorchs_and_are_cached_and_split,
-            an_ended_pool_gives_its_segments_back_once_they_are_free_and_passed,
             a_pool_that_never_had_memory_ends_at_once,
             an_ended_pool_that_is_opened_again_has_its_source_still,
             a_capture_may_take_from_it_and_its_memory_waits_for_the_device,
@@ -152,7 +131,6 @@ macro_rules! contract {
             its_blocks_are_not_restored,
         );
         promises!(pool_sources:
-            short_of_memory_it_gets_what_others_can_give_back,
             short_of_memory_the_pools_own_that_waits_is_waited_for,
             limits_count_its_segments,
             what_a_source_does_wrong_is_an_error_and_changes_nothing,
@@ -168,17 +146,12 @@ macro_rules! contract {
         promises!(captures:
             no_call_of_ours_invalidates_a_capture,
             captures_that_nobody_told_of_are_left_alone,
-            frees_that_wait_in_a_capture_are_asked_for_after_it,
-            a_capture_gets_nothing_that_its_stream_may_still_use,
             a_capture_may_take_what_an_earlier_one_handed_out_and_it_frees,
             a_capture_gets_what_an_earlier_one_handed_out_and_the_program_frees_once_it_is_passed,
-            a_shortage_in_a_capture_leaves_it_valid,
             a_failed_call_changes_nothing,
             threads_capture_and_allocate_side_by_side,
         );
         promises!(graphs:
-            a_graphs_memory_stays_where_it_is,
-            trim_leaves_private_pools_what_they_have,
             a_pool_opened_again_has_its_memory_again,
             an_allocator_dropped_first_leaves_graphs_their_memory,
             an_allocator_may_be_dropped_in_a_capture,
@@ -186,10 +159,86 @@ macro_rules! contract {
     };
 }
 
+/// Holds a strategy to the contract: to all of that, and to the promises that count bytes. Whole MiB are whole MiB there.
+macro_rules! contract {
+    ($subject:expr) => {
+        contract_of_any_sizes!($subject);
+
+        promises!(streams as streams_by_bytes:
+            a_recorded_stream_keeps_the_block_until_it_has_passed,
+            memory_freed_on_another_stream_waits_for_both,
+        );
+        promises!(ended_streams as ended_streams_by_bytes:
+            what_is_live_outlives_its_stream,
+            a_handle_that_comes_again_is_another_stream,
+            a_stream_that_was_replaced_unnoticed_is_waited_for,
+            a_stream_that_was_destroyed_unnoticed_is_waited_for,
+        );
+        promises!(figures as figures_by_bytes:
+            peaks_and_sums_can_be_reset,
+        );
+        promises!(trim as trim_by_bytes:
+            freed_blocks_that_other_streams_use_are_waited_for_only_where_needed,
+        );
+        promises!(limits as limits_by_bytes:
+            growth_reaches_the_limit_and_no_further,
+            of_two_limits_the_lower_counts,
+            a_lower_limit_gives_back_what_is_free_beyond_it,
+        );
+        promises!(pressure as pressure_by_bytes:
+            what_a_callback_frees_serves_the_request,
+            callbacks_are_called_in_order_until_one_helps,
+            a_callback_that_frees_nothing_changes_nothing,
+            a_callback_that_panics_is_removed_and_the_request_goes_on,
+            a_callback_may_use_the_allocator_as_anyone,
+            a_callback_that_takes_what_it_frees_ends_in_a_refusal,
+        );
+        promises!(shortage as shortage_by_bytes:
+            what_others_hold_of_the_device_is_named_and_its_release_helps,
+            live_memory_that_is_too_much_is_said_so_and_how_much,
+            less_that_is_live_is_advised_only_where_it_is_enough,
+            a_request_that_is_more_than_the_device_has_is_said_so,
+            what_private_pools_keep_and_captures_forbid_is_said,
+            out_of_memory_says_what_is_held_where_and_changes_nothing,
+        );
+        promises!(hostile as hostile_by_bytes:
+            a_wait_that_fails_at_the_end_leaks_what_it_must_and_no_more,
+        );
+        promises!(pools as pools_by_bytes:
+            a_private_pools_memory_serves_it_alone,
+            segments_of_a_pools_stream_stay_when_another_comes,
+            callbacks_are_asked_for_a_pool_too_and_may_do_anything_to_it,
+        );
+        promises!(released_pools as released_pools_by_bytes:
+            a_released_pools_memory_waits_for_the_device,
+            live_blocks_outlive_their_pool,
+        );
+        promises!(pool_segments as pool_segments_by_bytes:
+            an_ended_pool_gives_its_segments_back_once_they_are_free_and_passed,
+        );
+        promises!(pool_sources as pool_sources_by_bytes:
+            short_of_memory_it_gets_what_others_can_give_back,
+        );
+        promises!(captures as captures_by_bytes:
+            frees_that_wait_in_a_capture_are_asked_for_after_it,
+            a_capture_gets_nothing_that_its_stream_may_still_use,
+            a_shortage_in_a_capture_leaves_it_valid,
+        );
+        promises!(graphs as graphs_by_bytes:
+            a_graphs_memory_stays_where_it_is,
+            trim_leaves_private_pools_what_they_have,
+        );
+        promises_among_peers_by_bytes!();
+    };
+}
+
 /// Tests of one part of the suite. Each runs a promise, a function of that name in the part's file.
 macro_rules! promises {
     ($part:ident: $($promise:ident),+ $(,)?) => {
-        mod $part {
+        promises!($part as $part: $($promise),+);
+    };
+    ($part:ident as $name:ident: $($promise:ident),+ $(,)?) => {
+        mod $name {
             $(
                 #[test]
                 fn $promise() {

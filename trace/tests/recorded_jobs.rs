@@ -98,7 +98,7 @@ fn stitching_shares_between_streams_that_run_behind() {
 #[test]
 fn later_passes_of_a_steady_job_call_the_driver_no_more() {
     let trace = recorded::find("opt13b-LR").unwrap().load().unwrap();
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         let reports = replay(&trace, &ReplayOptions { passes: 4, ..options(kind) }, &mut |_, _| {}).unwrap();
         assert_eq!(reports.len(), 4);
         assert!(reports[0].driver.total_ns() > 0);
@@ -110,7 +110,7 @@ fn later_passes_of_a_steady_job_call_the_driver_no_more() {
 #[test]
 fn replays_are_the_same_every_time() {
     let trace = recorded::find("resnet-multi").unwrap().load().unwrap();
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         let run = || {
             let mut reports = replay(&trace, &options(kind), &mut |_, _| {}).unwrap();
             reports.iter_mut().for_each(|report| report.ns_per_op = 0.0);
@@ -123,7 +123,7 @@ fn replays_are_the_same_every_time() {
 #[test]
 fn too_small_a_device_is_a_result_and_fit_finds_the_edge() {
     let trace = recorded::find("moe-R").unwrap().load().unwrap();
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         let report = fit(&trace, &options(kind), &mut |_, _| {}).unwrap().unwrap();
         assert!(report.capacity >= report.peak_live && report.capacity <= report.peak_reserved, "{report:?}");
         let on = |capacity| {

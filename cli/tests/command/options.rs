@@ -133,3 +133,28 @@ fn a_trace_runs_on_the_hosts_memory_as_on_a_simulated_device() {
     };
     assert_eq!(run("host:80GiB"), run("sim:h200,capacity=80GiB"));
 }
+
+/// A family stands for its strategies, wherever strategies are named; what is named twice runs once.
+#[test]
+fn families_of_strategies_are_run_by_name() {
+    let classic = ["exact", "buddy", "slab", "tiny"];
+    let paddle = ["paddle-auto-growth", "paddle-naive-best-fit", "paddle-thread-local", "paddle-vmm"];
+    let all: Vec<&str> = super::STRATEGIES.into_iter().chain(classic).chain(paddle).collect();
+    let snapshot =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/data/snapshots/resnet-multi-wrapped.snapshot.pickle.gz");
+    for (named, found) in [
+        ("classic", classic.to_vec()),
+        ("paddle", paddle.to_vec()),
+        ("main", super::STRATEGIES.to_vec()),
+        ("all", all),
+        ("slab,classic", vec!["slab", "exact", "buddy", "tiny"]),
+    ] {
+        for command in [&["stress", "opt1.3b-R"] as &[&str], &["replay", "opt1.3b-R"], &["whatif", snapshot]] {
+            let args: Vec<&str> = command.iter().copied().chain(["--json", "--strategy", named]).collect();
+            let lines = lines(&args, 0);
+            let ran: Vec<_> = lines.iter().map(|line| line["strategy"].as_str().unwrap()).collect();
+            assert_eq!(ran, found, "{args:?}");
+        }
+    }
+    has(&complaint(&["replay", "comb", "--strategy", "classics"], 2), &["unknown strategy `classics`"]);
+}

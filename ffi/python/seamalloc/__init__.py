@@ -62,7 +62,7 @@ __all__ = [
     "trim",
     "whatif",
 ]
-# Those of the library, as `strategy` takes them.
+# Those that are compared where none is named. The option `strategy` takes the classic allocators and Paddle's too.
 STRATEGIES = ("caching", "expandable", "gmlake", "stitch")
 __version__ = version()
 

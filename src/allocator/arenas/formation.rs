@@ -7,7 +7,7 @@ use super::registry::Arenas;
 use crate::allocator::core::{Allocator, Core};
 use crate::config::{self, StrategyKind, StreamSharing};
 use crate::error::Result;
-use crate::heap::{FitRules, Headroom, Heap, HeapRules, Lent};
+use crate::heap::{FitRules, Headroom, Heap, HeapRules, Layout, Lent};
 use crate::ids::{PoolIndex, StreamId};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -74,7 +74,12 @@ impl Arenas {
         let mut place = lane.arena.lock();
         let heap = match place.take() {
             Some(arena) => arena.heap,
-            None => Heap::new(HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false })?,
+            None => Heap::new(HeapRules {
+                oversize_from: u64::MAX,
+                adopts_idle: false,
+                home_is_shared: false,
+                layout: Layout::PYTORCH,
+            })?,
         };
         let arena = place.insert(Arena {
             heap,

@@ -53,13 +53,7 @@ impl Heap {
 
     /// Returns whether the free index of the block's pool finds it by its size.
     fn is_indexed(&self, id: BlockId) -> bool {
-        let Block { pool, size, .. } = self.blocks[id];
-        let free = &self.pools[pool].free;
-        let mut found = free.best_fit(&self.blocks, size);
-        while found != id && found.is_some() && self.blocks[found].size <= size {
-            found = free.successor(&self.blocks, found);
-        }
-        found == id
+        self.pools[self.blocks[id].pool].free.holds(&self.blocks, id)
     }
 
     /// Home finds a block by its first byte and by its last byte.

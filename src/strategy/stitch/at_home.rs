@@ -6,12 +6,12 @@ use super::choose;
 use crate::backing::StrategyContext;
 use crate::config::{Config, Split};
 use crate::error::Result;
-use crate::heap::{FitRules, Request};
+use crate::heap::{FitRules, Placement, Request};
 use crate::ids::BlockId;
 
 /// The rules by which requests find their blocks, without and with chunks that are split.
 const FIT: FitRules = FitRules { takes_idle: true, ..FitRules::BEST };
-const FIT_BY_GRANULE: FitRules = FitRules { by_granule: true, ..FIT };
+const FIT_BY_GRANULE: FitRules = FitRules { placement: Placement::ByGranule, ..FIT };
 
 /// Returns the rules by which requests find their blocks.
 pub(super) fn fit_rules(config: &Config) -> &'static FitRules {
@@ -31,6 +31,5 @@ pub(super) fn run_at_home(context: &mut StrategyContext<'_>, request: &Request) 
     let Some(first) = choose::run_at_home(context.heap, size, pool)? else { return Ok(None) };
     let id = context.heap.join_run(first, pool, size)?;
     context.heap.take_free(id);
-    let by_granule = fit_rules(context.config).by_granule;
-    Ok(Some(if by_granule { context.heap.leave_front(id, request) } else { id }))
+    Ok(Some(context.heap.place(id, request, fit_rules(context.config).placement)))
 }

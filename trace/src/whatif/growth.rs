@@ -127,7 +127,7 @@ mod tests {
     fn the_step_found_runs_and_a_hundredth_more_does_not() {
         // The second is of steps that the device has room for a hundred times and more.
         for (capacity, step, least, most) in [(300, 60, 3.2, 3.34), (1100, 6, 163.0, 166.7)] {
-            for strategy in StrategyKind::ALL {
+            for strategy in StrategyKind::MAIN {
                 let (trace, options) = (training(step), options(strategy, capacity * MIB));
                 let found = grow(&trace, &options, &mut |_, _| {}).unwrap();
                 let factor = found.largest_step.unwrap();

@@ -223,7 +223,7 @@ mod tests {
         let alone = whatif(&training(60), &[StrategyKind::Stitch], &options, DeviceFrom::Asked, &mut note).unwrap();
         tried.dedup();
         assert_eq!(tried, [StrategyKind::Caching, StrategyKind::Expandable, StrategyKind::Stitch]);
-        let all = whatif(&training(60), &StrategyKind::ALL, &options, DeviceFrom::Asked, &mut |_, _, _| {}).unwrap();
+        let all = whatif(&training(60), &StrategyKind::MAIN, &options, DeviceFrom::Asked, &mut |_, _, _| {}).unwrap();
         assert_eq!(alone[..], all[3..]);
         for one in &all {
             let beside = |other: &WhatIf| Baseline { reserved: other.peak_reserved, largest_step: other.largest_step };

@@ -78,7 +78,7 @@ fn run(device: &str) -> Result<bool, Failure> {
     // Opened before the device is full: a context takes memory too.
     let driver = Arc::new(CudaDriver::open(ordinal)?);
     let stream = driver.create_stream()?;
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         ok &= report("full_device", Some(kind), || {
             let mut filler = Filler::start(device)?;
             full(&(Arc::clone(&driver) as Arc<dyn Driver>), kind, stream, || filler.give_back())
@@ -86,7 +86,7 @@ fn run(device: &str) -> Result<bool, Failure> {
     }
     driver.destroy_stream(stream)?;
     drop(driver);
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         ok &= delegate(Command::new(std::env::current_exe()?).args(["--lose", device, kind.name()]))?;
     }
     Ok(ok)
@@ -95,7 +95,7 @@ fn run(device: &str) -> Result<bool, Failure> {
 /// The same faults on a simulated device: another allocation of the device fills it, and a call loses the context.
 fn simulated(device: &str) -> Result<bool, Failure> {
     let mut ok = true;
-    for kind in StrategyKind::ALL {
+    for kind in StrategyKind::MAIN {
         ok &= report("full_device", Some(kind), || {
             let gpu = Arc::new(SimGpu::new(SimConfig::parse(device)?)?);
             let other = gpu.malloc(gpu.memory_info()?.free - LEFT)?;

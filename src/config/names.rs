@@ -1,0 +1,59 @@
+//! The names of the options.
+//!
+//! Owns: the lists of them. `syntax.rs` reads and writes their values.
+
+use super::classic::ClassicOptions;
+use super::paddle::PaddleFlags;
+
+/// Options of PyTorch without effect here: they concern pinned host memory, locking or graph capture in its own
+/// implementation.
+pub(super) const WITHOUT_EFFECT: [&str; 6] = [
+    "release_lock_on_cudamalloc",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+];
+
+/// The name of every option but those of other allocators' families ([`option_list`]).
+const OPTIONS: [&str; 28] = [
+    "strategy",
+    "sharing",
+    "sharing_threshold",
+    "arenas",
+    "split",
+    "wait_ms",
+    "chunk_size_mb",
+    "max_view_mappings",
+    "max_views",
+    "max_view_address_space",
+    "fragLimit",
+    "reuseLimit",
+    "defragLevel",
+    "autoGC",
+    "guard",
+    "guard_sample",
+    "guard_min_size",
+    "guard_quarantine_mb",
+    "backend",
+    "expandable_segments",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "large_segment_size_mb",
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "per_process_memory_fraction",
+    "memory_fraction",
+    "memory_limit",
+];
+
+/// The names of all options that have an effect.
+pub(super) fn option_list() -> impl Iterator<Item = &'static str> {
+    OPTIONS.into_iter().chain(ClassicOptions::NAMES).chain(PaddleFlags::NAMES)
+}
+
+/// The names of all options, with or without effect.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    option_list().chain(WITHOUT_EFFECT)
+}

@@ -1,0 +1,108 @@
+//! The strategies by name, and the families that they are of.
+//!
+//! Owns: [`StrategyKind`]. `src/strategy/mod.rs` makes the strategy of each,
+//! `strategy_names.rs` reads their names.
+
+use std::fmt;
+
+/// The strategy for requests that no free block fits, and what becomes of free memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum StrategyKind {
+    /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
+    Caching,
+    /// The stream's segment grows at its end: PyTorch's expandable segments.
+    Expandable,
+    /// GMLake's algorithm (ASPLOS 2024): 2 MiB chunks, in blocks that are split, and stitched for larger requests.
+    Gmlake,
+    /// Stitches free memory together, wherever it lies.
+    #[default]
+    Stitch,
+    /// A list of free blocks for each size, cut from large buffers and never merged.
+    Exact,
+    /// The buddy system: powers of two, halved and merged.
+    Buddy,
+    /// Slabs of equal objects over pages of 2 MiB.
+    Slab,
+    /// TinyTorch's allocator: the core of PyTorch's, without its options.
+    Tiny,
+    /// Paddle's `auto_growth` (`AutoGrowthBestFitAllocator`): chunks as large as requests, split at their backs.
+    PaddleAutoGrowth,
+    /// Paddle's `naive_best_fit` (`BuddyAllocator`, which is no buddy system): nearly the whole device as one chunk.
+    PaddleNaiveBestFit,
+    /// Paddle's `thread_local`: `naive_best_fit` for each thread, which is a stream here.
+    PaddleThreadLocal,
+    /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): it grows at its end, and moves free memory
+    /// together before it refuses a request.
+    PaddleVmm,
+}
+
+impl StrategyKind {
+    /// Every strategy.
+    pub const ALL: [Self; 12] = [
+        Self::Caching,
+        Self::Expandable,
+        Self::Gmlake,
+        Self::Stitch,
+        Self::Exact,
+        Self::Buddy,
+        Self::Slab,
+        Self::Tiny,
+        Self::PaddleAutoGrowth,
+        Self::PaddleNaiveBestFit,
+        Self::PaddleThreadLocal,
+        Self::PaddleVmm,
+    ];
+    /// The strategies that are compared where none is named: this project's, and those that it stands beside.
+    pub const MAIN: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
+    /// The simple allocators of textbooks and tutorials.
+    pub const CLASSIC: [Self; 4] = [Self::Exact, Self::Buddy, Self::Slab, Self::Tiny];
+    /// The allocators of Paddle.
+    pub const PADDLE: [Self; 4] =
+        [Self::PaddleAutoGrowth, Self::PaddleNaiveBestFit, Self::PaddleThreadLocal, Self::PaddleVmm];
+
+    /// Families of strategies by name: what a command takes instead of a list of names.
+    pub const FAMILIES: [(&'static str, &'static [Self]); 4] =
+        [("main", &Self::MAIN), ("classic", &Self::CLASSIC), ("paddle", &Self::PADDLE), ("all", &Self::ALL)];
+
+    /// Returns whether the strategy makes virtual-memory calls, which old devices and drivers do not have.
+    #[must_use]
+    pub const fn needs_virtual_memory(self) -> bool {
+        matches!(self, Self::Expandable | Self::Gmlake | Self::Stitch | Self::PaddleVmm)
+    }
+
+    /// Returns whether the strategy takes plain memory (`cudaMalloc`) for any requests.
+    pub(crate) const fn has_plain_memory(self) -> bool {
+        !matches!(self, Self::Expandable | Self::Stitch | Self::PaddleVmm)
+    }
+
+    /// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
+    /// memory is no stream's own.
+    pub(crate) const fn joins_free_memory(self) -> bool {
+        matches!(self, Self::Stitch)
+    }
+
+    /// Returns the name, as on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Caching => "caching",
+            Self::Expandable => "expandable",
+            Self::Gmlake => "gmlake",
+            Self::Stitch => "stitch",
+            Self::Exact => "exact",
+            Self::Buddy => "buddy",
+            Self::Slab => "slab",
+            Self::Tiny => "tiny",
+            Self::PaddleAutoGrowth => "paddle-auto-growth",
+            Self::PaddleNaiveBestFit => "paddle-naive-best-fit",
+            Self::PaddleThreadLocal => "paddle-thread-local",
+            Self::PaddleVmm => "paddle-vmm",
+        }
+    }
+}
+
+impl fmt::Display for StrategyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,128 @@
+//! Strategy `slab`: objects of equal size, carved from slabs of whole pages.
+//!
+//! The rules are those of J. Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator" (USENIX Summer 1994),
+//! which the tutorial of `exact.rs` names last:
+//! - each size of object has a cache of slabs of its own; a slab is one or more pages, cut into objects when it is made
+//!   (section 3.2), here some at a time;
+//! - a slab has the fewest pages of which at most an eighth is left over ("internal fragmentation", section 3.2.2);
+//! - a free takes no memory from the cache: slabs whose objects are all free are kept, and given back when memory is short
+//!   (`kmem_cache_reap`, section 3.4).
+//!
+//! Pages are 2 MiB, in which a device gives its memory. Sizes of objects are eight for each power of two
+//! ([`Rounding::Classes`]), as slabs over any sizes have them; an object of the size of several pages is a slab of its own. What
+//! is left over at a slab's end serves the size that it has. Bonwick's colouring, which spreads objects over cache lines,
+//! has no use here.
+
+use crate::backing::{Miss, StrategyContext, malloc_largest};
+use crate::config::Config;
+use crate::config::rounding::Rounding;
+use crate::error::Result;
+use crate::heap::{FitRules, Heap, Layout, Merging, Request};
+use crate::ids::BlockId;
+use crate::strategy::caching::Caching;
+use crate::strategy::contract::{Assumption, Goal, Means, Rules, Strategy};
+use crate::strategy::malloc_fallback::{self, Grow};
+use crate::strategy::plain_memory::{PAGE, least_segment, rules_of_malloc};
+
+/// So many objects of a slab are cut at once: a slab of the smallest has 4,096.
+const AT_ONCE: u64 = 64;
+/// At most this part (1/n) of a slab is left over.
+const LEFT_OVER: u64 = 8;
+
+pub(crate) struct Slab;
+
+impl Strategy for Slab {
+    fn rules(&self, _config: &Config) -> Rules {
+        let fit = FitRules { min_rest: [u64::MAX; 2], count_ages: true, ..FitRules::EXACT };
+        rules_of_malloc(fit)
+    }
+
+    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+        Layout { rounding: Rounding::Classes, small_limit: 0, merging: Merging::Never, ..Layout::PYTORCH }
+    }
+
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss> {
+        malloc_fallback::serve(self, context, request, means)
+    }
+
+    /// Releases slabs whose objects are all free.
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        context.heap.join_free_segments()?;
+        Caching.release(context, goal)
+    }
+
+    fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        least_segment(request.size)
+    }
+}
+
+impl Grow for Slab {
+    /// Makes a slab, or one of fewer pages where it cannot be had.
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        let Request { size, pool, .. } = *request;
+        let pages = slab_for(size);
+        let uncut = match context.heap.uncut_rest(pool, size)? {
+            None => context.heap.empty_segment(pool, pages),
+            rest => rest,
+        };
+        let slab = match uncut {
+            Some(uncut) => {
+                context.heap.take_free(uncut);
+                uncut
+            }
+            None => malloc_largest(context, pool, [pages, least_segment(size)].into_iter())?,
+        };
+        Ok(context.heap.cut_equally(slab, size, AT_ONCE))
+    }
+
+    fn counted(&self, _config: &Config, request: &Request) -> u64 {
+        least_segment(request.size)
+    }
+}
+
+/// Returns the bytes of a slab for objects of so many bytes.
+fn slab_for(object: u64) -> u64 {
+    let first = least_segment(object);
+    let mut slab = first;
+    // Nine objects are enough pages for any object, since each page but the last is filled.
+    while slab % object > slab / LEFT_OVER && slab < first.saturating_mul(LEFT_OVER + 1) {
+        slab = slab.saturating_add(PAGE);
+    }
+    slab
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::rounding::{MIN_BLOCK, ROUNDUP_INTERVALS};
+
+    #[test]
+    fn a_slab_has_the_fewest_pages_that_leave_an_eighth_over() {
+        const KIB: u64 = 1 << 10;
+        const MIB: u64 = 1 << 20;
+        for (object, slab) in [
+            (MIN_BLOCK, 2 * MIB),
+            (640 * KIB, 2 * MIB),
+            (MIB, 2 * MIB),
+            (1152 * KIB, 6 * MIB),
+            (2 * MIB, 2 * MIB),
+            (3 * MIB, 6 * MIB),
+            (5 * MIB, 10 * MIB),
+            (104 * MIB, 104 * MIB),
+        ] {
+            assert_eq!(slab_for(object), slab, "{object}");
+        }
+        for size in (9..40).flat_map(|power| (0..16).map(move |step| (1u64 << power) + (step << power) / 16)) {
+            let object = Rounding::Classes.round(size, &[0; ROUNDUP_INTERVALS]);
+            let slab = slab_for(object);
+            assert!(slab % object <= slab / LEFT_OVER && slab.is_multiple_of(PAGE), "{object}: {slab}");
+            let fewer = (least_segment(object)..slab).step_by(PAGE as usize);
+            assert!(fewer.into_iter().all(|less| less % object > less / LEFT_OVER), "{object}: {slab}");
+        }
+    }
+}

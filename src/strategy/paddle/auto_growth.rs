@@ -1,0 +1,98 @@
+//! Strategy `paddle-auto-growth`: Paddle's `AutoGrowthBestFitAllocator`.
+//!
+//! Its rules are those of `auto_growth_best_fit_allocator.cc` (2c8abd8), and of its small pool as
+//! `test_allocator_flags` has it (pull request 74463):
+//! - the smallest free block that fits, the lowest of equals; the request gets its back, and all of the rest stays free in
+//!   front of it (`AllocateImpl`);
+//! - a miss takes a chunk of the request's size, or of `auto_growth_chunk_size_in_mb` if that is more; before it,
+//!   `free_when_no_cache_hit` gives all idle chunks back; if there is no memory they are given back, and it is tried once
+//!   more;
+//! - a freed block merges with both neighbours in its chunk; `free_idle_chunk` gives chunks back as soon as they are idle
+//!   (`FreeImpl`, `FreeIdleChunks`);
+//! - requests of up to `small_pool_size_in_mb` have chunks of their own, if it is above 0.
+//!
+//! A chunk is whole pages of 2 MiB here, as a device gives them, and its rest is free. Paddle's is the request alone: the
+//! driver has the rest, and serves later small chunks from it.
+//!
+//! The flags by which chunks are taken before the first request (`…_pre_alloc_in_mb`) are not here.
+
+use crate::backing::{Miss, StrategyContext, malloc_segment, release_segments_from};
+use crate::config::rounding::{MIN_BLOCK, Rounding};
+use crate::config::{Config, Increase};
+use crate::error::Result;
+use crate::heap::{FitRules, Heap, Layout, Placement, Request};
+use crate::ids::{BlockId, Class};
+use crate::strategy::caching::Caching;
+use crate::strategy::contract::{Assumption, Goal, Means, Rules, Strategy};
+use crate::strategy::malloc_fallback::{self, Grow};
+use crate::strategy::plain_memory::{least_segment, rules_of_malloc};
+
+pub(crate) struct AutoGrowth;
+
+impl Strategy for AutoGrowth {
+    fn rules(&self, _config: &Config) -> Rules {
+        let fit = FitRules {
+            placement: Placement::Back,
+            // A block that could not be split is handed out whole.
+            min_rest: [u64::MAX; 2],
+            count_ages: true,
+            ..FitRules::BEST
+        };
+        rules_of_malloc(fit)
+    }
+
+    fn layout(&self, config: &Config, _total: u64) -> Layout {
+        Layout {
+            rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
+            small_limit: config.paddle.small_pool_size,
+            gives_back_from: if config.paddle.free_idle_chunk { 0 } else { u64::MAX },
+            ..Layout::PYTORCH
+        }
+    }
+
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss> {
+        malloc_fallback::serve(self, context, request, means)
+    }
+
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        Caching.release(context, goal)
+    }
+
+    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        chunk_for(config, request)
+    }
+}
+
+impl Grow for AutoGrowth {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        if context.config.paddle.free_when_no_cache_hit && !context.capturing() {
+            release_segments_from(context, 0)?;
+        }
+        let size = chunk_for(context.config, request);
+        if !context.allows(Increase::taken(size)) {
+            return Err(Miss::OUT_OF_MEMORY);
+        }
+        let chunk = malloc_segment(context, request.pool, size)?;
+        Ok(context.heap.place(chunk, request, Placement::Back))
+    }
+
+    fn counted(&self, config: &Config, request: &Request) -> u64 {
+        chunk_for(config, request)
+    }
+}
+
+/// Returns the bytes of the chunk that is taken for a request.
+fn chunk_for(config: &Config, request: &Request) -> u64 {
+    let flags = &config.paddle;
+    let least = match request.class {
+        _ if flags.small_pool_size == 0 => flags.auto_growth_chunk_size,
+        Class::Small => flags.small_pool_auto_growth_chunk_size,
+        Class::Large => flags.large_pool_auto_growth_chunk_size,
+    };
+    least_segment(request.size.max(least))
+}

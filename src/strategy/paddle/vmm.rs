@@ -1,0 +1,188 @@
+//! Strategy `paddle-vmm`: Paddle's allocator over virtual memory, version 2 (pull request 79605).
+//!
+//! Its rules are those of `vmm_auto_growth_best_fit_allocator_v2.cc` and `…_multi_pool_allocator_v2.cc` (19a2a2a), of
+//! `remap_transaction.cc` and `free_block_remap_compactor.cc` (30899ae):
+//! - a pool of requests below 2 MiB, and one of all others, in one range of addresses each (`RouteAllocation`);
+//! - the smallest free block that fits, the lowest of equals; the request gets its front (`AllocFromFreeBlocks`); free
+//!   neighbours merge (`TryMerge`);
+//! - a miss maps memory for the whole request behind all other, in handles of one size; a free block in front of it stays as
+//!   it is, and the rest of the last handle is free (`AllocateImpl`);
+//! - where no memory is to be had, handles that lie wholly in free blocks, and that the GPU has passed, are unmapped and
+//!   mapped again one behind the other, as many as the request needs, or none (`CompactFreeBlocks`, `CollectRemapSourcePlan`);
+//!   `vmm_v2_remap_on_oom` switches it off.
+//!
+//! In these points it is another. Handles are mapped at their new place before the old one is unmapped, so that a call that
+//! fails leaves all as it was. The CPU waits for the request's stream, where Paddle asks the events of each block. If moving
+//! is not enough, what is free goes back to the driver. Programs give no hints of how long a tensor lives (`PoolHint`), so there
+//! is no pool for stable ones; a pool of oversized requests alone is not here either.
+
+use crate::backing::{Miss, StrategyContext, Units, UnmappedPart, map_units, move_units, release_reservation};
+use crate::backing::{reserve_segment, whole_units};
+use crate::config::rounding::{MIN_BLOCK, Rounding};
+use crate::config::{Config, StreamSharing};
+use crate::error::Result;
+use crate::fallible::TryPush;
+use crate::heap::{FitRules, Heap, Layout, Request};
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
+use crate::span::Span;
+use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::strategy::expandable::{addresses, release_down_to, release_everything};
+use crate::strategy::malloc_fallback::{self, Grow};
+
+/// Requests of fewer bytes are of the small pool (`transient_small_threshold`).
+const SMALL_BELOW: u64 = 2 << 20;
+
+/// A pool reserves so many times the addresses that PyTorch's would, so that there is a place to move handles to.
+const ROOM_TO_MOVE: u64 = 4;
+
+pub(crate) struct Vmm;
+
+impl Strategy for Vmm {
+    fn rules(&self, _config: &Config) -> Rules {
+        let fit = FitRules { count_ages: true, ..FitRules::BEST };
+        let free_used_by = FreeUsedBy::RecordStream;
+        Rules {
+            fit,
+            polls_first: true,
+            sharing: StreamSharing::Never,
+            passes_memory_on: false,
+            free_used_by,
+            waits_for_oldest: false,
+        }
+    }
+
+    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+        Layout {
+            rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
+            small_limit: SMALL_BELOW - MIN_BLOCK,
+            ..Layout::PYTORCH
+        }
+    }
+
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss> {
+        let moves = means == Means::All && context.config.paddle.vmm_v2_remap_on_oom && !context.capturing();
+        if moves && let Some(id) = compact(context, request)? {
+            return Ok(id);
+        }
+        malloc_fallback::serve(self, context, request, means)
+    }
+
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        context.retry_rollback()?;
+        match goal {
+            Goal::Everything => {
+                release_everything(context, |context, pool| Ok(!is_captured(context, pool)?)).map(|()| true)
+            }
+            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait),
+        }
+    }
+
+    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        in_handles(config, request)
+    }
+}
+
+impl Grow for Vmm {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        context.retry_rollback()?;
+        let (handle, size) = (handle_of(context.config, request.class), in_handles(context.config, request));
+        let found = tail(context.heap, request.pool, size);
+        let room = match found {
+            Some(room) => room,
+            None => {
+                let size = addresses(context, request, handle).saturating_mul(ROOM_TO_MOVE);
+                reserve_segment(context, request.pool, size, handle)?
+            }
+        };
+        let span = Span::new(context.heap.block(room).address, size);
+        let part = UnmappedPart { room, span };
+        let mut parts = Vec::new();
+        parts.try_push(part)?;
+        let mapped = map_units(context, request.pool, parts, handle);
+        if mapped.is_err() && found.is_none() && context.rollback.is_empty() {
+            release_reservation(context, room)?;
+        }
+        let grown = mapped?.unwrap_or(room);
+        Ok(context.heap.carve(grown, Span::new(span.start, request.size))?)
+    }
+
+    fn counted(&self, config: &Config, request: &Request) -> u64 {
+        in_handles(config, request)
+    }
+}
+
+/// Moves free handles of the request's pool together, if there are enough of them. Returns the block of the request.
+fn compact(context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<Option<BlockId>, Miss> {
+    context.retry_rollback()?;
+    context.wait_for_recorded_streams()?;
+    // What became free in the wait may serve as it is.
+    let fit = FitRules::BEST;
+    if let Some(id) = context.heap.fit(request, &fit).some() {
+        return Ok(Some(id));
+    }
+    // A graph may use free memory of its private pool where it lies.
+    if context.heap.is_private(request.pool) || is_captured(context, request.pool)? {
+        return Ok(None);
+    }
+    let size = in_handles(context.config, request);
+    let Some(room) = tail(context.heap, request.pool, size) else { return Ok(None) };
+    let Some(sources) = sources(context.heap, request.pool, room, size)? else { return Ok(None) };
+    // Neither unmap nor map waits for the GPU, and work of the stream may still use the memory.
+    context.on_streams().1.wait_for_stream(request.pool)?;
+    let span = Span::new(context.heap.block(room).address, size);
+    let moved = move_units(context, &sources, UnmappedPart { room, span })?;
+    Ok(Some(context.heap.carve(moved, Span::new(span.start, request.size))?))
+}
+
+/// Returns whether a pool's stream is being captured, though nobody said so: then it cannot be waited for.
+fn is_captured(context: &StrategyContext<'_>, pool: PoolIndex) -> Result<bool> {
+    let of = context.heap.pool(pool.large());
+    let (stream, ended) = (of.stream, of.ended);
+    let has_memory = context.heap.pool(pool).free.len() > 0;
+    Ok(has_memory && !ended && stream != StreamId::DEFAULT && context.driver.is_capturing(stream)?)
+}
+
+/// Returns whole handles in free blocks of a pool, those at the lowest addresses first, `size` bytes of them in all; `None` if
+/// there are fewer. They lie in the segment of `room`.
+fn sources(heap: &Heap, pool: PoolIndex, room: BlockId, size: u64) -> Result<Option<Vec<Units>>> {
+    let mut free = heap.free_blocks(pool)?;
+    free.retain(|id| heap.block(*id).segment == heap.block(room).segment);
+    free.sort_unstable_by_key(|id| heap.block(*id).address);
+    let mut found = Vec::new();
+    let mut missing = size;
+    for units in free.into_iter().filter_map(|id| whole_units(heap, id)) {
+        let wanted = (missing / units.unit).min(units.end - units.first);
+        // A handle that is released already, and could not be unmapped, cannot be mapped again.
+        let segment = heap.block(units.block).segment;
+        let is_whole = |slot: u64| heap.unit_handle(segment, slot).is_some();
+        if wanted > 0 && (units.first..units.first + wanted).all(is_whole) {
+            found.try_push(Units { end: units.first + wanted, ..units })?;
+            missing -= wanted * units.unit;
+        }
+    }
+    Ok((missing == 0).then_some(found))
+}
+
+/// Returns the last unmapped block of a pool that has so many bytes.
+fn tail(heap: &Heap, pool: PoolIndex, size: u64) -> Option<BlockId> {
+    let unmapped = heap.pool(pool).unmapped.iter().map(|(_, id)| *id);
+    unmapped.rev().find(|id| heap.block(*id).size >= size)
+}
+
+/// Returns the bytes of a handle.
+fn handle_of(config: &Config, class: Class) -> u64 {
+    match class {
+        Class::Small => config.paddle.vmm_v2_small_pool_handle_size,
+        Class::Large => config.paddle.vmm_v2_large_pool_handle_size,
+    }
+}
+
+/// Returns the bytes of the handles for a request.
+fn in_handles(config: &Config, request: &Request) -> u64 {
+    request.size.checked_next_multiple_of(handle_of(config, request.class)).unwrap_or(u64::MAX)
+}
