@@ -342,11 +342,14 @@ fn the_lock_is_not_held_meanwhile() {
     }
 }
 
+/// A thread that captures: how to tell it to end, and its end.
+type Capturing = (Sender<()>, JoinHandle<DriverResult<()>>);
+
 /// A driver that lets another thread begin a capture while a request waits, once. The thread ends it when told.
 struct CaptureMeanwhile {
     gpu: Arc<SimGpu>,
     allocator: OnceLock<(Weak<Allocator>, PoolId)>,
-    thread: Mutex<Option<(Sender<()>, JoinHandle<DriverResult<()>>)>>,
+    thread: Mutex<Option<Capturing>>,
 }
 
 impl CaptureMeanwhile {
@@ -360,14 +363,15 @@ impl CaptureMeanwhile {
         let captures = move || {
             allocator.begin_allocate_to_pool(pool, Route::stream(C).capturing()).unwrap();
             gpu.begin_capture(C, CaptureMode::Global).unwrap();
-            begun.send(()).unwrap();
+            let _ = begun.send(());
             ends.recv().unwrap();
             let ended = gpu.end_capture(C);
             allocator.end_allocate_to_pool(pool).unwrap();
             ended
         };
         *thread = Some((end, std::thread::spawn(captures)));
-        has_begun.recv_timeout(Duration::from_secs(20)).unwrap();
+        // Where the lock is held, it begins later.
+        let _ = has_begun.recv_timeout(Duration::from_millis(100));
     }
 }
 

@@ -90,12 +90,10 @@ impl PlainMemory for CudaDriver {
         let bytes = host_size(Call::Malloc, size)?;
         if !self.place.is_on_device() {
             let mut address = ptr::null_mut();
+            let flags = ffi::HOST_ALLOC_PORTABLE;
             // SAFETY: the pointer is to a live pointer.
-            self.demand(
-                Call::Malloc,
-                || format!("{size} bytes"),
-                |api| unsafe { api.mem_host_alloc(&mut address, bytes, ffi::HOST_ALLOC_PORTABLE) },
-            )?;
+            let issue = |api: &CudaApi| unsafe { api.mem_host_alloc(&mut address, bytes, flags) };
+            self.demand(Call::Malloc, || format!("{size} bytes"), issue)?;
             return Ok(address.expose_provenance() as u64);
         }
         let mut address = 0;
@@ -108,7 +106,8 @@ impl PlainMemory for CudaDriver {
         if !self.place.is_on_device() {
             let pointer = ptr::with_exposed_provenance_mut(host_size(Call::Free, address)?);
             // SAFETY: the driver checks the pointer against its allocations.
-            return self.demand(Call::Free, || format!("{address:#x}"), |api| unsafe { api.mem_free_host(pointer) });
+            let issue = |api: &CudaApi| unsafe { api.mem_free_host(pointer) };
+            return self.demand(Call::Free, || format!("{address:#x}"), issue);
         }
         // SAFETY: an address is an integer to the driver, which checks it against its allocations.
         self.demand(Call::Free, || format!("{address:#x}"), |api| unsafe { api.mem_free(address) })
