@@ -50,7 +50,7 @@ impl HostPool {
     /// Makes a pool of memory of `driver`, which the CPU can use. `own` is a stream of it that no work is given to.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that look at contents by calls of the device, guard mode and `split`; those of
+    /// [`Error::Config`](crate::Error::Config) for options that look at contents by calls of the device, guard mode and `split`; those of
     /// [`Allocator::new`].
     pub fn new(driver: Arc<dyn Driver>, own: StreamId, config: Config) -> Result<Self> {
         Self::check(&config)?;

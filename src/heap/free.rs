@@ -122,24 +122,32 @@ impl Heap {
     /// merged into it, and their bytes.
     #[inline]
     pub(super) fn merge_free(&mut self, id: BlockId) -> (BlockId, u64, u64) {
-        if self.rules.layout.merging == Merging::Buddies {
-            return self.merge_buddies(id);
+        if self.rules.layout.merging == Merging::Neighbours {
+            return self.merge_where(id, Self::are_free_neighbours);
         }
-        self.merge_neighbours(id)
+        self.merge_by_layout(id)
     }
 
-    #[inline]
-    fn merge_neighbours(&mut self, mut id: BlockId) -> (BlockId, u64, u64) {
+    #[cold]
+    fn merge_by_layout(&mut self, id: BlockId) -> (BlockId, u64, u64) {
+        match self.rules.layout.merging {
+            Merging::Buddies => self.merge_buddies(id),
+            Merging::Neighbours | Merging::Never => self.merge_where(id, Self::joins),
+        }
+    }
+
+    #[inline(always)]
+    fn merge_where(&mut self, mut id: BlockId, joins: impl Fn(&Self, BlockId, BlockId) -> bool) -> (BlockId, u64, u64) {
         let (mut merged, mut bytes) = (0, 0);
         let prev = self.blocks[id].prev;
-        if self.joins(prev, id) {
+        if joins(self, prev, id) {
             self.take_free(prev);
             (merged, bytes) = (1, self.blocks[prev].size);
             self.absorb_next(prev);
             id = prev;
         }
         let next = self.blocks[id].next;
-        if self.joins(id, next) {
+        if joins(self, id, next) {
             self.take_free(next);
             merged += 1;
             bytes += self.blocks[next].size;
@@ -150,16 +158,22 @@ impl Heap {
 
     /// Returns whether two neighbours merge: both are free and of one pool, where the layout lets them, and slabs for
     /// small blocks at home stay apart.
-    pub(super) fn joins(&self, prev_id: BlockId, id: BlockId) -> bool {
-        let (before, block) = (&self.blocks[prev_id], &self.blocks[id]);
+    pub(super) fn joins(&self, before: BlockId, id: BlockId) -> bool {
+        self.are_free_neighbours(before, id)
+            && match self.merging_in(self.blocks[id].pool) {
+                Merging::Neighbours => true,
+                Merging::Never => false,
+                Merging::Buddies => self.are_buddies(before, id),
+            }
+    }
+
+    /// Does the same where the layout lets all neighbours merge.
+    #[inline(always)]
+    fn are_free_neighbours(&self, before: BlockId, id: BlockId) -> bool {
+        let (before, block) = (&self.blocks[before], &self.blocks[id]);
         before.state == State::Free
             && block.state == State::Free
             && before.pool == block.pool
-            && match self.merging_in(block.pool) {
-                Merging::Neighbours => true,
-                Merging::Never => false,
-                Merging::Buddies => self.are_buddies(prev_id, id),
-            }
             && !(block.kind == Kind::Home && block.address.is_multiple_of(GRANULE) && block.pool.is_small())
     }
 
