@@ -1,9 +1,10 @@
 //! The options of the subcommands.
 
-use crate::values::{Device, Strategies, any_device, destination, options, policy, strategies, whole};
+use crate::values::{Device, Strategies, any_device, destination, options, policy, strategies, times_live, whole};
 use clap::{Args, ValueEnum, ValueHint};
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::{Config, StrategyKind};
+use seamalloc_trace::cliff::TIMES_LIVE;
 use seamalloc_trace::replay::ReplayOptions;
 use seamalloc_trace::timeline::Policy;
 use seamalloc_trace::workload::MAX_STEPS;
@@ -124,6 +125,15 @@ pub(crate) struct TraceArgs {
     pub(crate) generate: GenerateArgs,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CliffArgs {
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
+    /// The sizes of devices, as multiples of the trace's live bytes, separated by commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = times_live, default_values_t = TIMES_LIVE)]
+    pub(crate) times_live: Vec<f64>,
 }
 
 #[derive(Debug, Args)]

@@ -1,10 +1,11 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
-use crate::args::{Color, CompareArgs, ConvertArgs, ReplayArgs, StressArgs, TraceArgs};
+use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, StressArgs, TraceArgs};
 use crate::explain::{keys, legend};
 use crate::study::Study;
 use clap::{Parser, Subcommand};
 use seamalloc_trace::FRAGMENTATION_COLUMNS;
+use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::replay::{PEAK_EVENT, PassReport};
 use seamalloc_trace::timeline::TimelineReport;
@@ -53,6 +54,9 @@ pub(crate) enum Command {
     /// Find the smallest GPU memory on which each strategy still runs a trace.
     #[command(after_help = legend(FitReport::COLUMNS), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
     Fit(TraceArgs),
+    /// Show what traces cost on devices that are nearly too small, up to the one below which they do not run.
+    #[command(after_help = legend(CliffReport::COLUMNS), override_usage = "seamalloc cliff [OPTIONS] <TRACE>...")]
+    Cliff(CliffArgs),
     /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
     /// could be.
     #[command(after_help = whatif_help(), override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]

@@ -1,6 +1,7 @@
 //! The `seamalloc` command: allocation traces and stress patterns on a simulated GPU, strategy beside strategy.
 
 mod args;
+mod cliff;
 mod command_line;
 mod compare;
 mod convert;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Stress(args) => stress::run(args, cli.color),
         Command::Replay(args) => replay::run(args, cli.color),
         Command::Fit(args) => fit::run(args, cli.color),
+        Command::Cliff(args) => cliff::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),

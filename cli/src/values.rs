@@ -58,6 +58,12 @@ pub(crate) fn device(text: &str) -> Result<SimConfig, String> {
     SimConfig::parse(text).map_err(|error| error.to_string())
 }
 
+/// A multiple of what is live.
+pub(crate) fn times_live(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (1.0..=1000.0).contains(number));
+    number.ok_or_else(|| "expected a number from 1 to 1000, such as 1.05".to_owned())
+}
+
 /// A place for a trace, whose name tells the format.
 pub(crate) fn destination(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);

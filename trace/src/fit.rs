@@ -2,7 +2,8 @@
 //!
 //! Owns: the bisection over the capacity of the simulated device.
 
-use crate::columns::{Column, gib, line, round_to};
+use crate::columns::{Column, gib, line, ms, round_to, us};
+use crate::price::Price;
 use crate::replay::{PassReport, ReplayError, ReplayOptions, replay};
 use crate::trace::Trace;
 use seamalloc::driver::sim::SimConfig;
@@ -35,6 +36,8 @@ pub struct FitReport {
     pub peak_live: u64,
     /// What the strategy reserved where memory was plenty.
     pub peak_reserved: u64,
+    /// What it costs to run on the smallest.
+    pub price: Price,
     /// How many devices were tried.
     pub tries: u32,
 }
@@ -58,8 +61,8 @@ impl FitReport {
             .figure("smallest\nGiB", |fit| gib(fit.capacity).into())
             .legend(
                 "smallest",
-                "the least GPU memory on which every pass still runs, to 2 MiB; at what cost,\n\
-                 `seamalloc replay --device sim:h200,capacity=SIZE` shows",
+                "the least GPU memory on which every pass still runs, to 2 MiB; how fast on larger\n\
+                 devices, `seamalloc cliff` shows",
             ),
         Figure::result("overhead", |fit| round_to(fit.overhead(), 6).into())
             .figure("above\nlive", |fit| format!("+{:.1}%", fit.overhead() * 100.0).into())
@@ -67,6 +70,18 @@ impl FitReport {
         Figure::result("peak_reserved", |fit| fit.peak_reserved.into())
             .figure("reserved GiB\nwhere plenty", |fit| gib(fit.peak_reserved).into())
             .legend("reserved GiB where plenty", "the most bytes held where memory is plenty"),
+        Figure::time("driver_us_first", |fit| us(fit.price.first_ns).into())
+            .figure("first pass\ndriver ms", |fit| ms(fit.price.first_ns).into())
+            .spare(3)
+            .legend("driver ms", "in the driver on the smallest, in the first pass and in the last"),
+        Figure::time("driver_us_last", |fit| us(fit.price.last_ns).into())
+            .figure("last pass\ndriver ms", |fit| ms(fit.price.last_ns).into())
+            .spare(2),
+        Figure::result("cpu_syncs_last", |fit| fit.price.cpu_syncs.into())
+            .figure("CPU\nwaits", |fit| fit.price.cpu_syncs.into())
+            .spare(2)
+            .legend("CPU waits", "how often the CPU waited for the GPU there, in the last pass"),
+        Figure::time("worst_us_last", |fit| us(fit.price.worst_ns).into()),
         Figure::result("tries", |fit| fit.tries.into())
             .figure("tries", |fit| fit.tries.into())
             .spare(1)
@@ -103,7 +118,7 @@ pub fn fit(
         progress(tries, expected.max(tries));
         Ok::<_, ReplayError>(passes)
     };
-    let ran = |passes: &[PassReport]| passes.last().is_some_and(|pass| pass.oom.is_none());
+    let ran = |passes: &[PassReport]| Price::of(passes).is_some();
     let peak_live = trace.summary().peak_live;
     let mut capacity = peak_live.max(STEP).saturating_mul(PLENTY).min(LARGEST).next_multiple_of(STEP);
     let plenty = loop {
@@ -126,14 +141,19 @@ pub fn fit(
         high = high.saturating_mul(2).min(enough);
     }
     let expected = 2 + (high - low).max(1).ilog2();
+    let mut price = None;
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if ran(&run(middle * STEP, expected, progress)?) {
-            high = middle;
-        } else {
-            low = middle;
+        match Price::of(&run(middle * STEP, expected, progress)?) {
+            Some(there) => (high, price) = (middle, Some(there)),
+            None => low = middle,
         }
     }
+    // What was reserved where memory was plenty is the least: there it was not run yet.
+    let price = match price {
+        Some(price) => price,
+        None => Price::of(&run(high * STEP, expected, progress)?).unwrap_or_default(),
+    };
     Ok(Some(FitReport {
         trace: trace.name.clone(),
         strategy,
@@ -141,6 +161,7 @@ pub fn fit(
         capacity: high * STEP,
         peak_live,
         peak_reserved,
+        price,
         tries,
     }))
 }

@@ -29,6 +29,7 @@
 #![deny(unsafe_code)]
 
 pub mod builder;
+pub mod cliff;
 pub mod columns;
 pub mod compact;
 pub mod csv;
@@ -38,6 +39,7 @@ mod fragmentation;
 mod history;
 mod lines;
 mod memory;
+pub mod price;
 pub mod pytorch;
 pub mod read;
 pub mod recorded;

@@ -2,7 +2,20 @@
 
 use super::{Folder, STRATEGIES, has, lines, run, stdout};
 
-const KEYS: [&str; 8] = ["capacity", "device", "overhead", "peak_live", "peak_reserved", "strategy", "trace", "tries"];
+const KEYS: [&str; 12] = [
+    "capacity",
+    "cpu_syncs_last",
+    "device",
+    "driver_us_first",
+    "driver_us_last",
+    "overhead",
+    "peak_live",
+    "peak_reserved",
+    "strategy",
+    "trace",
+    "tries",
+    "worst_us_last",
+];
 const CHUNK: u64 = 2 << 20;
 
 #[test]

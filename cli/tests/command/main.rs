@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bad_input;
+mod cliff;
 mod compare;
 mod figures;
 mod fit;

@@ -51,7 +51,18 @@ const FIT: &[Figure] = &[
     |line| gib(line, "capacity"),
     |line| Some((number(line, "overhead") * 100.0, 1)),
     |line| gib(line, "peak_reserved"),
+    |line| ms(line, "driver_us_first"),
+    |line| ms(line, "driver_us_last"),
+    |line| whole(line, "cpu_syncs_last"),
     |line| whole(line, "tries"),
+];
+const CLIFF: &[Figure] = &[
+    |line| gib(line, "capacity"),
+    |line| gib(line, "peak_reserved"),
+    |line| ms(line, "driver_us_first"),
+    |line| ms(line, "driver_us_last"),
+    |line| whole(line, "cpu_syncs_last"),
+    |line| ms(line, "worst_us_last"),
 ];
 const WHATIF: &[Figure] = &[
     |line| gib(line, "peak_live"),
@@ -181,6 +192,12 @@ fn fit() {
     let rows = agree(&["fit", "comb", "prefetch", "--steps", "1"], FIT, 0);
     assert_eq!(rows.len(), 8);
     named(&rows, &["trace", "strategy"]);
+}
+
+#[test]
+fn cliff() {
+    let rows = agree(&["cliff", "comb", "--steps", "1", "--times-live", "2,3"], CLIFF, 0);
+    assert_eq!(rows.len(), 8);
 }
 
 /// Small jobs, since each is replayed a hundred times: the holes of one cannot be joined by every strategy, and the steps of

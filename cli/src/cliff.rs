@@ -1,0 +1,46 @@
+//! `seamalloc cliff`: what traces cost on devices that are nearly too small.
+
+use crate::args::{CliffArgs, Color};
+use crate::failure::Failure;
+use crate::output::{self, Output};
+use crate::progress::Progress;
+use crate::source;
+use crate::table::Table;
+use crate::values::Device;
+use seamalloc_trace::cliff::{CliffReport, cliff};
+
+pub(crate) fn run(args: &CliffArgs, color: Color) -> Result<(), Failure> {
+    let run = &args.traces.run;
+    let Device::Sim(device) = run.device() else {
+        return Err(Failure::Usage("cliff chooses the memory of a simulated device: --device sim:h200".to_owned()));
+    };
+    if device.capacity != device.profile.memory() {
+        let name = device.profile.name();
+        return Err(Failure::Usage(format!("cliff chooses the memory itself; give --device sim:{name} without one")));
+    }
+    let traces = source::load_all(&args.traces.traces, args.traces.generate)?;
+    let mut output = Output::new(color, run.svg.as_deref())?;
+    let mut table = Table::new(CliffReport::COLUMNS);
+    for trace in &traces {
+        let mut by_strategy = Vec::new();
+        for options in run.runs() {
+            let progress = Progress::new(format!("{} / {}", trace.name, options.config.strategy));
+            let show = &mut |done: usize, total: usize| progress.set(done as u64, total as u64);
+            by_strategy.push(cliff(trace, &options, &args.times_live, show)?);
+        }
+        // Side by side: all strategies on one device, and then the next device.
+        for size in 0..args.times_live.len() {
+            for (index, report) in by_strategy.iter().filter_map(|reports| reports.get(size)).enumerate() {
+                if run.json {
+                    output::print(&report.to_json().to_string())?;
+                } else {
+                    table.add(report, if index > 0 { 2 } else { usize::from(size > 0) });
+                }
+            }
+        }
+    }
+    if !run.json {
+        output.table(&table)?;
+    }
+    output.finish()
+}

@@ -1,0 +1,32 @@
+//! What it costs to run on a device.
+//!
+//! Owns: which figures of the passes tell it.
+
+use crate::replay::PassReport;
+
+/// What the passes of a trace took that ran to their end, in nanoseconds of the simulated driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Price {
+    /// In the driver, in the first pass.
+    pub first_ns: u64,
+    /// In the driver, in the last pass: what a program goes on paying.
+    pub last_ns: u64,
+    /// How often the CPU waited for the GPU in the last pass.
+    pub cpu_syncs: u64,
+    /// The longest operation of the last pass that called the driver.
+    pub worst_ns: u64,
+}
+
+impl Price {
+    /// That of these passes; `None` where memory ran out.
+    #[must_use]
+    pub fn of(passes: &[PassReport]) -> Option<Self> {
+        let (first, last) = (passes.first()?, passes.last()?);
+        last.oom.is_none().then(|| Self {
+            first_ns: first.driver.total_ns(),
+            last_ns: last.driver.total_ns(),
+            cpu_syncs: last.cpu_syncs,
+            worst_ns: last.stalls.worst_ns,
+        })
+    }
+}
