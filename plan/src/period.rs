@@ -1,0 +1,109 @@
+//! The period of a sequence: how long the part is that a program does again and again.
+//!
+//! Owns: the search for a distance at which a sequence is equal to itself over as long a run as possible.
+
+use rustc_hash::FxHashMap;
+
+/// Lengths of the pieces whose repetitions are looked at: the shortest, and how many times longer the next is. Long ones
+/// are needed where a part repeats inside of the period, as the layers of a model do.
+const SHORTEST_PIECE: usize = 16;
+const LONGER: usize = 4;
+/// Distances that are tried for each length of a piece, the most frequent first.
+const TRIED: usize = 24;
+/// The base of the rolling hash: an odd number.
+const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A part of a sequence that repeats itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Period {
+    /// Where the first repetition begins.
+    pub(crate) start: usize,
+    /// How long each is.
+    pub(crate) length: usize,
+    /// How long they are together; the last one may be cut off.
+    pub(crate) covered: usize,
+}
+
+/// Finds the part of a sequence that repeats itself at least once and is as long as possible with its repetitions. Of
+/// several it has the shortest period.
+pub(crate) fn find(sequence: &[u64]) -> Option<Period> {
+    let mut tried: Vec<usize> = Vec::new();
+    let mut piece = SHORTEST_PIECE;
+    while piece <= sequence.len() / 2 {
+        tried.extend(frequent_distances(sequence, piece));
+        piece *= LONGER;
+    }
+    // A short sequence has few distances.
+    tried.extend(1..=SHORTEST_PIECE.min(sequence.len() / 2));
+    tried.sort_unstable();
+    tried.dedup();
+    let mut best: Option<Period> = None;
+    for length in tried {
+        let Some((start, run)) = longest_run(sequence, length) else { continue };
+        let period = Period { start, length, covered: run + length };
+        if run >= length && best.is_none_or(|best| period.covered > best.covered) {
+            best = Some(period);
+        }
+    }
+    best
+}
+
+/// The distances at which pieces of this length stand again, the most frequent first.
+fn frequent_distances(sequence: &[u64], piece: usize) -> Vec<usize> {
+    let mut last = FxHashMap::default();
+    let mut counts: FxHashMap<usize, usize> = FxHashMap::default();
+    let top = (1..piece).fold(1_u64, |power, _| power.wrapping_mul(BASE));
+    let mut hash = 0_u64;
+    for (index, token) in sequence.iter().enumerate() {
+        if let Some(left) = index.checked_sub(piece).and_then(|left| sequence.get(left)) {
+            hash = hash.wrapping_sub(left.wrapping_mul(top));
+        }
+        hash = hash.wrapping_mul(BASE).wrapping_add(*token);
+        if index + 1 >= piece
+            && let Some(before) = last.insert(hash, index)
+        {
+            *counts.entry(index - before).or_default() += 1;
+        }
+    }
+    let mut distances: Vec<_> = counts.into_iter().collect();
+    distances.sort_unstable_by_key(|(distance, count)| (std::cmp::Reverse(*count), *distance));
+    distances.into_iter().take(TRIED).map(|(distance, _)| distance).collect()
+}
+
+/// The longest run in which each token is equal to the one at this distance behind it: its beginning and its length.
+fn longest_run(sequence: &[u64], distance: usize) -> Option<(usize, usize)> {
+    let (mut best, mut start) = (None::<(usize, usize)>, 0);
+    let behind = sequence.get(distance..)?;
+    for (index, (one, other)) in sequence.iter().zip(behind).enumerate() {
+        if one != other {
+            start = index + 1;
+        } else if best.is_none_or(|(_, length)| index + 1 - start > length) {
+            best = Some((start, index + 1 - start));
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_repetition_with_the_shortest_period_is_found() {
+        assert_eq!(find(&[]), None);
+        assert_eq!(find(&[1, 2, 3, 4]), None);
+        assert_eq!(find(&[7, 1, 2, 1, 2, 1, 9]), Some(Period { start: 1, length: 2, covered: 5 }));
+        // Ten layers of three tokens, a head and a tail, four times over, behind a beginning of its own.
+        let step: Vec<u64> = [100].into_iter().chain((0..30).map(|token| token % 3)).chain([101, 102]).collect();
+        let sequence: Vec<u64> = (1000..1050).chain(step.repeat(4)).chain([5]).collect();
+        assert_eq!(find(&sequence), Some(Period { start: 50, length: 33, covered: 132 }));
+    }
+
+    #[test]
+    fn layers_inside_of_a_long_period_do_not_hide_it() {
+        let layer: Vec<u64> = (0..50).collect();
+        let step: Vec<u64> = [1000, 1001].into_iter().chain(layer.repeat(200)).chain([1002]).collect();
+        let found = find(&step.repeat(3)).unwrap();
+        assert_eq!((found.start, found.length, found.covered), (0, 10_003, 30_009));
+    }
+}
