@@ -9,6 +9,7 @@ use crate::output::{self, Output};
 use crate::study;
 use crate::table::Table;
 use flate2::read::MultiGzDecoder;
+use seamalloc_plan::PlanReport;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::replay::PassReport;
@@ -95,7 +96,8 @@ impl Kinds {
             columns.iter().map(|column| (column.key, column.kind))
         }
         let reports = keys(PassReport::COLUMNS).chain(keys(FitReport::COLUMNS)).chain(keys(WhatIf::COLUMNS));
-        Self(reports.chain(keys(TimelineReport::COLUMNS)).chain(study::keys()).collect())
+        let others = keys(TimelineReport::COLUMNS).chain(keys(PlanReport::COLUMNS));
+        Self(reports.chain(others).chain(study::keys()).collect())
     }
 
     /// A key that no report has is a result, so that nothing is passed over.

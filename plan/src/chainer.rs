@@ -56,7 +56,7 @@ fn lines(instance: &Instance, search: &Search) -> Option<Plan> {
     let mut lines = vec![Line { first: 0, end: 0, offset: 0 }; sections as usize];
     let mut begins_before = vec![0_u32; sections as usize + 1];
     let mut lowest = BinaryHeap::new();
-    let mut add = |lines: &mut Vec<Line>, before: &mut Vec<u32>, lowest: &mut BinaryHeap<_>, line: Line| {
+    let add = |lines: &mut Vec<Line>, before: &mut Vec<u32>, lowest: &mut BinaryHeap<_>, line: Line| {
         lines[line.first as usize] = line;
         before[line.end as usize] = line.first;
         lowest.push(Reverse((line.offset, line.first, line.end)));
@@ -129,7 +129,7 @@ struct Node {
     to: u32,
     /// The child that stands right behind it has the first half of the blocks, this one the second; 0: it is a leaf.
     second: u32,
-    /// The least beginning and end of all blocks below it.
+    /// The latest beginning and the earliest end of the blocks below it that are left.
     first: u32,
     end: u32,
     /// The longest life of those that are left, and then the size and the number, reversed, so that of equal ones the
@@ -154,9 +154,7 @@ impl<'a> Blocks<'a> {
         let sections = &self.instance.sections;
         let index = self.nodes.len();
         let own = &mut self.blocks[from..to];
-        let first = own.iter().map(|block| sections.hull(*block).0).min().unwrap_or(0);
-        let end = own.iter().map(|block| sections.hull(*block).1).min().unwrap_or(0);
-        self.nodes.push(Node { from: from as u32, to: to as u32, second: 0, first, end, longest: None });
+        self.nodes.push(Node { from: from as u32, to: to as u32, second: 0, first: 0, end: 0, longest: None });
         if to - from > LEAF {
             let half = (to - from) / 2;
             own.select_nth_unstable_by_key(half, |block| {
@@ -172,12 +170,21 @@ impl<'a> Blocks<'a> {
     }
 
     fn update(&mut self, index: usize) {
-        let node = self.nodes[index];
-        self.nodes[index].longest = if node.second == 0 {
-            self.blocks[node.from as usize..node.to as usize].iter().map(|block| self.key(*block)).max()
+        let mut node = self.nodes[index];
+        (node.first, node.end, node.longest) = (0, u32::MAX, None);
+        if node.second == 0 {
+            for &block in &self.blocks[node.from as usize..node.to as usize] {
+                let (first, end) = self.instance.sections.hull(block);
+                (node.first, node.end) = (node.first.max(first), node.end.min(end));
+                node.longest = node.longest.max(Some(self.key(block)));
+            }
         } else {
-            self.nodes[index + 1].longest.max(self.nodes[node.second as usize].longest)
-        };
+            for child in [self.nodes[index + 1], self.nodes[node.second as usize]] {
+                (node.first, node.end) = (node.first.max(child.first), node.end.min(child.end));
+                node.longest = node.longest.max(child.longest);
+            }
+        }
+        self.nodes[index] = node;
     }
 
     /// Takes the block out that lives longest of those within these sections.
@@ -193,7 +200,7 @@ impl<'a> Blocks<'a> {
 
     fn look(&self, index: usize, within: (u32, u32), best: &mut Option<(u64, u64, Reverse<u32>)>) {
         let node = self.nodes[index];
-        if node.longest <= *best || node.end > within.1 {
+        if node.longest <= *best || node.first < within.0 || node.end > within.1 {
             return;
         }
         if node.second == 0 {
@@ -217,7 +224,7 @@ impl<'a> Blocks<'a> {
     fn remove(&mut self, index: usize, block: u32, key: Option<(u64, u64, Reverse<u32>)>) -> bool {
         let node = self.nodes[index];
         let (first, end) = self.instance.sections.hull(block);
-        if node.longest < key || node.first > first || node.end > end {
+        if node.longest < key || node.first < first || node.end > end {
             return false;
         }
         if node.second == 0 {

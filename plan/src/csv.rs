@@ -98,10 +98,13 @@ const OTHER_NAMES: [(&str, Column); 5] = [
 /// Columns that every file has.
 const REQUIRED: &str = "id, lower, upper and size";
 
-/// Says whether a line is the header of such a file, so that one can be told from a trace.
+/// Says whether a file that begins like this means to be such a csv, so that it can be told from a trace: whether a column
+/// of its first line has a name that is known.
 #[must_use]
-pub fn is_header(line: &str) -> bool {
-    columns(line.trim_end()).is_ok()
+pub fn is_csv(beginning: &[u8]) -> bool {
+    let line = beginning.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let mut names = NAMES.iter().chain(&OTHER_NAMES).map(|(name, _)| name.as_bytes());
+    names.any(|name| line.trim_ascii_end().split(|byte| *byte == b',').any(|column| column == name))
 }
 
 /// The columns of a header, and whether the end is the last moment itself; or what was found and what was expected.
@@ -320,6 +323,12 @@ mod tests {
         assert_eq!(problem.buffers(), [expected]);
         let inclusive = read("id,lower,end,size,gaps\nb,0,9,4,3-5\n").unwrap();
         assert_eq!(inclusive.buffers()[0].gaps, [Gap { lower: 3, upper: 6, window: None }]);
+    }
+
+    #[test]
+    fn a_known_name_in_the_first_line_tells_it_from_a_trace() {
+        assert!(is_csv(b"id,lower\n") && is_csv(b"colour,size\r\n1,2\n"));
+        assert!(!is_csv(b"a,1,512,0\nsize\n") && !is_csv(b"") && !is_csv(b"# {}\nid\n") && !is_csv(b"\x80\x02}"));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Buffer {
     }
 
     /// The parts of its lifetime in which it needs memory, in order.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
         let whole = (0, self.size);
         // A gap that is one moment long or more stands between two pieces; with a window it is a piece itself.
         let ends = self.gaps.iter().map(|gap| (gap.lower, Some(gap))).chain([(self.upper, None)]);
@@ -68,10 +68,13 @@ impl Buffer {
 
 /// A part of a buffer's lifetime, and the bytes of the buffer that are used in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) lower: i64,
-    pub(crate) upper: i64,
-    pub(crate) window: (u64, u64),
+pub struct Piece {
+    /// Its first moment.
+    pub lower: i64,
+    /// The moment after its last one.
+    pub upper: i64,
+    /// From which byte of the buffer to before which.
+    pub window: (u64, u64),
 }
 
 /// A rule that a buffer breaks.

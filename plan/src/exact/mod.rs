@@ -48,12 +48,18 @@ pub(crate) fn exact(instance: &Instance, search: &Search, orders: &[Order]) {
     let mut nodes = instance.len() as u64;
     while !search.is_over() {
         nodes = nodes.saturating_mul(MORE);
-        for target in targets(instance, search) {
+        let targets = targets(instance, search);
+        if targets.is_empty() {
+            return;
+        }
+        for target in targets {
             for &order in orders {
                 match solver.solve(target, order, nodes) {
                     Answer::Found => search.offer(plan(instance, &solver.solution)),
                     // With windows two buffers may interlock in ways that are not searched.
-                    Answer::None if !instance.has_windows => search.raise(target.saturating_add(1)),
+                    Answer::None if !instance.has_windows => {
+                        search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
+                    }
                     Answer::None if search.capacity().is_some() || target + 1 >= search.peak() => return,
                     Answer::None | Answer::TooLong => continue,
                 }
