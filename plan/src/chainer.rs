@@ -48,6 +48,9 @@ struct Line {
 }
 
 fn lines(instance: &Instance, search: &Search) -> Option<Plan> {
+    if search.is_over() {
+        return None;
+    }
     let mut blocks = Blocks::new(instance);
     let mut offsets = vec![0; instance.len()];
     let mut peak = 0;

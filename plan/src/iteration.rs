@@ -72,7 +72,7 @@ pub struct Iteration {
     pub requests: Requests,
     /// Blocks that are live throughout it, and are not planned.
     pub persistent: Requests,
-    /// Blocks that are planned and live at the beginning or the end of the iteration.
+    /// Buffers that are planned and live at the beginning or the end of the iteration.
     pub crossing: Requests,
     /// Requests whose size is not the same in all iterations, where these have one shape.
     pub varying: usize,
@@ -149,23 +149,23 @@ impl Iteration {
         for block in first..behind {
             let (size, lower, upper) = (blocks.sizes[block], moment(blocks.made[block]), moment(blocks.freed[block]));
             self.requests.add(size);
-            if blocks.freed[block] > to {
-                self.crossing.add(size);
-            }
             let Some(other) = comes_in[block - first] else {
+                if blocks.freed[block] > to {
+                    self.crossing.add(size);
+                }
                 out.push(Buffer::new(block.to_string(), lower, upper, size));
                 continue;
             };
-            let (other_size, left) = (blocks.sizes[other], moment(blocks.freed[other]));
-            if left <= lower {
-                let gaps =
-                    if left < lower { vec![Gap { lower: left, upper: lower, window: None }] } else { Vec::new() };
-                out.push(Buffer { gaps, ..Buffer::new(block.to_string(), 0, length, size.max(other_size)) });
+            let (larger, left) = (size.max(blocks.sizes[other]), moment(blocks.freed[other]));
+            let throughout = |block: usize| Buffer::new(block.to_string(), 0, length, larger);
+            self.crossing.add(larger);
+            if left > lower {
+                // Both are live at a time, so that they take two places by turns.
+                self.crossing.add(larger);
+                out.extend([throughout(block), throughout(other)]);
             } else {
-                // Both are live at a time, so they take two places by turns.
-                for block in [block, other] {
-                    out.push(Buffer::new(block.to_string(), 0, length, size.max(other_size)));
-                }
+                let gap = (left < lower).then_some(Gap { lower: left, upper: lower, window: None });
+                out.push(Buffer { gaps: gap.into_iter().collect(), ..throughout(block) });
             }
         }
         out
