@@ -374,8 +374,10 @@ mod tests {
         }
     }
 
+    type Shown = (i64, i64, u64, Option<(i64, i64)>);
+
     /// (lower, upper, units, gap) of every buffer.
-    fn shown(iteration: &Iteration) -> Vec<(i64, i64, u64, Option<(i64, i64)>)> {
+    fn shown(iteration: &Iteration) -> Vec<Shown> {
         let gap = |buffer: &Buffer| buffer.gaps.first().map(|gap| (gap.lower, gap.upper));
         let buffers = iteration.problem.buffers().iter();
         buffers.map(|buffer| (buffer.lower, buffer.upper, buffer.size / ALIGNMENT, gap(buffer))).collect()

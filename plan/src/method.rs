@@ -172,7 +172,7 @@ enum Task {
 }
 
 /// The methods that take one pass, cheapest first.
-const QUICK: &[Method] = &[Method::FirstFit, Method::DecreasingSize, Method::Chainer];
+const QUICK: &[Method] = &[Method::Chainer, Method::FirstFit, Method::DecreasingSize];
 
 /// Finds a plan. `progress` is told every tenth of a second or so.
 ///
