@@ -66,6 +66,15 @@ pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
         let mut temperature = HOT * cost as f64;
         for _ in 0..moves {
             temperature *= cooling;
+            // Another thread has a better plan: its order is the way to it.
+            if search.peak() < best
+                && let Some(plan) = search.best()
+            {
+                walk.order.sort_by_key(|buffer| plan.offsets[*buffer as usize]);
+                let Some(peak) = walk.place_from(0, search) else { return };
+                (cost, best) = (peak, plan.peak.min(peak));
+                search.offer(walk.plan(peak));
+            }
             let (from, to) = step(&walk, &mut random, cost);
             rotate(&mut walk.order, from, to);
             let Some(peak) = walk.place_from(from.min(to), search) else { return };

@@ -37,6 +37,11 @@ impl Search {
         self.peak.load(Ordering::Relaxed)
     }
 
+    /// The best plan so far.
+    pub(crate) fn best(&self) -> Option<Plan> {
+        self.best.lock().clone()
+    }
+
     /// The least peak that is not proven to be impossible.
     pub(crate) fn lower(&self) -> u64 {
         self.lower.load(Ordering::Relaxed)

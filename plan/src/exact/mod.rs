@@ -80,8 +80,8 @@ fn targets(instance: &Instance, search: &Search) -> Vec<u64> {
     let step = instance.step();
     let lower = lower.next_multiple_of(step);
     let upper = if peak == u64::MAX { instance.sizes.iter().sum() } else { peak - 1 } / step * step;
-    let middle = (lower + (upper.saturating_sub(lower)) / 2) / step * step;
-    let mut targets = vec![lower, middle.max(lower), upper];
+    let part = |eighths: u64| (lower + upper.saturating_sub(lower) * eighths / 8) / step * step;
+    let mut targets = vec![lower, part(4).max(lower), part(6).max(lower), part(7).max(lower), upper];
     targets.dedup();
     targets.retain(|target| *target < peak);
     targets
