@@ -270,7 +270,13 @@ mod tests {
             columns.iter().map(|column| (column.key, column.kind)).collect()
         }
         let timeline = all(TimelineReport::COLUMNS);
-        let others = [all(PassReport::COLUMNS), all(FitReport::COLUMNS), all(WhatIf::COLUMNS), study::keys().collect()];
+        let others = [
+            all(PassReport::COLUMNS),
+            all(FitReport::COLUMNS),
+            all(WhatIf::COLUMNS),
+            all(PlanReport::COLUMNS),
+            study::keys().collect(),
+        ];
         for keys in others.into_iter().chain([timeline]) {
             for (key, kind) in keys {
                 assert_eq!(kinds.of(key), kind, "{key}");
@@ -301,6 +307,7 @@ mod tests {
                 "ns_per_op",
                 "program_share",
                 "recorded_step_ns",
+                "seconds",
                 "stall_histogram",
                 "stall_p50_us",
                 "stall_p99_us",
