@@ -7,15 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 8] = ["src/", "trace/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
+const FOLDERS: [&str; 9] = ["src/", "trace/", "plan/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 7] = [
+const TODAY: [&str; 8] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/pytorch.md",
     "docs/cuda.md",
     "docs/c-api.md",
     "docs/guard.md",
+    "docs/planning.md",
     "docs/measurements/README.md",
 ];
 
@@ -94,7 +95,7 @@ fn paths_of_today_exist() {
 /// The words of all source files.
 fn words() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    for folder in ["src", "trace", "cli", "ffi", "fuzz", "tests", "benches", "examples"] {
+    for folder in ["src", "trace", "plan", "cli", "ffi", "fuzz", "tests", "benches", "examples"] {
         for file in files(&root().join(folder), &[".rs", ".h", ".cpp", ".py", ".toml"]) {
             let text = fs::read_to_string(file).unwrap_or_default();
             words.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));

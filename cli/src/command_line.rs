@@ -2,6 +2,7 @@
 
 use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, StressArgs, TraceArgs};
 use crate::explain::{keys, legend};
+use crate::plan::{self, PlanArgs};
 use crate::study::Study;
 use clap::{Parser, Subcommand};
 use seamalloc_trace::FRAGMENTATION_COLUMNS;
@@ -64,6 +65,10 @@ pub(crate) enum Command {
     /// Replay traces with every value of an option of `stitch`, to see what it costs and gains.
     #[command(subcommand)]
     Study(Study),
+    /// Plan offsets for buffers whose sizes and lifetimes are known: of a csv (MiniMalloc's form), or of one iteration of a
+    /// trace.
+    #[command(after_help = plan::help(), override_usage = "seamalloc plan [OPTIONS] <TRACE|CSV>...")]
+    Plan(PlanArgs),
     /// Compare what two versions print with --json, times left out.
     #[command(after_help = COMPARED)]
     Compare(CompareArgs),

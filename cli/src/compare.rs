@@ -9,6 +9,7 @@ use crate::output::{self, Output};
 use crate::study;
 use crate::table::Table;
 use flate2::read::MultiGzDecoder;
+use seamalloc_plan::PlanReport;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::replay::PassReport;
@@ -95,7 +96,8 @@ impl Kinds {
             columns.iter().map(|column| (column.key, column.kind))
         }
         let reports = keys(PassReport::COLUMNS).chain(keys(FitReport::COLUMNS)).chain(keys(WhatIf::COLUMNS));
-        Self(reports.chain(keys(TimelineReport::COLUMNS)).chain(study::keys()).collect())
+        let others = keys(TimelineReport::COLUMNS).chain(keys(PlanReport::COLUMNS));
+        Self(reports.chain(others).chain(study::keys()).collect())
     }
 
     /// A key that no report has is a result, so that nothing is passed over.
@@ -268,7 +270,13 @@ mod tests {
             columns.iter().map(|column| (column.key, column.kind)).collect()
         }
         let timeline = all(TimelineReport::COLUMNS);
-        let others = [all(PassReport::COLUMNS), all(FitReport::COLUMNS), all(WhatIf::COLUMNS), study::keys().collect()];
+        let others = [
+            all(PassReport::COLUMNS),
+            all(FitReport::COLUMNS),
+            all(WhatIf::COLUMNS),
+            all(PlanReport::COLUMNS),
+            study::keys().collect(),
+        ];
         for keys in others.into_iter().chain([timeline]) {
             for (key, kind) in keys {
                 assert_eq!(kinds.of(key), kind, "{key}");
@@ -299,6 +307,7 @@ mod tests {
                 "ns_per_op",
                 "program_share",
                 "recorded_step_ns",
+                "seconds",
                 "stall_histogram",
                 "stall_p50_us",
                 "stall_p99_us",

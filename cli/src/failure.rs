@@ -1,5 +1,6 @@
 //! What ends the command without success, and with which exit code.
 
+use seamalloc_plan::{CsvError, PlanError, ProblemError};
 use seamalloc_trace::TraceError;
 use seamalloc_trace::replay::ReplayError;
 use std::path::PathBuf;
@@ -14,6 +15,14 @@ pub(crate) enum Failure {
     Trace(#[from] TraceError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    #[error(transparent)]
+    Csv(#[from] CsvError),
+    #[error("{input}: {error}")]
+    Problem { input: String, error: ProblemError },
+    #[error("{input}: {error}")]
+    Plan { input: String, error: PlanError },
+    #[error("{0} of {1} plans need more than the capacity")]
+    Capacity(usize, usize),
     #[error("{0}")]
     Usage(String),
     #[error("cannot read {path}: {error}; expected a trace file", path = .path.display())]
@@ -40,11 +49,13 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// 1: bad input or a failed run; 2: the command line; 3: a run did not have enough memory.
+    /// 1: bad input or a failed run; 2: the command line; 3: a run, or a plan, did not have enough memory.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Trace(_)
             | Self::Replay(_)
+            | Self::Csv(_)
+            | Self::Problem { .. }
             | Self::Read { .. }
             | Self::NoSuchTrace { .. }
             | Self::Write { .. }
@@ -54,7 +65,9 @@ impl Failure {
             | Self::Differ(..)
             | Self::Output(_) => 1,
             Self::Usage(_) => USAGE,
-            Self::OutOfMemory(..) => 3,
+            Self::Plan { error: PlanError::Capacity { .. }, .. } => 3,
+            Self::Plan { .. } => 1,
+            Self::OutOfMemory(..) | Self::Capacity(..) => 3,
         }
     }
 }

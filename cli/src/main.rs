@@ -9,6 +9,7 @@ mod explain;
 mod failure;
 mod fit;
 mod output;
+mod plan;
 mod progress;
 mod replay;
 mod side_by_side;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Cliff(args) => cliff::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
+        Command::Plan(args) => plan::run(args, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),
         Command::Convert(args) => convert::run(args),
         Command::Completions { shell } => {

@@ -16,6 +16,11 @@ impl Progress {
         Self(bar)
     }
 
+    /// Shows another text beside the bar.
+    pub(crate) fn say(&self, what: String) {
+        self.0.set_message(what);
+    }
+
     pub(crate) fn set(&self, done: u64, total: u64) {
         self.0.set_length(total);
         self.0.set_position(done);

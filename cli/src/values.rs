@@ -8,6 +8,10 @@ use seamalloc_trace::timeline::Policy;
 use seamalloc_trace::{ENDINGS, can_write};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// The longest time: a year.
+const MOST_SECONDS: f64 = 365.0 * 86_400.0;
 
 /// One strategy, or those of a family.
 #[derive(Clone, Debug)]
@@ -68,6 +72,12 @@ pub(crate) fn times_live(text: &str) -> Result<f64, String> {
 pub(crate) fn destination(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if can_write(&path) { Ok(path) } else { Err(format!("expected a name that ends in {}", ENDINGS.join(", "))) }
+}
+
+/// A time in seconds, with a fraction or without.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=MOST_SECONDS).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("expected seconds, from 0 to {MOST_SECONDS}"))
 }
 
 /// A whole number of a range, or what was expected.

@@ -12,6 +12,9 @@ const LEAST_UNUSED: f64 = 1e-4;
 /// About how many places of an axis of counts have a name.
 const COUNTS: f64 = 5.0;
 
+/// Above the largest value of a measure there is room for a little more.
+const MARGIN: f64 = 1.04;
+
 #[derive(Clone, Copy)]
 enum Scale {
     /// By the value itself.
@@ -24,9 +27,9 @@ enum Scale {
 
 /// An axis: where a value stands, and the values that have a name.
 #[derive(Clone)]
-pub(super) struct Axis {
+pub(crate) struct Axis {
     /// What it shows, and the unit.
-    pub(super) name: String,
+    pub(crate) name: String,
     range: Range<f64>,
     /// Values with a name, in order.
     ticks: Vec<(f64, String)>,
@@ -35,13 +38,13 @@ pub(super) struct Axis {
 
 impl Axis {
     /// A logarithmic axis over these values.
-    pub(super) fn log(name: &str, values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn log(name: &str, values: impl Iterator<Item = f64>) -> Self {
         let ticks = around(values.map(|value| value.max(LEAST)));
         Self::over(name, Scale::Log, ticks, |value| format!("{value}"))
     }
 
     /// An axis of utilizations: by what is unused.
-    pub(super) fn used(name: &str, values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn used(name: &str, values: impl Iterator<Item = f64>) -> Self {
         let mut ticks = around(values.map(|value| (1.0 - value).max(LEAST_UNUSED)));
         ticks.reverse();
         // As many digits as the unused part needs: 99.98%, 99.5%, 98%.
@@ -53,7 +56,7 @@ impl Axis {
     }
 
     /// An axis of counts from 0 on.
-    pub(super) fn counts(name: &str, most: u64) -> Self {
+    pub(crate) fn counts(name: &str, most: u64) -> Self {
         let step = around([most as f64 / COUNTS].into_iter()).last().copied().unwrap_or(1.0).max(1.0);
         let last = (most as f64 / step).ceil().max(1.0);
         let ticks = (0..=last as u32).map(|index| f64::from(index) * step).collect();
@@ -63,8 +66,19 @@ impl Axis {
         axis
     }
 
+    /// An axis of a measure from 0 to a little above `most`, of which round values have a name.
+    pub(crate) fn measure(name: &str, most: f64) -> Self {
+        let step = around([most / COUNTS].into_iter()).last().copied().unwrap_or(1.0);
+        let last = (most / step).floor().max(1.0);
+        let ticks = (0..=last as u32).map(|index| f64::from(index) * step).collect();
+        // Steps below 1 are not exact in binary.
+        let mut axis = Self::over(name, Scale::Linear, ticks, |value| format!("{}", (value * 1e6).round() / 1e6));
+        axis.range.end = most * MARGIN;
+        axis
+    }
+
     /// An axis with a place for each of these numbers, evenly spaced: 0, 1, 2 ...
-    pub(super) fn categories(name: &str, numbers: &[u64]) -> Self {
+    pub(crate) fn categories(name: &str, numbers: &[u64]) -> Self {
         let ticks: Vec<_> =
             numbers.iter().enumerate().map(|(index, number)| (index as f64, grouped(*number))).collect();
         Self { name: name.to_owned(), range: -0.5..numbers.len() as f64 - 0.5, ticks, scale: Scale::Linear }
@@ -77,7 +91,7 @@ impl Axis {
     }
 
     /// How many values have a name.
-    pub(super) fn names(&self) -> usize {
+    pub(crate) fn names(&self) -> usize {
         self.ticks.len()
     }
 

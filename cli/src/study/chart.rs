@@ -1,4 +1,4 @@
-//! Plots as SVG: panels with lines, marks, bars and labels, one below the other.
+//! Plots as SVG: panels with lines, marks, bars, rectangles and labels, one below the other.
 //!
 //! Owns: the look. The background is drawn too, so that a plot reads the same on light and dark pages.
 
@@ -11,10 +11,11 @@ use plotters::element::{Circle, DashedPathElement, PathElement, Polygon, Rectang
 use plotters::prelude::SVGBackend;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, RGBAColor, RGBColor, TextStyle};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Why a plot could not be drawn.
-pub(super) type DrawError = DrawingAreaErrorKind<std::io::Error>;
+pub(crate) type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 /// The background and the text: those of the pictures of tables.
 const BACKGROUND: RGBColor = RGBColor(0x0d, 0x11, 0x17);
@@ -43,6 +44,8 @@ const MARGIN: i32 = 14;
 const NAMES: i32 = 150;
 const DOT: i32 = 4;
 const DIAMOND: i32 = 7;
+/// Rectangles that are wider and higher have an edge.
+const EDGED: i32 = 3;
 /// Font sizes, and what they take in height.
 const HEADING: i32 = 21;
 const TITLE: i32 = 18;
@@ -56,52 +59,60 @@ const DIGIT: f64 = 0.5;
 const MOST_OF_A_NAME: usize = 18;
 
 /// The colour of the line of this index.
-pub(super) const fn colour(index: usize) -> RGBColor {
+pub(crate) const fn colour(index: usize) -> RGBColor {
     COLOURS[index % COLOURS.len()]
 }
 
 /// What a point looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(crate) enum Mark {
     None,
     Dot,
     Diamond,
 }
 
 /// A point, in values of the axes.
-pub(super) struct Point {
-    pub(super) x: f64,
-    pub(super) y: f64,
-    pub(super) label: Option<String>,
-    pub(super) mark: Mark,
+pub(crate) struct Point {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) label: Option<String>,
+    pub(crate) mark: Mark,
 }
 
 /// Points with a line through them.
-pub(super) struct Line {
+pub(crate) struct Line {
     /// Written at the right edge; empty: nowhere.
-    pub(super) name: String,
-    pub(super) colour: RGBColor,
-    pub(super) dashed: bool,
-    pub(super) points: Vec<Point>,
+    pub(crate) name: String,
+    pub(crate) colour: RGBColor,
+    pub(crate) dashed: bool,
+    pub(crate) points: Vec<Point>,
     /// Points of the same colour beside the line.
-    pub(super) apart: Vec<Point>,
+    pub(crate) apart: Vec<Point>,
 }
 
 /// A bar from 0 on, in values of the axes.
-pub(super) struct Bar {
-    pub(super) x: Range<f64>,
-    pub(super) height: f64,
-    pub(super) label: String,
-    pub(super) colour: RGBAColor,
+pub(crate) struct Bar {
+    pub(crate) x: Range<f64>,
+    pub(crate) height: f64,
+    pub(crate) label: String,
+    pub(crate) colour: RGBAColor,
+}
+
+/// A rectangle, in values of the axes.
+pub(crate) struct Tile {
+    pub(crate) x: Range<f64>,
+    pub(crate) y: Range<f64>,
+    pub(crate) colour: RGBColor,
 }
 
 /// One system of axes and what it shows.
-pub(super) struct Panel {
-    pub(super) title: String,
-    pub(super) x: Axis,
-    pub(super) y: Axis,
-    pub(super) lines: Vec<Line>,
-    pub(super) bars: Vec<Bar>,
+pub(crate) struct Panel {
+    pub(crate) title: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) bars: Vec<Bar>,
+    pub(crate) tiles: Vec<Tile>,
 }
 
 impl Panel {
@@ -117,7 +128,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 ///
 /// # Errors
 /// Those of the library that draws.
-pub(super) fn draw(heading: &str, legend: &str, panels: &[Panel]) -> Result<String, DrawError> {
+pub(crate) fn draw(heading: &str, legend: &str, panels: &[Panel]) -> Result<String, DrawError> {
     let mut svg = String::new();
     let height = HEAD + panels.iter().map(Panel::height).sum::<u32>();
     let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
@@ -176,6 +187,7 @@ struct Inside<'a, 'b> {
 
 impl Inside<'_, '_> {
     fn draw(mut self, panel: &Panel, at: impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
+        self.tiles(&panel.tiles, &at)?;
         for bar in &panel.bars {
             let (from, to) = (at(bar.x.start, bar.height), at(bar.x.end, 0.0));
             self.root.draw(&Rectangle::new([from, to], bar.colour.filled()))?;
@@ -204,6 +216,22 @@ impl Inside<'_, '_> {
                 let size = ((label.len() as f64 * f64::from(SMALL) * DIGIT) as i32 + 2, SMALL);
                 if let Some(middle) = self.labels.place(at(point.x, point.y), size) {
                     self.text(label, middle, line.colour, HPos::Center)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rectangles with an edge, where there is room for one. Of those at the same pixels one is drawn.
+    fn tiles(&self, tiles: &[Tile], at: &impl Fn(f64, f64) -> Pixel) -> Result<(), DrawError> {
+        let mut drawn = HashSet::new();
+        for tile in tiles {
+            let (from, to) = (at(tile.x.start, tile.y.end), at(tile.x.end, tile.y.start));
+            let to = (to.0.max(from.0 + 1), to.1.max(from.1 + 1));
+            if drawn.insert((from, to)) {
+                self.root.draw(&Rectangle::new([from, to], tile.colour.filled()))?;
+                if to.0 - from.0 > EDGED && to.1 - from.1 > EDGED {
+                    self.root.draw(&Rectangle::new([from, to], BACKGROUND.stroke_width(1)))?;
                 }
             }
         }

@@ -157,7 +157,7 @@ fn draw(all: &[Chunks], settings: usize, run: &str) -> Result<String, chart::Dra
             }
         };
         let lines = all.chunks(settings).enumerate().map(of_trace).collect();
-        Panel { title: title.to_owned(), x: across, y: up, lines, bars: Vec::new() }
+        Panel { title: title.to_owned(), x: across, y: up, lines, bars: Vec::new(), tiles: Vec::new() }
     };
     let heading = format!("Chunk sizes: what they cost and gain ({run})");
     let legend = "●  with the most MiB of a chunk  ·  ◆  the default rule  ·  up and left is better";

@@ -160,19 +160,26 @@ fn draw(all: &[Lagging], lags: &[u64], device: &str) -> Result<String, chart::Dr
         let up = Axis::used("reserved memory that the job uses", used);
         let by_policy = || outcomes.chunks(lags.len()).zip(COLOURS);
         let curves = by_policy().flat_map(|(outcomes, colour)| curves(outcomes, colour)).collect();
-        panels.push(Panel { title: format!("{trace}: memory"), x: ahead(), y: up, lines: curves, bars: Vec::new() });
+        panels.push(Panel {
+            title: format!("{trace}: memory"),
+            x: ahead(),
+            y: up,
+            lines: curves,
+            bars: Vec::new(),
+            tiles: Vec::new(),
+        });
 
         let most = ran().map(|(first, third)| first.stream_waits.max(third.stream_waits)).max();
         let up = Axis::counts("GPU-side waits in one pass", most.unwrap_or_default());
         let bars = by_policy().flat_map(|(outcomes, colour)| bars(outcomes, colour)).collect();
         let title = format!("{trace}: waits of one stream for another, with sharing:wait");
-        panels.push(Panel { title, x: ahead(), y: up, lines: Vec::new(), bars });
+        panels.push(Panel { title, x: ahead(), y: up, lines: Vec::new(), bars, tiles: Vec::new() });
 
         let (title, ages) =
             (format!("{trace}: how old the event was that a stream waited for"), by_policy().flat_map(ages));
         let lines: Vec<Line> = ages.collect();
         let up = Axis::log("operations, in the mean", lines.iter().flat_map(|line| &line.points).map(|point| point.y));
-        panels.push(Panel { title, x: ahead(), y: up, lines, bars: Vec::new() });
+        panels.push(Panel { title, x: ahead(), y: up, lines, bars: Vec::new(), tiles: Vec::new() });
     }
     let heading = format!("Sharing between streams, by how far the program runs ahead ({device})");
     chart::draw(

@@ -7,8 +7,8 @@
 //! chart.rs            plots; axis.rs and labels.rs place what is in them
 //! ```
 
-mod axis;
-mod chart;
+pub(crate) mod axis;
+pub(crate) mod chart;
 mod chunks;
 mod labels;
 mod lag;

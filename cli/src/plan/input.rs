@@ -1,0 +1,68 @@
+//! What is planned: a csv of buffers, or an iteration of a trace.
+
+use crate::args::GenerateArgs;
+use crate::failure::Failure;
+use crate::output::bytes;
+use crate::source;
+use seamalloc_plan::{Iteration, Likeness, Problem, csv, read_csv};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+/// One problem, and where it comes from.
+pub(super) struct Input {
+    pub(super) problem: Problem,
+    /// The iteration, without its problem.
+    iteration: Option<Iteration>,
+}
+
+/// The buffers of a csv, or of an iteration of each trace of a file or a name.
+pub(super) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Input>, Failure> {
+    if let Some(text) = buffers(path) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let problem = read_csv(&name, &path.display().to_string(), text)?;
+        return Ok(vec![Input { problem, iteration: None }]);
+    }
+    let traces = source::load(path, generate)?;
+    let iteration = |trace: seamalloc_trace::Trace| {
+        let mut iteration =
+            Iteration::of(&trace).map_err(|error| Failure::Problem { input: trace.name.clone(), error })?;
+        let problem = std::mem::take(&mut iteration.problem);
+        Ok(Input { problem, iteration: Some(iteration) })
+    };
+    traces.into_iter().map(iteration).collect()
+}
+
+/// The file, if it is a csv of buffers. What cannot be opened is the business of those who read traces.
+fn buffers(path: &Path) -> Option<impl BufRead> {
+    let mut text = BufReader::new(File::open(path).ok()?);
+    let is_csv = csv::is_csv(text.fill_buf().ok()?);
+    is_csv.then_some(text)
+}
+
+impl Input {
+    /// What of the trace was planned.
+    pub(super) fn in_words(&self) -> Option<String> {
+        let iteration = self.iteration.as_ref()?;
+        let mut text = format!("{}: {iteration}", self.problem.name());
+        let requests = iteration.requests;
+        if iteration.likeness != Likeness::None {
+            text.push_str(". Planned is the one in which most is live");
+        }
+        text.push_str(&format!(
+            ": {} requests, events {} to {}",
+            requests.count, iteration.events.start, iteration.events.end
+        ));
+        let crossing = iteration.crossing;
+        if crossing.count > 0 {
+            text.push_str(&format!("; {} of {} cross its ends", crossing.count, bytes(crossing.bytes)));
+        }
+        let persistent = iteration.persistent;
+        if persistent.count > 0 {
+            let held = bytes(persistent.bytes);
+            text.push_str(&format!(". {} blocks of {held} live throughout; they are not planned", persistent.count));
+        }
+        text.push('.');
+        Some(text)
+    }
+}

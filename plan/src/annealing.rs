@@ -1,0 +1,133 @@
+//! Simulated annealing over the order in which buffers are placed by first fit.
+//!
+//! Owns: the moves and the temperature. The cost of an order is the peak that first fit comes to in it. Any plan that
+//! cannot be pushed down is that of some order, so the least peak is that of one.
+
+use crate::check::Plan;
+use crate::fit::{Fit, Placed, by_size};
+use crate::neighbours::Instance;
+use crate::search::Search;
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
+
+/// The temperature at the beginning of a round, as a part of the peak, and at its end.
+const HOT: f64 = 0.02;
+const COLD: f64 = 0.0002;
+/// Moves of the first round, for each buffer; each further round has twice as many.
+const MOVES: u64 = 20;
+/// Buffers that are placed between two looks at the clock.
+const BETWEEN_LOOKS: usize = 64;
+
+/// An order, and what first fit comes to in it.
+struct Walk<'a> {
+    placed: Placed<'a>,
+    order: Vec<u32>,
+    /// The peak before each buffer of the order, and at the end.
+    peaks: Vec<u64>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(instance: &'a Instance, order: Vec<u32>) -> Self {
+        Self { placed: Placed::new(instance), peaks: vec![0; order.len() + 1], order }
+    }
+
+    /// Places the buffers from one of the order on anew. `None`: the search is over.
+    fn place_from(&mut self, from: usize, search: &Search) -> Option<u64> {
+        self.order[from..].iter().for_each(|buffer| self.placed.remove(*buffer));
+        let mut peak = self.peaks[from];
+        for index in from..self.order.len() {
+            if index % BETWEEN_LOOKS == 0 && search.is_over() {
+                return None;
+            }
+            peak = peak.max(self.placed.place(self.order[index], Fit::First));
+            self.peaks[index + 1] = peak;
+        }
+        Some(peak)
+    }
+
+    fn plan(&self, peak: u64) -> Plan {
+        Plan { offsets: self.placed.offsets.clone(), peak }
+    }
+}
+
+/// Searches until the search is over. The same seed takes the same steps; how many, the clock says.
+pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
+    let mut random = Random(Pcg64Mcg::seed_from_u64(seed));
+    let mut walk = Walk::new(instance, by_size(instance));
+    let Some(mut cost) = walk.place_from(0, search) else { return };
+    search.offer(walk.plan(cost));
+    if instance.len() < 2 {
+        return;
+    }
+    let mut best = cost;
+    let mut moves = MOVES.saturating_mul(instance.len() as u64);
+    while !search.is_over() {
+        let cooling = (COLD / HOT).powf(1.0 / moves as f64);
+        let mut temperature = HOT * cost as f64;
+        for _ in 0..moves {
+            temperature *= cooling;
+            // Another thread has a better plan: its order is the way to it.
+            if search.peak() < best
+                && let Some(plan) = search.best()
+            {
+                walk.order.sort_by_key(|buffer| plan.offsets[*buffer as usize]);
+                let Some(peak) = walk.place_from(0, search) else { return };
+                (cost, best) = (peak, plan.peak.min(peak));
+                search.offer(walk.plan(peak));
+            }
+            let (from, to) = step(&walk, &mut random, cost);
+            rotate(&mut walk.order, from, to);
+            let Some(peak) = walk.place_from(from.min(to), search) else { return };
+            let worse = peak as f64 - cost as f64;
+            if worse <= 0.0 || random.part() < (-worse / temperature).exp() {
+                cost = peak;
+                if cost < best {
+                    best = cost;
+                    search.offer(walk.plan(cost));
+                }
+            } else {
+                rotate(&mut walk.order, to, from);
+                if walk.place_from(from.min(to), search).is_none() {
+                    return;
+                }
+            }
+        }
+        moves = moves.saturating_mul(2);
+    }
+}
+
+/// A buffer of the order that is moved, and where to: half of the time one at the peak comes earlier.
+fn step(walk: &Walk<'_>, random: &mut Random, cost: u64) -> (usize, usize) {
+    let count = walk.order.len();
+    if random.below(2) == 0 {
+        // The first that reaches the peak.
+        let at = walk.peaks.partition_point(|peak| *peak < cost).saturating_sub(1);
+        if at > 0 {
+            return (at, random.below(at));
+        }
+    }
+    (random.below(count), random.below(count))
+}
+
+/// Moves what is at one place to another; what lies between moves up.
+fn rotate(order: &mut [u32], from: usize, to: usize) {
+    if from < to {
+        order[from..=to].rotate_left(1);
+    } else {
+        order[to..=from].rotate_right(1);
+    }
+}
+
+struct Random(Pcg64Mcg);
+
+impl Random {
+    /// A number below `count`, which is not 0.
+    fn below(&mut self, count: usize) -> usize {
+        ((u128::from(self.0.next_u64()) * count as u128) >> 64) as usize
+    }
+
+    /// A number from 0 to 1.
+    fn part(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,290 @@
+//! Best fit on offset lines, as Chainer's allocator plans.
+//!
+//! Owns: the lines and the choice of the block that is placed on one. The method is Burke, Kendall and Whitwell's for
+//! packing strips, as T. Sekiyama and others use it in "Profile-guided memory optimization for deep neural networks"
+//! (arXiv 1804.10001), section 3.2.
+//!
+//! ```text
+//!   offset
+//!     |     ____           the lowest line, of those the leftmost, takes the block that lives longest of those
+//!     | ___|    |__        that fit between its ends; where none fits, the line is lifted to its lower
+//!     |          | |____   neighbour and merges with it
+//!     +------------------ time
+//! ```
+
+use crate::check::Plan;
+use crate::fit::{Fit, place_all};
+use crate::neighbours::Instance;
+use crate::search::Search;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Lines between two looks at the clock.
+const BETWEEN_LOOKS: usize = 256;
+/// Blocks in a leaf of the tree.
+const LEAF: usize = 8;
+
+/// The plan. Where a buffer has a fixed offset, an alignment or gaps, of which the method knows nothing, its offsets only
+/// give the order for first fit.
+pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
+    let plan = lines(instance, search)?;
+    let is_plain = instance.is_solid
+        && instance.fixed.iter().all(Option::is_none)
+        && instance.alignments.iter().all(|alignment| *alignment == 1);
+    if is_plain {
+        return Some(plan);
+    }
+    let mut order: Vec<u32> = instance.all().collect();
+    order.sort_by_key(|buffer| plan.offsets[*buffer as usize]);
+    place_all(instance, order, Fit::First, search)
+}
+
+/// A part of time, and the offset from which on it is free.
+#[derive(Clone, Copy)]
+struct Line {
+    first: u32,
+    end: u32,
+    offset: u64,
+}
+
+fn lines(instance: &Instance, search: &Search) -> Option<Plan> {
+    if search.is_over() {
+        return None;
+    }
+    let mut blocks = Blocks::new(instance);
+    let mut offsets = vec![0; instance.len()];
+    let mut peak = 0;
+    // The line that begins at each section; the end of 0 says that none does.
+    let sections = instance.sections.loads.len() as u32;
+    let mut lines = vec![Line { first: 0, end: 0, offset: 0 }; sections as usize];
+    let mut begins_before = vec![0_u32; sections as usize + 1];
+    let mut lowest = BinaryHeap::new();
+    let add = |lines: &mut Vec<Line>, before: &mut Vec<u32>, lowest: &mut BinaryHeap<_>, line: Line| {
+        lines[line.first as usize] = line;
+        before[line.end as usize] = line.first;
+        lowest.push(Reverse((line.offset, line.first, line.end)));
+    };
+    if sections > 0 {
+        add(&mut lines, &mut begins_before, &mut lowest, Line { first: 0, end: sections, offset: 0 });
+    }
+    let (mut left, mut step) = (instance.len(), 0_usize);
+    while let Some(Reverse((offset, first, end))) = lowest.pop() {
+        let now = lines[first as usize];
+        if left == 0 {
+            break;
+        }
+        if (now.offset, now.end) != (offset, end) {
+            // It was lifted or divided since.
+            continue;
+        }
+        step += 1;
+        if step.is_multiple_of(BETWEEN_LOOKS) && search.is_over() {
+            return None;
+        }
+        if let Some(block) = blocks.take_longest(first, end) {
+            let (from, to) = instance.sections.hull(block);
+            offsets[block as usize] = offset;
+            let top = offset + instance.sizes[block as usize];
+            peak = peak.max(top);
+            left -= 1;
+            for line in [
+                Line { first, end: from, offset },
+                Line { first: from, end: to, offset: top },
+                Line { first: to, end, offset },
+            ] {
+                if line.first < line.end {
+                    add(&mut lines, &mut begins_before, &mut lowest, line);
+                }
+            }
+            continue;
+        }
+        // Lifted to its lower neighbour; it merges with all that are then at the same offset.
+        let left_of = (first > 0).then(|| lines[begins_before[first as usize] as usize]);
+        let right_of = (end < sections).then(|| lines[end as usize]);
+        let Some(to) = [left_of, right_of].iter().flatten().map(|line| line.offset).min() else {
+            // The whole of time is one line, and whatever is left fits on it: there is nothing left.
+            break;
+        };
+        let merged = |line: Option<Line>| line.filter(|line| line.offset == to);
+        let from = merged(left_of).map_or(first, |line| line.first);
+        let until = merged(right_of).map_or(end, |line| line.end);
+        for gone in [Some(first), merged(right_of).map(|line| line.first)].into_iter().flatten() {
+            lines[gone as usize].end = 0;
+        }
+        add(&mut lines, &mut begins_before, &mut lowest, Line { first: from, end: until, offset: to });
+    }
+    (!search.is_over() || left == 0).then_some(Plan { offsets, peak })
+}
+
+/// The blocks that are not placed, to be found by where they begin and end: a k-d tree in which each node knows the
+/// longest life below it.
+struct Blocks<'a> {
+    instance: &'a Instance,
+    /// In the order of the leaves.
+    blocks: Vec<u32>,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    /// The blocks below it.
+    from: u32,
+    to: u32,
+    /// The child that stands right behind it has the first half of the blocks, this one the second; 0: it is a leaf.
+    second: u32,
+    /// The latest beginning and the earliest end of the blocks below it that are left.
+    first: u32,
+    end: u32,
+    /// The longest life of those that are left, and then the size and the number, reversed, so that of equal ones the
+    /// first is taken.
+    longest: Option<(u64, u64, Reverse<u32>)>,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(instance: &'a Instance) -> Self {
+        let mut out = Self { instance, blocks: instance.all().collect(), nodes: Vec::new() };
+        if !out.blocks.is_empty() {
+            out.build(0, out.blocks.len(), true);
+        }
+        out
+    }
+
+    fn key(&self, block: u32) -> (u64, u64, Reverse<u32>) {
+        (self.instance.widths[block as usize], self.instance.sizes[block as usize], Reverse(block))
+    }
+
+    fn build(&mut self, from: usize, to: usize, by_first: bool) -> usize {
+        let sections = &self.instance.sections;
+        let index = self.nodes.len();
+        let own = &mut self.blocks[from..to];
+        self.nodes.push(Node { from: from as u32, to: to as u32, second: 0, first: 0, end: 0, longest: None });
+        if to - from > LEAF {
+            let half = (to - from) / 2;
+            own.select_nth_unstable_by_key(half, |block| {
+                let (first, end) = sections.hull(*block);
+                if by_first { first } else { end }
+            });
+            self.build(from, from + half, !by_first);
+            let second = self.build(from + half, to, !by_first);
+            self.nodes[index].second = second as u32;
+        }
+        self.update(index);
+        index
+    }
+
+    fn update(&mut self, index: usize) {
+        let mut node = self.nodes[index];
+        (node.first, node.end, node.longest) = (0, u32::MAX, None);
+        if node.second == 0 {
+            for &block in &self.blocks[node.from as usize..node.to as usize] {
+                let (first, end) = self.instance.sections.hull(block);
+                (node.first, node.end) = (node.first.max(first), node.end.min(end));
+                node.longest = node.longest.max(Some(self.key(block)));
+            }
+        } else {
+            for child in [self.nodes[index + 1], self.nodes[node.second as usize]] {
+                (node.first, node.end) = (node.first.max(child.first), node.end.min(child.end));
+                node.longest = node.longest.max(child.longest);
+            }
+        }
+        self.nodes[index] = node;
+    }
+
+    /// Takes the block out that lives longest of those within these sections.
+    fn take_longest(&mut self, first: u32, end: u32) -> Option<u32> {
+        let mut best = None;
+        if !self.nodes.is_empty() {
+            self.look(0, (first, end), &mut best);
+        }
+        let (_, _, Reverse(block)) = best?;
+        self.remove(0, block, best);
+        Some(block)
+    }
+
+    fn look(&self, index: usize, within: (u32, u32), best: &mut Option<(u64, u64, Reverse<u32>)>) {
+        let node = self.nodes[index];
+        if node.longest <= *best || node.first < within.0 || node.end > within.1 {
+            return;
+        }
+        if node.second == 0 {
+            for &block in &self.blocks[node.from as usize..node.to as usize] {
+                let (first, end) = self.instance.sections.hull(block);
+                if within.0 <= first && end <= within.1 {
+                    *best = (*best).max(Some(self.key(block)));
+                }
+            }
+            return;
+        }
+        // What has the longer one first cuts the other off more often.
+        let (one, other) = (index + 1, node.second as usize);
+        let (one, other) =
+            if self.nodes[one].longest >= self.nodes[other].longest { (one, other) } else { (other, one) };
+        self.look(one, within, best);
+        self.look(other, within, best);
+    }
+
+    /// Takes the block with this key out below a node; says whether it was there.
+    fn remove(&mut self, index: usize, block: u32, key: Option<(u64, u64, Reverse<u32>)>) -> bool {
+        let node = self.nodes[index];
+        let (first, end) = self.instance.sections.hull(block);
+        if node.longest < key || node.first < first || node.end > end {
+            return false;
+        }
+        if node.second == 0 {
+            let own = &mut self.blocks[node.from as usize..node.to as usize];
+            let Some(at) = own.iter().position(|other| *other == block) else { return false };
+            // The list of a leaf gets shorter at its end.
+            own[at..].rotate_left(1);
+            self.nodes[index].to -= 1;
+        } else if !self.remove(index + 1, block, key) && !self.remove(node.second as usize, block, key) {
+            return false;
+        }
+        self.update(index);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{Buffer, Problem};
+
+    fn offsets(buffers: &[(i64, i64, u64)]) -> Vec<u64> {
+        let of =
+            |(id, (lower, upper, size)): (usize, &(i64, i64, u64))| Buffer::new(id.to_string(), *lower, *upper, *size);
+        let problem = Problem::new("p", buffers.iter().enumerate().map(of).collect()).unwrap();
+        let instance = Instance::new(&problem);
+        let plan = chainer(&instance, &Search::new(instance.bound, None, None)).unwrap();
+        plan.check(&problem).unwrap();
+        plan.offsets
+    }
+
+    #[test]
+    fn the_longest_lived_goes_to_the_lowest_line() {
+        assert_eq!(offsets(&[(0, 2, 5), (0, 8, 1), (2, 8, 3)]), [1, 0, 1]);
+    }
+
+    #[test]
+    fn a_line_on_which_nothing_fits_is_lifted() {
+        // Behind the first block stands a line at 0 of one section; what is left needs two, and goes above.
+        assert_eq!(offsets(&[(0, 6, 4), (4, 8, 2), (6, 8, 1)]), [0, 4, 0]);
+    }
+
+    #[test]
+    fn all_blocks_are_found_again() {
+        let mut seed = 3_u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for _ in 0..50 {
+            let buffers: Vec<_> = (0..200)
+                .map(|_| {
+                    let lower = next(300) as i64;
+                    (lower, lower + 1 + next(60) as i64, 1 + next(9))
+                })
+                .collect();
+            offsets(&buffers);
+        }
+    }
+}

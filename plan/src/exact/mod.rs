@@ -1,0 +1,93 @@
+//! Branch and bound: a plan of the least peak, and the proof that none is lower.
+//!
+//! Owns: which capacities are tried, in what order, and for how long. The search at one capacity is MiniMalloc's (M. D.
+//! Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023;
+//! google/minimalloc, Apache-2.0).
+//!
+//! ```text
+//! state.rs    what a partial plan says of the rest
+//! search.rs   which buffer comes next, and which need not be tried
+//! ```
+
+mod search;
+mod state;
+
+use crate::check::Plan;
+use crate::neighbours::Instance;
+use crate::search::Search;
+use search::{Answer, Solver};
+
+/// The orders in which buffers are tried, each by three keys, the largest value first: W, the length of the life; A, size
+/// times life; T, the bytes to come in the fullest section (`preordering_heuristics` in google/minimalloc's
+/// `src/solver.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Wat,
+    Taw,
+    Twa,
+}
+
+impl Order {
+    pub(crate) const ALL: [Self; 3] = [Self::Wat, Self::Taw, Self::Twa];
+}
+
+/// The most buffers that are searched: each may take a level of the recursion.
+const MOST: usize = 20_000;
+/// Bytes of the stack of a thread that searches: 4 KiB for each level, and some for the rest. Pages that are not used are
+/// never taken.
+pub(crate) const STACK: usize = MOST * 4096 + (4 << 20);
+/// Each round looks at so many times more partial plans than the one before (`RoundRobin`).
+const MORE: u64 = 2;
+
+/// Searches until the answer is known or the search is over, with these orders by turns. Needs a stack of [`STACK`].
+pub(crate) fn exact(instance: &Instance, search: &Search, orders: &[Order]) {
+    if !instance.is_listed() || instance.len() > MOST || instance.len() == 0 {
+        return;
+    }
+    let mut solver = Solver::new(instance, search);
+    let mut nodes = instance.len() as u64;
+    while !search.is_over() {
+        nodes = nodes.saturating_mul(MORE);
+        let targets = targets(instance, search);
+        if targets.is_empty() {
+            return;
+        }
+        for target in targets {
+            for &order in orders {
+                match solver.solve(target, order, nodes) {
+                    Answer::Found => search.offer(plan(instance, &solver.solution)),
+                    // With windows two buffers may interlock in ways that are not searched.
+                    Answer::None if !instance.has_windows => {
+                        search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
+                    }
+                    Answer::None if search.capacity().is_some() || target + 1 >= search.peak() => return,
+                    Answer::None | Answer::TooLong => continue,
+                }
+                break;
+            }
+        }
+    }
+}
+
+/// The capacities that are tried: what is asked for; else the least that is possible, one byte less than what is reached,
+/// and the middle.
+fn targets(instance: &Instance, search: &Search) -> Vec<u64> {
+    let (lower, peak) = (search.lower(), search.peak());
+    if let Some(capacity) = search.capacity().filter(|capacity| *capacity >= lower) {
+        return vec![capacity];
+    }
+    // Offsets are sums of sizes: no peak is between two multiples of what divides all.
+    let step = instance.step();
+    let lower = lower.next_multiple_of(step);
+    let upper = if peak == u64::MAX { instance.sizes.iter().sum() } else { peak - 1 } / step * step;
+    let part = |eighths: u64| (lower + upper.saturating_sub(lower) * eighths / 8) / step * step;
+    let mut targets = vec![lower, part(4).max(lower), part(6).max(lower), part(7).max(lower), upper];
+    targets.dedup();
+    targets.retain(|target| *target < peak);
+    targets
+}
+
+fn plan(instance: &Instance, offsets: &[u64]) -> Plan {
+    let ends = offsets.iter().zip(&instance.sizes).map(|(offset, size)| offset + size);
+    Plan { peak: ends.max().unwrap_or(0), offsets: offsets.to_vec() }
+}

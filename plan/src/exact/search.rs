@@ -1,0 +1,166 @@
+//! The search for a plan of at most so many bytes.
+//!
+//! Owns: which buffer is placed next, and which need not be tried. It is the depth-first search of `SolverImpl` in
+//! google/minimalloc's `src/solver.cc` (Apache-2.0).
+
+use super::Order;
+use super::state::State;
+use crate::fit::NOWHERE;
+use crate::neighbours::Instance;
+use crate::search::Search;
+use std::cmp::Reverse;
+
+/// What a search came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// There is a plan.
+    Found,
+    /// There is none.
+    None,
+    /// Not known: too many partial plans were looked at, or the search is over.
+    TooLong,
+}
+
+/// A buffer to be placed: the lowest offset that it can have, and its rank, by which those of equal offsets are tried.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    lowest: u64,
+    rank: u32,
+}
+
+/// The search of one thread.
+pub(super) struct Solver<'a> {
+    state: State<'a>,
+    search: &'a Search,
+    order: Order,
+    /// Partial plans that may still be looked at.
+    nodes: u64,
+    /// The offsets that were found.
+    pub(super) solution: Vec<u64>,
+}
+
+impl<'a> Solver<'a> {
+    pub(super) fn new(instance: &'a Instance, search: &'a Search) -> Self {
+        let state = State::new(instance);
+        Self { state, search, order: Order::Wat, nodes: 0, solution: vec![NOWHERE; instance.len()] }
+    }
+
+    /// Looks for a plan of at most `capacity` bytes, at no more than so many partial plans. Its offsets are then
+    /// [`solution`](Self::solution).
+    pub(super) fn solve(&mut self, capacity: u64, order: Order, nodes: u64) -> Answer {
+        self.state.set_capacity(capacity);
+        (self.order, self.nodes) = (order, nodes);
+        let parts = self.state.parts();
+        let all: Vec<u32> = self.state.instance.all().collect();
+        self.solve_parts(&parts, &all)
+    }
+
+    /// Solves parts of time that nothing ties together, each by itself.
+    fn solve_parts(&mut self, parts: &[u32], buffers: &[u32]) -> Answer {
+        let mut answer = Answer::Found;
+        for (from, to) in parts.iter().zip(parts.iter().skip(1)) {
+            let is_inside = |buffer: &u32| {
+                let (first, end) = self.state.instance.sections.hull(*buffer);
+                self.state.offsets[*buffer as usize] == NOWHERE && first < *to && *from < end
+            };
+            let own: Vec<u32> = buffers.iter().copied().filter(is_inside).collect();
+            answer = if own.is_empty() { Answer::Found } else { self.solve_part(own, (*from, *to)) };
+            if answer != Answer::Found {
+                break;
+            }
+        }
+        answer
+    }
+
+    /// Ranks the buffers of a part, and searches it (`SubSolve`).
+    fn solve_part(&mut self, mut buffers: Vec<u32>, within: (u32, u32)) -> Answer {
+        let instance = self.state.instance;
+        let order = self.order;
+        let state = &self.state;
+        buffers.sort_by_cached_key(|buffer| {
+            let width = instance.widths[*buffer as usize];
+            let area = u128::from(width) * u128::from(instance.sizes[*buffer as usize]);
+            let (width, total) = (u128::from(width), u128::from(state.most_to_come(*buffer)));
+            let keys = match order {
+                Order::Wat => [width, area, total],
+                Order::Taw => [total, area, width],
+                Order::Twa => [total, width, area],
+            };
+            (Reverse(keys), *buffer)
+        });
+        let candidates: Vec<_> = (0..buffers.len() as u32).map(|rank| Candidate { lowest: 0, rank }).collect();
+        self.descend(&buffers, &candidates, within, Candidate { lowest: 0, rank: 0 })
+    }
+
+    /// Places one buffer after the other (`SearchSolutions`). `last` was placed last; in each plan that is looked at,
+    /// buffers are placed by offset and then by rank, so that no plan is looked at in two orders (canonical solutions).
+    fn descend(&mut self, buffers: &[u32], before: &[Candidate], within: (u32, u32), last: Candidate) -> Answer {
+        if self.nodes == 0 || self.search.is_over() {
+            return Answer::TooLong;
+        }
+        self.nodes -= 1;
+        let state = &self.state;
+        let mut lowest_end = u64::MAX;
+        let mut candidates = Vec::with_capacity(before.len());
+        for candidate in before {
+            let buffer = buffers[candidate.rank as usize] as usize;
+            if state.offsets[buffer] == NOWHERE {
+                let lowest = state.lowest[buffer];
+                lowest_end = lowest_end.min(lowest + state.instance.sizes[buffer]);
+                candidates.push(Candidate { lowest, rank: candidate.rank });
+            }
+        }
+        if candidates.is_empty() {
+            for &buffer in buffers {
+                self.solution[buffer as usize] = self.state.offsets[buffer as usize];
+            }
+            return Answer::Found;
+        }
+        candidates.sort();
+        for &candidate in &candidates {
+            // From here on, another buffer could lie below: there is a plan as good in which it does (dominance).
+            if candidate.lowest >= lowest_end {
+                break;
+            }
+            if candidate < last {
+                continue;
+            }
+            let buffer = buffers[candidate.rank as usize];
+            let mark = self.state.place(buffer, within);
+            let answer =
+                if mark.has_room { self.go_on(buffer, buffers, &candidates, within, candidate) } else { Answer::None };
+            self.state.take_back(buffer, mark);
+            if answer != Answer::None {
+                return answer;
+            }
+            // Nothing will lie above it, so that its place is in no other's way (hatless pruning).
+            if mark.is_hatless {
+                break;
+            }
+        }
+        Answer::None
+    }
+
+    /// Goes on behind a buffer: in one, or in the parts into which time falls without it (`DynamicallyDecompose`).
+    fn go_on(
+        &mut self,
+        buffer: u32,
+        buffers: &[u32],
+        candidates: &[Candidate],
+        within: (u32, u32),
+        last: Candidate,
+    ) -> Answer {
+        self.solution[buffer as usize] = last.lowest;
+        let mut parts = Vec::new();
+        self.state.untie(buffer, |section| parts.push(section));
+        let answer = if parts.is_empty() {
+            self.descend(buffers, candidates, within, last)
+        } else {
+            parts.insert(0, within.0);
+            parts.push(within.1);
+            self.solve_parts(&parts, buffers)
+        };
+        self.state.tie(buffer);
+        answer
+    }
+}

@@ -1,0 +1,462 @@
+//! The iteration of a trace: what the program does again and again, and which of its requests are to be planned.
+//!
+//! Owns: where an iteration begins and ends, and what becomes of blocks that cross these moments. `period.rs` finds what
+//! repeats.
+//!
+//! ```text
+//!            cut              cut              cut
+//!   ----------|----------------|----------------|------- lives throughout: not planned
+//!             | ---   -- ---   | ---   -- ---   |        of one iteration
+//!             |-        -------|-        -------|------  crosses: live at both ends of the iteration, one place with
+//!             |                |                |        a gap
+//! ```
+
+use crate::period::{self, Period};
+use crate::problem::{Buffer, Gap, Problem, ProblemError};
+use seamalloc_trace::{Trace, TraceEvent};
+use std::fmt;
+use std::ops::Range;
+
+/// Sizes are rounded up to a multiple of this, in bytes, so that every offset is one too: PyTorch's least block
+/// (`kMinBlockSize`), which suits every kernel.
+pub const ALIGNMENT: u64 = 512;
+/// The part of a trace that equal iterations cover at least, and those of one shape. What covers less is a part of
+/// something that repeats, such as a model's layers.
+const COVERED_BY_EQUAL: f64 = 0.5;
+const COVERED_BY_SHAPE: f64 = 1.0 / 3.0;
+
+/// The event that frees a block that is never freed.
+const NEVER: usize = usize::MAX;
+
+/// In which way the iterations of a trace are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Likeness {
+    /// The same operations with the same sizes.
+    Equal,
+    /// The same operations on the same blocks, some with other sizes.
+    Shape,
+    /// Only a part of the operations is the same in each.
+    Part,
+    /// Nothing repeats: the whole trace is one iteration.
+    None,
+}
+
+/// Requests and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// How many.
+    pub count: usize,
+    /// The bytes of all, each rounded up to [`ALIGNMENT`].
+    pub bytes: u64,
+}
+
+impl Requests {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// One iteration of a trace, to be planned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Iteration {
+    /// Its buffers; ids are the numbers of the trace's blocks, moments are events from the iteration's first on.
+    pub problem: Problem,
+    /// In which way it repeats.
+    pub likeness: Likeness,
+    /// How many whole iterations the trace has.
+    pub iterations: usize,
+    /// The events of the one that is planned: of those, the one in which most is live.
+    pub events: Range<usize>,
+    /// Requests that are made in it.
+    pub requests: Requests,
+    /// Blocks that are live throughout it, and are not planned.
+    pub persistent: Requests,
+    /// Buffers that are planned and live at the beginning or the end of the iteration.
+    pub crossing: Requests,
+    /// Requests whose size is not the same in all iterations, where these have one shape.
+    pub varying: usize,
+}
+
+impl Iteration {
+    /// Finds the iterations of a trace, and takes the one in which most is live.
+    ///
+    /// # Errors
+    /// More blocks or bytes than are planned.
+    pub fn of(trace: &Trace) -> Result<Self, ProblemError> {
+        let blocks = Blocks::new(trace);
+        let cuts = Cuts::new(&blocks);
+        let index = cuts.heaviest(&blocks);
+        let (Some(&from), Some(&to)) = (cuts.at.get(index), cuts.at.get(index + 1)) else {
+            let problem = Problem::new(trace.name.clone(), Vec::new())?;
+            return Ok(Self::new(problem, &cuts, 0..0, 0));
+        };
+        let before = index.checked_sub(1).and_then(|before| cuts.at.get(before)).copied();
+        let mut out = Self::new(Problem::default(), &cuts, from..to, cuts.varying(&blocks));
+        let buffers = out.buffers(&blocks, &cuts, before);
+        out.problem = Problem::new(trace.name.clone(), buffers)?;
+        Ok(out)
+    }
+
+    fn new(problem: Problem, cuts: &Cuts, events: Range<usize>, varying: usize) -> Self {
+        Self {
+            problem,
+            likeness: cuts.likeness,
+            iterations: cuts.at.len().saturating_sub(1),
+            events,
+            requests: Requests::default(),
+            persistent: Requests::default(),
+            crossing: Requests::default(),
+            varying,
+        }
+    }
+
+    /// The buffers of the iteration; `before` is where the one before began, if there is one.
+    fn buffers(&mut self, blocks: &Blocks, cuts: &Cuts, before: Option<usize>) -> Vec<Buffer> {
+        let (from, to) = (self.events.start, self.events.end);
+        let length = (to - from) as i64;
+        let moment = |event: usize| event.clamp(from, to) as i64 - from as i64;
+        let first_of = |event: usize| blocks.made.partition_point(|made| *made < event);
+        let (first, behind) = (first_of(from), first_of(to));
+        let mut out = Vec::new();
+        // The end of what came in, by the block that takes its place.
+        let mut comes_in = vec![None; behind - first];
+        let mut alone = Vec::new();
+        for block in 0..first {
+            let (made, freed) = (blocks.made[block], blocks.freed[block]);
+            if freed <= from {
+                continue;
+            }
+            if freed >= to {
+                self.persistent.add(blocks.sizes[block]);
+                continue;
+            }
+            // The block that the iteration before made as the same one of its requests.
+            let before = before.filter(|before| *before <= made).map(|before| block - first_of(before));
+            let heir = before.map(|index| first + index).filter(|heir| {
+                let is_alike = cuts.likeness != Likeness::Part || blocks.sizes[*heir] == blocks.sizes[block];
+                *heir < behind && blocks.freed[*heir] > to && is_alike
+            });
+            match heir.and_then(|heir| comes_in.get_mut(heir - first)) {
+                Some(place) => *place = Some(block),
+                None => alone.push((block, moment(freed))),
+            }
+        }
+        for (block, upper) in alone {
+            self.crossing.add(blocks.sizes[block]);
+            out.push(Buffer::new(block.to_string(), 0, upper, blocks.sizes[block]));
+        }
+        for block in first..behind {
+            let (size, lower, upper) = (blocks.sizes[block], moment(blocks.made[block]), moment(blocks.freed[block]));
+            self.requests.add(size);
+            let Some(other) = comes_in[block - first] else {
+                if blocks.freed[block] > to {
+                    self.crossing.add(size);
+                }
+                out.push(Buffer::new(block.to_string(), lower, upper, size));
+                continue;
+            };
+            let (larger, left) = (size.max(blocks.sizes[other]), moment(blocks.freed[other]));
+            let throughout = |block: usize| Buffer::new(block.to_string(), 0, length, larger);
+            self.crossing.add(larger);
+            if left > lower {
+                // Both are live at a time, so that they take two places by turns.
+                self.crossing.add(larger);
+                out.extend([throughout(block), throughout(other)]);
+            } else {
+                let gap = (left < lower).then_some(Gap { lower: left, upper: lower, window: None });
+                out.push(Buffer { gaps: gap.into_iter().collect(), ..throughout(block) });
+            }
+        }
+        out
+    }
+}
+
+impl fmt::Display for Iteration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.likeness, self.iterations) {
+            (Likeness::None, _) => write!(f, "nothing repeats, so the whole trace is planned"),
+            (_, 1) => write!(f, "one whole iteration, of which a part stands there again"),
+            (Likeness::Equal, count) => write!(f, "{count} equal iterations"),
+            (Likeness::Shape, count) if self.varying == 0 => write!(f, "{count} iterations of one shape"),
+            (Likeness::Shape, count) => {
+                write!(f, "{count} iterations of one shape, in which {} requests vary in size", self.varying)
+            }
+            (Likeness::Part, count) => write!(f, "{count} iterations that are alike in part"),
+        }
+    }
+}
+
+/// The blocks of a trace, and what is live.
+struct Blocks {
+    sizes: Vec<u64>,
+    streams: Vec<u32>,
+    /// The event that made each, and the one that ended its use; `NEVER`: none did.
+    made: Vec<usize>,
+    freed: Vec<usize>,
+    /// Bytes live behind each event.
+    live: Vec<u64>,
+    /// Allocations and requested frees: the event, and the block with whether it is freed.
+    operations: Vec<(usize, u32, bool)>,
+}
+
+impl Blocks {
+    fn new(trace: &Trace) -> Self {
+        let events = trace.events.len();
+        let mut out = Self {
+            sizes: Vec::new(),
+            streams: Vec::new(),
+            made: Vec::new(),
+            freed: Vec::new(),
+            live: Vec::with_capacity(events),
+            operations: Vec::with_capacity(events),
+        };
+        let mut live = 0_u64;
+        for (index, event) in trace.events.iter().enumerate() {
+            match *event {
+                TraceEvent::Alloc { size, stream } => {
+                    let size = size.next_multiple_of(ALIGNMENT);
+                    out.operations.push((index, out.sizes.len() as u32, false));
+                    out.sizes.push(size);
+                    out.streams.push(stream);
+                    out.made.push(index);
+                    out.freed.push(NEVER);
+                    live = live.saturating_add(size);
+                }
+                TraceEvent::FreeRequested { block } => out.operations.push((index, block, true)),
+                TraceEvent::FreeCompleted { block } => {
+                    if let Some(freed) = out.freed.get_mut(block as usize) {
+                        *freed = index;
+                        live = live.saturating_sub(out.sizes.get(block as usize).copied().unwrap_or(0));
+                    }
+                }
+            }
+            out.live.push(live);
+        }
+        out
+    }
+
+    fn size(&self, block: u32) -> u64 {
+        self.sizes.get(block as usize).copied().unwrap_or(0)
+    }
+
+    fn stream(&self, block: u32) -> u64 {
+        self.streams.get(block as usize).copied().unwrap_or(0).into()
+    }
+
+    /// Operations with their sizes.
+    fn equal_tokens(&self) -> Vec<u64> {
+        let token = |&(_, block, is_freed): &(usize, u32, bool)| {
+            (self.size(block) / ALIGNMENT) << 17 | (self.stream(block) & 0xffff) << 1 | u64::from(is_freed)
+        };
+        self.operations.iter().map(token).collect()
+    }
+
+    /// Operations with how many requests ago a block was made that is freed, and no sizes.
+    fn shape_tokens(&self) -> Vec<u64> {
+        let mut made = 0;
+        let token = |&(_, block, is_freed): &(usize, u32, bool)| {
+            if is_freed {
+                return (made - u64::from(block)) << 1 | 1;
+            }
+            made = u64::from(block) + 1;
+            self.stream(block) << 1
+        };
+        self.operations.iter().map(token).collect()
+    }
+
+    /// The event behind which least is live, of those from one operation to before another.
+    fn least_live(&self, from: usize, to: usize) -> usize {
+        let event = |operation: usize| self.operations.get(operation).map_or(self.live.len(), |(event, _, _)| *event);
+        let (from, to) = (event(from), event(to));
+        (from..to).min_by_key(|event| self.live[*event]).unwrap_or(from)
+    }
+}
+
+/// Where iterations begin, and the last one ends: events.
+struct Cuts {
+    likeness: Likeness,
+    at: Vec<usize>,
+}
+
+impl Cuts {
+    fn new(blocks: &Blocks) -> Self {
+        let operations = blocks.operations.len();
+        let covers = |period: &Period, part: f64| period.covered as f64 >= part * operations as f64;
+        let frees = |period: &Period| {
+            let repeated = blocks.operations.get(period.start..period.start + period.length).unwrap_or(&[]);
+            repeated.iter().any(|(_, _, is_freed)| *is_freed)
+        };
+        let equal = blocks.equal_tokens();
+        if let Some(period) = period::find(&equal).filter(|period| covers(period, COVERED_BY_EQUAL) && frees(period)) {
+            return Self::periodic(blocks, Likeness::Equal, &period);
+        }
+        let shape = blocks.shape_tokens();
+        if let Some(period) = period::find(&shape).filter(|period| covers(period, COVERED_BY_SHAPE) && frees(period)) {
+            return Self::periodic(blocks, Likeness::Shape, &period);
+        }
+        let marks = period::marks(&shape);
+        let pairs = marks.iter().zip(marks.iter().skip(1));
+        let mut at: Vec<usize> = pairs.map(|(from, to)| blocks.least_live(*from, *to) + 1).collect();
+        at.dedup();
+        if at.len() > 1 {
+            return Self { likeness: Likeness::Part, at };
+        }
+        Self { likeness: Likeness::None, at: vec![0, blocks.live.len()] }
+    }
+
+    /// Every iteration is cut where in the second one least is live, if there is one: the first may be the one that makes
+    /// what is kept.
+    fn periodic(blocks: &Blocks, likeness: Likeness, period: &Period) -> Self {
+        let Period { start, length, covered } = *period;
+        let second = start + length;
+        let cut = blocks.least_live(second, (second + length).min(start + covered));
+        // Events between two operations are those of completed frees; the cut stands behind all of them.
+        let operation = blocks.operations.partition_point(|(event, _, _)| *event <= cut);
+        let shift = (operation - start) % length;
+        let cuts = (start + shift..start + covered + 1).step_by(length);
+        let event =
+            |operation: usize| blocks.operations.get(operation).map_or(blocks.live.len(), |(event, _, _)| *event);
+        Self { likeness, at: cuts.map(event).collect() }
+    }
+
+    /// The iteration in which most is live, the last of several.
+    fn heaviest(&self, blocks: &Blocks) -> usize {
+        let peak = |index: &usize| {
+            let events = self.at[*index]..self.at[*index + 1];
+            blocks.live.get(events).and_then(|live| live.iter().max()).copied().unwrap_or(0)
+        };
+        (0..self.at.len().saturating_sub(1)).max_by_key(peak).unwrap_or(0)
+    }
+
+    /// The requests whose size is not the same in all iterations of one shape.
+    fn varying(&self, blocks: &Blocks) -> usize {
+        if self.likeness != Likeness::Shape {
+            return 0;
+        }
+        let first = |cut: &usize| blocks.made.partition_point(|made| made < cut);
+        let firsts: Vec<usize> = self.at.iter().map(first).collect();
+        let pairs = firsts.iter().zip(firsts.iter().skip(1));
+        let iterations: Vec<&[u64]> = pairs.map(|(from, to)| &blocks.sizes[*from..*to]).collect();
+        let Some((one, others)) = iterations.split_first() else { return 0 };
+        let varies = |(index, size): &(usize, &u64)| others.iter().any(|other| other.get(*index) != Some(*size));
+        one.iter().enumerate().filter(varies).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seamalloc::driver::StreamId;
+    use seamalloc_trace::TraceBuilder;
+
+    /// Builds a trace of operations: a positive number asks for so many units, a negative one frees the block of that
+    /// name.
+    struct Program(TraceBuilder);
+
+    impl Program {
+        fn new() -> Self {
+            Self(TraceBuilder::new("t"))
+        }
+
+        fn make(&mut self, id: u64, units: u64) {
+            let stream = self.0.stream(StreamId::DEFAULT).unwrap();
+            self.0.alloc(id, units * ALIGNMENT, stream).unwrap();
+        }
+
+        fn free(&mut self, id: u64) {
+            self.0.free_requested(id).unwrap();
+            self.0.free_completed(id).unwrap();
+        }
+
+        fn iteration(self) -> Iteration {
+            Iteration::of(&self.0.finish()).unwrap()
+        }
+    }
+
+    type Shown = (i64, i64, u64, Option<(i64, i64)>);
+
+    /// (lower, upper, units, gap) of every buffer.
+    fn shown(iteration: &Iteration) -> Vec<Shown> {
+        let gap = |buffer: &Buffer| buffer.gaps.first().map(|gap| (gap.lower, gap.upper));
+        let buffers = iteration.problem.buffers().iter();
+        buffers.map(|buffer| (buffer.lower, buffer.upper, buffer.size / ALIGNMENT, gap(buffer))).collect()
+    }
+
+    #[test]
+    fn an_iteration_is_found_and_what_persists_is_left_out() {
+        let mut program = Program::new();
+        (0..5).for_each(|id| program.make(id, 100 + id));
+        for step in 1..=4 {
+            let id = |index: u64| 1000 * step + index;
+            for index in 0..10 {
+                program.make(id(index), 1 + index % 5);
+                program.make(id(100 + index), 7);
+                program.free(id(100 + index));
+            }
+            (0..10).for_each(|index| program.free(id(index)));
+        }
+        let found = program.iteration();
+        assert_eq!((found.likeness, found.varying), (Likeness::Equal, 0));
+        assert!(found.iterations >= 3, "{}", found.iterations);
+        assert_eq!(found.persistent.count, 5);
+        assert_eq!((found.requests.count, found.crossing.count), (20, 0));
+        assert_eq!(found.problem.buffers().len(), 20);
+        assert_eq!(found.problem.buffers().iter().map(|buffer| buffer.size).sum::<u64>(), found.requests.bytes);
+    }
+
+    #[test]
+    fn what_crosses_has_one_place_with_a_gap() {
+        let mut program = Program::new();
+        for step in 0..6_u64 {
+            let id = |index: u64| 1000 * step + index;
+            program.make(id(0), 9);
+            if step > 0 {
+                // Made by the step before, in its middle.
+                program.free(id(1) - 1000);
+            }
+            program.make(id(2), 5);
+            program.make(id(1), 3);
+            program.free(id(0));
+            program.make(id(3), 40);
+            program.free(id(3));
+            program.free(id(2));
+        }
+        let found = program.iteration();
+        assert_eq!(found.likeness, Likeness::Equal);
+        assert_eq!(found.crossing, Requests { count: 1, bytes: 3 * ALIGNMENT });
+        let buffers = shown(&found);
+        let crossing = buffers.iter().find(|buffer| buffer.3.is_some()).unwrap();
+        let length = found.events.len() as i64;
+        assert_eq!((crossing.0, crossing.1, crossing.2), (0, length, 3), "{buffers:?}");
+        assert_eq!(buffers.len(), 4);
+    }
+
+    #[test]
+    fn sizes_may_vary_and_the_heaviest_iteration_is_taken() {
+        let mut program = Program::new();
+        for step in 0..5_u64 {
+            let id = |index: u64| 1000 * step + index;
+            for index in 0..20 {
+                program.make(id(index), if index % 2 == 0 { 4 } else { [3, 9, 2, 5, 7][step as usize] });
+            }
+            (0..20).for_each(|index| program.free(id(index)));
+        }
+        let found = program.iteration();
+        assert_eq!((found.likeness, found.varying), (Likeness::Shape, 10));
+        assert!(shown(&found).iter().all(|buffer| [4, 9].contains(&buffer.2)));
+    }
+
+    #[test]
+    fn a_trace_in_which_nothing_repeats_is_planned_whole() {
+        let mut program = Program::new();
+        (1..50).for_each(|id| program.make(id, id));
+        (1..30).for_each(|id| program.free(id));
+        let found = program.iteration();
+        assert_eq!((found.likeness, found.iterations), (Likeness::None, 1));
+        assert_eq!(found.problem.buffers().len(), 49);
+        assert_eq!(found.persistent.count, 0);
+        let none = Iteration::of(&Trace::default()).unwrap();
+        assert!(none.problem.buffers().is_empty());
+    }
+}

@@ -1,0 +1,51 @@
+//! Static plans of memory: offsets for buffers whose sizes and lifetimes are known (dynamic storage allocation).
+//!
+//! ```text
+//! problem, csv          the buffers, and MiniMalloc's file format
+//! iteration, period     the buffers of one iteration of a trace
+//! method, search        a run of one method or of several on threads; what these share
+//! fit, chainer          methods of one pass
+//! annealing, exact      methods that search
+//! check                 judges every plan
+//! sections, neighbours  time in sections, and which buffers are live together
+//! ```
+//!
+//! ```
+//! use seamalloc_plan::{Buffer, Limits, Method, Problem, plan};
+//!
+//! let buffers = vec![
+//!     Buffer::new("weights", 0, 9, 4096),
+//!     Buffer::new("first", 0, 5, 1024),
+//!     Buffer::new("second", 5, 9, 1024),
+//! ];
+//! let problem = Problem::new("layer", buffers)?;
+//! let outcome = plan(&problem, Method::Portfolio, &Limits::default(), &mut |_| {})?;
+//! assert_eq!(outcome.plan.peak, 5120);
+//! assert!(outcome.is_optimal);
+//! assert_eq!(outcome.plan.offsets[1], outcome.plan.offsets[2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![deny(unsafe_code)]
+
+mod annealing;
+mod chainer;
+mod check;
+pub mod csv;
+mod exact;
+mod fit;
+mod iteration;
+mod method;
+mod neighbours;
+mod period;
+mod problem;
+mod report;
+mod search;
+mod sections;
+
+pub use check::{CheckError, Plan};
+pub use csv::{CsvError, read_csv, write_csv};
+pub use iteration::{ALIGNMENT, Iteration, Likeness, Requests};
+pub use method::{Limits, Method, Outcome, PlanError, Progress, UnknownMethod, plan};
+pub use problem::{Buffer, BufferError, Gap, MAX_BUFFERS, Piece, Problem, ProblemError};
+pub use report::PlanReport;

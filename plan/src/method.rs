@@ -1,0 +1,289 @@
+//! The methods by name, and a run of one.
+//!
+//! Owns: the names, the limits of a run, its threads, and that every plan is checked before anybody sees it.
+
+use crate::check::{CheckError, Plan};
+use crate::exact::{Order, STACK, exact};
+use crate::neighbours::Instance;
+use crate::problem::Problem;
+use crate::search::Search;
+use crate::{annealing, chainer, fit};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often progress is told.
+const TOLD: Duration = Duration::from_millis(100);
+/// The least threads of the portfolio: one for each method that searches.
+const LEAST_THREADS: usize = 2;
+/// The most: more would only search from more seeds.
+const MOST_THREADS: usize = 16;
+
+/// A way to find a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// The lowest place, in the order of the program: what an allocator does that does not know what comes.
+    FirstFit,
+    /// The tightest place, the largest buffers first: XLA's `GlobalDecreasingSizeBestFitHeap`.
+    DecreasingSize,
+    /// The longest-lived buffer that fits on the lowest line: Chainer's best fit (Sekiyama and others, arXiv 1804.10001).
+    Chainer,
+    /// Simulated annealing over the order for first fit.
+    Annealing,
+    /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023): the least peak, and the proof.
+    Exact,
+    /// All of these at once, on threads.
+    Portfolio,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Self; 6] =
+        [Self::FirstFit, Self::DecreasingSize, Self::Chainer, Self::Annealing, Self::Exact, Self::Portfolio];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FirstFit => "first-fit",
+            Self::DecreasingSize => "decreasing-size",
+            Self::Chainer => "chainer",
+            Self::Annealing => "annealing",
+            Self::Exact => "exact",
+            Self::Portfolio => "portfolio",
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no method has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no method is called `{name}`; expected {}", Method::ALL.map(Method::name).join(", "))]
+pub struct UnknownMethod {
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for Method {
+    type Err = UnknownMethod;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
+        Self::ALL
+            .into_iter()
+            .find(|method| method.name() == name)
+            .ok_or_else(|| UnknownMethod { name: name.to_owned() })
+    }
+}
+
+/// How far a run goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The run ends after this time with the best plan that it has.
+    pub time: Duration,
+    /// A plan with a peak of so many bytes or less is good enough: the run ends with it.
+    pub capacity: Option<u64>,
+    /// Where annealing begins.
+    pub seed: u64,
+}
+
+impl Default for Limits {
+    /// 10 seconds, the least peak that is found, and seed 0.
+    fn default() -> Self {
+        Self { time: Duration::from_secs(10), capacity: None, seed: 0 }
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Since it began.
+    pub elapsed: Duration,
+    /// The peak of the best plan in bytes, if there is one.
+    pub peak: Option<u64>,
+    /// No plan has a lower peak.
+    pub lower: u64,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The method.
+    pub method: Method,
+    /// The best plan that it found, checked.
+    pub plan: Plan,
+    /// The peak load in bytes: no plan needs fewer.
+    pub bound: u64,
+    /// Whether the plan's peak is proven to be the least.
+    pub is_optimal: bool,
+    /// How long it took, its preparations included.
+    pub time: Duration,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The time was over before the first plan was found.
+    #[error("{method} found no plan within {} s; give it more time", .limit.as_secs_f64())]
+    NoTime {
+        /// The method.
+        method: Method,
+        /// The time that it had.
+        limit: Duration,
+    },
+    /// No plan has so low a peak.
+    #[error("a capacity of {capacity} bytes is less than the peak load, {bound} bytes: no plan is so small")]
+    Capacity {
+        /// What was asked for.
+        capacity: u64,
+        /// The peak load.
+        bound: u64,
+    },
+    /// Two buffers that have offsets in any case share memory.
+    #[error("the offsets that the input gives cannot be: {0}")]
+    Fixed(CheckError),
+    /// A method made a plan that is none: a mistake in this program.
+    #[error("{method} made a wrong plan ({error}): a mistake in this program")]
+    Wrong {
+        /// The method.
+        method: Method,
+        /// What is wrong with it.
+        error: CheckError,
+    },
+    /// The system gave no thread.
+    #[error("no thread to plan on: {0}")]
+    Thread(std::io::Error),
+}
+
+/// What one thread does.
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    /// Methods of one pass, one after the other.
+    Quick(&'static [Method]),
+    /// Those, and then the exact search.
+    Exact(&'static [Method], &'static [Order]),
+    Annealing(u64),
+}
+
+/// The methods that take one pass, cheapest first.
+const QUICK: &[Method] = &[Method::Chainer, Method::FirstFit, Method::DecreasingSize];
+
+/// Finds a plan. `progress` is told every tenth of a second or so.
+///
+/// # Errors
+/// [`PlanError`]: no time for one, no plan within the capacity, or fixed offsets that cannot be.
+pub fn plan(
+    problem: &Problem,
+    method: Method,
+    limits: &Limits,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome, PlanError> {
+    let start = Instant::now();
+    check_fixed(problem)?;
+    let instance = Instance::new(problem);
+    let bound = instance.bound;
+    if let Some(capacity) = limits.capacity.filter(|capacity| *capacity < bound) {
+        return Err(PlanError::Capacity { capacity, bound });
+    }
+    // A moment that no clock reaches is no limit.
+    let search = Search::new(bound, limits.capacity, start.checked_add(limits.time));
+    run(&instance, &search, &tasks(method, limits.seed), &mut || {
+        let peak = Some(search.peak()).filter(|peak| *peak < u64::MAX);
+        progress(Progress { elapsed: start.elapsed(), peak, lower: search.lower() });
+    })?;
+    let found = if problem.buffers().is_empty() { Some((Plan::default(), true)) } else { search.finish() };
+    let (plan, is_optimal) = found.ok_or(PlanError::NoTime { method, limit: limits.time })?;
+    plan.check(problem).map_err(|error| PlanError::Wrong { method, error })?;
+    Ok(Outcome { method, plan, bound, is_optimal, time: start.elapsed() })
+}
+
+/// Buffers with offsets of their own must not lie in each other's memory.
+fn check_fixed(problem: &Problem) -> Result<(), PlanError> {
+    let fixed: Vec<_> = problem.buffers().iter().filter(|buffer| buffer.fixed.is_some()).cloned().collect();
+    let offsets: Vec<u64> = fixed.iter().filter_map(|buffer| buffer.fixed).collect();
+    let peak = fixed.iter().zip(&offsets).map(|(buffer, offset)| offset + buffer.size).max().unwrap_or(0);
+    match Problem::new("", fixed) {
+        Ok(fixed) => Plan { offsets, peak }.check(&fixed).map_err(PlanError::Fixed),
+        // They were checked as buffers of the whole problem.
+        Err(_) => Ok(()),
+    }
+}
+
+fn tasks(method: Method, seed: u64) -> Vec<Task> {
+    match method {
+        Method::FirstFit => vec![Task::Quick(&[Method::FirstFit])],
+        Method::DecreasingSize => vec![Task::Quick(&[Method::DecreasingSize])],
+        Method::Chainer => vec![Task::Quick(&[Method::Chainer])],
+        Method::Annealing => vec![Task::Annealing(seed)],
+        Method::Exact => vec![Task::Exact(&[Method::DecreasingSize], &Order::ALL)],
+        Method::Portfolio => {
+            let threads = thread::available_parallelism().map_or(1, usize::from).clamp(LEAST_THREADS, MOST_THREADS);
+            (0..threads).map(|index| task(index, seed)).collect()
+        }
+    }
+}
+
+/// What each thread of the portfolio does.
+fn task(index: usize, seed: u64) -> Task {
+    match index {
+        0 => Task::Exact(QUICK, &Order::ALL),
+        index => Task::Annealing(seed.wrapping_add(index as u64 - 1)),
+    }
+}
+
+fn run(instance: &Instance, search: &Search, tasks: &[Task], tell: &mut dyn FnMut()) -> Result<(), PlanError> {
+    thread::scope(|scope| {
+        let (ended, all_ended) = mpsc::channel::<()>();
+        for task in tasks {
+            let ended = ended.clone();
+            let work = move || {
+                task.run(instance, search);
+                // Dropped at the end, also of a panic.
+                drop(ended);
+            };
+            let spawned = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work);
+            if let Err(error) = spawned {
+                // Those that run already end soon.
+                search.end();
+                return Err(PlanError::Thread(error));
+            }
+        }
+        drop(ended);
+        while all_ended.recv_timeout(TOLD) == Err(RecvTimeoutError::Timeout) {
+            tell();
+        }
+        Ok(())
+    })
+}
+
+impl Task {
+    fn run(self, instance: &Instance, search: &Search) {
+        let quick = |methods: &[Method]| {
+            for method in methods {
+                let plan = match method {
+                    Method::FirstFit => fit::first_fit(instance, search),
+                    Method::DecreasingSize => fit::decreasing_size(instance, search),
+                    Method::Chainer => chainer::chainer(instance, search),
+                    Method::Annealing | Method::Exact | Method::Portfolio => None,
+                };
+                if let Some(plan) = plan {
+                    search.offer(plan);
+                }
+            }
+        };
+        match self {
+            Self::Quick(methods) => quick(methods),
+            Self::Exact(methods, orders) => {
+                quick(methods);
+                exact(instance, search, orders);
+            }
+            Self::Annealing(seed) => annealing::annealing(instance, search, seed),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Which buffers need memory at the same time.
+//!
+//! Owns: the search for them, and the list of all pairs where there are few enough. A job of 100,000 requests has some
+//! hundred million pairs, which are not listed but found anew each time.
+
+use crate::problem::Problem;
+use crate::sections::Sections;
+
+/// The most pairs that are listed: 128 MiB.
+const LISTED: u64 = 1 << 24;
+
+/// The buffers of a problem by number, as the methods work with them.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) sections: Sections,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) alignments: Vec<u64>,
+    pub(crate) fixed: Vec<Option<u64>>,
+    /// How long each is live, in the input's unit of time.
+    pub(crate) widths: Vec<u64>,
+    /// The peak load: no plan needs fewer bytes.
+    pub(crate) bound: u64,
+    /// Whether no buffer has gaps.
+    pub(crate) is_solid: bool,
+    /// Whether some gap has a window.
+    pub(crate) has_windows: bool,
+    /// The buffers in the order in which they begin.
+    by_first: Vec<u32>,
+    /// From where on in that order they begin in a section or later.
+    begins: Vec<u32>,
+    /// A tree over that order: the latest end below each node.
+    latest: Vec<u32>,
+    leaves: usize,
+    listed: Option<Listed>,
+}
+
+/// Every pair, from both sides.
+#[derive(Debug)]
+struct Listed {
+    starts: Vec<u32>,
+    others: Vec<u32>,
+    /// How far above the one the other must be, where it lies above; empty where that is the one's size throughout.
+    distances: Vec<i64>,
+}
+
+impl Instance {
+    pub(crate) fn new(problem: &Problem) -> Self {
+        let buffers = problem.buffers();
+        let sections = Sections::new(problem);
+        let mut by_first: Vec<u32> = (0..buffers.len() as u32).collect();
+        by_first.sort_by_key(|buffer| sections.hull(*buffer).0);
+        let mut begins = Vec::with_capacity(sections.loads.len() + 1);
+        let mut index = 0;
+        for section in 0..=sections.loads.len() as u32 {
+            while by_first.get(index).is_some_and(|buffer| sections.hull(*buffer).0 < section) {
+                index += 1;
+            }
+            begins.push(index as u32);
+        }
+        let leaves = by_first.len().next_power_of_two();
+        let mut latest = vec![0; 2 * leaves];
+        for (index, buffer) in by_first.iter().enumerate() {
+            latest[leaves + index] = sections.hull(*buffer).1;
+        }
+        for node in (1..leaves).rev() {
+            latest[node] = latest[2 * node].max(latest[2 * node + 1]);
+        }
+        let mut out = Self {
+            bound: sections.bound(problem),
+            sizes: buffers.iter().map(|buffer| buffer.size).collect(),
+            alignments: buffers.iter().map(|buffer| buffer.alignment).collect(),
+            fixed: buffers.iter().map(|buffer| buffer.fixed).collect(),
+            widths: buffers.iter().map(|buffer| buffer.upper.abs_diff(buffer.lower)).collect(),
+            is_solid: buffers.iter().all(|buffer| buffer.gaps.is_empty()),
+            has_windows: buffers.iter().any(|buffer| buffer.gaps.iter().any(|gap| gap.window.is_some())),
+            sections,
+            by_first,
+            begins,
+            latest,
+            leaves,
+            listed: None,
+        };
+        if out.pairs() <= LISTED {
+            out.listed = Some(Listed::new(&out));
+        }
+        out
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Returns what divides the peak of every plan whose buffers are pushed down as far as they go.
+    pub(crate) fn step(&self) -> u64 {
+        if self.has_windows {
+            return 1;
+        }
+        let alignments = self.alignments.iter().copied().filter(|alignment| *alignment > 1);
+        let numbers = self.sizes.iter().copied().chain(alignments).chain(self.fixed.iter().copied().flatten());
+        numbers.fold(0, common_divisor).max(1)
+    }
+
+    /// Every buffer.
+    pub(crate) fn all(&self) -> std::ops::Range<u32> {
+        0..self.len() as u32
+    }
+
+    /// Whether all pairs are listed, so that a search can look at them again and again.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed.is_some()
+    }
+
+    /// How many pairs have hulls that meet.
+    fn pairs(&self) -> u64 {
+        let later = |index: usize, buffer: u32| {
+            let end = self.sections.hull(buffer).1;
+            u64::from(self.begins[end as usize]).saturating_sub(index as u64 + 1)
+        };
+        self.by_first.iter().enumerate().map(|(index, buffer)| later(index, *buffer)).sum()
+    }
+
+    /// Calls `found` with every buffer that needs memory at the same time, and how far above this one it must be where it
+    /// lies above, and below where below.
+    pub(crate) fn for_each(&self, buffer: u32, mut found: impl FnMut(u32, i64, i64)) {
+        let size = self.sizes[buffer as usize] as i64;
+        if let Some(listed) = &self.listed
+            && self.is_solid
+        {
+            for &other in listed.others(buffer) {
+                found(other, size, self.sizes[other as usize] as i64);
+            }
+            return;
+        }
+        self.search(buffer, |other| {
+            if self.is_solid {
+                found(other, size, self.sizes[other as usize] as i64);
+            } else if let (Some(above), Some(below)) =
+                (self.sections.distance(buffer, other), self.sections.distance(other, buffer))
+            {
+                found(other, above, below);
+            }
+        });
+    }
+
+    /// The buffers that need memory at the same time, and how far above this one each must be where it lies above. None
+    /// where they are not listed.
+    pub(crate) fn above(&self, buffer: u32) -> impl Iterator<Item = (u32, i64)> {
+        let (others, distances) = self.listed.as_ref().map_or((&[][..], &[][..]), |listed| {
+            let range = listed.range(buffer);
+            (&listed.others[range.clone()], listed.distances.get(range).unwrap_or(&[]))
+        });
+        let size = self.sizes[buffer as usize] as i64;
+        others.iter().enumerate().map(move |(index, other)| (*other, distances.get(index).copied().unwrap_or(size)))
+    }
+
+    /// Calls `found` with every other buffer whose hull meets this one's.
+    fn search(&self, buffer: u32, mut found: impl FnMut(u32)) {
+        let (first, end) = self.sections.hull(buffer);
+        // Those that begin in one of its sections.
+        let range = self.begins[first as usize] as usize..self.begins[end as usize] as usize;
+        self.by_first[range].iter().filter(|other| **other != buffer).for_each(|other| found(*other));
+        // Those that began before and end later than it begins.
+        let before = self.begins[first as usize] as usize;
+        let mut stack = [0_usize; 2 * usize::BITS as usize];
+        let mut depth = usize::from(before > 0);
+        stack[0] = 1;
+        while depth > 0 {
+            depth -= 1;
+            let node = stack[depth];
+            if self.latest[node] <= first {
+                continue;
+            }
+            if node >= self.leaves {
+                found(self.by_first[node - self.leaves]);
+                continue;
+            }
+            // The leaves of the right child begin at half of the node's.
+            let level = self.leaves.ilog2() - node.ilog2();
+            let middle = ((2 * node + 1) << (level - 1)) - self.leaves;
+            stack[depth] = 2 * node;
+            depth += 1;
+            if middle < before {
+                stack[depth] = 2 * node + 1;
+                depth += 1;
+            }
+        }
+    }
+}
+
+/// The greatest number that divides both.
+fn common_divisor(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a, b);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl Listed {
+    fn new(instance: &Instance) -> Self {
+        let (mut starts, mut others, mut distances) = (vec![0], Vec::new(), Vec::new());
+        for buffer in instance.all() {
+            instance.search(buffer, |other| {
+                if instance.is_solid {
+                    others.push(other);
+                } else if let Some(distance) = instance.sections.distance(buffer, other) {
+                    others.push(other);
+                    distances.push(distance);
+                }
+            });
+            starts.push(others.len() as u32);
+        }
+        Self { starts, others, distances }
+    }
+
+    fn range(&self, buffer: u32) -> std::ops::Range<usize> {
+        self.starts[buffer as usize] as usize..self.starts[buffer as usize + 1] as usize
+    }
+
+    fn others(&self, buffer: u32) -> &[u32] {
+        &self.others[self.range(buffer)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Buffer;
+
+    #[test]
+    fn neighbours_are_those_that_are_live_together() {
+        let mut seed = 7_u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for count in [1, 2, 5, 33, 100] {
+            let buffers: Vec<_> = (0..count)
+                .map(|id| {
+                    let lower = next(50) as i64;
+                    Buffer::new(id.to_string(), lower, lower + 1 + next(20) as i64, 1 + next(9))
+                })
+                .collect();
+            let problem = Problem::new("p", buffers.clone()).unwrap();
+            let mut instance = Instance::new(&problem);
+            for is_listed in [true, false] {
+                if !is_listed {
+                    instance.listed = None;
+                }
+                for (index, one) in buffers.iter().enumerate() {
+                    let live = |other: &Buffer| other.lower < one.upper && one.lower < other.upper;
+                    let with = buffers.iter().enumerate().filter(|(other, buffer)| *other != index && live(buffer));
+                    let expected: Vec<_> = with.map(|(other, buffer)| (other as u32, one.size, buffer.size)).collect();
+                    let mut found = Vec::new();
+                    instance.for_each(index as u32, |other, above, below| {
+                        found.push((other, above as u64, below as u64));
+                    });
+                    found.sort_unstable();
+                    assert_eq!(found, expected);
+                }
+            }
+        }
+    }
+}

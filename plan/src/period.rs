@@ -1,0 +1,182 @@
+//! The period of a sequence: how long the part is that a program does again and again.
+//!
+//! Owns: the search for a distance at which a sequence is equal to itself over as long a run as possible; and, where there
+//! is none, for pieces that stand again at about even distances.
+
+use rustc_hash::FxHashMap;
+
+/// Lengths of the pieces whose repetitions are looked at: the shortest, and how many times longer the next is. Long ones
+/// are needed where a part repeats inside of the period, as the layers of a model do.
+const SHORTEST_PIECE: usize = 16;
+const LONGER: usize = 4;
+/// Distances that are tried for each length of a piece, the most frequent first.
+const TRIED: usize = 24;
+/// The length of the pieces that mark iterations, how many of them there are at least, and how much shorter or longer than
+/// the mean the way from one to the next may be.
+const MARK: usize = 64;
+const LEAST_MARKS: u32 = 3;
+const UNEVEN: usize = 2;
+/// The base of the rolling hash: an odd number.
+const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A part of a sequence that repeats itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Period {
+    /// Where the first repetition begins.
+    pub(crate) start: usize,
+    /// How long each is.
+    pub(crate) length: usize,
+    /// How long they are together; the last one may be cut off.
+    pub(crate) covered: usize,
+}
+
+/// Finds the part of a sequence that repeats itself at least once and is as long as possible with its repetitions. Of
+/// several it has the shortest period.
+pub(crate) fn find(sequence: &[u64]) -> Option<Period> {
+    let mut tried: Vec<usize> = Vec::new();
+    let mut piece = SHORTEST_PIECE;
+    while piece <= sequence.len() / 2 {
+        tried.extend(frequent_distances(sequence, piece));
+        piece *= LONGER;
+    }
+    // A short sequence has few distances.
+    tried.extend(1..=SHORTEST_PIECE.min(sequence.len() / 2));
+    tried.sort_unstable();
+    tried.dedup();
+    let mut best: Option<Period> = None;
+    for length in tried {
+        let Some((start, run)) = longest_run(sequence, length) else { continue };
+        let period = Period { start, length, covered: run + length };
+        if run >= length && best.is_none_or(|best| period.covered > best.covered) {
+            best = Some(period);
+        }
+    }
+    best
+}
+
+/// Places at which a program is once in each iteration, found by pieces that stand again and again at about even distances,
+/// over more than half of the sequence. Of several kinds, those are taken that stand there most often and together are at least
+/// twice as long as one.
+pub(crate) fn marks(sequence: &[u64]) -> Vec<usize> {
+    #[derive(Clone, Copy)]
+    struct Seen {
+        count: u32,
+        first: usize,
+        last: usize,
+        least: usize,
+        most: usize,
+    }
+    let mut seen: FxHashMap<u64, Seen> = FxHashMap::default();
+    for (index, hash) in pieces(sequence, MARK) {
+        let new = Seen { count: 0, first: index, last: index, least: usize::MAX, most: 0 };
+        let seen = seen.entry(hash).or_insert(new);
+        let way = index - seen.last;
+        if seen.count > 0 {
+            (seen.least, seen.most) = (seen.least.min(way), seen.most.max(way));
+        }
+        (seen.count, seen.last) = (seen.count + 1, index);
+    }
+    let is_even = |seen: &Seen| {
+        let span = seen.last - seen.first;
+        let mean = span / (seen.count as usize - 1);
+        2 * span > sequence.len() && seen.least >= mean / UNEVEN && seen.most <= mean * UNEVEN
+    };
+    seen.retain(|_, seen| seen.count >= LEAST_MARKS && is_even(seen));
+    let mut kinds: FxHashMap<u32, (usize, usize)> = FxHashMap::default();
+    for seen in seen.values() {
+        let (count, first) = kinds.entry(seen.count).or_insert((0, usize::MAX));
+        (*count, *first) = (*count + 1, (*first).min(seen.first));
+    }
+    kinds.retain(|_, (count, _)| *count >= MARK);
+    let Some((_, (_, first))) = kinds.into_iter().max_by_key(|(times, _)| *times) else {
+        return Vec::new();
+    };
+    let Some(mark) = pieces(sequence, MARK).find(|(index, _)| *index == first).map(|(_, hash)| hash) else {
+        return Vec::new();
+    };
+    pieces(sequence, MARK).filter(|(_, hash)| *hash == mark).map(|(index, _)| index).collect()
+}
+
+/// The hash of each piece of this length, with where the piece begins.
+fn pieces(sequence: &[u64], length: usize) -> impl Iterator<Item = (usize, u64)> {
+    let top = (1..length).fold(1_u64, |power, _| power.wrapping_mul(BASE));
+    let mut hash = 0_u64;
+    let hashes = sequence.iter().enumerate().map(move |(index, token)| {
+        if let Some(left) = index.checked_sub(length).and_then(|left| sequence.get(left)) {
+            hash = hash.wrapping_sub(left.wrapping_mul(top));
+        }
+        hash = hash.wrapping_mul(BASE).wrapping_add(*token);
+        (index, hash)
+    });
+    hashes.skip(length - 1).map(move |(index, hash)| (index + 1 - length, hash))
+}
+
+/// The distances at which pieces of this length stand again, the most frequent first.
+fn frequent_distances(sequence: &[u64], piece: usize) -> Vec<usize> {
+    let mut last = FxHashMap::default();
+    let mut counts: FxHashMap<usize, usize> = FxHashMap::default();
+    for (index, hash) in pieces(sequence, piece) {
+        if let Some(before) = last.insert(hash, index) {
+            *counts.entry(index - before).or_default() += 1;
+        }
+    }
+    let mut distances: Vec<_> = counts.into_iter().collect();
+    distances.sort_unstable_by_key(|(distance, count)| (std::cmp::Reverse(*count), *distance));
+    distances.into_iter().take(TRIED).map(|(distance, _)| distance).collect()
+}
+
+/// The longest run in which each token is equal to the one at this distance behind it: its beginning and its length.
+fn longest_run(sequence: &[u64], distance: usize) -> Option<(usize, usize)> {
+    let (mut best, mut start) = (None::<(usize, usize)>, 0);
+    let behind = sequence.get(distance..)?;
+    for (index, (one, other)) in sequence.iter().zip(behind).enumerate() {
+        if one != other {
+            start = index + 1;
+        } else if best.is_none_or(|(_, length)| index + 1 - start > length) {
+            best = Some((start, index + 1 - start));
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_repetition_with_the_shortest_period_is_found() {
+        assert_eq!(find(&[]), None);
+        assert_eq!(find(&[1, 2, 3, 4]), None);
+        assert_eq!(find(&[7, 1, 2, 1, 2, 1, 9]), Some(Period { start: 1, length: 2, covered: 5 }));
+        // Ten layers of three tokens, a head and a tail, four times over, behind a beginning of its own.
+        let step: Vec<u64> = [100].into_iter().chain((0..30).map(|token| token % 3)).chain([101, 102]).collect();
+        let sequence: Vec<u64> = (1000..1050).chain(step.repeat(4)).chain([5]).collect();
+        assert_eq!(find(&sequence), Some(Period { start: 50, length: 33, covered: 132 }));
+    }
+
+    #[test]
+    fn marks_stand_once_in_each_part_that_is_alike() {
+        let head: Vec<u64> = (500..900).collect();
+        // Each step has another number of layers.
+        let step = |layers: usize| head.iter().copied().chain((0..90).collect::<Vec<u64>>().repeat(layers));
+        let sequence: Vec<u64> = [4, 6, 5, 7, 4].into_iter().flat_map(step).collect();
+        let lengths = [760, 940, 850, 1030];
+        let expected: Vec<usize> = lengths
+            .iter()
+            .scan(0, |at, length| {
+                *at += length;
+                Some(*at)
+            })
+            .collect();
+        assert_eq!(marks(&sequence), [&[0], &expected[..]].concat());
+        assert!(marks(&(0..5000).collect::<Vec<_>>()).is_empty());
+    }
+
+    #[test]
+    fn layers_inside_of_a_long_period_do_not_hide_it() {
+        let layer: Vec<u64> = (0..50).collect();
+        let step: Vec<u64> = [1000, 1001].into_iter().chain(layer.repeat(200)).chain([1002]).collect();
+        let found = find(&step.repeat(3)).unwrap();
+        assert_eq!((found.start, found.length, found.covered), (0, 10_003, 30_009));
+    }
+}

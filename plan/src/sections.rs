@@ -1,0 +1,149 @@
+//! Time, cut into sections: the moments at which a set of buffers needs memory that no other moment's set contains.
+//!
+//! Owns: the sweep over the lifetimes, which section each buffer is in, and the bound that follows, the peak load. As
+//! `Sweep` in google/minimalloc's `src/sweeper.cc` (Apache-2.0), with the difference that a section whose buffers are all
+//! in the one before is left out.
+
+use crate::problem::Problem;
+
+/// A range of sections in which a buffer needs memory, and the bytes of the buffer that it needs there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// The first section.
+    pub(crate) first: u32,
+    /// The section after the last one.
+    pub(crate) end: u32,
+    /// The first byte, of the buffer.
+    pub(crate) low: u64,
+    /// The byte after the last one.
+    pub(crate) high: u64,
+}
+
+/// The sections of a problem. Two buffers need memory at one moment if and only if they share a section.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sections {
+    /// The spans of all buffers, in order of time, one buffer behind the other.
+    spans: Vec<Span>,
+    /// Where the spans of each buffer begin, and the end.
+    starts: Vec<u32>,
+    /// Bytes that are needed in each section.
+    pub(crate) loads: Vec<u64>,
+}
+
+impl Sections {
+    pub(crate) fn new(problem: &Problem) -> Self {
+        let buffers = problem.buffers();
+        // (moment, 0: an end or 1: a beginning, index of the span): ends come first, so that what follows at the same
+        // moment is not live beside it.
+        let mut points = Vec::with_capacity(2 * buffers.len());
+        let mut spans: Vec<Span> = Vec::with_capacity(buffers.len());
+        let mut starts = Vec::with_capacity(buffers.len() + 1);
+        for buffer in buffers {
+            starts.push(spans.len() as u32);
+            for piece in buffer.pieces() {
+                let index = spans.len() as u32;
+                points.push((piece.lower, 1_u8, index));
+                points.push((piece.upper, 0_u8, index));
+                spans.push(Span { first: 0, end: 0, low: piece.window.0, high: piece.window.1 });
+            }
+        }
+        starts.push(spans.len() as u32);
+        points.sort_unstable();
+        let mut loads = Vec::new();
+        let (mut load, mut has_begun) = (0_u64, false);
+        for (_, kind, index) in points {
+            let Some(span) = spans.get_mut(index as usize) else { continue };
+            if kind == 1 {
+                span.first = loads.len() as u32;
+                load += span.high - span.low;
+                has_begun = true;
+                continue;
+            }
+            // The first end after a beginning closes the section: only now is its set as large as it gets.
+            if has_begun {
+                loads.push(load);
+                has_begun = false;
+            }
+            span.end = loads.len() as u32;
+            load -= span.high - span.low;
+        }
+        Self { spans, starts, loads }
+    }
+
+    /// The spans of a buffer, in order.
+    pub(crate) fn of(&self, buffer: u32) -> &[Span] {
+        let from = self.starts[buffer as usize] as usize;
+        let to = self.starts[buffer as usize + 1] as usize;
+        &self.spans[from..to]
+    }
+
+    /// From the first section of a buffer to the one after its last.
+    pub(crate) fn hull(&self, buffer: u32) -> (u32, u32) {
+        let spans = self.of(buffer);
+        (spans.first().map_or(0, |span| span.first), spans.last().map_or(0, |span| span.end))
+    }
+
+    /// Returns how far above the offset of `below` that of `above` must be, where the one lies below the other: the size
+    /// of `below`, unless gaps make it less. `None` where they share no section.
+    ///
+    /// As `Buffer::effective_size` in google/minimalloc's `src/minimalloc.cc` (Apache-2.0).
+    pub(crate) fn distance(&self, below: u32, above: u32) -> Option<i64> {
+        let (mut one, mut other) = (self.of(below).iter(), self.of(above).iter());
+        let (mut a, mut b) = (one.next(), other.next());
+        let mut distance: Option<i64> = None;
+        while let (Some(low), Some(high)) = (a, b) {
+            if low.first < high.end && high.first < low.end {
+                let here = low.high as i64 - high.low as i64;
+                distance = Some(distance.map_or(here, |most| most.max(here)));
+            }
+            if low.end <= high.end {
+                a = one.next();
+            } else {
+                b = other.next();
+            }
+        }
+        distance
+    }
+
+    /// Returns the peak load: no plan needs fewer bytes.
+    pub(crate) fn bound(&self, problem: &Problem) -> u64 {
+        let load = self.loads.iter().copied().max().unwrap_or(0);
+        // With gaps a buffer may be larger than what it needs at any time.
+        let alone = problem.buffers().iter().map(|buffer| buffer.fixed.unwrap_or(0) + buffer.size).max();
+        load.max(alone.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{Buffer, Gap};
+
+    /// The picture in google/minimalloc's `src/sweeper.h`.
+    #[test]
+    fn sections_are_the_sets_that_no_other_contains() {
+        let of = |lower, upper| Buffer::new(format!("{lower}"), lower, upper, 1);
+        let problem = Problem::new("p", vec![of(1, 2), of(2, 4), of(0, 5), of(5, 9)]).unwrap();
+        let sections = Sections::new(&problem);
+        assert_eq!(sections.loads, [2, 2, 1]);
+        let hulls: Vec<_> = (0..4).map(|buffer| sections.hull(buffer)).collect();
+        assert_eq!(hulls, [(0, 1), (1, 2), (0, 2), (2, 3)]);
+        assert_eq!(sections.bound(&problem), 2);
+        assert_eq!((sections.distance(0, 2), sections.distance(0, 1)), (Some(1), None));
+    }
+
+    #[test]
+    fn gaps_bring_buffers_nearer() {
+        let gap = |lower, upper, window| Gap { lower, upper, window };
+        let low = Buffer { gaps: vec![gap(2, 6, Some((0, 3)))], ..Buffer::new("low", 0, 6, 10) };
+        let high = Buffer { gaps: vec![gap(4, 6, Some((2, 5)))], ..Buffer::new("high", 3, 8, 5) };
+        let off = Buffer { gaps: vec![gap(1, 7, None)], ..Buffer::new("off", 0, 8, 100) };
+        let problem = Problem::new("p", vec![low, high, off]).unwrap();
+        let sections = Sections::new(&problem);
+        // From 3 to 4 `low` has 3 bytes and `high` all of its own.
+        assert_eq!(sections.distance(0, 1), Some(3));
+        assert_eq!(sections.distance(1, 0), Some(5));
+        assert_eq!((sections.distance(0, 2), sections.distance(1, 2)), (Some(10), Some(5)));
+        assert_eq!(sections.bound(&problem), 110);
+    }
+}
