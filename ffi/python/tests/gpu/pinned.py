@@ -13,21 +13,23 @@ import time
 import torch
 
 MIB = 2**20
-library = ctypes.CDLL(os.environ["SEAMALLOC_LIBRARY"])
 u64, pointer, size_t = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t
-library.seam_create.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(u64))
-library.seam_host_malloc.argtypes = (u64, size_t, ctypes.POINTER(pointer))
-library.seam_record_stream.argtypes = (u64, pointer, pointer)
-library.seam_free.argtypes = (u64, pointer)
-library.seam_stats_json.argtypes = (u64, ctypes.c_char_p, size_t, ctypes.POINTER(size_t))
-library.seam_empty_cache.argtypes = (u64,)
-library.seam_last_error_text.restype = ctypes.c_char_p
+ARGUMENTS = {
+    "seam_create": (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(u64)),
+    "seam_host_malloc": (u64, size_t, ctypes.POINTER(pointer)),
+    "seam_record_stream": (u64, pointer, pointer),
+    "seam_free": (u64, pointer),
+    "seam_stats_json": (u64, ctypes.c_char_p, size_t, ctypes.POINTER(size_t)),
+}
 
 
-def done(status):
-    """Raises what the library says of a call that failed."""
-    if status:
-        raise RuntimeError(library.seam_last_error_text().decode())
+def load(path):
+    """The C library."""
+    library = ctypes.CDLL(path)
+    for name, arguments in ARGUMENTS.items():
+        getattr(library, name).argtypes = arguments
+    library.seam_last_error_text.restype = ctypes.c_char_p
+    return library
 
 
 class Ours:
@@ -35,28 +37,33 @@ class Ours:
 
     name = "seamalloc"
 
-    def __init__(self):
-        self.handle = u64()
-        done(library.seam_create(b"pinned:0", b"", ctypes.byref(self.handle)))
+    def __init__(self, library):
+        self.library, self.handle = library, u64()
+        self.call("seam_create", b"pinned:0", b"", ctypes.byref(self.handle))
+
+    def call(self, name, *arguments):
+        """Raises what the library says of a call that failed."""
+        if getattr(self.library, name)(*arguments):
+            raise RuntimeError(self.library.seam_last_error_text().decode())
 
     def allocate(self, size):
         """A tensor of bytes, and what frees it."""
         address = pointer()
-        done(library.seam_host_malloc(self.handle, size, ctypes.byref(address)))
+        self.call("seam_host_malloc", self.handle, size, ctypes.byref(address))
         buffer = (ctypes.c_char * size).from_address(address.value)
         return torch.frombuffer(buffer, dtype=torch.uint8), address
 
     def free(self, tensor, address, stream):
         """Frees a tensor that a stream has used."""
         del tensor
-        done(library.seam_record_stream(self.handle, address, stream.cuda_stream))
-        done(library.seam_free(self.handle, address))
+        self.call("seam_record_stream", self.handle, address, stream.cuda_stream)
+        self.call("seam_free", self.handle, address)
 
     def reserved(self):
         """The most bytes that were held."""
         length = size_t()
         text = ctypes.create_string_buffer(1 << 16)
-        done(library.seam_stats_json(self.handle, text, len(text), ctypes.byref(length)))
+        self.call("seam_stats_json", self.handle, text, len(text), ctypes.byref(length))
         return json.loads(text.value)["reserved_bytes"]["all"]["peak"]
 
 
@@ -146,11 +153,12 @@ def offload(pool, steps=24, layers=24):
 def main():
     """The command."""
     bad = 0
-    for pool in (Theirs(), Ours()):
+    library = load(os.environ["SEAMALLOC_LIBRARY"])
+    for pool in (Theirs(), Ours(library)):
         figures = offload(pool)
         bad += figures["wrong"]
         print(json.dumps({"pool": pool.name, "what": "offload", **figures}), flush=True)
-    for pool in (Theirs(), Ours(), Theirs(), Ours()):
+    for pool in (Theirs(), Ours(library), Theirs(), Ours(library)):
         print(json.dumps({"pool": pool.name, "what": "copies", **copies(pool)}), flush=True)
     sys.exit(1 if bad else 0)
 

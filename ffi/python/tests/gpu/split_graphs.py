@@ -10,14 +10,10 @@ import json
 import os
 import sys
 
-os.environ["SEAMALLOC_CONF"] = "split:last_resort,memory_limit:640MiB,chunk_size_mb:32"
-
 import seamalloc
-
-seamalloc.enable()
-
 import torch
 
+OPTIONS = "split:last_resort,memory_limit:640MiB,chunk_size_mb:32"
 MIB = 2**20
 WORDS = MIB  # of four bytes: a block of 4 MiB
 BLOCKS = 128
@@ -64,8 +60,11 @@ def main():
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=4)
+    rounds = parser.parse_args().rounds
+    os.environ["SEAMALLOC_CONF"] = OPTIONS
+    seamalloc.enable()
     bad = False
-    for number in range(parser.parse_args().rounds):
+    for number in range(rounds):
         # Chunks as large as may be, of which the blocks are parts.
         torch.empty(BLOCKS * WORDS, dtype=torch.int32, device="cuda")
         every = [block(value) for value in range(BLOCKS)]
