@@ -14,7 +14,7 @@
 //! each such stream is seen to have passed.
 
 use crate::allocator::Allocator;
-use crate::config::{Config, ConfigError, Split};
+use crate::config::{Config, ConfigError, Split, StreamSharing};
 use crate::driver::cuda::CudaDriver;
 use crate::driver::{Driver, StreamId};
 use crate::error::Result;
@@ -53,8 +53,17 @@ impl HostPool {
     /// [`Error::Config`](crate::Error::Config) for options that look at contents by calls of the device, guard mode and `split`; those of
     /// [`Allocator::new`].
     pub fn new(driver: Arc<dyn Driver>, own: StreamId, config: Config) -> Result<Self> {
+        Ok(Self { allocator: Allocator::new(driver, Self::config(config)?)?, own })
+    }
+
+    /// Returns the options with which memory may be the CPU's: streams share what an event has been seen to have passed, and no
+    /// stream waits for another on the GPU, for which the CPU would not wait.
+    ///
+    /// # Errors
+    /// Those of [`Self::check`].
+    pub fn config(config: Config) -> std::result::Result<Config, ConfigError> {
         Self::check(&config)?;
-        Ok(Self { allocator: Allocator::new(driver, config)?, own })
+        Ok(Config { sharing: StreamSharing::Completed, ..config })
     }
 
     /// Refuses options with which the allocator looks at contents in the order of streams.

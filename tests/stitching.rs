@@ -449,7 +449,7 @@ fn of_runs_that_need_no_view_the_smallest_is_taken() {
 /// view that the steps before did not.
 #[test]
 fn steps_that_repeat_themselves_stop_building_views() {
-    let (gpu, allocator) = on("sim:h200", "");
+    let (gpu, allocator) = on("sim:h200", "sharing:wait");
     let mut after_step = Vec::new();
     for step in 0..40 {
         let mut live = Vec::new();

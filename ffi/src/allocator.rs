@@ -119,7 +119,14 @@ pub extern "C" fn seam_free_on(allocator: AllocatorId, address: *mut c_void, str
 /// `stream` too has passed all that it was given so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_free_under(allocator: AllocatorId, address: *mut c_void, stream: Stream) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.free_under(address.addr() as u64, boundary::stream(stream)?)?))
+    call(|| {
+        let instance = borrow(allocator)?;
+        if instance.is_pinned {
+            // The CPU would have it at once.
+            return free_on(&instance, address, stream);
+        }
+        Ok(instance.allocator.free_under(address.addr() as u64, boundary::stream(stream)?)?)
+    })
 }
 
 #[inline]

@@ -31,6 +31,8 @@ pub(crate) struct Instance {
     pub(crate) observers: Arc<SharedObservers>,
     /// The stream, without work, that memory is for which the CPU uses too. Of a GPU's memory there is none.
     pub(crate) own: Option<StreamId>,
+    /// Whether the memory is page-locked: no stream has it alone.
+    pub(crate) is_pinned: bool,
     /// Whether it cannot be destroyed.
     pub(crate) is_permanent: bool,
 }
@@ -40,7 +42,8 @@ impl Instance {
     pub(crate) fn open(device: &str, options: &str) -> Outcome<Box<Self>> {
         log::start(Config::parse(options).is_ok_and(|config| config.guard.is_on()));
         // First, so that a misspelt option opens no device.
-        let config = Config::parse(options)?;
+        let mut config = Config::parse(options)?;
+        let mut is_pinned = false;
         let mut own = HostPool::check(&config).is_ok().then_some(WITHOUT_WORK);
         let (driver, ordinal): (Arc<dyn Driver>, u32) = if device.starts_with("sim") {
             (Arc::new(SimGpu::new(SimConfig::parse(device)?)?), 0)
@@ -48,7 +51,8 @@ impl Instance {
             (Arc::new(HostDriver::new(HostConfig::parse(device)?)?), 0)
         } else if device.starts_with("pinned") {
             let (ordinal, node) = CudaDriver::parse_pinned(device)?;
-            HostPool::check(&config)?;
+            config = HostPool::config(config)?;
+            is_pinned = true;
             let driver = CudaDriver::open_pinned(ordinal, node)?;
             own = Some(driver.create_stream()?);
             // SAFETY: the header has the program vouch for its streams.
@@ -80,7 +84,15 @@ impl Instance {
                 Some(reader)
             }
         };
-        Ok(Box::new(Self { allocator, ordinal, recorder: Mutex::new(recorder), observers, own, is_permanent: false }))
+        Ok(Box::new(Self {
+            allocator,
+            ordinal,
+            recorder: Mutex::new(recorder),
+            observers,
+            own,
+            is_pinned,
+            is_permanent: false,
+        }))
     }
 
     /// Allocators that are opened from now on record from the beginning.

@@ -279,7 +279,7 @@ impl Allocator {
             }
         }
         // Other threads may have taken the lock meanwhile.
-        *prepared = core.prepare_again(order, *prepared)?;
+        *prepared = core.prepare_again(order)?;
         core.poll()?;
         match core.fit_usable(prepared)? {
             Some(id) => Ok((Ok(id), None)),
@@ -420,7 +420,7 @@ impl Core {
 
     /// Tries a request again.
     pub(super) fn retry(&mut self, order: &Order, prepared: &mut Prepared, means: Means) -> Result<Found> {
-        *prepared = self.prepare_again(order, *prepared)?;
+        *prepared = self.prepare_again(order)?;
         self.poll()?;
         match self.fit_usable(prepared)? {
             None => self.ask_strategy(prepared, means),
@@ -428,11 +428,13 @@ impl Core {
         }
     }
 
-    /// Makes the request of a private pool anew: the pool may have changed while the lock was not held.
-    pub(super) fn prepare_again(&mut self, order: &Order, first: Prepared) -> Result<Prepared> {
-        let Some(owner) = order.owner else { return Ok(first) };
-        self.heap.private().exists(owner)?;
-        self.private_request(order, owner)
+    /// Makes a request anew: while the lock was not held, the private pool may have changed, and the pool of a stream without
+    /// memory may have become another stream's.
+    pub(super) fn prepare_again(&mut self, order: &Order) -> Result<Prepared> {
+        if let Some(owner) = order.owner {
+            self.heap.private().exists(owner)?;
+        }
+        self.prepare(order)
     }
 
     /// Returns the block that the strategy finds, or the reason why there is too little memory.

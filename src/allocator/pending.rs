@@ -70,16 +70,18 @@ impl Allocator {
     ) -> Result<Found> {
         let at_first = core.pending_bytes(&prepared.request)?;
         let enough = (at_first / PART).max(prepared.request.size);
+        let begun = core.heap.counters().operations();
         let mut last = None;
         while !core.capturing() {
             let others = core.timed(|_, context| shares(context, &prepared.request));
             let pending = core.oldest(&prepared.request, others)?;
-            // What a wait has not freed, another one would not.
-            let Some(pending) = pending.filter(|pending| last.as_ref() != Some(pending)) else {
+            // What a wait has not freed, another one would not; and what others have freed since is not waited for.
+            let is_next = |pending: &Pending| last.as_ref() != Some(pending) && pending.at <= begun;
+            let Some(pending) = pending.filter(is_next) else {
                 return core.retry(order, prepared, Means::Cheap);
             };
             let done = self.wait_unlocked(core, &pending, waiting)?;
-            *prepared = core.prepare_again(order, *prepared)?;
+            *prepared = core.prepare_again(order)?;
             // A capture that began meanwhile allows no more questions.
             if core.capturing() {
                 break;
@@ -130,7 +132,9 @@ impl Allocator {
     fn wait_unlocked(&self, core: &mut MutexGuard<'_, Core>, pending: &Pending, waiting: &mut Waiting) -> Result<bool> {
         let driver = &*self.driver;
         let (before, busy) = (driver.clock_ns(), driver.busy_ns());
+        core.streams.begin_wait();
         let waited = MutexGuard::unlocked(core, || wait_for_events(driver, &pending.events, waiting.until));
+        core.streams.end_wait();
         let spent = driver.clock_ns().saturating_sub(before);
         let counters = core.heap.counters_mut();
         counters.stalls.add(driver.busy_ns().saturating_sub(busy));

@@ -89,6 +89,8 @@ pub(crate) struct Epochs {
     others: Vec<Vec<(StreamId, EventId)>>,
     /// Events that can be used again. There is room for every event.
     idle_events: Vec<EventId>,
+    /// How many threads wait without the lock for events, which mean what they meant until then.
+    pub(super) waiters: u32,
     /// How many events there are, besides the probe.
     events: usize,
     /// For which epochs each stream has waited on the GPU.
@@ -296,7 +298,7 @@ impl Epochs {
     }
 
     fn record(&mut self, driver: &dyn Driver, stream: StreamId) -> Result<EventId> {
-        let event = match self.idle_events.pop() {
+        let event = match self.idle_events.pop_if(|_| self.waiters == 0) {
             Some(event) => event,
             None => {
                 self.idle_events.try_reserve(self.events + 1)?;

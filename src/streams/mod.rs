@@ -30,6 +30,17 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
+    /// Notes that a thread begins to wait for events without the lock: none is recorded anew before [`Self::end_wait`].
+    pub(crate) fn begin_wait(&mut self) {
+        self.recorded.waiters += 1;
+        self.epochs.waiters += 1;
+    }
+
+    pub(crate) fn end_wait(&mut self) {
+        self.recorded.waiters -= 1;
+        self.epochs.waiters -= 1;
+    }
+
     /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         self.epochs.destroy_events(driver);

@@ -34,6 +34,8 @@ pub(crate) struct Wanted {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub(crate) events: Vec<EventId>,
+    /// When the last of them was recorded, in operations of the allocator.
+    pub(crate) at: u64,
     of: Of,
 }
 
@@ -96,11 +98,11 @@ impl Streams {
                     events.try_push(*event)?;
                 }
             }
-            return Ok(Some(Pending { events, of: Of::Epoch(pool) }));
+            return Ok(Some(Pending { events, at: oldest, of: Of::Epoch(pool) }));
         }
-        let Some((_, event, stream)) = recorded else { return Ok(None) };
+        let Some((at, event, stream)) = recorded else { return Ok(None) };
         events.try_push(event)?;
-        Ok(Some(Pending { events, of: Of::Recorded(stream) }))
+        Ok(Some(Pending { events, at, of: Of::Recorded(stream) }))
     }
 
     /// Notes that it was waited for, as far as the driver says so: the lock was not held, and what is pending may be other memory
@@ -108,6 +110,8 @@ impl Streams {
     pub(crate) fn ask_for(&mut self, context: &mut StreamContext<'_>, pending: &Pending) -> Result<()> {
         match pending.of {
             Of::Recorded(stream) => Ok(self.recorded.ask_stream(context.heap, context.driver, stream)?),
+            // The pool may have become another one's meanwhile.
+            Of::Epoch(pool) if !context.heap.is_of_stream(pool) => Ok(()),
             Of::Epoch(pool) => self.epochs.ask_stream(context, pool),
         }
     }

@@ -38,6 +38,8 @@ pub(crate) struct RecordedStreams {
     waiting: FxHashMap<BlockId, u32>,
     /// Events that can be used again. There is room for every event.
     idle_events: Vec<EventId>,
+    /// How many threads wait without the lock for events, which mean what they meant until then.
+    pub(super) waiters: u32,
     /// How many events there are, here and in the queues.
     events: usize,
     /// How many blocks were still waiting when events were last queried.
@@ -201,7 +203,7 @@ impl RecordedStreams {
             if !can_record(driver, stream)? {
                 return Ok(Recorded::InCapture);
             }
-            let event = match self.idle_events.pop() {
+            let event = match self.idle_events.pop_if(|_| self.waiters == 0) {
                 Some(event) => event,
                 None => {
                     let event = driver.event_create()?;

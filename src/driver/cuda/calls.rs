@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, handle_text, stream_text, unknown_event, unknown_handle};
 use super::ffi;
+use crate::driver::in_relaxed_capture_mode;
 use crate::driver::machine::{UNKNOWN_MEMORY, memory};
 use crate::driver::{
     Call, CallStats, CaptureMode, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Handle,
@@ -140,8 +141,11 @@ impl Events for CudaDriver {
     }
 
     fn event_query(&self, event: EventId) -> DriverResult<bool> {
+        // A capture of a GPU's allocator is not told to that of page-locked memory.
+        let anywhere = !self.place.is_on_device();
         // SAFETY: the event is alive.
-        match self.ask_event(Call::EventQuery, event, |api, event| unsafe { api.event_query(event) })? {
+        let ask = || self.ask_event(Call::EventQuery, event, |api, event| unsafe { api.event_query(event) });
+        match in_relaxed_capture_mode(self, anywhere, ask)? {
             Status::SUCCESS => Ok(true),
             Status::NOT_READY => Ok(false),
             status => Err(self.refusal(Call::EventQuery, status, event_text(event))),

@@ -105,13 +105,17 @@ pub(super) fn grow_slab(
 
 /// Returns where home grows by `size` bytes for a pool while streams share nothing: behind memory of the pool. Memory of
 /// streams that grow in turns would otherwise lie in small pieces between that of others, of which every large request would
-/// need several. A stream that has none yet begins in the middle of the largest gap, so that each has room behind it.
+/// need several. A stream that has none yet begins behind memory of nobody, or else in the middle of the largest gap, so that
+/// each has room behind it.
 fn place_of(heap: &Heap, pool: PoolIndex, size: u64) -> Option<(BlockId, Span)> {
     let gaps = || heap.pool(heap.idle()).unmapped.iter().map(|(_, id)| *id);
     let fits = |id: &BlockId| heap.block(*id).size >= size;
     let before = |id: &BlockId| heap.block(*id).prev;
-    let own = |id: &BlockId| before(id).is_none() || heap.block(before(id)).pool == pool;
-    if let Some(id) = gaps().find(|id| fits(id) && own(id)) {
+    // A slab may have been cut from its end.
+    let own = |id: &BlockId| before(id).is_none() || heap.block(before(id)).pool.large() == pool;
+    let nobodys = |id: &BlockId| heap.block(before(id)).pool == heap.idle();
+    let behind = gaps().find(|id| fits(id) && own(id)).or_else(|| gaps().find(|id| fits(id) && nobodys(id)));
+    if let Some(id) = behind {
         return Some((id, Span::new(heap.block(id).address, size)));
     }
     let widest = gaps().max_by_key(|id| heap.block(*id).size)?;
