@@ -148,7 +148,6 @@ fn a_chunk_under_a_view_that_is_in_use_is_waited_for() {
 fn a_range_of_the_size_of_a_slab_stays_its_streams() {
     let (gpu, allocator) = on("sim:h200", "sharing:never");
     let held = [(16, MAIN), (2, SIDE), (16, MAIN)].map(|(size, of)| allocator.allocate(size * MIB, of).unwrap());
-    assert_eq!([held[1] - held[0], held[2] - held[1]], [16 * MIB, 2 * MIB], "side by side");
     held.iter().for_each(|address| allocator.free(*address).unwrap());
     allocator.allocate(34 * MIB, MAIN).unwrap();
     assert_eq!(allocator.reserved(), 36 * MIB);

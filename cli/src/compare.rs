@@ -10,6 +10,7 @@ use crate::study;
 use crate::table::Table;
 use flate2::read::MultiGzDecoder;
 use seamalloc_plan::PlanReport;
+use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
 use seamalloc_trace::fit::FitReport;
 use seamalloc_trace::replay::PassReport;
@@ -96,7 +97,7 @@ impl Kinds {
             columns.iter().map(|column| (column.key, column.kind))
         }
         let reports = keys(PassReport::COLUMNS).chain(keys(FitReport::COLUMNS)).chain(keys(WhatIf::COLUMNS));
-        let others = keys(TimelineReport::COLUMNS).chain(keys(PlanReport::COLUMNS));
+        let others = keys(TimelineReport::COLUMNS).chain(keys(PlanReport::COLUMNS)).chain(keys(CliffReport::COLUMNS));
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
@@ -273,6 +274,7 @@ mod tests {
         let others = [
             all(PassReport::COLUMNS),
             all(FitReport::COLUMNS),
+            all(CliffReport::COLUMNS),
             all(WhatIf::COLUMNS),
             all(PlanReport::COLUMNS),
             study::keys().collect(),
@@ -298,6 +300,7 @@ mod tests {
                 "driver_time_us",
                 "driver_time_us_all",
                 "driver_time_us_first",
+                "driver_time_us_last",
                 "driver_time_us_third",
                 "driver_us_by_call",
                 "driver_us_per_gib",
@@ -315,6 +318,7 @@ mod tests {
                 "steps_ns",
                 "work_share",
                 "worst_stall_us",
+                "worst_stall_us_last",
             ]
         );
     }

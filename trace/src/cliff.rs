@@ -50,22 +50,22 @@ impl CliffReport {
             .figure("device\nGiB", |at| gib(at.capacity).into())
             .spare(1),
         Figure::result("runs", |at| at.price.is_some().into()),
-        Figure::result("passes", |at| at.passes.into()),
+        Figure::result("passes_run", |at| at.passes.into()),
         Figure::result("peak_reserved", |at| at.peak_reserved.into())
             .figure("reserved\nGiB", |at| gib(at.peak_reserved).into())
             .spare(2),
-        Figure::time("driver_us_first", |at| at.price.map(|price| us(price.first_ns)).into())
+        Figure::time("driver_time_us_first", |at| at.price.map(|price| us(price.first_ns)).into())
             .figure("first pass\ndriver ms", |at| match at.price {
                 Some(price) => ms(price.first_ns).into(),
                 None => Cell::Failed(format!("out of memory in pass {}", at.passes + 1)),
             })
             .legend("driver ms", "in the driver, in the first pass and in the last"),
-        Figure::time("driver_us_last", |at| at.price.map(|price| us(price.last_ns)).into())
+        Figure::time("driver_time_us_last", |at| at.price.map(|price| us(price.last_ns)).into())
             .figure("last pass\ndriver ms", |at| cell(at, |price| ms(price.last_ns))),
         Figure::result("cpu_syncs_last", |at| at.price.map(|price| price.cpu_syncs).into())
             .figure("CPU\nwaits", |at| cell(at, |price| price.cpu_syncs.to_string()))
             .legend("CPU waits", "how often the CPU waited for the GPU in the last pass"),
-        Figure::time("worst_us_last", |at| at.price.map(|price| us(price.worst_ns)).into())
+        Figure::time("worst_stall_us_last", |at| at.price.map(|price| us(price.worst_ns)).into())
             .figure("worst\nms", |at| cell(at, |price| ms(price.worst_ns)))
             .legend("worst", "the longest allocation or free of the last pass that called the driver"),
     ];

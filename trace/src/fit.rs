@@ -70,18 +70,18 @@ impl FitReport {
         Figure::result("peak_reserved", |fit| fit.peak_reserved.into())
             .figure("reserved GiB\nwhere plenty", |fit| gib(fit.peak_reserved).into())
             .legend("reserved GiB where plenty", "the most bytes held where memory is plenty"),
-        Figure::time("driver_us_first", |fit| us(fit.price.first_ns).into())
+        Figure::time("driver_time_us_first", |fit| us(fit.price.first_ns).into())
             .figure("first pass\ndriver ms", |fit| ms(fit.price.first_ns).into())
             .spare(3)
             .legend("driver ms", "in the driver on the smallest, in the first pass and in the last"),
-        Figure::time("driver_us_last", |fit| us(fit.price.last_ns).into())
+        Figure::time("driver_time_us_last", |fit| us(fit.price.last_ns).into())
             .figure("last pass\ndriver ms", |fit| ms(fit.price.last_ns).into())
             .spare(2),
         Figure::result("cpu_syncs_last", |fit| fit.price.cpu_syncs.into())
             .figure("CPU\nwaits", |fit| fit.price.cpu_syncs.into())
             .spare(2)
             .legend("CPU waits", "how often the CPU waited for the GPU there, in the last pass"),
-        Figure::time("worst_us_last", |fit| us(fit.price.worst_ns).into()),
+        Figure::time("worst_stall_us_last", |fit| us(fit.price.worst_ns).into()),
         Figure::result("tries", |fit| fit.tries.into())
             .figure("tries", |fit| fit.tries.into())
             .spare(1)

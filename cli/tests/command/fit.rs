@@ -6,15 +6,15 @@ const KEYS: [&str; 12] = [
     "capacity",
     "cpu_syncs_last",
     "device",
-    "driver_us_first",
-    "driver_us_last",
+    "driver_time_us_first",
+    "driver_time_us_last",
     "overhead",
     "peak_live",
     "peak_reserved",
     "strategy",
     "trace",
     "tries",
-    "worst_us_last",
+    "worst_stall_us_last",
 ];
 const CHUNK: u64 = 2 << 20;
 

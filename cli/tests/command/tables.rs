@@ -51,18 +51,18 @@ const FIT: &[Figure] = &[
     |line| gib(line, "capacity"),
     |line| Some((number(line, "overhead") * 100.0, 1)),
     |line| gib(line, "peak_reserved"),
-    |line| ms(line, "driver_us_first"),
-    |line| ms(line, "driver_us_last"),
+    |line| ms(line, "driver_time_us_first"),
+    |line| ms(line, "driver_time_us_last"),
     |line| whole(line, "cpu_syncs_last"),
     |line| whole(line, "tries"),
 ];
 const CLIFF: &[Figure] = &[
     |line| gib(line, "capacity"),
     |line| gib(line, "peak_reserved"),
-    |line| ms(line, "driver_us_first"),
-    |line| ms(line, "driver_us_last"),
+    |line| ms(line, "driver_time_us_first"),
+    |line| ms(line, "driver_time_us_last"),
     |line| whole(line, "cpu_syncs_last"),
-    |line| ms(line, "worst_us_last"),
+    |line| ms(line, "worst_stall_us_last"),
 ];
 const WHATIF: &[Figure] = &[
     |line| gib(line, "peak_live"),
