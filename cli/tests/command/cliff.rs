@@ -17,7 +17,10 @@ fn each_size_is_a_replay_on_such_a_device() {
             ["replay", "comb", "--steps", "1", "--passes", "2", "--strategy", strategy, "--device", &device, "--json"];
         let runs = line["runs"].as_bool().unwrap();
         let passes = lines(&replay, if runs { 0 } else { 3 });
-        assert_eq!(passes.iter().filter(|pass| pass["oom"] == false).count() as u64, line["passes_run"].as_u64().unwrap());
+        assert_eq!(
+            passes.iter().filter(|pass| pass["oom"] == false).count() as u64,
+            line["passes_run"].as_u64().unwrap()
+        );
         if runs {
             assert_eq!(passes[0]["driver_time_us"], line["driver_time_us_first"]);
             assert_eq!(passes[1]["driver_time_us"], line["driver_time_us_last"]);
