@@ -1,5 +1,6 @@
 //! The options of the subcommands.
 
+use crate::failure::Failure;
 use crate::values::{Device, Strategies, any_device, destination, options, policy, strategies, times_live, whole};
 use clap::{Args, ValueEnum, ValueHint};
 use seamalloc::driver::sim::SimConfig;
@@ -56,6 +57,18 @@ impl RunArgs {
     /// The device that was asked for, or the default one.
     pub(crate) fn device(&self) -> Device {
         self.device.clone().unwrap_or_else(|| Device::Sim(SimConfig::default()))
+    }
+
+    /// Refuses a device whose memory is not for `chooses` to choose: a real one, or one of a given size.
+    pub(crate) fn must_be_of_any_size(&self, chooses: &str) -> Result<(), Failure> {
+        let Device::Sim(device) = self.device() else {
+            return Err(Failure::Usage(format!("{chooses} of a simulated device: --device sim:h200")));
+        };
+        if device.capacity != device.profile.memory() {
+            let name = device.profile.name();
+            return Err(Failure::Usage(format!("{chooses} itself; give --device sim:{name} without one")));
+        }
+        Ok(())
     }
 
     /// Options for each strategy asked for. On a real device theirs has no meaning.

@@ -6,18 +6,11 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::source;
 use crate::table::Table;
-use crate::values::Device;
 use seamalloc_trace::cliff::{CliffReport, cliff};
 
 pub(crate) fn run(args: &CliffArgs, color: Color) -> Result<(), Failure> {
     let run = &args.traces.run;
-    let Device::Sim(device) = run.device() else {
-        return Err(Failure::Usage("cliff chooses the memory of a simulated device: --device sim:h200".to_owned()));
-    };
-    if device.capacity != device.profile.memory() {
-        let name = device.profile.name();
-        return Err(Failure::Usage(format!("cliff chooses the memory itself; give --device sim:{name} without one")));
-    }
+    run.must_be_of_any_size("cliff chooses the memory")?;
     let traces = source::load_all(&args.traces.traces, args.traces.generate)?;
     let mut output = Output::new(color, run.svg.as_deref())?;
     let mut table = Table::new(CliffReport::COLUMNS);

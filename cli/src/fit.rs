@@ -6,7 +6,6 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::source;
 use crate::table::Table;
-use crate::values::Device;
 use seamalloc::units::format_bytes_exactly;
 use seamalloc_trace::Trace;
 use seamalloc_trace::columns::{Cell, gib};
@@ -15,14 +14,7 @@ use seamalloc_trace::replay::ReplayOptions;
 use serde_json::{Map, Value};
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
-    let Device::Sim(device) = args.run.device() else {
-        return Err(Failure::Usage("fit looks for the capacity of a simulated device: --device sim:h200".to_owned()));
-    };
-    if device.capacity != device.profile.memory() {
-        let text =
-            format!("fit looks for the capacity itself; give --device sim:{} without one", device.profile.name());
-        return Err(Failure::Usage(text));
-    }
+    args.run.must_be_of_any_size("fit looks for the capacity")?;
     let traces = source::load_all(&args.traces, args.generate)?;
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     let mut table = Table::new(FitReport::COLUMNS);

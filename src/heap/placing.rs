@@ -207,7 +207,7 @@ impl Heap {
     /// # Errors
     /// The host has no memory for the list of them. Nothing has changed.
     pub(crate) fn join_free_segments(&mut self) -> Result<()> {
-        if self.rules.layout.merging == Merging::Neighbours {
+        if self.rules.layout.merging != Merging::Never {
             return Ok(());
         }
         let mut heads = Vec::new();

@@ -8,7 +8,7 @@ use crate::backing::{
     Miss, StrategyContext, choose, malloc_segment, release_segment, release_whole_segments, whole_segments,
 };
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
-use crate::config::{Config, Increase, StreamSharing};
+use crate::config::{Config, Increase};
 use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{FitRules, Heap, Request};
@@ -29,15 +29,7 @@ impl Strategy for Caching {
             count_ages: config.garbage_collection_threshold == 0.0 || config.memory_fraction.is_some(),
             ..FitRules::BEST
         };
-        let free_used_by = FreeUsedBy::DeviceWaits;
-        Rules {
-            fit,
-            polls_first: true,
-            sharing: StreamSharing::Never,
-            passes_memory_on: false,
-            free_used_by,
-            waits_for_oldest: false,
-        }
+        Rules::streams_apart(fit, FreeUsedBy::DeviceWaits)
     }
 
     fn serve(

@@ -41,6 +41,20 @@ pub(crate) struct Rules {
     pub(crate) waits_for_oldest: bool,
 }
 
+impl Rules {
+    /// Those of the strategies but ours: streams share nothing, and a shortage waits as PyTorch does.
+    pub(crate) fn streams_apart(fit: FitRules, free_used_by: FreeUsedBy) -> Self {
+        Self {
+            fit,
+            polls_first: true,
+            sharing: StreamSharing::Never,
+            passes_memory_on: false,
+            free_used_by,
+            waits_for_oldest: false,
+        }
+    }
+}
+
 /// How a block is protected that is freed while another stream than its own is current. Its own stream may have it at
 /// once; other streams and the driver may not, until the other stream has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

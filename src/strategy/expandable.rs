@@ -10,8 +10,8 @@ use crate::backing::{
     Miss, StrategyContext, Units, UnmappedPart, choose, map_units, release_empty_segments, release_reservation,
     reserve_segment, unmap_units, whole_units,
 };
+use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, SMALL_SEGMENT};
-use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush, filled};
 use crate::heap::{Block, FitRules, Heap, Request, State};
@@ -31,15 +31,7 @@ impl Strategy for Expandable {
             count_ages: true,
             ..FitRules::BEST
         };
-        let free_used_by = FreeUsedBy::RecordStream;
-        Rules {
-            fit,
-            polls_first: true,
-            sharing: StreamSharing::Never,
-            passes_memory_on: false,
-            free_used_by,
-            waits_for_oldest: false,
-        }
+        Rules::streams_apart(fit, FreeUsedBy::RecordStream)
     }
 
     fn serve(

@@ -1,23 +1,72 @@
-//! What strategies over the driver's `malloc` share, beside PyTorch's: their rules for streams, and pages.
+//! Strategies over the driver's `malloc`, beside PyTorch's: each is how it finds a block and how it grows. Streams share nothing, and
+//! a shortage takes PyTorch's steps (`malloc_fallback.rs`).
+//!
+//! Owns: [`PlainMemory`], which is all that such a strategy writes, and pages.
 
-use super::contract::{FreeUsedBy, Rules};
-use crate::config::StreamSharing;
+use super::caching::Caching;
+use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+use super::malloc_fallback::{self, Grow};
+use crate::backing::{Miss, StrategyContext};
+use crate::config::Config;
 use crate::config::rounding::SMALL_SEGMENT;
-use crate::heap::FitRules;
+use crate::error::Result;
+use crate::heap::{FitRules, Heap, Layout, Request};
+use crate::ids::BlockId;
 
 /// Bytes of a page, in which a device gives its memory.
 pub(super) const PAGE: u64 = SMALL_SEGMENT;
 
-/// Returns the rules of a strategy whose memory is of the driver's `malloc` and of one stream.
-pub(super) fn rules_of_malloc(fit: FitRules) -> Rules {
-    let free_used_by = FreeUsedBy::DeviceWaits;
-    Rules {
-        fit,
-        polls_first: true,
-        sharing: StreamSharing::Never,
-        passes_memory_on: false,
-        free_used_by,
-        waits_for_oldest: false,
+/// A strategy whose memory is segments of the driver's `malloc`, each of one stream.
+pub(super) trait PlainMemory: Send {
+    /// How requests find their blocks.
+    const FIT: FitRules;
+
+    /// Returns how memory is divided under these options, on a device with `total` bytes.
+    fn divided(&self, config: &Config, total: u64) -> Layout;
+
+    /// Returns the least bytes by which memory grows for a request.
+    fn least_growth(&self, config: &Config, request: &Request) -> u64;
+
+    /// Takes new memory for the request. The block is not in the free index.
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss>;
+}
+
+impl<T: PlainMemory> Strategy for T {
+    fn rules(&self, _config: &Config) -> Rules {
+        Rules::streams_apart(FitRules { count_ages: true, ..T::FIT }, FreeUsedBy::DeviceWaits)
+    }
+
+    fn layout(&self, config: &Config, total: u64) -> Layout {
+        self.divided(config, total)
+    }
+
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss> {
+        malloc_fallback::serve(self, context, request, means)
+    }
+
+    /// Releases segments in which nothing is live.
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        context.heap.join_free_segments()?;
+        Caching.release(context, goal)
+    }
+
+    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        self.least_growth(config, request)
+    }
+}
+
+impl<T: PlainMemory> Grow for T {
+    fn counted(&self, config: &Config, request: &Request) -> u64 {
+        self.least_growth(config, request)
+    }
+
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+        self.take(context, request)
     }
 }
 

@@ -3,14 +3,13 @@
 //! Owns: the sizes that are tried, and what is told of each.
 
 use crate::columns::{Cell, Column, gib, line, ms, round_to, us};
+use crate::fit::STEP;
 use crate::price::Price;
 use crate::replay::{ReplayError, ReplayOptions, replay};
 use crate::trace::Trace;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
 use serde_json::Value;
 
-/// The granularity of physical memory, in bytes.
-const STEP: u64 = 2 << 20;
 /// The sizes of devices that are tried where none are named, as multiples of what is live.
 pub const TIMES_LIVE: [f64; 8] = [1.0, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 2.0];
 

@@ -10,7 +10,7 @@ use seamalloc::driver::sim::SimConfig;
 use serde_json::Value;
 
 /// The step of the search, in bytes: the granularity of physical memory.
-const STEP: u64 = 2 << 20;
+pub(crate) const STEP: u64 = 2 << 20;
 /// The first device that is tried has this many times the live bytes: plenty, and yet no more than needed, since some
 /// strategies reserve addresses for all of it on every stream.
 const PLENTY: u64 = 16;

@@ -13,32 +13,24 @@ use super::halved;
 use crate::backing::{Miss, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
-use crate::error::Result;
-use crate::heap::{FitRules, Heap, Layout, Merging, Placement, Request};
+use crate::heap::{FitRules, Layout, Merging, Placement, Request};
 use crate::ids::BlockId;
-use crate::strategy::caching::Caching;
-use crate::strategy::contract::{Assumption, Goal, Means, Rules, Strategy};
-use crate::strategy::malloc_fallback::{self, Grow};
-use crate::strategy::plain_memory::{PAGE, rules_of_malloc};
+use crate::strategy::plain_memory::{PAGE, PlainMemory};
 
 /// The smallest block, in bytes (`MIN_CAPACITY`).
 const LEAF: u64 = 1024;
 
 pub(crate) struct Buddy;
 
-impl Strategy for Buddy {
-    fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules {
-            placement: Placement::Halves,
-            // A block that could not be halved is handed out whole.
-            min_rest: [u64::MAX; 2],
-            count_ages: true,
-            ..FitRules::BEST
-        };
-        rules_of_malloc(fit)
-    }
+impl PlainMemory for Buddy {
+    const FIT: FitRules = FitRules {
+        placement: Placement::Halves,
+        // A block that could not be halved is handed out whole.
+        min_rest: [u64::MAX; 2],
+        ..FitRules::BEST
+    };
 
-    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+    fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout {
             rounding: Rounding::PowerOfTwo { least: LEAF },
             small_limit: 0,
@@ -47,34 +39,14 @@ impl Strategy for Buddy {
         }
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    /// Releases trees in which nothing is live.
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        Caching.release(context, goal)
-    }
-
-    fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
         least_tree(request)
     }
-}
 
-impl Grow for Buddy {
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
         let sizes = halved(context.config.classic.buddy_capacity, least_tree(request));
         let tree = malloc_largest(context, request.pool, sizes)?;
         Ok(context.heap.place(tree, request, Placement::Halves))
-    }
-
-    fn counted(&self, _config: &Config, request: &Request) -> u64 {
-        least_tree(request)
     }
 }
 

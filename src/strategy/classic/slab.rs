@@ -16,13 +16,9 @@
 use crate::backing::{Miss, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
-use crate::error::Result;
-use crate::heap::{FitRules, Heap, Layout, Merging, Request};
+use crate::heap::{FitRules, Layout, Merging, Request};
 use crate::ids::BlockId;
-use crate::strategy::caching::Caching;
-use crate::strategy::contract::{Assumption, Goal, Means, Rules, Strategy};
-use crate::strategy::malloc_fallback::{self, Grow};
-use crate::strategy::plain_memory::{PAGE, least_segment, rules_of_malloc};
+use crate::strategy::plain_memory::{PAGE, PlainMemory, least_segment};
 
 /// So many objects of a slab are cut at once: a slab of the smallest has 4,096.
 const AT_ONCE: u64 = 64;
@@ -31,39 +27,19 @@ const LEFT_OVER: u64 = 8;
 
 pub(crate) struct Slab;
 
-impl Strategy for Slab {
-    fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules { min_rest: [u64::MAX; 2], count_ages: true, ..FitRules::EXACT };
-        rules_of_malloc(fit)
-    }
+impl PlainMemory for Slab {
+    const FIT: FitRules = FitRules { min_rest: [u64::MAX; 2], ..FitRules::EXACT };
 
-    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+    fn divided(&self, _config: &Config, _total: u64) -> Layout {
         Layout { rounding: Rounding::Classes, small_limit: 0, merging: Merging::Never, ..Layout::PYTORCH }
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    /// Releases slabs whose objects are all free.
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        context.heap.join_free_segments()?;
-        Caching.release(context, goal)
-    }
-
-    fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
         least_segment(request.size)
     }
-}
 
-impl Grow for Slab {
     /// Makes a slab, or one of fewer pages where it cannot be had.
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
         let Request { size, pool, .. } = *request;
         let pages = slab_for(size);
         let uncut = match context.heap.uncut_rest(pool, size)? {
@@ -78,10 +54,6 @@ impl Grow for Slab {
             None => malloc_largest(context, pool, [pages, least_segment(size)].into_iter())?,
         };
         Ok(context.heap.cut_equally(slab, size, AT_ONCE))
-    }
-
-    fn counted(&self, _config: &Config, request: &Request) -> u64 {
-        least_segment(request.size)
     }
 }
 

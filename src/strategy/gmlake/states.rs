@@ -9,8 +9,8 @@ use crate::backing::{
     Miss, StrategyContext, ViewPlan, build_view, choose, finish_drops, release_chunks, release_home, release_segment,
     release_whole_segments, whole_segments,
 };
+use crate::config::Config;
 use crate::config::rounding::segment_size;
-use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{FitRules, Heap, Request};
@@ -42,15 +42,7 @@ impl Strategy for GmLake {
             min_rest: [CHUNK, FitRules::BEST.min_rest[Class::Small as usize]],
             ..FitRules::BEST
         };
-        let free_used_by = FreeUsedBy::Epoch;
-        Rules {
-            fit,
-            polls_first: true,
-            sharing: StreamSharing::Never,
-            passes_memory_on: false,
-            free_used_by,
-            waits_for_oldest: false,
-        }
+        Rules::streams_apart(fit, FreeUsedBy::Epoch)
     }
 
     fn serve(

@@ -19,29 +19,21 @@
 use crate::backing::{Miss, StrategyContext, malloc_segment, release_segments_from};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
-use crate::error::Result;
-use crate::heap::{FitRules, Heap, Layout, Placement, Request};
+use crate::heap::{FitRules, Layout, Placement, Request};
 use crate::ids::{BlockId, Class};
-use crate::strategy::caching::Caching;
-use crate::strategy::contract::{Assumption, Goal, Means, Rules, Strategy};
-use crate::strategy::malloc_fallback::{self, Grow};
-use crate::strategy::plain_memory::{least_segment, rules_of_malloc};
+use crate::strategy::plain_memory::{PlainMemory, least_segment};
 
 pub(crate) struct AutoGrowth;
 
-impl Strategy for AutoGrowth {
-    fn rules(&self, _config: &Config) -> Rules {
-        let fit = FitRules {
-            placement: Placement::Back,
-            // A block that could not be split is handed out whole.
-            min_rest: [u64::MAX; 2],
-            count_ages: true,
-            ..FitRules::BEST
-        };
-        rules_of_malloc(fit)
-    }
+impl PlainMemory for AutoGrowth {
+    const FIT: FitRules = FitRules {
+        placement: Placement::Back,
+        // A block that could not be split is handed out whole.
+        min_rest: [u64::MAX; 2],
+        ..FitRules::BEST
+    };
 
-    fn layout(&self, config: &Config, _total: u64) -> Layout {
+    fn divided(&self, config: &Config, _total: u64) -> Layout {
         Layout {
             rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
             small_limit: config.paddle.small_pool_size,
@@ -50,26 +42,11 @@ impl Strategy for AutoGrowth {
         }
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        Caching.release(context, goal)
-    }
-
-    fn growth_needed(&self, _heap: &Heap, config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn least_growth(&self, config: &Config, request: &Request) -> u64 {
         chunk_for(config, request)
     }
-}
 
-impl Grow for AutoGrowth {
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
         if context.config.paddle.free_when_no_cache_hit && !context.capturing() {
             release_segments_from(context, 0)?;
         }
@@ -79,10 +56,6 @@ impl Grow for AutoGrowth {
         }
         let chunk = malloc_segment(context, request.pool, size)?;
         Ok(context.heap.place(chunk, request, Placement::Back))
-    }
-
-    fn counted(&self, config: &Config, request: &Request) -> u64 {
-        chunk_for(config, request)
     }
 }
 

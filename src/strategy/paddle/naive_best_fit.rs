@@ -20,13 +20,9 @@
 use crate::backing::{Miss, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
-use crate::error::Result;
-use crate::heap::{FitRules, Heap, Layout, Request};
+use crate::heap::{FitRules, Layout, Request};
 use crate::ids::{BlockId, PoolIndex};
-use crate::strategy::caching::Caching;
-use crate::strategy::contract::{Assumption, Goal, Means, Rules, Strategy};
-use crate::strategy::malloc_fallback::{self, Grow};
-use crate::strategy::plain_memory::{PAGE, least_segment, rules_of_malloc};
+use crate::strategy::plain_memory::{PAGE, PlainMemory, least_segment};
 
 /// `sizeof(MemoryBlock::Desc)`, in bytes.
 const DESCRIPTOR: u64 = 64;
@@ -35,12 +31,10 @@ const RESERVED: f64 = 0.05;
 
 pub(crate) struct NaiveBestFit;
 
-impl Strategy for NaiveBestFit {
-    fn rules(&self, _config: &Config) -> Rules {
-        rules_of_malloc(FitRules { count_ages: true, ..FitRules::BEST })
-    }
+impl PlainMemory for NaiveBestFit {
+    const FIT: FitRules = FitRules::BEST;
 
-    fn layout(&self, config: &Config, total: u64) -> Layout {
+    fn divided(&self, config: &Config, total: u64) -> Layout {
         let largest_chunk = [config.paddle.initial_gpu_memory, config.paddle.reallocate_gpu_memory]
             .map(|flag| chunk_of(config, flag, total));
         let largest_chunk = largest_chunk.into_iter().max().unwrap_or(0);
@@ -52,26 +46,11 @@ impl Strategy for NaiveBestFit {
         }
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
-        malloc_fallback::serve(self, context, request, means)
-    }
-
-    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        Caching.release(context, goal)
-    }
-
-    fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+    fn least_growth(&self, _config: &Config, request: &Request) -> u64 {
         least_segment(request.size)
     }
-}
 
-impl Grow for NaiveBestFit {
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
         let chunk =
             if request.size >= context.heap.layout().gives_back_from { 0 } else { refill(context, request.pool) };
         malloc_largest(
@@ -79,10 +58,6 @@ impl Grow for NaiveBestFit {
             request.pool,
             [chunk, request.size].map(|size| least_segment(size.max(request.size))).into_iter(),
         )
-    }
-
-    fn counted(&self, _config: &Config, request: &Request) -> u64 {
-        least_segment(request.size)
     }
 }
 

@@ -18,8 +18,8 @@
 
 use crate::backing::{Miss, StrategyContext, Units, UnmappedPart, map_units, move_units, release_reservation};
 use crate::backing::{reserve_segment, whole_units};
+use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
-use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::fallible::TryPush;
 use crate::heap::{FitRules, Heap, Layout, Request};
@@ -40,15 +40,7 @@ pub(crate) struct Vmm;
 impl Strategy for Vmm {
     fn rules(&self, _config: &Config) -> Rules {
         let fit = FitRules { count_ages: true, ..FitRules::BEST };
-        let free_used_by = FreeUsedBy::RecordStream;
-        Rules {
-            fit,
-            polls_first: true,
-            sharing: StreamSharing::Never,
-            passes_memory_on: false,
-            free_used_by,
-            waits_for_oldest: false,
-        }
+        Rules::streams_apart(fit, FreeUsedBy::RecordStream)
     }
 
     fn layout(&self, _config: &Config, _total: u64) -> Layout {
