@@ -35,7 +35,7 @@ mod strategy;
 mod streams;
 pub mod units;
 
-pub use allocator::{Allocator, CallbackId};
+pub use allocator::{Allocator, CallbackId, IdleRelease};
 pub use config::{
     Arenas, ClassicOptions, Config, ConfigError, GuardOptions, PaddleFlags, Split, StrategyKind, StreamSharing,
     rounding,

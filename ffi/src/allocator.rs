@@ -1,6 +1,7 @@
 //! An allocator: its beginning and end, memory, what is given back, limits, and callbacks.
 
 use crate::boundary::{self, User, call, optional_out, out_param, pointer, text, write_text};
+use crate::idle;
 use crate::ids::{AllocatorId, Stream};
 use crate::instance::Instance;
 use crate::registry::{self, borrow};
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn seam_create(
         let device = unsafe { text(device, "device") }?;
         // SAFETY: as above.
         let options = if options.is_null() { "" } else { unsafe { text(options, "options") }? };
-        registry::add(Instance::open(device, options)?)
+        idle::add(Instance::open(device, options)?)
     };
     // SAFETY: as above.
     unsafe { out_param(allocator, 0, "allocator", create) }

@@ -8,6 +8,7 @@
 //! sources.rs         private pools with segments of their own
 //! shared_memory.rs   memory of one process in another
 //! figures.rs         statistics and fragmentation, as structs and as JSON
+//! idle.rs            the thread that gives an idle program's memory back
 //! segments.rs        what an allocator holds, segment by segment
 //! guard.rs           guard mode: explanations, findings, what a program says of its streams
 //! recording.rs       snapshots and traces, to files
@@ -37,6 +38,7 @@ pub mod figures;
 mod fork;
 pub mod guard;
 pub mod hooks;
+mod idle;
 pub mod ids;
 mod instance;
 mod log;

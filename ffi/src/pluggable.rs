@@ -7,6 +7,7 @@
 use crate::allocator::{allocate, free_on};
 use crate::boundary::{User, call, out_param, text};
 use crate::fork;
+use crate::idle;
 use crate::ids::{AllocatorId, Stream};
 use crate::instance::Instance;
 use crate::registry::{self, borrow_forever};
@@ -193,7 +194,7 @@ fn open(device: c_int) -> Outcome<Plugged> {
     if is_no_gpu(&name) {
         instance.ordinal = u32::try_from(device).unwrap_or_default();
     }
-    borrow_forever(registry::add(instance)?)
+    borrow_forever(idle::add(instance)?)
 }
 
 /// An environment variable; one that is empty is as good as none.

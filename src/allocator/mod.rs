@@ -8,6 +8,7 @@
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
 //! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
+//! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
 //! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
@@ -22,6 +23,7 @@ mod checkpoint;
 mod core;
 mod free;
 mod guarded;
+mod idle;
 #[cfg(test)]
 mod old_drivers;
 mod opened;
@@ -38,3 +40,4 @@ mod streams;
 
 pub use self::core::Allocator;
 pub use callbacks::CallbackId;
+pub use idle::IdleRelease;

@@ -17,13 +17,14 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 28] = [
+const OPTIONS: [&str; 29] = [
     "strategy",
     "sharing",
     "sharing_threshold",
     "arenas",
     "split",
     "wait_ms",
+    "idle_release_s",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

@@ -154,6 +154,10 @@ pub struct Config {
     /// CPU does not wait for the device: no chunk is split, and memory of private pools that have ended stays theirs until
     /// [`Allocator::empty_cache`](crate::Allocator::empty_cache) or [`Allocator::trim`](crate::Allocator::trim).
     pub wait_ms: Option<u64>,
+    /// After how many seconds in which the program has allocated and freed nothing its free memory goes back to the driver, with
+    /// the strategy `stitch`, in the C library and under PyTorch; in Rust [`IdleRelease`](crate::IdleRelease) does it. Not
+    /// before a thousand times as long as the driver would take to give it again: 10 s for each GiB. `None`: never.
+    pub idle_release_s: Option<u64>,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
     /// and more where a request would need over 130 of them.
@@ -222,6 +226,7 @@ impl Default for Config {
             arenas: Arenas::default(),
             split: Split::default(),
             wait_ms: None,
+            idle_release_s: None,
             chunk_size: None,
             max_view_mappings: MAX_VIEW_MAPPINGS,
             max_views: MAX_VIEWS,

@@ -76,6 +76,12 @@ impl Config {
                 self.split = choice.ok_or_else(|| bad_value(key, value, "`off` or `last_resort`"))?;
             }
             "wait_ms" => self.wait_ms = Some(whole(key, value, "milliseconds, or None")?),
+            "idle_release_s" => {
+                let seconds = whole(key, value, "seconds of at least 1, or None")?;
+                self.idle_release_s = Some(seconds).filter(|seconds| *seconds > 0);
+                self.idle_release_s
+                    .ok_or_else(|| bad_value(key, value, "a whole number of seconds of at least 1, or None"))?;
+            }
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
             "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
@@ -204,6 +210,9 @@ impl fmt::Display for Config {
         }
         if let Some(most) = self.wait_ms {
             parts.push(format_args!("wait_ms:{most}"))?;
+        }
+        if let Some(seconds) = self.idle_release_s {
+            parts.push(format_args!("idle_release_s:{seconds}"))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;

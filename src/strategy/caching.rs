@@ -43,9 +43,14 @@ impl Strategy for Caching {
 
     /// Releases whole segments. `cudaFree` itself waits for the GPU, so no release is free of waiting.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        let Goal::DownTo { down_to, may_wait } = goal else {
-            release_whole_segments(context)?;
-            return Ok(true);
+        let (down_to, may_wait) = match goal {
+            Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
+            // `cudaFree` waits.
+            Goal::Passed => return Ok(false),
+            Goal::Everything => {
+                release_whole_segments(context)?;
+                return Ok(true);
+            }
         };
         let whole = whole_segments(context.heap)?;
         let sizes = whole.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;

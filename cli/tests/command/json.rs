@@ -3,7 +3,7 @@
 use super::{STRATEGIES, lines, run, stdout};
 use serde_json::Value;
 
-const KEYS: [&str; 42] = [
+const KEYS: [&str; 43] = [
     "allocations",
     "cpu_syncs",
     "device",
@@ -11,6 +11,7 @@ const KEYS: [&str; 42] = [
     "driver_time_us",
     "driver_us_by_call",
     "fragmentation",
+    "held_after",
     "host_bytes",
     "idle_waits",
     "mappings",
@@ -47,9 +48,10 @@ const KEYS: [&str; 42] = [
     "wait_bytes",
     "worst_stall_us",
 ];
-const WHOLE: [&str; 24] = [
+const WHOLE: [&str; 25] = [
     "allocations",
     "cpu_syncs",
+    "held_after",
     "host_bytes",
     "idle_waits",
     "mappings",

@@ -3,7 +3,7 @@
 //! Owns: [`CaptureMode`], the contract of [`StreamCapture`], and the one function through which this crate makes calls
 //! that a capture forbids.
 
-use crate::driver::error::DriverResult;
+use crate::driver::error::{DriverError, DriverResult};
 use crate::ids::StreamId;
 
 /// Which calls a stream capture forbids (`CUstreamCaptureMode`). A capture has a mode, and so has each thread: a call
@@ -34,11 +34,11 @@ pub trait StreamCapture {
 
 /// Makes calls that a stream capture otherwise forbids. While a capture is under way (`capturing`), the calling thread
 /// is in relaxed mode during the calls, so that they are legal and the capture stays valid.
-pub(crate) fn in_relaxed_capture_mode<T>(
+pub(crate) fn in_relaxed_capture_mode<T, E: From<DriverError>>(
     driver: &(impl StreamCapture + ?Sized),
     capturing: bool,
-    calls: impl FnOnce() -> DriverResult<T>,
-) -> DriverResult<T> {
+    calls: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
     if !capturing {
         return calls();
     }

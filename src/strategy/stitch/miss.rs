@@ -93,13 +93,22 @@ impl Strategy for Stitch {
 
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
-        let Goal::DownTo { down_to, may_wait } = goal else {
-            context.wait_for_all()?;
-            context.heap.make_all_idle()?;
-            finish_drops(context)?;
-            ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
-            release_home(context)?;
-            return Ok(true);
+        let (down_to, may_wait) = match goal {
+            Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
+            Goal::Passed => {
+                finish_drops(context)?;
+                context.advance_epochs()?;
+                ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
+                return Ok(true);
+            }
+            Goal::Everything => {
+                context.wait_for_all()?;
+                context.heap.make_all_idle()?;
+                finish_drops(context)?;
+                ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
+                release_home(context)?;
+                return Ok(true);
+            }
         };
         finish_drops(context)?;
         if may_wait {

@@ -78,6 +78,8 @@ impl PassReport {
         Pass::result("mappings", |pass| pass.mappings.into()),
         Pass::result("view_mappings", |pass| pass.view_mappings.into())
             .meaning("mappings at the end, and those of them in views"),
+        Pass::result("held_after", |pass| pass.held_after.into())
+            .meaning("bytes held after the pass, when all was freed; with idle_release_s after a long pause"),
         Pass::result("host_bytes", |pass| pass.host_bytes.into())
             .meaning("host memory of the allocator's own tables at the end"),
         Pass::result("stream_waits", |pass| pass.stream_waits.into()),

@@ -93,7 +93,8 @@ fn passes(
     let mut reports: Vec<PassReport> = Vec::new();
     for pass in 1..=times {
         let done = events * u64::from(pass - 1);
-        let report = replayer.pass(pass, &mut |events| progress(done + events as u64, total))?;
+        let mut report = replayer.pass(pass, &mut |events| progress(done + events as u64, total))?;
+        report.held_after = replayer.pause()?;
         reports.push(report);
         if reports.last().is_some_and(|report| report.oom.is_some()) {
             break;

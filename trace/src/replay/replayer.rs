@@ -10,10 +10,10 @@ use crate::summary::Summary;
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, CallStats, DriverResult, StreamId};
-use seamalloc::{Allocator, Error, Fragmentation, OutOfMemoryReport, Stats};
+use seamalloc::{Allocator, Error, Fragmentation, IdleRelease, OutOfMemoryReport, Stats};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How often the caller hears of progress, in events.
 const PROGRESS_EVERY: usize = 1 << 14;
@@ -196,6 +196,18 @@ impl<'t> Replayer<'t> {
         self.device.synchronize().map_err(|error| self.failed(event, error.into()))
     }
 
+    /// After a pass: with `idle_release_s` the program does nothing, as long as it takes. Returns the bytes held then.
+    pub(super) fn pause(&mut self) -> Result<u64, ReplayError> {
+        if self.allocator.config().idle_release_s.is_some() {
+            let mut idle = IdleRelease::new(Duration::ZERO);
+            for hours in [0, 1, 2] {
+                self.device.driver().synchronize().map_err(|error| self.failed(0, error.into()))?;
+                idle.tick(&self.allocator, Duration::from_secs(hours * 3600)).map_err(|error| self.failed(0, error))?;
+            }
+        }
+        Ok(self.allocator.reserved())
+    }
+
     fn report(&self, pass: u32, before: &Stats, calls: &CallStats) -> PassReport {
         let stats = self.allocator.stats();
         let driver = self.device.driver().call_stats().since(calls);
@@ -227,6 +239,7 @@ impl<'t> Replayer<'t> {
             driver,
             fragmentation: Fragmentation::default(),
             peak_event: 0,
+            held_after: 0,
             oom: None,
         }
     }

@@ -120,6 +120,8 @@ pub struct PassReport {
     pub fragmentation: Fragmentation,
     /// The event at which that was.
     pub peak_event: usize,
+    /// Bytes held after the pass, when all was freed; with `idle_release_s` at the end of a pause that is long enough for it.
+    pub held_after: u64,
     /// The event at which the memory did not suffice, and the report. The pass ended there.
     pub oom: Option<(usize, OutOfMemoryReport)>,
 }

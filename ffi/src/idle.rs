@@ -1,0 +1,72 @@
+//! The thread that gives an idle program's memory back (`idle_release_s`).
+//!
+//! Owns: how often it looks, and when it ends. [`IdleRelease`] decides.
+
+use crate::ids::AllocatorId;
+use crate::instance::Instance;
+use crate::registry;
+use crate::status::Outcome;
+use seamalloc::{Error, IdleRelease};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A look reads statistics under the lock: a few microseconds.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// Gives an instance a handle, and a thread if its options ask for that.
+pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
+    let after_s = instance.allocator.config().idle_release_s;
+    let id = registry::add(instance)?;
+    if let Some(after_s) = after_s {
+        watch(id, after_s);
+    }
+    Ok(id)
+}
+
+/// Starts a thread for the allocator of a handle. It ends with the handle, or with the first call that the
+/// driver refuses, and keeps neither the allocator nor the process alive.
+fn watch(id: AllocatorId, after_s: u64) {
+    let started = thread::Builder::new().name("seamalloc-idle".to_owned()).spawn(move || {
+        let (start, mut idle) = (Instant::now(), IdleRelease::new(Duration::from_secs(after_s)));
+        loop {
+            thread::sleep(BETWEEN_LOOKS);
+            let Ok(instance) = registry::borrow(id) else { return };
+            match idle.tick(&instance.allocator, start.elapsed()) {
+                Ok(_) => {}
+                // The end of the process, or of the device's context: there is nothing left to give back.
+                Err(Error::Driver(error)) => {
+                    tracing::debug!(%error, "the memory of an idle program stays");
+                    return;
+                }
+                Err(error) => tracing::warn!(%error, "the memory of an idle program stays"),
+            }
+        }
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "idle_release_s is without effect: no thread can be started");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seamalloc::driver::StreamId;
+
+    #[test]
+    fn the_thread_gives_back_what_an_idle_allocator_holds_and_ends_with_its_handle() {
+        let id = add(Instance::open("sim:h200", "idle_release_s:1").unwrap()).unwrap();
+        {
+            let instance = registry::borrow(id).unwrap();
+            let addresses = [1, 2].map(|stream| instance.allocator.allocate(4 << 20, StreamId(stream)).unwrap());
+            addresses.iter().for_each(|address| instance.allocator.free(*address).unwrap());
+            assert_eq!(instance.allocator.reserved(), 8 << 20);
+        }
+        let begin = Instant::now();
+        while registry::borrow(id).unwrap().allocator.reserved() > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nothing went back");
+            thread::sleep(Duration::from_millis(20));
+        }
+        registry::remove(id).unwrap();
+        assert_eq!(registry::borrow(id).map(drop).unwrap_err().status, crate::status::Status::InvalidHandle);
+    }
+}

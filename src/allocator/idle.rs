@@ -1,0 +1,134 @@
+//! Memory goes back to the driver while nobody uses the allocator.
+//!
+//! Owns: when a program counts as idle, and for how long it must be before memory goes.
+//!
+//! # Note: idleness
+//!
+//! **Rationale.** While memory is plentiful every stream keeps what it once needed
+//! ([`shortage.rs`](../streams/shortage.rs)). A server holds the sum of its streams' peaks, also at night. Other processes on the device could
+//! use that; but to take it again costs time, and a program that is busy should not pay that.
+//!
+//! **Approach.** Somebody with a clock looks every now and then. Where nothing was allocated or freed since the last look,
+//! the time adds up, and memory goes once it is [`PRICE`] times as long as the driver will need to give the memory again. So whenever
+//! the program goes on, it has lost a thousandth of the time that it did nothing, at most. The first look at that time
+//! records an event on each stream, a later one releases what they have passed: nobody waits.
+//!
+//! **Limitations.**
+//! - A server that serves one small request a minute is not idle.
+//! - With other strategies than `stitch` nothing goes: they do not tell passed memory without a wait.
+
+use super::core::Allocator;
+use crate::config::StrategyKind;
+use crate::driver::in_relaxed_capture_mode;
+use crate::error::Result;
+use crate::strategy::Goal;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many times as long as it takes to get the memory again.
+const PRICE: u32 = 1000;
+/// What a GiB costs the driver to give again, in nanoseconds: its chunks, their release, and the views over them. Recorded
+/// jobs with several streams take 2.4 to 8.1 ms.
+const NS_PER_GIB: u64 = 10_000_000;
+const GIB: u64 = 1 << 30;
+
+/// Gives an allocator's free memory back to the driver while the program does not use the allocator.
+///
+/// It has no clock and no thread: call [`tick`](Self::tick) about once a second. The C library and PyTorch's package do, with
+/// the option [`idle_release_s`](crate::Config::idle_release_s).
+///
+/// ```
+/// # use seamalloc::{Allocator, Config, IdleRelease, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+/// # use std::{sync::Arc, time::Duration};
+/// # let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200")?)?);
+/// let allocator = Allocator::new(gpu, Config::default())?;
+/// let mut idle = IdleRelease::new(Duration::from_secs(5));
+/// allocator.free(allocator.allocate(1 << 30, StreamId::DEFAULT)?)?;
+/// for second in 0..12 {
+///     idle.tick(&allocator, Duration::from_secs(second))?;
+/// }
+/// assert_eq!(allocator.reserved(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct IdleRelease {
+    after: Duration,
+    /// What had been allocated and freed at the last look.
+    seen: Option<(u64, u64)>,
+    /// When something else was seen last.
+    since: Duration,
+    /// Looks in this idle time at which memory was to go.
+    looks: u32,
+}
+
+/// So many looks follow one another at which memory may go: the first only records events, and work that was given to the GPU
+/// may still run at the second.
+const MOST_LOOKS: u32 = 60;
+
+impl IdleRelease {
+    /// Makes one for which a program is idle when it has allocated and freed nothing for as long as `after`, and for a thousand
+    /// times as long as the driver would take to give the memory again (10 ms a GiB).
+    #[must_use]
+    pub fn new(after: Duration) -> Self {
+        Self { after, seen: None, since: Duration::ZERO, looks: 0 }
+    }
+
+    /// Looks at the allocator at the time `now` of any clock that does not go backwards, and gives memory back if it is idle.
+    /// Returns the bytes given back. It may call the driver, which does not wait for the GPU.
+    ///
+    /// # Errors
+    /// As [`Allocator::release_passed`].
+    pub fn tick(&mut self, allocator: &Allocator, now: Duration) -> Result<u64> {
+        let stats = allocator.stats();
+        let seen = (stats.allocation.all.allocated, stats.allocation.all.freed);
+        if self.seen.replace(seen) != Some(seen) {
+            (self.since, self.looks) = (now, 0);
+            return Ok(0);
+        }
+        let free = stats.reserved_bytes.all.current.saturating_sub(stats.allocated_bytes.all.current);
+        let idle = now.saturating_sub(self.since);
+        if free == 0 || self.looks >= MOST_LOOKS || idle < self.after.max(price(free)) {
+            return Ok(0);
+        }
+        self.looks += 1;
+        let given = allocator.release_passed()?;
+        if given > 0 {
+            tracing::info!(bytes = given, idle_s = idle.as_secs(), "memory of an idle program went back");
+        }
+        Ok(given)
+    }
+}
+
+/// How long a program must be idle before so many free bytes go.
+fn price(free: u64) -> Duration {
+    let ns = u128::from(free) * u128::from(NS_PER_GIB) / u128::from(GIB);
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).saturating_mul(PRICE)
+}
+
+impl Allocator {
+    /// Gives all free memory back to the driver that the GPU is known to have passed, without a wait of the CPU or the GPU.
+    /// Returns the bytes given back. An event is recorded on each stream that freed memory since the last call, so that what
+    /// was freed before this call can go at the next one, if the GPU is done with it by then. Memory of private pools that were
+    /// not released stays. During a stream capture, and with other strategies than `stitch`, nothing is given back.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is accounted.
+    pub fn release_passed(&self) -> Result<u64> {
+        let core = &mut *self.lock()?;
+        if core.capturing() || core.config.strategy != StrategyKind::Stitch {
+            return Ok(0);
+        }
+        let before = core.heap.reserved();
+        core.drain_guard();
+        let driver = Arc::clone(&core.driver);
+        // A capture of which nobody told the allocator may be under way on another thread.
+        in_relaxed_capture_mode(&*driver, true, || {
+            core.timed(|strategy, context| {
+                context.streams.recorded.poll(context.heap, context.driver)?;
+                strategy.release(context, Goal::Passed)
+            })
+        })?;
+        core.checked()?;
+        Ok(before.saturating_sub(core.heap.reserved()))
+    }
+}
