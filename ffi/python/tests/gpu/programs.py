@@ -68,12 +68,14 @@ class Process(JsonProcess):
 
     def __init__(self, program, allocator, options, rank, store):
         self.name = {"program": program, "allocator": allocator, "rank": rank}
+        # What meets in a file, or keeps compiled code there, is one allocator with one limit.
+        place = f"{store}-{allocator}"
         allocator, factor = limited(allocator)
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "SEAMALLOC_CONF"))}
         env["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        env["TORCHINDUCTOR_CACHE_DIR"] = f"{store}-{allocator}-inductor"
-        env["TRITON_CACHE_DIR"] = f"{store}-{allocator}-triton"
+        env["TORCHINDUCTOR_CACHE_DIR"] = f"{place}-inductor"
+        env["TRITON_CACHE_DIR"] = f"{place}-triton"
         env["OMP_NUM_THREADS"] = "2"
         if (conf := seamalloc_options(allocator)) is not None:
             env["SEAMALLOC_CONF"] = conf
@@ -86,7 +88,7 @@ class Process(JsonProcess):
                 RANK=str(rank),
                 LOCAL_RANK=str(rank),
                 WORLD_SIZE=str(options.gpus),
-                PROGRAMS_STORE=f"{store}-{allocator}",
+                PROGRAMS_STORE=place,
             )
         else:
             env["CUDA_VISIBLE_DEVICES"] = env.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
@@ -180,6 +182,12 @@ class Programs:
             process.end()
 
 
+def fit_beside(name, running):
+    """Whether a program can be started beside others: a large one has the GPUs to itself."""
+    large = LARGE[1] + LARGE[2]
+    return not running or (name not in large and all(one.program not in large for one in running))
+
+
 def run(options, out):
     """All programs. Returns whether each went to its end under every allocator."""
     cores = sorted(os.sched_getaffinity(0))
@@ -201,7 +209,7 @@ def run(options, out):
     with tempfile.TemporaryDirectory(prefix="programs-", ignore_cleanup_errors=True) as folder:
         try:
             while waiting or running:
-                while waiting and len(running) < STARTING:
+                while waiting and len(running) < STARTING and fit_beside(waiting[0], running):
                     running.append(Programs(waiting.pop(0), options, folder, starting))
                 running.sort(key=lambda one: one.program.startswith("compile"))
                 one = running.pop(0)
