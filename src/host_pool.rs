@@ -76,7 +76,7 @@ impl HostPool {
             Err(ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected })
         };
         match (config.split, config.guard.is_on()) {
-            (Split::LastResort, _) => refused("split", "last_resort"),
+            (split @ (Split::LastResort | Split::BeforeGrowth), _) => refused("split", split.name()),
             (Split::Off, true) => refused("guard", "on"),
             (Split::Off, false) => Ok(()),
         }

@@ -10,7 +10,7 @@ use crate::fork;
 use crate::idle;
 use crate::ids::{AllocatorId, Stream};
 use crate::instance::Instance;
-use crate::registry::{self, borrow_forever};
+use crate::registry::borrow_forever;
 use crate::status::{Failure, Outcome, Status, seam_last_error_text};
 use parking_lot::Mutex;
 use seamalloc::Config;

@@ -96,11 +96,14 @@ pub enum Split {
     Off,
     /// Before a request is refused.
     LastResort,
+    /// Then, and before memory grows, where much lies free and splitting takes 4 ms at most. So default chunks are coarser, which
+    /// takes the driver less time.
+    BeforeGrowth,
 }
 
 impl Split {
     /// Every choice.
-    pub const ALL: [Self; 2] = [Self::Off, Self::LastResort];
+    pub const ALL: [Self; 3] = [Self::Off, Self::LastResort, Self::BeforeGrowth];
 
     /// Returns the name, as in options.
     #[must_use]
@@ -108,6 +111,7 @@ impl Split {
         match self {
             Self::Off => "off",
             Self::LastResort => "last_resort",
+            Self::BeforeGrowth => "before_growth",
         }
     }
 }

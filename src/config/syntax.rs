@@ -73,7 +73,7 @@ impl Config {
             }
             "split" => {
                 let choice = Split::ALL.into_iter().find(|choice| choice.name() == value);
-                self.split = choice.ok_or_else(|| bad_value(key, value, "`off` or `last_resort`"))?;
+                self.split = choice.ok_or_else(|| bad_value(key, value, "`off`, `last_resort` or `before_growth`"))?;
             }
             "wait_ms" => self.wait_ms = Some(whole(key, value, "milliseconds, or None")?),
             "idle_release_s" => {

@@ -6,7 +6,7 @@
 //! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
 
 use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, release_chunks};
-use crate::config::Config;
+use crate::config::{Config, Split};
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
@@ -18,6 +18,9 @@ const LARGEST_CHUNK: u64 = 20 << 20;
 /// A request gets at most about this many chunks, so that no stall exceeds a few milliseconds, unless the size of
 /// chunks is set.
 const MAX_CHUNKS: u64 = 130;
+/// The same where chunks are split before memory grows.
+const COARSE_CHUNK: u64 = 64 << 20;
+const MAX_COARSE_CHUNKS: u64 = 64;
 
 /// If fewer bytes are missing than this part (1/n) of the reserved ones, home grows by this part, up to a chunk: many
 /// small requests in a row would otherwise leave many small chunks. It costs 0.05% of memory at most.
@@ -38,8 +41,7 @@ pub(super) struct Growth {
 impl Growth {
     /// Plans a growth by `missing` bytes for a request.
     pub(super) fn new(context: &StrategyContext<'_>, request: &Request, missing: u64) -> Self {
-        let by_default = || LARGEST_CHUNK.max(request.size / MAX_CHUNKS);
-        let chunk = context.config.chunk_size.unwrap_or_else(by_default).next_multiple_of(GRANULE);
+        let chunk = largest_chunk(context.config, request.size);
         let exact = missing.next_multiple_of(GRANULE);
         let ahead = (context.heap.reserved() / AHEAD).min(chunk) / GRANULE * GRANULE;
         Self { pool: request.pool, chunk, exact, ahead }
@@ -83,10 +85,19 @@ impl Growth {
     }
 }
 
+/// Returns the most bytes of a chunk for a request of `size` bytes. Chunks that are split where that pays can be coarser.
+fn largest_chunk(config: &Config, size: u64) -> u64 {
+    let by_default = match config.split {
+        Split::Off | Split::LastResort => LARGEST_CHUNK.max(size / MAX_CHUNKS),
+        Split::BeforeGrowth => COARSE_CHUNK.max(size / MAX_COARSE_CHUNKS),
+    };
+    config.chunk_size.unwrap_or(by_default).next_multiple_of(GRANULE)
+}
+
 /// Returns the most chunks that home could grow by with `bytes` bytes: those of the smallest request, and one more for
 /// each place where home has no memory.
 pub(super) fn most_chunks(heap: &Heap, config: &Config, bytes: u64) -> usize {
-    let chunk = config.chunk_size.unwrap_or(LARGEST_CHUNK).max(GRANULE);
+    let chunk = largest_chunk(config, 0).max(GRANULE);
     bytes.div_ceil(chunk) as usize + heap.pool(heap.idle()).unmapped.len()
 }
 

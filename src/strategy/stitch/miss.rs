@@ -278,7 +278,10 @@ impl Stitch {
             let at_least = if rounds > EXACT_WAITS { wanted.saturating_mul(2) } else { 0 };
             wanted = missing.max(at_least);
         }
-        self.grow(context, request, missing)
+        match self.split_before_growth(context, request, missing)? {
+            Joined::Block(id) => Ok(id),
+            Joined::Missing(missing) => self.grow(context, request, missing),
+        }
     }
 
     /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a

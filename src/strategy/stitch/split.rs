@@ -34,6 +34,22 @@ struct Candidate {
     cost: u64,
 }
 
+/// What an exchange takes, as a cost: bytes at 750 GB/s.
+const COST_PER_MS: u64 = 750 << 20;
+
+/// Returns how much of `bytes` more would lie in chunks that are wholly free, if as many were split as can be in so many
+/// milliseconds.
+pub(super) fn gain_within(heap: &Heap, bytes: u64, ms: u64) -> Grown<u64> {
+    let (mut gain, mut cost) = (0, 0);
+    for candidate in candidates(heap)? {
+        if gain >= bytes || cost + candidate.cost > ms * COST_PER_MS {
+            break;
+        }
+        (gain, cost) = (gain + candidate.gain, cost + candidate.cost);
+    }
+    Ok(gain.min(bytes))
+}
+
 /// Returns whether chunks may be split at present.
 pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
     context.exchanges && !context.capturing()
