@@ -10,14 +10,28 @@ use super::miss::{Joined, Stitch};
 use super::split::{gain_within, may_split, split};
 use crate::backing::{Miss, StrategyContext};
 use crate::config::Split;
-use crate::heap::Request;
+use crate::heap::{Heap, Request};
+use crate::ids::{BlockId, PoolIndex};
 
 /// A part (1/n) of what is held. With less lying free, memory grows.
-const WASTE: u64 = 200;
+const WASTE: u64 = 300;
 /// The least that splitting is to gain, as a part (1/n) of what is held.
-const GAIN: u64 = 400;
+const GAIN: u64 = 800;
 /// The longest stall, as estimated, in milliseconds.
-const MOST_MS: u64 = 4;
+const MOST_MS: u64 = 5;
+
+/// Returns how many bytes would lie free for the stream of a large pool, or for all that share, if memory grew by `missing` for a
+/// request.
+fn free_after_growth(heap: &Heap, pool: PoolIndex, apart: bool, request: u64, missing: u64) -> Result<u64, Miss> {
+    let mut free = missing;
+    for large in heap.stream_pools().filter(|large| !apart || *large == pool).chain([heap.idle()]) {
+        heap.visit_free(large, 0, |id| {
+            free += heap.block(id).size;
+            Ok(())
+        })?;
+    }
+    Ok(free.saturating_sub(request))
+}
 
 impl Stitch {
     /// Splits chunks for a request for which so many bytes are missing, if that is better than to grow by them. Returns the block
@@ -33,15 +47,17 @@ impl Stitch {
             return stays;
         }
         let held = context.heap.reserved().saturating_add(missing);
-        let free = held.saturating_sub(context.heap.counters().active_bytes.current() + request.size);
-        if free < held / WASTE {
+        let pool = request.pool.large();
+        let apart = context.shares_nothing();
+        let serves = |heap: &Heap, id: BlockId| !apart || heap.is_open(id, pool);
+        if free_after_growth(context.heap, pool, apart, request.size, missing)? < held / WASTE {
             return stays;
         }
-        let gain = gain_within(context.heap, missing, MOST_MS)?;
+        let gain = gain_within(context.heap, &serves, missing, MOST_MS)?;
         if gain < held / GAIN {
             return stays;
         }
         context.wait_for_all()?;
-        if split(context, gain)? { self.join(context, request) } else { stays }
+        if split(context, &serves, gain)? { self.join(context, request) } else { stays }
     }
 }

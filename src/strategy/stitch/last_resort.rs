@@ -97,7 +97,7 @@ impl Stitch {
                     Joined::Missing(missing) => missing,
                 },
             };
-            if !split(context, missing)? {
+            if !split(context, &|_, _| true, missing)? {
                 break;
             }
             let served = match self.miss(context, request) {

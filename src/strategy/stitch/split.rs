@@ -37,11 +37,14 @@ struct Candidate {
 /// What an exchange takes, as a cost: bytes at 750 GB/s.
 const COST_PER_MS: u64 = 750 << 20;
 
+/// Which free blocks count: those of streams that keep what they have serve nobody else.
+pub(super) type Serves<'a> = &'a dyn Fn(&Heap, BlockId) -> bool;
+
 /// Returns how much of `bytes` more would lie in chunks that are wholly free, if as many were split as can be in so many
 /// milliseconds.
-pub(super) fn gain_within(heap: &Heap, bytes: u64, ms: u64) -> Grown<u64> {
+pub(super) fn gain_within(heap: &Heap, serves: Serves<'_>, bytes: u64, ms: u64) -> Grown<u64> {
     let (mut gain, mut cost) = (0, 0);
-    for candidate in candidates(heap)? {
+    for candidate in candidates(heap, serves)? {
         if gain >= bytes || cost + candidate.cost > ms * COST_PER_MS {
             break;
         }
@@ -57,13 +60,17 @@ pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
 
 /// Returns how many bytes lie free in whole granules inside of chunks that are partly in use, where splitting gets at them.
 pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
-    Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
+    Ok(candidates(heap, &|_, _| true)?.iter().map(|candidate| candidate.gain).sum())
 }
 
 /// Splits chunks, which [`may_split`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
 /// any was split.
-pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::result::Result<bool, Miss> {
-    let candidates = candidates(context.heap)?;
+pub(super) fn split(
+    context: &mut StrategyContext<'_>,
+    serves: Serves<'_>,
+    bytes: u64,
+) -> std::result::Result<bool, Miss> {
+    let candidates = candidates(context.heap, serves)?;
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
     }
@@ -88,7 +95,7 @@ pub(super) fn split(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
             continue;
         };
         let Some(chunk) = context.heap.home().and_then(|home| home.chunk(candidate.id)) else { continue };
-        let parts = parts(context.heap, &chunk, free)?;
+        let parts = parts(context.heap, serves, &chunk, free)?;
         match exchange(context, candidate.id, &parts) {
             Ok(()) => too_many = u64::MAX,
             Err(Miss::OutOfMemory { .. }) => {
@@ -125,7 +132,7 @@ fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
 }
 
 /// Returns the chunks that may be split, those that gain most for what they cost first.
-fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
+fn candidates(heap: &Heap, serves: Serves<'_>) -> Grown<Vec<Candidate>> {
     let mut found = Vec::new();
     let Some(home) = heap.home() else { return Ok(found) };
     let mut views: FxHashMap<ChunkId, u64> = FxHashMap::default();
@@ -135,7 +142,7 @@ fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     }
     for (id, chunk) in home.chunks().filter(|(_, chunk)| !chunk.fixed && chunk.size > GRANULE) {
         let (mut gain, mut count, mut end) = (0, 0, chunk.address);
-        visit_free_granules(heap, &chunk, |free| {
+        visit_free_granules(heap, serves, &chunk, |free| {
             gain += free.size;
             count += 1 + u64::from(free.start > end);
             end = free.end();
@@ -159,10 +166,10 @@ fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
 }
 
 /// Returns the parts of a chunk: its free granules in runs, which become what is said, and what lies between.
-fn parts(heap: &Heap, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
+fn parts(heap: &Heap, serves: Serves<'_>, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;
-    visit_free_granules(heap, chunk, |free| {
+    visit_free_granules(heap, serves, chunk, |free| {
         if free.start > at {
             parts.try_push(Part { size: free.start - at, fate: Fate::Copied })?;
         }
@@ -177,7 +184,12 @@ fn parts(heap: &Heap, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
 }
 
 /// Visits the runs of granules in a chunk that are wholly free, in the order of addresses.
-fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -> Grown<()>) -> Grown<()> {
+fn visit_free_granules(
+    heap: &Heap,
+    serves: Serves<'_>,
+    chunk: &Chunk,
+    mut visit: impl FnMut(Span) -> Grown<()>,
+) -> Grown<()> {
     let mut run: Option<Span> = None;
     let mut end_run = |run: Option<Span>| {
         let granules = run.map(|run| (run.start.next_multiple_of(GRANULE), run.end() / GRANULE * GRANULE));
@@ -189,7 +201,7 @@ fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -
     for id in heap.blocks_over(chunk.span()) {
         let part = heap.block(id).span().intersection(&chunk.span());
         let is_slab = heap.block(id).pool.is_small();
-        match part.filter(|_| is_free(heap, id)) {
+        match part.filter(|_| is_free(heap, id) && serves(heap, id)) {
             None => end_run(run.take())?,
             // It never becomes one block with large memory.
             Some(slab) if is_slab => {
