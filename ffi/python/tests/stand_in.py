@@ -44,6 +44,8 @@ SHIM = """
 #include <cuda_runtime_api.h>
 #include <cstdlib>
 extern "C" const char* seamalloc_install() { return std::getenv("REFUSED"); }
+extern "C" const char* seamalloc_install_pinned(const char*) { return std::getenv("REFUSED_PINNED"); }
+extern "C" unsigned long long seamalloc_pinned(bool, const char** why) { *why = nullptr; return 0; }
 """
 
 
@@ -84,7 +86,7 @@ class WithShim:
 
     def make_libraries(self, compiler):
         """Libraries of PyTorch's names, empty."""
-        for name in ("c10", "c10_cuda", "torch_cuda"):
+        for name in ("c10", "c10_cuda", "torch_cpu", "torch_cuda"):
             path = self.torch / "lib" / f"lib{name}.so"
             path.parent.mkdir(exist_ok=True)
             subprocess.run([compiler, "-shared", "-x", "c++", "/dev/null", "-o", path], check=True)
