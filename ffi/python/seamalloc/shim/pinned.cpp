@@ -137,8 +137,18 @@ void PinnedAllocator::copy_data(void* to, const void* from, size_t count) const 
 }
 
 c10::Stream PinnedAllocator::current_stream() const {
-  const DeviceIndex device = simulated_ ? 0 : c10::cuda::current_device();
-  return c10::cuda::getCurrentCUDAStream(device).unwrap();
+  if (simulated_) {
+    return c10::Stream(c10::Stream::DEFAULT, c10::Device(c10::DeviceType::CUDA, 0));
+  }
+  return c10::cuda::getCurrentCUDAStream(c10::cuda::current_device()).unwrap();
+}
+
+cudaStream_t PinnedAllocator::handle_of(c10::Stream stream) const {
+  if (simulated_) {
+    // PyTorch would ask CUDA. The id of an ExternalStream is its handle.
+    return reinterpret_cast<cudaStream_t>(stream.id());
+  }
+  return c10::cuda::CUDAStream(c10::cuda::CUDAStream::UNCHECKED, stream).stream();
 }
 
 const MempoolId* PinnedAllocator::captured_by(c10::Stream stream) {
@@ -165,11 +175,11 @@ bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream str
     // From before this was installed, or memory of the program's.
     return before_ != nullptr && before_->record_event(pointer, context, stream);
   }
-  const c10::cuda::CUDAStream used(c10::cuda::CUDAStream::UNCHECKED, stream);
+  const cudaStream_t used = handle_of(stream);
   if (!simulated_ || is_capturing_.load()) {
     std::lock_guard<std::mutex> guard(lock_);
     const MempoolId* pool = captured_by(stream);
-    if (pool == nullptr && !simulated_ && is_captured(used.stream())) {
+    if (pool == nullptr && !simulated_ && is_captured(used)) {
       pool = &FOR_EVER;
     }
     if (pool != nullptr) {
@@ -183,13 +193,13 @@ bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream str
     }
   }
   if (!simulated_ && stream.device_index() != owner_) {
-    other_streams_.use(block, {stream.device_index(), used.stream()});
+    other_streams_.use(block, {stream.device_index(), used});
     return true;
   }
-  const seam_status status = seam_record_stream(handle, block, used.stream());
+  const seam_status status = seam_record_stream(handle, block, used);
   if (status == SEAM_STATUS_INVALID_STREAM) {
     // The default stream of the thread, which has no name elsewhere: what it was given so far is waited for.
-    other_streams_.wait_for({stream.device_index(), used.stream()}, handle, owner_, block);
+    other_streams_.wait_for({stream.device_index(), used}, handle, owner_, block);
     return true;
   }
   check(status, "noting a use of page-locked memory");

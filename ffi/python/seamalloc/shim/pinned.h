@@ -58,6 +58,7 @@ class PinnedAllocator final : public at::HostAllocator {
   // The capture whose requests or copies those of a stream are; none where it is not captured.
   const MempoolId* captured_by(c10::Stream stream);
   c10::Stream current_stream() const;
+  cudaStream_t handle_of(c10::Stream stream) const;
   void free_now(void* pointer);
   void free_late();
   // Frees what the graphs of pools that nobody uses any more have used.
