@@ -35,9 +35,15 @@ def install(torch: Any, pinned: str | None = None) -> None:
             "Install PyTorch 2.9 or newer, or leave out pinned (SEAMALLOC_PINNED) and take seamalloc.pinned()",
         )
     shim = load(torch)
-    _ask(torch, shim.seamalloc_install)
-    if pinned is not None:
+    if pinned is None:
+        _ask(torch, shim.seamalloc_install)
+    else:
         _ask(torch, shim.seamalloc_install_pinned, pinned.encode())
+        try:
+            _ask(torch, shim.seamalloc_install)
+        except UnavailableError:
+            shim.seamalloc_install_pinned(None)
+            raise
         _library.pinned_handle = partial(_pinned_handle, shim.seamalloc_pinned)
 
 

@@ -44,7 +44,12 @@ SHIM = """
 #include <cuda_runtime_api.h>
 #include <cstdlib>
 extern "C" const char* seamalloc_install() { return std::getenv("REFUSED"); }
-extern "C" const char* seamalloc_install_pinned(const char*) { return std::getenv("REFUSED_PINNED"); }
+static const char* pinned = nullptr;
+extern "C" const char* seamalloc_install_pinned(const char* options) {
+  pinned = options;
+  return std::getenv("REFUSED_PINNED");
+}
+extern "C" const char* pinned_options() { return pinned; }
 extern "C" unsigned long long seamalloc_pinned(bool, const char** why) { *why = nullptr; return 0; }
 """
 

@@ -41,11 +41,16 @@ extern "C" const char* seamalloc_install() {
   });
 }
 
-// Makes seamalloc PyTorch's allocator of page-locked memory too, with these options. NULL, or why not, as above.
+// Makes seamalloc PyTorch's allocator of page-locked memory too, with these options, or no longer where they are NULL. NULL, or why
+// not, as above.
 extern "C" const char* seamalloc_install_pinned(const char* options) {
   return why_not([options] {
 #if SEAMALLOC_TORCH >= 209
-    seamalloc::pinned_instance().install(options);
+    if (options != nullptr) {
+      seamalloc::pinned_instance().install(options);
+    } else {
+      seamalloc::pinned_instance().uninstall();
+    }
 #else
     (void)options;
     TORCH_CHECK(false, "its allocator of page-locked memory can be replaced from 2.9 on");

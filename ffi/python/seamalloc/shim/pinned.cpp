@@ -69,6 +69,10 @@ void PinnedAllocator::install(const char* options) {
       at::getHostAllocator(c10::DeviceType::CUDA) == this, "another library's allocator of page-locked memory comes first");
 }
 
+void PinnedAllocator::uninstall() {
+  at::setHostAllocator(c10::DeviceType::CUDA, before_, PRIORITY);
+}
+
 seam_allocator PinnedAllocator::handle() {
   if (C10_UNLIKELY(opened() == 0)) {
     open();

@@ -28,6 +28,8 @@ class PinnedAllocator final : public at::HostAllocator {
  public:
   // Becomes PyTorch's host allocator. `options` are the C library's, as in seam_create.
   void install(const char* options);
+  // The one before is it again. Nothing may have been allocated.
+  void uninstall();
 
   DataPtr allocate(size_t size) override;
   c10::DeleterFnPtr raw_deleter() const override;
