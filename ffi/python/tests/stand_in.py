@@ -43,10 +43,13 @@ SHIM = """
 #include <c10/core/Allocator.h>
 #include <cuda_runtime_api.h>
 #include <cstdlib>
+#include <string>
 extern "C" const char* seamalloc_install() { return std::getenv("REFUSED"); }
+static std::string kept;
 static const char* pinned = nullptr;
 extern "C" const char* seamalloc_install_pinned(const char* options) {
-  pinned = options;
+  kept = options == nullptr ? "" : options;
+  pinned = options == nullptr ? nullptr : kept.c_str();
   return std::getenv("REFUSED_PINNED");
 }
 extern "C" const char* pinned_options() { return pinned; }
