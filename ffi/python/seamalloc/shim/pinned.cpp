@@ -7,11 +7,13 @@
 #include "thread_end.h"
 
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 namespace seamalloc {
 
@@ -115,13 +117,19 @@ DataPtr PinnedAllocator::allocate(size_t size) {
   if (C10_UNLIKELY(any_late_.load(std::memory_order_relaxed))) {
     free_late();
   }
+  const bool is_capturing = is_capturing_.load(std::memory_order_relaxed);
+  // The C library is not told of captures here, and may have to ask CUDA for memory.
+  std::optional<c10::cuda::CUDAStreamCaptureModeGuard> relaxed;
+  if (C10_UNLIKELY(is_capturing && !simulated_)) {
+    relaxed.emplace(cudaStreamCaptureModeRelaxed);
+  }
   void* pointer = nullptr;
   const seam_status status = seam_host_malloc(handle, size, &pointer);
   TORCH_CHECK_WITH(
       OutOfMemoryError, status != SEAM_STATUS_OUT_OF_MEMORY && status != SEAM_STATUS_REQUEST_TOO_LARGE,
       "The machine is out of page-locked memory. Tried to allocate ", size, " bytes. seamalloc: ", seam_last_error_text());
   check(status, "allocating page-locked memory");
-  if (C10_UNLIKELY(is_capturing_.load(std::memory_order_relaxed))) {
+  if (C10_UNLIKELY(is_capturing)) {
     const c10::Stream stream = current_stream();
     std::lock_guard<std::mutex> guard(lock_);
     if (const MempoolId* pool = captured_by(stream)) {
@@ -180,10 +188,12 @@ bool PinnedAllocator::record_event(void* pointer, void* context, c10::Stream str
     return before_ != nullptr && before_->record_event(pointer, context, stream);
   }
   const cudaStream_t used = handle_of(stream);
-  if (!simulated_ || is_capturing_.load()) {
+  const bool may_be_captured = is_capturing_.load();
+  const bool is_others_capture = !simulated_ && is_captured(used);
+  if (C10_UNLIKELY(may_be_captured || is_others_capture)) {
     std::lock_guard<std::mutex> guard(lock_);
     const MempoolId* pool = captured_by(stream);
-    if (pool == nullptr && !simulated_ && is_captured(used)) {
+    if (pool == nullptr && is_others_capture) {
       pool = &FOR_EVER;
     }
     if (pool != nullptr) {

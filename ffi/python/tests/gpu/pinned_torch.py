@@ -150,6 +150,40 @@ def devices(allocator):
     return {"holds": wrong == 0, "devices": torch.cuda.device_count(), "wrong": wrong}
 
 
+def pools(allocator):
+    """Tensors over a pool of Python's, where PyTorch's page-locked memory is its own."""
+    import seamalloc
+    import torch
+
+    if allocator != "gpu-only":
+        return {"holds": True, "left_out": "it is for gpu-only"}
+    stream, wrong, locked = torch.cuda.Stream(), 0, 0
+    for turn in range(30):
+        names = (None, [stream])[turn % 2]
+        if turn % 3 == 2:
+            with seamalloc.pinned():
+                host = torch.empty(20 * MIB, dtype=torch.uint8, pin_memory=True)
+        else:
+            host = seamalloc.empty_pinned(20 * MIB, dtype=torch.uint8, streams=names)
+        locked += host.fill_(turn).is_pinned()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(3_000_000)
+            there = host.to("cuda", non_blocking=True)
+        del host
+        seamalloc.empty_pinned(20 * MIB, dtype=torch.uint8).fill_(200)
+        with torch.cuda.stream(stream):
+            wrong += int((there != turn).any())
+    with seamalloc.HostPool("pinned:0", memory_limit="64MiB") as pool:
+        block = pool.allocate(40 * MIB)
+        tensor = torch.frombuffer(block.view(), dtype=torch.uint8).fill_(5)
+        wrong += int((tensor.to("cuda", non_blocking=True) != 5).any())
+        block.record_stream(torch.cuda.current_stream())
+        del tensor
+        block.free()
+        reserved = pool.stats()["reserved_bytes"]["all"]["current"]
+    return {"holds": (wrong, locked, reserved) == (0, 30, 40 * MIB), "wrong": wrong, "locked": locked}
+
+
 def statistics(allocator):
     """Figures go up and down with tensors, and `empty_cache` gives all back that is free."""
     import torch
@@ -234,7 +268,7 @@ def job(allocator):
 
 
 # The job first: the peaks are those of the process.
-CHECKS = (job, is_pinned, contents, dataloader, save_on_cpu, graphs, devices, statistics, copies, hits)
+CHECKS = (job, is_pinned, contents, dataloader, save_on_cpu, graphs, devices, pools, statistics, copies, hits)
 
 
 def worker(allocator):
