@@ -100,9 +100,7 @@ class HostBlock:
     """Memory of a `HostPool`: `address`, `size`, and views of its bytes. It is freed by `free()`, or when nothing refers to
     it or to one of its views any more. NumPy's `asarray(block)` is a view too."""
 
-    def __init__(
-        self, pool: HostPool, address: int, size: int, release: Callable[[HostPool, int, int], None]
-    ) -> None:
+    def __init__(self, pool: HostPool, address: int, size: int, release: Callable[[HostPool, int, int], None]) -> None:
         self.pool = pool
         self.address = address
         self.size = size

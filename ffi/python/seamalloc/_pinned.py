@@ -68,7 +68,8 @@ def empty_pinned(
     devices, at the next request: PyTorch does not say what has used it. Where `streams` names every stream that will,
     these alone are waited for, and the CPU is not held up."""
     torch: Any = import_module("torch")
-    sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+    given: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+    sizes: tuple[int, ...] = tuple(given)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     if pool is None and _is_pytorchs():
         return torch.empty(sizes, dtype=dtype, pin_memory=True)
