@@ -32,6 +32,8 @@ class HostPool:
     ("host:4GiB"). Options are the library's, but for `guard` and `split`, which look at contents in the order of streams.
     Sizes are bytes; addresses are multiples of 512.
 
+    Page-locked memory is for copies of the device that is named; `enable_peer_access` names others.
+
     A freed block serves again once every stream that was named for it has passed all that it was given until the free."""
 
     def __init__(self, device: str = "pinned:0", **options: object) -> None:
@@ -63,6 +65,10 @@ class HostPool:
     def free(self, block: HostBlock) -> None:
         """As `block.free()`."""
         block.free()
+
+    def enable_peer_access(self, device: int) -> None:
+        """Lets the device with this number use the pool's memory too: what it holds, and what it will get."""
+        check(library.seam_enable_peer_access(self._handle, device))
 
     def stats(self) -> dict[str, Any]:
         """What the pool has done and holds, as `seamalloc.stats` says of a device."""

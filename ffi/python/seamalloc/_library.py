@@ -82,6 +82,7 @@ def _load() -> ctypes.CDLL:
         "seam_destroy": (c_uint64,),
         "seam_host_malloc": (c_uint64, c_size_t, POINTER(c_void_p)),
         "seam_record_stream": (c_uint64, c_void_p, c_void_p),
+        "seam_enable_peer_access": (c_uint64, c_uint32),
         "seam_malloc": (c_uint64, c_size_t, c_void_p, POINTER(c_void_p)),
         "seam_free": (c_uint64, c_void_p),
         "seam_forget_stream": (c_uint64, c_void_p),

@@ -33,7 +33,13 @@ def _default_pool(torch: Any) -> HostPool:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = HostPool(f"pinned:{torch.cuda.current_device()}")
+            current = torch.cuda.current_device()
+            pool = HostPool(f"pinned:{current}")
+            # A copy says only afterwards which device it was for.
+            for device in range(torch.cuda.device_count()):
+                if device != current:
+                    pool.enable_peer_access(device)
+            _pool = pool
         return _pool
 
 

@@ -109,7 +109,7 @@ def save_on_cpu(allocator):
         loss.backward()
         for p, gradient in zip(trained.parameters(), expected):
             # Some kernels add in any order.
-            different += not torch.allclose(p.grad, gradient, rtol=1e-4, atol=1e-6)
+            different += not torch.allclose(p.grad, gradient, rtol=1e-4, atol=1e-5)
         trained.zero_grad(set_to_none=True)
     torch.use_deterministic_algorithms(False)
     return {"holds": different == 0, "different": different}
