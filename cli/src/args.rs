@@ -33,8 +33,8 @@ pub(crate) struct RunArgs {
     /// Allocator options in PyTorch's syntax: max_split_size_mb:512,roundup_power2_divisions:4.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = options, hide_default_value = true)]
     pub(crate) conf: Config,
-    /// The device: sim:PROFILE[,capacity=SIZE], or for replay and stress the machine's own memory, host[:SIZE], or a GPU,
-    /// cuda:N [default: sim:h200; of whatif: an H200 with the memory of the recorded device].
+    /// The device: sim:PROFILE[,capacity=SIZE], or for replay and stress the machine's own memory, host[:SIZE], a GPU,
+    /// cuda:N, or page-locked memory for one, pinned:N[,node=M] [default: sim:h200; of whatif: an H200 with the memory of the recorded device].
     #[arg(long, value_name = "DEVICE", value_parser = any_device)]
     pub(crate) device: Option<Device>,
     /// How far the CPU runs ahead of the simulated GPU, in operations.
@@ -75,7 +75,7 @@ impl RunArgs {
     pub(crate) fn runs(&self) -> Vec<ReplayOptions> {
         let device = match self.device() {
             Device::Sim(device) => device,
-            Device::Host(_) | Device::Cuda(_) => SimConfig::default(),
+            _ => SimConfig::default(),
         };
         self.runs_on(&device)
     }

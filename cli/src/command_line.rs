@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use seamalloc_trace::FRAGMENTATION_COLUMNS;
 use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::fit::FitReport;
+use seamalloc_trace::pinned::PinnedReport;
 use seamalloc_trace::replay::{PEAK_EVENT, PassReport};
 use seamalloc_trace::timeline::TimelineReport;
 use seamalloc_trace::whatif::WhatIf;
@@ -37,6 +38,12 @@ Where its history does not reach back to the job's beginning, what PyTorch held 
 cached before. Memory that is not the allocator's (the CUDA context, libraries: about 1 GiB) is not
 counted: give the device as much less (--device sim:h200,capacity=138GiB).";
 
+const PINNED: &str = "\
+Without --strategy the host pool is one of stitch. With --device pinned:0 it has page-locked memory of this
+machine; PyTorch's cache is counted all the same. A job's page-locked memory is recorded so:
+  SEAMALLOC_PINNED=1 python -m seamalloc run --record job-{device}.seam train.py
+job-pinned.seam is the trace. Its free blocks serve again when the streams have passed that used them.";
+
 const COMPARED: &str = "\
 Rows are matched by trace, strategy, device, pass and what else says which run it was; those that
 agree in all of it by their order. Every other key is compared, but times, simulated ones too.
@@ -58,6 +65,10 @@ pub(crate) enum Command {
     /// Show what traces cost on devices that are nearly too small, up to the one below which they do not run.
     #[command(after_help = legend(CliffReport::COLUMNS), override_usage = "seamalloc cliff [OPTIONS] <TRACE>...")]
     Cliff(CliffArgs),
+    /// Show what caches of page-locked memory hold for traces of it: PyTorch's, and a host pool of each strategy.
+    #[command(after_help = legend(PinnedReport::COLUMNS), after_long_help = pinned_help(),
+              override_usage = "seamalloc pinned [OPTIONS] <TRACE>...")]
+    Pinned(TraceArgs),
     /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
     /// could be.
     #[command(after_help = whatif_help(), override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]
@@ -111,6 +122,14 @@ fn replay_help() -> String {
         pass_help(),
         legend(TimelineReport::COLUMNS),
         keys(TimelineReport::COLUMNS)
+    )
+}
+
+fn pinned_help() -> String {
+    format!(
+        "{}\n\nWhat the keys of --json say:{}\n\n{PINNED}",
+        legend(PinnedReport::COLUMNS),
+        keys(PinnedReport::COLUMNS)
     )
 }
 

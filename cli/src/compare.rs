@@ -13,6 +13,7 @@ use seamalloc_plan::PlanReport;
 use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
 use seamalloc_trace::fit::FitReport;
+use seamalloc_trace::pinned::PinnedReport;
 use seamalloc_trace::replay::PassReport;
 use seamalloc_trace::timeline::TimelineReport;
 use seamalloc_trace::whatif::WhatIf;
@@ -98,6 +99,7 @@ impl Kinds {
         }
         let reports = keys(PassReport::COLUMNS).chain(keys(FitReport::COLUMNS)).chain(keys(WhatIf::COLUMNS));
         let others = keys(TimelineReport::COLUMNS).chain(keys(PlanReport::COLUMNS)).chain(keys(CliffReport::COLUMNS));
+        let others = others.chain(keys(PinnedReport::COLUMNS));
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
@@ -275,6 +277,7 @@ mod tests {
             all(PassReport::COLUMNS),
             all(FitReport::COLUMNS),
             all(CliffReport::COLUMNS),
+            all(PinnedReport::COLUMNS),
             all(WhatIf::COLUMNS),
             all(PlanReport::COLUMNS),
             study::keys().collect(),

@@ -9,6 +9,7 @@ mod explain;
 mod failure;
 mod fit;
 mod output;
+mod pinned;
 mod plan;
 mod progress;
 mod replay;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
         Command::Plan(args) => plan::run(args, cli.color),
+        Command::Pinned(args) => pinned::run(args, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),
         Command::Convert(args) => convert::run(args),
         Command::Completions { shell } => {

@@ -8,7 +8,7 @@ use crate::table::Table;
 use crate::values::Device;
 use seamalloc::{OutOfMemory, StrategyKind};
 use seamalloc_trace::Trace;
-use seamalloc_trace::replay::{PassReport, replay, replay_on_cuda, replay_on_host};
+use seamalloc_trace::replay::{PassReport, replay, replay_on_cuda, replay_on_host, replay_on_pinned};
 
 /// Every trace through every strategy.
 pub(crate) struct SideBySide<'a> {
@@ -32,7 +32,7 @@ struct Total {
 
 impl<'a> SideBySide<'a> {
     pub(crate) fn new(args: &'a RunArgs, color: Color) -> Result<Self, Failure> {
-        if matches!(args.device, Some(Device::Cuda(_) | Device::Host(_))) && args.lag > 0 {
+        if args.device().is_real() && args.lag > 0 {
             let text = "a real device keeps its own time: --lag is for simulated devices";
             return Err(Failure::Usage(text.to_owned()));
         }
@@ -55,6 +55,9 @@ impl<'a> SideBySide<'a> {
             let reports = match self.args.device() {
                 Device::Sim(_) => replay(trace, &options, show)?,
                 Device::Host(host) => replay_on_host(trace, host, options.config, options.passes, show)?,
+                Device::Pinned(ordinal, node) => {
+                    replay_on_pinned(trace, ordinal, node, options.config, options.passes, show)?
+                }
                 Device::Cuda(ordinal) => replay_on_cuda(trace, ordinal, options.config, options.passes, show)?,
             };
             drop(progress);

@@ -39,14 +39,27 @@ pub(crate) enum Device {
     Sim(SimConfig),
     /// On the host's memory.
     Host(HostConfig),
+    /// On page-locked memory for the GPU of that ordinal, of a NUMA node or the nearest.
+    Pinned(u32, Option<u32>),
     /// On the GPU of that ordinal.
     Cuda(u32),
 }
 
-/// A simulated device, the host's memory, or a real GPU.
+impl Device {
+    /// Whether it keeps its own time.
+    pub(crate) fn is_real(&self) -> bool {
+        !matches!(self, Self::Sim(_))
+    }
+}
+
+/// A simulated device, the host's memory, page-locked memory, or a real GPU.
 pub(crate) fn any_device(text: &str) -> Result<Device, String> {
     if text.starts_with("cuda") {
         return CudaDriver::parse_ordinal(text).map(Device::Cuda).map_err(|error| error.to_string());
+    }
+    if text.starts_with("pinned") {
+        let named = CudaDriver::parse_pinned(text).map_err(|error| error.to_string());
+        return named.map(|(ordinal, node)| Device::Pinned(ordinal, node));
     }
     if text.starts_with("host") {
         return HostConfig::parse(text).map(Device::Host).map_err(|error| error.to_string());
@@ -56,7 +69,7 @@ pub(crate) fn any_device(text: &str) -> Result<Device, String> {
 
 /// A simulated device.
 pub(crate) fn device(text: &str) -> Result<SimConfig, String> {
-    if text.starts_with("cuda") || text.starts_with("host") {
+    if ["cuda", "host", "pinned"].iter().any(|name| text.starts_with(name)) {
         return Err(format!("`{text}`: only a simulated device will do here, such as sim:h200"));
     }
     SimConfig::parse(text).map_err(|error| error.to_string())

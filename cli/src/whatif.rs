@@ -13,7 +13,7 @@ use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, times, whatif};
 use std::cmp::Ordering;
 
 pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
-    if matches!(args.run.device, Some(Device::Cuda(_) | Device::Host(_))) {
+    if args.run.device().is_real() {
         let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
     }

@@ -227,6 +227,7 @@ impl From<ReplayError> for Failure {
         let status = match &error {
             ReplayError::Device(_) | ReplayError::Cuda(_) | ReplayError::Host(_) => Status::Device,
             ReplayError::BadTrace { .. } => Status::File,
+            ReplayError::Config(_) => Status::Options,
             ReplayError::Allocator { .. } => Status::Internal,
         };
         Self::new(status, error)

@@ -8,6 +8,7 @@
 //! recorded, workload               traces of real jobs, and generated ones
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
+//! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
 //! replay, fit, whatif              a trace through an allocator, on a simulated GPU or a real one
 //! ```
 //!
@@ -39,6 +40,7 @@ mod fragmentation;
 mod history;
 mod lines;
 mod memory;
+pub mod pinned;
 pub mod price;
 pub mod pytorch;
 pub mod read;

@@ -43,3 +43,21 @@ pub struct Trace {
     /// What happened, in order.
     pub events: Vec<TraceEvent>,
 }
+
+impl Trace {
+    /// Returns the trace with all requests for one stream, as a host pool has them: the CPU is in no stream's order. A free that
+    /// completed later than it was requested still does.
+    #[must_use]
+    pub fn on_one_stream(&self) -> Self {
+        let one = |event: &TraceEvent| match *event {
+            TraceEvent::Alloc { size, .. } => TraceEvent::Alloc { size, stream: 0 },
+            other => other,
+        };
+        Self {
+            streams: vec![self.streams.first().copied().unwrap_or(StreamId::DEFAULT)],
+            events: self.events.iter().map(one).collect(),
+            name: self.name.clone(),
+            meta: self.meta.clone(),
+        }
+    }
+}

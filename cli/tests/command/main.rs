@@ -13,6 +13,7 @@ mod known;
 mod look;
 mod memory;
 mod options;
+mod pinned;
 mod plan;
 mod stress;
 mod study;

@@ -20,10 +20,15 @@ from .compile import include_flags
 from .source import PACKAGE, ROOT, BuildError, cache_folder, declared_functions, interface, shim_sources
 
 # Beside libstdc++'s own, what a shim finds its names in. The C library lies in the package, a folder above.
-NEEDED = ["libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libseamalloc.so"]
+NEEDED = ["libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libseamalloc.so"]
 RUNPATH = "$ORIGIN/.."
-# libtorch_cuda.so is too large to be fetched for a look; this class of it is what the shim registers itself with.
-OF_TORCH_CUDA = "_ZN5torch4cuda22CUDAPluggableAllocator"
+# libtorch_cuda.so and libtorch_cpu.so are too large to be fetched for a look; this class and these functions of them are what the
+# shim registers itself with. A version without the functions is not compiled against them: its headers lack them.
+OF_TORCH = (
+    "_ZN5torch4cuda22CUDAPluggableAllocator",
+    "_ZN2at16getHostAllocatorE",
+    "_ZN2at16setHostAllocatorE",
+)
 # Resolved through libstdc++, which needs libgcc_s itself.
 OF_LIBGCC = "_Unwind_Resume"
 OF_GLIBC = ("libc.so.6", "ld-linux-x86-64.so.2")
@@ -95,10 +100,11 @@ def check(path, release, cxx11_abi, machine):
         raise BuildError(
             f"{path.name} needs {library.needed} by way of {library.runpath}, expected {NEEDED} and {RUNPATH}"
         )
-    if "seamalloc_install" not in library.defined:
-        raise BuildError(f"{path.name} does not export seamalloc_install")
+    for name in ("seamalloc_install", "seamalloc_install_pinned", "seamalloc_pinned"):
+        if name not in library.defined:
+            raise BuildError(f"{path.name} does not export {name}")
 
-    left = {name for name in library.undefined if not name.startswith(OF_TORCH_CUDA)}
+    left = {name for name in library.undefined if not name.startswith(OF_TORCH)}
     left -= {OF_LIBGCC} | declared_functions()
     runtimes = [exported_by_cuda(headers.fetch_cuda(version)) for version in OLDEST_CUDA]
     left -= set.intersection(*runtimes)

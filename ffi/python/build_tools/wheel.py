@@ -18,7 +18,7 @@ RUST_TARGET = "x86_64-unknown-linux-gnu"
 # Where there is nothing about a commit's time: 2020-01-01, which zip files can say.
 EPOCH = "1577836800"
 LIBRARY, COMMAND = "libseamalloc.so", "seamalloc"
-OF_TORCH = ("libc10.so", "libc10_cuda.so", "libtorch_cuda.so")
+OF_TORCH = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so")
 OF_SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
 
 

@@ -7,7 +7,8 @@
 
 or, with nothing changed in the program, `SEAMALLOC_CONF=... python -m seamalloc run train.py`.
 
-Sizes are bytes. `device` is a CUDA device's number; without it, that of PyTorch's current device, or 0.
+Sizes are bytes. `device` is a CUDA device's number; without it, that of PyTorch's current device, or 0. "pinned" is the
+page-locked memory behind PyTorch, after `enable(pinned=True)`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 
 from ._devices import Device, Stream, current_device, stream_on
 from ._end import device_report
+from ._host_pool import HostBlock, HostPool
 from ._library import (
+    PINNED,
     Error,
     FileName,
     HostMemory,
@@ -35,6 +38,7 @@ from ._library import (
     version,
 )
 from ._options import join
+from ._pinned import empty_pinned, pin_memory, pinned
 from ._record import Recording, record
 from ._switch import enable, enabled
 from ._unavailable import UnavailableError
@@ -42,19 +46,24 @@ from .guard import check_guards, explain, findings
 
 __all__ = [
     "Error",
+    "HostBlock",
     "HostMemory",
+    "HostPool",
     "MissingFileError",
     "OptionError",
     "OutOfMemory",
     "Recording",
     "UnavailableError",
     "check_guards",
+    "empty_pinned",
     "enable",
     "enabled",
     "explain",
     "findings",
     "forget_stream",
     "fragmentation",
+    "pin_memory",
+    "pinned",
     "record",
     "report",
     "snapshot",
@@ -111,9 +120,10 @@ def forget_stream(stream: Stream, device: Device = None) -> None:
     """Says that the program is about to destroy a stream that it made without PyTorch, a `torch.cuda.ExternalStream` or
     its handle: the allocator waits for it, and never names it to the device again. Its free memory serves others."""
     handle, number = stream_on(stream, device)
-    # What has no allocator knows of no stream.
-    if number in plugged_devices():
-        check(library.seam_forget_stream(plugged(number), handle))
+    # What has no allocator knows of no stream. Page-locked memory knows those of all devices.
+    for known in (number, PINNED):
+        if known in plugged_devices():
+            check(library.seam_forget_stream(plugged(known), handle))
 
 
 def whatif(path: FileName, device: str | None = None, **options: object) -> list[dict[str, Any]]:

@@ -37,12 +37,13 @@ if inherit is not None:
 
 
 class Parent(NamedTuple):
-    """What a process hands down: its options; "full", "pluggable", or "pytorch" where it went on without seamalloc; and
-    what it had asked for where the full allocator cannot be had."""
+    """What a process hands down: its options; "full", "pluggable", or "pytorch" where it went on without seamalloc; what
+    it had asked for where the full allocator cannot be had; and the options of page-locked memory, if that is seamalloc's."""
 
     conf: str
     kind: str
     fallback: str | None
+    pinned: str | None = None
 
 
 _handed_down: Parent | None = None

@@ -124,7 +124,7 @@ def shared_library(torch: Any, sources: Iterable[Path], output: Path) -> list[st
             [*compiling, *searched, "-c", str(source), "-o", str(unit), "-MD", "-MF", str(needs)]
             for source, unit, needs in units
         ]
-        libraries = [f"-L{include.parent / 'lib'}", "-ltorch_cuda", "-lc10_cuda", "-lc10", str(LIBRARY)]
+        libraries = [f"-L{include.parent / 'lib'}", "-ltorch_cuda", "-ltorch_cpu", "-lc10_cuda", "-lc10", str(LIBRARY)]
         # Where a toolchain has libstdc++ as an archive only, a copy of it in the shim would meet the one that PyTorch
         # has loaded, and crash in its streams.
         libraries += loaded_libraries("/libstdc++.so")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Protocol, Union
 
+from ._library import PINNED
+
 
 class TorchDevice(Protocol):
     """A `torch.device`."""
@@ -29,13 +31,15 @@ Stream = Union[int, TorchStream]
 
 def current_device(device: Device) -> int:
     """The number of a device, which is one, a name (`cuda:1`), or a `torch.device`. PyTorch's current device for None,
-    and where the number is left out."""
+    and where the number is left out. "pinned" is the page-locked memory behind PyTorch."""
+    if device == "pinned":
+        return PINNED
     if isinstance(device, int) and not isinstance(device, bool):
         return device
     if device is not None:
         kind, _, number = str(device).partition(":")
         if kind != "cuda" or not (number.isdigit() or not number):
-            raise ValueError(f"{device!r} is no CUDA device; expected a number, or cuda:0")
+            raise ValueError(f"{device!r} is no CUDA device; expected a number, cuda:0, or pinned")
         if number:
             return int(number)
     torch = sys.modules.get("torch")

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from . import _messages
-from ._library import check, folder_of, library, plugged, plugged_devices, read_json
+from ._library import check, folder_of, library, name_of, plugged, plugged_devices, read_json
 from ._report import text_of
 
 VARIABLE = "SEAMALLOC_REPORT"
@@ -20,14 +20,14 @@ _owner: int | None = None
 def fill_in(name: str, device: int | None = None) -> str:
     """A file's name with `{rank}`, `{pid}` and, where it is given, `{device}` filled in."""
     name = name.replace("{rank}", os.environ.get("RANK", "0")).replace("{pid}", str(os.getpid()))
-    return name if device is None else name.replace("{device}", str(device))
+    return name if device is None else name.replace("{device}", name_of(device))
 
 
 def device_report(device: int) -> str:
     """The figures of a device that matter, as text."""
     handle = plugged(device)
     stats = read_json(library.seam_stats_json, handle)
-    return text_of(device, stats, read_json(library.seam_fragmentation_json, handle))
+    return text_of(name_of(device), stats, read_json(library.seam_fragmentation_json, handle))
 
 
 def _destination() -> str | None:

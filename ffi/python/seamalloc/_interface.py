@@ -29,7 +29,7 @@ def flags(version: tuple[int, int], cxx11_abi: bool) -> list[str]:
         "-O2",
         "-fPIC",
         "-shared",
-        # What is exported is one function; PyTorch's own classes stay those of its libraries.
+        # What is exported are three functions; PyTorch's own classes stay those of its libraries.
         "-fvisibility-inlines-hidden",
         f"-DSEAMALLOC_TORCH={major * 100 + minor}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11_abi)}",

@@ -11,7 +11,7 @@ import json
 import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 PATH = Path(__file__).resolve().parent / "libseamalloc.so"
 
@@ -24,6 +24,9 @@ HOST_MEMORY = 24
 OPTIONS = 10
 FILE = 14
 BUFFER_TOO_SMALL = 15
+
+# In place of a device's number: the page-locked memory behind PyTorch. No device has this one.
+PINNED = 1 << 16
 
 # A file's name.
 FileName = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
@@ -75,6 +78,11 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"{PATH} has binary interface {found}; expected {ABI_VERSION}")
     text = (c_char_p, c_size_t, POINTER(c_size_t))
     signatures: dict[str, tuple[Any, ...]] = {
+        "seam_create": (c_char_p, c_char_p, POINTER(c_uint64)),
+        "seam_destroy": (c_uint64,),
+        "seam_host_malloc": (c_uint64, c_size_t, POINTER(c_void_p)),
+        "seam_record_stream": (c_uint64, c_void_p, c_void_p),
+        "seam_enable_peer_access": (c_uint64, c_uint32),
         "seam_malloc": (c_uint64, c_size_t, c_void_p, POINTER(c_void_p)),
         "seam_free": (c_uint64, c_void_p),
         "seam_forget_stream": (c_uint64, c_void_p),
@@ -135,18 +143,34 @@ def check(status: int, needs: FileName | None = None) -> None:
     raise kind(status, name, text)
 
 
+# The allocator of the page-locked memory behind PyTorch, opened or as it is: 0 where there is none. The shim has it.
+pinned_handle: Callable[[bool], int] = lambda opens: 0
+
+
 def plugged(device: int) -> int:
-    """The handle of a CUDA device's allocator, which is made if it is not there yet."""
+    """The handle of a CUDA device's allocator, or of that of the page-locked memory behind PyTorch, which is made if it is
+    not there yet."""
+    if device == PINNED:
+        found = pinned_handle(True)
+        if found == 0:
+            raise RuntimeError("PyTorch's page-locked memory is its own: seamalloc.enable(pinned=True) was not called")
+        return found
     handle = c_uint64()
     check(library.seam_plugged(device, byref(handle)))
     return handle.value
 
 
 def plugged_devices() -> list[int]:
-    """The devices that have an allocator. Makes none."""
+    """The devices that have an allocator, the page-locked memory behind PyTorch among them. Makes none."""
     bits = c_uint64()
     check(library.seam_plugged_devices(byref(bits)))
-    return [device for device in range(64) if bits.value >> device & 1]
+    devices = [device for device in range(64) if bits.value >> device & 1]
+    return [*devices, PINNED] if pinned_handle(False) else devices
+
+
+def name_of(device: int) -> str:
+    """A device in names of files and in texts."""
+    return "pinned" if device == PINNED else str(device)
 
 
 def read_text(function: Any, *arguments: object, needs: FileName | None = None) -> str:

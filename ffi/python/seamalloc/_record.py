@@ -10,7 +10,7 @@ from types import TracebackType
 
 from . import _end, _messages
 from ._devices import Device, current_device
-from ._library import FileName, check, folder_of, library, path_of, plugged, plugged_devices
+from ._library import FileName, check, folder_of, library, name_of, path_of, plugged, plugged_devices
 
 ENDINGS = (".seam", ".csv", ".csv.gz")
 # Events that are kept: 112 MB.
@@ -109,6 +109,6 @@ def _write_all(name: str) -> None:
         try:
             _write(plugged(device), path)
         except Exception as error:  # noqa: BLE001 - the other devices' files are still to be written
-            _messages.line(f"the recording of device {device} could not be written: {error}")
+            _messages.line(f"the recording of device {name_of(device)} could not be written: {error}")
             continue
-        _messages.say(f"device {device} is recorded in {path}")
+        _messages.say(f"device {name_of(device)} is recorded in {path}")

@@ -36,7 +36,7 @@ def memory_of(stats: Mapping[str, Any]) -> str:
     return f"{now}; it is short from {in_units(shortage['border_bytes'])} on, and became so {shortage['times']} times"
 
 
-def text_of(device: int, stats: Mapping[str, Any], fragmentation: Mapping[str, Any]) -> str:
+def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, Any]) -> str:
     """The report of one device."""
     live, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, pending = stats["active_bytes"]["all"], stats["pending_waits"]

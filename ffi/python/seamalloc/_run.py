@@ -23,7 +23,9 @@ torchrun: torchrun [its options] -m seamalloc run script.py ...
                    is the process's RANK, {device} the device's number
   --fallback KIND  where seamalloc cannot be had, pytorch: go on with PyTorch's own allocator, with a warning; pluggable:
                    where only the shim is missing, go on by PyTorch's pluggable interface, which loses much. Without it
-                   that is an error. The environment variable SEAMALLOC_FALLBACK says the same"""
+                   that is an error. The environment variable SEAMALLOC_FALLBACK says the same
+
+With SEAMALLOC_PINNED=1, or options for it, PyTorch's page-locked memory is seamalloc's too; {device} is pinned then."""
 
 
 def fail(text: object, code: int = 1) -> NoReturn:

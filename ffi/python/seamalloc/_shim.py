@@ -10,21 +10,45 @@ import platform
 import re
 import tempfile
 from _ctypes import dlclose
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import _cache, _interface, _messages, _prebuilt
-from ._compiler import PACKAGE, check_headers, compiler, shared_library, toolchain, torch_include
+from . import _cache, _interface, _library, _messages, _prebuilt
+from ._compiler import PACKAGE, check_headers, compiler, shared_library, toolchain, torch_include, torch_version
 from ._unavailable import UnavailableError
 
 SOURCES = PACKAGE / "shim"
+# The first whose copies ask the host allocator that is in place, by `at::getHostAllocator`.
+PINNED_FROM = (2, 9)
 # About 40 s of processor time, on several cores or on one that others use too.
 DURATION = "20 to 90 s"
 
 
-def install(torch: Any) -> None:
-    """Makes seamalloc PyTorch's allocator. Raises `UnavailableError`."""
-    why = load(torch)()
+def install(torch: Any, pinned: str | None = None) -> None:
+    """Makes seamalloc PyTorch's allocator, and that of its page-locked memory where `pinned` has options for it. Raises
+    `UnavailableError`."""
+    if pinned is not None and torch_version(torch) < PINNED_FROM:
+        raise UnavailableError(
+            "version",
+            f"PyTorch {torch.__version__} lets nobody allocate its page-locked memory",
+            "Install PyTorch 2.9 or newer, or leave out pinned (SEAMALLOC_PINNED) and take seamalloc.pinned()",
+        )
+    shim = load(torch)
+    if pinned is None:
+        _ask(torch, shim.seamalloc_install)
+    else:
+        _ask(torch, shim.seamalloc_install_pinned, pinned.encode())
+        try:
+            _ask(torch, shim.seamalloc_install)
+        except UnavailableError:
+            shim.seamalloc_install_pinned(None)
+            raise
+        _library.pinned_handle = partial(_pinned_handle, shim.seamalloc_pinned)
+
+
+def _ask(torch: Any, function: Any, *arguments: bytes) -> None:
+    why = function(*arguments)
     if why is None:
         return
     text = why.decode(errors="replace")
@@ -33,6 +57,15 @@ def install(torch: Any) -> None:
     raise UnavailableError(
         "refused", f"PyTorch {torch.__version__} does not take it: {text}", "Please report this, with this text"
     )
+
+
+def _pinned_handle(function: Any, opens: bool) -> int:
+    """The shim's allocator of page-locked memory."""
+    failure = ctypes.c_char_p()
+    handle = int(function(opens, ctypes.byref(failure)))
+    if failure.value is not None:
+        raise RuntimeError(failure.value.decode(errors="replace"))
+    return handle
 
 
 def too_late(why: str) -> UnavailableError:
@@ -45,12 +78,12 @@ def too_late(why: str) -> UnavailableError:
 
 
 def load(torch: Any) -> Any:
-    """The shim's function, loaded."""
+    """The shim, loaded."""
     prebuilt = _prebuilt.find(torch)
     note = ""
     if prebuilt is not None:
         try:
-            return _function(prebuilt)
+            return _loaded(prebuilt)
         except OSError as error:
             note = f"the shim that the package carries, {prebuilt.name}, cannot be loaded: {error}"
     try:
@@ -62,17 +95,20 @@ def load(torch: Any) -> Any:
         raise
 
 
-def _function(path: Path) -> Any:
-    """The function of a shim. Raises OSError where it cannot be loaded."""
-    library = ctypes.CDLL(str(path))
+def _loaded(path: Path) -> Any:
+    """A shim with the functions that it exports. Raises OSError where it cannot be loaded."""
+    shim = ctypes.CDLL(str(path))
     try:
-        function = library.seamalloc_install
+        shim.seamalloc_install.restype = ctypes.c_char_p
+        shim.seamalloc_install_pinned.restype = ctypes.c_char_p
+        shim.seamalloc_install_pinned.argtypes = (ctypes.c_char_p,)
+        shim.seamalloc_pinned.restype = ctypes.c_uint64
+        shim.seamalloc_pinned.argtypes = (ctypes.c_bool, ctypes.POINTER(ctypes.c_char_p))
     except AttributeError as error:
         # Else the next library of this name would be this one.
-        dlclose(library._handle)
+        dlclose(shim._handle)
         raise OSError(str(error)) from error
-    function.restype = ctypes.c_char_p
-    return function
+    return shim
 
 
 def _load_compiled(torch: Any, note: str) -> Any:
@@ -81,7 +117,7 @@ def _load_compiled(torch: Any, note: str) -> Any:
     found = _find(torch, name)
     if found is not None:
         try:
-            return _function(found)
+            return _loaded(found)
         except OSError as error:
             # Of a copy that was cut short, or of a library that is gone: once more from the sources.
             broken = str(error)
@@ -93,14 +129,14 @@ def _load_compiled(torch: Any, note: str) -> Any:
         if found is not None:
             try:
                 # By another process, while this one waited.
-                return _function(found)
+                return _loaded(found)
             except OSError:
                 found.unlink()
         reason = f" ({note or broken})" if note or broken else ""
         _messages.say(f"compiling for PyTorch {torch.__version__} with {command[0]}, once, {DURATION}{reason}")
         found = _compile(torch, folder, name)
     try:
-        return _function(found)
+        return _loaded(found)
     except OSError as error:
         raise UnavailableError(
             "load",

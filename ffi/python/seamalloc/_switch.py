@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, Callable
@@ -17,6 +18,7 @@ from ._unavailable import UnavailableError
 
 VARIABLE = "SEAMALLOC_CONF"
 FALLBACK = "SEAMALLOC_FALLBACK"
+PINNED = "SEAMALLOC_PINNED"
 FALLBACKS = ("pytorch", "pluggable")
 # Variables of PyTorch's with options of its own allocator.
 OF_PYTORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -39,7 +41,13 @@ def enabled() -> str | None:
     return _enabled if _is_current is not None and _is_current() else None
 
 
-def enable(*, fallback: str | None = None, quiet: bool | None = None, **options: object) -> None:
+def enable(
+    *,
+    fallback: str | None = None,
+    quiet: bool | None = None,
+    pinned: bool | str | Mapping[str, object] | None = None,
+    **options: object,
+) -> None:
     """Makes seamalloc PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
     library (`strategy="stitch"`, `memory_limit="80GiB"`, ...), beside the environment variable SEAMALLOC_CONF.
     Processes that multiprocessing starts from now on, by `spawn` or `forkserver`, have it too, with the same options.
@@ -50,6 +58,11 @@ def enable(*, fallback: str | None = None, quiet: bool | None = None, **options:
     instead, and the program goes on with PyTorch's own allocator. With `fallback="pluggable"` it takes PyTorch's
     pluggable interface where only the shim is missing, which loses much (a warning says what). The environment variable
     SEAMALLOC_FALLBACK says it where the argument does not.
+
+    With `pinned=True` PyTorch's page-locked memory is seamalloc's too (`pin_memory=True`, `Tensor.pin_memory`, the
+    DataLoader's): split, merged and stitched instead of rounded up to powers of two. `pinned="memory_limit:8GiB"`, or a
+    dict, has options of its own for it; the environment variable SEAMALLOC_PINNED says it where the argument does not. It
+    takes PyTorch 2.9 or newer, and is no part of the pluggable interface: see `seamalloc.pinned` for what is there.
 
     Lines on standard error say that it is compiling, and that it is on; not with `quiet`, or SEAMALLOC_QUIET=1.
 
@@ -63,18 +76,19 @@ def enable(*, fallback: str | None = None, quiet: bool | None = None, **options:
     _messages.be_quiet(quiet)
     text = join(os.environ.get(VARIABLE), options)
     found = read_options(text)
-    if _has_as_parent(found, fallback):
+    locked = _pinned(pinned)
+    if _has_as_parent(found, fallback, locked):
         return
-    if _waiting is not None and not _asks_as_parent(found, fallback):
+    if _waiting is not None and not _asks_as_parent(found, fallback, locked):
         _waiting.cancel()
     try:
         # What waits for it enables it within this import; another thread may too.
         torch = _torch()
-        if _has_as_parent(found, fallback):
+        if _has_as_parent(found, fallback, locked):
             return
         if _enabled is not None:
             raise RuntimeError(_already())
-        _become(torch, text, fallback)
+        _become(torch, text, fallback, locked)
     except UnavailableError as error:
         if fallback != "pytorch":
             raise
@@ -82,22 +96,33 @@ def enable(*, fallback: str | None = None, quiet: bool | None = None, **options:
     else:
         # From now on the parent's are not this one's.
         _parent = None
-        _say_that_it_is_on(torch, found)
+        _say_that_it_is_on(torch, found, locked)
 
 
-def _asks_as_parent(options: str, fallback: str | None) -> bool:
+def _pinned(asked: bool | str | Mapping[str, object] | None) -> str | None:
+    """The options of page-locked memory; None where it stays PyTorch's."""
+    if asked is None:
+        asked = os.environ.get(PINNED)
+        asked = {"": False, "0": False, "1": True}.get(asked or "", asked)
+    if asked is False or asked is None:
+        return None
+    return read_options("" if asked is True else asked if isinstance(asked, str) else join("", asked))
+
+
+def _asks_as_parent(options: str, fallback: str | None, pinned: str | None) -> bool:
     """Whether the process that started this one got what is asked for here."""
     if _parent is None:
         return False
     if _parent.kind == "pytorch":
         return fallback == "pytorch"
-    return options == read_options(_parent.conf) and _parent.kind in ("full", fallback)
+    is_same = (options, pinned) == (read_options(_parent.conf), _parent.pinned)
+    return is_same and _parent.kind in ("full", fallback)
 
 
-def _has_as_parent(options: str, fallback: str | None) -> bool:
+def _has_as_parent(options: str, fallback: str | None, pinned: str | None) -> bool:
     """Whether what is asked for here is had already, from the process that started this one."""
     is_settled = _enabled is not None or (_parent is not None and _parent.kind == "pytorch")
-    return is_settled and _asks_as_parent(options, fallback)
+    return is_settled and _asks_as_parent(options, fallback, pinned)
 
 
 def _already() -> str:
@@ -127,15 +152,15 @@ def _go_without(error: UnavailableError, conf: str, stacklevel: int) -> None:
     _children.hand_down(_children.Parent(conf, "pytorch", "pytorch"))
 
 
-def inherit(conf: str, kind: str, fallback: str | None) -> None:
+def inherit(conf: str, kind: str, fallback: str | None, pinned: str | None = None) -> None:
     """In a process that multiprocessing started: seamalloc as in the one that started it, now or when PyTorch is
     imported. Where it cannot be, that is an error, unless the parent asked for PyTorch's own allocator then."""
     global _parent, _waiting
     if _enabled is not None:
         # By a module that the fork server imported, before it forked this process.
-        _parent = _children.Parent(os.environ[VARIABLE], _enabled, fallback)
+        _parent = _children.Parent(os.environ[VARIABLE], _enabled, fallback, pinned)
         return
-    _parent = _children.Parent(conf, kind, fallback)
+    _parent = _children.Parent(conf, kind, fallback, pinned)
     _children.hand_down(_parent)
     if kind == "pytorch":
         return
@@ -149,9 +174,9 @@ def _follow(parent: _children.Parent) -> None:
     try:
         if parent.kind == "pluggable":
             # Of what is missing there, the parent has been warned.
-            _become(_torch(), parent.conf, "pluggable", tries_shim=False)
+            _become(_torch(), parent.conf, "pluggable", parent.pinned, tries_shim=False)
         else:
-            _become(_torch(), parent.conf, parent.fallback)
+            _become(_torch(), parent.conf, parent.fallback, parent.pinned)
         _parent = parent._replace(kind=_enabled or "pytorch")
     except UnavailableError as error:
         what = f"in this process, whose parent has it, {error.what}"
@@ -162,7 +187,7 @@ def _follow(parent: _children.Parent) -> None:
         _go_without(found, parent.conf, stacklevel=2)
 
 
-def _become(torch: Any, conf: str, fallback: str | None, tries_shim: bool = True) -> None:
+def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tries_shim: bool = True) -> None:
     """Installs it: as a pluggable allocator where `fallback` says so and the shim cannot be had."""
     global _enabled
     if _messages.is_set("PYTORCH_NO_CUDA_MEMORY_CACHING"):
@@ -181,7 +206,7 @@ def _become(torch: Any, conf: str, fallback: str | None, tries_shim: bool = True
     # Read by the library when a device is used first, and by child processes.
     os.environ[VARIABLE] = conf
     try:
-        kind = _install(torch, fallback) if tries_shim else _plug(torch)
+        kind = _install(torch, fallback, pinned) if tries_shim else _plug(torch)
     except BaseException:
         if before is None:
             del os.environ[VARIABLE]
@@ -189,14 +214,16 @@ def _become(torch: Any, conf: str, fallback: str | None, tries_shim: bool = True
             os.environ[VARIABLE] = before
         raise
     _enabled = kind
-    _children.hand_down(_children.Parent(conf, kind, fallback))
+    _children.hand_down(_children.Parent(conf, kind, fallback, pinned))
     _end.prepare()
 
 
-def _say_that_it_is_on(torch: Any, options: str) -> None:
+def _say_that_it_is_on(torch: Any, options: str, pinned: str | None) -> None:
     if not _messages.is_first():
         return
     chosen = f"options {options}" if options else "default options"
+    if pinned is not None and _enabled == "full":
+        chosen += f", page-locked memory too{f' ({pinned})' if pinned else ''}"
     _messages.say(f"{version()} is the allocator of PyTorch {torch.__version__} ({_enabled}, {chosen})")
     for name in OF_PYTORCH:
         text = os.environ.get(name, "")
@@ -221,19 +248,20 @@ def _torch() -> Any:
     return torch
 
 
-def _install(torch: Any, fallback: str | None) -> str:
+def _install(torch: Any, fallback: str | None, pinned: str | None) -> str:
     # Not above: children that never use it do without.
     from . import _shim
 
     global _is_current
     try:
-        _shim.install(torch)
+        _shim.install(torch, pinned)
     except UnavailableError as error:
         if fallback != "pluggable" or error.cause == "too-late":
             raise
         kind = _plug(torch)
         warnings.warn(
-            f"seamalloc is PyTorch's pluggable allocator ({error.what}). Missing there: {MISSING}. {error.remedy}.",
+            f"seamalloc is PyTorch's pluggable allocator ({error.what}). Missing there: {MISSING}"
+            f"{', page-locked memory (SEAMALLOC_PINNED)' if pinned is not None else ''}. {error.remedy}.",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -43,7 +43,17 @@ SHIM = """
 #include <c10/core/Allocator.h>
 #include <cuda_runtime_api.h>
 #include <cstdlib>
+#include <string>
 extern "C" const char* seamalloc_install() { return std::getenv("REFUSED"); }
+static std::string kept;
+static const char* pinned = nullptr;
+extern "C" const char* seamalloc_install_pinned(const char* options) {
+  kept = options == nullptr ? "" : options;
+  pinned = options == nullptr ? nullptr : kept.c_str();
+  return std::getenv("REFUSED_PINNED");
+}
+extern "C" const char* pinned_options() { return pinned; }
+extern "C" unsigned long long seamalloc_pinned(bool, const char** why) { *why = nullptr; return 0; }
 """
 
 
@@ -84,7 +94,7 @@ class WithShim:
 
     def make_libraries(self, compiler):
         """Libraries of PyTorch's names, empty."""
-        for name in ("c10", "c10_cuda", "torch_cuda"):
+        for name in ("c10", "c10_cuda", "torch_cpu", "torch_cuda"):
             path = self.torch / "lib" / f"lib{name}.so"
             path.parent.mkdir(exist_ok=True)
             subprocess.run([compiler, "-shared", "-x", "c++", "/dev/null", "-o", path], check=True)

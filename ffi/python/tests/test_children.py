@@ -325,6 +325,20 @@ class OfPyTorch(Programs):
             self.assertEqual(done.stdout, "max_views:7\n")
             self.assertNotIn("seamalloc", done.stderr)
 
+    def test_have_page_locked_memory_too(self):
+        main = "import seamalloc\nseamalloc.enable(max_views=7, pinned='memory_limit:10MiB')"
+        child = """
+        import seamalloc, torch
+        seamalloc.enable(max_views=7, pinned={"memory_limit": "10MiB"})
+        print(seamalloc.stats("pinned")["options"])
+        try:
+            seamalloc.enable(max_views=7)
+        except RuntimeError:
+            print("its own")
+        """
+        for done in self.run_program(main=main, child=child):
+            self.assertEqual(done.stdout, "memory_limit:10MiB\nits own\n", done.stderr)
+
     def test_of_torch_multiprocessing_and_the_command_have_it(self):
         main = "import torch.multiprocessing\n"
         main += "torch.multiprocessing.start_processes(rank, nprocs=2, start_method=sys.argv[1])"

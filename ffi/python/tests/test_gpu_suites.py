@@ -18,6 +18,8 @@ import pytorch_tests
 import pytorch_tests_choice as choice
 import pytorch_tests_table as tests_table
 
+from seamalloc._library import PATH
+
 # A file of tests, of which each ends in another way.
 FAKE = """
 import os, signal, unittest
@@ -46,6 +48,33 @@ def report(test, allocator, outcome, turn=1, message=""):
         "round": turn,
         "message": message,
     }
+
+
+@unittest.skipUnless(has_torch(), "PyTorch with CUDA is not installed")
+class PageLocked(unittest.TestCase):
+    def test_shapes_become_a_trace_of_what_save_on_cpu_asks_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "shapes.csv"
+            size = ("--steps", 3, "--width", 128, "--layers", 2)
+            done = run(GPU / "pinned_record.py", path, "--shapes", *size)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            head, *lines = path.read_text().splitlines()
+            # What is installed from the repository may lack the command.
+            is_whole = (PATH.parent / "bin" / "seamalloc").is_file()
+            judged = run("-m", "seamalloc", "pinned", path, "--json")
+        self.assertEqual(json.loads(head[1:])["source"], "generated from the model's shapes on the CPU, not recorded")
+        allocated = [line.split(",")[1:3] for line in lines if line.startswith("a")]
+        freed = [line.split(",")[1] for line in lines if line.startswith("f")]
+        self.assertEqual(sorted(number for number, _ in allocated), sorted(freed), "autograd drops all that it kept")
+        # Of the widest activations: two sequences, four times the width, two bytes each.
+        widest = [2 * 4 * 128 * 2 * length for length in (1500, 700, 2040)]
+        sizes = [int(size) for _, size in allocated]
+        self.assertTrue(all(sizes.count(size) >= 2 for size in widest), sorted(set(sizes)))
+        if is_whole:
+            self.assertEqual(judged.returncode, 0, judged.stderr)
+            pytorch, ours = map(json.loads, judged.stdout.splitlines())
+            self.assertEqual(pytorch["peak_live"], ours["peak_live"])
+            self.assertGreater(pytorch["peak_reserved"], ours["peak_reserved"])
 
 
 class Choice(unittest.TestCase):

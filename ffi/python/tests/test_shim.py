@@ -73,6 +73,41 @@ class OfStandIn(unittest.TestCase):
         return sorted(self.cache.glob("*.so"))
 
 
+class Pinned(OfStandIn):
+    """Page-locked memory: whether the shim is asked for it, and what where it cannot be had."""
+
+    PROGRAM = """
+import ctypes, glob, os, seamalloc
+asked = {"": None, "True": True, "False": False}.get(os.environ["ASKED"], os.environ["ASKED"])
+try:
+    seamalloc.enable(pinned=asked)
+    print(seamalloc.enabled())
+except seamalloc.UnavailableError as error:
+    print(error.cause, seamalloc.enabled())
+(path,) = glob.glob(os.environ["SEAMALLOC_CACHE"] + "/*.so")
+shim = ctypes.CDLL(path)
+shim.pinned_options.restype = ctypes.c_char_p
+print(shim.pinned_options())
+"""
+
+    def ask(self, asked, **environment):
+        done = run("-c", self.PROGRAM, ASKED=asked, **{**self.environment, **environment})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.splitlines()
+
+    def test_is_asked_for_by_the_argument_or_the_environment(self):
+        self.assertEqual(self.ask(""), ["full", "None"])
+        self.assertEqual(self.ask("True"), ["full", "b''"])
+        self.assertEqual(self.ask("max_views:3"), ["full", "b'max_views:3'"])
+        self.assertEqual(self.ask("", SEAMALLOC_PINNED="1"), ["full", "b''"])
+        self.assertEqual(self.ask("", SEAMALLOC_PINNED="max_views:4"), ["full", "b'max_views:4'"])
+        self.assertEqual(self.ask("False", SEAMALLOC_PINNED="max_views:4"), ["full", "None"])
+
+    def test_is_taken_back_where_the_rest_cannot_be_had(self):
+        self.assertEqual(self.ask("True", REFUSED="no"), ["refused None", "None"])
+        self.assertEqual(self.ask("True", REFUSED_PINNED="no"), ["refused None", "b''"])
+
+
 class Cache(OfStandIn):
     def test_keeps_a_shim_for_the_user_alone(self):
         self.assertTrue(self.enable())

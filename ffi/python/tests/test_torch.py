@@ -179,7 +179,56 @@ torch._C._cuda_setMemoryFraction(1, 0)
 assert torch._C._cuda_getMemoryFraction(0) == 1
 """)
 
-    def exercise(self, name):
+    def test_page_locked_memory_is_as_pytorch_has_it(self):
+        self.exercise("exercise_pinned", "pinned=True")
+
+    def test_page_locked_memory_has_options_and_figures_of_its_own(self):
+        run_code(
+            """
+import seamalloc, torch
+seamalloc.enable(max_views=3, pinned={"memory_limit": "10MiB", "strategy": "caching"})
+assert 65536 not in seamalloc._library.plugged_devices(), "it is opened on first use"
+stats = seamalloc.stats("pinned")
+assert stats["options"] == "strategy:caching,memory_limit:10MiB", stats["options"]
+assert seamalloc.report("pinned").startswith("seamalloc, device pinned (host"), seamalloc.report("pinned")
+assert 65536 in seamalloc._library.plugged_devices() and seamalloc.trim(device="pinned") == 0
+seamalloc.forget_stream(0x70)
+assert seamalloc.stats(0)["options"] == "max_views:3"
+"""
+        )
+
+    def test_page_locked_memory_by_the_environment(self):
+        for value, expected in (("1", "65536"), ("memory_limit:10MiB", "65536"), ("0", "none"), ("", "none")):
+            out = run_code(
+                """
+import seamalloc, torch
+seamalloc.enable()
+try:
+    seamalloc.stats("pinned")
+    print(max(seamalloc._library.plugged_devices()))
+except RuntimeError:
+    print("none")
+""",
+                SEAMALLOC_PINNED=value,
+            )
+            self.assertEqual(out.strip(), expected, value)
+
+    def test_page_locked_memory_of_an_older_version_stays_pytorchs(self):
+        run_code(
+            """
+import seamalloc, torch
+torch.__version__ = "2.8.0"
+try:
+    seamalloc.enable(pinned=True)
+except seamalloc.UnavailableError as error:
+    assert error.cause == "version" and "2.9" in str(error), error
+else:
+    raise AssertionError("2.8 has no way")
+assert seamalloc.enabled() is None
+"""
+        )
+
+    def exercise(self, name, options=""):
         """Compiles the C++ file of that name, and runs its function of that name under the shim."""
         import torch
 
@@ -189,7 +238,7 @@ assert torch._C._cuda_getMemoryFraction(0) == 1
             library = Path(folder) / "exercise.so"
             _compiler.shared_library(torch, [HERE / f"{name}.cpp"], library)
             run_code(
-                ENABLE
+                ENABLE.replace("enable()", f"enable({options})")
                 + f"""
 import ctypes
 exercise = ctypes.CDLL({str(library)!r}).{name}

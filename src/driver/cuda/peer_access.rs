@@ -21,13 +21,15 @@ impl PeerAccess for CudaDriver {
         let known = state.peers.iter().position(|peer| peer.ordinal == ordinal);
         if let Some(known) = known {
             let Peer { device, context, .. } = &state.peers[known];
-            if plain && context.is_none() {
+            if plain && context.is_none() && self.place.is_on_device() {
                 state.peers[known].context = Some(self.enable_plain(*device)?);
             }
             return Ok(());
         }
         let device = find(&self.api, ordinal).map_err(|error| peer_error(ordinal, error))?;
         self.check_peer(ordinal, device)?;
+        // The machine's plain memory is page-locked for all contexts.
+        let plain = plain && self.place.is_on_device();
         let context = if plain { Some(self.enable_plain(device)?) } else { None };
         let mut list = state.list.clone();
         list.push(MemAccessDesc::read_write(MemLocation::device(device)));
@@ -75,6 +77,10 @@ impl CudaDriver {
     /// Refuses a peer without a path to this device's memory, or with an unsuitable granularity.
     fn check_peer(&self, ordinal: u32, device: CUdevice) -> DriverResult<()> {
         let peer_error = |error| peer_error(ordinal, error);
+        if !self.place.is_on_device() {
+            // Every device reaches the machine's memory.
+            return Ok(());
+        }
         let mut can = 0;
         // SAFETY: the pointer is to a live integer.
         let answer = unsafe { self.api.device_can_access_peer(&mut can, device, self.device) };

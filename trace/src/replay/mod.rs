@@ -12,6 +12,6 @@ mod report;
 mod streams;
 
 pub use columns::PEAK_EVENT;
-pub use passes::{replay, replay_on_cuda, replay_on_host};
+pub use passes::{replay, replay_on_cuda, replay_on_host, replay_on_pinned};
 pub use replayer::Replayer;
 pub use report::{PassReport, ReplayError, ReplayOptions};

@@ -8,7 +8,7 @@ use seamalloc::driver::Driver;
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::host::{HostConfig, HostDriver};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::{Allocator, Config};
+use seamalloc::{Allocator, Config, HostPool};
 use std::sync::Arc;
 
 /// Replays `trace`. `progress` is told how many events of how many (all passes together) are done.
@@ -48,6 +48,26 @@ pub fn replay_on_cuda(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PassReport>, ReplayError> {
     let driver = Arc::new(CudaDriver::open(ordinal)?);
+    let device = CudaReplayDevice::new(Arc::clone(&driver), trace)?;
+    passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
+}
+
+/// Replays `trace` on page-locked memory of the machine, as a host pool has it ([`HostPool`]): all requests are for one stream, which
+/// has no work. `node` is a NUMA node; without it, it is the one nearest to the device. Otherwise as [`replay_on_cuda`].
+///
+/// # Errors
+/// As [`replay`], and for options that a host pool refuses.
+pub fn replay_on_pinned(
+    trace: &Trace,
+    ordinal: u32,
+    node: Option<u32>,
+    config: Config,
+    times: u32,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<PassReport>, ReplayError> {
+    let config = HostPool::config(config)?;
+    let trace = &trace.on_one_stream();
+    let driver = Arc::new(CudaDriver::open_pinned(ordinal, node)?);
     let device = CudaReplayDevice::new(Arc::clone(&driver), trace)?;
     passes_on(trace, driver, ReplayDevice::Cuda(device), config, times, progress)
 }

@@ -6,7 +6,9 @@ use seamalloc::driver::CallStats;
 use seamalloc::driver::cuda::CudaOpenError;
 use seamalloc::driver::host::HostConfigError;
 use seamalloc::driver::sim::{SimConfig, SimConfigError};
-use seamalloc::{Config, Error, Fragmentation, OutOfMemoryReport, PendingWaits, SplitStats, Stalls, Waits};
+use seamalloc::{
+    Config, ConfigError, Error, Fragmentation, OutOfMemoryReport, PendingWaits, SplitStats, Stalls, Waits,
+};
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -42,6 +44,9 @@ pub enum ReplayError {
     /// The host's memory cannot be had.
     #[error(transparent)]
     Host(#[from] HostConfigError),
+    /// Options that a host pool refuses.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The allocator cannot be made, or failed otherwise than for want of memory.
     #[error("trace `{trace}`, event {event}: {error}")]
     Allocator {

@@ -6,6 +6,7 @@
 // sources.cpp         MemPools with an allocator of their own, and what is given back of a MemPool
 // shared_memory.cpp   tensors of one process in another
 // history.cpp         events with stack traces, snapshots
+// pinned.cpp          page-locked memory: PyTorch's host allocator
 // other_streams.cpp   streams that the C library cannot wait for by name
 // thread_end.cpp      what a thread knows of itself, and that it is ending
 //

@@ -1,22 +1,18 @@
 // How this becomes PyTorch's current allocator.
 
 #include "allocator.h"
+#include "pinned.h"
 
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
-// Makes seamalloc PyTorch's allocator. NULL, or why not; the text stays valid until the next call.
-extern "C" const char* seamalloc_install() {
+namespace {
+
+// NULL, or why it fails; the text stays valid until the next call.
+template <class Step>
+const char* why_not(Step step) {
   static std::string why;
   try {
-    TORCH_CHECK(
-        seam_abi_version() == SEAM_ABI_VERSION, "libseamalloc has binary interface ", seam_abi_version(), "; expected ",
-        SEAM_ABI_VERSION);
-    seamalloc::Allocator& allocator = seamalloc::instance();
-    // It owns nothing: the allocator outlives all.
-    std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> shared(&allocator, [](auto*) {});
-    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
-    // torch.accelerator asks for the allocator of the device type.
-    c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
+    step();
     return nullptr;
   } catch (const c10::Error& error) {
     why = error.what_without_backtrace();
@@ -26,4 +22,52 @@ extern "C" const char* seamalloc_install() {
     why = "an unknown exception";
   }
   return why.c_str();
+}
+
+}  // namespace
+
+// Makes seamalloc PyTorch's allocator. NULL, or why not; the text stays valid until the next call.
+extern "C" const char* seamalloc_install() {
+  return why_not([] {
+    TORCH_CHECK(
+        seam_abi_version() == SEAM_ABI_VERSION, "libseamalloc has binary interface ", seam_abi_version(), "; expected ",
+        SEAM_ABI_VERSION);
+    seamalloc::Allocator& allocator = seamalloc::instance();
+    // It owns nothing: the allocator outlives all.
+    std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> shared(&allocator, [](auto*) {});
+    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(shared);
+    // torch.accelerator asks for the allocator of the device type.
+    c10::SetAllocator(c10::DeviceType::CUDA, &allocator, 1);
+  });
+}
+
+// Makes seamalloc PyTorch's allocator of page-locked memory too, with these options, or no longer where they are NULL. NULL, or why
+// not, as above.
+extern "C" const char* seamalloc_install_pinned(const char* options) {
+  return why_not([options] {
+#if SEAMALLOC_TORCH >= 209
+    if (options != nullptr) {
+      seamalloc::pinned_instance().install(options);
+    } else {
+      seamalloc::pinned_instance().uninstall();
+    }
+#else
+    (void)options;
+    TORCH_CHECK(false, "its allocator of page-locked memory can be replaced from 2.9 on");
+#endif
+  });
+}
+
+// The C library's allocator of page-locked memory; 0 where there is none, or none yet and it is not to be opened. NULL in
+// `failure`, or why it cannot be opened, as above.
+extern "C" uint64_t seamalloc_pinned(bool open, const char** failure) {
+  uint64_t found = 0;
+  *failure = why_not([open, &found] {
+#if SEAMALLOC_TORCH >= 209
+    found = open ? seamalloc::pinned_instance().handle() : seamalloc::pinned_instance().opened();
+#else
+    (void)open;
+#endif
+  });
+  return found;
 }

@@ -53,3 +53,14 @@ fn a_driver_without_it_has_plain_memory_alone() {
     with(|state| state.lacks.push(ATTRIBUTE_HOST_VIRTUAL_MEMORY));
     assert!(!open_pinned(None).properties().virtual_memory);
 }
+
+#[test]
+fn every_device_may_use_it_whether_or_not_it_reaches_the_first() {
+    let apart = EntryPoints { device_can_access_peer: Some(device_cannot_access_peer), ..entry_points() };
+    let driver = CudaDriver::open_pinned_with(CudaApi::of(apart), 1, Some(0)).unwrap();
+    driver.set_access(0x20_0000, GRANULARITY as u64).unwrap();
+    driver.enable_peer_access(0, true).unwrap();
+    let both = vec![(1, MEM_ACCESS_READ_WRITE), (0, MEM_ACCESS_READ_WRITE)];
+    assert_eq!(with(|state| state.access.pop()), Some((0x20_0000, both)));
+    assert!(with(|state| state.peers.is_empty()), "plain memory is every context's already");
+}

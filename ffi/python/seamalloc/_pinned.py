@@ -1,0 +1,132 @@
+"""Page-locked tensors of seamalloc's where PyTorch's own cannot be: before PyTorch 2.9, and beside its own allocator.
+
+PyTorch does not say which streams copy from such a tensor or to it. So the memory of one that died serves again only after
+all devices were waited for, once for all that died since; or, where the program names the streams, once these have passed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from . import _library
+from ._devices import Stream
+from ._host_pool import HostPool
+
+_lock = threading.RLock()
+_pool: HostPool | None = None
+# Pools and addresses of tensors that have died, and whose streams nobody has named.
+_dead: list[tuple[HostPool, int, int]] = []
+_NOT_PYTORCHS = _library.pinned_handle
+
+
+def _is_pytorchs() -> bool:
+    """Whether PyTorch's own page-locked memory is seamalloc's: then it knows the streams."""
+    return _library.pinned_handle is not _NOT_PYTORCHS
+
+
+def _default_pool(torch: Any) -> HostPool:
+    global _pool
+    with _lock:
+        if _pool is None:
+            current = torch.cuda.current_device()
+            pool = HostPool(f"pinned:{current}")
+            # A copy says only afterwards which device it was for.
+            for device in range(torch.cuda.device_count()):
+                if device != current:
+                    pool.enable_peer_access(device)
+            _pool = pool
+        return _pool
+
+
+def _wait_for_dead(torch: Any) -> None:
+    """Frees what died, after a wait for all devices: a copy may still use it."""
+    global _dead
+    with _lock:
+        # Tensors may die at any moment, in this thread too.
+        dead, _dead = _dead, []
+    if dead and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+    for pool, address, owner in dead:
+        pool._free(address, owner)
+
+
+def _died(pool: HostPool, address: int, owner: int) -> None:
+    with _lock:
+        _dead.append((pool, address, owner))
+
+
+def empty_pinned(
+    *shape: int | Sequence[int],
+    dtype: Any = None,
+    pool: HostPool | None = None,
+    streams: Sequence[Stream] | None = None,
+) -> Any:
+    """A page-locked tensor of seamalloc's memory, with whatever was there before. Its memory is freed with it and its views.
+
+    After `enable(pinned=True)` it is `torch.empty(..., pin_memory=True)`. Otherwise it is a tensor over `pool`, by default
+    one of page-locked memory of the current device, without options. Its memory then serves again after a wait for all
+    devices, at the next request: PyTorch does not say what has used it. Where `streams` names every stream that will,
+    these alone are waited for, and the CPU is not held up."""
+    torch: Any = import_module("torch")
+    given: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+    sizes: tuple[int, ...] = tuple(given)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if pool is None and _is_pytorchs():
+        return torch.empty(sizes, dtype=dtype, pin_memory=True)
+    size = math.prod(sizes) * torch.empty(0, dtype=dtype).element_size()
+    if size == 0:
+        return torch.empty(sizes, dtype=dtype)
+    _wait_for_dead(torch)
+    release = _died if streams is None else HostPool._free
+    block = (_default_pool(torch) if pool is None else pool)._allocate(size, release)
+    for stream in streams or ():
+        block.record_stream(stream)
+    # PyTorch keeps the view as long as the storage, and the view the memory.
+    return torch.frombuffer(block.view(), dtype=dtype).reshape(sizes)
+
+
+def pin_memory(tensor: Any, pool: HostPool | None = None, streams: Sequence[Stream] | None = None) -> Any:
+    """A copy of a tensor of the CPU's in page-locked memory, as `empty_pinned` has it; the tensor itself if it is there."""
+    if tensor.is_pinned():
+        return tensor
+    return empty_pinned(tuple(tensor.shape), dtype=tensor.dtype, pool=pool, streams=streams).copy_(tensor)
+
+
+@contextmanager
+def pinned(pool: HostPool | None = None) -> Iterator[None]:
+    """A context in which what this thread asks of PyTorch's page-locked memory is seamalloc's: `pin_memory=True` of
+    functions that make tensors, and `Tensor.pin_memory()`. For PyTorch before 2.9, and where `enable` is not called; after
+    `enable(pinned=True)` it changes nothing. What PyTorch's C++ asks for itself is left out, the DataLoader's among it."""
+    if pool is None and _is_pytorchs():
+        yield
+        return
+    with _mode(pool):
+        yield
+
+
+def _mode(pool: HostPool | None) -> Any:
+    torch: Any = import_module("torch")
+    from torch.overrides import TorchFunctionMode
+
+    class Pinned(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __torch_function__(
+            self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
+        ) -> Any:
+            keywords = dict(keywords or {})
+            if function is torch.Tensor.pin_memory:
+                return pin_memory(arguments[0], pool)
+            if not keywords.pop("pin_memory", False):
+                return function(*arguments, **keywords)
+            made = function(*arguments, **keywords)
+            if made.device.type != "cpu":
+                raise RuntimeError(f"only tensors of the CPU can be page-locked, not of {made.device}")
+            found = empty_pinned(tuple(made.shape), dtype=made.dtype, pool=pool)
+            return found.copy_(made).requires_grad_(made.requires_grad)
+
+    return Pinned()
