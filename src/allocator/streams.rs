@@ -38,6 +38,26 @@ impl Allocator {
         core.checked()
     }
 
+    /// Takes back what [`Self::record_stream`] said of a live allocation, because `stream` uses it no more: the program has waited
+    /// for that work, or its own stream has. Once freed, the memory does not wait for that stream. Paddle's `EraseStream`
+    /// (`StreamSafeCUDAAllocation`). Does nothing if the stream was not named. Address 0 is ignored.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`] if no live allocation starts there; the driver's, if it does not know the stream.
+    pub fn erase_stream(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.lock_for(address)?;
+        let stream = core.driver.canonical_stream(stream)?;
+        let id = core.heap.live(address)?;
+        core.streams.recorded.forget_use(&mut core.heap, id, stream);
+        if core.guard.is_some() {
+            core.heap.set_has_uses(id, true);
+        }
+        core.checked()
+    }
+
     /// Says that `stream` belongs to someone who may destroy it without a word, such as PyTorch's `ExternalStream`. The
     /// allocator then names it to the driver only within calls that name it: a request for it, and [`Self::free_under`]
     /// with it as the current stream, which must be live at that time. What is freed otherwise serves other streams only
