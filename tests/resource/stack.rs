@@ -1,7 +1,6 @@
 //! A stack of layers, and a model of it: what each layer counts of the blocks that the program has, and how it answers.
 
 use crate::fake::refused;
-use seamalloc::driver::StreamId;
 use seamalloc::resource::{
     Block, Counter, FailureCallback, LOG_HEADER, Limit, Logging, MemoryResource, ResourceError, Retry, Stacks,
     Statistics, Tracking,
