@@ -13,7 +13,7 @@
 //! those that wait in the order in which they came. A new request first lets them try, for [`GIVE_WAY`] at most; then it makes its
 //! own first try as if nobody waited.
 //!
-//! **Limitations.** Nothing is saved up for a large request: smaller ones that it cannot be served by go past it. If they did not, a
+//! **Limitations.** A try that is under way at a free may take what is freed, whoever makes it. Nothing is saved up for a large request: smaller ones that it cannot be served by go past it. If they did not, a
 //! thread that needs a little memory before it can free much would wait for the one that waits for it. A request of a
 //! thread that is in a try already, as a [`FailureCallback`](super::FailureCallback) below may make it, does not wait.
 //!
@@ -218,12 +218,12 @@ impl<'a, R> Place<'a, R> {
     fn try_now(&mut self, allocate: impl FnOnce() -> Result<Block>) -> Result<Block> {
         let (frees, ticket) = (self.of.frees.load(Ordering::SeqCst), self.ticket);
         let queue = self.queue();
-        queue.figures.tries += 1;
         if let Some(own) = queue.waiters.iter_mut().find(|waiter| waiter.ticket == ticket) {
             (own.tried, own.tries) = (frees, true);
         }
         self.queue = None;
         let done = allocate();
+        self.queue().figures.tries += 1;
         if let Some(own) = self.queue().waiters.iter_mut().find(|waiter| waiter.ticket == ticket) {
             own.tries = false;
         }

@@ -315,6 +315,34 @@ fn failures_leave_what_was_named() {
     assert_eq!(gpu.leaks(), Default::default());
 }
 
+/// A free that fails for one stream leaves the event of another with the block: no other block gets it.
+#[test]
+fn a_free_that_fails_leaves_the_events_of_the_block() {
+    let options = format!("strategy:paddle-auto-growth,{SAFE}");
+    let (gpu, allocator) = on("sim:h200,capacity=1GiB", &options);
+    let [side, noted, third] = SIDES;
+    let block = allocator.allocate(4 * MIB, MAIN).unwrap();
+    let other = allocator.allocate(4 * MIB, MAIN).unwrap();
+    let hold = gpu.hold(side);
+    allocator.record_stream(block, side).unwrap();
+    let pool = allocator.create_pool();
+    allocator.begin_allocate_to_pool(pool, Route::stream(StreamId(99)).capturing()).unwrap();
+    // It has no event before the capture ends.
+    allocator.record_stream(block, noted).unwrap();
+    allocator.end_allocate_to_pool(pool).unwrap();
+    gpu.fail_nth(Call::EventRecord, 1, Status(999));
+    assert!(allocator.free(block).is_err());
+    gpu.fail_no_more();
+    allocator.record_stream(other, third).unwrap();
+    allocator.free(block).unwrap();
+    let again = allocator.allocate(4 * MIB, MAIN).unwrap();
+    assert_ne!(again, block, "the stream `side` still uses it");
+    assert!(gpu.finish_hold(hold));
+    assert_eq!(allocator.allocate(4 * MIB, MAIN).unwrap(), block);
+    drop(allocator);
+    assert!(gpu.leaks().events == 0, "{:?}", gpu.leaks());
+}
+
 /// A stream named before and again at the free is waited for up to the free.
 #[test]
 fn the_stream_of_the_last_use_is_waited_for_up_to_the_free() {

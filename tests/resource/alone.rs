@@ -1,6 +1,6 @@
 //! Each layer by itself, over the fake and over an allocator.
 
-use crate::fake::{Fake, broken};
+use crate::fake::{AfterFree, Fake, broken};
 use crate::{MAIN, MIB, SIDE, on};
 use seamalloc::resource::{
     Block, Counter, FailureCallback, Limit, MemoryResource, ResourceError, Stacks, Statistics, Tracking,
@@ -101,6 +101,23 @@ fn two_threads_that_free_one_block_are_told_apart() {
         });
         assert_eq!((freed, tracking.allocated()), (1, 0));
     }
+}
+
+/// Memory is another thread's before the free of it has returned: that thread's entry stays.
+#[test]
+fn a_block_where_one_was_just_freed_is_known() {
+    let below = Arc::new(AfterFree { below: Fake::new(1000), hook: parking_lot::Mutex::new(None) });
+    let tracking = Arc::new(Tracking::new(Arc::clone(&below), Stacks::Off));
+    let block = tracking.allocate(10, MAIN).unwrap();
+    let again = Arc::downgrade(&tracking);
+    *below.hook.lock() = Some(Box::new(move || {
+        let tracking = again.upgrade().unwrap();
+        assert_eq!(tracking.allocate(10, MAIN).unwrap(), block);
+    }));
+    tracking.deallocate(block, MAIN).unwrap();
+    let outstanding = tracking.outstanding().unwrap();
+    assert_eq!((outstanding.len(), outstanding[0].number, tracking.allocated()), (1, 1, 10));
+    tracking.deallocate(block, MAIN).unwrap();
 }
 
 #[test]

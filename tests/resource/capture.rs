@@ -1,5 +1,6 @@
 //! Private pools of graphs: prepared, used in captures, removed; nothing is released meanwhile.
 
+use crate::fake::Fake;
 use crate::{MAIN, MIB, SIDE, on};
 use seamalloc::Error;
 use seamalloc::driver::sim::CaptureMode;
@@ -37,6 +38,23 @@ fn a_pool_lives_as_long_as_it_is_prepared() {
     memory.remove(6).unwrap();
     assert_eq!(memory.remove(6).unwrap_err(), ResourceError::UnknownGraph { graph: 6 });
     assert!(gpu.faults().is_empty());
+}
+
+#[test]
+fn during_a_capture_nothing_below_is_asked_to_release() {
+    let fake = Arc::new(Fake::new(100));
+    let memory = Capture::new(Arc::clone(&fake));
+    memory.prepare(1).unwrap();
+    memory.prepare(2).unwrap();
+    memory.begin(1, SIDE).unwrap();
+    memory.begin(2, StreamId(9)).unwrap();
+    memory.release().unwrap();
+    memory.end(1).unwrap();
+    memory.release().unwrap();
+    assert_eq!(fake.state.lock().released, 0);
+    memory.end(2).unwrap();
+    memory.release().unwrap();
+    assert_eq!(fake.state.lock().released, 1);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Facades: which allocator serves what, when it is made, and where a block goes back to.
 
+use crate::fake::AfterFree;
 use crate::{MAIN, MIB, SIDE, gpu, on};
 use seamalloc::driver::{Call, Driver, StreamId};
 use seamalloc::resource::{
@@ -223,6 +224,30 @@ fn a_block_outlives_the_thread_that_allocated_it() {
     assert_eq!(gpu.call_stats().get(Call::Free).count, 1);
     assert_eq!(memory.deallocate(block, MAIN).unwrap_err(), ResourceError::UnknownBlock { address: block.address });
     assert!(gpu.faults().is_empty());
+}
+
+/// Memory is handed out again before the free of it has returned: the new block's owner is known.
+#[test]
+fn a_block_where_one_was_just_freed_has_its_owner() {
+    let seen: Arc<OnceLock<Arc<AfterFree<SharedResource>>>> = Arc::default();
+    let keep = Arc::clone(&seen);
+    let facade = Facade::builder("caching", "").unwrap().spread(Spread::Thread);
+    let facade = facade.around_each(move |below| {
+        let layer = Arc::new(AfterFree { below, hook: parking_lot::Mutex::new(None) });
+        assert!(keep.set(Arc::clone(&layer)).is_ok());
+        layer
+    });
+    let facade = facade.open([gpu("sim:h200,capacity=1GiB") as Arc<dyn Driver>]).unwrap();
+    let memory = Arc::clone(&facade.devices()[0]);
+    let block = memory.allocate(3 * MIB, MAIN).unwrap();
+    let again = Arc::downgrade(&memory);
+    *seen.get().unwrap().hook.lock() = Some(Box::new(move || {
+        let again = again.upgrade().unwrap().allocate(3 * MIB, MAIN).unwrap();
+        assert_eq!(again, block);
+    }));
+    memory.deallocate(block, MAIN).unwrap();
+    memory.deallocate(block, MAIN).unwrap();
+    assert!(memory.deallocate(block, MAIN).is_err());
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! A resource of so many bytes that fails when it is told to, and checks what it is asked.
 
 use parking_lot::Mutex;
+use seamalloc::PoolId;
 use seamalloc::driver::{Call, DriverError, MemoryInfo, Status, StreamId};
-use seamalloc::resource::{Block, MemoryResource, ResourceError, Result};
+use seamalloc::resource::{Block, Layer, MemoryResource, PrivatePools, ResourceError, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -118,5 +119,53 @@ impl MemoryResource for Fake {
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("fake")
+    }
+}
+
+/// Any number of pools, of which nothing comes.
+impl PrivatePools for Fake {
+    fn create_pool(&self) -> Result<PoolId> {
+        Ok(PoolId(1, 0))
+    }
+
+    fn release_pool(&self, _pool: PoolId) -> Result<()> {
+        Ok(())
+    }
+
+    fn begin_capture(&self, _pool: PoolId, _stream: StreamId) -> Result<()> {
+        Ok(())
+    }
+
+    fn end_capture(&self, _pool: PoolId) -> Result<()> {
+        Ok(())
+    }
+}
+
+type Hook = Box<dyn Fn() + Send + Sync>;
+
+/// Does something after each free below, before those above know that it is done: as another thread may.
+pub(crate) struct AfterFree<R> {
+    pub(crate) below: R,
+    pub(crate) hook: Mutex<Option<Hook>>,
+}
+
+impl<R: MemoryResource> Layer for AfterFree<R> {
+    type Upstream = R;
+
+    fn upstream(&self) -> &R {
+        &self.below
+    }
+
+    fn name(&self) -> &str {
+        "after free"
+    }
+
+    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+        self.below.deallocate(block, stream)?;
+        let hook = self.hook.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(())
     }
 }

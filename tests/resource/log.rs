@@ -1,6 +1,6 @@
 //! The log: its lines, their order among threads, and who reads them.
 
-use crate::fake::Fake;
+use crate::fake::{AfterFree, Fake};
 use crate::{MAIN, MIB, SIDE, on};
 use seamalloc::driver::StreamId;
 use seamalloc::resource::{LOG_HEADER, Logging, MemoryResource};
@@ -89,6 +89,26 @@ fn a_log_of_threads_is_a_valid_trace() {
     let threads: std::collections::BTreeSet<&str> =
         text.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
     assert_eq!(threads.len(), 4);
+}
+
+/// Another thread gets the memory before the free of it has returned: its line comes after that of the free.
+#[test]
+fn a_free_is_logged_before_the_memory_is_another_threads() {
+    let below = Arc::new(AfterFree { below: Fake::new(1000), hook: parking_lot::Mutex::new(None) });
+    let log = Arc::new(Logging::new(Arc::clone(&below), Vec::new()).unwrap());
+    let block = log.allocate(1000, MAIN).unwrap();
+    let (send, other) = std::sync::mpsc::channel();
+    let again = Arc::clone(&log);
+    *below.hook.lock() = Some(Box::new(move || {
+        let again = Arc::clone(&again);
+        send.send(std::thread::spawn(move || again.allocate(1000, MAIN).unwrap())).unwrap();
+        // Long enough for it to get the memory, and to write its line if it may.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }));
+    log.deallocate(block, MAIN).unwrap();
+    assert_eq!(other.recv().unwrap().join().unwrap(), block);
+    let actions: Vec<String> = text(&log).lines().skip(1).map(without_time).collect();
+    assert_eq!(actions, ["allocate,0x1000,1000,0", "free,0x1000,1000,0", "allocate,0x1000,1000,0"]);
 }
 
 /// A log is read back as the trace of what was asked, and replayed as any other.

@@ -147,7 +147,8 @@ fn a_waiting_request_gets_what_a_thread_frees_that_would_take_it_back() {
     }
 }
 
-/// Of those that wait, the one that came first is served first, whichever thread runs first.
+/// Of those that wait, the one that came first is served first, whichever thread runs first. (A try that is under way at a free may
+/// take what is freed, so each waits here until the others have tried.)
 #[test]
 fn who_waits_longer_is_served_first() {
     for _ in 0..10 {
@@ -160,6 +161,7 @@ fn who_waits_longer_is_served_first() {
                 scope.spawn(move || {
                     let block = memory.allocate(100, MAIN).unwrap();
                     order.lock().push(at);
+                    until(|| memory.figures().tries == (0..=at as u64).map(|served| 6 - served).sum::<u64>());
                     memory.deallocate(block, MAIN).unwrap();
                 });
                 until(|| memory.waiting() == at + 1);
@@ -199,8 +201,8 @@ fn a_request_within_a_try_does_not_wait() {
     let asks = FailureCallback::new(Arc::clone(&fake), move |size, _| {
         let memory = again.lock().clone();
         if let (50, Some(memory)) = (size, memory) {
-            count.fetch_add(1, Ordering::SeqCst);
             assert!(memory.allocate(60, MAIN).unwrap_err().is_out_of_memory());
+            count.fetch_add(1, Ordering::SeqCst);
         }
         false
     });
@@ -219,6 +221,47 @@ fn a_request_within_a_try_does_not_wait() {
     });
     *of_program.lock() = None;
     assert_eq!(memory.figures().waited, 1);
+}
+
+/// A new request lets one that is in a try finish it.
+#[test]
+fn a_new_request_gives_way_to_a_try_under_way() {
+    let fake = Arc::new(Fake::new(100));
+    let held = Arc::new(parking_lot::Mutex::new(Some(fake.allocate(90, MAIN).unwrap())));
+    let in_try = Arc::new(AtomicBool::new(false));
+    let (below, to_free, flag) = (Arc::clone(&fake), Arc::clone(&held), Arc::clone(&in_try));
+    let wakes = Arc::new(AtomicBool::new(false));
+    let woken = Arc::clone(&wakes);
+    let memory = Retry::new(
+        FailureCallback::new(Arc::clone(&fake), move |_, _| {
+            if !woken.load(Ordering::SeqCst) {
+                return false;
+            }
+            let Some(block) = to_free.lock().take() else { return false };
+            below.deallocate(block, MAIN).unwrap();
+            flag.store(true, Ordering::SeqCst);
+            // There is room now, and a new request comes.
+            thread::sleep(Duration::from_millis(20));
+            true
+        }),
+        LONG_MS,
+    );
+    let order = parking_lot::Mutex::new(Vec::new());
+    let take = |name| {
+        let block = memory.allocate(60, MAIN).unwrap();
+        order.lock().push(name);
+        memory.deallocate(block, MAIN).unwrap();
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| take("waited"));
+        until(|| memory.waiting() == 1);
+        wakes.store(true, Ordering::SeqCst);
+        let small = memory.allocate(1, MAIN).unwrap();
+        memory.deallocate(small, MAIN).unwrap();
+        until(|| in_try.load(Ordering::SeqCst));
+        take("new");
+    });
+    assert_eq!(order.into_inner(), ["waited", "new"]);
 }
 
 /// Many threads over too little memory: each is served within its time, and in the end all is as in the beginning.
