@@ -3,6 +3,7 @@
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
 //! - [`HostPool`]: the same for page-locked memory of the machine, which the CPU uses too.
+//! - [`resource`]: layers over an allocator: limits, logs, retries, one allocator a stream, pools of graphs.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
 //!   [`driver::cuda::CudaDriver`] is a real one, which [`Allocator::cuda`] opens, and [`driver::host::HostDriver`] has the
 //!   machine's own memory.
@@ -30,6 +31,7 @@ mod ids;
 mod ipc;
 pub mod nearest;
 pub mod report;
+pub mod resource;
 mod span;
 mod strategy;
 mod streams;
@@ -59,3 +61,8 @@ pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So are those of the page about layers.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/layers.md")]
+struct LayersPage;

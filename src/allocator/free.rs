@@ -70,7 +70,7 @@ impl Allocator {
         let core = &mut *self.lock_for(address)?;
         let stream = core.driver.canonical_stream(stream)?;
         let id = core.live(address)?;
-        core.streams.recorded.record_use(&mut core.heap, id, stream)?;
+        core.name_stream(id, stream)?;
         core.naming(stream, |core| core.free(address))
     }
 
@@ -194,7 +194,10 @@ impl Core {
                 pending => pending.inspect_err(|_| self.heap.keep_live(id))?,
             };
             self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
-            if let Some(pending) = pending {
+            if let Some(mut pending) = pending {
+                if self.config.paddle_stream_safe() {
+                    self.timed(|_, context| context.streams.recorded.forget_passed(context.driver, &mut pending));
+                }
                 self.heap.freed_privately(id);
                 self.heap.free_requested(id);
                 self.streams.recorded.defer(&mut self.heap, pending);
@@ -295,7 +298,7 @@ impl Core {
                 })?,
             };
         }
-        let noted = waits && self.streams.recorded.record_use(&mut self.heap, id, stream)?;
+        let noted = waits && self.name_stream(id, stream)?;
         Ok(noted.then_some(stream))
     }
 }

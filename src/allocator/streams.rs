@@ -7,7 +7,7 @@ use super::core::{Allocator, Core};
 use crate::driver::{Call, DriverError, Status};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, text};
-use crate::ids::{Class, PoolIndex, StreamId};
+use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 use crate::streams::StreamState;
 
 /// # Streams
@@ -25,8 +25,11 @@ impl Allocator {
     /// Says that work on `stream` uses the allocation: after it is freed, its memory waits for that stream too. The
     /// allocation's own stream need not be named. Address 0 is ignored.
     ///
+    /// With the flag [`use_stream_safe_cuda_allocator`](crate::PaddleFlags::use_stream_safe_cuda_allocator) of a strategy of Paddle's,
+    /// only for work that `stream` was given before the last such call.
+    ///
     /// # Errors
-    /// [`Error::InvalidAddress`] if no live allocation starts there; [`Error::HostMemory`].
+    /// [`Error::InvalidAddress`] if no live allocation starts there; [`Error::HostMemory`]; the driver's.
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -34,7 +37,27 @@ impl Allocator {
         let core = &mut *self.lock_for(address)?;
         let stream = core.driver.canonical_stream(stream)?;
         let id = core.heap.live(address)?;
-        core.streams.recorded.record_use(&mut core.heap, id, stream)?;
+        core.name_stream(id, stream)?;
+        core.checked()
+    }
+
+    /// Takes back what [`Self::record_stream`] said of a live allocation, because `stream` uses it no more: the program has waited
+    /// for that work, or its own stream has. Once freed, the memory does not wait for that stream. Paddle's `EraseStream`
+    /// (`StreamSafeCUDAAllocation`). Does nothing if the stream was not named. Address 0 is ignored.
+    ///
+    /// # Errors
+    /// [`Error::InvalidAddress`] if no live allocation starts there; the driver's, if it does not know the stream.
+    pub fn erase_stream(&self, address: u64, stream: StreamId) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let core = &mut *self.lock_for(address)?;
+        let stream = core.driver.canonical_stream(stream)?;
+        let id = core.heap.live(address)?;
+        core.streams.recorded.forget_use(&mut core.heap, id, stream);
+        if core.guard.is_some() {
+            core.heap.set_has_uses(id, true);
+        }
         core.checked()
     }
 
@@ -97,6 +120,18 @@ impl Allocator {
 }
 
 impl Core {
+    /// Notes that another stream than its own uses a block. Returns whether that was not known.
+    pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
+        if !self.config.paddle_stream_safe() {
+            return Ok(self.streams.recorded.record_use(&mut self.heap, id, stream)?);
+        }
+        let capturing = self.capturing();
+        self.timed(|_, context| {
+            let (heap, driver) = (&mut *context.heap, context.driver);
+            context.streams.recorded.record_use_now(heap, driver, id, stream, capturing)
+        })
+    }
+
     /// Registers the stream of a request, which has no pools yet or whose handle has ended. Returns the pool that
     /// serves it.
     #[cold]

@@ -117,6 +117,15 @@ impl StrategyContext<'_> {
         self.streams.recorded.synchronize(self.heap, self.driver)
     }
 
+    /// Does the same, unless streams are safe by Paddle's rule: then blocks become free whose events have passed, and none is
+    /// waited for.
+    pub(crate) fn reclaim_recorded_streams(&mut self) -> Result<(), Error> {
+        if self.config.paddle_stream_safe() {
+            return self.streams.recorded.poll(self.heap, self.driver);
+        }
+        self.wait_for_recorded_streams()
+    }
+
     /// Lets the CPU wait for both before a request is refused.
     pub(crate) fn wait_at_last(&mut self) -> Result<(), Error> {
         let before = self.driver.clock_ns();

@@ -253,6 +253,11 @@ impl Config {
         Self { strategy, ..Self::default() }
     }
 
+    /// Returns whether streams are safe by the rule of Paddle's `StreamSafeCUDAAllocator`.
+    pub(crate) fn paddle_stream_safe(&self) -> bool {
+        self.paddle.use_stream_safe_cuda_allocator && StrategyKind::PADDLE.contains(&self.strategy)
+    }
+
     /// Checks the ranges of options, and options that depend on one another.
     ///
     /// # Errors

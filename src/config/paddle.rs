@@ -1,7 +1,8 @@
 //! The flags of Paddle's allocators, under their own names.
 //!
 //! Owns: [`PaddleFlags`], their defaults and their text. The defaults are Paddle's (`paddle/common/flags.cc`,
-//! `auto_growth_best_fit_allocator.cc`), but those of `vmm_v2_…`, which were chosen here.
+//! `auto_growth_best_fit_allocator.cc`), but those of `vmm_v2_…`, which were chosen here, and that of
+//! `use_stream_safe_cuda_allocator`, which is off.
 
 use std::fmt;
 
@@ -33,6 +34,11 @@ pub struct PaddleFlags {
     pub initial_gpu_memory: u64,
     /// `FLAGS_reallocate_gpu_memory_in_mb`, in bytes: all later chunks instead. 0: by the fraction.
     pub reallocate_gpu_memory: u64,
+    /// `FLAGS_use_stream_safe_cuda_allocator`: streams are safe by the rule of Paddle's `StreamSafeCUDAAllocator` (all strategies of
+    /// Paddle's). An event is recorded when a stream is named, not at the free, so a program names it after it has given it
+    /// the work; a request that finds too little memory does not wait for events. Off by default, unlike Paddle's: then the
+    /// rule is that of all strategies, which waits for at least as much.
+    pub use_stream_safe_cuda_allocator: bool,
     /// `FLAGS_vmm_v2_remap_on_oom`: free handles are moved together before a request is refused (`paddle-vmm`).
     pub vmm_v2_remap_on_oom: bool,
     /// `FLAGS_vmm_v2_small_pool_handle_size_in_mb`, in bytes: a piece of memory for requests below 2 MiB (`paddle-vmm`).
@@ -42,7 +48,7 @@ pub struct PaddleFlags {
 }
 
 impl PaddleFlags {
-    /// Paddle's defaults.
+    /// Paddle's defaults, but for the last flags (`vmm_v2_…`, `use_stream_safe_cuda_allocator`).
     pub const DEFAULT: Self = Self {
         free_idle_chunk: false,
         free_when_no_cache_hit: false,
@@ -53,12 +59,13 @@ impl PaddleFlags {
         fraction_of_gpu_memory_to_use: 0.92,
         initial_gpu_memory: 0,
         reallocate_gpu_memory: 0,
+        use_stream_safe_cuda_allocator: false,
         vmm_v2_remap_on_oom: true,
         vmm_v2_small_pool_handle_size: 2 * MIB,
         vmm_v2_large_pool_handle_size: 20 * MIB,
     };
 
-    pub(super) const NAMES: [&'static str; 12] = [
+    pub(super) const NAMES: [&'static str; 13] = [
         "FLAGS_free_idle_chunk",
         "FLAGS_free_when_no_cache_hit",
         "FLAGS_fraction_of_gpu_memory_to_use",
@@ -68,6 +75,7 @@ impl PaddleFlags {
         "FLAGS_large_pool_auto_growth_chunk_size_in_mb",
         "FLAGS_initial_gpu_memory_in_mb",
         "FLAGS_reallocate_gpu_memory_in_mb",
+        "FLAGS_use_stream_safe_cuda_allocator",
         "FLAGS_vmm_v2_remap_on_oom",
         "FLAGS_vmm_v2_small_pool_handle_size_in_mb",
         "FLAGS_vmm_v2_large_pool_handle_size_in_mb",
@@ -93,6 +101,7 @@ impl PaddleFlags {
         match name {
             "FLAGS_free_idle_chunk" => Some(&mut self.free_idle_chunk),
             "FLAGS_free_when_no_cache_hit" => Some(&mut self.free_when_no_cache_hit),
+            "FLAGS_use_stream_safe_cuda_allocator" => Some(&mut self.use_stream_safe_cuda_allocator),
             "FLAGS_vmm_v2_remap_on_oom" => Some(&mut self.vmm_v2_remap_on_oom),
             _ => None,
         }

@@ -70,7 +70,7 @@ fn reclaim_and_grow<S: Grow>(
         }
     }
     // As in PyTorch, memory that becomes free here is given back rather than searched.
-    context.wait_for_recorded_streams()?;
+    context.reclaim_recorded_streams()?;
     strategy.release(context, Goal::Everything)?;
     context.heap.counters_mut().num_alloc_retries += 1;
     match grow_within_limit(strategy, context, request) {

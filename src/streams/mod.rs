@@ -6,6 +6,7 @@
 mod context;
 mod epochs;
 mod low_water_mark;
+mod named_at_once;
 mod pending;
 mod record_stream;
 mod shortage;

@@ -36,8 +36,12 @@ pub(crate) struct RecordedStreams {
     held: VecDeque<BlockId>,
     /// How many events each pending block waits for.
     waiting: FxHashMap<BlockId, u32>,
+    /// Events of live and held blocks, recorded when their streams were named (`named_at_once.rs`).
+    pub(super) named: FxHashMap<BlockId, Vec<(StreamId, EventId)>>,
+    /// Whether the queues may hold events that were recorded in another order than they came.
+    pub(super) out_of_order: bool,
     /// Events that can be used again. There is room for every event.
-    idle_events: Vec<EventId>,
+    pub(super) idle_events: Vec<EventId>,
     /// How many threads wait without the lock for events, which mean what they meant until then.
     pub(super) waiters: u32,
     /// How many events there are, here and in the queues.
@@ -58,6 +62,7 @@ impl RecordedStreams {
             + map_bytes(&self.uses)
             + self.uses.len() * size_of::<[StreamId; 4]>()
             + map_bytes(&self.waiting)
+            + map_bytes(&self.named)
     }
 
     /// Returns whether events should be queried even if no request misses the memory: many more blocks wait than at the
@@ -120,8 +125,9 @@ impl RecordedStreams {
         Ok(is_new)
     }
 
-    /// Takes back what [`Self::record_use`] noted last.
+    /// Takes back what [`Self::record_use`] noted.
     pub(crate) fn forget_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) {
+        self.drop_event(id, stream);
         let Some(uses) = self.uses.get_mut(&id) else { return };
         uses.retain(|of| *of != stream);
         if uses.is_empty() {
@@ -137,9 +143,15 @@ impl RecordedStreams {
     pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> Result<Option<PendingFree>> {
         let events = self.make_room(id);
         let recorded = events.and_then(|mut events| match self.record_all(driver, id, &mut events) {
-            Ok(true) => Ok(Some(PendingFree { id, events })),
+            Ok(true) => {
+                self.named.remove(&id);
+                Ok(Some(PendingFree { id, events }))
+            }
             recorded => {
-                self.idle_events.extend(events.into_iter().map(|(_, event)| event));
+                // Events of streams that were named before stay the block's.
+                let named = self.named.get(&id).map_or(&[][..], Vec::as_slice);
+                let anew = events.into_iter().filter(|event| !named.contains(event));
+                self.idle_events.extend(anew.map(|(_, event)| event));
                 Ok(recorded.map(|_| None)?)
             }
         });
@@ -165,9 +177,15 @@ impl RecordedStreams {
                 }
             }
         }
-        let more = (self.events + streams.len()).saturating_sub(self.idle_events.len());
-        self.idle_events.try_reserve(more)?;
-        Ok(with_room(streams.len())?)
+        let count = streams.len();
+        self.reserve_events(count)?;
+        Ok(with_room(count)?)
+    }
+
+    /// Makes room where so many more events are kept.
+    pub(super) fn reserve_events(&mut self, more: usize) -> Grown<()> {
+        let more = (self.events + more).saturating_sub(self.idle_events.len());
+        self.idle_events.try_reserve(more)
     }
 
     /// Records an event on every stream that uses a block. Returns `false` where one of them is being captured.
@@ -180,7 +198,9 @@ impl RecordedStreams {
         let count = self.uses.get(&id).map_or(0, Vec::len);
         for at in 0..count {
             let Some(stream) = self.uses.get(&id).and_then(|streams| streams.get(at)).copied() else { break };
-            if self.record_event(driver, stream, events)? == Recorded::InCapture {
+            if let Some(event) = self.event_of(id, stream) {
+                events.push((stream, event));
+            } else if self.record_event(driver, stream, events)? == Recorded::InCapture {
                 return Ok(false);
             }
         }
@@ -193,7 +213,7 @@ impl RecordedStreams {
     }
 
     /// Records an event on one stream, and adds it to `events`.
-    fn record_event(
+    pub(super) fn record_event(
         &mut self,
         driver: &dyn Driver,
         stream: StreamId,
@@ -292,6 +312,7 @@ impl RecordedStreams {
             streams.retain(|of| *of != stream);
             !streams.is_empty()
         });
+        self.drop_events_of(stream);
         self.drain(heap, |of, _| Ok(of == stream))
     }
 
@@ -308,16 +329,21 @@ impl RecordedStreams {
     ) -> DriverResult<()> {
         let mut result = Ok(());
         for (stream, queue) in &mut self.queues {
-            while let Some(&Queued { event, block: id, .. }) = queue.front() {
+            let mut at = 0;
+            while let Some(&Queued { event, block: id, .. }) = queue.get(at) {
                 match complete(*stream, event) {
                     Ok(true) => {}
+                    Ok(false) if self.out_of_order => {
+                        at += 1;
+                        continue;
+                    }
                     Ok(false) => break,
                     Err(error) => {
                         result = Err(error);
                         break;
                     }
                 }
-                queue.pop_front();
+                queue.remove(at);
                 self.idle_events.push(event);
                 let left = self.waiting.get_mut(&id).map_or(0, |left| {
                     *left -= 1;
@@ -337,7 +363,8 @@ impl RecordedStreams {
     /// Gives every event back to the driver, at the end of an allocator.
     pub(crate) fn destroy_events(&mut self, driver: &dyn Driver) {
         let queued = self.queues.drain(..).flat_map(|(_, queue)| queue).map(|queued| queued.event);
-        destroy_events(driver, self.idle_events.drain(..).chain(queued));
+        let named = self.named.drain().flat_map(|(_, events)| events).map(|(_, event)| event);
+        destroy_events(driver, self.idle_events.drain(..).chain(queued).chain(named));
     }
 }
 
@@ -355,7 +382,7 @@ pub(crate) fn destroy_events(driver: &dyn Driver, events: impl Iterator<Item = E
 
 /// What became of an event that was to be recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Recorded {
+pub(super) enum Recorded {
     Event,
     /// The stream was destroyed. The CPU has waited for its work.
     StreamEnded,
@@ -366,5 +393,5 @@ enum Recorded {
 /// A block whose events are recorded, but which is not pending yet.
 pub(crate) struct PendingFree {
     id: BlockId,
-    events: Vec<(StreamId, EventId)>,
+    pub(super) events: Vec<(StreamId, EventId)>,
 }

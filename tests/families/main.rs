@@ -5,6 +5,7 @@
 
 mod model;
 mod safety;
+mod stream_safe;
 mod sums;
 mod vmm;
 

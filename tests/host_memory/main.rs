@@ -125,6 +125,8 @@ fn paddles_survive_every_failure() {
     every_allocation_may_fail(StrategyKind::PaddleAutoGrowth, "");
     let flags = "FLAGS_free_idle_chunk:True,FLAGS_free_when_no_cache_hit:True";
     every_allocation_may_fail(StrategyKind::PaddleAutoGrowth, flags);
+    every_allocation_may_fail(StrategyKind::PaddleAutoGrowth, "FLAGS_use_stream_safe_cuda_allocator:True");
+    every_allocation_may_fail(StrategyKind::PaddleVmm, "FLAGS_use_stream_safe_cuda_allocator:True");
     let chunks = "FLAGS_initial_gpu_memory_in_mb:2,FLAGS_reallocate_gpu_memory_in_mb:2";
     every_allocation_may_fail(StrategyKind::PaddleNaiveBestFit, chunks);
     every_allocation_may_fail(StrategyKind::PaddleThreadLocal, chunks);

@@ -17,7 +17,7 @@ pub(crate) const LAYERS: [&[&str]; 15] = [
     &["strategy"],
     &["diagnose"],
     &["allocator"],
-    &["host_pool"],
+    &["host_pool", "resource"],
     &["lib"],
 ];
 

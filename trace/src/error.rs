@@ -128,8 +128,8 @@ pub enum TraceError {
     },
     /// None of the formats begins like this.
     #[error(
-        "{file}: found {found}, which begins like no known format; expected a csv trace, a .seam trace, or a PyTorch \
-         memory snapshot (pickle or JSON), plain or gzip"
+        "{file}: found {found}, which begins like no known format; expected a csv trace, a .seam trace, a log of \
+         RMM, or a PyTorch memory snapshot (pickle or JSON), plain or gzip"
     )]
     UnknownFormat {
         /// The file.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! builder                          the rules that make a Trace valid
-//! csv, compact, pytorch            the formats; read and write choose one
+//! csv, compact, pytorch, rmm       the formats; read and write choose one
 //! memory                           what reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
@@ -47,6 +47,7 @@ pub mod read;
 pub mod recorded;
 mod recorder;
 pub mod replay;
+pub mod rmm;
 mod summary;
 pub mod timeline;
 mod trace;
@@ -64,6 +65,7 @@ pub use memory::MemoryError;
 pub use pytorch::{PyTorchSnapshot, read_snapshot, write_snapshot_json, write_snapshot_pickle};
 pub use read::{read_bytes, read_path};
 pub use recorder::{Recorder, TimedEvent};
+pub use rmm::read_rmm;
 pub use summary::Summary;
 pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 pub use write::{ENDINGS, can_write, write_path, write_snapshot_path};

@@ -10,12 +10,12 @@ use std::path::Path;
 use crate::error::{TraceError, excerpt};
 use crate::trace::Trace;
 use crate::unpack::{self, Opened};
-use crate::{compact, csv, pytorch};
+use crate::{compact, csv, pytorch, rmm};
 
 /// Endings that say nothing about the job.
 const EXTENSIONS: [&str; 8] = [".gz", ".csv", ".seam", ".pickle", ".pkl", ".json", ".snapshot", ".txt"];
 
-/// Reads every trace of a file: one of a csv or `.seam` file, one for each device with events of a PyTorch snapshot.
+/// Reads every trace of a file: one of a csv or `.seam` file or a log of RMM, one for each device with events of a PyTorch snapshot.
 ///
 /// A trace is named after the file, without known endings and with `.dev1` behind it where there are several; one
 /// that stores its name keeps it.
@@ -73,6 +73,7 @@ fn traces_of(opened: Opened<impl BufRead>, file: &str, name: &str) -> Result<Vec
             Ok(snapshot.traces)
         }
         [b'#', ..] | [b'a' | b'r' | b'f', b',', ..] => Ok(vec![csv::read_csv(name, file, opened.content)?]),
+        head if head.starts_with(rmm::BEGIN) => Ok(vec![rmm::read_rmm(name, file, opened.content)?]),
         head => Err(TraceError::UnknownFormat { file: file.to_owned(), found: excerpt(head) }),
     }
 }

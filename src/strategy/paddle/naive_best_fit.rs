@@ -11,10 +11,10 @@
 //!   (`Release`).
 //!
 //! Paddle's `naive_best_fit` is one such allocator for a device, for programs with one stream; its `thread_local` is one for
-//! each thread (`thread_local_allocator.cc`), so that threads need no lock. The requests that this allocator sees name no
-//! thread, but a stream, and memory may not pass from stream to stream unasked. So both are one for each stream here: a
-//! program whose threads have a stream each finds `thread_local` as it is, and one with a single stream finds no difference
-//! between the two, as in Paddle. A chunk is whole pages of 2 MiB, and one for
+//! each thread (`thread_local_allocator.cc`), so that threads need no lock. An `Allocator`'s requests name no thread, but a
+//! stream, and memory may not pass from stream to stream unasked. So both are one for each stream here: a program whose threads
+//! have a stream each finds `thread_local` as it is, and one with a single thread finds no difference
+//! between the two, as in Paddle. By thread it is behind a [`Facade`](crate::resource::Facade). A chunk is whole pages of 2 MiB, and one for
 //! which there is no room is made as large as the request.
 
 use crate::backing::{Miss, StrategyContext, malloc_largest};

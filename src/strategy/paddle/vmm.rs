@@ -112,7 +112,7 @@ impl Grow for Vmm {
 /// Moves free handles of the request's pool together, if there are enough of them. Returns the block of the request.
 fn compact(context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<Option<BlockId>, Miss> {
     context.retry_rollback()?;
-    context.wait_for_recorded_streams()?;
+    context.reclaim_recorded_streams()?;
     // What became free in the wait may serve as it is.
     let fit = FitRules::BEST;
     if let Some(id) = context.heap.fit(request, &fit).some() {

@@ -1,0 +1,71 @@
+//! The allocator as a resource: what stands below all layers.
+//!
+//! Owns: which of its operations each of the contract's is.
+
+use super::contract::{Block, MemoryResource, PrivatePools};
+use super::error::Result;
+use crate::allocator::Allocator;
+use crate::driver::MemoryInfo;
+use crate::error::Error;
+use crate::heap::Route;
+use crate::ids::{PoolId, StreamId};
+use std::fmt;
+
+impl MemoryResource for Allocator {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+        Ok(Block { address: Self::allocate(self, size, stream)?, size, stream })
+    }
+
+    /// [`Allocator::free`]; of another stream than the block's own, [`Allocator::free_on`].
+    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+        let freed = if stream == block.stream { self.free(block.address) } else { self.free_on(block.address, stream) };
+        Ok(freed?)
+    }
+
+    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+        Ok(Self::record_stream(self, block.address, stream)?)
+    }
+
+    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+        Ok(Self::erase_stream(self, block.address, stream)?)
+    }
+
+    /// [`Allocator::empty_cache`].
+    fn release(&self) -> Result<u64> {
+        Ok(self.empty_cache()?)
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        Ok(self.driver().memory_info()?)
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> Result<bool> {
+        let stream = self.driver().canonical_stream(stream)?;
+        Ok(self.driver().is_capturing(stream)?)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.config().strategy.name())
+    }
+}
+
+impl PrivatePools for Allocator {
+    fn create_pool(&self) -> Result<PoolId> {
+        match Self::create_pool(self) {
+            PoolId::NONE => Err(Error::HostMemory.into()),
+            pool => Ok(pool),
+        }
+    }
+
+    fn release_pool(&self, pool: PoolId) -> Result<()> {
+        Ok(Self::release_pool(self, pool)?)
+    }
+
+    fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()> {
+        Ok(self.begin_allocate_to_pool(pool, Route::stream(stream).capturing())?)
+    }
+
+    fn end_capture(&self, pool: PoolId) -> Result<()> {
+        Ok(self.end_allocate_to_pool(pool)?)
+    }
+}

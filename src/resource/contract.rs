@@ -1,0 +1,313 @@
+//! The contract between layers.
+//!
+//! Owns: [`MemoryResource`], what a layer asks of the one below; [`Block`], what passes between them; [`Layer`], by which a
+//! layer writes only what it changes; [`PrivatePools`], what a layer for graphs asks beside it.
+//!
+//! It is RMM's shape (`stream_ordered_memory_resource.hpp`: `allocate`, `deallocate` with the size and a stream) with what
+//! Paddle's facade asks of its allocators beside it (`phi::Allocator::Release`, `RecordStream`), with errors as values.
+
+use super::error::Result;
+use crate::driver::MemoryInfo;
+use crate::ids::{PoolId, StreamId};
+use std::fmt;
+use std::sync::Arc;
+
+/// Memory that a resource has handed out: its address, and what it was asked for.
+///
+/// It is a plain value. A block of 0 bytes has address 0 and no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// Where it begins.
+    pub address: u64,
+    /// The bytes that were asked for.
+    pub size: u64,
+    /// The stream that it was allocated for.
+    pub stream: StreamId,
+}
+
+impl Block {
+    /// Returns the block that a request for 0 bytes gets.
+    #[must_use]
+    pub const fn empty(stream: StreamId) -> Self {
+        Self { address: 0, size: 0, stream }
+    }
+
+    /// Returns whether it has no memory.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+}
+
+/// Something that hands out memory of one device: an [`Allocator`](crate::Allocator), or a layer over another resource.
+///
+/// Any number of threads may call it at once. After a call that failed, it is as before.
+pub trait MemoryResource: Send + Sync {
+    /// Allocates `size` bytes for work on `stream`. A request for 0 bytes gets [`Block::empty`].
+    ///
+    /// # Errors
+    /// Too little memory ([`ResourceError::is_out_of_memory`](super::ResourceError::is_out_of_memory)), and whatever else the
+    /// resource's own documentation names.
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block>;
+
+    /// Frees a block, as [`Self::allocate`] returned it, that `stream` used last. If that is not the block's own stream, its
+    /// memory waits for both.
+    ///
+    /// # Errors
+    /// The block stays live.
+    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()>;
+
+    /// Says that work on `stream` uses a block too: once freed, its memory waits for that stream.
+    ///
+    /// # Errors
+    /// Nothing was noted.
+    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()>;
+
+    /// Takes back what [`Self::record_stream`] said, because `stream` uses the block no more: the program has waited for it. Does
+    /// nothing if the stream was not named.
+    ///
+    /// # Errors
+    /// What was noted stays.
+    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()>;
+
+    /// Gives free memory back to the driver. Returns how many bytes.
+    ///
+    /// # Errors
+    /// What was given back before the failed call stays given back.
+    fn release(&self) -> Result<u64>;
+
+    /// Returns the memory of the device, in bytes.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn memory_info(&self) -> Result<MemoryInfo>;
+
+    /// Returns whether work given to `stream` is being captured for a graph.
+    ///
+    /// # Errors
+    /// The driver's: while another stream is being captured, the default stream may not be asked about.
+    fn is_capturing(&self, stream: StreamId) -> Result<bool>;
+
+    /// Writes what the resource is, the outermost layer first: `retry > limit > stitch`.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+impl fmt::Debug for dyn MemoryResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe(f)
+    }
+}
+
+impl fmt::Debug for dyn PrivatePools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe(f)
+    }
+}
+
+/// A resource with private pools: memory that serves only the requests of a graph's captures.
+///
+/// [`Allocator`](crate::Allocator) says what a private pool is.
+pub trait PrivatePools: MemoryResource {
+    /// Adds a private pool with one use. Returns its id.
+    ///
+    /// # Errors
+    /// The host has no memory for it.
+    fn create_pool(&self) -> Result<PoolId>;
+
+    /// Ends the use of a private pool. Its memory serves others once no graph can use it.
+    ///
+    /// # Errors
+    /// There is no such pool.
+    fn release_pool(&self, pool: PoolId) -> Result<()>;
+
+    /// Routes requests for `stream`, which is about to be captured, to a private pool.
+    ///
+    /// # Errors
+    /// Nothing is routed.
+    fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()>;
+
+    /// Ends the route, after the capture.
+    ///
+    /// # Errors
+    /// No requests are routed to the pool.
+    fn end_capture(&self, pool: PoolId) -> Result<()>;
+}
+
+/// A resource over another one, which writes the methods that it changes. All others go to the resource below.
+///
+/// It is a [`MemoryResource`] thereby, and has [`PrivatePools`] if the one below has.
+///
+/// ```
+/// use seamalloc::driver::StreamId;
+/// use seamalloc::resource::{Block, Layer, MemoryResource, Result};
+/// use std::fmt;
+///
+/// /// Rounds sizes up to whole pages.
+/// struct Pages<R>(R);
+///
+/// impl<R: MemoryResource> Layer for Pages<R> {
+///     type Upstream = R;
+///     fn upstream(&self) -> &R {
+///         &self.0
+///     }
+///     fn name(&self) -> &str {
+///         "pages"
+///     }
+///     fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+///         self.0.allocate(size.next_multiple_of(4096), stream)
+///     }
+/// }
+/// # use seamalloc::{Allocator, Config, driver::sim::{SimConfig, SimGpu}};
+/// # use std::sync::Arc;
+/// # let gpu = Arc::new(SimGpu::new(SimConfig::default())?);
+/// let pages = Pages(Allocator::new(gpu, Config::default())?);
+/// let block = MemoryResource::allocate(&pages, 5000, StreamId::DEFAULT)?;
+/// assert_eq!(block.size, 8192);
+/// MemoryResource::deallocate(&pages, block, StreamId::DEFAULT)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Layer: Send + Sync {
+    /// The resource below.
+    type Upstream: MemoryResource + ?Sized;
+
+    /// Returns the resource below.
+    fn upstream(&self) -> &Self::Upstream;
+
+    /// Returns a word for the layer.
+    fn name(&self) -> &str;
+
+    /// As [`MemoryResource::allocate`].
+    ///
+    /// # Errors
+    /// Those of the resource below.
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+        self.upstream().allocate(size, stream)
+    }
+
+    /// As [`MemoryResource::deallocate`].
+    ///
+    /// # Errors
+    /// Those of the resource below.
+    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+        self.upstream().deallocate(block, stream)
+    }
+
+    /// As [`MemoryResource::release`].
+    ///
+    /// # Errors
+    /// Those of the resource below.
+    fn release(&self) -> Result<u64> {
+        self.upstream().release()
+    }
+}
+
+impl<L: Layer> MemoryResource for L {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+        Layer::allocate(self, size, stream)
+    }
+
+    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+        Layer::deallocate(self, block, stream)
+    }
+
+    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+        self.upstream().record_stream(block, stream)
+    }
+
+    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+        self.upstream().erase_stream(block, stream)
+    }
+
+    fn release(&self) -> Result<u64> {
+        Layer::release(self)
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        self.upstream().memory_info()
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> Result<bool> {
+        self.upstream().is_capturing(stream)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} > ", self.name())?;
+        self.upstream().describe(f)
+    }
+}
+
+impl<L: Layer> PrivatePools for L
+where
+    L::Upstream: PrivatePools,
+{
+    fn create_pool(&self) -> Result<PoolId> {
+        self.upstream().create_pool()
+    }
+
+    fn release_pool(&self, pool: PoolId) -> Result<()> {
+        self.upstream().release_pool(pool)
+    }
+
+    fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()> {
+        self.upstream().begin_capture(pool, stream)
+    }
+
+    fn end_capture(&self, pool: PoolId) -> Result<()> {
+        self.upstream().end_capture(pool)
+    }
+}
+
+impl<R: MemoryResource + ?Sized> MemoryResource for Arc<R> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+        (**self).allocate(size, stream)
+    }
+
+    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+        (**self).deallocate(block, stream)
+    }
+
+    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+        (**self).record_stream(block, stream)
+    }
+
+    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+        (**self).erase_stream(block, stream)
+    }
+
+    fn release(&self) -> Result<u64> {
+        (**self).release()
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo> {
+        (**self).memory_info()
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> Result<bool> {
+        (**self).is_capturing(stream)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).describe(f)
+    }
+}
+
+impl<R: PrivatePools + ?Sized> PrivatePools for Arc<R> {
+    fn create_pool(&self) -> Result<PoolId> {
+        (**self).create_pool()
+    }
+
+    fn release_pool(&self, pool: PoolId) -> Result<()> {
+        (**self).release_pool(pool)
+    }
+
+    fn begin_capture(&self, pool: PoolId, stream: StreamId) -> Result<()> {
+        (**self).begin_capture(pool, stream)
+    }
+
+    fn end_capture(&self, pool: PoolId) -> Result<()> {
+        (**self).end_capture(pool)
+    }
+}

@@ -1,0 +1,143 @@
+//! A layer that counts live blocks and bytes.
+//!
+//! Owns: the counters. They are those of RMM's `statistics_resource_adaptor` (`statistics_resource_adaptor_impl.hpp` lines 34 to
+//! 59: value, peak and total; a stack of them, of which the innermost counts, so that a part of a program has peaks of its own),
+//! and Paddle's `StatAllocator` (`stat_allocator.h`) is the same with one level. An allocator's own figures are
+//! [`Allocator::stats`](crate::Allocator::stats); this layer counts what passes through one place.
+
+use super::contract::{Block, Layer, MemoryResource};
+use super::error::{ResourceError, Result};
+use crate::fallible::TryPush;
+use crate::ids::StreamId;
+use parking_lot::Mutex;
+
+/// One figure. Inside of counters that were pushed, a value is below 0 if more is freed than was allocated since.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// What is live.
+    pub value: i64,
+    /// The most that was.
+    pub peak: i64,
+    /// All that was ever allocated.
+    pub total: i64,
+}
+
+impl Counter {
+    fn add(&mut self, more: i64) {
+        self.value = self.value.saturating_add(more);
+        self.total = self.total.saturating_add(more);
+        self.peak = self.peak.max(self.value);
+    }
+
+    fn lower(&mut self, less: i64) {
+        self.value = self.value.saturating_sub(less);
+    }
+
+    /// Adds what was counted inside of it.
+    fn add_inner(&mut self, inner: &Self) {
+        self.peak = self.peak.max(self.value.saturating_add(inner.peak));
+        self.value = self.value.saturating_add(inner.value);
+        self.total = self.total.saturating_add(inner.total);
+    }
+}
+
+/// The figures of a [`Statistics`] layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes, as they were asked for.
+    pub bytes: Counter,
+    /// Blocks, those of 0 bytes included.
+    pub blocks: Counter,
+}
+
+#[derive(Debug, Default)]
+struct Levels {
+    outer: Vec<Counters>,
+    innermost: Counters,
+}
+
+/// Counts what is allocated through it.
+#[derive(Debug)]
+pub struct Statistics<R> {
+    upstream: R,
+    levels: Mutex<Levels>,
+}
+
+impl<R: MemoryResource> Statistics<R> {
+    /// Makes a layer that has counted nothing.
+    pub fn new(upstream: R) -> Self {
+        Self { upstream, levels: Mutex::default() }
+    }
+
+    /// Returns the innermost counters.
+    pub fn counters(&self) -> Counters {
+        self.levels.lock().innermost
+    }
+
+    /// Begins new counters, which count from 0. Returns those until now, which count again once these are popped.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn push(&self) -> Result<Counters> {
+        let levels = &mut *self.levels.lock();
+        levels.outer.try_push(levels.innermost)?;
+        Ok(std::mem::take(&mut levels.innermost))
+    }
+
+    /// Ends the innermost counters, and adds them to those around. Returns them.
+    ///
+    /// # Errors
+    /// [`ResourceError::NothingPushed`].
+    pub fn pop(&self) -> Result<Counters> {
+        let levels = &mut *self.levels.lock();
+        let mut outer = levels.outer.pop().ok_or(ResourceError::NothingPushed)?;
+        outer.bytes.add_inner(&levels.innermost.bytes);
+        outer.blocks.add_inner(&levels.innermost.blocks);
+        Ok(std::mem::replace(&mut levels.innermost, outer))
+    }
+}
+
+impl<R> Statistics<R> {
+    fn change(&self, change: impl FnOnce(&mut Counters)) {
+        change(&mut self.levels.lock().innermost);
+    }
+}
+
+fn signed(size: u64) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+impl<R: MemoryResource> Layer for Statistics<R> {
+    type Upstream = R;
+
+    fn upstream(&self) -> &R {
+        &self.upstream
+    }
+
+    fn name(&self) -> &str {
+        "statistics"
+    }
+
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+        let block = self.upstream.allocate(size, stream)?;
+        self.change(|counters| {
+            counters.bytes.add(signed(block.size));
+            counters.blocks.add(1);
+        });
+        Ok(block)
+    }
+
+    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+        // Before the memory can be another thread's, so that no peak counts it twice.
+        self.change(|counters| {
+            counters.bytes.lower(signed(block.size));
+            counters.blocks.lower(1);
+        });
+        self.upstream.deallocate(block, stream).inspect_err(|_| {
+            self.change(|counters| {
+                counters.bytes.lower(-signed(block.size));
+                counters.blocks.lower(-1);
+            });
+        })
+    }
+}
