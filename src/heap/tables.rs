@@ -5,6 +5,7 @@
 use super::block::{Block, BlockTable, Slots};
 use super::chunk_map::ChunkMap;
 use super::counters::Counters;
+use super::driver_pool::DriverPoolBytes;
 use super::fingerprint::Fingerprint;
 use super::free_index::FreeIndex;
 use super::host_bytes::map_bytes;
@@ -86,6 +87,8 @@ pub(crate) struct Heap {
     pub(super) pending_rollback: [u64; 2],
     /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
     pub(super) gives_back: bool,
+    /// The bytes of the driver's pool, for a strategy that has one.
+    pub(super) driver_pool: DriverPoolBytes,
 }
 
 impl Heap {
@@ -113,6 +116,7 @@ impl Heap {
             retired: Vec::new(),
             pending_rollback: [0; 2],
             gives_back: false,
+            driver_pool: DriverPoolBytes::default(),
         };
         heap.add_pools(StreamId::DEFAULT)?;
         heap.idle = heap.add_pools(IDLE)?;
