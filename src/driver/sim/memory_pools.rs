@@ -36,11 +36,17 @@ impl Pools {
         self.streams.len()
     }
 
-    pub(super) fn create(&mut self, threshold: u64, capacity: u64, addresses: &mut AddressSpace) -> Answer<MemoryPool> {
+    pub(super) fn create(
+        &mut self,
+        threshold: u64,
+        capacity: u64,
+        memory: &mut Memory<()>,
+        addresses: &mut AddressSpace,
+    ) -> Answer<MemoryPool> {
         let size = capacity.saturating_mul(ROOM).min(ADDRESS_SPACE / ROOM).next_multiple_of(STEP);
         let base = addresses.reserve(size, STEP)?;
         self.made += 1;
-        self.pools.insert(self.made, Pool::new(base, size, threshold));
+        self.pools.insert(self.made, Pool::new(base, size, memory.number_of_pool(), threshold));
         Ok(MemoryPool(self.made))
     }
 

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use super::completion::Completion;
 use super::streams::Timeline;
-use crate::driver::bookkeeping::{Answer, Refusal};
+use crate::driver::bookkeeping::{Answer, Piece, Refusal};
 use crate::driver::{PoolAttribute, StreamId};
 
 /// A pool's memory comes and goes in multiples of this, in bytes: every figure of a pool on an H200 is one.
@@ -63,6 +63,8 @@ pub(super) struct Pool {
     base: u64,
     /// Bytes of addresses.
     addresses: u64,
+    /// The number of its memory.
+    memory: u64,
     pub(super) release_threshold: u64,
     /// By address. Addresses without memory are no block.
     blocks: BTreeMap<u64, Block>,
@@ -81,10 +83,11 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Makes a pool without memory.
-    pub(super) fn new(base: u64, addresses: u64, release_threshold: u64) -> Self {
+    pub(super) fn new(base: u64, addresses: u64, memory: u64, release_threshold: u64) -> Self {
         Self {
             base,
             addresses,
+            memory,
             release_threshold,
             blocks: BTreeMap::new(),
             free: FxHashMap::default(),
@@ -100,6 +103,11 @@ impl Pool {
     /// Returns its addresses: the first, and how many.
     pub(super) fn addresses(&self) -> (u64, u64) {
         (self.base, self.addresses)
+    }
+
+    /// Returns which memory of the pool lies at an address.
+    pub(super) fn piece(&self, address: u64, size: u64) -> Piece {
+        Piece { memory: self.memory, offset: address - self.base, size }
     }
 
     pub(super) fn attribute(&self, attribute: PoolAttribute) -> u64 {

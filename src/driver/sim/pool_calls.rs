@@ -12,8 +12,8 @@ impl MemoryPools for SimGpu {
     fn pool_create(&self, release_threshold: u64) -> DriverResult<MemoryPool> {
         let capacity = self.config.capacity;
         self.call(Call::PoolCreate, 0, |state| {
-            let State { pools, addresses, .. } = state;
-            pools.create(release_threshold, capacity, addresses)
+            let State { pools, memory, addresses, .. } = state;
+            pools.create(release_threshold, capacity, memory, addresses)
         })
     }
 
@@ -39,8 +39,9 @@ impl MemoryPools for SimGpu {
             }
             let too_large = || refuse(Status::OUT_OF_MEMORY, format!("{size} bytes are more than the pool can have"));
             let taken = from.malloc(size, stream, timeline, |bytes| memory.take(bytes), too_large)?;
+            let piece = from.piece(taken.address, taken.size);
             pools.allocated(taken.address, pool);
-            memory.add_pooled(taken.address, taken.size);
+            memory.add_pooled(taken.address, piece);
             Ok((taken.address, self.config.profile.pool_malloc(taken.grown / STEP, STEP, taken.first)))
         })
     }
@@ -48,7 +49,8 @@ impl MemoryPools for SimGpu {
     fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()> {
         self.call(Call::PoolFree, 0, |state| {
             state.timeline.check_stream(stream)?;
-            let (number, size) = state.memory.of_pooled(address)?;
+            let piece = state.memory.of_pooled(address)?;
+            let size = piece.size;
             if !state.captures.check_work(stream)? {
                 let detail = format!("memory of no graph cannot be freed in one: stream {stream} is being captured");
                 return Err(refuse(Status::NOT_SUPPORTED, detail));
@@ -60,7 +62,7 @@ impl MemoryPools for SimGpu {
             let (of, pool) = pools.freed(address)?;
             pool.free(address, stream, timeline);
             memory.remove_pooled(address);
-            contents.forget_gone([number], memory);
+            contents.clear(piece);
             pools.drop_ended(of, memory, addresses);
             Ok(())
         })

@@ -281,9 +281,13 @@ impl Timeline {
 
     /// Lets a stream wait for a free of another one.
     pub(super) fn wait_for_free(&mut self, stream: StreamId, of: StreamId, point: u64, done: &Completion) {
-        let stream = self.streams.entry(stream).or_default();
-        stream.done.after(done);
-        comes_after(&mut stream.clock, of, point);
+        // The free comes after what its stream had waited for.
+        let before = self.streams.get(&of).map(|of| of.clock.clone()).unwrap_or_default();
+        let waiting = self.streams.entry(stream).or_default();
+        waiting.done.after(done);
+        for (of, point) in before.into_iter().filter(|(of, _)| *of != stream).chain([(of, point)]) {
+            comes_after(&mut waiting.clock, of, point);
+        }
     }
 
     /// Returns the parts of `range` that unfinished work may still use which `stream` does not come after.

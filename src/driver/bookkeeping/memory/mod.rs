@@ -80,7 +80,10 @@ struct Opening {
 #[derive(Debug)]
 struct Pooled {
     size: u64,
+    /// The number of its pool's memory.
     number: u64,
+    /// Of its first byte in that memory.
+    offset: u64,
 }
 
 /// `P` is what the machine has for each piece of physical memory.

@@ -3,7 +3,7 @@
 //! Owns: which allocation begins at an address, and the driver's rules about it. Which bytes of a pool it gets is the machine's
 //! side.
 
-use super::{Memory, Pooled};
+use super::{Memory, Piece, Pooled};
 use crate::driver::Status;
 use crate::driver::bookkeeping::refusal::{Answer, refuse};
 
@@ -20,16 +20,21 @@ impl<P> Memory<P> {
         self.held = self.held.saturating_sub(bytes);
     }
 
-    /// Notes an allocation of a pool, which holds its bytes.
-    pub(in crate::driver) fn add_pooled(&mut self, address: u64, size: u64) {
-        let number = self.next_number();
-        self.pooled.insert(address, Pooled { size, number });
+    /// Returns a number for the memory of a pool.
+    pub(in crate::driver) fn number_of_pool(&mut self) -> u64 {
+        self.next_number()
     }
 
-    /// Returns the number and size of the allocation of a pool at `address`.
-    pub(in crate::driver) fn of_pooled(&self, address: u64) -> Answer<(u64, u64)> {
+    /// Notes an allocation of a pool, which holds its bytes.
+    pub(in crate::driver) fn add_pooled(&mut self, address: u64, piece: Piece) {
+        self.pooled.insert(address, Pooled { size: piece.size, number: piece.memory, offset: piece.offset });
+    }
+
+    /// Returns which memory of its pool the allocation at `address` has.
+    pub(in crate::driver) fn of_pooled(&self, address: u64) -> Answer<Piece> {
         let unknown = || refuse(Status::INVALID_VALUE, format!("no pool has allocated anything at {address:#x}"));
-        self.pooled.get(&address).map(|pooled| (pooled.number, pooled.size)).ok_or_else(unknown)
+        let found = self.pooled.get(&address).ok_or_else(unknown)?;
+        Ok(Piece { memory: found.number, offset: found.offset, size: found.size })
     }
 
     /// Removes an allocation of a pool.
