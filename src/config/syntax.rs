@@ -93,7 +93,8 @@ impl Config {
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
-                _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of seamalloc)")),
+                "cudaMallocAsync" => self.strategy = StrategyKind::MallocAsync,
+                _ => return Err(bad_value(key, value, "`native` or `cudaMallocAsync`")),
             },
             "expandable_segments" => match value {
                 "True" => self.strategy = StrategyKind::Expandable,

@@ -62,7 +62,7 @@ fn what_is_wrong_is_named() {
         ("large_segment_size_mb:10", &["above 10"]),
         ("strategy:expandabel", &["expandabel", "did you mean `expandable`", "`caching`"]),
         ("strategy:zzz", &["unknown strategy `zzz`; there are `caching`"]),
-        ("backend:cudaMallocAsync", &["native"]),
+        ("backend:cudamallocasync", &["native", "cudaMallocAsync"]),
         ("sharing:always", &["`always`", "`completed`"]),
         ("split:on", &["`on`", "`last_resort`"]),
         ("wait_ms:1.5", &["`1.5`", "whole number of milliseconds, or None"]),
