@@ -4,8 +4,7 @@
 //! the pool's own figure cannot be read, the last one stands until it can.
 
 use super::context::{Miss, StrategyContext};
-use crate::config::rounding::MIN_BLOCK;
-use crate::driver::{Call, DriverResult, MemoryPool, PoolAttribute, StreamId};
+use crate::driver::{DriverResult, MemoryPool, PoolAttribute, StreamId};
 use crate::error::Result;
 use crate::fallible::{TryPush, with_room};
 use crate::ids::{BlockId, PoolIndex};
@@ -56,7 +55,7 @@ impl DriverPool {
         let on = if captured { self.free_stream(context)? } else { stream };
         let address = Self::undisturbed(context, captured, || context.driver.pool_malloc(from, size, on))?;
         let span = Span::new(address, size);
-        context.heap.check_answer(Call::PoolMalloc, span, MIN_BLOCK)?;
+        context.heap.check_pooled(span)?;
         if captured {
             let waited = Self::undisturbed(context, true, || context.driver.stream_synchronize(on));
             if let Err(error) = waited {

@@ -134,6 +134,7 @@ fn every_option_is_printed_and_read_back() {
             fraction_of_gpu_memory_to_use: 0.5,
             initial_gpu_memory: 5 << 20,
             reallocate_gpu_memory: 6 << 20,
+            cuda_malloc_async_pool_memory_throttle_ratio: 0.25,
             vmm_v2_remap_on_oom: false,
             vmm_v2_small_pool_handle_size: 4 << 20,
             vmm_v2_large_pool_handle_size: 8 << 20,

@@ -4,6 +4,8 @@
 
 use super::block::Slots;
 use super::tables::Heap;
+use crate::config::rounding::MIN_BLOCK;
+use crate::driver::{Call, DriverResult};
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 
@@ -26,6 +28,17 @@ impl Heap {
         let id = self.add_malloc_segment(pool, span, slots);
         self.driver_pool.blocks += span.size;
         id
+    }
+
+    /// Does what [`Heap::check_answer`] does for an allocation of the pool, without a walk over all of them while all are live: the
+    /// driver would have to give the same address twice.
+    pub(crate) fn check_pooled(&self, span: Span) -> DriverResult<()> {
+        let all_are_live = self.counters.segment.current() == self.counters.allocation.current();
+        let is_sound = span.start != 0
+            && span.start.is_multiple_of(MIN_BLOCK)
+            && span.start.checked_add(span.size).is_some()
+            && !self.addresses.contains_key(&span.start);
+        if all_are_live && is_sound { Ok(()) } else { self.check_answer(Call::PoolMalloc, span, MIN_BLOCK) }
     }
 
     /// Removes a free allocation that was given back to the pool. That was reported before.

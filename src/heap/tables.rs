@@ -52,6 +52,8 @@ pub(crate) struct Heap {
     pub(super) blocks: BlockTable,
     pub(super) pools: Pools,
     pub(super) segments: Vec<Option<Segment>>,
+    /// No slot before this one is vacant.
+    pub(super) vacant_from: usize,
     pub(super) counters: Counters,
     pub(super) observer: Option<Box<dyn Observer>>,
     /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
@@ -98,6 +100,7 @@ impl Heap {
             blocks: BlockTable::new()?,
             pools: Pools::default(),
             segments: Vec::new(),
+            vacant_from: 0,
             counters: Counters::default(),
             observer: None,
             searches: [0; 2],
