@@ -48,7 +48,7 @@ impl DriverPool {
         pool: PoolIndex,
         size: u64,
     ) -> std::result::Result<BlockId, Miss> {
-        let mut slots = context.heap.reserve_segment(pool)?;
+        let mut slots = context.heap.reserve_pooled(pool)?;
         let stream = context.heap.pool(pool.large()).stream;
         let from = self.pool(context)?;
         let captured = stream != StreamId::DEFAULT && context.driver.is_capturing(stream)?;

@@ -3,15 +3,19 @@
 //! Owns: the bytes of the pool that are part of no block. The driver alone divides them.
 
 use super::block::Slots;
+use super::sorted::SortedSet;
 use super::tables::Heap;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, DriverResult};
+use crate::error::Result;
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
 
 /// The bytes of the driver's pool.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct DriverPoolBytes {
+    /// Addresses and sizes of those blocks, in the order of addresses.
+    spans: SortedSet<(u64, u64)>,
     /// In blocks.
     blocks: u64,
     /// In none: free memory, and what was lost to rounding.
@@ -27,24 +31,33 @@ impl Heap {
         self.set_idle(before.saturating_sub(span.size));
         let id = self.add_malloc_segment(pool, span, slots);
         self.driver_pool.blocks += span.size;
+        self.driver_pool.spans.insert((span.start, span.size));
         id
     }
 
-    /// Does what [`Heap::check_answer`] does for an allocation of the pool, without a walk over all of them while all are live: the
-    /// driver would have to give the same address twice.
+    /// Makes room for one more allocation of the pool. Returns the slot for its block.
+    pub(crate) fn reserve_pooled(&mut self, pool: PoolIndex) -> Result<Slots> {
+        self.driver_pool.spans.reserve(1)?;
+        self.reserve_segment(pool)
+    }
+
+    /// Does what [`Heap::check_answer`] does for an allocation of the pool, without a walk over all segments where all are such.
     pub(crate) fn check_pooled(&self, span: Span) -> DriverResult<()> {
-        let all_are_live = self.counters.segment.current() == self.counters.allocation.current();
-        let is_sound = span.start != 0
-            && span.start.is_multiple_of(MIN_BLOCK)
-            && span.start.checked_add(span.size).is_some()
-            && !self.addresses.contains_key(&span.start);
-        if all_are_live && is_sound { Ok(()) } else { self.check_answer(Call::PoolMalloc, span, MIN_BLOCK) }
+        let spans = &self.driver_pool.spans;
+        if spans.len() as u64 != self.counters.segment.current() {
+            return self.check_answer(Call::PoolMalloc, span, MIN_BLOCK);
+        }
+        let end = span.start.checked_add(span.size).filter(|_| span.start != 0 && span.start.is_multiple_of(MIN_BLOCK));
+        let is_apart = |end: u64| spans.before((end, 0)).is_none_or(|(start, size)| start + size <= span.start);
+        // The walk finds the words for it.
+        if end.is_some_and(is_apart) { Ok(()) } else { self.check_answer(Call::PoolMalloc, span, MIN_BLOCK) }
     }
 
     /// Removes a free allocation that was given back to the pool. That was reported before.
     pub(crate) fn remove_pooled_segment(&mut self, id: BlockId) {
-        let size = self.blocks[id].size;
+        let Span { start, size } = self.blocks[id].span();
         self.remove_malloc_segment(id);
+        self.driver_pool.spans.remove(&(start, size));
         self.driver_pool.blocks = self.driver_pool.blocks.saturating_sub(size);
         self.set_idle(self.driver_pool.idle + size);
     }

@@ -2,7 +2,7 @@
 
 use crate::{MAIN, MIB, SIDE, balanced, calls, on};
 use seamalloc::driver::sim::Range;
-use seamalloc::driver::{Call, Driver, MemoryPools, StreamId};
+use seamalloc::driver::{Call, MemoryPools, StreamId};
 
 const THIRD: StreamId = StreamId(9);
 

@@ -9,6 +9,8 @@
 //! streams.rs           the clock, streams and events            completion.rs      when work completes
 //! contents.rs          the bytes that were filled               addresses.rs      where addresses lie
 //! shared_memory.rs     how memory is named in a descriptor      peers.rs          other devices
+//! pool_calls.rs        calls of stream-ordered memory        pool.rs           one pool: what it holds, and reuse
+//! memory_pools.rs      which pools there are
 //! config.rs            SimConfig: which GPU to simulate         cost.rs           what each call costs
 //! ```
 //!
