@@ -1,26 +1,14 @@
 //! What the driver's pool of stream-ordered memory holds: each allocation of it is a segment with one block, and the rest is idle.
 //!
-//! Owns: the bytes of the pool that are part of no block. The driver alone divides them.
+//! Owns: how allocations of the pool come and go. The driver alone divides its memory.
 
 use super::block::Slots;
-use super::sorted::SortedSet;
 use super::tables::Heap;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, DriverResult};
 use crate::error::Result;
 use crate::ids::{BlockId, Class, PoolIndex};
 use crate::span::Span;
-
-/// The bytes of the driver's pool.
-#[derive(Debug, Default)]
-pub(super) struct DriverPoolBytes {
-    /// Addresses and sizes of those blocks, in the order of addresses.
-    spans: SortedSet<(u64, u64)>,
-    /// In blocks.
-    blocks: u64,
-    /// In none: free memory, and what was lost to rounding.
-    pub(super) idle: u64,
-}
 
 impl Heap {
     /// Adds an allocation of the pool. Returns its block, which is not in the free index. How much the pool holds then is not

@@ -5,12 +5,12 @@
 use super::block::{Block, BlockTable, Slots};
 use super::chunk_map::ChunkMap;
 use super::counters::Counters;
-use super::driver_pool::DriverPoolBytes;
 use super::fingerprint::Fingerprint;
 use super::free_index::FreeIndex;
 use super::host_bytes::map_bytes;
 use super::layout::Layout;
 use super::pool::{Pool, Pools};
+use super::pool_bytes::DriverPoolBytes;
 use super::private_pools::PrivatePools;
 use super::segment::Segment;
 use super::views::Views;
