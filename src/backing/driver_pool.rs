@@ -134,14 +134,20 @@ impl DriverPool {
             return Ok(());
         }
         for id in context.heap.free_blocks(pool)? {
-            let on = match self.place_of_free(context, id)? {
-                FreedOn::Later => return Ok(()),
-                FreedOn::Own(on) | FreedOn::Joined(on) => on,
-            };
-            context.driver.pool_free(context.heap.block(id).address, on)?;
-            context.heap.notify_segment_free(id);
-            context.heap.remove_pooled_segment(id);
+            self.give_back_one(context, id)?;
         }
+        Ok(())
+    }
+
+    /// Does the same for one free block.
+    pub(crate) fn give_back_one(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
+        let on = match self.place_of_free(context, id)? {
+            FreedOn::Later => return Ok(()),
+            FreedOn::Own(on) | FreedOn::Joined(on) => on,
+        };
+        context.driver.pool_free(context.heap.block(id).address, on)?;
+        context.heap.notify_segment_free(id);
+        context.heap.remove_pooled_segment(id);
         Ok(())
     }
 

@@ -66,7 +66,10 @@ impl Strategy for MallocAsync {
     ) -> std::result::Result<BlockId, Miss> {
         self.pool.refresh(context);
         if !context.capturing() {
-            self.pool.give_back_of(context, request.pool)?;
+            // A graph may use free memory of its private pool.
+            if !context.heap.is_private(request.pool) {
+                self.pool.give_back_of(context, request.pool)?;
+            }
             self.throttle(context, request)?;
         }
         let grows = Increase::of(grown_by(request.size));
@@ -171,7 +174,7 @@ impl MallocAsync {
             return Ok(Some(id));
         }
         context.heap.insert_free(id);
-        self.pool.give_back_of(context, request.pool)?;
+        self.pool.give_back_one(context, id)?;
         context.wait_for_all()?;
         self.pool.trim(context, held)?;
         Ok(None)

@@ -1,7 +1,7 @@
 //! The four cases of captures: a block is allocated in one or outside, and freed in one or outside.
 
 use crate::{MAIN, MIB, balanced, calls, held, on};
-use seamalloc::driver::sim::{CaptureMode, SimGpu};
+use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
 use seamalloc::driver::{Call, StreamId};
 use seamalloc::{Allocator, PoolId, Route};
 
@@ -43,6 +43,22 @@ fn what_a_capture_has_goes_with_its_graph() {
     allocator.release_pool(pool).unwrap();
     allocator.empty_cache().unwrap();
     assert_eq!((calls(&gpu, Call::PoolFree), held(&allocator)), (1, 0));
+    balanced(&gpu, &allocator);
+}
+
+#[test]
+fn a_request_for_a_graphs_pool_leaves_the_graph_its_memory() {
+    let (gpu, allocator) = on("sim:h200", "");
+    let pool = allocator.create_pool();
+    let address = capture(&gpu, &allocator, pool, || {
+        let address = allocator.allocate(10 * MIB, GRAPH).unwrap();
+        allocator.free(address).unwrap();
+        address
+    });
+    let other = allocator.allocate_in(pool, 20 * MIB, GRAPH).unwrap();
+    assert!(other.abs_diff(address) >= 10 * MIB);
+    gpu.launch(GRAPH, &[Range { address, size: 10 * MIB }], 1000).unwrap();
+    assert_eq!(calls(&gpu, Call::PoolFree), 0);
     balanced(&gpu, &allocator);
 }
 
