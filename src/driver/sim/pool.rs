@@ -146,6 +146,10 @@ impl Pool {
         let before = self.blocks.range(..start).next_back();
         let joins = before.filter(|(at, block)| *at + block.size == start).and_then(|(_, block)| block.free.clone());
         let own = joins.filter(|freed| freed.on == Some(stream));
+        if let Some(freed) = &own {
+            // What is left of it becomes idle with the free that it joins.
+            self.pending.entry(stream).or_default().push_back((freed.done.clone(), start + bytes - 1));
+        }
         self.insert(start, bytes, own.unwrap_or_else(Freed::idle));
         let address = self.fit(size, stream, timeline).ok_or_else(too_large)?;
         Ok(Taken { first, ..self.hand_out(address, size, bytes) })
