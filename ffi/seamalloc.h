@@ -62,7 +62,8 @@ typedef enum {
     SEAM_STATUS_OPTIONS = 10,
     // The device's name is none, there is no such device, or it cannot be opened.
     SEAM_STATUS_DEVICE = 11,
-    // The strategy needs virtual memory management, which the device does not have; `strategy:caching` does not.
+    // The strategy needs virtual memory management, or pools of stream-ordered memory, which the device does not have;
+    // `strategy:caching` does not.
     SEAM_STATUS_NO_VIRTUAL_MEMORY = 12,
     // A driver call failed otherwise than for want of memory. `seam_last_driver_status` has its `CUresult`.
     SEAM_STATUS_DRIVER = 13,
@@ -86,7 +87,7 @@ typedef enum {
     // The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
     SEAM_STATUS_SOURCE = 22,
     // Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
-    // gone, memory that it has freed.
+    // gone, memory that it has freed; or with other devices, where the strategy's memory is the driver's (`malloc-async`).
     SEAM_STATUS_IPC = 23,
     // The host, not the device, has too little memory: for the library's tables, or for the text of an error.
     SEAM_STATUS_HOST_MEMORY = 24,

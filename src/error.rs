@@ -99,6 +99,23 @@ pub enum Error {
         /// The device's name.
         device: String,
     },
+    /// The device has no pools of stream-ordered memory, which the strategy needs.
+    #[error(
+        "strategy `{strategy}` needs pools of stream-ordered memory (CUDA 11.2 and newer), which {device} does not have; \
+         `caching` works without"
+    )]
+    NoMemoryPools {
+        /// The strategy's name.
+        strategy: &'static str,
+        /// The device's name.
+        device: String,
+    },
+    /// This cannot be done with memory of the driver's pools of stream-ordered memory.
+    #[error("{what} is not possible with strategy `malloc-async`: memory of the driver's pools is not exportable")]
+    NotOfPools {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// The device's granularity is larger than the allocator supports.
     #[error("memory of {device} comes in multiples of {granularity} bytes, which do not divide 2 MiB; `caching` works")]
     Granularity {

@@ -38,6 +38,10 @@ impl fmt::Display for StreamId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
+/// A pool of the driver's stream-ordered memory (`CUmemoryPool`) as an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemoryPool(pub u64);
+
 /// An event of the driver's (`CUevent`) as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);

@@ -27,7 +27,7 @@ pub(crate) enum Color {
 /// What every run takes.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Strategies to run, separated by commas: names, or the families main, classic, paddle and all [default: main].
+    /// Strategies to run, separated by commas: names, or the families main, classic, paddle, driver and all [default: main].
     #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategies)]
     pub(crate) strategy: Vec<Strategies>,
     /// Allocator options in PyTorch's syntax: max_split_size_mb:512,roundup_power2_divisions:4.

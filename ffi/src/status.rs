@@ -43,7 +43,8 @@ pub enum Status {
     Options = 10,
     /// The device's name is none, there is no such device, or it cannot be opened.
     Device = 11,
-    /// The strategy needs virtual memory management, which the device does not have; `strategy:caching` does not.
+    /// The strategy needs virtual memory management, or pools of stream-ordered memory, which the device does not have;
+    /// `strategy:caching` does not.
     NoVirtualMemory = 12,
     /// A driver call failed otherwise than for want of memory. `seam_last_driver_status` has its `CUresult`.
     Driver = 13,
@@ -67,7 +68,7 @@ pub enum Status {
     /// The source of a private pool failed otherwise than for want of memory, or gave an address that cannot be.
     Source = 22,
     /// Memory cannot be shared with other processes, or what one shared cannot be opened: a bad handle, a process that is
-    /// gone, memory that it has freed.
+    /// gone, memory that it has freed; or with other devices, where the strategy's memory is the driver's (`malloc-async`).
     Ipc = 23,
     /// The host, not the device, has too little memory: for the library's tables, or for the text of an error.
     HostMemory = 24,
@@ -174,13 +175,15 @@ impl From<Error> for Failure {
             Error::PoolRouted { .. } => Status::PoolRouted,
             Error::PoolNotRouted { .. } => Status::PoolNotRouted,
             Error::Config(_) => Status::Options,
-            Error::NoVirtualMemory { .. } | Error::Granularity { .. } => Status::NoVirtualMemory,
+            Error::NoVirtualMemory { .. } | Error::Granularity { .. } | Error::NoMemoryPools { .. } => {
+                Status::NoVirtualMemory
+            }
             Error::Device(_) => Status::Device,
             Error::Driver(_) => Status::Driver,
             Error::NotRestorable { .. } => Status::NotRestorable,
             Error::PoolInUse { .. } => Status::PoolInUse,
             Error::Source { .. } => Status::Source,
-            Error::Ipc(_) => Status::Ipc,
+            Error::Ipc(_) | Error::NotOfPools { .. } => Status::Ipc,
             Error::Internal(_) => Status::Internal,
         };
         if status == Status::HostMemory {

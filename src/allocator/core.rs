@@ -92,6 +92,9 @@ impl Allocator {
             let strategy = if kind.needs_virtual_memory() { kind.name() } else { "guard:page" };
             return Err(Error::NoVirtualMemory { strategy, device: copy_of(&properties.name)? });
         }
+        if kind.needs_memory_pools() && !properties.memory_pools {
+            return Err(Error::NoMemoryPools { strategy: kind.name(), device: copy_of(&properties.name)? });
+        }
         if needs_virtual_memory && !GRANULE.is_multiple_of(properties.granularity) {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });

@@ -3,7 +3,6 @@
 //! Owns: the order of steps in a free.
 
 use super::core::{Allocator, Core};
-use crate::backing::release_segments_from;
 use crate::config::StreamSharing;
 use crate::error::{Error, Result};
 use crate::heap::{Block, Kind};
@@ -164,8 +163,7 @@ impl Core {
         if self.capturing() {
             return;
         }
-        let least = self.heap.layout().gives_back_from;
-        if let Err(error) = self.timed(|_, context| release_segments_from(context, least)) {
+        if let Err(error) = self.timed(|strategy, context| strategy.give_back(context)) {
             tracing::warn!(%error, "a free segment could not be given back; it is kept");
         }
     }
@@ -185,6 +183,9 @@ impl Core {
     }
 
     fn free_unwatched(&mut self, id: BlockId) -> Result<()> {
+        if self.rules.frees_to_driver && self.free_to_driver(id)? {
+            return Ok(());
+        }
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {
             let before = self.driver.busy_ns();
@@ -215,6 +216,15 @@ impl Core {
             self.heap.free_completed(id);
         }
         Ok(())
+    }
+
+    /// Gives a public block back to the driver. Returns `false` if it cannot be done now.
+    fn free_to_driver(&mut self, id: BlockId) -> Result<bool> {
+        if self.capturing() || self.heap.is_private(self.heap.block(id).pool.large()) {
+            return Ok(false);
+        }
+        let freed = self.timed(|strategy, context| strategy.free(context, id));
+        freed.inspect_err(|_| self.heap.keep_live(id))
     }
 
     /// Ends the epoch of a large pool's stream, because much was freed in it.

@@ -5,7 +5,7 @@
 use super::core::{Allocator, Core};
 use crate::config::Config;
 use crate::driver::cuda::CudaDriver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl Allocator {
@@ -55,8 +55,10 @@ impl Allocator {
     /// [`Error::Driver`](crate::Error::Driver):
     /// [`PEER_ACCESS_UNSUPPORTED`](crate::driver::Status::PEER_ACCESS_UNSUPPORTED) if the two cannot be peers;
     /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) if there is no such device. Nothing has changed.
+    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`.
     pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
         let core = &mut *self.lock()?;
+        core.must_not_be_pooled("access of other devices")?;
         let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
         core.peers.try_reserve(1)?;
         core.timed(|_, context| context.driver.enable_peer_access(ordinal, plain))?;
@@ -68,6 +70,11 @@ impl Allocator {
 }
 
 impl Core {
+    /// Refuses what needs more of memory than the driver's pools give.
+    pub(super) fn must_not_be_pooled(&self, what: &'static str) -> Result<()> {
+        if self.config.strategy.needs_memory_pools() { Err(Error::NotOfPools { what }) } else { Ok(()) }
+    }
+
     /// Gives all peers access to plain memory too, before it is used.
     pub(super) fn open_plain_to_peers(&mut self) -> Result<()> {
         let peers = std::mem::take(&mut self.peers);

@@ -156,6 +156,10 @@ impl Allocator {
         let core = &mut *self.lock()?;
         core.heap.private_mut().end(pool)?;
         core.merge_released_pools();
+        if core.rules.frees_to_driver {
+            // What was freed in the capture and waits for no stream.
+            core.give_back();
+        }
         core.checked()
     }
 

@@ -142,7 +142,9 @@ impl Core {
             // If the wait fails, the blocks that wait stay; all else can be given back.
             let reclaimed = wait_and_reclaim(context).and_then(|failed| failed.map_or(Ok(()), Err));
             let released = strategy.release(context, Goal::Everything);
+            let closed = strategy.close(context);
             released?;
+            closed?;
             reclaimed
         });
         self.on_guard(Guard::close);

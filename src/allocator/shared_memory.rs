@@ -28,10 +28,12 @@ impl Allocator {
     /// A call that fails leaves every descriptor as it was.
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::Ipc`](crate::Error::Ipc) if the socket or thread cannot be made;
-    /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported.
+    /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported;
+    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for the two calls below.
     pub fn share(&self, address: u64) -> Result<IpcHandle> {
         let core = &mut *self.lock()?;
         let block = core.heap.live(address)?;
+        core.must_not_be_pooled("sharing with other processes")?;
         let PhysicalSpan { memory, offset } = core.heap.physical(block)?;
         let place = match memory {
             Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
@@ -68,6 +70,7 @@ impl Allocator {
     pub fn fix_memory(&self, address: u64) -> Result<()> {
         let core = &mut *self.lock()?;
         let block = core.heap.live(address)?;
+        core.must_not_be_pooled("registration elsewhere")?;
         core.heap.fix_memory(block);
         Ok(())
     }
@@ -78,6 +81,7 @@ impl Allocator {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn handle_len(&self, address: u64) -> Result<usize> {
         let core = self.lock()?;
+        core.must_not_be_pooled("sharing with other processes")?;
         Ok(match core.heap.physical(core.heap.live(address)?)?.memory {
             Physical::Plain(_) => IpcHandle::PLAIN_LEN,
             Physical::Handles(handles) => IpcHandle::len_of_chunks(handles.len()),

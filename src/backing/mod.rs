@@ -5,6 +5,7 @@
 
 mod chunks;
 mod context;
+mod driver_pool;
 mod exchange;
 mod guarded;
 mod home;
@@ -18,6 +19,7 @@ mod view;
 
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
 pub(crate) use context::{Miss, StrategyContext};
+pub(crate) use driver_pool::DriverPool;
 pub(crate) use exchange::{Fate, Part, exchange};
 pub(crate) use guarded::{GUARD_RANGE, map_guarded, unmap_guarded};
 pub(crate) use home::{release_home, reserve_home};

@@ -7,6 +7,8 @@
 use std::fmt;
 
 const MIB: u64 = 1 << 20;
+/// The name of the one flag of Paddle's `CUDAMallocAsyncAllocator`.
+pub(super) const THROTTLE_RATIO: &str = "FLAGS_cuda_malloc_async_pool_memory_throttle_ratio";
 
 /// The flags of the strategies `paddle-…`. In text each has the prefix `FLAGS_`, and switches are `True` or `False`, or 1
 /// or 0.
@@ -39,6 +41,9 @@ pub struct PaddleFlags {
     /// the work; a request that finds too little memory does not wait for events. Off by default, unlike Paddle's: then the
     /// rule is that of all strategies, which waits for at least as much.
     pub use_stream_safe_cuda_allocator: bool,
+    /// `FLAGS_cuda_malloc_async_pool_memory_throttle_ratio`: above this part (0 to 1) of the device's memory, allocated or freed on
+    /// the stream for frees, a request's stream waits for that one (`malloc-async`).
+    pub cuda_malloc_async_pool_memory_throttle_ratio: f64,
     /// `FLAGS_vmm_v2_remap_on_oom`: free handles are moved together before a request is refused (`paddle-vmm`).
     pub vmm_v2_remap_on_oom: bool,
     /// `FLAGS_vmm_v2_small_pool_handle_size_in_mb`, in bytes: a piece of memory for requests below 2 MiB (`paddle-vmm`).
@@ -60,15 +65,17 @@ impl PaddleFlags {
         initial_gpu_memory: 0,
         reallocate_gpu_memory: 0,
         use_stream_safe_cuda_allocator: false,
+        cuda_malloc_async_pool_memory_throttle_ratio: 0.8,
         vmm_v2_remap_on_oom: true,
         vmm_v2_small_pool_handle_size: 2 * MIB,
         vmm_v2_large_pool_handle_size: 20 * MIB,
     };
 
-    pub(super) const NAMES: [&'static str; 13] = [
+    pub(super) const NAMES: [&'static str; 14] = [
         "FLAGS_free_idle_chunk",
         "FLAGS_free_when_no_cache_hit",
         "FLAGS_fraction_of_gpu_memory_to_use",
+        THROTTLE_RATIO,
         "FLAGS_auto_growth_chunk_size_in_mb",
         "FLAGS_small_pool_size_in_mb",
         "FLAGS_small_pool_auto_growth_chunk_size_in_mb",
@@ -126,6 +133,10 @@ impl PaddleFlags {
         if let Some((name, size)) = handles.into_iter().find(|(_, size)| odd(*size)) {
             return Some((name, (size / MIB).to_string(), "an even number of MiB from 2 to 1048576"));
         }
+        let ratio = self.cuda_malloc_async_pool_memory_throttle_ratio;
+        if !(0.0..=1.0).contains(&ratio) {
+            return Some((THROTTLE_RATIO, ratio.to_string(), "a number from 0 to 1"));
+        }
         let fraction = self.fraction_of_gpu_memory_to_use;
         let found = || fraction.to_string();
         let expected = "a number above 0, up to 1";
@@ -145,6 +156,10 @@ impl PaddleFlags {
                 }
                 _ => {}
             }
+        }
+        let ratio = self.cuda_malloc_async_pool_memory_throttle_ratio;
+        if ratio != default.cuda_malloc_async_pool_memory_throttle_ratio {
+            part(format_args!("{THROTTLE_RATIO}:{ratio}"))?;
         }
         if self.fraction_of_gpu_memory_to_use != default.fraction_of_gpu_memory_to_use {
             let fraction = self.fraction_of_gpu_memory_to_use;

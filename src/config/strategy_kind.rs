@@ -35,11 +35,13 @@ pub enum StrategyKind {
     /// Paddle's allocator over virtual memory (`VMMAutoGrowthBestFitAllocatorV2`): it grows at its end, and moves free memory
     /// together before it refuses a request.
     PaddleVmm,
+    /// The driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend `cudaMallocAsync` uses it.
+    MallocAsync,
 }
 
 impl StrategyKind {
     /// Every strategy.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Caching,
         Self::Expandable,
         Self::Gmlake,
@@ -52,6 +54,7 @@ impl StrategyKind {
         Self::PaddleNaiveBestFit,
         Self::PaddleThreadLocal,
         Self::PaddleVmm,
+        Self::MallocAsync,
     ];
     /// The strategies that are compared where none is named: this project's, and those that it stands beside.
     pub const MAIN: [Self; 4] = [Self::Caching, Self::Expandable, Self::Gmlake, Self::Stitch];
@@ -61,9 +64,17 @@ impl StrategyKind {
     pub const PADDLE: [Self; 4] =
         [Self::PaddleAutoGrowth, Self::PaddleNaiveBestFit, Self::PaddleThreadLocal, Self::PaddleVmm];
 
+    /// The allocators of the driver itself.
+    pub const DRIVER: [Self; 1] = [Self::MallocAsync];
+
     /// Families of strategies by name: what a command takes instead of a list of names.
-    pub const FAMILIES: [(&'static str, &'static [Self]); 4] =
-        [("main", &Self::MAIN), ("classic", &Self::CLASSIC), ("paddle", &Self::PADDLE), ("all", &Self::ALL)];
+    pub const FAMILIES: [(&'static str, &'static [Self]); 5] = [
+        ("main", &Self::MAIN),
+        ("classic", &Self::CLASSIC),
+        ("paddle", &Self::PADDLE),
+        ("driver", &Self::DRIVER),
+        ("all", &Self::ALL),
+    ];
 
     /// Returns whether the strategy makes virtual-memory calls, which old devices and drivers do not have.
     #[must_use]
@@ -71,9 +82,15 @@ impl StrategyKind {
         matches!(self, Self::Expandable | Self::Gmlake | Self::Stitch | Self::PaddleVmm)
     }
 
+    /// Returns whether the strategy takes memory of the driver's pools, which drivers before CUDA 11.2 do not have.
+    #[must_use]
+    pub const fn needs_memory_pools(self) -> bool {
+        matches!(self, Self::MallocAsync)
+    }
+
     /// Returns whether the strategy takes plain memory (`cudaMalloc`) for any requests.
     pub(crate) const fn has_plain_memory(self) -> bool {
-        !matches!(self, Self::Expandable | Self::Stitch | Self::PaddleVmm)
+        !matches!(self, Self::Expandable | Self::Stitch | Self::PaddleVmm | Self::MallocAsync)
     }
 
     /// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
@@ -98,6 +115,7 @@ impl StrategyKind {
             Self::PaddleNaiveBestFit => "paddle-naive-best-fit",
             Self::PaddleThreadLocal => "paddle-thread-local",
             Self::PaddleVmm => "paddle-vmm",
+            Self::MallocAsync => "malloc-async",
         }
     }
 }

@@ -7,7 +7,7 @@ use super::error::ConfigError;
 use super::guard::VALUES;
 use super::names::{WITHOUT_EFFECT, names};
 use super::options::{Arenas, Config, MIB, Split, StreamSharing};
-use super::paddle::PaddleFlags;
+use super::paddle::{PaddleFlags, THROTTLE_RATIO};
 use super::strategy_kind::StrategyKind;
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
 use crate::nearest::near;
@@ -99,7 +99,8 @@ impl Config {
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
-                _ => return Err(bad_value(key, value, "`native` (cudaMallocAsync is not a strategy of seamalloc)")),
+                "cudaMallocAsync" => self.strategy = StrategyKind::MallocAsync,
+                _ => return Err(bad_value(key, value, "`native` or `cudaMallocAsync`")),
             },
             "expandable_segments" => match value {
                 "True" => self.strategy = StrategyKind::Expandable,
@@ -141,6 +142,8 @@ impl Config {
             *switch = on.ok_or_else(|| bad_value(key, value, "`True` or `False`, or 1 or 0"))?;
         } else if key == "FLAGS_fraction_of_gpu_memory_to_use" {
             self.paddle.fraction_of_gpu_memory_to_use = fraction(key, value)?;
+        } else if key == THROTTLE_RATIO {
+            self.paddle.cuda_malloc_async_pool_memory_throttle_ratio = fraction(key, value)?;
         } else {
             return Err(unknown(key));
         }

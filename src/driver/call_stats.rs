@@ -54,10 +54,11 @@ impl CallStats {
     }
 
     /// Returns every kind of call that an allocator makes, with its figures, in the order of [`Call::ALL`]. Those that
-    /// concern contents are left out where they were not made.
+    /// concern contents or the driver's pools are left out where they were not made.
     pub fn iter(&self) -> impl Iterator<Item = (Call, CallStat)> + '_ {
+        let is_of_few = |call: Call| call.is_of_contents() || call.is_of_pools();
         let shown =
-            |(call, stat): &(Call, CallStat)| call.is_allocators() && (stat.count > 0 || !call.is_of_contents());
+            move |(call, stat): &(Call, CallStat)| call.is_allocators() && (stat.count > 0 || !is_of_few(*call));
         Call::ALL.into_iter().map(|call| (call, self.get(call))).filter(shown)
     }
 

@@ -127,6 +127,22 @@ calls! {
     IpcClose = "ipc_close", "cuIpcCloseMemHandle";
     /// `cuThreadExchangeStreamCaptureMode`
     ExchangeCaptureMode = "exchange_capture_mode", "cuThreadExchangeStreamCaptureMode";
+    /// `cuMemPoolCreate`
+    PoolCreate = "pool_create", "cuMemPoolCreate";
+    /// `cuMemPoolDestroy`
+    PoolDestroy = "pool_destroy", "cuMemPoolDestroy";
+    /// `cuMemAllocFromPoolAsync`, what `cudaMallocAsync` does
+    PoolMalloc = "pool_malloc", "cuMemAllocFromPoolAsync";
+    /// `cuMemFreeAsync`, what `cudaFreeAsync` does
+    PoolFree = "pool_free", "cuMemFreeAsync";
+    /// `cuMemPoolTrimTo`
+    PoolTrim = "pool_trim", "cuMemPoolTrimTo";
+    /// `cuMemPoolGetAttribute`
+    PoolAttribute = "pool_attribute", "cuMemPoolGetAttribute";
+    /// `cuStreamCreate`: of a stream on which frees of several streams are joined
+    StreamCreate = "stream_create", "cuStreamCreate";
+    /// `cuStreamDestroy`
+    StreamDestroy = "stream_destroy", "cuStreamDestroy";
     /// `cuLaunchKernel`: a call of a program, never of an allocator; only errors of the simulated GPU name it
     Launch = "launch", "cuLaunchKernel";
     /// `cuStreamBeginCapture`: a call of a program, like [`Call::Launch`]
@@ -149,6 +165,22 @@ impl Call {
     #[must_use]
     pub const fn is_of_contents(self) -> bool {
         matches!(self, Self::Fill | Self::Read | Self::Copy)
+    }
+
+    /// Returns whether only an allocator over the driver's pools of stream-ordered memory makes this call.
+    #[must_use]
+    pub const fn is_of_pools(self) -> bool {
+        matches!(
+            self,
+            Self::PoolCreate
+                | Self::PoolDestroy
+                | Self::PoolMalloc
+                | Self::PoolFree
+                | Self::PoolTrim
+                | Self::PoolAttribute
+                | Self::StreamCreate
+                | Self::StreamDestroy
+        )
     }
 }
 

@@ -5,11 +5,11 @@
 
 use super::call_stats::CallStats;
 use super::contract::{
-    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, PeerAccess, PlainMemory,
-    ProcessSharing, StreamCapture, Streams, VirtualMemory,
+    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PeerAccess,
+    PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory,
 };
 use super::error::{Call, DriverResult};
-use crate::ids::{EventId, Handle, StreamId};
+use crate::ids::{EventId, Handle, MemoryPool, StreamId};
 
 /// Defines [`ForwardingDriver`], and implements the traits for it, from a list of methods by trait. `calls` make a
 /// driver call, each given with its [`Call`] and the type that it returns in a [`DriverResult`]; `answers` make none.
@@ -114,6 +114,19 @@ forward! {
         calls {
             Malloc: malloc(size: u64) -> u64;
             Free: free(address: u64) -> ();
+        }
+        answers {}
+    }
+    MemoryPools {
+        calls {
+            PoolCreate: pool_create(release_threshold: u64) -> MemoryPool;
+            PoolDestroy: pool_destroy(pool: MemoryPool) -> ();
+            PoolMalloc: pool_malloc(pool: MemoryPool, size: u64, stream: StreamId) -> u64;
+            PoolFree: pool_free(address: u64, stream: StreamId) -> ();
+            PoolTrim: pool_trim(pool: MemoryPool, keep: u64) -> ();
+            PoolAttribute: pool_attribute(pool: MemoryPool, attribute: PoolAttribute) -> u64;
+            StreamCreate: stream_create() -> StreamId;
+            StreamDestroy: stream_destroy(stream: StreamId) -> ();
         }
         answers {}
     }
@@ -242,6 +255,14 @@ mod tests {
             Call::IpcOpen => driver.ipc_open(&ipc).map(drop),
             Call::IpcClose => driver.ipc_close(1),
             Call::ExchangeCaptureMode => driver.exchange_capture_mode(CaptureMode::Global).map(drop),
+            Call::PoolCreate => driver.pool_create(u64::MAX).map(drop),
+            Call::PoolDestroy => driver.pool_destroy(MemoryPool(77)),
+            Call::PoolMalloc => driver.pool_malloc(MemoryPool(77), 1, stream).map(drop),
+            Call::PoolFree => driver.pool_free(1, stream),
+            Call::PoolTrim => driver.pool_trim(MemoryPool(77), 0),
+            Call::PoolAttribute => driver.pool_attribute(MemoryPool(77), PoolAttribute::Used).map(drop),
+            Call::StreamCreate => driver.stream_create().map(drop),
+            Call::StreamDestroy => driver.stream_destroy(stream),
             Call::Launch | Call::BeginCapture | Call::EndCapture => return None,
         })
     }

@@ -13,6 +13,7 @@
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
 //! | arena, headroom | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
+//! | pool_bytes, driver_pool | what the driver's pool of stream-ordered memory holds beside blocks |
 //! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
 //! | exchange | a chunk becomes several, at the same addresses |
@@ -27,6 +28,7 @@ mod check;
 mod checkpoint;
 mod chunk_map;
 mod counters;
+mod driver_pool;
 mod exchange;
 mod fingerprint;
 mod fit;
@@ -43,6 +45,7 @@ mod own_segments;
 mod physical;
 mod placing;
 mod pool;
+mod pool_bytes;
 mod private;
 mod private_pools;
 mod segment;

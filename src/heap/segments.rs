@@ -100,7 +100,9 @@ impl Heap {
             Backing::Guarded { .. } => (Kind::Guarded, State::Retired),
             Backing::Lent => (Kind::Home, State::Free),
         };
-        let slot = self.segments.iter().position(Option::is_none).unwrap_or(self.segments.len());
+        let later = self.segments.get(self.vacant_from..).unwrap_or_default();
+        let slot = later.iter().position(Option::is_none).map_or(self.segments.len(), |at| self.vacant_from + at);
+        self.vacant_from = slot + 1;
         let block = Block::new(span, pool, SegmentId(slot as u32), kind, state);
         let head = self.blocks.insert_reserved(slots, block);
         let segment = Some(Segment { span, pool, backing, head });
@@ -154,6 +156,7 @@ impl Heap {
         self.blocks.remove(head);
         if let Some(slot) = self.segments.get_mut(segment.0 as usize) {
             *slot = None;
+            self.vacant_from = self.vacant_from.min(segment.0 as usize);
         }
     }
 

@@ -57,6 +57,11 @@ impl<T: Copy + Ord> SortedSet<T> {
         self.0.iter()
     }
 
+    /// Returns the greatest element that is less than this one.
+    pub(crate) fn before(&self, value: T) -> Option<&T> {
+        self.0.partition_point(|other| *other < value).checked_sub(1).and_then(|at| self.0.get(at))
+    }
+
     /// Returns the elements that are not less than this one, in order.
     pub(crate) fn from(&self, least: T) -> &[T] {
         &self.0[self.0.partition_point(|value| *value < least)..]
@@ -74,6 +79,7 @@ mod tests {
         [5, 1, 3, 5].into_iter().for_each(|value| set.insert(value));
         assert_eq!(set.iter().copied().collect::<Vec<_>>(), [1, 3, 5]);
         assert_eq!((set.first(), set.last(), set.from(2)), (Some(&1), Some(&5), &[3, 5][..]));
+        assert_eq!((set.before(1), set.before(4), set.before(9)), (None, Some(&3), Some(&5)));
         set.remove(&3);
         set.remove(&4);
         assert!(!set.contains(&3) && set.contains(&5) && set.len() == 2 && set.from(6).is_empty());

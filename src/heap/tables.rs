@@ -10,6 +10,7 @@ use super::free_index::FreeIndex;
 use super::host_bytes::map_bytes;
 use super::layout::Layout;
 use super::pool::{Pool, Pools};
+use super::pool_bytes::DriverPoolBytes;
 use super::private_pools::PrivatePools;
 use super::segment::Segment;
 use super::views::Views;
@@ -51,6 +52,8 @@ pub(crate) struct Heap {
     pub(super) blocks: BlockTable,
     pub(super) pools: Pools,
     pub(super) segments: Vec<Option<Segment>>,
+    /// No slot before this one is vacant.
+    pub(super) vacant_from: usize,
     pub(super) counters: Counters,
     pub(super) observer: Option<Box<dyn Observer>>,
     /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
@@ -86,6 +89,8 @@ pub(crate) struct Heap {
     pub(super) pending_rollback: [u64; 2],
     /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
     pub(super) gives_back: bool,
+    /// The bytes of the driver's pool, for a strategy that has one.
+    pub(super) driver_pool: DriverPoolBytes,
 }
 
 impl Heap {
@@ -95,6 +100,7 @@ impl Heap {
             blocks: BlockTable::new()?,
             pools: Pools::default(),
             segments: Vec::new(),
+            vacant_from: 0,
             counters: Counters::default(),
             observer: None,
             searches: [0; 2],
@@ -113,6 +119,7 @@ impl Heap {
             retired: Vec::new(),
             pending_rollback: [0; 2],
             gives_back: false,
+            driver_pool: DriverPoolBytes::default(),
         };
         heap.add_pools(StreamId::DEFAULT)?;
         heap.idle = heap.add_pools(IDLE)?;

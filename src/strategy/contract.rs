@@ -15,7 +15,7 @@
 //! - Nothing is unmapped while a stream may still use it, and no memory serves another stream before its own has
 //!   passed.
 
-use crate::backing::{Miss, StrategyContext};
+use crate::backing::{Miss, StrategyContext, release_segments_from};
 use crate::config::rounding::segment_size;
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
@@ -39,6 +39,9 @@ pub(crate) struct Rules {
     /// Whether the allocator waits for pending memory, the oldest first, before it asks for [`Means::All`]. Otherwise the
     /// strategy waits for all of it, as in PyTorch.
     pub(crate) waits_for_oldest: bool,
+    /// Whether a public block goes back to the driver as soon as it is freed, in the order of the streams that use it
+    /// ([`Strategy::free`]). Such blocks are marked as if other streams used them, so that no other strategy's frees ask for it.
+    pub(crate) frees_to_driver: bool,
 }
 
 impl Rules {
@@ -51,6 +54,7 @@ impl Rules {
             passes_memory_on: false,
             free_used_by,
             waits_for_oldest: false,
+            frees_to_driver: false,
         }
     }
 }
@@ -130,6 +134,32 @@ pub(crate) trait Strategy: Send {
     /// # Errors
     /// A driver call failed. What was given back before it stays given back.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool>;
+
+    /// Gives segments back that the layout keeps for nobody ([`Layout::gives_back_from`]).
+    ///
+    /// # Errors
+    /// A driver call failed. What was given back before it stays given back.
+    fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+        let least = context.heap.layout().gives_back_from;
+        release_segments_from(context, least)
+    }
+
+    /// Gives a public block back to the driver that the program has freed, and that is in no table of live allocations any more.
+    /// Returns `false` if it cannot be done now, and nothing has changed. Only of strategies with [`Rules::frees_to_driver`].
+    ///
+    /// # Errors
+    /// A driver call failed, or the host has no memory. The block is as before.
+    fn free(&mut self, _context: &mut StrategyContext<'_>, _id: BlockId) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Gives back what the strategy has of the driver beside memory, at the end of the allocator.
+    ///
+    /// # Errors
+    /// A driver call failed.
+    fn close(&mut self, _context: &mut StrategyContext<'_>) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns the largest request that the free memory of a pool could serve at present, without new memory and within
     /// the bounds on views. With `across`, memory of other streams counts as this one's. For reports: it makes no driver

@@ -8,6 +8,7 @@ mod classic;
 mod contract;
 mod expandable;
 mod gmlake;
+mod malloc_async;
 mod malloc_fallback;
 mod own_segments;
 mod paddle;
@@ -33,6 +34,7 @@ pub(crate) enum AnyStrategy {
     PaddleAutoGrowth(paddle::AutoGrowth),
     PaddleNaiveBestFit(paddle::NaiveBestFit),
     PaddleVmm(paddle::Vmm),
+    MallocAsync(malloc_async::MallocAsync),
 }
 
 impl Deref for AnyStrategy {
@@ -51,6 +53,7 @@ impl Deref for AnyStrategy {
             Self::PaddleAutoGrowth(strategy) => strategy,
             Self::PaddleNaiveBestFit(strategy) => strategy,
             Self::PaddleVmm(strategy) => strategy,
+            Self::MallocAsync(strategy) => strategy,
         }
     }
 }
@@ -69,6 +72,7 @@ impl DerefMut for AnyStrategy {
             Self::PaddleAutoGrowth(strategy) => strategy,
             Self::PaddleNaiveBestFit(strategy) => strategy,
             Self::PaddleVmm(strategy) => strategy,
+            Self::MallocAsync(strategy) => strategy,
         }
     }
 }
@@ -89,5 +93,6 @@ pub(crate) fn new(kind: StrategyKind) -> AnyStrategy {
             AnyStrategy::PaddleNaiveBestFit(paddle::NaiveBestFit)
         }
         StrategyKind::PaddleVmm => AnyStrategy::PaddleVmm(paddle::Vmm),
+        StrategyKind::MallocAsync => AnyStrategy::MallocAsync(malloc_async::MallocAsync::default()),
     }
 }

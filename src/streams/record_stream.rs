@@ -138,6 +138,32 @@ impl RecordedStreams {
         }
     }
 
+    /// Forgets the streams that use a block, which is being freed after all of them.
+    pub(crate) fn forget_uses(&mut self, id: BlockId) {
+        self.uses.remove(&id);
+    }
+
+    /// Lets the stream `onto` wait for all work that `streams` were given so far; the CPU does not wait. Returns `false` where
+    /// one of them is being captured.
+    ///
+    /// # Errors
+    /// A driver call failed, or the host has no memory. The stream may wait for some of them.
+    pub(crate) fn join(&mut self, driver: &dyn Driver, streams: &[StreamId], onto: StreamId) -> Result<bool> {
+        let more = (self.events + streams.len()).saturating_sub(self.idle_events.len());
+        self.idle_events.try_reserve(more)?;
+        let mut events = with_room(streams.len())?;
+        let joined = streams.iter().try_fold(true, |all, stream| -> DriverResult<bool> {
+            Ok(all && self.record_event(driver, *stream, &mut events)? != Recorded::InCapture)
+        });
+        let waited = joined.and_then(|all| {
+            events.iter().filter(|_| all).try_for_each(|(_, event)| driver.stream_wait(onto, *event))?;
+            Ok(all)
+        });
+        // A wait is for what an event meant at its call, so that it can be recorded again at once.
+        self.idle_events.extend(events.into_iter().map(|(_, event)| event));
+        Ok(waited?)
+    }
+
     /// Records an event on every stream that uses a live block which is about to be freed. Returns `None` where one of
     /// them is being captured, so that the block must be held. On an error nothing has changed.
     pub(crate) fn record_events(&mut self, driver: &dyn Driver, id: BlockId) -> Result<Option<PendingFree>> {

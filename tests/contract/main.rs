@@ -32,6 +32,7 @@ mod caching;
 mod exact;
 mod expandable;
 mod gmlake;
+mod malloc_async;
 mod paddle_auto_growth;
 mod paddle_naive_best_fit;
 mod paddle_thread_local;

@@ -45,6 +45,41 @@ impl Subject {
 /// strategies whose blocks are larger than requests, which `families.rs` holds to the rest in its own sizes.
 macro_rules! contract_of_any_sizes {
     ($subject:expr) => {
+        contract_of_the_drivers_memory!($subject);
+
+        promises!(figures as figures_of_kept:
+            a_snapshot_tiles_what_is_reserved,
+        );
+        promises!(trim as trim_of_kept:
+            no_piece_is_given_back_that_could_have_been_kept,
+        );
+        promises!(shortage as shortage_of_kept:
+            what_the_last_wait_frees_serves_the_request,
+        );
+        promises!(hostile as hostile_of_kept:
+            an_address_that_cannot_be_is_refused_and_not_handed_out,
+        );
+        promises!(pools as pools_of_kept:
+            snapshots_show_whose_memory_it_is,
+        );
+        promises!(captures as captures_of_kept:
+            no_call_of_ours_invalidates_a_capture,
+        );
+        promises!(graphs as graphs_of_kept:
+            an_allocator_dropped_first_leaves_graphs_their_memory,
+        );
+        promises_among_peers!();
+        #[cfg(target_os = "linux")]
+        promises!(sharing:
+            another_gpu_gets_it_and_gives_all_back,
+        );
+    };
+}
+
+/// Holds a strategy to those that also hold where the driver keeps the free memory: no snapshot shows that, and nobody but the
+/// device may use any of it.
+macro_rules! contract_of_the_drivers_memory {
+    ($subject:expr) => {
         const SUBJECT: $crate::suite::Subject = $subject;
 
         promises!(blocks:
@@ -65,14 +100,12 @@ macro_rules! contract_of_any_sizes {
         );
         promises!(figures:
             statistics_balance_after_each_operation,
-            a_snapshot_tiles_what_is_reserved,
         );
         promises!(release:
             once_all_is_freed_all_can_be_given_back,
             dropping_an_allocator_gives_everything_back_but_live_blocks,
         );
         promises!(trim:
-            no_piece_is_given_back_that_could_have_been_kept,
             any_call_of_a_trim_may_fail,
         );
         promises!(limits:
@@ -84,7 +117,6 @@ macro_rules! contract_of_any_sizes {
         );
         promises!(shortage:
             a_limit_that_is_the_cause_is_named_with_the_one_that_would_do,
-            what_the_last_wait_frees_serves_the_request,
             what_is_refused_is_refused_again,
         );
         promises!(failures:
@@ -92,7 +124,6 @@ macro_rules! contract_of_any_sizes {
             any_call_may_be_out_of_memory_at_any_time,
         );
         promises!(hostile:
-            an_address_that_cannot_be_is_refused_and_not_handed_out,
             memory_that_is_given_twice_is_handed_out_once,
             a_device_of_any_size_is_no_reason_to_panic,
             sizes_at_the_ends_are_errors,
@@ -105,15 +136,9 @@ macro_rules! contract_of_any_sizes {
             eight_threads_share_an_allocator,
             threads_may_share_an_allocator,
         );
-        promises_among_peers!();
-        #[cfg(target_os = "linux")]
-        promises!(sharing:
-            another_gpu_gets_it_and_gives_all_back,
-        );
         promises!(pools:
             wrong_uses_are_typed_errors_and_change_nothing,
             requests_follow_the_routes,
-            snapshots_show_whose_memory_it_is,
         );
         promises!(released_pools:
             what_no_capture_used_goes_back_in_stream_order,
@@ -144,7 +169,6 @@ macro_rules! contract_of_any_sizes {
             whatever_sources_and_the_driver_fail_at,
         );
         promises!(captures:
-            no_call_of_ours_invalidates_a_capture,
             captures_that_nobody_told_of_are_left_alone,
             a_capture_may_take_what_an_earlier_one_handed_out_and_it_frees,
             a_capture_gets_what_an_earlier_one_handed_out_and_the_program_frees_once_it_is_passed,
@@ -153,7 +177,6 @@ macro_rules! contract_of_any_sizes {
         );
         promises!(graphs:
             a_pool_opened_again_has_its_memory_again,
-            an_allocator_dropped_first_leaves_graphs_their_memory,
             an_allocator_may_be_dropped_in_a_capture,
         );
     };

@@ -94,7 +94,8 @@ pub(crate) fn any_call_of_a_trim_may_fail(Subject { kind, .. }: Subject) {
         let expected = plain.trim(bytes).unwrap();
         let made = gpu.call_stats().since(&before);
         assert!(bytes == u64::MAX || expected >= bytes);
-        for call in Call::ALL {
+        // How much a pool holds is asked for again.
+        for call in Call::ALL.into_iter().filter(|call| *call != Call::PoolAttribute) {
             for nth in 1..=made.get(call).count {
                 let name = format!("{kind}, {bytes} bytes: {call} number {nth}");
                 let (gpu, allocator, live) = scene(kind);

@@ -134,6 +134,11 @@ fn paddles_survive_every_failure() {
 }
 
 #[test]
+fn malloc_async_survives_every_failure() {
+    every_allocation_may_fail(StrategyKind::MallocAsync, "");
+}
+
+#[test]
 fn stitch_survives_every_failure() {
     every_allocation_may_fail(StrategyKind::Stitch, "sharing:wait,chunk_size_mb:8");
     every_allocation_may_fail(StrategyKind::Stitch, "chunk_size_mb:8");

@@ -174,7 +174,7 @@ const POOLS: &[Step] = &[
     ("a public pool", |w| w.create_pool(2)),
     ("allocate in it", |w| w.allocate_in(42, 2, 7 * MIB, SIDE)),
     ("release it", |w| w.release(2)),
-    ("a peer", |w| w.allocator.enable_peer_access(1)),
+    ("a peer", World::enable_peer),
 ];
 
 /// Tables grow, and pools of streams without memory pass to others.

@@ -3,8 +3,8 @@
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{
     Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle,
-    IpcMemory, MemoryInfo, PeerAccess, PlainMemory, ProcessSharing, Status, StreamCapture, StreamId, Streams,
-    VirtualMemory,
+    IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, Status,
+    StreamCapture, StreamId, Streams, VirtualMemory,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +36,7 @@ impl Liar {
                 granularity: 2 * MIB,
                 recommended_granularity: 2 * MIB,
                 ordinal: 0,
+                memory_pools: true,
                 virtual_memory: true,
             },
             addresses: Mutex::new(Box::new(addresses)),
@@ -109,6 +110,34 @@ impl PlainMemory for Liar {
     fn free(&self, address: u64) -> DriverResult<()> {
         self.freed.lock().unwrap().push(address);
         self.answer(Call::Free, ())
+    }
+}
+
+impl MemoryPools for Liar {
+    fn pool_create(&self, _: u64) -> DriverResult<MemoryPool> {
+        self.answer(Call::PoolCreate, MemoryPool(7))
+    }
+    fn pool_destroy(&self, _: MemoryPool) -> DriverResult<()> {
+        self.answer(Call::PoolDestroy, ())
+    }
+    fn pool_malloc(&self, _: MemoryPool, size: u64, _: StreamId) -> DriverResult<u64> {
+        self.address(Call::PoolMalloc, size)
+    }
+    fn pool_free(&self, address: u64, _: StreamId) -> DriverResult<()> {
+        self.freed.lock().unwrap().push(address);
+        self.answer(Call::PoolFree, ())
+    }
+    fn pool_trim(&self, _: MemoryPool, _: u64) -> DriverResult<()> {
+        self.answer(Call::PoolTrim, ())
+    }
+    fn pool_attribute(&self, _: MemoryPool, _: PoolAttribute) -> DriverResult<u64> {
+        self.answer(Call::PoolAttribute, u64::MAX)
+    }
+    fn stream_create(&self) -> DriverResult<StreamId> {
+        self.answer(Call::StreamCreate, StreamId(77))
+    }
+    fn stream_destroy(&self, _: StreamId) -> DriverResult<()> {
+        self.answer(Call::StreamDestroy, ())
     }
 }
 

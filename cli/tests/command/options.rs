@@ -139,12 +139,13 @@ fn a_trace_runs_on_the_hosts_memory_as_on_a_simulated_device() {
 fn families_of_strategies_are_run_by_name() {
     let classic = ["exact", "buddy", "slab", "tiny"];
     let paddle = ["paddle-auto-growth", "paddle-naive-best-fit", "paddle-thread-local", "paddle-vmm"];
-    let all: Vec<&str> = super::STRATEGIES.into_iter().chain(classic).chain(paddle).collect();
+    let all: Vec<&str> = super::STRATEGIES.into_iter().chain(classic).chain(paddle).chain(["malloc-async"]).collect();
     let snapshot =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/data/snapshots/resnet-multi-wrapped.snapshot.pickle.gz");
     for (named, found) in [
         ("classic", classic.to_vec()),
         ("paddle", paddle.to_vec()),
+        ("driver", vec!["malloc-async"]),
         ("main", super::STRATEGIES.to_vec()),
         ("all", all),
         ("slab,classic", vec!["slab", "exact", "buddy", "tiny"]),

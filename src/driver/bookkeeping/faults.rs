@@ -63,6 +63,13 @@ pub enum Fault {
         /// The kernel's stream.
         stream: StreamId,
     },
+    /// Memory of a pool was freed on a stream that does not come after a kernel which may still use it.
+    FreedInUse {
+        /// The part of it that the kernel uses.
+        range: Range,
+        /// The kernel's stream.
+        stream: StreamId,
+    },
 }
 
 impl Fault {
@@ -73,7 +80,8 @@ impl Fault {
             Self::UnmappedUse { range, stream }
             | Self::NoAccess { range, stream }
             | Self::MarkedUse { range, stream }
-            | Self::UnmapInUse { range, stream } => (range, stream),
+            | Self::UnmapInUse { range, stream }
+            | Self::FreedInUse { range, stream } => (range, stream),
         }
     }
 }
@@ -96,6 +104,12 @@ impl fmt::Display for Fault {
             Self::UnmapInUse { range, stream } => {
                 write!(f, "{range} was unmapped while a kernel on stream {stream} may still use it")
             }
+            Self::FreedInUse { range, stream } => {
+                write!(
+                    f,
+                    "{range} was freed on a stream that does not wait for a kernel on stream {stream}, which uses it"
+                )
+            }
         }
     }
 }
@@ -111,9 +125,15 @@ pub struct Leaks {
     pub mappings: usize,
     /// Allocations of `malloc`.
     pub mallocs: usize,
+    /// Pools of stream-ordered memory.
+    pub pools: usize,
+    /// Allocations of such pools.
+    pub pooled: usize,
+    /// Streams of an allocator's own.
+    pub streams: usize,
     /// Events.
     pub events: usize,
-    /// Physical bytes of the handles, mappings and allocations together.
+    /// Physical bytes of the handles, mappings, allocations and pools together.
     pub bytes: u64,
 }
 
@@ -130,13 +150,17 @@ impl fmt::Display for Leaks {
         if self.is_empty() {
             return f.write_str("nothing held");
         }
-        let Self { reservations, handles, mappings, mallocs, events, bytes } = self;
+        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, bytes } = self;
         write!(
             f,
             "still held: {reservations} reservations, {handles} handles, {mappings} mappings, {mallocs} mallocs, \
              {events} events, {}",
             format_bytes(*bytes)
-        )
+        )?;
+        if pools + pooled + streams > 0 {
+            write!(f, ", {pools} pools, {pooled} allocations of pools, {streams} streams")?;
+        }
+        Ok(())
     }
 }
 
@@ -152,6 +176,7 @@ mod tests {
             Fault::NoAccess { range, stream },
             Fault::MarkedUse { range, stream },
             Fault::UnmapInUse { range, stream },
+            Fault::FreedInUse { range, stream },
         ] {
             let text = fault.to_string();
             for part in ["0x4000", "4.00 KiB", "stream 0x7"] {

@@ -4,6 +4,7 @@
 
 use super::contents::Contents;
 use super::events::Events;
+use super::memory_pools::MemoryPools;
 use super::peer_access::PeerAccess;
 use super::plain_memory::PlainMemory;
 use super::process_sharing::ProcessSharing;
@@ -37,6 +38,8 @@ pub struct DeviceProperties {
     pub recommended_granularity: u64,
     /// Whether the virtual-memory calls work at all.
     pub virtual_memory: bool,
+    /// Whether the calls of [`MemoryPools`] work at all.
+    pub memory_pools: bool,
 }
 
 /// The driver of one GPU, real or simulated: all calls that an allocator makes.
@@ -51,7 +54,17 @@ pub struct DeviceProperties {
 /// No method has a default body: a driver that does not support a call returns
 /// [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED) explicitly.
 pub trait Driver:
-    VirtualMemory + PlainMemory + Events + Streams + StreamCapture + Contents + PeerAccess + ProcessSharing + Send + Sync
+    VirtualMemory
+    + PlainMemory
+    + MemoryPools
+    + Events
+    + Streams
+    + StreamCapture
+    + Contents
+    + PeerAccess
+    + ProcessSharing
+    + Send
+    + Sync
 {
     /// Returns the properties of the device. Cheap; makes no driver call.
     fn properties(&self) -> &DeviceProperties;

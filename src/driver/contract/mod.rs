@@ -4,6 +4,7 @@
 //! device.rs            Driver: every trait below, and the calls for the device as a whole
 //! virtual_memory.rs    VirtualMemory: address space, physical memory, and mappings of one at the other
 //! plain_memory.rs      PlainMemory: memory that has its address from the start
+//! memory_pools.rs      MemoryPools: memory that is allocated and freed in the order of streams
 //! events.rs            Events: markers in streams, and waits for them
 //! streams.rs           Streams: which stream a handle names, and the wait for one
 //! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
@@ -25,6 +26,7 @@
 mod contents;
 mod device;
 mod events;
+mod memory_pools;
 mod peer_access;
 mod plain_memory;
 mod process_sharing;
@@ -35,6 +37,7 @@ mod virtual_memory;
 pub use contents::Contents;
 pub use device::{DeviceProperties, Driver, MemoryInfo};
 pub use events::Events;
+pub use memory_pools::{MemoryPools, PoolAttribute};
 pub use peer_access::PeerAccess;
 pub use plain_memory::PlainMemory;
 pub use process_sharing::{Exported, IpcMemory, ProcessSharing, WeakExported};

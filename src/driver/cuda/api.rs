@@ -10,8 +10,8 @@ use libloading::Library;
 
 use super::error::{CudaLoadError, CudaOpenError, MissingEntryPoint};
 use super::ffi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream, IpcMemHandle, MemAccessDesc,
-    MemAllocationProp, RawStatus,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUmemoryPool, CUstream, IpcMemHandle,
+    MemAccessDesc, MemAllocationProp, MemPoolProps, RawStatus,
 };
 use crate::driver::Status;
 
@@ -122,6 +122,16 @@ entry_points! {
     mem_free = "cuMemFree_v2", "3.2", (address: CUdeviceptr);
     mem_host_alloc = "cuMemHostAlloc", "2.2", (address: *mut *mut c_void, size: usize, flags: c_uint);
     mem_free_host = "cuMemFreeHost", "2.0", (address: *mut c_void);
+    mem_pool_create = "cuMemPoolCreate", "11.2", (pool: *mut CUmemoryPool, props: *const MemPoolProps);
+    mem_pool_destroy = "cuMemPoolDestroy", "11.2", (pool: CUmemoryPool);
+    mem_pool_set_attribute = "cuMemPoolSetAttribute", "11.2",
+        (pool: CUmemoryPool, attribute: u32, value: *mut c_void);
+    mem_pool_get_attribute = "cuMemPoolGetAttribute", "11.2",
+        (pool: CUmemoryPool, attribute: u32, value: *mut c_void);
+    mem_pool_trim_to = "cuMemPoolTrimTo", "11.2", (pool: CUmemoryPool, keep: usize);
+    mem_alloc_from_pool_async = "cuMemAllocFromPoolAsync", "11.2",
+        (address: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream);
+    mem_free_async = "cuMemFreeAsync", "11.2", (address: CUdeviceptr, stream: CUstream);
     mem_get_info = "cuMemGetInfo_v2", "3.2", (free: *mut usize, total: *mut usize);
     memset_d8_async = "cuMemsetD8Async", "3.2",
         (address: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream);

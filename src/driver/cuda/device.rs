@@ -21,7 +21,7 @@ use super::ffi::{CUdevice, CUevent};
 use super::place::Place;
 use crate::driver::call_counters::CallCounters;
 use crate::driver::{
-    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, Status, StreamId, WeakExported,
+    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, MemoryPool, Status, StreamId, WeakExported,
 };
 
 /// An NVIDIA GPU.
@@ -45,6 +45,8 @@ pub struct CudaDriver {
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     /// The live handles, and their exports, which are open while somebody else has them.
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
+    /// The live pools of stream-ordered memory.
+    pub(super) pools: Mutex<FxHashSet<MemoryPool>>,
     /// The streams that were made here.
     pub(super) streams: Mutex<FxHashSet<StreamId>>,
     /// The stream that memory is copied on, once some was.

@@ -7,7 +7,7 @@
 
 use std::ffi::{c_int, c_uchar, c_ushort, c_void};
 
-use crate::driver::CaptureMode;
+use crate::driver::{CaptureMode, PoolAttribute};
 
 #[cfg(target_os = "linux")]
 pub(super) use cuda_driver_sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemGenericAllocationHandle, CUstream};
@@ -58,6 +58,8 @@ pub(super) const ATTRIBUTE_POSIX_FD: u32 = 103;
 pub(super) const ATTRIBUTE_VIRTUAL_MEMORY: u32 = 102;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED` (CUDA 11.0).
 pub(super) const ATTRIBUTE_DIRECT_RDMA_WITH_VIRTUAL_MEMORY: u32 = 110;
+/// `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED` (CUDA 11.2).
+pub(super) const ATTRIBUTE_MEMORY_POOLS: u32 = 115;
 /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID` (CUDA 12.2): the node nearest to the device, -1 without any.
 pub(super) const ATTRIBUTE_HOST_NUMA_ID: u32 = 134;
 /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` (CUDA 12.2).
@@ -72,6 +74,19 @@ pub(super) const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 pub(super) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.
 pub(super) const CAPTURE_STATUS_NONE: u32 = 0;
+
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+pub(super) const POOL_RELEASE_THRESHOLD: u32 = 4;
+
+/// `CU_MEMPOOL_ATTR_*_MEM_*`.
+pub(super) const fn pool_attribute(attribute: PoolAttribute) -> u32 {
+    match attribute {
+        PoolAttribute::Reserved => 5,
+        PoolAttribute::ReservedHigh => 6,
+        PoolAttribute::Used => 7,
+        PoolAttribute::UsedHigh => 8,
+    }
+}
 
 /// Every mode that a thread can be in.
 pub(super) const CAPTURE_MODES: [CaptureMode; 3] =
@@ -137,6 +152,41 @@ pub(super) struct MemAllocFlags {
 #[derive(Clone, Copy)]
 pub(super) struct IpcMemHandle {
     pub(super) reserved: [c_uchar; 64],
+}
+
+/// `CUmemoryPool`, an opaque pointer, which `cuda-driver-sys` does not have yet.
+pub(super) type CUmemoryPool = *mut c_void;
+
+/// `CUmemPoolProps`: 88 bytes in every version of CUDA that has it. Those at the end were all reserved at first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemPoolProps {
+    /// `CUmemAllocationType`.
+    pub(super) kind: u32,
+    /// `CUmemAllocationHandleType`: what the memory can be exported as.
+    pub(super) handle_types: u32,
+    pub(super) location: MemLocation,
+    /// Null on Linux.
+    pub(super) win32_security_attributes: *mut c_void,
+    /// The most bytes of the pool; 0: the driver's choice (CUDA 12.2).
+    pub(super) max_size: usize,
+    pub(super) usage: c_ushort,
+    pub(super) reserved: [c_uchar; 54],
+}
+
+impl MemPoolProps {
+    /// Describes a pool on one device, whose memory no other process can import.
+    pub(super) fn on_device(device: CUdevice) -> Self {
+        Self {
+            kind: MEM_ALLOCATION_TYPE_PINNED,
+            handle_types: MEM_HANDLE_TYPE_NONE,
+            location: MemLocation::device(device),
+            win32_security_attributes: std::ptr::null_mut(),
+            max_size: 0,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
 }
 
 /// `CUmemAccessDesc`.
@@ -210,6 +260,18 @@ mod tests {
         assert_eq!(align_of::<MemAccessDesc>(), align_of::<sys::CUmemAccessDesc>());
         assert_eq!(offset_of!(MemAccessDesc, location), offset_of!(sys::CUmemAccessDesc, location));
         assert_eq!(offset_of!(MemAccessDesc, flags), offset_of!(sys::CUmemAccessDesc, flags));
+    }
+
+    /// `cuda-driver-sys` has no such struct; these are the offsets of cuda.h 12.2.
+    #[test]
+    fn a_pools_description_is_laid_out_as_in_cuda() {
+        assert_eq!((size_of::<MemPoolProps>(), align_of::<MemPoolProps>()), (88, 8));
+        assert_eq!(offset_of!(MemPoolProps, handle_types), 4);
+        assert_eq!(offset_of!(MemPoolProps, location), 8);
+        assert_eq!(offset_of!(MemPoolProps, win32_security_attributes), 16);
+        assert_eq!(offset_of!(MemPoolProps, max_size), 24);
+        assert_eq!(offset_of!(MemPoolProps, usage), 32);
+        assert_eq!(PoolAttribute::ALL.map(pool_attribute), [5, 6, 7, 8]);
     }
 
     #[test]

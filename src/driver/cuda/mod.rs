@@ -6,6 +6,7 @@
 //! contents.rs         the bytes in memory: fills, and copies to the CPU
 //! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
 //! process_sharing.rs  memory that processes share
+//! memory_pools.rs     stream-ordered memory: pools, and what is allocated of them
 //! open.rs             opening a GPU: what it and its driver can do
 //! place.rs            where its memory lies: on the GPU, or page-locked in the machine
 //! query.rs            queries of a device that need no context
@@ -31,6 +32,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake_libcuda;
 mod ffi;
+mod memory_pools;
 mod open;
 mod peer_access;
 mod place;

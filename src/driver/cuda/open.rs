@@ -25,6 +25,17 @@ const USUAL_GRANULARITY: u64 = 2 << 20;
 /// The name of page-locked memory, before a device's number.
 const PINNED: &str = "pinned";
 
+/// Entry points without any one of which a device has no pools of stream-ordered memory (CUDA 11.2).
+const MEMORY_POOL_CALLS: [&str; 7] = [
+    "cuMemPoolCreate",
+    "cuMemPoolDestroy",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolTrimTo",
+    "cuMemAllocFromPoolAsync",
+    "cuMemFreeAsync",
+];
+
 /// Entry points without any one of which a device has no virtual memory.
 const VIRTUAL_MEMORY_CALLS: [&str; 8] = [
     "cuMemGetAllocationGranularity",
@@ -78,6 +89,7 @@ impl CudaDriver {
             opened.properties.recommended_granularity = granularity(api, &prop, ffi::MEM_GRANULARITY_RECOMMENDED)?;
         }
         opened.properties.virtual_memory = virtual_memory;
+        opened.properties.memory_pools = false;
         opened.properties.name = format!("{PINNED}:{ordinal}");
         opened.properties.total_memory = memory().ok_or(CudaOpenError::UnknownMemory)?.total;
         opened.access = Access::of(place.access(opened.device));
@@ -116,6 +128,7 @@ impl CudaDriver {
             granularity: USUAL_GRANULARITY,
             recommended_granularity: USUAL_GRANULARITY,
             virtual_memory: has_virtual_memory(&api, device)?,
+            memory_pools: has_memory_pools(&api, device),
         };
         if properties.virtual_memory {
             let prop = Place::Device { direct_rdma, exportable: false }.prop(device);
@@ -138,6 +151,7 @@ impl CudaDriver {
             access: Access::of(place.access(device)),
             events: Mutex::default(),
             handles: Mutex::default(),
+            pools: Mutex::default(),
             streams: Mutex::default(),
             own_stream: Mutex::default(),
             trusts_streams: AtomicBool::new(false),
@@ -174,4 +188,11 @@ fn has_virtual_memory(api: &CudaApi, device: CUdevice) -> Result<bool, CudaOpenE
         tracing::warn!(%missing, "this driver is too old for virtual memory: only the strategy `caching` works");
     }
     Ok(missing.is_none())
+}
+
+/// Returns whether the device has pools of stream-ordered memory, and the driver has all calls for them. A driver that does not
+/// know the attribute has none.
+fn has_memory_pools(api: &CudaApi, device: CUdevice) -> bool {
+    MEMORY_POOL_CALLS.into_iter().all(|call| api.need(call).is_ok())
+        && has_attribute(api, ffi::ATTRIBUTE_MEMORY_POOLS, device).unwrap_or(false)
 }

@@ -89,6 +89,7 @@ impl HostDriver {
             granularity: GRANULARITY,
             recommended_granularity: GRANULARITY,
             virtual_memory: true,
+            memory_pools: false,
         };
         let shared = Arc::new(Shared::new(State::new(config.capacity)));
         Ok(Self { config, identity: new_identity(), properties, file, shared, calls: CallCounters::default() })

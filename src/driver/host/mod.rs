@@ -4,7 +4,7 @@
 //! config.rs            HostConfig: how much of the machine's memory, and its text form
 //! device.rs            HostDriver: what a program does with it, and how a call is made and counted
 //! calls.rs             the driver's traits: which part serves which call
-//! process_sharing.rs   the same for memory that processes share
+//! process_sharing.rs   the same for memory that processes share       memory_pools.rs   refusals: there are no pools
 //! state.rs             what is behind the lock of memory; streams have their own
 //! chunk.rs             physical memory: parts of one sparse file in memory, and files of their own for what is exported
 //! addresses.rs         mmap and its like: all that changes what lies at an address
@@ -28,6 +28,7 @@ mod chunk;
 mod config;
 mod device;
 mod lane;
+mod memory_pools;
 mod process_sharing;
 mod state;
 mod streams;

@@ -135,7 +135,9 @@ impl Events for SimGpu {
             let captured = state.timeline.event(event)?.captured();
             state.captures.check_event(captured)?;
             state.captures.refuse_unsafe()?;
-            state.timeline.wait_for_event(event)
+            state.timeline.wait_for_event(event)?;
+            state.release_pools();
+            Ok(())
         })
     }
 
@@ -172,6 +174,7 @@ impl Streams for SimGpu {
             state.timeline.check_stream(stream)?;
             state.captures.refuse_synchronize(stream)?;
             state.timeline.wait_for_stream(stream);
+            state.release_pools();
             Ok(())
         })
     }
@@ -245,6 +248,7 @@ impl Driver for SimGpu {
         self.call(Call::Synchronize, 0, |state| {
             state.captures.refuse_synchronize_all()?;
             state.timeline.wait_for_device();
+            state.release_pools();
             Ok(())
         })
     }

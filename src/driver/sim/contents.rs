@@ -42,7 +42,7 @@ impl Contents {
     }
 
     /// Forgets the bytes of a piece.
-    fn clear(&mut self, piece: Piece) {
+    pub(super) fn clear(&mut self, piece: Piece) {
         let Some(runs) = self.0.get_mut(&piece.memory) else { return };
         let (start, end) = (piece.offset, piece.offset + piece.size);
         let met: Vec<(u64, Run)> =

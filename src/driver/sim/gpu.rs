@@ -51,6 +51,7 @@ impl SimGpu {
             recommended_granularity: GRANULARITY,
             ordinal: 0,
             virtual_memory: true,
+            memory_pools: true,
         };
         let state = State::new(config.capacity);
         let identity = new_identity();

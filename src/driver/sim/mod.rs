@@ -9,6 +9,8 @@
 //! streams.rs           the clock, streams and events            completion.rs      when work completes
 //! contents.rs          the bytes that were filled               addresses.rs      where addresses lie
 //! shared_memory.rs     how memory is named in a descriptor      peers.rs          other devices
+//! pool_calls.rs        calls of stream-ordered memory        pool.rs           one pool: what it holds, and reuse
+//! memory_pools.rs      which pools there are
 //! config.rs            SimConfig: which GPU to simulate         cost.rs           what each call costs
 //! ```
 //!
@@ -27,7 +29,10 @@ mod config;
 mod contents;
 mod cost;
 mod gpu;
+mod memory_pools;
 mod peers;
+mod pool;
+mod pool_calls;
 mod process_sharing;
 mod shared_memory;
 mod state;

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::addresses::AddressSpace;
 use super::contents::Contents;
+use super::memory_pools::Pools;
 use super::peers::Peers;
 use super::streams::Timeline;
 use crate::driver::bookkeeping::{Answer, Captures, Fault, Leaks, Memory, refuse};
@@ -28,6 +29,7 @@ pub(super) struct State {
     pub(super) memory: Memory<()>,
     pub(super) addresses: AddressSpace,
     pub(super) contents: Contents,
+    pub(super) pools: Pools,
     pub(super) timeline: Timeline,
     pub(super) captures: Captures,
     pub(super) peers: Peers,
@@ -47,6 +49,7 @@ impl State {
             memory: Memory::new(capacity),
             addresses: AddressSpace::new(),
             contents: Contents::default(),
+            pools: Pools::default(),
             timeline: Timeline::default(),
             captures: Captures::default(),
             peers: Peers::default(),
@@ -56,6 +59,11 @@ impl State {
             stats: CallStats::default(),
             faults: Vec::new(),
         }
+    }
+
+    /// Lets pools give back what they have beyond their thresholds, after a wait of the CPU.
+    pub(super) fn release_pools(&mut self) {
+        self.pools.release(self.timeline.now(), &mut self.memory);
     }
 
     /// Records a fault.
@@ -99,6 +107,7 @@ impl State {
 
     /// Returns the resources that are held on the device at present.
     pub(super) fn leaks(&self) -> Leaks {
-        Leaks { events: self.timeline.events(), ..self.memory.leaks() }
+        let (pools, streams) = (self.pools.count(), self.pools.streams());
+        Leaks { events: self.timeline.events(), pools, streams, ..self.memory.leaks() }
     }
 }

@@ -25,12 +25,34 @@ pub struct Hold {
 struct Work {
     ranges: Vec<Range>,
     done: Completion,
+    /// Its place in its stream.
+    point: u64,
+}
+
+/// Up to which point of each other stream something comes after that stream's work.
+type Clock = Vec<(StreamId, u64)>;
+
+/// Returns up to which point of `stream` that is.
+fn after(clock: &Clock, stream: StreamId) -> u64 {
+    clock.iter().find(|(of, _)| *of == stream).map_or(0, |(_, point)| *point)
+}
+
+/// Notes that something comes after that point of `stream` too.
+fn comes_after(clock: &mut Clock, stream: StreamId, point: u64) {
+    match clock.iter_mut().find(|(of, _)| *of == stream) {
+        Some((_, known)) => *known = point.max(*known),
+        None => clock.push((stream, point)),
+    }
 }
 
 #[derive(Debug, Default)]
 struct Stream {
     /// When all work given to the stream is done.
     done: Completion,
+    /// How many points it has had: kernels, events and frees of pools.
+    points: u64,
+    /// What it waits for by events.
+    clock: Clock,
     work: VecDeque<Work>,
     /// Held work that has not ended, oldest first.
     held: VecDeque<Arc<Gate>>,
@@ -78,6 +100,8 @@ pub(super) struct Event {
     recorded: bool,
     /// The captured stream in which it was last recorded, if any: it then marks a place in a graph, not a time.
     captured: Option<StreamId>,
+    /// What it comes after, its own stream included.
+    clock: Clock,
 }
 
 impl Event {
@@ -132,8 +156,10 @@ impl Timeline {
         stream.drop_ended(now);
         stream.done.not_before(now);
         stream.done.takes_longer(duration);
+        stream.points += 1;
         if !ranges.is_empty() {
-            stream.work.push_back(Work { ranges: ranges.to_vec(), done: stream.done.clone() });
+            let (done, point) = (stream.done.clone(), stream.points);
+            stream.work.push_back(Work { ranges: ranges.to_vec(), done, point });
         }
     }
 
@@ -224,13 +250,61 @@ impl Timeline {
         recorded.recorded = true;
         recorded.captured = (!runs).then_some(stream);
         if runs {
+            let id = stream;
             let stream = self.streams.entry(stream).or_default();
             // The stream itself completes no earlier than its events, so that a wait for it waits for them.
             stream.done.known_time();
             stream.done.not_before(later(self.now, self.run_ahead));
             recorded.done.clone_from(&stream.done);
+            stream.points += 1;
+            recorded.clock.clone_from(&stream.clock);
+            comes_after(&mut recorded.clock, id, stream.points);
         }
         Ok(())
+    }
+
+    /// Marks a free of a pool's memory in a stream. Returns its point there, and when it is done.
+    pub(super) fn mark_free(&mut self, stream: StreamId) -> (u64, Completion) {
+        let at = later(self.now, self.run_ahead);
+        let stream = self.streams.entry(stream).or_default();
+        // As for an event, which completes no earlier either.
+        stream.done.known_time();
+        stream.done.not_before(at);
+        stream.points += 1;
+        (stream.points, stream.done.clone())
+    }
+
+    /// Returns up to which point of another stream a stream comes after it.
+    pub(super) fn comes_after(&self, stream: StreamId, other: StreamId) -> u64 {
+        self.streams.get(&stream).map_or(0, |stream| after(&stream.clock, other))
+    }
+
+    /// Lets a stream wait for a free of another one.
+    pub(super) fn wait_for_free(&mut self, stream: StreamId, of: StreamId, point: u64, done: &Completion) {
+        // The free comes after what its stream had waited for.
+        let before = self.streams.get(&of).map(|of| of.clock.clone()).unwrap_or_default();
+        let waiting = self.streams.entry(stream).or_default();
+        waiting.done.after(done);
+        for (of, point) in before.into_iter().filter(|(of, _)| *of != stream).chain([(of, point)]) {
+            comes_after(&mut waiting.clock, of, point);
+        }
+    }
+
+    /// Returns the parts of `range` that unfinished work may still use which `stream` does not come after.
+    pub(super) fn unordered_uses(&mut self, range: Range, stream: StreamId) -> Vec<(Range, StreamId)> {
+        let now = self.now;
+        let clock = self.streams.get(&stream).map(|stream| stream.clock.clone()).unwrap_or_default();
+        let mut found = Vec::new();
+        for (&id, other) in &mut self.streams {
+            other.drop_ended(now);
+            let known = if id == stream { u64::MAX } else { after(&clock, id) };
+            let open = other.work.iter().filter(|work| work.point > known).chain(&other.left);
+            found.extend(
+                open.filter_map(|work| work.ranges.iter().find_map(|used| used.overlap(range))).map(|used| (used, id)),
+            );
+        }
+        found.sort_unstable_by_key(|(used, id)| (*id, used.address, used.size));
+        found
     }
 
     pub(super) fn wait_for_event(&mut self, event: EventId) -> Answer<()> {
@@ -243,7 +317,11 @@ impl Timeline {
         let now = self.now;
         let event = self.events.get_mut(&event.0).ok_or_else(|| unknown(event))?;
         self.idle_waits += u64::from(event.done.is_done(now));
-        self.streams.entry(stream).or_default().done.after(&event.done);
+        let waiting = self.streams.entry(stream).or_default();
+        waiting.done.after(&event.done);
+        for &(of, point) in event.clock.iter().filter(|(of, _)| *of != stream) {
+            comes_after(&mut waiting.clock, of, point);
+        }
         Ok(())
     }
 

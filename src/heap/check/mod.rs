@@ -56,6 +56,7 @@ impl Heap {
     /// Says which rule is broken, and where.
     pub(crate) fn check(&self) -> Checked {
         let mut found = Found { held: self.pending_rollback, ..Found::default() };
+        found.held[Class::Large as usize] += self.driver_pool.idle;
         for (index, segment) in self.segments.iter().enumerate() {
             let Some(segment) = segment else { continue };
             self.blocks_tile_their_segment(index, segment, &mut found)?;

@@ -65,6 +65,7 @@ impl Strategy for Stitch {
             passes_memory_on: true,
             free_used_by,
             waits_for_oldest: true,
+            frees_to_driver: false,
         }
     }
 

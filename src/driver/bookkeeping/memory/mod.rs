@@ -7,6 +7,7 @@
 //! rule or by the machine, has changed nothing.
 
 mod malloc;
+mod pooled;
 mod ranges;
 
 use std::collections::BTreeMap;
@@ -75,6 +76,16 @@ struct Opening {
     times: usize,
 }
 
+/// An allocation of one of the driver's pools.
+#[derive(Debug)]
+struct Pooled {
+    size: u64,
+    /// The number of its pool's memory.
+    number: u64,
+    /// Of its first byte in that memory.
+    offset: u64,
+}
+
 /// `P` is what the machine has for each piece of physical memory.
 #[derive(Debug)]
 pub(in crate::driver) struct Memory<P> {
@@ -84,6 +95,7 @@ pub(in crate::driver) struct Memory<P> {
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
     mallocs: BTreeMap<u64, Malloc<P>>,
+    pooled: BTreeMap<u64, Pooled>,
     /// The physical memory of each handle that was not released.
     handles: FxHashMap<Handle, u64>,
     physical: FxHashMap<u64, Physical<P>>,
@@ -99,6 +111,7 @@ impl<P> Memory<P> {
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
             mallocs: BTreeMap::new(),
+            pooled: BTreeMap::new(),
             handles: FxHashMap::default(),
             physical: FxHashMap::default(),
             numbers: 1,
@@ -348,6 +361,9 @@ impl<P> Memory<P> {
             handles: self.handles.len(),
             mappings: self.mappings.len(),
             mallocs: self.mallocs.len(),
+            pooled: self.pooled.len(),
+            pools: 0,
+            streams: 0,
             events: 0,
             bytes: self.held,
         }

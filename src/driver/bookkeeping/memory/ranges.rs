@@ -28,12 +28,14 @@ impl<P> Memory<P> {
             let mapping =
                 self.mappings.range(..=at).next_back().map(|(start, found)| (start + found.size, found.access));
             let malloc = self.mallocs.range(..=at).next_back().map(|(start, found)| (start + found.size, true));
-            at = match [mapping, malloc].into_iter().flatten().find(|(to, _)| *to > at) {
+            let pooled = self.pooled.range(..=at).next_back().map(|(start, found)| (start + found.size, true));
+            at = match [mapping, malloc, pooled].into_iter().flatten().find(|(to, _)| *to > at) {
                 Some((to, true)) => to,
                 Some((to, false)) => return Err(Fault::NoAccess { range: stretch(at, to), stream }),
                 None => {
                     let mapped = self.mappings.range(at..).next().map_or(end, |(start, _)| *start);
-                    let to = self.mallocs.range(at..).next().map_or(mapped, |(start, _)| mapped.min(*start));
+                    let malloced = self.mallocs.range(at..).next().map_or(mapped, |(start, _)| mapped.min(*start));
+                    let to = self.pooled.range(at..).next().map_or(malloced, |(start, _)| malloced.min(*start));
                     return Err(Fault::UnmappedUse { range: stretch(at, to), stream });
                 }
             };
@@ -76,14 +78,17 @@ impl<P> Memory<P> {
     pub(in crate::driver) fn physical_at(&self, range: Range) -> Vec<Piece> {
         let end = range.address.saturating_add(range.size);
         let first = self.mappings.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
-        let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.physical));
+        let mapped = self.mappings.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.physical, 0));
         let first = self.mallocs.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
-        let malloced = self.mallocs.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.number));
-        let mut found: Vec<_> = mapped.chain(malloced).collect();
+        let malloced = self.mallocs.range(first..end.max(first)).map(|(at, found)| (*at, found.size, found.number, 0));
+        let first = self.pooled.range(..=range.address).next_back().map_or(range.address, |(start, _)| *start);
+        let pooled = self.pooled.range(first..end.max(first));
+        let pooled = pooled.map(|(at, found)| (*at, found.size, found.number, found.offset));
+        let mut found: Vec<_> = mapped.chain(malloced).chain(pooled).collect();
         found.sort_unstable();
-        let piece = |(at, size, memory)| {
+        let piece = |(at, size, memory, offset)| {
             let part = range.overlap(Range { address: at, size })?;
-            Some(Piece { memory, offset: part.address - at, size: part.size })
+            Some(Piece { memory, offset: offset + part.address - at, size: part.size })
         };
         found.into_iter().filter_map(piece).collect()
     }

@@ -7,6 +7,7 @@ mod calls;
 pub(crate) mod old_drivers;
 mod peers;
 mod pinned;
+mod pools;
 mod streams;
 
 use std::cell::RefCell;
@@ -67,6 +68,15 @@ struct State {
     copies: Vec<usize>,
     /// Inside of the device: from, to and bytes.
     copied: Vec<(CUdeviceptr, CUdeviceptr, usize)>,
+    /// The live pools, with their release thresholds, and what they were made of.
+    pools: Vec<(usize, u64)>,
+    pool_props: Option<MemPoolProps>,
+    /// Whether attributes of pools cannot be set.
+    no_thresholds: bool,
+    /// Allocations of pools: pool, bytes, stream; frees: address, stream; trims: pool, bytes.
+    pooled: Vec<(usize, usize, usize)>,
+    pool_frees: Vec<(CUdeviceptr, usize)>,
+    trims: Vec<(usize, usize)>,
     /// The number that tells streams with the same handle apart.
     generation: u64,
 }
@@ -121,7 +131,7 @@ unsafe extern "C" fn device_get(device: *mut CUdevice, ordinal: c_int) -> RawSta
     put(device, ordinal)
 }
 unsafe extern "C" fn device_get_attribute(value: *mut c_int, attribute: u32, _: CUdevice) -> RawStatus {
-    let known = [ATTRIBUTE_VIRTUAL_MEMORY, ATTRIBUTE_POSIX_FD, ATTRIBUTE_HOST_VIRTUAL_MEMORY];
+    let known = [ATTRIBUTE_VIRTUAL_MEMORY, ATTRIBUTE_POSIX_FD, ATTRIBUTE_HOST_VIRTUAL_MEMORY, ATTRIBUTE_MEMORY_POOLS];
     if attribute == ATTRIBUTE_HOST_NUMA_ID {
         put(value, NEAREST_NODE)
     } else if known.contains(&attribute) {
@@ -414,6 +424,13 @@ fn entry_points() -> EntryPoints {
         mem_address_free: Some(mem_address_free),
         mem_map: Some(mem_map),
         mem_alloc: Some(mem_alloc),
+        mem_pool_create: Some(pools::mem_pool_create),
+        mem_pool_destroy: Some(pools::mem_pool_destroy),
+        mem_pool_set_attribute: Some(pools::mem_pool_set_attribute),
+        mem_pool_get_attribute: Some(pools::mem_pool_get_attribute),
+        mem_pool_trim_to: Some(pools::mem_pool_trim_to),
+        mem_alloc_from_pool_async: Some(pools::mem_alloc_from_pool_async),
+        mem_free_async: Some(pools::mem_free_async),
         mem_host_alloc: Some(mem_host_alloc),
         mem_free_host: Some(mem_free_host),
         mem_free: Some(mem_free),

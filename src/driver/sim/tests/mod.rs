@@ -10,7 +10,7 @@ use std::fmt;
 use super::{Fault, Leaks, Piece, Profile, Range, SimConfig, SimConfigError, SimGpu};
 use crate::driver::bookkeeping::GRANULARITY;
 use crate::driver::prelude::*;
-use crate::driver::{Call, CaptureMode, DriverResult, Handle, MemoryInfo, Status, StreamId};
+use crate::driver::{Call, CaptureMode, DriverResult, Handle, MemoryInfo, PoolAttribute, Status, StreamId};
 
 const G: u64 = GRANULARITY;
 const GIB: u64 = 1 << 30;
@@ -339,7 +339,8 @@ fn what_is_held_shows_as_leaks() {
     let memory = gpu.malloc(1).unwrap();
     let event = gpu.event_create().unwrap();
     gpu.release(handles[0]).unwrap();
-    let held = Leaks { reservations: 1, handles: 1, mappings: 2, mallocs: 1, events: 1, bytes: 3 * G };
+    let held =
+        Leaks { reservations: 1, handles: 1, mappings: 2, mallocs: 1, events: 1, bytes: 3 * G, ..Leaks::default() };
     assert_eq!(gpu.leaks(), held);
     gpu.unmap(address, 2 * G).unwrap();
     gpu.address_free(address, 4 * G).unwrap();
@@ -382,6 +383,10 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
     let other = self::gpu();
     other.malloc(1).unwrap();
     let event = gpu.event_create().unwrap();
+    let pool = gpu.pool_create(u64::MAX).unwrap();
+    let pooled = gpu.pool_malloc(pool, G, S).unwrap();
+    let own = gpu.stream_create().unwrap();
+    let start = gpu.now_ns();
     gpu.launch(S, &[], 1_000_000).unwrap();
     let before = (gpu.leaks(), gpu.memory_info().unwrap());
     gpu.fail_nth(call, 1, Status::UNKNOWN);
@@ -428,10 +433,18 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::IsCapturing => gpu.is_capturing(S).map(drop),
         Call::Synchronize => gpu.synchronize(),
         Call::ExchangeCaptureMode => gpu.exchange_capture_mode(CaptureMode::Relaxed).map(drop),
+        Call::PoolCreate => gpu.pool_create(0).map(drop),
+        Call::PoolDestroy => gpu.pool_destroy(pool),
+        Call::PoolMalloc => gpu.pool_malloc(pool, 64 * G, S).map(drop),
+        Call::PoolFree => gpu.pool_free(pooled, S),
+        Call::PoolTrim => gpu.pool_trim(pool, 0),
+        Call::PoolAttribute => gpu.pool_attribute(pool, PoolAttribute::Used).map(drop),
+        Call::StreamCreate => gpu.stream_create().map(drop),
+        Call::StreamDestroy => gpu.stream_destroy(own),
         Call::Launch | Call::BeginCapture | Call::EndCapture => return None,
     };
     assert_eq!((gpu.leaks(), gpu.memory_info().unwrap()), before, "{call} changed something");
-    assert!(gpu.now_ns() < 1_000_000, "{call} waited");
+    assert!(gpu.now_ns() < start + 1_000_000, "{call} waited");
     assert!(gpu.event_query(event).unwrap(), "{call} recorded");
     Some(answer)
 }

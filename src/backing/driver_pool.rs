@@ -1,0 +1,272 @@
+//! The driver's pool of stream-ordered memory: allocations of it, and frees in the order of streams.
+//!
+//! Owns: the pool, and the stream on which frees of several streams are joined. A block is noted before its call can be lost; if
+//! the pool's own figure cannot be read, the last one stands until it can.
+
+use super::context::{Miss, StrategyContext};
+use crate::driver::{DriverResult, MemoryPool, PoolAttribute, StreamId};
+use crate::error::Result;
+use crate::fallible::{TryPush, with_room};
+use crate::ids::{BlockId, PoolIndex};
+use crate::span::Span;
+use crate::streams::StreamState;
+
+/// The pool keeps all memory until it is trimmed (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
+const KEEPS_ALL: u64 = u64::MAX;
+
+/// The driver's pool, once there was a request.
+#[derive(Debug, Default)]
+pub(crate) struct DriverPool {
+    pool: Option<MemoryPool>,
+    /// The stream that frees are joined on, once one had to be.
+    free_stream: Option<StreamId>,
+    /// Bytes freed on that stream, since a request's stream last waited for it.
+    pending: u64,
+    /// Whether the pool's figure is older than its last change.
+    is_stale: bool,
+}
+
+/// Where a block may be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FreedOn {
+    /// In the order of its own stream.
+    Own(StreamId),
+    /// On the stream that comes after all that use it.
+    Joined(StreamId),
+    /// Nowhere, while a stream that uses it is being captured.
+    Later,
+}
+
+impl DriverPool {
+    /// Allocates a segment of one block for a pool of the heap. The block is in no index.
+    ///
+    /// A stream that is being captured gets memory that no graph owns: it is allocated on the stream for frees, and the CPU waits
+    /// for that one.
+    pub(crate) fn malloc(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        pool: PoolIndex,
+        size: u64,
+    ) -> std::result::Result<BlockId, Miss> {
+        let mut slots = context.heap.reserve_pooled(pool)?;
+        let stream = context.heap.pool(pool.large()).stream;
+        let from = self.pool(context)?;
+        let captured = stream != StreamId::DEFAULT && context.driver.is_capturing(stream)?;
+        let on = if captured { self.free_stream(context)? } else { stream };
+        let address = Self::undisturbed(context, captured, || context.driver.pool_malloc(from, size, on))?;
+        let span = Span::new(address, size);
+        context.heap.check_pooled(span)?;
+        if captured {
+            let waited = Self::undisturbed(context, true, || context.driver.stream_synchronize(on));
+            if let Err(error) = waited {
+                let undone = Self::undisturbed(context, true, || context.driver.pool_free(address, on));
+                match undone {
+                    Ok(()) => self.read_held(context),
+                    Err(_) => self.keep(context, pool, span, &mut slots),
+                }
+                return Err(error.into());
+            }
+        }
+        let id = context.heap.add_pooled_segment(pool, span, &mut slots);
+        context.heap.set_has_uses(id, true);
+        self.read_held(context);
+        Ok(id)
+    }
+
+    /// Notes memory that could not be given back as a free block.
+    fn keep(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex, span: Span, slots: &mut crate::heap::Slots) {
+        let id = context.heap.add_pooled_segment(pool, span, slots);
+        context.heap.insert_free(id);
+        self.read_held(context);
+    }
+
+    /// Makes calls for an allocation, so that no capture is harmed by them.
+    fn undisturbed<T>(
+        context: &StrategyContext<'_>,
+        captured: bool,
+        calls: impl FnOnce() -> DriverResult<T>,
+    ) -> DriverResult<T> {
+        let capturing = captured || context.capturing();
+        crate::driver::in_relaxed_capture_mode(context.driver, capturing, calls)
+    }
+
+    /// Frees a live block, which was taken out of the table of live allocations. Returns `false`, and nothing has changed, if a
+    /// stream that uses it is being captured.
+    ///
+    /// # Errors
+    /// A driver call failed, or the host has no memory. The block is live.
+    pub(crate) fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool> {
+        let on = match self.place_of_free(context, id)? {
+            FreedOn::Later => return Ok(false),
+            FreedOn::Own(on) | FreedOn::Joined(on) => on,
+        };
+        context.driver.pool_free(context.heap.block(id).address, on)?;
+        if Some(on) == self.free_stream {
+            self.pending += context.heap.block(id).size;
+        }
+        context.streams.recorded.forget_uses(id);
+        context.heap.set_has_uses(id, false);
+        context.heap.free_requested(id);
+        let others = context.heap.gives_back();
+        context.heap.free_completed(id);
+        if !others {
+            context.heap.forget_given_back();
+        }
+        context.heap.notify_segment_free(id);
+        context.heap.remove_pooled_segment(id);
+        Ok(true)
+    }
+
+    /// Gives free blocks of public pools back that could not be given back when they were freed.
+    ///
+    /// # Errors
+    /// A driver call failed. The rest stays.
+    pub(crate) fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+        for pool in context.heap.every_public_pool()? {
+            self.give_back_of(context, pool)?;
+        }
+        Ok(())
+    }
+
+    /// Does the same for one pool.
+    pub(crate) fn give_back_of(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex) -> Result<()> {
+        if context.heap.pool(pool).free.len() == 0 {
+            return Ok(());
+        }
+        for id in context.heap.free_blocks(pool)? {
+            self.give_back_one(context, id)?;
+        }
+        Ok(())
+    }
+
+    /// Does the same for one free block.
+    pub(crate) fn give_back_one(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<()> {
+        let on = match self.place_of_free(context, id)? {
+            FreedOn::Later => return Ok(()),
+            FreedOn::Own(on) | FreedOn::Joined(on) => on,
+        };
+        context.driver.pool_free(context.heap.block(id).address, on)?;
+        context.heap.notify_segment_free(id);
+        context.heap.remove_pooled_segment(id);
+        Ok(())
+    }
+
+    /// Returns where a block may be freed. Frees of several streams are joined there.
+    fn place_of_free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<FreedOn> {
+        let large = context.heap.block(id).pool.large();
+        let (stream, ended) = (context.heap.pool(large).stream, context.heap.pool(large).ended);
+        let borrowed = context.heap.is_borrowed(stream);
+        let mut uses = with_room(context.streams.recorded.uses(id).len() + 1)?;
+        let passed = ended || large == context.heap.idle();
+        let is_live = !passed && !borrowed && {
+            match context.on_streams().1.stream_state(large)? {
+                StreamState::Live => true,
+                // The device was waited for.
+                StreamState::Ended => false,
+                StreamState::Captured => return Ok(FreedOn::Later),
+            }
+        };
+        if is_live {
+            uses.push(stream);
+        } else if borrowed && !passed {
+            // It may be gone, so that no event can be recorded on it.
+            context.driver.synchronize()?;
+        }
+        for other in context.streams.recorded.uses(id) {
+            uses.try_push(*other)?;
+        }
+        match uses.as_slice() {
+            [own] if is_live => Ok(FreedOn::Own(*own)),
+            _ => {
+                let onto = self.free_stream(context)?;
+                let joined = context.streams.recorded.join(context.driver, &uses, onto)?;
+                Ok(if joined { FreedOn::Joined(onto) } else { FreedOn::Later })
+            }
+        }
+    }
+
+    /// Lets a stream wait for all frees that were joined, so that it may have their memory.
+    ///
+    /// # Errors
+    /// A driver call failed.
+    pub(crate) fn wait_for_frees(&mut self, context: &mut StrategyContext<'_>, stream: StreamId) -> Result<()> {
+        let Some(free_stream) = self.free_stream else { return Ok(()) };
+        if context.streams.recorded.join(context.driver, &[free_stream], stream)? {
+            self.pending = 0;
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes that were freed on the stream for frees, and that no request's stream has waited for.
+    pub(crate) fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Gives memory of the pool back to the device, down to `keep` bytes or a little more.
+    ///
+    /// # Errors
+    /// The driver call failed.
+    pub(crate) fn trim(&mut self, context: &mut StrategyContext<'_>, keep: u64) -> Result<()> {
+        let Some(pool) = self.pool else { return Ok(()) };
+        let trimmed = context.driver.pool_trim(pool, keep);
+        self.read_held(context);
+        Ok(trimmed?)
+    }
+
+    /// Ends the pool and the stream, with the allocator. What is live of the pool stays valid.
+    ///
+    /// # Errors
+    /// A driver call failed.
+    pub(crate) fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+        if let Some(pool) = self.pool.take() {
+            context.driver.pool_destroy(pool).inspect_err(|_| self.pool = Some(pool))?;
+            context.heap.set_pool_held(context.heap.pool_used());
+        }
+        if let Some(stream) = self.free_stream.take() {
+            context.driver.stream_destroy(stream).inspect_err(|_| self.free_stream = Some(stream))?;
+        }
+        Ok(())
+    }
+
+    /// Asks again how much the pool holds, if the last answer failed.
+    pub(crate) fn refresh(&mut self, context: &mut StrategyContext<'_>) {
+        if self.is_stale {
+            self.read_held(context);
+        }
+    }
+
+    /// Reads how much the pool holds. An answer that fails is asked for once more, and then with the next step: the memory was
+    /// given or taken, whatever the answer.
+    fn read_held(&mut self, context: &mut StrategyContext<'_>) {
+        let Some(pool) = self.pool else { return };
+        let ask = || context.driver.pool_attribute(pool, PoolAttribute::Reserved);
+        match ask().or_else(|_| ask()) {
+            Ok(held) => {
+                context.heap.set_pool_held(held);
+                self.is_stale = false;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the driver does not tell how much its pool holds");
+                self.is_stale = true;
+            }
+        }
+    }
+
+    fn pool(&mut self, context: &StrategyContext<'_>) -> DriverResult<MemoryPool> {
+        if let Some(pool) = self.pool {
+            return Ok(pool);
+        }
+        let pool = context.allowed_in_captures(|| context.driver.pool_create(KEEPS_ALL))?;
+        self.pool = Some(pool);
+        Ok(pool)
+    }
+
+    fn free_stream(&mut self, context: &StrategyContext<'_>) -> DriverResult<StreamId> {
+        if let Some(stream) = self.free_stream {
+            return Ok(stream);
+        }
+        let stream = context.allowed_in_captures(|| context.driver.stream_create())?;
+        self.free_stream = Some(stream);
+        Ok(stream)
+    }
+}

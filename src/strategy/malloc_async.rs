@@ -1,0 +1,188 @@
+//! Strategy `malloc-async`: the driver's stream-ordered allocator (`cudaMallocAsync`), as PyTorch's backend of that name and Paddle's
+//! `CUDAMallocAsyncAllocator` use it.
+//!
+//! The driver has the free memory and decides what serves a request; nothing is cached here, and every request and free is a
+//! driver call. Its rules are those of `c10/cuda/CUDAMallocAsyncAllocator.cpp` (pytorch/pytorch, 0345947) and of
+//! `paddle/phi/core/memory/allocation/cuda_malloc_async_allocator.cc` (PaddlePaddle/Paddle, 06dc365):
+//!
+//! | rule | from |
+//! |---|---|
+//! | the pool never gives back by itself (`UINT64_MAX`), and the three policies of reuse are on | PyTorch, `lazy_init_device` |
+//! | a block is freed on its own stream | PyTorch, `free_impl`; Paddle, `CUDAMallocAsyncAllocation::Free` |
+//! | if other streams used it, a stream for frees waits for an event of each, and it is freed there | the same, and `sync_raw`, `sync_streams` |
+//! | above a part of the device, the request's stream waits for the stream for frees | Paddle, `MallocThrottling`, `ClearFreeStream` |
+//! | allocated and freed in a capture: free for the pool's later requests | both, `freeAsync` and `FreeImpl`, case 1 |
+//! | allocated in a capture, freed outside: with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
+//! | allocated outside, freed in a capture: after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
+//! | both outside: at once | both, case 4 |
+//!
+//! In these points it is another:
+//! - The pool is the allocator's own, not the device's default one, so that its figures are the allocator's alone.
+//! - Captures allocate no nodes of graphs. A captured request gets memory that belongs to its private pool, as with every strategy,
+//!   so graphs need not be told of the driver's rules for nodes.
+//! - Paddle waits at every request above its ratio; here only if something was freed on the stream for frees since. Its sum counts
+//!   such memory twice, and so does this one.
+//! - Both refuse a request that the driver refuses. Here a shortage waits for the device, gives free memory back, and tries once
+//!   more, as the other strategies do.
+//! - PyTorch's limit counts what is allocated; here limits count what the pool holds, as with every strategy. A request for which
+//!   the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did grow.
+
+use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
+use crate::backing::{DriverPool, Miss, StrategyContext};
+use crate::config::rounding::{MIN_BLOCK, Rounding};
+use crate::config::{Config, Increase};
+use crate::error::Result;
+use crate::heap::{FitRules, Heap, Layout, Merging, Request};
+use crate::ids::{BlockId, PoolIndex};
+
+/// A pool grows and shrinks in multiples of this, in bytes: seen on an H200, in every figure of PyTorch's backend.
+const STEP: u64 = 32 << 20;
+
+#[derive(Default)]
+pub(crate) struct MallocAsync {
+    pool: DriverPool,
+}
+
+impl Strategy for MallocAsync {
+    fn rules(&self, _config: &Config) -> Rules {
+        let fit = FitRules { min_rest: [u64::MAX; 2], ..FitRules::EXACT };
+        Rules { frees_to_driver: true, ..Rules::streams_apart(fit, FreeUsedBy::RecordStream) }
+    }
+
+    fn layout(&self, _config: &Config, _total: u64) -> Layout {
+        Layout {
+            rounding: Rounding::Multiple { of: MIN_BLOCK, padding: 0 },
+            small_limit: 0,
+            merging: Merging::Never,
+            gives_back_from: 0,
+        }
+    }
+
+    fn serve(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+        means: Means,
+    ) -> std::result::Result<BlockId, Miss> {
+        self.pool.refresh(context);
+        if !context.capturing() {
+            // A graph may use free memory of its private pool.
+            if !context.heap.is_private(request.pool) {
+                self.pool.give_back_of(context, request.pool)?;
+            }
+            self.throttle(context, request)?;
+        }
+        let grows = Increase::of(grown_by(request.size));
+        if context.allows(grows) {
+            match self.pool.malloc(context, request.pool, request.size) {
+                Err(Miss::OutOfMemory { .. }) => {}
+                done => return done,
+            }
+        }
+        if means != Means::All || context.capturing() {
+            return Err(Miss::OUT_OF_MEMORY);
+        }
+        context.wait_for_recorded_streams()?;
+        if let Some(id) = self.without_growth(context, request)? {
+            return Ok(id);
+        }
+        self.release(context, Goal::Everything)?;
+        context.heap.counters_mut().num_alloc_retries += 1;
+        if context.allows(grows) {
+            return self.pool.malloc(context, request.pool, request.size);
+        }
+        self.without_growth(context, request)?.ok_or(Miss::OUT_OF_MEMORY)
+    }
+
+    /// Trims the pool.
+    fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
+        self.pool.refresh(context);
+        self.pool.give_back(context)?;
+        let (down_to, may_wait) = match goal {
+            Goal::Passed => return Ok(false),
+            Goal::Everything => (0, true),
+            Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
+        };
+        let too_much = context.heap.reserved().saturating_sub(down_to);
+        let idle = context.heap.pool_held() - context.heap.pool_used();
+        if too_much == 0 || (idle < too_much && !may_wait) {
+            return Ok(too_much == 0);
+        }
+        if may_wait {
+            context.wait_for_all()?;
+        }
+        // The pool keeps at least so much.
+        let keep = context.heap.pool_held().saturating_sub(too_much) / STEP * STEP;
+        self.pool.trim(context, keep)?;
+        Ok(context.heap.reserved() <= down_to)
+    }
+
+    fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+        self.pool.give_back(context)
+    }
+
+    fn free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<bool> {
+        self.pool.free(context, id)
+    }
+
+    fn close(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
+        self.pool.close(context)
+    }
+
+    /// What the driver could serve from the pool is not known here.
+    fn largest_servable(&self, heap: &Heap, _config: &Config, pool: PoolIndex, _across: bool) -> u64 {
+        heap.largest_in(pool)
+    }
+
+    fn growth_needed(&self, _heap: &Heap, _config: &Config, request: &Request, _assumption: Assumption) -> u64 {
+        grown_by(request.size)
+    }
+}
+
+impl MallocAsync {
+    /// Lets the request's stream wait for what other streams have freed, if much is in use.
+    fn throttle(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<()> {
+        let pending = self.pool.pending();
+        if pending == 0 {
+            return Ok(());
+        }
+        let allocated = context.heap.pool_used() + pending;
+        let total = context.driver.properties().total_memory.max(1);
+        let ratio = context.config.paddle.cuda_malloc_async_pool_memory_throttle_ratio;
+        if (allocated + pending) as f64 / total as f64 > ratio {
+            let stream = context.heap.pool(request.pool.large()).stream;
+            self.pool.wait_for_frees(context, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Serves a request from what the pool holds, where it may not grow. Returns `None` if it would have to.
+    fn without_growth(
+        &mut self,
+        context: &mut StrategyContext<'_>,
+        request: &Request,
+    ) -> std::result::Result<Option<BlockId>, Miss> {
+        let held = context.heap.pool_held();
+        if held - context.heap.pool_used() < request.size {
+            return Ok(None);
+        }
+        let id = match self.pool.malloc(context, request.pool, request.size) {
+            Err(Miss::OutOfMemory { .. }) => return Ok(None),
+            done => done?,
+        };
+        let grown = context.heap.pool_held() > held;
+        if !grown || context.allows(Increase::of(0)) {
+            return Ok(Some(id));
+        }
+        context.heap.insert_free(id);
+        self.pool.give_back_one(context, id)?;
+        context.wait_for_all()?;
+        self.pool.trim(context, held)?;
+        Ok(None)
+    }
+}
+
+/// Returns by how many bytes at most a pool grows for a request.
+fn grown_by(size: u64) -> u64 {
+    size.checked_next_multiple_of(STEP).unwrap_or(u64::MAX)
+}
