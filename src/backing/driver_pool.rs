@@ -51,7 +51,11 @@ impl DriverPool {
         let mut slots = context.heap.reserve_pooled(pool)?;
         let stream = context.heap.pool(pool.large()).stream;
         let from = self.pool(context)?;
-        let captured = stream != StreamId::DEFAULT && context.driver.is_capturing(stream)?;
+        // Work given to the default stream would break captures of streams that wait for it.
+        let captured = match stream {
+            StreamId::DEFAULT => context.capturing(),
+            _ => context.driver.is_capturing(stream)?,
+        };
         let on = if captured { self.free_stream(context)? } else { stream };
         let address = Self::undisturbed(context, captured, || context.driver.pool_malloc(from, size, on))?;
         let span = Span::new(address, size);
@@ -100,7 +104,7 @@ impl DriverPool {
             FreedOn::Later => return Ok(false),
             FreedOn::Own(on) | FreedOn::Joined(on) => on,
         };
-        context.driver.pool_free(context.heap.block(id).address, on)?;
+        context.allowed_in_captures(|| context.driver.pool_free(context.heap.block(id).address, on))?;
         if Some(on) == self.free_stream {
             self.pending += context.heap.block(id).size;
         }
@@ -145,7 +149,7 @@ impl DriverPool {
             FreedOn::Later => return Ok(()),
             FreedOn::Own(on) | FreedOn::Joined(on) => on,
         };
-        context.driver.pool_free(context.heap.block(id).address, on)?;
+        context.allowed_in_captures(|| context.driver.pool_free(context.heap.block(id).address, on))?;
         context.heap.notify_segment_free(id);
         context.heap.remove_pooled_segment(id);
         Ok(())
@@ -155,6 +159,9 @@ impl DriverPool {
     fn place_of_free(&mut self, context: &mut StrategyContext<'_>, id: BlockId) -> Result<FreedOn> {
         let large = context.heap.block(id).pool.large();
         let (stream, ended) = (context.heap.pool(large).stream, context.heap.pool(large).ended);
+        if context.capturing() {
+            return Ok(FreedOn::Later);
+        }
         let borrowed = context.heap.is_borrowed(stream);
         let mut uses = with_room(context.streams.recorded.uses(id).len() + 1)?;
         let passed = ended || large == context.heap.idle();
@@ -239,7 +246,7 @@ impl DriverPool {
     /// given or taken, whatever the answer.
     fn read_held(&mut self, context: &mut StrategyContext<'_>) {
         let Some(pool) = self.pool else { return };
-        let ask = || context.driver.pool_attribute(pool, PoolAttribute::Reserved);
+        let ask = || context.allowed_in_captures(|| context.driver.pool_attribute(pool, PoolAttribute::Reserved));
         match ask().or_else(|_| ask()) {
             Ok(held) => {
                 context.heap.set_pool_held(held);

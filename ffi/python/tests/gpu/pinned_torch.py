@@ -202,7 +202,9 @@ def statistics(allocator):
     empty()
     found["owned_empty"] = owned()
     expected = 100 * MIB + 4096 if is_ours(allocator) else 128 * MIB
-    holds = with_it == expected and found["without"] == 0 and owned_with_it >= expected
+    # PyTorch's own counts a freed block until the next request looks for blocks that the GPU has passed.
+    gone = found["without"] == 0 or not is_ours(allocator)
+    holds = with_it == expected and gone and owned_with_it >= expected
     return {"holds": holds and found["owned_empty"] < owned_with_it - 90 * MIB, **found}
 
 
