@@ -79,9 +79,9 @@ const EXIT: &str = "Exit code 3 where a run did not end: nothing left to evict, 
 pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
     if args.list {
         let longest = PROGRAMS.iter().map(|program| program.name.len()).max().unwrap_or(0);
-        return PROGRAMS.iter().try_for_each(|program| {
-            output::print(&format!("{:longest$}  {}", program.name, program.summary))
-        });
+        return PROGRAMS
+            .iter()
+            .try_for_each(|program| output::print(&format!("{:longest$}  {}", program.name, program.summary)));
     }
     let graphs = args.graphs.iter().map(|path| load(path, args.seed)).collect::<Result<Vec<_>, _>>()?;
     let memories = memories(args)?;
@@ -95,7 +95,8 @@ pub(crate) fn run(args: &EvictArgs, color: Color) -> Result<(), Failure> {
     let mut table = Table::new(EvictReport::COLUMNS);
     let (mut runs, mut failed) = (0, 0);
     for graph in &graphs {
-        let peak = peak(graph).map_err(|error| Failure::Evict { input: graph.name().to_owned(), error: error.into() })?;
+        let peak =
+            peak(graph).map_err(|error| Failure::Evict { input: graph.name().to_owned(), error: error.into() })?;
         let progress = Progress::new(graph.name().to_owned());
         let total = args.budget.len() * memories.len() * schemes.len();
         let mut done = 0;

@@ -317,8 +317,13 @@ impl GraphBuilder {
         figure(name, "a cost", cost)?;
         inputs.iter().try_for_each(|input| self.must_be_held(*input))?;
         let maker = OperatorId::at(self.graph.operators.len());
-        let mut operator =
-            Operator { name: name.to_owned(), cost, inputs: inputs.to_vec(), outputs: Vec::new(), in_place: Vec::new() };
+        let mut operator = Operator {
+            name: name.to_owned(),
+            cost,
+            inputs: inputs.to_vec(),
+            outputs: Vec::new(),
+            in_place: Vec::new(),
+        };
         for (place, output) in outputs.iter().enumerate() {
             let input = |at: usize| {
                 let missing = || GraphError::NoInput { operator: name.to_owned(), input: at, inputs: inputs.len() };

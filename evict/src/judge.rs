@@ -29,7 +29,11 @@ pub enum Below {
 
 /// A name that no memory has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no allocator `{name}`; there are the strategies of `seamalloc stress`, {}, {}{suggestion}", Below::ARENA, Below::COUNTED)]
+#[error(
+    "there is no allocator `{name}`; there are the strategies of `seamalloc stress`, {}, {}{suggestion}",
+    Below::ARENA,
+    Below::COUNTED
+)]
 pub struct UnknownBelow {
     name: String,
     suggestion: String,
@@ -52,7 +56,8 @@ impl Below {
             _ => match StrategyKind::named(name) {
                 Ok(kinds) => Ok(kinds.into_iter().map(|strategy| Self::allocator(strategy, options)).collect()),
                 Err(_) => {
-                    let names = StrategyKind::ALL.map(StrategyKind::name).into_iter().chain([Self::ARENA, Self::COUNTED]);
+                    let names =
+                        StrategyKind::ALL.map(StrategyKind::name).into_iter().chain([Self::ARENA, Self::COUNTED]);
                     let near = near(name, names).map(|near| format!("; did you mean `{near}`?"));
                     Err(UnknownBelow { name: name.to_owned(), suggestion: near.unwrap_or_default() })
                 }

@@ -262,6 +262,7 @@ impl Runtime<'_> {
             // Locked until all outputs are there.
             held.locks += 1;
             made.push(*output);
+            self.scheme.made(&self.state, tensor.storage);
         }
         self.advance(frame)?;
         for (place, output) in operator.outputs.iter().enumerate() {
@@ -273,9 +274,6 @@ impl Runtime<'_> {
         for (address, bytes) in doubles {
             self.memory.free(address)?;
             self.live -= bytes;
-        }
-        for output in &made {
-            self.scheme.made(&self.state, self.graph.storage_of(*output));
         }
         self.unlock(&made);
         Ok(())
@@ -402,8 +400,9 @@ impl Runtime<'_> {
         let storage = self.graph.storage_of(operator.inputs[input]);
         let locks = operator.inputs.iter().filter(|input| self.graph.storage_of(**input) == storage).count();
         let behind = self.graph.steps()[step + 1..].iter().take_while(|step| matches!(step, Step::Release(_)));
-        let released =
-            behind.filter(|step| matches!(step, Step::Release(tensor) if self.graph.storage_of(*tensor) == storage)).count();
+        let released = behind
+            .filter(|step| matches!(step, Step::Release(tensor) if self.graph.storage_of(*tensor) == storage))
+            .count();
         let held = &self.state.held[storage.index()];
         let is_last = held.locks as usize == locks && held.refs as usize == if frame.is_first { released } else { 0 };
         if !is_last || held.is_pinned || self.graph.storages()[storage.index()].is_constant {

@@ -38,11 +38,23 @@ impl Program {
 pub const PROGRAMS: [Program; 8] = [
     Program { name: "linear", summary: "256 layers of one size and cost, and back", make: |_| linear(256, 4 << 20) },
     Program { name: "resnet", summary: "a residual network of 50 layers, 64 images of 224 x 224", make: |_| resnet() },
-    Program { name: "unet", summary: "a U-Net of four levels with its bridges, 4 images of 512 x 512", make: |_| unet() },
-    Program { name: "transformer", summary: "24 blocks of a decoder, 1024 wide, 8 sequences of 1024", make: |_| transformer() },
+    Program {
+        name: "unet",
+        summary: "a U-Net of four levels with its bridges, 4 images of 512 x 512",
+        make: |_| unet(),
+    },
+    Program {
+        name: "transformer",
+        summary: "24 blocks of a decoder, 1024 wide, 8 sequences of 1024",
+        make: |_| transformer(),
+    },
     Program { name: "lstm", summary: "an LSTM of 64 to 128 steps, 1024 wide, a batch of 512", make: lstm },
     Program { name: "treelstm", summary: "a TreeLSTM over random trees of 64 words, 1024 wide", make: tree_lstm },
-    Program { name: "dtr-chain", summary: "the chain of the workload dtr-chain, as a graph with costs", make: |_| dtr_chain() },
+    Program {
+        name: "dtr-chain",
+        summary: "the chain of the workload dtr-chain, as a graph with costs",
+        make: |_| dtr_chain(),
+    },
     Program { name: "dtr-tree", summary: "the tree of the workload dtr-tree, as a graph with costs", make: dtr_tree },
 ];
 

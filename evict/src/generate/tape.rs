@@ -58,7 +58,14 @@ impl Tape {
     }
 
     /// An operator that does `operations` of arithmetic. It makes a tensor of `bytes`.
-    pub(super) fn apply(&mut self, name: &'static str, bytes: u64, inputs: &[Node], saved: Saved, operations: u64) -> Node {
+    pub(super) fn apply(
+        &mut self,
+        name: &'static str,
+        bytes: u64,
+        inputs: &[Node],
+        saved: Saved,
+        operations: u64,
+    ) -> Node {
         let read: u64 = inputs.iter().map(|input| self.nodes[input.0].bytes).sum();
         let cost = time(operations, read + bytes);
         self.add(name, bytes, inputs, saved, cost, false)

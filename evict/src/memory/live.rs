@@ -84,6 +84,10 @@ impl Memory for Live {
         self.allocator.stats().reserved_bytes.all.peak
     }
 
+    fn granule(&self) -> Option<u64> {
+        Some(self.allocator.driver().properties().granularity)
+    }
+
     fn pieces(&self) -> Vec<Piece> {
         let segments = self.allocator.snapshot().segments;
         let pieces = segments.iter().enumerate().flat_map(|(segment, held)| {

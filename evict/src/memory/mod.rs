@@ -73,6 +73,11 @@ pub trait Memory {
         false
     }
 
+    /// What joined memory is mapped in, in bytes; none where memory is not mapped.
+    fn granule(&self) -> Option<u64> {
+        None
+    }
+
     /// Bytes that no block has.
     fn unused(&self) -> u64 {
         self.budget().saturating_sub(self.used())

@@ -44,7 +44,10 @@ pub fn read_list(name: &str, input: &str, text: &str) -> Result<Graph, ReadError
 fn entries(value: &Value) -> Result<Vec<Entry>, String> {
     let list = value.get("operators").and_then(Value::as_array);
     let list = list.ok_or("expected a list `operators`, or the lines of a log of DTR's")?;
-    list.iter().enumerate().map(|(at, value)| entry(value).map_err(|found| format!("operator {}: {found}", at + 1))).collect()
+    list.iter()
+        .enumerate()
+        .map(|(at, value)| entry(value).map_err(|found| format!("operator {}: {found}", at + 1)))
+        .collect()
 }
 
 fn entry(value: &Value) -> Result<Entry, String> {
@@ -84,7 +87,7 @@ fn build(name: &str, entries: &[Entry], results: &[String]) -> Result<Graph, Str
     let mut last_read: FxHashMap<&str, usize> = FxHashMap::default();
     for (place, at) in order.iter().enumerate() {
         let names = entries[*at].outputs.iter().map(|(name, _)| name).chain(&entries[*at].inputs);
-        names.for_each(|name| drop(last_read.insert(name, place)));
+        last_read.extend(names.map(|name| (name.as_str(), place)));
     }
     let told = |error: GraphError| error.to_string();
     let mut builder = GraphBuilder::new(name);

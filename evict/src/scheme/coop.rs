@@ -45,7 +45,8 @@ impl Scheme for Coop {
             })
             .collect();
         let found = cheapest_window(&pieces, &costs, ask.bytes);
-        let window: Vec<_> = found.into_iter().flatten().filter_map(|place| at.get(&pieces[place].address).copied()).collect();
+        let window: Vec<_> =
+            found.into_iter().flatten().filter_map(|place| at.get(&pieces[place].address).copied()).collect();
         if !window.is_empty() {
             return window;
         }
