@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 9] = ["src/", "trace/", "plan/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
+const FOLDERS: [&str; 10] = ["src/", "trace/", "plan/", "evict/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 8] = [
+const TODAY: [&str; 9] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/pytorch.md",
@@ -17,6 +17,7 @@ const TODAY: [&str; 8] = [
     "docs/c-api.md",
     "docs/guard.md",
     "docs/planning.md",
+    "docs/eviction.md",
     "docs/measurements/README.md",
 ];
 

@@ -131,7 +131,7 @@ pub fn peak(graph: &Graph) -> Result<u64, RunError> {
 /// # Errors
 /// [`BudgetError`].
 pub fn budget(peak: u64, part: f64) -> Result<u64, BudgetError> {
-    if !(part > 0.0) {
+    if part.is_nan() || part <= 0.0 {
         return Err(BudgetError::None(part));
     }
     if part > 1000.0 {

@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn dear_blocks_lie_low_and_cheap_ones_high_and_neighbours_merge() {
         let mut arena = Arena::new(10 * 512 + 511);
-        let mut place = |arena: &mut Arena, bytes, end| arena.allocate(bytes, end).unwrap().unwrap();
+        let place = |arena: &mut Arena, bytes, end| arena.allocate(bytes, end).unwrap().unwrap();
         let dear = place(&mut arena, 513, End::Dear);
         let cheap = place(&mut arena, 512, End::Cheap);
         let second = place(&mut arena, 3 * 512, End::Cheap);
