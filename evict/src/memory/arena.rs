@@ -2,7 +2,7 @@
 //! lowest: a dear one at the piece's low end, a cheap one at its high end, so that cheap tensors lie beside each other.
 //!
 //! The rules are those of `FindPiece`, `FindProperPositionInGroup` and `PieceCmp` with two groups, left and right
-//! (`oneflow/core/vm/remat/allocator.cpp` and `.h` of Oneflow-Inc/oneflow; section 3.3 of Zhang and others, Coop: Memory is not a
+//! (`oneflow/core/vm/remat/allocator.cpp` and `.h` of Oneflow-Inc/oneflow; Zhang and others, Coop: Memory is not a
 //! Commodity, NeurIPS 2023).
 
 use super::{ALIGNMENT, End, Memory, Piece};

@@ -3,8 +3,8 @@
 //!
 //! `EvictAndFindPieceOnce` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`, with the cost by `RematableTensorStorage::cost` in
 //! `oneflow/core/eager/tensor_storage.cpp`: neighbourhood over staleness, whatever the size (Zhang and others, Coop: Memory is not a
-//! Commodity, NeurIPS 2023, section 3.2). The two ends of the arena are `memory/arena.rs`; operators that overwrite an input take its
-//! memory (recomputable in place, section 3.4). Under an allocator whose segments hold no such run, or that counts bytes alone, the
+//! Commodity, NeurIPS 2023). The two ends of the arena are `memory/arena.rs`; operators that overwrite an input take its
+//! memory (recomputable in place). Under an allocator whose segments hold no such run, or that counts bytes alone, the
 //! tensor with the least cost per byte goes.
 
 use super::classes::{Classes, Touching};

@@ -2,7 +2,7 @@
 //! goes first. MSPS counts the evicted ancestors alone, and no staleness.
 //!
 //! `DTR` in `simrd/simrd/heuristic/dtr.py` and `MSPS` in `simrd/simrd/heuristic/etc.py` of uwsampl/dtr-prototype (Kirisame and
-//! others, Dynamic Tensor Rematerialization, ICLR 2021, section 2; MSPS: Peng and others, Capuchin, ASPLOS 2020).
+//! others, Dynamic Tensor Rematerialization, ICLR 2021; MSPS: Peng and others, Capuchin, ASPLOS 2020).
 
 use super::regions::Regions;
 use super::{Ask, Scheme};
