@@ -1,6 +1,7 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
 use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, StressArgs, TraceArgs};
+use crate::evict::{self, EvictArgs};
 use crate::explain::{keys, legend};
 use crate::plan::{self, PlanArgs};
 use crate::study::Study;
@@ -80,6 +81,10 @@ pub(crate) enum Command {
     /// trace.
     #[command(after_help = plan::help(), override_usage = "seamalloc plan [OPTIONS] <TRACE|CSV>...")]
     Plan(PlanArgs),
+    /// Run programs under a memory budget: which eviction scheme, over which allocator, computes least again.
+    #[command(after_help = evict::short_help(), after_long_help = evict::help(),
+              override_usage = "seamalloc evict [OPTIONS] <GRAPH|NAME>...")]
+    Evict(EvictArgs),
     /// Compare what two versions print with --json, times left out.
     #[command(after_help = COMPARED)]
     Compare(CompareArgs),

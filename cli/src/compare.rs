@@ -9,6 +9,7 @@ use crate::output::{self, Output};
 use crate::study;
 use crate::table::Table;
 use flate2::read::MultiGzDecoder;
+use seamalloc_evict::EvictReport;
 use seamalloc_plan::PlanReport;
 use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
@@ -100,6 +101,7 @@ impl Kinds {
         let reports = keys(PassReport::COLUMNS).chain(keys(FitReport::COLUMNS)).chain(keys(WhatIf::COLUMNS));
         let others = keys(TimelineReport::COLUMNS).chain(keys(PlanReport::COLUMNS)).chain(keys(CliffReport::COLUMNS));
         let others = others.chain(keys(PinnedReport::COLUMNS));
+        let others = others.chain(keys(EvictReport::COLUMNS));
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
@@ -280,6 +282,7 @@ mod tests {
             all(PinnedReport::COLUMNS),
             all(WhatIf::COLUMNS),
             all(PlanReport::COLUMNS),
+            all(EvictReport::COLUMNS),
             study::keys().collect(),
         ];
         for keys in others.into_iter().chain([timeline]) {

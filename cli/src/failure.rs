@@ -1,5 +1,8 @@
 //! What ends the command without success, and with which exit code.
 
+use seamalloc_evict::JudgeError;
+use seamalloc_evict::graph::GraphError;
+use seamalloc_evict::read::ReadError;
 use seamalloc_plan::{CsvError, PlanError, ProblemError};
 use seamalloc_trace::TraceError;
 use seamalloc_trace::replay::ReplayError;
@@ -21,6 +24,17 @@ pub(crate) enum Failure {
     Problem { input: String, error: ProblemError },
     #[error("{input}: {error}")]
     Plan { input: String, error: PlanError },
+    #[error(transparent)]
+    ReadGraph(#[from] ReadError),
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    #[error("{input}: {error}")]
+    Evict { input: String, error: JudgeError },
+    #[error(
+        "cannot read {path}: no such file, and no program has this name (`seamalloc evict --list` shows the names){nearest}",
+        path = .path.display()
+    )]
+    NoSuchGraph { path: PathBuf, nearest: String },
     #[error("{0} of {1} plans need more than the capacity")]
     Capacity(usize, usize),
     #[error("{0}")]
@@ -56,6 +70,10 @@ impl Failure {
             | Self::Replay(_)
             | Self::Csv(_)
             | Self::Problem { .. }
+            | Self::ReadGraph(_)
+            | Self::Graph(_)
+            | Self::Evict { .. }
+            | Self::NoSuchGraph { .. }
             | Self::Read { .. }
             | Self::NoSuchTrace { .. }
             | Self::Write { .. }

@@ -5,6 +5,7 @@ mod cliff;
 mod command_line;
 mod compare;
 mod convert;
+mod evict;
 mod explain;
 mod failure;
 mod fit;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Cliff(args) => cliff::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),
         Command::Study(study) => study::run(study, cli.color),
+        Command::Evict(args) => evict::run(args, cli.color),
         Command::Plan(args) => plan::run(args, cli.color),
         Command::Pinned(args) => pinned::run(args, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),

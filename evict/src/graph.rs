@@ -1,0 +1,443 @@
+//! Graphs with costs: operators, the tensors that they read and make, and the program's order.
+//!
+//! Owns: the checked graph, its builder, and its errors. A storage is memory that one tensor made and that others may be views
+//! of (aliases), as in simrd, the simulator of DTR's authors (`simrd/simrd/tensor.py` of uwsampl/dtr-prototype).
+
+use std::fmt;
+
+/// The most operators of a graph, and the most tensors.
+pub const MAX_OPERATORS: usize = 1 << 22;
+/// The most bytes of a tensor, and the most time of an operator in nanoseconds.
+pub const MAX_FIGURE: u64 = 1 << 50;
+
+macro_rules! id {
+    ($(#[$meta:meta])* $name:ident) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// Its place in the graph's list.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+
+            /// Of a place in a list of at most [`MAX_OPERATORS`] entries.
+            pub(crate) const fn at(index: usize) -> Self {
+                Self(index as u32)
+            }
+        }
+    };
+}
+
+id! {
+    /// An operator, by its place in the program's order.
+    OperatorId
+}
+id! {
+    /// A tensor.
+    TensorId
+}
+id! {
+    /// The memory of a tensor and of its views.
+    StorageId
+}
+
+/// An operator of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// Its name, such as `matmul`.
+    pub name: String,
+    /// How long it takes, in nanoseconds, or in any one unit for the whole graph.
+    pub cost: u64,
+    /// What it reads.
+    pub inputs: Vec<TensorId>,
+    /// What it makes.
+    pub outputs: Vec<TensorId>,
+    /// Inputs that the program overwrites, each with the output that it becomes: places in `inputs` and `outputs`.
+    pub in_place: Vec<(usize, usize)>,
+}
+
+impl Operator {
+    /// Whether it makes what can never be made again: a weight, an input.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.inputs.is_empty() && self.cost == 0
+    }
+
+    /// Whether its time grows faster than its bytes: a product of matrices, a convolution. Coop's allocator lists such operators
+    /// by name (`FindPiece` in OneFlow's `oneflow/core/vm/remat/allocator.cpp`); here a part of the name decides.
+    #[must_use]
+    pub fn is_dear(&self) -> bool {
+        const PARTS: [&str; 6] = ["conv", "mm", "matmul", "linear", "product", "attention"];
+        PARTS.iter().any(|part| self.name.contains(part))
+    }
+}
+
+/// A tensor: a storage of its own, or a view of another's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// Its memory.
+    pub storage: StorageId,
+    /// The operator that makes it.
+    pub maker: OperatorId,
+    /// Whether it is a view of an input of that operator.
+    pub is_alias: bool,
+}
+
+/// The memory of a tensor and its views.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// Bytes.
+    pub bytes: u64,
+    /// The tensors in it; the first one made it.
+    pub tensors: Vec<TensorId>,
+    /// Whether it can never be made again.
+    pub is_constant: bool,
+}
+
+/// A step of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Runs an operator for the first time.
+    Run(OperatorId),
+    /// The program holds the tensor once more.
+    Keep(TensorId),
+    /// The program lets go of the tensor once.
+    Release(TensorId),
+    /// The tensor must be in memory, and stays there to the end.
+    Pin(TensorId),
+}
+
+/// An edge between two storages, and the operator that makes it: an edge is there once that operator ran.
+pub type Edge = (StorageId, OperatorId);
+
+/// A program over tensors, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    name: String,
+    operators: Vec<Operator>,
+    tensors: Vec<Tensor>,
+    storages: Vec<Storage>,
+    steps: Vec<Step>,
+    parents: Vec<Vec<Edge>>,
+    children: Vec<Vec<Edge>>,
+}
+
+/// Why there is no such graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GraphError {
+    /// Nothing is computed.
+    #[error("the graph has no operators")]
+    Empty,
+    /// More than can be judged.
+    #[error("the graph has more than {MAX_OPERATORS} operators or tensors")]
+    TooLarge,
+    /// A size or a cost beyond any device.
+    #[error("`{name}`: {what} of {value} is more than 2^50")]
+    Figure {
+        /// The tensor or the operator.
+        name: String,
+        /// Which figure.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// An operator reads, keeps or lets go of a tensor that the program has let go of before.
+    #[error("`{tensor}` is used after its release")]
+    Released {
+        /// The tensor.
+        tensor: String,
+    },
+    /// An operator's output is a view of an input that it does not have.
+    #[error("`{operator}`: an output is a view of input {input}, and there are {inputs} inputs")]
+    NoInput {
+        /// The operator.
+        operator: String,
+        /// The place named.
+        input: usize,
+        /// How many there are.
+        inputs: usize,
+    },
+}
+
+/// What an operator makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A tensor with memory of its own: its name and bytes.
+    New(String, u64),
+    /// A view of the input at that place, and its name.
+    View(String, usize),
+    /// The tensor that the input at that place is overwritten with.
+    Overwritten(usize),
+}
+
+impl Graph {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Under another name.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
+    /// The operators, in the order in which the program runs them first.
+    #[must_use]
+    pub fn operators(&self) -> &[Operator] {
+        &self.operators
+    }
+
+    /// The tensors, in the order in which they are made first.
+    #[must_use]
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The storages, in the order in which they are made first.
+    #[must_use]
+    pub fn storages(&self) -> &[Storage] {
+        &self.storages
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// The storages that a storage is computed from, with the operators.
+    #[must_use]
+    pub fn parents(&self, storage: StorageId) -> &[Edge] {
+        &self.parents[storage.index()]
+    }
+
+    /// The storages that are computed from a storage, with the operators.
+    #[must_use]
+    pub fn children(&self, storage: StorageId) -> &[Edge] {
+        &self.children[storage.index()]
+    }
+
+    /// The time of all operators, each run once.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.operators.iter().fold(0, |sum: u64, operator| sum.saturating_add(operator.cost))
+    }
+
+    pub(crate) fn operator(&self, id: OperatorId) -> &Operator {
+        &self.operators[id.index()]
+    }
+
+    pub(crate) fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.index()]
+    }
+
+    pub(crate) fn storage_of(&self, id: TensorId) -> StorageId {
+        self.tensor(id).storage
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} operators, {} tensors", self.name, self.operators.len(), self.tensors.len())
+    }
+}
+
+/// Builds a graph step by step, in the order of the program, so that it has no cycle.
+///
+/// ```
+/// use seamalloc_evict::graph::{GraphBuilder, Output};
+///
+/// let mut builder = GraphBuilder::new("two products");
+/// let weight = builder.constant("weight", 1 << 20)?;
+/// let first = builder.operator("matmul", 1_000, &[weight], &[Output::New("first".into(), 1 << 20)])?;
+/// let second = builder.operator("matmul", 1_000, &[weight, first[0]], &[Output::New("second".into(), 1 << 20)])?;
+/// builder.release(first[0])?;
+/// builder.pin(second[0])?;
+/// let graph = builder.finish()?;
+/// assert_eq!((graph.operators().len(), graph.cost()), (3, 2_000));
+/// # Ok::<(), seamalloc_evict::graph::GraphError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+    /// How often the program holds each tensor.
+    held: Vec<u32>,
+}
+
+impl GraphBuilder {
+    /// An empty graph.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let graph = Graph {
+            name: name.to_owned(),
+            operators: Vec::new(),
+            tensors: Vec::new(),
+            storages: Vec::new(),
+            steps: Vec::new(),
+            parents: Vec::new(),
+            children: Vec::new(),
+        };
+        Self { graph, held: Vec::new() }
+    }
+
+    /// Adds a tensor that is there from this step on and can never be made again.
+    ///
+    /// # Errors
+    /// [`GraphError::Figure`], [`GraphError::TooLarge`].
+    pub fn constant(&mut self, name: &str, bytes: u64) -> Result<TensorId, GraphError> {
+        let made = self.operator("constant", 0, &[], &[Output::New(name.to_owned(), bytes)])?;
+        let tensor = made[0];
+        let storage = self.graph.storage_of(tensor);
+        self.graph.storages[storage.index()].is_constant = true;
+        self.graph.steps.push(Step::Pin(tensor));
+        Ok(tensor)
+    }
+
+    /// Adds an operator that the program runs now. It returns what it makes; the program holds each once.
+    ///
+    /// # Errors
+    /// [`GraphError`]: an input was let go of, a figure is too large, a view is of no input.
+    pub fn operator(
+        &mut self,
+        name: &str,
+        cost: u64,
+        inputs: &[TensorId],
+        outputs: &[Output],
+    ) -> Result<Vec<TensorId>, GraphError> {
+        if self.graph.operators.len() >= MAX_OPERATORS || self.graph.tensors.len() + outputs.len() > MAX_OPERATORS {
+            return Err(GraphError::TooLarge);
+        }
+        figure(name, "a cost", cost)?;
+        inputs.iter().try_for_each(|input| self.must_be_held(*input))?;
+        let maker = OperatorId::at(self.graph.operators.len());
+        let mut operator = Operator {
+            name: name.to_owned(),
+            cost,
+            inputs: inputs.to_vec(),
+            outputs: Vec::new(),
+            in_place: Vec::new(),
+        };
+        for (place, output) in outputs.iter().enumerate() {
+            let input = |at: usize| {
+                let missing = || GraphError::NoInput { operator: name.to_owned(), input: at, inputs: inputs.len() };
+                inputs.get(at).copied().ok_or_else(missing)
+            };
+            let made = match output {
+                Output::New(tensor, bytes) => self.made(tensor.clone(), *bytes, maker)?,
+                Output::View(tensor, at) => {
+                    let storage = self.graph.storage_of(input(*at)?);
+                    self.add(Tensor { name: tensor.clone(), storage, maker, is_alias: true })
+                }
+                Output::Overwritten(at) => {
+                    let old = input(*at)?;
+                    operator.in_place.push((*at, place));
+                    let bytes = self.graph.storages[self.graph.storage_of(old).index()].bytes;
+                    self.made(format!("{}'", self.graph.tensor(old).name), bytes, maker)?
+                }
+            };
+            operator.outputs.push(made);
+        }
+        self.connect(maker, &operator);
+        let made = operator.outputs.clone();
+        self.graph.operators.push(operator);
+        self.graph.steps.push(Step::Run(maker));
+        Ok(made)
+    }
+
+    /// The program holds the tensor once more.
+    ///
+    /// # Errors
+    /// [`GraphError::Released`].
+    pub fn keep(&mut self, tensor: TensorId) -> Result<(), GraphError> {
+        self.must_be_held(tensor)?;
+        self.held[tensor.index()] += 1;
+        self.graph.steps.push(Step::Keep(tensor));
+        Ok(())
+    }
+
+    /// The program lets go of the tensor once.
+    ///
+    /// # Errors
+    /// [`GraphError::Released`].
+    pub fn release(&mut self, tensor: TensorId) -> Result<(), GraphError> {
+        self.must_be_held(tensor)?;
+        self.held[tensor.index()] -= 1;
+        self.graph.steps.push(Step::Release(tensor));
+        Ok(())
+    }
+
+    /// The tensor must be in memory now, and stays there to the end.
+    ///
+    /// # Errors
+    /// [`GraphError::Released`].
+    pub fn pin(&mut self, tensor: TensorId) -> Result<(), GraphError> {
+        self.must_be_held(tensor)?;
+        self.graph.steps.push(Step::Pin(tensor));
+        Ok(())
+    }
+
+    /// Whether the program still holds the tensor.
+    #[must_use]
+    pub fn is_held(&self, tensor: TensorId) -> bool {
+        self.held[tensor.index()] > 0
+    }
+
+    /// The graph.
+    ///
+    /// # Errors
+    /// [`GraphError::Empty`].
+    pub fn finish(self) -> Result<Graph, GraphError> {
+        if self.graph.operators.is_empty() { Err(GraphError::Empty) } else { Ok(self.graph) }
+    }
+
+    fn must_be_held(&self, tensor: TensorId) -> Result<(), GraphError> {
+        if self.is_held(tensor) {
+            return Ok(());
+        }
+        Err(GraphError::Released { tensor: self.graph.tensor(tensor).name.clone() })
+    }
+
+    fn made(&mut self, name: String, bytes: u64, maker: OperatorId) -> Result<TensorId, GraphError> {
+        figure(&name, "a size", bytes)?;
+        let storage = StorageId::at(self.graph.storages.len());
+        self.graph.storages.push(Storage { bytes, tensors: Vec::new(), is_constant: false });
+        self.graph.parents.push(Vec::new());
+        self.graph.children.push(Vec::new());
+        Ok(self.add(Tensor { name, storage, maker, is_alias: false }))
+    }
+
+    fn add(&mut self, tensor: Tensor) -> TensorId {
+        let id = TensorId::at(self.graph.tensors.len());
+        self.graph.storages[tensor.storage.index()].tensors.push(id);
+        self.graph.tensors.push(tensor);
+        self.held.push(1);
+        id
+    }
+
+    /// Notes the edges between the storages that an operator reads and those that it makes or views.
+    fn connect(&mut self, maker: OperatorId, operator: &Operator) {
+        for input in &operator.inputs {
+            let parent = self.graph.storage_of(*input);
+            for output in &operator.outputs {
+                let child = self.graph.storage_of(*output);
+                // Edges of one operator are the last ones: those of others have other operators.
+                let known = self.graph.parents[child.index()].iter().rev().take_while(|edge| edge.1 == maker);
+                if child != parent && known.clone().all(|edge| edge.0 != parent) {
+                    self.graph.parents[child.index()].push((parent, maker));
+                    self.graph.children[parent.index()].push((child, maker));
+                }
+            }
+        }
+    }
+}
+
+fn figure(name: &str, what: &'static str, value: u64) -> Result<(), GraphError> {
+    if value <= MAX_FIGURE { Ok(()) } else { Err(GraphError::Figure { name: name.to_owned(), what, value }) }
+}

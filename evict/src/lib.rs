@@ -1,0 +1,29 @@
+//! Eviction schemes of dynamic tensor rematerialisation, judged together with the allocator below them.
+//!
+//! A program whose tensors do not fit evicts some and computes them again when they are read. A scheme says which. Schemes of the
+//! literature either count bytes, as if any free bytes served any request, or look for neighbours, since they do not. Here a
+//! scheme runs against an allocator: an eviction happens when the allocator refuses a request, and helps when it then serves it.
+//!
+//! ```text
+//! graph, read, generate   programs with costs: checked, from files, generated
+//! memory                  what places blocks: allocators on a simulated GPU, Coop's arena, plain counting
+//! state, scheme           what is known of the tensors; who goes
+//! runtime                 runs a program, evicts, makes again
+//! judge                   a program, a budget, a scheme and a memory; the figures of a run
+//! ```
+
+#![deny(unsafe_code)]
+
+pub mod generate;
+pub mod graph;
+mod judge;
+pub mod memory;
+pub mod read;
+mod runtime;
+mod scheme;
+mod state;
+
+pub use judge::{Below, BudgetError, EvictReport, JudgeError, UnknownBelow, budget, judge, peak};
+pub use runtime::{MAX_OVERHEAD, Outcome, RunError, Stop, run};
+pub use scheme::{Ask, Scheme, SchemeKind, UnknownScheme};
+pub use state::State;

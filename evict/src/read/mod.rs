@@ -1,0 +1,93 @@
+//! Graphs in files: DTR's logs, and lists of operators as JSON; either may be compressed with gzip.
+//!
+//! ```text
+//! log.rs     DTR's logs: one JSON object a line
+//! list.rs    one JSON object with all operators, in any order
+//! ```
+
+mod list;
+mod log;
+
+pub use list::read_list;
+pub use log::read_log;
+
+use crate::graph::{Graph, GraphError};
+use flate2::read::GzDecoder;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// The first bytes of a gzip file (RFC 1952).
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// The most bytes of text that are read, after decompression.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Why a file is no graph.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}; expected a graph: a log of DTR's or a list of operators as JSON", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A line says something that is no step of a program.
+    #[error("{input}, line {line}: {found}")]
+    Line {
+        /// The input's name.
+        input: String,
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong.
+        found: String,
+    },
+    /// The whole is no graph.
+    #[error("{input}: {found}")]
+    Whole {
+        /// The input's name.
+        input: String,
+        /// What is wrong.
+        found: String,
+    },
+}
+
+impl ReadError {
+    fn whole(input: &str, found: impl ToString) -> Self {
+        Self::Whole { input: input.to_owned(), found: found.to_string() }
+    }
+
+    fn graph(input: &str, error: &GraphError) -> Self {
+        Self::whole(input, error)
+    }
+}
+
+/// Reads a graph of either format. Its name is the file's.
+///
+/// # Errors
+/// [`ReadError`].
+pub fn read_path(path: &Path) -> Result<Graph, ReadError> {
+    let io = |source| ReadError::Io { path: path.to_owned(), source };
+    let mut file = BufReader::new(File::open(path).map_err(io)?);
+    let is_compressed = file.fill_buf().map_err(io)?.starts_with(&GZIP);
+    let mut text = String::new();
+    let read = if is_compressed {
+        GzDecoder::new(file).take(MAX_BYTES).read_to_string(&mut text)
+    } else {
+        file.take(MAX_BYTES).read_to_string(&mut text)
+    };
+    read.map_err(io)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.trim_end_matches(".gz").trim_end_matches(".json").trim_end_matches(".log");
+    read_text(name, &path.display().to_string(), &text)
+}
+
+/// Reads a graph of either format. `input` is what messages call it.
+///
+/// # Errors
+/// [`ReadError`].
+pub fn read_text(name: &str, input: &str, text: &str) -> Result<Graph, ReadError> {
+    let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    if first.contains("\"INSTRUCTION\"") { read_log(name, input, text) } else { read_list(name, input, text) }
+}

@@ -1,0 +1,61 @@
+//! DTR with exact neighbourhoods: the tensor with the least cost, its evicted neighbourhood included, for its size and staleness
+//! goes first. MSPS counts the evicted ancestors alone, and no staleness.
+//!
+//! `DTR` in `simrd/simrd/heuristic/dtr.py` and `MSPS` in `simrd/simrd/heuristic/etc.py` of uwsampl/dtr-prototype (Kirisame and
+//! others, Dynamic Tensor Rematerialization, ICLR 2021; MSPS: Peng and others, Capuchin, ASPLOS 2020).
+
+use super::regions::Regions;
+use super::{Ask, Scheme};
+use crate::graph::StorageId;
+use crate::state::State;
+
+/// `h_DTR`.
+#[derive(Debug, Default)]
+pub(super) struct Dtr {
+    regions: Regions,
+}
+
+impl Scheme for Dtr {
+    fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId> {
+        let state = ask.state;
+        let least = ask.least(|storage| {
+            let around = self.regions.ancestors(state, storage) + self.regions.descendants(state, storage);
+            let cost = (state.cost(storage) + around) as f64;
+            cost / (state.bytes(storage) as f64 * state.staleness(storage) as f64)
+        });
+        least.into_iter().collect()
+    }
+
+    fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
+        self.regions.changed(state, storage);
+    }
+
+    fn made(&mut self, state: &State<'_>, storage: StorageId) {
+        self.regions.changed(state, storage);
+    }
+}
+
+/// `h_MSPS`.
+#[derive(Debug, Default)]
+pub(super) struct Msps {
+    regions: Regions,
+}
+
+impl Scheme for Msps {
+    fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId> {
+        let state = ask.state;
+        let least = ask.least(|storage| {
+            let cost = state.cost(storage) + self.regions.ancestors(state, storage);
+            cost as f64 / state.bytes(storage) as f64
+        });
+        least.into_iter().collect()
+    }
+
+    fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
+        self.regions.changed(state, storage);
+    }
+
+    fn made(&mut self, state: &State<'_>, storage: StorageId) {
+        self.regions.changed(state, storage);
+    }
+}

@@ -1,0 +1,33 @@
+//! DTR with classes: as `dtr`, but the evicted neighbourhood is estimated by the classes that the tensor touches.
+//!
+//! `DTREqClass` in `simrd/simrd/heuristic/dtr.py` of uwsampl/dtr-prototype: what the prototype in PyTorch runs.
+
+use super::classes::Classes;
+use super::{Ask, Scheme};
+use crate::graph::StorageId;
+use crate::state::State;
+
+/// `h_DTR^eq`.
+#[derive(Debug, Default)]
+pub(super) struct DtrEq {
+    classes: Classes,
+}
+
+impl Scheme for DtrEq {
+    fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId> {
+        let state = ask.state;
+        let least = ask.least(|storage| {
+            let cost = (state.cost(storage) + self.classes.around(state, storage)) as f64;
+            cost / (state.bytes(storage) as f64 * state.staleness(storage) as f64)
+        });
+        least.into_iter().collect()
+    }
+
+    fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
+        self.classes.evicted(state, storage);
+    }
+
+    fn made(&mut self, state: &State<'_>, storage: StorageId) {
+        self.classes.made(state, storage);
+    }
+}

@@ -1,0 +1,182 @@
+//! Schemes: which tensors make room.
+//!
+//! ```text
+//! dtr.rs        h_DTR, with the exact evicted neighbourhood; MSPS, with its ancestors alone
+//! dtr_eq.rs     h_DTR^eq, with classes by union and find
+//! plain.rs      h_DTR^local, LRU, the largest first
+//! dte.rs        DTE: free memory beside a tensor counts as its own
+//! coop.rs       Coop: the cheapest window of neighbours in the arena
+//! stitched.rs   ours: any bytes will do
+//! regions.rs    exact evicted neighbourhoods, kept up to date
+//! classes.rs    evicted neighbourhoods by union and find
+//! ```
+
+mod classes;
+mod coop;
+mod dte;
+mod dtr;
+mod dtr_eq;
+mod plain;
+mod regions;
+mod stitched;
+
+use crate::graph::StorageId;
+use crate::memory::Memory;
+use crate::state::State;
+use seamalloc::nearest::near;
+use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
+
+/// A refused request, as a scheme sees it.
+pub struct Ask<'a> {
+    /// The tensors.
+    pub state: &'a State<'a>,
+    /// The memory that refused.
+    pub memory: &'a dyn Memory,
+    /// The bytes asked for, as they would be placed.
+    pub bytes: u64,
+    pub(crate) searched: &'a Cell<u64>,
+}
+
+impl Ask<'_> {
+    /// Returns the storage that costs least, of several the one that is first in the list.
+    pub(crate) fn least(&self, mut cost: impl FnMut(StorageId) -> f64) -> Option<StorageId> {
+        let mut best: Option<(StorageId, f64)> = None;
+        for &storage in self.state.evictable() {
+            let cost = cost(storage);
+            if best.is_none_or(|(_, least)| cost < least) {
+                best = Some((storage, cost));
+            }
+        }
+        self.count(self.state.evictable().len());
+        best.map(|(storage, _)| storage)
+    }
+
+    pub(crate) fn count(&self, looked_at: usize) {
+        self.searched.set(self.searched.get() + looked_at as u64);
+    }
+}
+
+/// Chooses what makes room.
+pub trait Scheme {
+    /// Chooses storages that can be evicted, one at least. None: the request cannot be met.
+    fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId>;
+
+    /// A storage was evicted, or the program let go of it.
+    fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
+        let _ = (state, storage);
+    }
+
+    /// A storage was made, for the first time or again.
+    fn made(&mut self, state: &State<'_>, storage: StorageId) {
+        let _ = (state, storage);
+    }
+
+    /// Whether an operator that overwrites an input takes the input's memory for its output.
+    fn works_in_place(&self) -> bool {
+        false
+    }
+}
+
+/// The schemes by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SchemeKind {
+    /// Cost of a tensor and its evicted neighbourhood, by size and staleness.
+    Dtr,
+    /// The same, the neighbourhood by classes.
+    DtrEq,
+    /// Its own cost alone, by size and staleness.
+    DtrLocal,
+    /// The least recently used.
+    Lru,
+    /// The largest.
+    Size,
+    /// Cost of what must be made again for it, by size.
+    Msps,
+    /// As DTR, with the free memory beside it counted as its own.
+    Dte,
+    /// The cheapest window of neighbours.
+    Coop,
+    /// Ours.
+    Stitched,
+}
+
+impl SchemeKind {
+    /// All schemes, ours last.
+    pub const ALL: [Self; 9] = [
+        Self::Dtr,
+        Self::DtrEq,
+        Self::DtrLocal,
+        Self::Lru,
+        Self::Size,
+        Self::Msps,
+        Self::Dte,
+        Self::Coop,
+        Self::Stitched,
+    ];
+
+    /// The name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dtr => "dtr",
+            Self::DtrEq => "dtr-eq",
+            Self::DtrLocal => "dtr-local",
+            Self::Lru => "lru",
+            Self::Size => "size",
+            Self::Msps => "msps",
+            Self::Dte => "dte",
+            Self::Coop => "coop",
+            Self::Stitched => "stitched",
+        }
+    }
+
+    /// A scheme of that kind, for one run.
+    #[must_use]
+    pub fn scheme(self) -> Box<dyn Scheme> {
+        match self {
+            Self::Dtr => Box::new(dtr::Dtr::default()),
+            Self::DtrEq => Box::new(dtr_eq::DtrEq::default()),
+            Self::DtrLocal => Box::new(plain::DtrLocal),
+            Self::Lru => Box::new(plain::Lru),
+            Self::Size => Box::new(plain::Size),
+            Self::Msps => Box::new(dtr::Msps::default()),
+            Self::Dte => Box::new(dte::Dte::default()),
+            Self::Coop => Box::new(coop::Coop::default()),
+            Self::Stitched => Box::new(stitched::Stitched::default()),
+        }
+    }
+}
+
+impl fmt::Display for SchemeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no scheme has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no scheme `{name}`; there are {}, and all{suggestion}", names())]
+pub struct UnknownScheme {
+    name: String,
+    suggestion: String,
+}
+
+fn names() -> String {
+    SchemeKind::ALL.map(SchemeKind::name).join(", ")
+}
+
+impl FromStr for SchemeKind {
+    type Err = UnknownScheme;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownScheme { name: name.to_owned(), suggestion: suggestion(name) })
+    }
+}
+
+fn suggestion(name: &str) -> String {
+    let near = near(name, SchemeKind::ALL.map(SchemeKind::name));
+    near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default()
+}

@@ -1,0 +1,41 @@
+//! Schemes that look at one tensor alone.
+//!
+//! `DTRLocal` in `simrd/simrd/heuristic/dtr.py`, `LRU` and `LargestStorage` in `simrd/simrd/heuristic/etc.py` of
+//! uwsampl/dtr-prototype.
+
+use super::{Ask, Scheme};
+use crate::graph::StorageId;
+
+/// `h_DTR^local`: the least cost for its size and staleness.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DtrLocal;
+
+impl Scheme for DtrLocal {
+    fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId> {
+        let state = ask.state;
+        let least = ask.least(|storage| {
+            state.cost(storage) as f64 / (state.bytes(storage) as f64 * state.staleness(storage) as f64)
+        });
+        least.into_iter().collect()
+    }
+}
+
+/// The least recently used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lru;
+
+impl Scheme for Lru {
+    fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId> {
+        ask.least(|storage| ask.state.last_access(storage) as f64).into_iter().collect()
+    }
+}
+
+/// The largest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size;
+
+impl Scheme for Size {
+    fn choose(&mut self, ask: &Ask<'_>) -> Vec<StorageId> {
+        ask.least(|storage| 1.0 / ask.state.bytes(storage) as f64).into_iter().collect()
+    }
+}

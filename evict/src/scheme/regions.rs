@@ -1,0 +1,97 @@
+//! Exact evicted neighbourhoods: what is not in memory and would have to be made for a tensor (its evicted ancestors), or would
+//! need the tensor to be made (its evicted descendants), and what these cost.
+//!
+//! After `Region` in `simrd/simrd/optimization/region.py` of uwsampl/dtr-prototype. There every change rebuilds the regions at
+//! its border; here they are forgotten, and built again when they are asked for.
+
+use crate::graph::StorageId;
+use crate::state::State;
+
+/// The way that is gone from a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// The costs of evicted neighbourhoods.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Regions {
+    /// By storage: the cost of the evicted ancestors, and of the evicted descendants, where they are known.
+    known: Vec<[Option<u64>; 2]>,
+    /// By storage: the last walk that met it.
+    met: Vec<u64>,
+    walk: u64,
+    stack: Vec<StorageId>,
+    /// What is in memory at the border of the last walk.
+    border: Vec<StorageId>,
+}
+
+impl Regions {
+    /// The cost of a storage's evicted ancestors.
+    pub(super) fn ancestors(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
+        self.cost(state, storage, Way::Up)
+    }
+
+    /// The cost of a storage's evicted descendants.
+    pub(super) fn descendants(&mut self, state: &State<'_>, storage: StorageId) -> u64 {
+        self.cost(state, storage, Way::Down)
+    }
+
+    /// A storage was evicted or made: what lies at the border of its neighbourhood has another one.
+    pub(super) fn changed(&mut self, state: &State<'_>, storage: StorageId) {
+        self.fit(state);
+        self.known[storage.index()] = [None; 2];
+        for (way, other) in [(Way::Up, Way::Down), (Way::Down, Way::Up)] {
+            self.walk(state, storage, way);
+            for at in std::mem::take(&mut self.border) {
+                self.known[at.index()][other as usize] = None;
+            }
+        }
+    }
+
+    fn cost(&mut self, state: &State<'_>, storage: StorageId, way: Way) -> u64 {
+        self.fit(state);
+        if let Some(cost) = self.known[storage.index()][way as usize] {
+            return cost;
+        }
+        let cost = self.walk(state, storage, way);
+        self.known[storage.index()][way as usize] = Some(cost);
+        cost
+    }
+
+    /// Walks from a storage through all evicted ones of a way. Returns their cost.
+    fn walk(&mut self, state: &State<'_>, storage: StorageId, way: Way) -> u64 {
+        self.walk += 1;
+        self.border.clear();
+        self.met[storage.index()] = self.walk;
+        self.stack.push(storage);
+        let mut cost = 0;
+        while let Some(at) = self.stack.pop() {
+            let mut meet = |next: StorageId| {
+                if std::mem::replace(&mut self.met[next.index()], self.walk) == self.walk {
+                    return;
+                }
+                if state.is_evicted(next) {
+                    cost += state.cost(next);
+                    self.stack.push(next);
+                } else {
+                    self.border.push(next);
+                }
+            };
+            match way {
+                Way::Up => state.parents(at).for_each(&mut meet),
+                Way::Down => state.children(at).for_each(&mut meet),
+            }
+        }
+        cost
+    }
+
+    fn fit(&mut self, state: &State<'_>) {
+        let storages = state.graph().storages().len();
+        if self.known.len() < storages {
+            self.known.resize(storages, [None; 2]);
+            self.met.resize(storages, 0);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What a runtime knows of its tensors, and what schemes may look at: the past, not what the program does next.
+
+use crate::graph::{Graph, OperatorId, StorageId, TensorId};
+
+/// A storage at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) address: Option<u64>,
+    /// Time of the operators that made what it has, each once.
+    pub(crate) cost: u64,
+    pub(crate) last_access: u64,
+    /// Operators that need it now.
+    pub(crate) locks: u32,
+    /// How often the program holds it or a view of it.
+    pub(crate) refs: u32,
+    pub(crate) is_pinned: bool,
+    /// Whether it was made at all.
+    pub(crate) is_made: bool,
+    /// How often it was made again.
+    pub(crate) remade: u32,
+    /// Its place in the list of those that can be evicted.
+    place: Option<usize>,
+}
+
+/// The tensors of a run.
+#[derive(Debug)]
+pub struct State<'g> {
+    graph: &'g Graph,
+    pub(crate) held: Vec<Held>,
+    pub(crate) defined: Vec<bool>,
+    /// Operators before this one ran at least once.
+    pub(crate) ran: u32,
+    /// Time of all operators that ran.
+    pub(crate) clock: u64,
+    evictable: Vec<StorageId>,
+}
+
+impl<'g> State<'g> {
+    pub(crate) fn new(graph: &'g Graph) -> Self {
+        let held = vec![Held::default(); graph.storages().len()];
+        Self { graph, held, defined: vec![false; graph.tensors().len()], ran: 0, clock: 0, evictable: Vec::new() }
+    }
+
+    /// The program, as far as it ran.
+    pub(crate) fn graph(&self) -> &'g Graph {
+        self.graph
+    }
+
+    /// The storages that could be evicted now: in memory, not needed by an operator that runs, and can be made again.
+    #[must_use]
+    pub fn evictable(&self) -> &[StorageId] {
+        &self.evictable
+    }
+
+    /// Whether a storage could be evicted now.
+    #[must_use]
+    pub fn is_evictable(&self, storage: StorageId) -> bool {
+        self.held[storage.index()].place.is_some()
+    }
+
+    /// The bytes of a storage.
+    #[must_use]
+    pub fn bytes(&self, storage: StorageId) -> u64 {
+        self.graph.storages()[storage.index()].bytes
+    }
+
+    /// The time of the operators that made what a storage has.
+    #[must_use]
+    pub fn cost(&self, storage: StorageId) -> u64 {
+        self.held[storage.index()].cost
+    }
+
+    /// How long ago the storage was read or made, at least 1.
+    #[must_use]
+    pub fn staleness(&self, storage: StorageId) -> u64 {
+        (self.clock - self.held[storage.index()].last_access).max(1)
+    }
+
+    /// When the storage was read or made.
+    #[must_use]
+    pub fn last_access(&self, storage: StorageId) -> u64 {
+        self.held[storage.index()].last_access
+    }
+
+    /// How often the storage was made again.
+    #[must_use]
+    pub fn remade(&self, storage: StorageId) -> u32 {
+        self.held[storage.index()].remade
+    }
+
+    /// Where the storage is.
+    #[must_use]
+    pub fn address(&self, storage: StorageId) -> Option<u64> {
+        self.held[storage.index()].address
+    }
+
+    /// Whether the program holds the storage or a view of it.
+    #[must_use]
+    pub fn is_held(&self, storage: StorageId) -> bool {
+        self.held[storage.index()].refs > 0
+    }
+
+    /// Whether the storage was made and is not in memory.
+    #[must_use]
+    pub fn is_evicted(&self, storage: StorageId) -> bool {
+        let held = &self.held[storage.index()];
+        held.is_made && held.address.is_none() && self.bytes(storage) > 0
+    }
+
+    /// The storages that a storage was computed from.
+    pub fn parents(&self, storage: StorageId) -> impl Iterator<Item = StorageId> + '_ {
+        let ran = self.ran;
+        self.graph.parents(storage).iter().take_while(move |edge| edge.1.0 < ran).map(|edge| edge.0)
+    }
+
+    /// The storages that were computed from a storage.
+    pub fn children(&self, storage: StorageId) -> impl Iterator<Item = StorageId> + '_ {
+        let ran = self.ran;
+        self.graph.children(storage).iter().take_while(move |edge| edge.1.0 < ran).map(|edge| edge.0)
+    }
+
+    /// The operator that made a storage.
+    pub(crate) fn maker(&self, storage: StorageId) -> Option<OperatorId> {
+        let first: TensorId = *self.graph.storages()[storage.index()].tensors.first()?;
+        Some(self.graph.tensor(first).maker)
+    }
+
+    /// The storages that a storage's own operator read, and the others that it made.
+    pub fn relatives(&self, storage: StorageId) -> impl Iterator<Item = StorageId> + '_ {
+        let operator = self.maker(storage).map(|maker| self.graph.operator(maker));
+        let tensors = operator.into_iter().flat_map(|operator| operator.inputs.iter().chain(&operator.outputs));
+        tensors.map(|tensor| self.graph.storage_of(*tensor)).filter(move |other| *other != storage)
+    }
+
+    pub(crate) fn update_evictable(&mut self, storage: StorageId) {
+        let held = &self.held[storage.index()];
+        let can_be = held.address.is_some() && held.locks == 0 && !held.is_pinned;
+        match (held.place, can_be) {
+            (None, true) => {
+                self.held[storage.index()].place = Some(self.evictable.len());
+                self.evictable.push(storage);
+            }
+            (Some(place), false) => {
+                self.evictable.swap_remove(place);
+                if let Some(moved) = self.evictable.get(place) {
+                    self.held[moved.index()].place = Some(place);
+                }
+                self.held[storage.index()].place = None;
+            }
+            _ => {}
+        }
+    }
+}
