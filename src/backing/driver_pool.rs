@@ -33,7 +33,8 @@ enum FreedOn {
     Own(StreamId),
     /// On the stream that comes after all that use it.
     Joined(StreamId),
-    /// Nowhere, while a stream that uses it is being captured.
+    /// Nowhere, while a stream is being captured: frees beside a capture gave wrong words on an H200
+    /// (docs/measurements/2026-11-23-malloc-async).
     Later,
 }
 

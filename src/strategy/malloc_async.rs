@@ -14,7 +14,7 @@
 //! | allocated and freed in a capture: free for the pool's later requests | both, `freeAsync` and `FreeImpl`, case 1 |
 //! | allocated in a capture, freed outside: with the graph, here with its private pool | Paddle, `FreeImpl`, case 2, and `AllocateImpl` |
 //! | allocated outside, freed in a capture: after the capture | PyTorch, Note "Avoid freeing uncaptured ptrs …"; Paddle, case 3 |
-//! | both outside: at once | both, case 4 |
+//! | both outside: at once; while another stream is captured, after that | both, case 4; the rest by measurement |
 //!
 //! In these points it is another:
 //! - The pool is the allocator's own, not the device's default one, so that its figures are the allocator's alone.
