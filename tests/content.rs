@@ -272,6 +272,8 @@ impl Program {
         }
         let at = self.random.below(self.live.len() as u64) as usize;
         let Range { address, .. } = self.live[at].range;
+        let lies = self.gpu.physical(self.live[at].range);
+        assert_eq!(lies, self.live[at].pieces, "a live block's memory stays where it is");
         let freed = match self.random.below(4) {
             0 => {
                 let stream = self.stream();
@@ -294,7 +296,6 @@ impl Program {
             return;
         }
         let block = self.live.swap_remove(at);
-        assert_eq!(self.gpu.physical(block.range), block.pieces, "a live block's memory stays where it is");
         self.taken.release(&block.pieces);
     }
 

@@ -95,7 +95,7 @@ impl DriverPool {
         crate::driver::in_relaxed_capture_mode(context.driver, capturing, calls)
     }
 
-    /// Frees a live block, which was taken out of the table of live allocations. Returns `false`, and nothing has changed, if a
+    /// Frees a live block, which was taken out of the table of live allocations. Returns `false`, and nothing has changed, while a
     /// stream that uses it is being captured.
     ///
     /// # Errors
