@@ -152,10 +152,7 @@ impl Pool {
         let before = self.blocks.range(..start).next_back();
         let joins = before.filter(|(at, block)| *at + block.size == start).and_then(|(_, block)| block.free.clone());
         let own = joins.filter(|freed| freed.on == Some(stream));
-        if let Some(freed) = &own {
-            // What is left of it becomes idle with the free that it joins.
-            self.pending.entry(stream).or_default().push_back((freed.done.clone(), start + bytes - 1));
-        }
+        // What is left of it becomes idle with the free that it joins.
         self.insert(start, bytes, own.unwrap_or_else(Freed::idle));
         let address = self.fit(size, stream, timeline).ok_or_else(too_large)?;
         Ok(Taken { first, grown: bytes - moved, moved, ..self.hand_out(address, size) })
@@ -166,8 +163,7 @@ impl Pool {
         let Some(size) = self.blocks.remove(&address).map(|block| block.size) else { return };
         self.used[0] -= size;
         let (point, done) = timeline.mark_free(stream);
-        self.insert(address, size, Freed { on: Some(stream), point, done: done.clone() });
-        self.pending.entry(stream).or_default().push_back((done, address + size - 1));
+        self.insert(address, size, Freed { on: Some(stream), point, done });
         self.gather(timeline.now());
     }
 
@@ -337,6 +333,10 @@ impl Pool {
                     freed = other;
                 }
             }
+        }
+        if let Some(stream) = freed.on {
+            // Of the whole, whose last byte stays free the longest: its latest free may be of its front.
+            self.pending.entry(stream).or_default().push_back((freed.done.clone(), address + size - 1));
         }
         self.index(address, size, freed);
     }
