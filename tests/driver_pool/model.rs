@@ -28,6 +28,7 @@ impl Model {
 
     pub(crate) fn allocate(&mut self, size: u64) -> Option<u64> {
         let size = size.div_ceil(512) * 512;
+        // The allocator trims what is free and tries again.
         if self.fit(size).is_none() && !self.grow(size) {
             self.trim();
             if !self.grow(size) {
@@ -74,29 +75,44 @@ impl Model {
         fits.min_by_key(|(_, piece)| (piece.size, piece.start)).map(|(at, _)| at)
     }
 
-    /// Adds memory in the lowest gap that has room for all of it, or else at the end, where a free piece helps.
+    /// Adds memory behind the lowest piece with room for it, which helps if it is free. Free steps of other pieces are moved there, the
+    /// highest first, and the device gives the rest.
     fn grow(&mut self, size: u64) -> bool {
-        let whole = size.div_ceil(STEP) * STEP;
-        let mut start = 0;
-        let gap = self.pieces.iter().find_map(|piece| {
-            let found = (piece.start - start >= whole).then_some(start);
-            start = piece.start + piece.size;
-            found
-        });
-        let (start, more) = match gap {
-            Some(start) => (start, whole),
-            None => {
-                let helps = self.pieces.last().filter(|last| last.free).map_or(0, |last| last.size);
-                (start, (size - helps).div_ceil(STEP) * STEP)
-            }
+        let missing = |at: usize| {
+            let helps = at.checked_sub(1).map(|at| &self.pieces[at]).filter(|piece| piece.free);
+            (size - helps.map_or(0, |piece| piece.size)).div_ceil(STEP) * STEP
         };
-        if self.held() + more > self.capacity {
+        let end = |at: usize| at.checked_sub(1).map_or(0, |at| self.pieces[at].start + self.pieces[at].size);
+        // A piece that would do without more is none, since nothing fits.
+        let fits = |at: &usize| self.pieces.get(*at).is_none_or(|next| next.start - end(*at) >= missing(*at));
+        let place = (0..=self.pieces.len()).find(fits).unwrap();
+        let (start, more) = (end(place), missing(place));
+        let steps =
+            (0..self.pieces.last().map_or(0, |last| last.start + last.size) / STEP).rev().map(|step| step * STEP);
+        let wholly_free = |step: &u64| {
+            self.pieces.iter().any(|piece| {
+                let end = piece.start + piece.size;
+                piece.free && end != start && piece.start <= *step && *step + STEP <= end
+            })
+        };
+        let moved: Vec<u64> = steps.filter(wholly_free).take((more / STEP) as usize).collect();
+        if self.held() + more - STEP * moved.len() as u64 > self.capacity {
             return false;
         }
+        moved.into_iter().for_each(|step| self.remove(step, step + STEP));
         self.pieces.push(Piece { start, size: more, free: true });
         self.pieces.sort_by_key(|piece| piece.start);
         self.join();
         true
+    }
+
+    /// Removes addresses from the free piece that has them.
+    fn remove(&mut self, from: u64, to: u64) {
+        let at = self.pieces.iter().position(|piece| piece.start <= from && to <= piece.start + piece.size).unwrap();
+        let Piece { start, size, .. } = self.pieces[at];
+        let rest = [(start, from), (to, start + size)].into_iter().filter(|(start, end)| start < end);
+        let rest = rest.map(|(start, end)| Piece { start, size: end - start, free: true });
+        self.pieces.splice(at..=at, rest);
     }
 
     fn join(&mut self) {

@@ -2,7 +2,7 @@
 
 use crate::{MAIN, MIB, SIDE};
 use seamalloc::driver::prelude::*;
-use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::sim::{Profile, SimConfig, SimGpu};
 use seamalloc::driver::{MemoryPool, PoolAttribute, Status};
 
 fn pool(device: &str) -> (SimGpu, MemoryPool) {
@@ -63,6 +63,28 @@ fn where_the_device_has_no_more_a_stream_waits_for_another() {
     assert!(gpu.done_at(SIDE).unwrap() >= done, "behind a wait");
     let error = gpu.pool_malloc(pool, 64 * MIB, MAIN).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
+}
+
+#[test]
+fn free_pages_whose_frees_are_complete_move_together_before_a_pool_grows() {
+    let (gpu, pool) = pool("sim:h200");
+    let addresses = [(); 4].map(|()| gpu.pool_malloc(pool, 40 * MIB, MAIN).unwrap());
+    let base = addresses[0];
+    let at = |size| gpu.pool_malloc(pool, size * MIB, MAIN).map(|address| (address - base) / MIB);
+    let held = || figures(&gpu, pool)[0];
+    gpu.launch(MAIN, &[], 1_000_000).unwrap();
+    // One page, and parts of two.
+    [addresses[0], addresses[2]].iter().for_each(|address| gpu.pool_free(*address, MAIN).unwrap());
+    assert_eq!((at(64), held()), (Ok(160), 224), "the frees are not complete");
+    gpu.advance(2_000_000);
+    let before = gpu.busy_ns();
+    let next = at(64);
+    let took = gpu.busy_ns() - before;
+    assert_eq!((next, held()), (Ok(224), 256), "one page is moved, and one is new");
+    let page = 32 * MIB;
+    assert_eq!(took, Profile::H200.pool_malloc(1, page, false) + Profile::H200.pool_moves(1, page));
+    assert_eq!((at(100), held()), (Ok(288), 384), "parts of pages stay");
+    assert_eq!((at(40), at(32), held()), (Ok(80), Ok(0), 416), "and the addresses serve again");
 }
 
 #[test]

@@ -222,6 +222,14 @@ impl Profile {
         self.cost(Call::PoolMalloc, 0).saturating_add(growth)
     }
 
+    /// Returns the time that a pool takes to move so many pages of `page` bytes: for each what the calls of virtual memory cost that
+    /// map a handle elsewhere, which was not measured.
+    #[must_use]
+    pub fn pool_moves(self, pages: u64, page: u64) -> u64 {
+        let each = self.cost(Call::Unmap, page) + self.map(page, false) + self.cost(Call::SetAccess, page);
+        pages.saturating_mul(each)
+    }
+
     /// Returns the time of a call that takes so many steps of 32 MiB from a pool, each at what virtual memory costs.
     #[must_use]
     pub fn pool_shrinks(self, call: Call, steps: u64) -> u64 {

@@ -11,9 +11,9 @@ use super::pool::{Pool, STEP};
 use crate::driver::bookkeeping::{Answer, Memory, Refusal, refuse};
 use crate::driver::{MemoryPool, Status, StreamId};
 
-/// A pool has so many times the addresses of the device's memory, so that memory that was given back between its blocks does
-/// not hinder it.
-const ROOM: u64 = 4;
+/// A pool has so many times the addresses of the device's memory, so that addresses whose memory was given back or moved do not
+/// hinder it.
+const ROOM: u64 = 16;
 /// The handle of the first stream that is made here: programs choose theirs, which are small.
 const FIRST_STREAM: u64 = 0x5ea0_0000_0000;
 
@@ -43,7 +43,7 @@ impl Pools {
         memory: &mut Memory<()>,
         addresses: &mut AddressSpace,
     ) -> Answer<MemoryPool> {
-        let size = capacity.saturating_mul(ROOM).min(ADDRESS_SPACE / ROOM).next_multiple_of(STEP);
+        let size = capacity.saturating_mul(ROOM).min(ADDRESS_SPACE / 4).next_multiple_of(STEP);
         let base = addresses.reserve(size, STEP)?;
         self.made += 1;
         self.pools.insert(self.made, Pool::new(base, size, memory.number_of_pool(), threshold));

@@ -5,7 +5,9 @@
 //! What is documented ("CUDA Programming Guide", Stream-Ordered Memory Allocator) is when freed memory may serve which stream.
 //! How the driver divides a pool is not. These rules are the simplest that hold as much memory as an H200's driver did on
 //! recorded jobs (docs/decisions/0051-stream-ordered-pools.md):
-//! - a pool is one range of addresses; it grows at its end, in whole 32 MiB, by what the free block at the end lacks;
+//! - a pool is one range of addresses; it grows behind the first block with room behind it, in whole 32 MiB, by what the block
+//!   lacks, if it is free;
+//! - free pages of 32 MiB whose frees are complete move there before it takes more from the device;
 //! - the smallest free block that fits serves a request, the lowest of equals; the rest of it stays free;
 //! - free neighbours merge, if the same stream freed them, or if both frees are complete.
 
@@ -18,7 +20,7 @@ use super::streams::Timeline;
 use crate::driver::bookkeeping::{Answer, Piece, Refusal};
 use crate::driver::{PoolAttribute, StreamId};
 
-/// A pool's memory comes and goes in multiples of this, in bytes: every figure of a pool on an H200 is one.
+/// A pool's memory comes, moves and goes in multiples of this, in bytes: every figure of a pool on an H200 is one.
 pub(super) const STEP: u64 = 32 << 20;
 /// Sizes and addresses of allocations are multiples of this, in bytes.
 const UNIT: u64 = 512;
@@ -54,6 +56,8 @@ pub(super) struct Taken {
     pub(super) size: u64,
     /// By how many bytes the pool has grown for it.
     pub(super) grown: u64,
+    /// Bytes of the pool's free pages that were moved together for it.
+    pub(super) moved: u64,
     /// Whether it is the pool's first growth.
     pub(super) first: bool,
 }
@@ -75,8 +79,6 @@ pub(super) struct Pool {
     reserved: [u64; 2],
     used: [u64; 2],
     has_grown: bool,
-    /// Whether memory was given back between blocks.
-    has_holes: bool,
     /// Whether it ends with its last allocation.
     pub(super) destroyed: bool,
 }
@@ -95,7 +97,6 @@ impl Pool {
             reserved: [0; 2],
             used: [0; 2],
             has_grown: false,
-            has_holes: false,
             destroyed: false,
         }
     }
@@ -132,27 +133,29 @@ impl Pool {
         let size = size.checked_next_multiple_of(UNIT).ok_or_else(&too_large)?;
         self.gather(timeline.now());
         if let Some(address) = self.fit(size, stream, timeline) {
-            return Ok(self.hand_out(address, size, 0));
+            return Ok(self.hand_out(address, size));
         }
         let (start, bytes) = self.growth(size, stream).ok_or_else(&too_large)?;
-        if let Err(refusal) = take(bytes) {
+        let pages = self.movable(start, bytes / STEP);
+        let moved = pages.len() as u64 * STEP;
+        if moved < bytes
+            && let Err(refusal) = take(bytes - moved)
+        {
             // The third policy: behind a wait of the stream, whoever freed it.
             let (address, of, freed) = self.of_any_stream(size).ok_or(refusal)?;
             timeline.wait_for_free(stream, of, freed.point, &freed.done);
-            return Ok(self.hand_out(address, size, 0));
+            return Ok(self.hand_out(address, size));
         }
+        pages.into_iter().for_each(|page| self.cut(page, page + STEP));
         let first = !std::mem::replace(&mut self.has_grown, true);
-        raise(&mut self.reserved, bytes);
+        raise(&mut self.reserved, bytes - moved);
         let before = self.blocks.range(..start).next_back();
         let joins = before.filter(|(at, block)| *at + block.size == start).and_then(|(_, block)| block.free.clone());
         let own = joins.filter(|freed| freed.on == Some(stream));
-        if let Some(freed) = &own {
-            // What is left of it becomes idle with the free that it joins.
-            self.pending.entry(stream).or_default().push_back((freed.done.clone(), start + bytes - 1));
-        }
+        // What is left of it becomes idle with the free that it joins.
         self.insert(start, bytes, own.unwrap_or_else(Freed::idle));
         let address = self.fit(size, stream, timeline).ok_or_else(too_large)?;
-        Ok(Taken { first, ..self.hand_out(address, size, bytes) })
+        Ok(Taken { first, grown: bytes - moved, moved, ..self.hand_out(address, size) })
     }
 
     /// Frees an allocation on a stream, at the point that is marked there.
@@ -160,8 +163,7 @@ impl Pool {
         let Some(size) = self.blocks.remove(&address).map(|block| block.size) else { return };
         self.used[0] -= size;
         let (point, done) = timeline.mark_free(stream);
-        self.insert(address, size, Freed { on: Some(stream), point, done: done.clone() });
-        self.pending.entry(stream).or_default().push_back((done, address + size - 1));
+        self.insert(address, size, Freed { on: Some(stream), point, done });
         self.gather(timeline.now());
     }
 
@@ -179,10 +181,7 @@ impl Pool {
             if bytes == 0 {
                 continue;
             }
-            self.remove(address);
-            self.insert(address, end - bytes - address, Freed::idle());
-            self.insert(end, address + size - end, Freed::idle());
-            self.has_holes = true;
+            self.cut(end - bytes, end);
             most -= bytes;
             given += bytes;
         }
@@ -247,29 +246,48 @@ impl Pool {
         self.blocks.get(&address)?.free.as_ref()
     }
 
-    /// Returns where memory comes that makes a block of so many bytes for a stream, and how many bytes of it.
+    /// Returns where memory comes that makes a block of so many bytes for a stream, and how many bytes of it: behind the first block
+    /// with so many addresses behind it. It may be a part of what is asked for, if it is free.
     fn growth(&self, size: u64, stream: StreamId) -> Option<(u64, u64)> {
-        if self.has_holes {
-            let whole = size.checked_next_multiple_of(STEP)?;
-            let mut at = self.base;
-            for (start, block) in &self.blocks {
-                if start - at >= whole {
-                    return Some((at, whole));
-                }
-                at = start + block.size;
+        let (mut at, mut free) = (self.base, 0);
+        let blocks = self.blocks.iter().map(|(start, block)| (*start, Some(block)));
+        for (start, block) in blocks.chain([(self.base + self.addresses, None)]) {
+            let bytes = (size - size.min(free)).checked_next_multiple_of(STEP)?;
+            if bytes > 0 && bytes <= start - at {
+                return Some((at, bytes));
             }
+            let Some(Block { size, free: freed }) = block else { break };
+            let helps = freed.as_ref().is_some_and(|freed| freed.on.is_none_or(|of| of == stream));
+            free = if helps { *size } else { 0 };
+            at = start + size;
         }
-        let last = self.blocks.last_key_value();
-        let end = last.map_or(self.base, |(start, block)| start + block.size);
-        let at_end =
-            last.filter(|(_, block)| block.free.as_ref().is_some_and(|freed| freed.on.is_none_or(|of| of == stream)));
-        let missing = size - at_end.map_or(0, |(_, block)| block.size).min(size);
-        let bytes = missing.checked_next_multiple_of(STEP)?;
-        (bytes <= self.base + self.addresses - end).then_some((end, bytes))
+        None
+    }
+
+    /// Returns the highest free pages that no work uses, but none of a block that ends at `start`: at most so many.
+    fn movable(&self, start: u64, most: u64) -> Vec<u64> {
+        let idle = self.free.get(&None).into_iter().flatten();
+        let mut idle: Vec<(u64, u64)> = idle.map(|(size, address)| (*address, address + size)).collect();
+        idle.retain(|(_, end)| *end != start);
+        idle.sort_unstable();
+        let pages = idle.into_iter().rev().flat_map(|(from, end)| {
+            let pages = from.div_ceil(STEP)..end / STEP;
+            pages.rev().map(|page| page * STEP)
+        });
+        pages.take(usize::try_from(most).unwrap_or(usize::MAX)).collect()
+    }
+
+    /// Takes the memory of a part of a block that no work uses.
+    fn cut(&mut self, start: u64, end: u64) {
+        let Some((&address, block)) = self.blocks.range(..=start).next_back() else { return };
+        let size = block.size;
+        self.remove(address);
+        self.insert(address, start - address, Freed::idle());
+        self.insert(end, address + size - end, Freed::idle());
     }
 
     /// Takes the front of a free block.
-    fn hand_out(&mut self, address: u64, size: u64, grown: u64) -> Taken {
+    fn hand_out(&mut self, address: u64, size: u64) -> Taken {
         if let Some((whole, freed)) = self.remove(address)
             && whole > size
         {
@@ -281,7 +299,7 @@ impl Pool {
         }
         self.blocks.insert(address, Block { size, free: None });
         raise(&mut self.used, size);
-        Taken { address, size, grown, first: false }
+        Taken { address, size, grown: 0, moved: 0, first: false }
     }
 
     /// Takes a free block out of the tables. Returns its size and its free.
@@ -315,6 +333,10 @@ impl Pool {
                     freed = other;
                 }
             }
+        }
+        if let Some(stream) = freed.on {
+            // Of the whole, whose last byte stays free the longest: its latest free may be of its front.
+            self.pending.entry(stream).or_default().push_back((freed.done.clone(), address + size - 1));
         }
         self.index(address, size, freed);
     }

@@ -42,7 +42,8 @@ impl MemoryPools for SimGpu {
             let piece = from.piece(taken.address, taken.size);
             pools.allocated(taken.address, pool);
             memory.add_pooled(taken.address, piece);
-            Ok((taken.address, self.config.profile.pool_malloc(taken.grown / STEP, STEP, taken.first)))
+            let moves = self.config.profile.pool_moves(taken.moved / STEP, STEP);
+            Ok((taken.address, moves + self.config.profile.pool_malloc(taken.grown / STEP, STEP, taken.first)))
         })
     }
 

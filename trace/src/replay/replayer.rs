@@ -10,7 +10,7 @@ use crate::summary::Summary;
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, CallStats, DriverResult, StreamId};
-use seamalloc::{Allocator, Error, Fragmentation, IdleRelease, OutOfMemoryReport, Stats};
+use seamalloc::{Allocator, Error, Fragmentation, IdleRelease, OutOfMemoryReport, Stats, StrategyKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,8 @@ pub struct Replayer<'t> {
     addresses: Vec<u64>,
     peak_live: u64,
     peak: Peak,
-    /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU.
+    /// Whether the simulated clock matters: where frees complete later, or several streams run behind the CPU, or the driver's pool
+    /// moves what the GPU has passed.
     clocked: bool,
     /// The stream that holds back each block whose free has not completed.
     holding: BTreeMap<u32, (StreamId, Held)>,
@@ -57,6 +58,7 @@ impl<'t> Replayer<'t> {
     pub(super) fn on(trace: &'t Trace, allocator: Allocator, device: ReplayDevice) -> Self {
         let summary = trace.summary();
         let streams = device.streams(trace);
+        let of_pool = allocator.config().strategy == StrategyKind::MallocAsync;
         Self {
             trace,
             allocator,
@@ -66,7 +68,7 @@ impl<'t> Replayer<'t> {
             addresses: Vec::with_capacity(summary.allocations as usize),
             peak_live: summary.peak_live,
             peak: Peak::default(),
-            clocked: summary.deferred_frees > 0 || trace.streams.len() > 1,
+            clocked: summary.deferred_frees > 0 || trace.streams.len() > 1 || of_pool,
             holding: BTreeMap::new(),
         }
     }
