@@ -57,7 +57,8 @@ fn step(allocator: &Allocator, live: &mut Vec<u64>, streams: u64) {
 
 #[test]
 fn a_hit_allocates_nothing_and_calls_nobody() {
-    for kind in StrategyKind::ALL {
+    // The driver serves each request of `malloc-async`: it has no hits.
+    for kind in StrategyKind::ALL.into_iter().filter(|kind| *kind != StrategyKind::MallocAsync) {
         let (gpu, allocator) = simulated::on("sim:h200", Config::with_strategy(kind));
         // Between streams stitched memory flows by events, which is told apart below; on one stream nothing calls anybody.
         let streams = if kind == StrategyKind::Stitch { 1 } else { 2 };

@@ -39,7 +39,8 @@ fn a_replayed_trace_is_recorded_as_it_was() {
 
 #[test]
 fn a_snapshot_of_ours_is_read_back_whole() {
-    for kind in StrategyKind::ALL {
+    // No snapshot has the free memory of the driver's pool.
+    for kind in StrategyKind::ALL.into_iter().filter(|kind| *kind != StrategyKind::MallocAsync) {
         let (gpu, allocator) = allocator(kind);
         let (recorder, observer) = Recorder::new(1000);
         allocator.observe(Some(observer));

@@ -33,12 +33,14 @@ struct Freed {
     /// The place of the free in that stream.
     point: u64,
     done: Completion,
+    /// Up to which points of other streams that stream had waited then.
+    before: Vec<(StreamId, u64)>,
 }
 
 impl Freed {
     /// Memory that no work uses.
     fn idle() -> Self {
-        Self { on: None, point: 0, done: Completion::default() }
+        Self { on: None, point: 0, done: Completion::default(), before: Vec::new() }
     }
 }
 
@@ -143,7 +145,7 @@ impl Pool {
         {
             // The third policy: behind a wait of the stream, whoever freed it.
             let (address, of, freed) = self.of_any_stream(size).ok_or(refusal)?;
-            timeline.wait_for_free(stream, of, freed.point, &freed.done);
+            timeline.wait_for_free(stream, (of, freed.point), &freed.before, &freed.done);
             return Ok(self.hand_out(address, size));
         }
         pages.into_iter().for_each(|page| self.cut(page, page + STEP));
@@ -162,8 +164,8 @@ impl Pool {
     pub(super) fn free(&mut self, address: u64, stream: StreamId, timeline: &mut Timeline) {
         let Some(size) = self.blocks.remove(&address).map(|block| block.size) else { return };
         self.used[0] -= size;
-        let (point, done) = timeline.mark_free(stream);
-        self.insert(address, size, Freed { on: Some(stream), point, done });
+        let (point, done, before) = timeline.mark_free(stream);
+        self.insert(address, size, Freed { on: Some(stream), point, done, before });
         self.gather(timeline.now());
     }
 

@@ -263,15 +263,15 @@ impl Timeline {
         Ok(())
     }
 
-    /// Marks a free of a pool's memory in a stream. Returns its point there, and when it is done.
-    pub(super) fn mark_free(&mut self, stream: StreamId) -> (u64, Completion) {
+    /// Marks a free of a pool's memory in a stream. Returns its point there, when it is done, and what the stream has waited for.
+    pub(super) fn mark_free(&mut self, stream: StreamId) -> (u64, Completion, Vec<(StreamId, u64)>) {
         let at = later(self.now, self.run_ahead);
         let stream = self.streams.entry(stream).or_default();
         // As for an event, which completes no earlier either.
         stream.done.known_time();
         stream.done.not_before(at);
         stream.points += 1;
-        (stream.points, stream.done.clone())
+        (stream.points, stream.done.clone(), stream.clock.clone())
     }
 
     /// Returns up to which point of another stream a stream comes after it.
@@ -279,13 +279,17 @@ impl Timeline {
         self.streams.get(&stream).map_or(0, |stream| after(&stream.clock, other))
     }
 
-    /// Lets a stream wait for a free of another one.
-    pub(super) fn wait_for_free(&mut self, stream: StreamId, of: StreamId, point: u64, done: &Completion) {
-        // The free comes after what its stream had waited for.
-        let before = self.streams.get(&of).map(|of| of.clock.clone()).unwrap_or_default();
+    /// Lets a stream wait for a free of another one, which had waited for `before` then.
+    pub(super) fn wait_for_free(
+        &mut self,
+        stream: StreamId,
+        (of, point): (StreamId, u64),
+        before: &[(StreamId, u64)],
+        done: &Completion,
+    ) {
         let waiting = self.streams.entry(stream).or_default();
         waiting.done.after(done);
-        for (of, point) in before.into_iter().filter(|(of, _)| *of != stream).chain([(of, point)]) {
+        for &(of, point) in before.iter().filter(|(of, _)| *of != stream).chain([&(of, point)]) {
             comes_after(&mut waiting.clock, of, point);
         }
     }
