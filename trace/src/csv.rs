@@ -13,9 +13,9 @@ use std::fmt::Display;
 use std::io::{self, BufRead, Write};
 
 use crate::builder::{self, TraceBuilder};
-use crate::error::{Place, RuleError, TraceError, excerpt};
-use crate::lines::{self, Lines, MAX_LINE, number_of};
-use crate::memory::Memory;
+use crate::error::{Place, TraceError, excerpt};
+use crate::event_lines::{EventLine, read_events};
+use crate::lines::MAX_LINE;
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::StreamId;
 
@@ -25,91 +25,53 @@ use seamalloc::driver::StreamId;
 /// Every error names the line: a field that is wrong, too few or too many, an event that cannot have happened, text
 /// that ends early, no allocation at all.
 pub fn read_csv(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
-    let mut builder = TraceBuilder::within(Memory::of(0), name);
-    let mut lines = Lines::new(file, text);
-    while let Some(lines::Line { number, content, read }) = lines.next()? {
-        builder.memory().unpacked(read);
-        Line { file, number, content }.read_into(&mut builder)?;
-    }
-    if builder.blocks() == 0 {
-        return Err(TraceError::Empty { file: file.to_owned() });
-    }
-    Ok(builder.finish())
+    read_events(name, file, text, read_line)
 }
 
-struct Line<'a> {
-    file: &'a str,
-    number: u64,
-    content: &'a [u8],
+fn read_line(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), TraceError> {
+    if line.content.is_empty() {
+        return Ok(());
+    }
+    if line.number == 1 && line.content.first() == Some(&b'#') {
+        return read_meta(line, builder);
+    }
+    let mut fields = line.content.split(|&byte| byte == b',');
+    let kind = fields.next().unwrap_or_default();
+    let mut field = |what: &'static str| {
+        fields.next().ok_or_else(|| line.malformed("too few fields", format!("{what} after a comma")))
+    };
+    let event = match kind {
+        b"a" => {
+            let id = line.decimal(field("an id")?, "an id")?;
+            let size = line.decimal(field("a size in bytes")?, "a size in bytes")?;
+            let stream = StreamId(line.hexadecimal(field("a stream in hex")?, "a stream")?);
+            end(line, fields)?;
+            let stream = builder.stream(stream).map_err(|rule| line.rule(rule))?;
+            builder.alloc(id, size, stream).map(drop)
+        }
+        b"r" | b"f" => {
+            let id = line.decimal(field("an id")?, "an id")?;
+            end(line, fields)?;
+            if kind == b"r" { builder.free_requested(id) } else { builder.free_completed(id) }
+        }
+        _ => return Err(line.malformed(excerpt(line.content), "a line that begins with a, r or f and a comma")),
+    };
+    event.map_err(|rule| line.rule(rule))
 }
 
-impl Line<'_> {
-    fn read_into(&self, builder: &mut TraceBuilder) -> Result<(), TraceError> {
-        if self.content.is_empty() {
-            return Ok(());
-        }
-        if self.number == 1 && self.content.first() == Some(&b'#') {
-            return self.read_meta(builder);
-        }
-        let mut fields = self.content.split(|&byte| byte == b',');
-        let kind = fields.next().unwrap_or_default();
-        let mut field = |what: &'static str| {
-            fields.next().ok_or_else(|| self.malformed("too few fields", format!("{what} after a comma")))
-        };
-        let event = match kind {
-            b"a" => {
-                let id = self.decimal(field("an id")?, "an id")?;
-                let size = self.decimal(field("a size in bytes")?, "a size in bytes")?;
-                let stream = self.stream(field("a stream in hex")?)?;
-                self.end(fields)?;
-                let stream = builder.stream(stream).map_err(|rule| self.rule(rule))?;
-                builder.alloc(id, size, stream).map(drop)
-            }
-            b"r" | b"f" => {
-                let id = self.decimal(field("an id")?, "an id")?;
-                self.end(fields)?;
-                if kind == b"r" { builder.free_requested(id) } else { builder.free_completed(id) }
-            }
-            _ => return Err(self.malformed(excerpt(self.content), "a line that begins with a, r or f and a comma")),
-        };
-        event.map_err(|rule| self.rule(rule))
-    }
+fn read_meta(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), TraceError> {
+    let json = line.content.get(1..).unwrap_or_default();
+    builder.memory().charge_json(json).map_err(|error| TraceError::memory(line.file, error))?;
+    let meta = serde_json::from_slice(json)
+        .map_err(|error| line.malformed(format!("{} ({error})", excerpt(line.content)), "# and a JSON object"))?;
+    builder.set_meta(meta);
+    Ok(())
+}
 
-    fn read_meta(&self, builder: &mut TraceBuilder) -> Result<(), TraceError> {
-        let json = self.content.get(1..).unwrap_or_default();
-        builder.memory().charge_json(json).map_err(|error| TraceError::memory(self.file, error))?;
-        let meta = serde_json::from_slice(json)
-            .map_err(|error| self.malformed(format!("{} ({error})", excerpt(self.content)), "# and a JSON object"))?;
-        builder.set_meta(meta);
-        Ok(())
-    }
-
-    fn decimal(&self, digits: &[u8], what: &str) -> Result<u64, TraceError> {
-        number_of(digits, 10)
-            .ok_or_else(|| self.malformed(excerpt(digits), format!("{what}: a decimal number from 0 to {}", u64::MAX)))
-    }
-
-    fn stream(&self, digits: &[u8]) -> Result<StreamId, TraceError> {
-        let bare = digits.strip_prefix(b"0x").unwrap_or(digits);
-        let number = number_of(bare, 16);
-        number
-            .map(StreamId)
-            .ok_or_else(|| self.malformed(excerpt(digits), "a stream: a hexadecimal number of up to 64 bits"))
-    }
-
-    fn end<'b>(&self, mut fields: impl Iterator<Item = &'b [u8]>) -> Result<(), TraceError> {
-        match fields.next() {
-            None => Ok(()),
-            Some(_) => Err(self.malformed(excerpt(self.content), "fewer fields: a,ID,SIZE,STREAM or r,ID or f,ID")),
-        }
-    }
-
-    fn malformed(&self, found: impl Into<String>, expected: impl Into<String>) -> TraceError {
-        TraceError::malformed(self.file, Place::Line(self.number), found, expected)
-    }
-
-    fn rule(&self, rule: RuleError) -> TraceError {
-        TraceError::rule(self.file, Place::Line(self.number), rule)
+fn end<'b>(line: &EventLine<'_>, mut fields: impl Iterator<Item = &'b [u8]>) -> Result<(), TraceError> {
+    match fields.next() {
+        None => Ok(()),
+        Some(_) => Err(line.malformed(excerpt(line.content), "fewer fields: a,ID,SIZE,STREAM or r,ID or f,ID")),
     }
 }
 
@@ -149,6 +111,7 @@ fn write_free(out: &mut impl Write, kind: impl Display, block: u32) -> io::Resul
 
 #[cfg(test)]
 mod tests {
+    use crate::error::RuleError;
     use proptest::prelude::*;
 
     use super::*;

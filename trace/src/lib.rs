@@ -35,6 +35,7 @@ pub mod columns;
 pub mod compact;
 pub mod csv;
 mod error;
+mod event_lines;
 pub mod fit;
 mod fragmentation;
 mod history;

@@ -14,9 +14,8 @@
 use std::io::BufRead;
 
 use crate::builder::TraceBuilder;
-use crate::error::{Place, TraceError, excerpt};
-use crate::lines::{self, Lines, number_of};
-use crate::memory::Memory;
+use crate::error::{TraceError, excerpt};
+use crate::event_lines::{EventLine, read_events};
 use crate::trace::Trace;
 use seamalloc::driver::StreamId;
 use seamalloc::resource::LOG_HEADER;
@@ -30,71 +29,41 @@ pub(crate) const BEGIN: &[u8] = b"Thread,";
 /// Every error names the line: other columns, a field that is wrong, too few or too many, the free of a block that is not live, no
 /// allocation at all.
 pub fn read_rmm(name: &str, file: &str, text: impl BufRead) -> Result<Trace, TraceError> {
-    let mut builder = TraceBuilder::within(Memory::of(0), name);
-    let mut lines = Lines::new(file, text);
-    while let Some(lines::Line { number, content, read }) = lines.next()? {
-        builder.memory().unpacked(read);
-        let line = Line { file, number, content };
-        if number == 1 {
-            line.read_header()?;
-        } else if !content.is_empty() {
-            line.read_into(&mut builder)?;
-        }
-    }
-    if builder.blocks() == 0 {
-        return Err(TraceError::Empty { file: file.to_owned() });
-    }
-    Ok(builder.finish())
+    read_events(name, file, text, |line, builder| match line.number {
+        1 => read_header(line),
+        _ if line.content.is_empty() => Ok(()),
+        _ => read_line(line, builder),
+    })
 }
 
-struct Line<'a> {
-    file: &'a str,
-    number: u64,
-    content: &'a [u8],
+fn read_header(line: &EventLine<'_>) -> Result<(), TraceError> {
+    if line.content == LOG_HEADER.as_bytes() {
+        return Ok(());
+    }
+    Err(line.malformed(excerpt(line.content), format!("the columns {LOG_HEADER}")))
 }
 
-impl Line<'_> {
-    fn read_header(&self) -> Result<(), TraceError> {
-        if self.content == LOG_HEADER.as_bytes() {
-            return Ok(());
-        }
-        Err(self.malformed(self.content, format!("the columns {LOG_HEADER}")))
+fn read_line(line: &EventLine<'_>, builder: &mut TraceBuilder) -> Result<(), TraceError> {
+    let mut fields = line.content.split(|&byte| byte == b',');
+    let mut field = || fields.next().ok_or_else(|| line.malformed(excerpt(line.content), "six fields"));
+    let [_thread, _time, action, pointer, size, stream] = [field()?, field()?, field()?, field()?, field()?, field()?];
+    if fields.next().is_some() {
+        return Err(line.malformed(excerpt(line.content), "six fields"));
     }
-
-    fn read_into(&self, builder: &mut TraceBuilder) -> Result<(), TraceError> {
-        let mut fields = self.content.split(|&byte| byte == b',');
-        let mut field = || fields.next().ok_or_else(|| self.malformed(self.content, "six fields"));
-        let [_thread, _time, action, pointer, size, stream] =
-            [field()?, field()?, field()?, field()?, field()?, field()?];
-        if fields.next().is_some() {
-            return Err(self.malformed(self.content, "six fields"));
-        }
-        let size = number_of(size, 10)
-            .ok_or_else(|| self.malformed(size, format!("a size: a decimal number from 0 to {}", u64::MAX)))?;
-        let pointer = match pointer {
-            b"(nil)" => 0,
-            digits => self.hexadecimal(digits, "a pointer")?,
-        };
-        let stream = StreamId(self.hexadecimal(stream, "a stream")?);
-        let event = match action {
-            b"allocate failure" => return Ok(()),
-            b"allocate" | b"free" if size == 0 => return Ok(()),
-            b"allocate" => builder.stream(stream).and_then(|stream| builder.alloc(pointer, size, stream)).map(drop),
-            b"free" => builder.free_requested(pointer).and_then(|()| builder.free_completed(pointer)),
-            other => return Err(self.malformed(other, "allocate, allocate failure or free")),
-        };
-        event.map_err(|rule| TraceError::rule(self.file, Place::Line(self.number), rule))
-    }
-
-    fn hexadecimal(&self, digits: &[u8], what: &str) -> Result<u64, TraceError> {
-        let bare = digits.strip_prefix(b"0x").unwrap_or(digits);
-        number_of(bare, 16)
-            .ok_or_else(|| self.malformed(digits, format!("{what}: a hexadecimal number of up to 64 bits")))
-    }
-
-    fn malformed(&self, found: &[u8], expected: impl Into<String>) -> TraceError {
-        TraceError::malformed(self.file, Place::Line(self.number), excerpt(found), expected)
-    }
+    let size = line.decimal(size, "a size")?;
+    let pointer = match pointer {
+        b"(nil)" => 0,
+        digits => line.hexadecimal(digits, "a pointer")?,
+    };
+    let stream = StreamId(line.hexadecimal(stream, "a stream")?);
+    let event = match action {
+        b"allocate failure" => return Ok(()),
+        b"allocate" | b"free" if size == 0 => return Ok(()),
+        b"allocate" => builder.stream(stream).and_then(|stream| builder.alloc(pointer, size, stream)).map(drop),
+        b"free" => builder.free_requested(pointer).and_then(|()| builder.free_completed(pointer)),
+        other => return Err(line.malformed(excerpt(other), "allocate, allocate failure or free")),
+    };
+    event.map_err(|rule| line.rule(rule))
 }
 
 #[cfg(test)]
