@@ -7,7 +7,7 @@
 //! [`GAIN`] of it at least, and [`MOST_MS`] at most.
 
 use super::miss::{Joined, Stitch};
-use super::split::{gain_within, may_split, split};
+use super::split::{candidates, gain_within, may_split, split};
 use crate::backing::{Miss, StrategyContext};
 use crate::config::Split;
 use crate::heap::{Heap, Request};
@@ -53,11 +53,12 @@ impl Stitch {
         if free_after_growth(context.heap, pool, apart, request.size, missing)? < held / WASTE {
             return stays;
         }
-        let gain = gain_within(context.heap, &serves, missing, MOST_MS)?;
+        let candidates = candidates(context.heap, &serves)?;
+        let gain = gain_within(&candidates, missing, MOST_MS);
         if gain < held / GAIN {
             return stays;
         }
         context.wait_for_all()?;
-        if split(context, &serves, gain)? { self.join(context, request) } else { stays }
+        if split(context, &serves, candidates, gain)? { self.join(context, request) } else { stays }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
-use super::split::{may_split, split};
+use super::split::{EVERY, candidates, may_split, split};
 use crate::backing::{Miss, StrategyContext};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
@@ -97,7 +97,8 @@ impl Stitch {
                     Joined::Missing(missing) => missing,
                 },
             };
-            if !split(context, &|_, _| true, missing)? {
+            let candidates = candidates(context.heap, EVERY)?;
+            if !split(context, EVERY, candidates, missing)? {
                 break;
             }
             let served = match self.miss(context, request) {

@@ -25,7 +25,7 @@ const MAPPING: u64 = 30 << 20;
 const MAX_REFUSED: u32 = 64;
 
 /// A chunk that is partly in use, with whole granules inside of it that are free.
-struct Candidate {
+pub(super) struct Candidate {
     id: ChunkId,
     size: u64,
     /// Bytes in free granules.
@@ -39,18 +39,20 @@ const COST_PER_MS: u64 = 750 << 20;
 
 /// Which free blocks count: those of streams that keep what they have serve nobody else.
 pub(super) type Serves<'a> = &'a dyn Fn(&Heap, BlockId) -> bool;
+/// All of them.
+pub(super) const EVERY: Serves<'static> = &|_, _| true;
 
-/// Returns how much of `bytes` more would lie in chunks that are wholly free, if as many were split as can be in so many
-/// milliseconds.
-pub(super) fn gain_within(heap: &Heap, serves: Serves<'_>, bytes: u64, ms: u64) -> Grown<u64> {
+/// Returns how much of `bytes` more would lie in chunks that are wholly free, if as many of these were split as can be in so
+/// many milliseconds.
+pub(super) fn gain_within(candidates: &[Candidate], bytes: u64, ms: u64) -> u64 {
     let (mut gain, mut cost) = (0, 0);
-    for candidate in candidates(heap, serves)? {
+    for candidate in candidates {
         if gain >= bytes || cost + candidate.cost > ms * COST_PER_MS {
             break;
         }
         (gain, cost) = (gain + candidate.gain, cost + candidate.cost);
     }
-    Ok(gain.min(bytes))
+    gain.min(bytes)
 }
 
 /// Returns whether chunks may be split at present.
@@ -60,17 +62,17 @@ pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
 
 /// Returns how many bytes lie free in whole granules inside of chunks that are partly in use, where splitting gets at them.
 pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
-    Ok(candidates(heap, &|_, _| true)?.iter().map(|candidate| candidate.gain).sum())
+    Ok(candidates(heap, EVERY)?.iter().map(|candidate| candidate.gain).sum())
 }
 
-/// Splits chunks, which [`may_split`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
+/// Splits some of these chunks, which [`may_split`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
 /// any was split.
 pub(super) fn split(
     context: &mut StrategyContext<'_>,
     serves: Serves<'_>,
+    candidates: Vec<Candidate>,
     bytes: u64,
 ) -> std::result::Result<bool, Miss> {
-    let candidates = candidates(context.heap, serves)?;
     if candidates.iter().map(|candidate| candidate.gain).sum::<u64>().saturating_add(context.room()) < bytes {
         return Ok(false);
     }
@@ -132,7 +134,7 @@ fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
 }
 
 /// Returns the chunks that may be split, those that gain most for what they cost first.
-fn candidates(heap: &Heap, serves: Serves<'_>) -> Grown<Vec<Candidate>> {
+pub(super) fn candidates(heap: &Heap, serves: Serves<'_>) -> Grown<Vec<Candidate>> {
     let mut found = Vec::new();
     let Some(home) = heap.home() else { return Ok(found) };
     let mut views: FxHashMap<ChunkId, u64> = FxHashMap::default();
