@@ -6,11 +6,11 @@
 use crate::args::{Color, CompareArgs, STDIN};
 use crate::failure::Failure;
 use crate::output::{self, Output};
+use crate::plan::PlanReport;
 use crate::study;
 use crate::table::Table;
 use flate2::read::MultiGzDecoder;
 use seamalloc_evict::EvictReport;
-use seamalloc_plan::PlanReport;
 use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
 use seamalloc_trace::fit::FitReport;

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! problem, csv          the buffers, and MiniMalloc's file format
-//! iteration, period     the buffers of one iteration of a trace
 //! method, search        a run of one method or of several on threads; what these share
 //! fit, chainer          methods of one pass
 //! annealing, exact      methods that search
@@ -34,18 +33,13 @@ mod check;
 pub mod csv;
 mod exact;
 mod fit;
-mod iteration;
 mod method;
 mod neighbours;
-mod period;
 mod problem;
-mod report;
 mod search;
 mod sections;
 
 pub use check::{CheckError, Plan};
 pub use csv::{CsvError, read_csv, write_csv};
-pub use iteration::{ALIGNMENT, Iteration, Likeness, Requests};
 pub use method::{Limits, Method, Outcome, PlanError, Progress, UnknownMethod, plan};
 pub use problem::{Buffer, BufferError, Gap, MAX_BUFFERS, Piece, Problem, ProblemError};
-pub use report::PlanReport;

@@ -4,8 +4,9 @@
 //! sum of sizes overflows.
 
 use rustc_hash::FxHashSet;
-use seamalloc_trace::MAX_BLOCK_SIZE;
 
+/// The largest buffer in bytes: 128 TiB, as many user addresses as x86-64 has.
+const MAX_BLOCK_SIZE: u64 = 1 << 47;
 /// The most buffers of a problem.
 pub const MAX_BUFFERS: usize = 1 << 24;
 /// The most bytes that all buffers take side by side, what alignment adds included.

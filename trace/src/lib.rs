@@ -6,6 +6,7 @@
 //! memory                           what reading a file may take
 //! recorder, history                traces of a running allocator
 //! recorded, workload               traces of real jobs, and generated ones
+//! iteration                        what a program does again and again, to be planned
 //! columns                          the figures of reports, for tables and lines of JSON
 //! timeline                         a job's kernels, waits and allocations in time, and its replay
 //! pinned                           caches of page-locked memory: PyTorch's, counted, beside a host pool's
@@ -39,6 +40,7 @@ mod event_lines;
 pub mod fit;
 mod fragmentation;
 mod history;
+pub mod iteration;
 mod lines;
 mod memory;
 pub mod pinned;

@@ -7,6 +7,7 @@
 
 mod input;
 mod picture;
+mod report;
 
 use crate::args::{Color, GenerateArgs};
 use crate::explain::legend;
@@ -18,8 +19,9 @@ use crate::table::Table;
 use crate::values::{seconds, whole};
 use clap::{Args, ValueHint};
 use input::Input;
+pub(crate) use report::PlanReport;
 use seamalloc::units::{format_bytes, parse_bytes};
-use seamalloc_plan::{Limits, Method, Outcome, Plan, PlanReport, plan, write_csv};
+use seamalloc_plan::{Limits, Method, Outcome, Plan, plan, write_csv};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

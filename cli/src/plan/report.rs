@@ -1,7 +1,7 @@
 //! What a run is printed as.
 
-use crate::method::Outcome;
 use seamalloc::units::format_bytes;
+use seamalloc_plan::Outcome;
 use seamalloc_trace::columns::{Column, line, round_to};
 use serde_json::Value;
 
@@ -9,25 +9,24 @@ type Figure = Column<PlanReport>;
 
 /// What a method came to on an input.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PlanReport {
+pub(crate) struct PlanReport {
     /// The input's name.
-    pub input: String,
+    pub(crate) input: String,
     /// The method's name.
-    pub method: &'static str,
+    pub(crate) method: &'static str,
     /// Bytes that the plan needs.
-    pub peak: u64,
+    pub(crate) peak: u64,
     /// The peak load in bytes: no plan needs fewer.
-    pub bound: u64,
+    pub(crate) bound: u64,
     /// Whether the peak is proven to be the least.
-    pub is_optimal: bool,
+    pub(crate) is_optimal: bool,
     /// How long it took, in seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 impl PlanReport {
     /// The report of a run.
-    #[must_use]
-    pub fn new(input: &str, outcome: &Outcome) -> Self {
+    pub(crate) fn new(input: &str, outcome: &Outcome) -> Self {
         Self {
             input: input.to_owned(),
             method: outcome.method.name(),
@@ -39,7 +38,7 @@ impl PlanReport {
     }
 
     /// Its figures.
-    pub const COLUMNS: &'static [Figure] = &[
+    pub(crate) const COLUMNS: &'static [Figure] = &[
         Figure::run("input", |plan| plan.input.as_str().into()).text("input", |plan| plan.input.as_str().into()),
         Figure::run("method", |plan| plan.method.into()).text("method", |plan| plan.method.into()),
         Figure::result("peak", |plan| plan.peak.into())
@@ -65,8 +64,7 @@ impl PlanReport {
     }
 
     /// Returns the line that `--json` prints: the values of all columns by their keys.
-    #[must_use]
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         line(Self::COLUMNS, self).into()
     }
 }

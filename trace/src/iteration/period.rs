@@ -21,18 +21,18 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A part of a sequence that repeats itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Period {
+pub(super) struct Period {
     /// Where the first repetition begins.
-    pub(crate) start: usize,
+    pub(super) start: usize,
     /// How long each is.
-    pub(crate) length: usize,
+    pub(super) length: usize,
     /// How long they are together; the last one may be cut off.
-    pub(crate) covered: usize,
+    pub(super) covered: usize,
 }
 
 /// Finds the part of a sequence that repeats itself at least once and is as long as possible with its repetitions. Of
 /// several it has the shortest period.
-pub(crate) fn find(sequence: &[u64]) -> Option<Period> {
+pub(super) fn find(sequence: &[u64]) -> Option<Period> {
     let mut tried: Vec<usize> = Vec::new();
     let mut piece = SHORTEST_PIECE;
     while piece <= sequence.len() / 2 {
@@ -57,7 +57,7 @@ pub(crate) fn find(sequence: &[u64]) -> Option<Period> {
 /// Places at which a program is once in each iteration, found by pieces that stand again and again at about even distances,
 /// over more than half of the sequence. Of several kinds, those are taken that stand there most often and together are at least
 /// twice as long as one.
-pub(crate) fn marks(sequence: &[u64]) -> Vec<usize> {
+pub(super) fn marks(sequence: &[u64]) -> Vec<usize> {
     #[derive(Clone, Copy)]
     struct Seen {
         count: u32,

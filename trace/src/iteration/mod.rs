@@ -11,9 +11,11 @@
 //!             |                |                |        a gap
 //! ```
 
-use crate::period::{self, Period};
-use crate::problem::{Buffer, Gap, Problem, ProblemError};
-use seamalloc_trace::{Trace, TraceEvent};
+mod period;
+
+use crate::trace::{Trace, TraceEvent};
+use period::Period;
+use seamalloc_plan::{Buffer, Gap, Problem, ProblemError};
 use std::fmt;
 use std::ops::Range;
 
@@ -347,8 +349,8 @@ impl Cuts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TraceBuilder;
     use seamalloc::driver::StreamId;
-    use seamalloc_trace::TraceBuilder;
 
     /// Builds a trace of operations: a positive number asks for so many units, a negative one frees the block of that
     /// name.
