@@ -30,6 +30,7 @@ mod host_pool;
 mod ids;
 mod ipc;
 pub mod nearest;
+pub mod planning;
 pub mod report;
 pub mod resource;
 mod span;
@@ -53,7 +54,8 @@ pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::stats::{
-    ArenaStats, PendingWaits, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
+    ArenaStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat, StatByPool, Stats,
+    Waits,
 };
 pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 

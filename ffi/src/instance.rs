@@ -9,7 +9,8 @@ use seamalloc::driver::host::{HostConfig, HostDriver};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::units::format_bytes;
-use seamalloc::{Allocator, Config, HostPool};
+use seamalloc::{Allocator, Config, HostPool, StrategyKind};
+use seamalloc_plan::online::Background;
 use seamalloc_trace::Recorder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,6 +75,15 @@ impl Instance {
             ));
         };
         let allocator = Allocator::new(driver, config)?;
+        if allocator.config().strategy == StrategyKind::Planned {
+            let planner = Background::start().map_err(|error| {
+                Failure::new(
+                    Status::HostMemory,
+                    format_args!("there is no thread for the planner of the strategy `planned`: {error}"),
+                )
+            })?;
+            allocator.set_planner(Box::new(planner));
+        }
         tracing::info!(device, options = allocator.config().to_string(), "an allocator is open");
         let observers: Arc<SharedObservers> = Arc::default();
         let recorder = match RECORDED.load(Ordering::Relaxed) {

@@ -5,6 +5,7 @@
 //! method, search        a run of one method or of several on threads; what these share
 //! fit, chainer          methods of one pass
 //! annealing, exact      methods that search
+//! online                planners for a running allocator
 //! check                 judges every plan
 //! sections, neighbours  time in sections, and which buffers are live together
 //! ```
@@ -35,6 +36,7 @@ mod exact;
 mod fit;
 mod method;
 mod neighbours;
+pub mod online;
 mod problem;
 mod search;
 mod sections;
@@ -43,3 +45,8 @@ pub use check::{CheckError, Plan};
 pub use csv::{CsvError, read_csv, write_csv};
 pub use method::{Limits, Method, Outcome, PlanError, Progress, UnknownMethod, plan};
 pub use problem::{Buffer, BufferError, Gap, MAX_BUFFERS, Piece, Problem, ProblemError};
+
+/// The page's examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/planning.md")]
+struct PlanningPage;

@@ -92,6 +92,9 @@ impl Allocator {
             if let Some(owner) = owner {
                 return self.serve_private(guard, &Order { size, stream, owner: Some(owner) }, owner);
             }
+            if core.planning.is_some() {
+                return self.allocate_planned(guard, size, stream);
+            }
         }
         let request = core.public_request(size, stream)?;
         let id = core.heap.fit(&request, &core.rules.fit);
@@ -166,7 +169,7 @@ impl Allocator {
         Ok(Some(address))
     }
 
-    /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode.
+    /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode and without a plan.
     pub(super) fn serve_public(&self, guard: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
         let prepared = guard.prepare(order)?;
         let Some(id) = guard.fit(&prepared).some() else { return self.miss(guard, order, prepared) };
@@ -298,8 +301,11 @@ impl Core {
         if route.is_some() || self.poll_due() {
             self.poll()?;
         }
-        self.has_pre_work =
-            self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some() || !self.rollback.is_whole();
+        self.has_pre_work = self.poll_due()
+            || self.heap.private().routes() > 0
+            || self.guard.is_some()
+            || self.planning.is_some()
+            || !self.rollback.is_whole();
         Ok(route)
     }
 
@@ -310,7 +316,7 @@ impl Core {
 
     /// Makes a request: rounded, and of the pool of its stream.
     #[inline(always)]
-    fn public_request(&mut self, requested: u64, stream: StreamId) -> Result<Request> {
+    pub(super) fn public_request(&mut self, requested: u64, stream: StreamId) -> Result<Request> {
         let size = self.heap.layout().rounding.round(requested, &self.config.roundup_power2_divisions);
         let (pool, class) = match self.heap.pool_for(stream, size) {
             Some(known) => known,
@@ -371,7 +377,7 @@ impl Core {
     }
 
     /// Makes sure that a free block has memory at its addresses.
-    fn make_usable(&mut self, id: BlockId, request: &Request) -> Result<()> {
+    pub(super) fn make_usable(&mut self, id: BlockId, request: &Request) -> Result<()> {
         if self.heap.is_bare(id, request.size) { self.map_bare(id, request) } else { Ok(()) }
     }
 

@@ -8,13 +8,14 @@ use super::callbacks::Callbacks;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};
-use crate::config::{self, Config, Limits, StreamSharing};
+use crate::config::{self, Config, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
 use crate::guard::Guard;
 use crate::heap::{FitRules, GRANULE, Headroom, Heap, HeapRules, Request, ViewUsage};
+use crate::planning::Planning;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
@@ -62,10 +63,12 @@ pub(super) struct Core {
     pub(super) limits: Limits,
     pub(super) low_water: LowWaterMark,
     /// Whether a request must look at more than free blocks: frees that wait for other streams, routes to private
-    /// pools, guard mode, or addresses whose memory is missing. It is one flag, for the hot path; it may stay set for one request too many.
+    /// pools, guard mode, plans, or addresses whose memory is missing. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
     /// Guard mode, if it is on.
     pub(super) guard: Option<Box<Guard>>,
+    /// Plans, with the strategy `planned`.
+    pub(super) planning: Option<Planning>,
     pub(super) strategy: AnyStrategy,
     pub(super) shares: Shares,
     pub(super) opened: Opened,
@@ -119,8 +122,9 @@ impl Allocator {
             limits: Limits::new(&config, properties.total_memory),
             config,
             low_water: LowWaterMark::default(),
-            has_pre_work: guard.is_some(),
+            has_pre_work: guard.is_some() || kind == StrategyKind::Planned,
             guard,
+            planning: (kind == StrategyKind::Planned).then(Planning::default),
             strategy,
             shares: Shares::default(),
             opened: Opened::default(),

@@ -199,6 +199,7 @@ impl Core {
                 if self.config.paddle_stream_safe() {
                     self.timed(|_, context| context.streams.recorded.forget_passed(context.driver, &mut pending));
                 }
+                self.note_free(id, true);
                 self.heap.freed_privately(id);
                 self.heap.free_requested(id);
                 self.streams.recorded.defer(&mut self.heap, pending);
@@ -206,6 +207,7 @@ impl Core {
                 return Ok(());
             }
         }
+        self.note_free(id, in_use);
         self.heap.freed_privately(id);
         self.heap.free_requested(id);
         if in_use {
@@ -246,6 +248,9 @@ impl Core {
     #[cold]
     fn consolidate(&mut self) {
         self.on_epochs("freed memory could not be gathered", |epochs, on| epochs.gather_all(on));
+        if let Some(planning) = &mut self.planning {
+            planning.memory_is_low();
+        }
     }
 
     /// Takes a step of the epochs, where memory passes from stream to stream. A block that was just freed is free, whether

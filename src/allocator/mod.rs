@@ -7,6 +7,7 @@
 //! | core | the state behind the lock, and how a step that calls the driver is run |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
 //! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
+//! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
@@ -30,6 +31,7 @@ mod opened;
 mod own_segments;
 mod peers;
 mod pending;
+mod planned;
 mod pressure;
 mod private_pool;
 mod release;

@@ -6,6 +6,7 @@ use crate::driver::MemoryInfo;
 use crate::error::Result;
 use crate::fallible::try_text;
 use crate::heap::GRANULE;
+use crate::planning::Planning;
 use crate::report::fragmentation::Fragmentation;
 use crate::report::observer::Observer;
 use crate::report::snapshot::Snapshot;
@@ -45,11 +46,13 @@ impl Allocator {
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),
+            plans: core.planning.as_ref().map_or_else(Default::default, Planning::stats),
             arenas: self.arenas.stats(core.demand.formed()),
             host_bytes: (core.heap.host_bytes()
                 + self.arenas_host_bytes()
                 + core.streams.recorded.host_bytes()
-                + core.strategy.host_bytes()) as u64,
+                + core.strategy.host_bytes()
+                + core.planning.as_ref().map_or(0, Planning::host_bytes)) as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,
             view_address_space_bytes: core.heap.views().address_space(),

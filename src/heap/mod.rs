@@ -44,6 +44,7 @@ mod notify;
 mod own_segments;
 mod physical;
 mod placing;
+mod planned;
 mod pool;
 mod pool_bytes;
 mod private;

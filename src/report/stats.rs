@@ -53,6 +53,19 @@ pub struct ShortageStats {
     pub border_bytes: u64,
 }
 
+/// Steps that were planned, with the strategy `planned`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanStats {
+    /// How many plans were made, renewed ones included.
+    pub plans: u64,
+    /// How many steps of the program have ended.
+    pub steps: u64,
+    /// How many large requests of these steps lay where a plan said.
+    pub placed: u64,
+    /// How many did not: no plan had them, or their places were taken.
+    pub departures: u64,
+}
+
 /// Chunks of physical memory that were split ([`Config::split`](crate::Config::split)). The time that it took is part of
 /// [`Stats::stalls`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +149,8 @@ pub struct Stats {
     pub pending_waits: PendingWaits,
     /// Chunks that were split.
     pub splits: SplitStats,
+    /// Steps that were planned.
+    pub plans: PlanStats,
     /// Whether memory is short, with `sharing:auto`.
     pub shortage: ShortageStats,
     /// The heaps of single streams, with the strategy `stitch`.

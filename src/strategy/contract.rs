@@ -21,6 +21,7 @@ use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Request};
 use crate::ids::{BlockId, PoolIndex};
+use crate::span::Span;
 
 /// A strategy's rules as plain data.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +143,14 @@ pub(crate) trait Strategy: Send {
     fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
         let least = context.heap.layout().gives_back_from;
         release_segments_from(context, least)
+    }
+
+    /// Gives free chunks back that touch none of these spans, without a wait. The spans are in order.
+    ///
+    /// # Errors
+    /// A driver call failed. What was given back before it stays given back.
+    fn give_back_outside(&mut self, _context: &mut StrategyContext<'_>, _used: &[Span]) -> Result<()> {
+        Ok(())
     }
 
     /// Gives a public block back to the driver that the program has freed, and that is in no table of live allocations any more.

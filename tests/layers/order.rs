@@ -15,7 +15,7 @@ pub(crate) const LAYERS: [&[&str]; 15] = [
     &["backing"],
     &["guard"],
     &["strategy"],
-    &["diagnose"],
+    &["diagnose", "planning"],
     &["allocator"],
     &["host_pool", "resource"],
     &["lib"],

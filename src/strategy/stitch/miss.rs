@@ -126,6 +126,13 @@ impl Strategy for Stitch {
         Ok(true)
     }
 
+    fn give_back_outside(&mut self, context: &mut StrategyContext<'_>, used: &[Span]) -> Result<()> {
+        context.retry_rollback()?;
+        finish_drops(context)?;
+        context.advance_epochs()?;
+        ReleasableChunks::of(context.heap)?.outside(used).release(context, u64::MAX)
+    }
+
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
         estimate::largest_servable(heap, config, pool, across)
     }

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{Block, Chunk, Heap, State};
 use crate::ids::{BlockId, ChunkId, ViewId};
+use crate::span::Span;
 use rustc_hash::FxHashMap;
 
 /// Chunks in which every byte is free and passed by every stream, in order of preference.
@@ -53,6 +54,15 @@ impl ReleasableChunks {
     /// Keeps only chunks that touch a block for which the predicate is true.
     pub(super) fn with(mut self, heap: &Heap, mut wanted: impl FnMut(BlockId) -> bool) -> Self {
         self.0.retain(|(_, chunk)| heap.blocks_over(chunk.span()).any(&mut wanted));
+        self
+    }
+
+    /// Keeps only chunks that touch none of these spans, which are in order and apart from each other.
+    pub(super) fn outside(mut self, used: &[Span]) -> Self {
+        self.0.retain(|(_, chunk)| {
+            let next = used.partition_point(|span| span.end() <= chunk.address);
+            used.get(next).is_none_or(|span| span.start >= chunk.end())
+        });
         self
     }
 

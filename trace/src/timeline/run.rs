@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Allocator, Config, Error, OutOfMemoryReport};
+use seamalloc_plan::online::Inline;
 
 use super::clock::{Clock, Moment, Part};
 use super::driver::TimedDriver;
@@ -144,7 +145,9 @@ impl<'t> Run<'t> {
                 let driver = Arc::new(TimedDriver::new(gpu, Arc::clone(&clock)));
                 let shared: Arc<dyn Driver> = Arc::<TimedDriver>::clone(&driver);
                 let failed = |error| ReplayError::Allocator { trace: timeline.name.clone(), event: 0, error };
-                Some(Memory { allocator: Allocator::new(shared, config.clone()).map_err(failed)?, driver })
+                let allocator = Allocator::new(shared, config.clone()).map_err(failed)?;
+                allocator.set_planner(Box::<Inline>::default());
+                Some(Memory { allocator, driver })
             }
         };
         let blocks = timeline.blocks as usize;

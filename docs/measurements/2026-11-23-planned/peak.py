@@ -1,0 +1,12 @@
+import gzip,sys
+for j in sys.argv[1:]:
+    live=0;sizes={};ev=[];n=0
+    for l in gzip.open(f'/work/fix/{j}.csv.gz','rt'):
+        p=l.strip().split(',')
+        if p[0]=='a':
+            s=-(-int(p[2])//512)*512; sizes[p[1]]=s; live+=s
+        elif p[0]=='f': live-=sizes[p[1]]
+        else: continue
+        ev.append(live)
+    k=len(ev)
+    print(j,'peak of last quarter',max(ev[3*k//4:])/2**20)

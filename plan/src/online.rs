@@ -1,0 +1,274 @@
+//! Planners for a running allocator: the strategy `planned` asks them at the end of each step.
+//!
+//! Owns: how address ranges become one line of offsets, and which methods are tried.
+//!
+//! ```text
+//! ranges     [0    ][1        ][2                  ]
+//! line        ......|..........|....................     | a border of 512 bytes that is always taken
+//! ```
+//! The line has no more ranges than are needed, and is used from its beginning, so that as much as possible stays free at its end.
+
+use crate::method::{Limits, Method, plan};
+use crate::problem::{Buffer, Gap, Problem};
+use seamalloc::planning::{Lifetime, Place, Places, PlanPart, PlanProblem, Planner};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of a border between two ranges: the unit of all places.
+const BORDER: u64 = 512;
+/// The methods of one pass, of which the best plan is taken.
+const QUICK: [Method; 3] = [Method::Chainer, Method::DecreasingSize, Method::FirstFit];
+/// How long a thread searches for a better plan than these find.
+const SEARCH: Duration = Duration::from_secs(2);
+/// Longer than methods of one pass take.
+const UNLIMITED: Duration = Duration::from_secs(3600);
+
+/// Plans at the end of a step, before the program goes on: for replays, whose figures must not depend on the clock.
+#[derive(Debug, Default)]
+pub struct Inline {
+    answers: Vec<(u64, Places)>,
+}
+
+impl Planner for Inline {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        self.answers.insert(0, (number, solve(&problem, None)));
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        self.answers.pop()
+    }
+}
+
+/// Plans on a thread of its own while the program goes on. The thread ends with it.
+#[derive(Debug)]
+pub struct Background {
+    problems: Option<Sender<(u64, PlanProblem)>>,
+    answers: Receiver<(u64, Places)>,
+}
+
+impl Background {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start() -> std::io::Result<Self> {
+        let (problems, taken) = channel::<(u64, PlanProblem)>();
+        let (given, answers) = channel();
+        thread::Builder::new().name("seamalloc-plan".to_owned()).spawn(move || {
+            for (number, problem) in taken {
+                if given.send((number, solve(&problem, Some(SEARCH)))).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { problems: Some(problems), answers })
+    }
+}
+
+impl Planner for Background {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        if let Some(problems) = &self.problems
+            && problems.send((number, problem)).is_err()
+        {
+            self.problems = None;
+        }
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        self.answers.try_recv().ok()
+    }
+}
+
+/// Finds places for all parts. `search`: how long to look for better plans than methods of one pass find.
+#[must_use]
+pub fn solve(problem: &PlanProblem, search: Option<Duration>) -> Places {
+    problem.parts.iter().map(|part| solve_part(part, search)).collect()
+}
+
+fn solve_part(part: &PlanPart, search: Option<Duration>) -> Vec<Option<Place>> {
+    let load = peak_load(part);
+    let mut room = 0_u64;
+    let fewest = part.ranges.iter().take_while(|size| {
+        let before = room;
+        room += **size;
+        before < load
+    });
+    let fewest = fewest.count();
+    let mut best = Solution { unplaced: u64::MAX, peak: u64::MAX, places: vec![None; part.requests.len()] };
+    let (mut count, mut more) = (fewest.max(1), 1);
+    // Ranges behind those that suffice are left out: a border at their ends would hide how much of the line is used.
+    while !part.ranges.is_empty() {
+        count = count.min(part.ranges.len());
+        best = best.or(solve_line(part, count, search));
+        if best.unplaced == 0 || count == part.ranges.len() {
+            break;
+        }
+        count += more;
+        more *= 2;
+    }
+    best.places
+}
+
+/// The most bytes that are live at once.
+fn peak_load(part: &PlanPart) -> u64 {
+    load(part).map(|(_, live)| live).max().unwrap_or(0)
+}
+
+/// The first moment at which most is live.
+fn moment_of_peak(part: &PlanPart) -> u32 {
+    let mut peak = (0, 0);
+    for (moment, live) in load(part) {
+        if live > peak.1 {
+            peak = (moment, live);
+        }
+    }
+    peak.0
+}
+
+/// How many bytes are live from which moment on.
+fn load(part: &PlanPart) -> impl Iterator<Item = (u32, u64)> {
+    let mut changes: Vec<(u32, i128)> = Vec::new();
+    for request in &part.requests {
+        let size = i128::from(request.size);
+        changes.extend([(request.lower, size), (request.upper, -size), (0, size), (request.carried_to, -size)]);
+    }
+    for taken in &part.taken {
+        changes.extend([(0, i128::from(taken.size)), (taken.upper, -i128::from(taken.size))]);
+    }
+    // What ends at a moment is free for what begins there.
+    changes.sort_unstable();
+    let mut live = 0_i128;
+    changes.into_iter().map(move |(moment, change)| {
+        live += change;
+        (moment, u64::try_from(live).unwrap_or(0))
+    })
+}
+
+/// Places for a part's requests.
+struct Solution {
+    /// Bytes of the requests that have none.
+    unplaced: u64,
+    /// How much of the line is used.
+    peak: u64,
+    places: Vec<Option<Place>>,
+}
+
+impl Solution {
+    /// The better of the two.
+    fn or(self, other: Self) -> Self {
+        if (other.unplaced, other.peak) < (self.unplaced, self.peak) { other } else { self }
+    }
+}
+
+/// Finds places in the first `count` ranges.
+fn solve_line(part: &PlanPart, count: usize, search: Option<Duration>) -> Solution {
+    let mut best = Solution { unplaced: u64::MAX, peak: u64::MAX, places: vec![None; part.requests.len()] };
+    let line = Line::of(&part.ranges[..count]);
+    for offsets in [line.at_peak(part), vec![None; part.requests.len()]] {
+        let Ok(problem) = Problem::new("step", line.buffers(part, &offsets)) else { continue };
+        best = best.or(solve_problem(part, &line, &problem, search));
+    }
+    best
+}
+
+fn solve_problem(part: &PlanPart, line: &Line, problem: &Problem, search: Option<Duration>) -> Solution {
+    let mut best = Solution { unplaced: u64::MAX, peak: u64::MAX, places: vec![None; part.requests.len()] };
+    let run = |best: Solution, method, time| {
+        let limits = Limits { time, ..Limits::default() };
+        let Ok(outcome) = plan(problem, method, &limits, &mut |_| {}) else { return (best, true) };
+        let places = line.places(part, &outcome.plan.offsets);
+        let unplaced = part.requests.iter().zip(&places).filter(|(_, place)| place.is_none());
+        let unplaced: u64 = unplaced.map(|(request, _)| request.size).sum();
+        (best.or(Solution { unplaced, peak: outcome.plan.peak, places }), outcome.is_optimal)
+    };
+    for method in QUICK {
+        let is_least;
+        (best, is_least) = run(best, method, UNLIMITED);
+        if is_least && best.unplaced == 0 {
+            return best;
+        }
+    }
+    match search {
+        Some(time) => run(best, Method::Portfolio, time).0,
+        None => best,
+    }
+}
+
+/// The ranges of a part, one behind the other.
+struct Line {
+    /// The first offset of each range, and the bytes of it.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Line {
+    fn of(ranges: &[u64]) -> Self {
+        let mut at = 0;
+        let place = |size: &u64| {
+            let range = (at, *size);
+            at += size + BORDER;
+            range
+        };
+        Self { ranges: ranges.iter().map(place).collect() }
+    }
+
+    /// Fills the memory that is held anyhow with requests that are live when most is: what lies there then needs no other memory.
+    /// The largest that fits comes first. Returns the offset of each request that has one.
+    fn at_peak(&self, part: &PlanPart) -> Vec<Option<u64>> {
+        let mut offsets = vec![None; part.requests.len()];
+        let peak = moment_of_peak(part);
+        let is_live = |request: &Lifetime| (request.lower..request.upper).contains(&peak) || peak < request.carried_to;
+        let mut live: Vec<usize> = (0..part.requests.len()).filter(|index| is_live(&part.requests[*index])).collect();
+        live.sort_by_key(|index| (part.requests[*index].size, *index));
+        let taken = |range: usize| part.taken.iter().any(|taken| taken.range == range);
+        for (range, (start, size)) in self.ranges.iter().enumerate().take(part.held).rev() {
+            let (mut at, mut left) = (*start, if taken(range) { 0 } else { *size });
+            loop {
+                let fitting = live.partition_point(|index| part.requests[*index].size <= left);
+                let Some(last) = fitting.checked_sub(1) else { break };
+                let index = live.remove(last);
+                offsets[index] = Some(at);
+                at += part.requests[index].size;
+                left -= part.requests[index].size;
+            }
+        }
+        offsets
+    }
+
+    /// The requests, of which some have places already, then what stands fixed: borders and blocks of an earlier step.
+    fn buffers(&self, part: &PlanPart, offsets: &[Option<u64>]) -> Vec<Buffer> {
+        let moments = i64::from(part.moments.max(1));
+        let requests = part.requests.iter().enumerate().map(|(number, request)| {
+            let (lower, upper, carried) = (request.lower.into(), request.upper.into(), i64::from(request.carried_to));
+            let id = number.to_string();
+            let fixed = offsets[number];
+            if carried == 0 {
+                return Buffer { fixed, ..Buffer::new(id, lower, upper, request.size) };
+            }
+            let gap = Gap { lower: carried, upper: lower, window: None };
+            let gaps = if carried < lower { vec![gap] } else { Vec::new() };
+            Buffer { gaps, fixed, ..Buffer::new(id, 0, upper, request.size) }
+        });
+        let inner = self.ranges.len().saturating_sub(1);
+        let borders = self.ranges.iter().take(inner).enumerate().map(|(number, (start, size))| Buffer {
+            fixed: Some(start + size),
+            ..Buffer::new(format!("border {number}"), 0, moments, BORDER)
+        });
+        let taken = part.taken.iter().enumerate().filter_map(|(number, taken)| {
+            let (start, _) = self.ranges.get(taken.range)?;
+            let buffer = Buffer::new(format!("taken {number}"), 0, taken.upper.into(), taken.size);
+            Some(Buffer { fixed: Some(start + taken.offset), ..buffer })
+        });
+        requests.chain(borders).chain(taken).collect()
+    }
+
+    /// The place of each request that lies within a range.
+    fn places(&self, part: &PlanPart, offsets: &[u64]) -> Vec<Option<Place>> {
+        let place = |(request, offset): (&Lifetime, &u64)| {
+            let range = self.ranges.partition_point(|(start, _)| start <= offset).checked_sub(1)?;
+            let (start, size) = self.ranges[range];
+            (offset + request.size <= start + size).then_some(Place { range, offset: offset - start })
+        };
+        part.requests.iter().zip(offsets).map(place).collect()
+    }
+}

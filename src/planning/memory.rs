@@ -1,0 +1,246 @@
+//! From the records of a step to a problem, and from its answer to addresses.
+//!
+//! Owns: which memory a plan may use, in which order, and which requests live on in the next step.
+//!
+//! ```text
+//! home      |WW..|aaa.|....|.W..|....|....|    W lives on for good; a is of this step and live at its end; dots free
+//! ranges       [1] [    3       ] [2        ]  parts of chunks that are held anyhow; then whole chunks, the largest range first
+//! ```
+//! What is live at a step's end and was requested in it counts as free: the next step makes the same request again, and the plan
+//! says where.
+
+use super::problem::{Lifetime, Places, PlanPart, PlanProblem, Taken};
+use super::recorder::{Earlier, Ended, Key, NEVER, Record};
+use crate::config::rounding::MIN_BLOCK;
+use crate::error::Result;
+use crate::fallible::{Grown, TryCollect, TryPush, filled, with_room};
+use crate::heap::{Heap, State};
+use crate::ids::PoolIndex;
+use crate::span::Span;
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+/// In bytes: a smaller range can serve no large request.
+const LEAST_RANGE: u64 = 1 << 20;
+/// The most ranges of either kind. More make a planner slow, and the smallest gain least.
+const MAX_RANGES: usize = 1024;
+/// A request without a place.
+pub(super) const NOWHERE: u64 = 0;
+
+/// Where the ranges and the requests of a problem come from.
+#[derive(Debug)]
+pub(super) struct Origin {
+    parts: Vec<OriginPart>,
+    records: usize,
+    /// Bytes of the requests that the program has not freed, and that took nobody's part.
+    pub(super) left: u64,
+}
+
+#[derive(Debug, Default)]
+struct OriginPart {
+    /// The number of each request's record.
+    numbers: Vec<u32>,
+    ranges: Vec<Span>,
+}
+
+/// The pools of a step's requests, each with the number of its part.
+struct Parts {
+    pools: Vec<PoolIndex>,
+    /// The part that gets idle memory.
+    main: usize,
+    apart: bool,
+}
+
+impl Parts {
+    fn of(records: &[Record], apart: bool) -> Grown<Self> {
+        let mut pools: Vec<(PoolIndex, u64)> = Vec::new();
+        for Key { size, pool } in records.iter().map(|record| record.key) {
+            match pools.iter_mut().find(|(known, _)| *known == pool) {
+                Some((_, bytes)) => *bytes += size,
+                None => pools.try_push((pool, size))?,
+            }
+        }
+        let main = (0..pools.len()).max_by_key(|index| pools[*index].1).unwrap_or(0);
+        let pools = pools.into_iter().map(|(pool, _)| pool).try_to_vec()?;
+        Ok(if apart { Self { pools, main, apart } } else { Self { pools, main: 0, apart } })
+    }
+
+    fn count(&self) -> usize {
+        if self.apart { self.pools.len() } else { 1 }
+    }
+
+    /// Returns the part that may use memory of a pool.
+    fn of_memory(&self, pool: PoolIndex, idle: PoolIndex) -> Option<usize> {
+        if !self.apart || pool == idle { Some(self.main) } else { self.of_request(pool) }
+    }
+
+    fn of_request(&self, pool: PoolIndex) -> Option<usize> {
+        if self.apart { self.pools.iter().position(|known| *known == pool) } else { Some(0) }
+    }
+}
+
+/// Makes the problem of a step that has ended. `since`: requests that came after it. `apart`: streams do not wait for each other's memory.
+pub(super) fn problem(ended: &Ended, since: &[Record], heap: &Heap, apart: bool) -> Result<(PlanProblem, Origin)> {
+    let parts = Parts::of(&ended.records, apart)?;
+    let mut origin = Origin { parts: Vec::new(), records: ended.records.len(), left: 0 };
+    let mut problem = PlanProblem::default();
+    for _ in 0..parts.count() {
+        origin.parts.try_push(OriginPart::default())?;
+        problem.parts.try_push(PlanPart { moments: ended.moments, ..PlanPart::default() })?;
+    }
+    let mut whole: Vec<Vec<Span>> = Vec::new();
+    whole.try_reserve(parts.count())?;
+    whole.resize(parts.count(), Vec::new());
+    for (span, part) in open_spans(ended.records.iter().chain(since), heap, &parts)? {
+        divide(heap, span, &mut origin.parts[part].ranges, &mut whole[part])?;
+    }
+    for ((part, of), mut whole) in problem.parts.iter_mut().zip(&mut origin.parts).zip(whole) {
+        of.ranges.sort_unstable_by_key(|span| (span.size, span.start));
+        of.ranges.drain(..of.ranges.len().saturating_sub(MAX_RANGES));
+        part.held = of.ranges.len();
+        whole.sort_unstable_by_key(|span| (Reverse(span.size), span.start));
+        whole.truncate(MAX_RANGES);
+        of.ranges.try_reserve(whole.len())?;
+        of.ranges.append(&mut whole);
+        part.ranges = of.ranges.iter().map(|span| span.size).try_to_vec()?;
+    }
+    let carried = carried(&ended.records, &ended.earlier)?;
+    for (number, record) in (0..).zip(&ended.records) {
+        if !record.is_freed && carried.to[number as usize] == 0 {
+            origin.left += record.key.size;
+        }
+        let Some(part) = parts.of_request(record.key.pool) else { continue };
+        let upper = if record.upper == NEVER { ended.moments.max(record.lower + 1) } else { record.upper };
+        let request = Lifetime {
+            size: record.key.size,
+            lower: record.lower,
+            upper: upper.max(record.lower + 1),
+            carried_to: carried.to[number as usize],
+        };
+        problem.parts[part].moments = problem.parts[part].moments.max(request.upper);
+        problem.parts[part].requests.try_push(request)?;
+        origin.parts[part].numbers.try_push(number)?;
+    }
+    for earlier in ended.earlier.iter().zip(carried.is_matched).filter(|(_, matched)| !matched).map(|(of, _)| of) {
+        for span in &earlier.spans {
+            for (part, of) in problem.parts.iter_mut().zip(&origin.parts) {
+                for (range, within) in of.ranges.iter().enumerate() {
+                    if let Some(taken) = within.intersection(span).filter(|taken| taken.size > 0 && earlier.upper > 0) {
+                        let offset = taken.start - within.start;
+                        part.taken.try_push(Taken { range, offset, size: taken.size, upper: earlier.upper })?;
+                    }
+                }
+            }
+        }
+    }
+    Ok((problem, origin))
+}
+
+/// Divides a span into whole chunks, and parts of chunks that something else holds.
+fn divide(heap: &Heap, span: Span, parts: &mut Vec<Span>, whole: &mut Vec<Span>) -> Grown<()> {
+    let Some(home) = heap.home() else { return Ok(()) };
+    let chunks = home.chunk_at(span.start).zip(home.chunk_at(span.end() - 1));
+    let Some(((_, first), (_, last))) = chunks else { return Ok(()) };
+    let from = if first.address == span.start { span.start } else { first.end().min(span.end()) };
+    let to = if last.end() == span.end() { span.end() } else { last.address.max(from) };
+    for part in [Span::between(span.start, from), Span::between(to, span.end())] {
+        if part.size > LEAST_RANGE {
+            parts.try_push(part)?;
+        }
+    }
+    if from < to { whole.try_push(Span::between(from, to)) } else { Ok(()) }
+}
+
+/// Returns the spans of home that a plan may use, each with its part.
+fn open_spans<'a>(records: impl Iterator<Item = &'a Record>, heap: &Heap, parts: &Parts) -> Result<Vec<(Span, usize)>> {
+    let mut open: Vec<(Span, usize)> = Vec::new();
+    for (span, pool) in heap.free_spans()? {
+        if let Some(part) = parts.of_memory(pool, heap.idle()) {
+            open.try_push((span, part))?;
+        }
+    }
+    for record in records.filter(|record| record.upper == NEVER && is_live(heap, record)) {
+        let Some(part) = parts.of_request(record.key.pool) else { continue };
+        heap.home_spans(record.block).try_for_each(|span| open.try_push((span, part)))?;
+    }
+    open.sort_unstable_by_key(|(span, _)| span.start);
+    let mut merged: Vec<(Span, usize)> = Vec::new();
+    for (span, part) in open {
+        match merged.last_mut() {
+            Some((last, of)) if last.end() == span.start && *of == part => last.size += span.size,
+            Some((last, _)) if last.end() > span.start => {}
+            _ => merged.try_push((span, part))?,
+        }
+    }
+    merged.retain(|(span, _)| span.size > LEAST_RANGE);
+    Ok(merged)
+}
+
+/// Returns whether the block of a record is live still, and not another one in its slot.
+fn is_live(heap: &Heap, record: &Record) -> bool {
+    let block = heap.block(record.block);
+    block.state == State::Allocated && Key { size: block.size, pool: block.pool.large() } == record.key
+}
+
+/// Which requests live on in the next step, and until when.
+struct Carried {
+    /// By record; 0: not at all, as far as is known.
+    to: Vec<u32>,
+    /// By block of an earlier step: whether a request of this one takes its part in the next.
+    is_matched: Vec<bool>,
+}
+
+/// Matches blocks that an earlier step left with those that this one leaves, in their orders: where a program repeats itself,
+/// each is freed at that moment of the next step at which its predecessor was.
+fn carried(records: &[Record], earlier: &[Earlier]) -> Grown<Carried> {
+    let mut waiting: FxHashMap<Key, VecDeque<usize>> = FxHashMap::default();
+    for (index, of) in earlier.iter().enumerate() {
+        waiting.try_reserve(1)?;
+        let queue = waiting.entry(of.key).or_default();
+        queue.try_reserve(1)?;
+        queue.push_back(index);
+    }
+    let mut carried = Carried { to: filled(0, records.len())?, is_matched: filled(false, earlier.len())? };
+    for (number, record) in records.iter().enumerate().filter(|(_, record)| record.upper == NEVER) {
+        let Some(queue) = waiting.get_mut(&record.key) else { continue };
+        let Some(index) = queue.front().copied().filter(|index| earlier[*index].upper <= record.lower) else {
+            continue;
+        };
+        queue.pop_front();
+        carried.to[number] = earlier[index].upper;
+        carried.is_matched[index] = true;
+    }
+    Ok(carried)
+}
+
+impl Origin {
+    /// Returns the address of each request's place, by record. What an answer says of no request, or of no range, is left out.
+    pub(super) fn addresses(&self, places: &Places) -> Grown<Vec<u64>> {
+        let mut addresses = filled(NOWHERE, self.records)?;
+        for (of, places) in self.parts.iter().zip(places) {
+            for (number, place) in of.numbers.iter().zip(places) {
+                let Some(place) = place else { continue };
+                let lies = |range: &&Span| place.offset < range.size && place.offset.is_multiple_of(MIN_BLOCK);
+                let Some(range) = of.ranges.get(place.range).filter(lies) else { continue };
+                if let Some(address) = addresses.get_mut(*number as usize) {
+                    *address = range.start + place.offset;
+                }
+            }
+        }
+        Ok(addresses)
+    }
+}
+
+/// Joins spans that touch or overlap. Returns them in the order of their addresses.
+pub(super) fn joined(mut spans: Vec<Span>) -> Grown<Vec<Span>> {
+    spans.sort_unstable_by_key(|span| span.start);
+    let mut joined: Vec<Span> = with_room(spans.len())?;
+    for span in spans {
+        match joined.last_mut() {
+            Some(last) if last.end() >= span.start => *last = Span::between(last.start, last.end().max(span.end())),
+            _ => joined.push(span),
+        }
+    }
+    Ok(joined)
+}

@@ -1,0 +1,316 @@
+//! Plans: what a program that repeats itself will request next, and where that is to lie.
+//!
+//! Owns: when a step is planned, followed, and planned anew. `allocator` asks for the place of each request, and tells what came
+//! of it; a [`Planner`] finds the places.
+//!
+//! # Note: planning and stitching
+//!
+//! **Rationale.** An allocator that does not know what comes leaves holes, and a search for each request; a plan leaves none and
+//! needs none, but fits only what was planned. Stitching makes the mixture safe: a request that is not planned, or whose place is
+//! taken, is served from any free bytes, so that no plan has to be right.
+//!
+//! **Approach.** A step ends where live memory is lowest, between two low-water marks ([`LowWaterMark`](crate::streams)), or with its
+//! plan. The large requests of a step are recorded, and when each is freed; small ones share slabs and are not planned. The step's signature is the sequence of its
+//! requests. From the end of the step on a [`Planner`] looks for a place for each, in the memory that blocks of earlier steps
+//! leave free where they lie: nothing moves. When requests come in the same order again, each takes its place by its number.
+//! Steps of several lengths have a plan each. Once steps have followed their plans, free chunks that no plan uses go back.
+//!
+//! **Limitations.** A plan is of addresses at home, and so of the blocks that lived when it was made. Where the program's
+//! other blocks move on, requests find their places taken, and the step is planned anew. Requests of private pools, captures and
+//! guard mode are not planned.
+
+mod memory;
+mod plans;
+mod problem;
+mod recorder;
+
+pub use problem::{Lifetime, Place, Places, PlanPart, PlanProblem, Planner, Taken};
+
+use crate::error::Result;
+use crate::fallible::{TryCollect, TryPush};
+use crate::heap::Heap;
+use crate::ids::{BlockId, PoolIndex};
+use crate::report::stats::PlanStats;
+use crate::span::Span;
+use memory::Origin;
+use plans::Plans;
+use recorder::{Ended, Key, Position, Recorder};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A step of fewer large requests is not planned.
+const LEAST_REQUESTS: usize = 8;
+/// How many plans may wait to be followed for the first time before a step is planned only when it comes again.
+const MAX_UNTRIED: usize = 8;
+/// How many signatures are remembered.
+const MAX_SEEN: usize = 256;
+/// How many problems a planner may have at once.
+const MAX_SUBMITTED: usize = 4;
+/// A step departs from its plan if more than this part (1/n) of its requests has no place.
+const DEPARTED: usize = 64;
+/// A plan is renewed after a step that departs from it; after it was renewed, once one more step in a row departs, up to so many
+/// more.
+const RENEW_LATER: u32 = 3;
+/// A step ends where live memory was lowest before it rose by this part (1/n) of what is held.
+const RISE: u64 = 8;
+/// A plan that was followed in none of so many steps per plan keeps no memory.
+const FORGOTTEN_AFTER: u64 = 4;
+/// A step is not planned if it leaves more than this part (1/n) of what is held.
+const LEFT: u64 = 32;
+/// How often one plan is renewed.
+const MAX_RENEWALS: u32 = 8;
+/// So many steps in a row must have followed their plans before memory that no plan uses goes back; twice as many after each
+/// time that memory grew again.
+const SETTLED: u64 = 1;
+
+/// A problem that a planner has.
+struct Submitted {
+    number: u64,
+    signature: u64,
+    keys: Vec<Key>,
+    origin: Origin,
+}
+
+/// The lowest live memory since it became low, in bytes, and when that was.
+struct Valley {
+    live: u64,
+    at: Position,
+}
+
+/// The plans of an allocator, and its present step.
+#[derive(Default)]
+pub(crate) struct Planning {
+    recorder: Recorder,
+    plans: Plans,
+    planner: Option<Box<dyn Planner>>,
+    submitted: Vec<Submitted>,
+    /// Signatures of steps, the latest last.
+    seen: Vec<u64>,
+    /// The signature of the step before.
+    last: u64,
+    /// The signature of the step that is expected.
+    expected: u64,
+    steps: u64,
+    problems: u64,
+    /// While live memory is low, and no plan knows where the step ends.
+    valley: Option<Valley>,
+    /// Where the step ends, once that is known.
+    end: Option<Position>,
+    /// Whether the last request has a place in a plan.
+    was_asked: bool,
+    /// Requests of the present step that got their places.
+    placed: usize,
+    /// Steps in a row that followed their plans, how many there must be before memory goes back, and what was held then.
+    settled: u64,
+    settled_after: u64,
+    held: u64,
+    stats: PlanStats,
+}
+
+impl Planning {
+    /// Sets who finds the places.
+    pub(crate) fn set_planner(&mut self, planner: Box<dyn Planner>) {
+        self.planner = Some(planner);
+    }
+
+    pub(crate) fn stats(&self) -> PlanStats {
+        self.stats
+    }
+
+    /// Returns the bytes of host memory that plans and records take.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.recorder.host_bytes() + self.plans.host_bytes()
+    }
+
+    /// Returns whether the step ends before the next large request: its plan is complete, or memory has risen again from where it
+    /// was lowest. In bytes.
+    #[inline]
+    pub(crate) fn step_is_over(&mut self, live: u64, held: u64) -> bool {
+        if self.plans.is_complete() {
+            self.end = Some(self.recorder.position());
+            return true;
+        }
+        let Some(valley) = &mut self.valley else { return false };
+        if live < valley.live {
+            *valley = Valley { live, at: self.recorder.position() };
+        } else if live > valley.live + held / RISE {
+            self.end = Some(valley.at);
+            return true;
+        }
+        false
+    }
+
+    /// Notes that live memory is low: a step may end soon.
+    pub(crate) fn memory_is_low(&mut self) {
+        // A plan knows its end.
+        if self.valley.is_none() && !self.plans.is_followed() {
+            self.valley = Some(Valley { live: u64::MAX, at: self.recorder.position() });
+        }
+    }
+
+    /// Returns where the next large request of a pool is to lie, if a plan says so.
+    #[inline]
+    pub(crate) fn next_place(&mut self, heap: &Heap, size: u64, pool: PoolIndex) -> Option<Span> {
+        let Self { recorder, plans, .. } = self;
+        let is_open = |span| heap.blocks_over(span).all(|id| recorder.is_open(heap, id));
+        let place = plans.next(Key { size, pool }, &recorder.records, self.expected, is_open);
+        self.was_asked = place.is_some();
+        place.map(|place| Span::new(place, size))
+    }
+
+    /// Notes that a large request was served.
+    #[inline]
+    pub(crate) fn served(&mut self, heap: &Heap, id: BlockId, as_planned: bool) {
+        let block = heap.block(id);
+        self.recorder.served(heap, Key { size: block.size, pool: block.pool.large() }, id);
+        self.placed += usize::from(as_planned);
+        if self.was_asked && !as_planned {
+            self.plans.displaced();
+        }
+    }
+
+    /// Notes that the program frees a block that was noted. `in_use`: other streams may use it still.
+    pub(crate) fn freed(&mut self, heap: &Heap, id: BlockId, in_use: bool) {
+        self.recorder.freed(heap, id, in_use);
+    }
+
+    /// Ends the step. `apart`: streams do not wait for each other's memory. Returns the memory that plans use, if the rest is to
+    /// go back to the driver.
+    ///
+    /// # Errors
+    /// The host has no memory for a plan. The step is over all the same.
+    pub(crate) fn end_step(&mut self, heap: &Heap, apart: bool) -> Result<Option<Vec<Span>>> {
+        let end = self.end.take().unwrap_or_else(|| self.recorder.position());
+        let placed = std::mem::take(&mut self.placed);
+        self.valley = None;
+        self.plans.begin();
+        let ended = self.recorder.end_at(end)?;
+        if ended.records.len() < LEAST_REQUESTS {
+            return Ok(None);
+        }
+        let noted = self.step_ended(&ended, placed.min(ended.records.len()), heap, apart);
+        let answered = self.take_answers();
+        noted.and(answered)?;
+        if self.gives_back(heap) { self.used().map(Some) } else { Ok(None) }
+    }
+
+    fn step_ended(&mut self, ended: &Ended, placed: usize, heap: &Heap, apart: bool) -> Result<()> {
+        self.steps += 1;
+        let (count, signature) = (ended.records.len(), ended.signature());
+        let departures = count - placed;
+        let departed = departures * DEPARTED > count;
+        tracing::debug!(
+            step = self.steps,
+            requests = count,
+            departures,
+            signature,
+            expected = self.expected,
+            held = heap.reserved(),
+            live = heap.counters().allocated_bytes.current(),
+            "a step has ended"
+        );
+        self.stats.steps += 1;
+        self.stats.placed += placed as u64;
+        self.stats.departures += departures as u64;
+        self.settled = if departed { 0 } else { self.settled + 1 };
+        let (steps, last) = (self.steps, std::mem::replace(&mut self.last, signature));
+        if let Some(plan) = self.plans.with_signature(last) {
+            plan.successor = signature;
+        }
+        // The planner may take longer than a step.
+        let mut wanted = !ended.is_partial && self.submitted.iter().all(|of| of.signature != signature);
+        match self.plans.with_signature(signature) {
+            Some(plan) => {
+                self.expected = plan.successor;
+                plan.followed = steps;
+                plan.departed = if departed { plan.departed + 1 } else { 0 };
+                plan.suited |= !departed;
+                wanted &= plan.departed > plan.renewals.min(RENEW_LATER) && plan.renewals < MAX_RENEWALS;
+            }
+            None => {
+                self.expected = 0;
+                let untried = self.plans.iter().filter(|plan| plan.followed == 0).count();
+                wanted &= untried < MAX_UNTRIED || self.seen.contains(&signature);
+            }
+        }
+        if self.seen.len() >= MAX_SEEN {
+            self.seen.remove(0);
+        }
+        self.seen.try_push(signature)?;
+        if wanted { self.submit(ended, signature, heap, apart) } else { Ok(()) }
+    }
+
+    /// Gives the step to the planner.
+    fn submit(&mut self, ended: &Ended, signature: u64, heap: &Heap, apart: bool) -> Result<()> {
+        let Some(planner) = &mut self.planner else { return Ok(()) };
+        let (problem, origin) = memory::problem(ended, &self.recorder.records, heap, apart)?;
+        // A step that leaves so much does not repeat itself: it makes what later ones use.
+        if origin.left > heap.reserved() / LEFT {
+            return Ok(());
+        }
+        let keys = ended.records.iter().map(|record| record.key).try_to_vec()?;
+        if self.submitted.len() >= MAX_SUBMITTED {
+            self.submitted.remove(0);
+        }
+        self.problems += 1;
+        let number = self.problems;
+        self.submitted.try_push(Submitted { number, signature, keys, origin })?;
+        let submitted = catch_unwind(AssertUnwindSafe(|| planner.submit(number, problem)));
+        if submitted.is_err() {
+            self.lose_planner();
+        }
+        Ok(())
+    }
+
+    /// The planner is the program's code: a panic in it must not end what the allocator was doing.
+    fn lose_planner(&mut self) {
+        tracing::error!("the planner panicked; nothing more is planned");
+        let planner = self.planner.take();
+        drop(catch_unwind(AssertUnwindSafe(|| drop(planner))));
+    }
+
+    fn take_answers(&mut self) -> Result<()> {
+        for _ in 0..=MAX_SUBMITTED {
+            let Some(planner) = &mut self.planner else { return Ok(()) };
+            let answer = match catch_unwind(AssertUnwindSafe(|| planner.answer())) {
+                Ok(answer) => answer,
+                Err(_) => {
+                    self.lose_planner();
+                    return Ok(());
+                }
+            };
+            let Some((number, places)) = answer else { return Ok(()) };
+            let Some(index) = self.submitted.iter().position(|of| of.number == number) else { continue };
+            let Submitted { signature, keys, origin, .. } = self.submitted.remove(index);
+            let addresses = origin.addresses(&places)?;
+            let unplaced = addresses.iter().filter(|address| **address == memory::NOWHERE).count();
+            tracing::debug!(signature, requests = keys.len(), unplaced, "a step is planned");
+            self.stats.plans += 1;
+            self.plans.put(signature, keys, addresses)?;
+            // What this plan does not use is not known to be of no use before it was followed.
+            self.settled = 0;
+            self.expected = signature;
+        }
+        Ok(())
+    }
+
+    /// Returns whether memory that no plan uses is to go back now.
+    fn gives_back(&mut self, heap: &Heap) -> bool {
+        let held = heap.reserved();
+        if held > self.held && self.held > 0 {
+            self.settled_after = self.settled_after.saturating_mul(2);
+        }
+        self.held = held;
+        self.settled >= self.settled_after.max(SETTLED) && self.settled < self.settled_after.max(SETTLED) + 4
+    }
+
+    /// Returns the memory that plans use.
+    fn used(&self) -> Result<Vec<Span>> {
+        let mut spans = Vec::new();
+        let since = self.steps.saturating_sub(FORGOTTEN_AFTER * self.plans.iter().count() as u64);
+        let in_use = self.plans.iter().filter(|plan| plan.followed > 0 && plan.followed >= since);
+        for (place, size) in in_use.flat_map(plans::Plan::places) {
+            spans.try_push(Span::new(place, size))?;
+        }
+        Ok(memory::joined(spans)?)
+    }
+}

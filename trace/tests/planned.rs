@@ -1,0 +1,208 @@
+//! The strategy `planned`: steps that repeat themselves take their places from a plan, and whatever a plan or a planner gets wrong is
+//! served all the same.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+use seamalloc::driver::sim::{Profile, SimConfig, SimGpu};
+use seamalloc::driver::{Driver, StreamId};
+use seamalloc::planning::{Place, Places, PlanProblem, Planner};
+use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc_plan::online::{Background, Inline};
+use seamalloc_trace::recorded;
+use seamalloc_trace::replay::{ReplayOptions, replay};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const MAIN: StreamId = StreamId::DEFAULT;
+const LAYERS: u64 = 24;
+
+/// A training job: weights, states of an optimizer made in the first step, gradients that live on into the next one.
+struct Job {
+    gpu: Arc<SimGpu>,
+    allocator: Allocator,
+    gradients: Vec<u64>,
+    steps: u64,
+    /// The most bytes that were live.
+    peak: u64,
+}
+
+impl Job {
+    fn new(planner: Option<Box<dyn Planner>>) -> Self {
+        let gpu = Arc::new(SimGpu::new(SimConfig::new(Profile::H200)).unwrap());
+        let allocator = Allocator::new(gpu.clone(), Config::with_strategy(StrategyKind::Planned)).unwrap();
+        if let Some(planner) = planner {
+            allocator.set_planner(planner);
+        }
+        let mut job = Self { gpu, allocator, gradients: Vec::new(), steps: 0, peak: 0 };
+        for layer in 0..LAYERS {
+            job.allocate(Self::weight(layer));
+        }
+        job
+    }
+
+    fn weight(layer: u64) -> u64 {
+        (3 + layer % 5) * MIB + 512 * layer
+    }
+
+    fn allocate(&mut self, size: u64) -> u64 {
+        let address = self.allocator.allocate(size, MAIN).unwrap();
+        self.peak = self.peak.max(self.allocator.stats().allocated_bytes.all.current);
+        address
+    }
+
+    /// Forward, backward, and the optimizer. `length` scales the activations.
+    fn step(&mut self, length: u64) {
+        let activations: Vec<[u64; 2]> =
+            (0..LAYERS).map(|layer| [7, 11].map(|size| self.allocate((size + layer % 3) * length * MIB / 8))).collect();
+        let logits = self.allocate(60 * length * MIB / 8);
+        std::mem::take(&mut self.gradients).into_iter().for_each(|address| self.allocator.free(address).unwrap());
+        for (layer, kept) in activations.into_iter().enumerate().rev() {
+            let scratch = self.allocate(9 * length * MIB / 8);
+            let gradient = self.allocate(Self::weight(layer as u64));
+            self.gradients.push(gradient);
+            kept.into_iter().chain([scratch]).for_each(|address| self.allocator.free(address).unwrap());
+        }
+        self.allocator.free(logits).unwrap();
+        if self.steps == 0 {
+            for layer in 0..2 * LAYERS {
+                self.allocate(Self::weight(layer % LAYERS));
+            }
+        }
+        self.steps += 1;
+        self.allocator.check().unwrap();
+    }
+
+    /// How many driver calls were made, and views built.
+    fn figures(&self) -> (u64, u64) {
+        let stats = self.allocator.stats();
+        let calls = self.gpu.call_stats();
+        (calls.iter().map(|(_, calls)| calls.count).sum(), stats.views_built)
+    }
+}
+
+#[test]
+fn a_step_that_repeats_itself_takes_its_places_from_a_plan() {
+    let mut job = Job::new(Some(Box::<Inline>::default()));
+    (0..10).for_each(|_| job.step(8));
+    let (before, plans) = (job.figures(), job.allocator.stats().plans);
+    job.peak = 0;
+    (0..4).for_each(|_| job.step(8));
+    assert_eq!(job.figures(), before, "no driver call, and no view");
+    let after = job.allocator.stats().plans;
+    assert_eq!(after.steps - plans.steps, 4);
+    let requests = after.placed + after.departures - plans.placed - plans.departures;
+    assert_eq!(requests, 4 * (2 * LAYERS + 1 + 2 * LAYERS));
+    assert!((after.placed - plans.placed) * 100 >= requests * 93, "{after:?}");
+    let held = job.allocator.stats().reserved_bytes.all.current;
+    assert!(job.peak as f64 / held as f64 > 0.95, "{} of {held}", job.peak);
+}
+
+#[test]
+fn steps_of_several_lengths_have_a_plan_each() {
+    let mut job = Job::new(Some(Box::<Inline>::default()));
+    (0..45).for_each(|step| job.step([5, 8, 13][step % 3]));
+    let (before, plans) = (job.figures(), job.allocator.stats().plans);
+    (0..6).for_each(|step| job.step([5, 8, 13][step % 3]));
+    assert_eq!(job.figures(), before, "no driver call, and no view");
+    let after = job.allocator.stats().plans;
+    assert!(after.placed - plans.placed > after.departures - plans.departures, "{plans:?}, {after:?}");
+}
+
+#[test]
+fn what_departs_from_a_plan_is_served_and_the_step_planned_anew() {
+    let mut job = Job::new(Some(Box::<Inline>::default()));
+    (0..6).for_each(|_| job.step(8));
+    // A length that no plan knows, memory that goes back under the plan, and blocks that stay where places were.
+    job.step(9);
+    job.allocator.empty_cache().unwrap();
+    job.step(8);
+    let stays: Vec<u64> = (0..10).map(|_| job.allocate(30 * MIB)).collect();
+    (0..20).for_each(|_| job.step(8));
+    let (before, plans) = (job.figures(), job.allocator.stats().plans);
+    (0..2).for_each(|_| job.step(8));
+    assert_eq!(job.figures(), before, "planned anew around them");
+    let after = job.allocator.stats().plans;
+    assert!(after.placed - plans.placed > 10 * (after.departures - plans.departures), "{plans:?}, {after:?}");
+    stays.into_iter().for_each(|address| job.allocator.free(address).unwrap());
+    job.step(8);
+}
+
+#[test]
+fn without_a_planner_it_is_stitch() {
+    let mut job = Job::new(None);
+    (0..4).for_each(|_| job.step(8));
+    let plans = job.allocator.stats().plans;
+    assert_eq!((plans.plans, plans.placed), (0, 0));
+    assert!(plans.steps > 0);
+}
+
+/// Gives answers of all kinds that are wrong.
+struct Wrong {
+    kind: u64,
+    answers: Vec<(u64, Places)>,
+}
+
+impl Planner for Wrong {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        assert_ne!(self.kind, 0, "a planner may panic");
+        let place = |request: usize, range: usize, ranges: &[u64]| match self.kind {
+            // All on top of each other.
+            1 => Place { range: 0, offset: 0 },
+            // No such range, not at a multiple of 512, beyond the end.
+            2 => Place { range: ranges.len() + request, offset: 0 },
+            3 => Place { range, offset: 512 * request as u64 + 1 },
+            4 => Place { range, offset: ranges[range] - 512 },
+            _ => Place { range, offset: u64::MAX - 511 },
+        };
+        let parts = problem.parts.iter().map(|part| {
+            let ranges = part.ranges.len().max(1);
+            let places =
+                (0..part.requests.len() + 5).map(|request| Some(place(request, request % ranges, &part.ranges)));
+            if part.ranges.is_empty() { Vec::new() } else { places.collect() }
+        });
+        let places = parts.collect();
+        // An answer to a problem that nobody posed, and one twice.
+        self.answers.push((number + 7, Places::new()));
+        self.answers.push((number, places));
+        self.answers.push((number, Places::new()));
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        self.answers.pop()
+    }
+}
+
+#[test]
+fn a_planner_that_is_wrong_does_no_harm() {
+    for kind in 0..6 {
+        let mut job = Job::new(Some(Box::new(Wrong { kind, answers: Vec::new() })));
+        (0..12).for_each(|step| job.step([8, 8, 8, 5][step % 4]));
+        let live = job.allocator.stats().allocated_bytes.all.current;
+        assert!(live > 0 && job.gpu.faults().is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn a_planner_on_a_thread_answers_between_steps() {
+    let mut job = Job::new(Some(Box::new(Background::start().unwrap())));
+    let start = Instant::now();
+    // How many steps pass meanwhile is not said.
+    while job.allocator.stats().plans.placed < 500 {
+        job.step(8);
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", job.allocator.stats().plans);
+    }
+}
+
+/// Nothing repeats itself exactly in a job with varying lengths: what is planned must not take more memory than no plan.
+#[test]
+fn a_recorded_job_takes_no_more_memory_than_with_stitch() {
+    for name in ["gpt2xl-N", "opt1.3b-R"] {
+        let trace = recorded::find(name).unwrap().load().unwrap();
+        let [stitch, planned] = [StrategyKind::Stitch, StrategyKind::Planned].map(|kind| {
+            let options = ReplayOptions::new(Config::with_strategy(kind), SimConfig::new(Profile::H200));
+            replay(&trace, &options, &mut |_, _| {}).unwrap()[0].peak_reserved
+        });
+        assert!(planned <= stitch, "{name}: {planned} against {stitch}");
+    }
+}
