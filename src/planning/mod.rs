@@ -9,7 +9,7 @@
 //! needs none, but fits only what was planned. Stitching makes the mixture safe: a request that is not planned, or whose place is
 //! taken, is served from any free bytes, so that no plan has to be right.
 //!
-//! **Approach.** A step ends where live memory is lowest, between two low-water marks ([`LowWaterMark`](crate::streams)), or with its
+//! **Approach.** A step ends where live memory is lowest, between two low-water marks (`streams::LowWaterMark`), or with its
 //! plan. The large requests of a step are recorded, and when each is freed; small ones share slabs and are not planned. The step's signature is the sequence of its
 //! requests. From the end of the step on a [`Planner`] looks for a place for each, in the memory that blocks of earlier steps
 //! leave free where they lie: nothing moves. When requests come in the same order again, each takes its place by its number.
