@@ -154,13 +154,18 @@ fn in_words(course: &Course) -> Option<String> {
         ms(pass.stalls.worst_ns)
     ));
     if pass.cpu_syncs > 0 {
-        text.push_str(&format!("; the CPU waits for the GPU {} times", pass.cpu_syncs));
+        text.push_str(&format!("; the CPU waits for the GPU {}", times(pass.cpu_syncs)));
     }
     if pass.stream_waits > 0 {
-        text.push_str(&format!("; streams wait for one another {} times", pass.stream_waits));
+        text.push_str(&format!("; streams wait for one another {}", times(pass.stream_waits)));
     }
     text.push('.');
     Some(text)
+}
+
+/// How often, in words.
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
 /// On how small a device each strategy still runs the job, in a sentence.

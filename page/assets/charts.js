@@ -4,6 +4,8 @@
 (() => {
   /** A chart of one pixel a column has about this many. */
   const LEAST_COLUMNS = 120;
+  /** Pixels left and right of what is drawn, as at the map: operations stand one below the other. */
+  const [LEFT, RIGHT] = [88, 8];
   const FONT = "12px system-ui, sans-serif";
 
   const axis = (more) => ({
@@ -94,12 +96,20 @@
         cursor: { x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
         scales: {
           x: { time: false, range: () => [view.from, view.to] },
-          y: options.isLog ? { distr: 3, range: (_, low, high) => this.logRange(low, high) } : { range: (_, low, high) => this.flatRange(low, high) },
+          y: options.isLog
+            ? { distr: 3, range: (_, low, high) => this.logRange(low, high) }
+            : { range: (_, low, high) => this.flatRange(low, high) },
         },
         axes: [
           axis({ values: (_, values) => operations(values), label: "operation", labelSize: 20, size: 34 }),
-          axis({ values: (_, values) => text(values), size: 84, space: 38 }),
+          axis({
+            values: (_, values) => text(values),
+            size: LEFT,
+            space: 38,
+            ...(options.areBytes && { incrs: Seam.BYTE_STEPS }),
+          }),
         ],
+        padding: [10, RIGHT, 0, 0],
         series: [{}, ...series],
         hooks: { setSelect: [(plot) => this.select(plot)], draw: [(plot) => this.marks(plot)] },
       };
@@ -116,7 +126,11 @@
     series({ look, hidden, fill, figure }) {
       const common = { stroke: look.colour, dash: look.dash, width: look.width ?? 1.75, show: !hidden, fill };
       if (figure.isEvent) {
-        return { ...common, paths: () => null, points: { show: true, size: 6, stroke: look.colour, fill: look.colour } };
+        return {
+          ...common,
+          paths: () => null,
+          points: { show: true, size: 6, stroke: look.colour, fill: look.colour },
+        };
       }
       return { ...common, points: { show: false }, paths: (...all) => this.paths(...all) };
     }
@@ -140,7 +154,7 @@
     }
 
     data() {
-      const columns = Math.max(LEAST_COLUMNS, this.box.clientWidth - 90);
+      const columns = Math.max(LEAST_COLUMNS, this.box.clientWidth - LEFT - RIGHT);
       const figures = this.lines.map((line) => line.figure);
       const { exact, data } = Seam.decimate(figures, this.view.from, this.view.to, columns);
       this.isExact = exact;
@@ -167,7 +181,9 @@
       this.cursor.hidden = view.cursor < view.from || view.cursor >= view.to;
       this.cursor.style.transform = `translateX(${at}px)`;
       this.lines.forEach((line, index) => {
-        const value = line.figure.isEvent ? line.figure.range(view.cursor, view.cursor + 1)?.[1] : line.figure.valueAt(view.cursor);
+        const value = line.figure.isEvent
+          ? line.figure.range(view.cursor, view.cursor + 1)?.[1]
+          : line.figure.valueAt(view.cursor);
         const known = value != null && !Number.isNaN(value);
         this.values[index].textContent = known ? this.options.text([value])[0] : "–";
       });
@@ -225,7 +241,7 @@
       figure.range = (from, to) => figure.stacked.range(from, to);
       return { label, figure, look: { colour, dash: [], width: 1 }, fill: colour };
     });
-    const options = { label, text: (values) => values.map(Seam.bytes), height: 230 };
+    const options = { label, text: (values) => values.map(Seam.bytes), height: 230, areBytes: true };
     options.axisText = (values) => Seam.axisBytes(values, total);
     return new StackChart(parent, job, view, jumps, lines.reverse(), options);
   };
@@ -234,7 +250,7 @@
     /** Exact points are the sums too. */
     data() {
       const stacked = this.lines.map((line) => line.figure.stacked);
-      const columns = Math.max(LEAST_COLUMNS, this.box.clientWidth - 90);
+      const columns = Math.max(LEAST_COLUMNS, this.box.clientWidth - LEFT - RIGHT);
       const { exact, data } = Seam.decimate(stacked, this.view.from, this.view.to, columns);
       this.isExact = exact;
       return data;
@@ -271,17 +287,30 @@
       this.box.replaceChildren();
       const { names, lines } = this;
       const last = names.length - 1;
-      const scale = { distr: 3, range: (_, low, high) => [10 ** Math.floor(Math.log10(low || 1)), 10 ** Math.ceil(Math.log10((high || 1) * 1.01))] };
+      const scale = {
+        distr: 3,
+        range: (_, low, high) => [
+          10 ** Math.floor(Math.log10(low || 1)),
+          10 ** Math.ceil(Math.log10((high || 1) * 1.01)),
+        ],
+      };
       const splits = names.map((_, index) => index);
       const plot = {
         width: this.box.clientWidth,
         height: 260,
+        padding: [10, RIGHT, 0, 0],
         legend: { show: false },
         cursor: { show: false },
         scales: { x: { time: false, range: () => [-0.3, last + 0.3] }, y: scale },
         axes: [
-          axis({ splits: () => splits, values: () => names, label: "device memory, times live", labelSize: 20, size: 34 }),
-          axis({ values: (_, values) => this.text(values), size: 84, space: 30 }),
+          axis({
+            splits: () => splits,
+            values: () => names,
+            label: "device memory, times live",
+            labelSize: 20,
+            size: 34,
+          }),
+          axis({ values: (_, values) => this.text(values), size: LEFT, space: 30 }),
         ],
         series: [
           {},

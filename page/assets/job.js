@@ -104,6 +104,10 @@
       this.active = this.activeOf(job, column("pending_op"), column("pending"));
       const [ops, ns, sets] = [column("work_op"), column("work_ns"), column("work_calls")];
       this.work = { ops, ns, sets };
+      /** Of each set of calls: whether memory comes, goes or is mapped by it. */
+      this.movesMemory = this.about.call_sets.map((set) =>
+        set.some(([name]) => name.startsWith("cuMem") && name !== "cuMemGetInfo"),
+      );
       const sums = this.about.call_sets.map((set) => ({
         calls: set.reduce((sum, [, count]) => sum + count, 0),
         cpu: set.reduce((sum, [, count, waits]) => sum + (waits ? count : 0), 0),
@@ -111,7 +115,10 @@
       }));
       const added = (of) => {
         let sum = 0;
-        return new Seam.Figure(ops, ns.map((time, index) => (sum += of(time, sums[sets[index]]))));
+        return new Seam.Figure(
+          ops,
+          ns.map((time, index) => (sum += of(time, sums[sets[index]]))),
+        );
       };
       this.time = added((time) => time);
       this.calls = added((_, sum) => sum.calls);

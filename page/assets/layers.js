@@ -80,6 +80,7 @@
         if (!this.later.has(block)) this.later.set(block, []);
         this.later.get(block).push([op[index], place[index]]);
       });
+      [this.rangeStart, this.rangeSize] = [bytes("range_start"), bytes("range_size")];
       this.end = Math.min(this.course.end, this.job.total);
       this.axes = {};
     }
@@ -155,7 +156,11 @@
         return low;
       };
       const at = this.address.map((address) => starts[rangeOf(address)] + address - joined[rangeOf(address)][0]);
-      const spans = this.spans(() => 1, (place) => at[place], (place) => this.bytes[place]);
+      const spans = this.spans(
+        () => 1,
+        (place) => at[place],
+        (place) => this.bytes[place],
+      );
       const chunks = {
         low: Float64Array.from(starts),
         size: Float64Array.from(joined, ([from, to]) => to - from),
@@ -166,7 +171,18 @@
         const range = starts.findLastIndex((start) => start <= byte);
         return joined[Math.max(0, range)]?.[0] + byte - (starts[Math.max(0, range)] ?? 0);
       };
-      return { spans, length: Math.max(1, next), chunks, addressAt };
+      const names = joined.map(([from, to]) => this.reserved(from, to));
+      return { spans, length: Math.max(1, next), chunks, addressAt, names };
+    }
+
+    /** What the driver was asked for where a range of addresses lies. */
+    reserved(from, to) {
+      const sizes = this.rangeSize.filter(
+        (size, index) => this.rangeStart[index] < to && this.rangeStart[index] + size > from,
+      );
+      if (sizes.length === 0) return "addresses of cuMemAlloc, or of the driver's pool";
+      if (sizes.length === 1) return `in one reservation of ${Seam.bytes(sizes[0])}`;
+      return `in ${Seam.count(sizes.length)} reservations of up to ${Seam.bytes(most(sizes))}`;
     }
 
     spans(count, start, size) {
@@ -202,7 +218,9 @@
     /** The chunk at a byte of memory and an operation, or -1. */
     chunkAt(op, byte) {
       const { low, size, from, until } = this.chunks;
-      return low.findIndex((start, index) => start <= byte && byte < start + size[index] && from[index] <= op && op < until[index]);
+      return low.findIndex(
+        (start, index) => start <= byte && byte < start + size[index] && from[index] <= op && op < until[index],
+      );
     }
 
     /** The free bytes around a byte that no block has: from, to, and the chunk. */

@@ -9,7 +9,8 @@
   let drawn = [];
 
   async function start() {
-    document.getElementById("made").textContent = `Made by: ${about.command} (seamalloc ${about.version}). Replayed on a simulated GPU; an operation is an allocation or a free.`;
+    document.getElementById("made").textContent =
+      `Made by: ${about.command} (seamalloc ${about.version}). Replayed on a simulated GPU; an operation is an allocation or a free.`;
     controls();
     await show(0);
     document.documentElement.dataset.ready = "yes";
@@ -101,8 +102,9 @@
     return {
       peak: () => view.goTo(job.peak),
       work: (by) => {
-        const { stalls, work } = course();
-        const next = by > 0 ? stalls.before(view.cursor + 1) : stalls.before(view.cursor) - 1;
+        const { stalls, work, movesMemory } = course();
+        let next = by > 0 ? stalls.before(view.cursor + 1) : stalls.before(view.cursor) - 1;
+        while (next >= 0 && next < work.ops.length && !movesMemory[work.sets[next]]) next += by;
         if (next >= 0 && next < work.ops.length) view.goTo(work.ops[next]);
       },
       refusal: () => {
@@ -129,7 +131,7 @@
     memory(job, view, moves);
     if (map) {
       drawn.push(map);
-      map.scheme && map.key_();
+      map.scheme && map.explainColours();
       map.draw();
     } else content("map").replaceChildren(note("No map was asked for: --map names strategies."));
     refusals(job, view);
@@ -154,7 +156,12 @@
   function memory(job, view, moves) {
     const box = content("memory");
     box.replaceChildren();
-    const live = { label: "live", figure: job.live, look: { colour: Seam.css("live"), dash: [], width: 1 }, fill: `${Seam.css("live")}40` };
+    const live = {
+      label: "live",
+      figure: job.live,
+      look: { colour: Seam.css("live"), dash: [], width: 1 },
+      fill: `${Seam.css("live")}40`,
+    };
     const lines = [live];
     for (const course of job.courses) {
       lines.push({ label: `${course.name} reserved`, figure: course.reserved, look: Seam.look(course.index) });
@@ -169,29 +176,51 @@
       text: (values) => values.map(Seam.bytes),
       axisText: (values) => Seam.axisBytes(values, most),
       marks: marks(job),
+      areBytes: true,
       height: 300,
     };
     drawn.push(new Seam.TimeChart(box, job, view, moves, lines, options));
     const active = job.courses.some((course) => course.active !== job.live)
       ? " Active: live, and what is freed but still in use by other streams."
       : " Active is live here: no free waits for another stream.";
-    box.append(note(`Live: bytes asked for and not freed. Reserved: bytes held of the device. A line in the legend hides and shows.${active}`));
+    box.append(
+      note(
+        `Live: bytes asked for and not freed. Reserved: bytes held of the device. A line in the legend hides and shows.${active}`,
+      ),
+    );
   }
 
   function refusals(job, view) {
     const found = job.refusals();
     if (found.length === 0) {
-      content("refusals").replaceChildren(note(`No request was refused: the job runs on ${job.about.device} with every strategy shown.`));
+      content("refusals").replaceChildren(
+        note(`No request was refused: the job runs on ${job.about.device} with every strategy shown.`),
+      );
       return;
     }
     const boxes = found.map((refusal) => {
       const who = refusal.recorded ? "PyTorch, when it was recorded" : refusal.course.name;
       const go = Seam.element("button", { type: "button", onclick: () => view.goTo(refusal.op) }, "Show the moment");
-      const parts = [Seam.element("h3", {}, `${who}: ${Seam.bytes(refusal.requested)} refused at operation ${Seam.count(refusal.op)}`, go)];
-      if (refusal.recorded) parts.push(Seam.element("p", {}, `The device had ${Seam.bytes(refusal.device_free)} free.`));
+      const parts = [
+        Seam.element(
+          "h3",
+          {},
+          `${who}: ${Seam.bytes(refusal.requested)} refused at operation ${Seam.count(refusal.op)}`,
+          go,
+        ),
+      ];
+      if (refusal.recorded)
+        parts.push(Seam.element("p", {}, `The device had ${Seam.bytes(refusal.device_free)} free.`));
       else {
-        parts.push(Seam.element("p", {}, refusal.cause), Seam.element("p", {}, refusal.explanation));
-        parts.push(Seam.element("details", {}, Seam.element("summary", {}, "The whole report"), Seam.element("pre", {}, refusal.text)));
+        parts.push(Seam.element("p", {}, refusal.explanation));
+        parts.push(
+          Seam.element(
+            "details",
+            {},
+            Seam.element("summary", {}, "The whole report"),
+            Seam.element("pre", {}, refusal.text),
+          ),
+        );
       }
       return Seam.element("div", { class: "refusal" }, ...parts);
     });
@@ -199,8 +228,9 @@
   }
 
   function chooser(label, options, value, action) {
-    const select = Seam.element("select", { onchange: (event) => action(event.target.value) });
-    for (const [of, name] of options) select.append(Seam.element("option", { value: of, selected: of === value }, name));
+    const select = Seam.element("select", { "aria-label": label, onchange: (event) => action(event.target.value) });
+    for (const [of, name] of options)
+      select.append(Seam.element("option", { value: of, selected: of === value }, name));
     return Seam.element("div", { class: "toolbar" }, Seam.element("label", {}, label, select));
   }
 
@@ -230,25 +260,50 @@
       chosen.stranded = Number(value);
       draw();
     });
-    const text = note("Stranded is free memory that requests of no other owner can take at present. It is measured at some 200 moments, at refusals too.");
+    const text = note(
+      "Stranded is free memory that requests of no other owner can take at present. It is measured at some 200 moments, at refusals too.",
+    );
     box.replaceChildren(select, chart, text, table);
     draw();
     followers.push((what) => what.has("cursor") && follow());
   }
 
+  const sumOf = (pools) => pools.reduce((sum, pool) => sum + pool.stranded, 0);
+
+  /** The owners with the most stranded bytes at any moment, up to four. */
+  function stranding(samples) {
+    const most = new Map();
+    for (const { pools } of samples) {
+      for (const owner of new Set(pools.map((pool) => pool.owner))) {
+        const now = sumOf(pools.filter((pool) => pool.owner === owner));
+        most.set(owner, Math.max(most.get(owner) ?? 0, now));
+      }
+    }
+    const sorted = [...most].filter(([, bytes]) => bytes > 0).sort((a, b) => b[1] - a[1]);
+    return sorted.slice(0, 4).map(([owner]) => owner);
+  }
+
   function stack(parent, job, course, view, moves) {
     const { samples } = course;
     const of = (figure) => samples.map(figure);
-    const colours = Seam.isDark() ? ["#7d8a97", "#e0a33e", "#56b4e9", "#e06a3c", "#e59ac4"] : ["#8a949e", "#e0a020", "#56b4e9", "#c2481a", "#a8467f"];
+    const colours = Seam.isDark() ? ["#6d7a87", "#f0e442", "#56b4e9"] : ["#a3adb6", "#c9b400", "#56b4e9"];
+    const strands = ["#d55e00", "#8f3b76", "#e69f00", "#5b3a8c", "#b3261e"];
+    const owners = stranding(samples);
+    const rest = samples.map((at) => at.stranded - sumOf(at.pools.filter((pool) => owners.includes(pool.owner))));
     const layers = [
-      ["in use, as asked for", of((at) => at.requested)],
-      ["added by rounding", of((at) => at.rounding_loss)],
-      ["free for every request of its size", of((at) => Math.max(0, at.free - at.stranded))],
-      ["free, stranded", of((at) => at.stranded)],
-      ["left by calls that failed", of((at) => at.unsettled)],
+      ["in use, as asked for", of((at) => at.requested), colours[0]],
+      ["added by rounding", of((at) => at.rounding_loss), colours[1]],
+      ["free for everyone", of((at) => Math.max(0, at.free - at.stranded)), colours[2]],
+      ...owners.map((owner, index) => {
+        const own = of((at) => sumOf(at.pools.filter((pool) => pool.owner === owner)));
+        return [`stranded: ${Seam.owner(owner)}`, own, strands[index]];
+      }),
+      ["stranded: others", rest, strands.at(-1)],
+      ["left by calls that failed", of((at) => at.unsettled), Seam.css("mark")],
     ];
-    const shown = layers.map(([label, values], index) => ({ label, values, colour: colours[index] }));
-    const kept = shown.filter(({ values }, index) => index === 0 || index === 2 || index === 3 || values.some((value) => value > 0));
+    const kept = layers
+      .filter(([, values], index) => index === 0 || index === 2 || values.some((value) => value > 0))
+      .map(([label, values, colour]) => ({ label, values, colour }));
     const at = Float64Array.from(samples, (sample) => sample.op);
     const total = Math.max(1, ...samples.map((sample) => sample.reserved));
     const label = `What ${course.name} reserves, by use: the stranded part is at most ${Seam.bytes(Math.max(0, ...of((at) => at.stranded)))}.`;
@@ -271,8 +326,18 @@
       draw.part?.plot.destroy();
       chart.replaceChildren();
       const [name, key, text] = MEASURES[chosen.driver];
-      const lines = job.courses.map((course) => ({ label: course.name, figure: course[key], look: Seam.look(course.index) }));
-      const options = { label: `Driver, ${name}, over operations`, text: (values) => values.map((value) => (value == null ? "" : text(value))), isLog: key === "stalls", marks: marks(job), height: 240 };
+      const lines = job.courses.map((course) => ({
+        label: course.name,
+        figure: course[key],
+        look: Seam.look(course.index),
+      }));
+      const options = {
+        label: `Driver, ${name}, over operations`,
+        text: (values) => values.map((value) => (value == null ? "" : text(value))),
+        isLog: key === "stalls",
+        marks: marks(job),
+        height: 240,
+      };
       draw.part = new Seam.TimeChart(chart, job, view, moves, lines, options);
       drawn.push(draw.part);
     };
@@ -297,21 +362,48 @@
       const at = job.about.cliff.find((at) => at.times_live === times && at.strategy === course.name);
       return at?.runs ? Math.max(1e3, at.driver_time_us_first * 1e3) : null;
     };
-    const lines = job.courses.map((course) => ({ label: course.name, look: Seam.look(course.index), values: times.map((at) => value(course, at)) }));
+    const lines = job.courses.map((course) => ({
+      label: course.name,
+      look: Seam.look(course.index),
+      values: times.map((at) => value(course, at)),
+    }));
     const label = "Time in the driver in the first pass, by the size of the device";
-    drawn.push(new Seam.SizeChart(box, { names: times.map(String), lines, label, text: (values) => values.map((value) => (value == null ? "" : Seam.duration(value))) }));
-    box.append(note("Time in the driver in the first pass. Where a line has no point, memory runs out."), Seam.sizes(job));
+    drawn.push(
+      new Seam.SizeChart(box, {
+        names: times.map(String),
+        lines,
+        label,
+        text: (values) => values.map((value) => (value == null ? "" : Seam.duration(value))),
+      }),
+    );
+    box.append(
+      note("Time in the driver in the first pass. Where a line has no point, memory runs out."),
+      Seam.sizes(job),
+    );
   }
 
   function stacks(job, view) {
     const box = content("stacks");
     if (!job.about.stacks) {
-      box.replaceChildren(note("The trace has no stacks. PyTorch records them with torch.cuda.memory._record_memory_history(stacks=\"python\")."));
+      box.replaceChildren(
+        note(
+          'The trace has no stacks. PyTorch records them with torch.cuda.memory._record_memory_history(stacks="python").',
+        ),
+      );
       return;
     }
     const table = Seam.element("div");
-    const go = (text, op) => Seam.element("button", { type: "button", onclick: () => table.replaceChildren(Seam.holders(job, op())) }, text);
-    box.replaceChildren(Seam.element("div", { class: "toolbar" }, go("At the peak", () => job.peak), go("At the cursor", () => view.cursor)), table);
+    const go = (text, op) =>
+      Seam.element("button", { type: "button", onclick: () => table.replaceChildren(Seam.holders(job, op())) }, text);
+    box.replaceChildren(
+      Seam.element(
+        "div",
+        { class: "toolbar" },
+        go("At the peak", () => job.peak),
+        go("At the cursor", () => view.cursor),
+      ),
+      table,
+    );
     table.append(Seam.holders(job, job.peak));
   }
 

@@ -26,7 +26,12 @@
     /** Memory that is held: coordinates are pixels, with fractions. */
     hold(left, right, top, bottom) {
       const { width, height, held } = this;
-      [left, right, top, bottom] = [Math.max(0, left), Math.min(width, right), Math.max(0, top), Math.min(height, bottom)];
+      [left, right, top, bottom] = [
+        Math.max(0, left),
+        Math.min(width, right),
+        Math.max(0, top),
+        Math.min(height, bottom),
+      ];
       if (left >= right || top >= bottom) return;
       for (let y = Math.floor(top); y < bottom; y++) {
         const part = Math.min(bottom, y + 1) - Math.max(top, y);
@@ -39,7 +44,12 @@
     /** A block, of a colour from 0 to 255. */
     fill(left, right, top, bottom, red, green, blue) {
       const { width, height, used } = this;
-      [left, right, top, bottom] = [Math.max(0, left), Math.min(width, right), Math.max(0, top), Math.min(height, bottom)];
+      [left, right, top, bottom] = [
+        Math.max(0, left),
+        Math.min(width, right),
+        Math.max(0, top),
+        Math.min(height, bottom),
+      ];
       if (left >= right || top >= bottom) return;
       for (let y = Math.floor(top); y < bottom; y++) {
         const part = Math.min(bottom, y + 1) - Math.max(top, y);

@@ -47,7 +47,7 @@
           break;
         }
         for (; from % FACTOR !== 0; from++) take(level, from);
-        for (; to % FACTOR !== 0; ) take(level, --to);
+        for (; to % FACTOR !== 0;) take(level, --to);
         [from, to] = [from / FACTOR, to / FACTOR];
       }
       return [least, most];

@@ -2,7 +2,8 @@
 "use strict";
 
 (() => {
-  const row = (cells, tag = "td") => Seam.element("tr", {}, ...cells.map((cell) => (cell instanceof Node ? cell : Seam.element(tag, {}, cell))));
+  const row = (cells, tag = "td") =>
+    Seam.element("tr", {}, ...cells.map((cell) => (cell instanceof Node ? cell : Seam.element(tag, {}, cell))));
 
   /** A table in a box that scrolls where it is too wide. Headings and cells are text or elements; the first cell names its row. */
   Seam.table = (caption, headings, rows) => {
@@ -11,8 +12,9 @@
     for (const [name, ...cells] of rows) {
       body.append(row([Seam.element("th", { scope: "row" }, name), ...cells]));
     }
-    const table = Seam.element("table", {}, Seam.element("caption", {}, caption), head, body);
-    return Seam.element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, table);
+    const table = Seam.element("table", { "aria-label": caption }, head, body);
+    const scroll = Seam.element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, table);
+    return Seam.element("figure", {}, Seam.element("figcaption", { class: "note" }, caption), scroll);
   };
 
   const named = (course, job) => Seam.element("span", {}, Seam.sample(Seam.look(course.index)), " ", course.name);
@@ -23,7 +25,10 @@
     const columns = [
       ["reserved at most", ({ peak_reserved }) => Seam.bytes(peak_reserved)],
       ["of it used", (figures) => (figures.oom ? failed("out of memory") : used(figures.utilization))],
-      ["driver calls", ({ driver_calls }) => Seam.count(Object.values(driver_calls).reduce((sum, count) => sum + count, 0))],
+      [
+        "driver calls",
+        ({ driver_calls }) => Seam.count(Object.values(driver_calls).reduce((sum, count) => sum + count, 0)),
+      ],
       ["time in them", ({ driver_time_us }) => Seam.duration(driver_time_us * 1e3)],
       ["stalls", ({ stalls }) => Seam.count(stalls)],
       ["worst", ({ worst_stall_us }) => Seam.duration(worst_stall_us * 1e3)],
@@ -31,13 +36,20 @@
       ["stream waits", ({ stream_waits }) => Seam.count(stream_waits)],
       ["views built", ({ views_built }) => Seam.count(views_built)],
     ];
-    const rows = job.courses.map((course) => [named(course, job), ...columns.map(([, of]) => of(course.about.figures))]);
+    const rows = job.courses.map((course) => [
+      named(course, job),
+      ...columns.map(([, of]) => of(course.about.figures)),
+    ]);
     const caption = `At most ${Seam.bytes(job.about.peak_live)} are live; no strategy can do with less. A stall is an operation that calls the driver; times are those of the simulated device.`;
     return Seam.table(caption, ["strategy", ...columns.map(([name]) => name)], rows);
   };
 
   function used(part) {
-    const bar = Seam.element("span", { class: "bar", style: `--part:${(part * 100).toFixed(1)}%`, "aria-hidden": "true" });
+    const bar = Seam.element("span", {
+      class: "bar",
+      style: `--part:${(part * 100).toFixed(1)}%`,
+      "aria-hidden": "true",
+    });
     return Seam.element("td", {}, Seam.percent(part), bar);
   }
 
@@ -47,7 +59,10 @@
     const held = (bytes) => (bytes == null ? failed("too much") : Seam.bytes(bytes));
     const rows = job.about.whatif.map((line) => {
       const course = job.courses.find((course) => course.name === line.strategy);
-      const gain = line.peak_reserved != null && line.expandable_reserved != null ? line.expandable_reserved - line.peak_reserved : null;
+      const gain =
+        line.peak_reserved != null && line.expandable_reserved != null
+          ? line.expandable_reserved - line.peak_reserved
+          : null;
       const less = gain == null ? "–" : `${gain < 0 ? "−" : ""}${Seam.bytes(Math.abs(gain))}`;
       return [named(course, job), held(line.peak_reserved), less, step(line.largest_step, line.grows)];
     });
@@ -63,7 +78,11 @@
       return found ? `${Seam.count(found[1])} · ${Seam.duration(found[2])}` : "–";
     };
     const rows = names.map((name) => [name, ...job.courses.map((course) => cell(course, name))]);
-    return Seam.table("Calls of the driver, how often and for how long, by name.", ["call", ...job.courses.map((course) => course.name)], rows);
+    return Seam.table(
+      "Calls of the driver, how often and for how long, by name.",
+      ["call", ...job.courses.map((course) => course.name)],
+      rows,
+    );
   };
 
   /** Driver time on devices that are nearly too small. */
@@ -76,14 +95,24 @@
       return `${Seam.duration(at.driver_time_us_last * 1e3)}${waits}`;
     };
     const memory = (times) => Seam.bytes(job.about.cliff.find((at) => at.times_live === times).capacity);
-    const rows = times.map((times) => [`${times} (${memory(times)})`, ...job.courses.map((course) => cell(course, times))]);
-    return Seam.table("Time in the driver in the last pass, and how often the CPU waited for the GPU in it.", ["times live", ...job.courses.map((course) => course.name)], rows);
+    const rows = times.map((times) => [
+      `${times} (${memory(times)})`,
+      ...job.courses.map((course) => cell(course, times)),
+    ]);
+    return Seam.table(
+      "Time in the driver in the last pass, and how often the CPU waited for the GPU in it.",
+      ["times live", ...job.courses.map((course) => course.name)],
+      rows,
+    );
   };
+
+  /** The owner of free memory, for people. */
+  Seam.owner = (owner) => (owner === "everyone" || owner.startsWith("pool") ? owner : `stream ${owner}`);
 
   /** Who has the free memory at an operation. */
   Seam.owners = (sample) => {
     const rows = sample.pools.map((pool) => [
-      pool.owner === "everyone" || pool.owner.startsWith("pool") ? pool.owner : `stream ${pool.owner}`,
+      Seam.owner(pool.owner),
       pool.small ? "up to 1 MiB" : "larger",
       Seam.bytes(pool.free),
       Seam.count(pool.ranges),
@@ -105,18 +134,30 @@
       bytes.set(job.stackOf[block], [sum + job.size[block], count + 1]);
     }
     const live = job.live.valueAt(op);
-    const rows = [...bytes].sort((a, b) => b[1][0] - a[1][0]).slice(0, 15).map(([stack, [sum, count]]) => [
-      Seam.bytes(sum),
-      Seam.percent(sum / live),
-      Seam.count(count),
-      stackCell(stack === 0 ? null : job.about.stacks[stack - 1].map((frame) => job.about.frames[frame])),
-    ]);
-    return Seam.table(`Live after operation ${Seam.count(op)}: ${Seam.bytes(live)}, by the lines that asked for it.`, ["bytes", "of live", "blocks", "asked for by"], rows);
+    const rows = [...bytes]
+      .sort((a, b) => b[1][0] - a[1][0])
+      .slice(0, 15)
+      .map(([stack, [sum, count]]) => [
+        Seam.bytes(sum),
+        Seam.percent(sum / live),
+        Seam.count(count),
+        stackCell(stack === 0 ? null : job.about.stacks[stack - 1].map((frame) => job.about.frames[frame])),
+      ]);
+    return Seam.table(
+      `Live after operation ${Seam.count(op)}: ${Seam.bytes(live)}, by the lines that asked for it.`,
+      ["bytes", "of live", "blocks", "asked for by"],
+      rows,
+    );
   };
 
   function stackCell(stack) {
     if (!stack) return Seam.element("td", { class: "wide" }, "not recorded");
-    const more = Seam.element("details", {}, Seam.element("summary", {}, stack[0]), Seam.element("pre", {}, stack.slice(1).join("\n")));
+    const more = Seam.element(
+      "details",
+      {},
+      Seam.element("summary", {}, stack[0]),
+      Seam.element("pre", {}, stack.slice(1).join("\n")),
+    );
     return Seam.element("td", { class: "wide" }, more);
   }
 
@@ -125,15 +166,20 @@
     operation(job, course, op) {
       const block = job.block[op];
       const what = job.allocates[op] ? "allocates" : "frees";
-      const parts = [`Operation ${Seam.count(op)} of ${Seam.count(job.total)} ${what} block ${Seam.count(block)}, ${Seam.bytes(job.size[block])}`];
-      if (op >= course.end) return `Operation ${Seam.count(op)}: ${course.name} ran out of memory at operation ${Seam.count(course.end)}.`;
+      const parts = [
+        `Operation ${Seam.count(op)} of ${Seam.count(job.total)} ${what} block ${Seam.count(block)}, ${Seam.bytes(job.size[block])}`,
+      ];
+      if (op >= course.end)
+        return `Operation ${Seam.count(op)}: ${course.name} ran out of memory at operation ${Seam.count(course.end)}.`;
       const work = course.workAt(op);
       if (work) {
         const calls = work.calls.map(([name, count]) => (count > 1 ? `${name} ×${Seam.count(count)}` : name));
         parts.push(`${course.name} takes ${Seam.duration(work.ns)} in the driver for it (${calls.join(", ")})`);
       }
       if (course.about.retries.includes(op)) parts.push("all cached memory was given back first");
-      parts.push(`then ${Seam.bytes(job.live.valueAt(op))} are live, ${Seam.bytes(course.reserved.valueAt(op))} reserved`);
+      parts.push(
+        `then ${Seam.bytes(job.live.valueAt(op))} are live, ${Seam.bytes(course.reserved.valueAt(op))} reserved`,
+      );
       return `${parts.join("; ")}.`;
     },
 
@@ -146,11 +192,19 @@
       const life = freed
         ? `freed by operation ${Seam.count(job.freed[block])}, ${Seam.plural(job.freed[block] - job.from[block], "operation")} later`
         : "not freed";
-      const late = freed && job.until[block] > job.freed[block] ? `, in use by other streams until ${Seam.count(job.until[block])}` : "";
+      const late =
+        freed && job.until[block] > job.freed[block]
+          ? `, in use by other streams until ${Seam.count(job.until[block])}`
+          : "";
       const pieces = layout.pieces[place];
       const first = layout.firstPiece[place];
-      const sizes = Array.from({ length: Math.min(pieces, 6) }, (_, index) => Seam.bytes(layout.pieceSize[first + index]));
-      const joined = pieces > 1 ? `stitched from ${Seam.count(pieces)} pieces of memory (${sizes.join(", ")}${pieces > 6 ? ", …" : ""})` : "in one piece of memory";
+      const sizes = Array.from({ length: Math.min(pieces, 6) }, (_, index) =>
+        Seam.bytes(layout.pieceSize[first + index]),
+      );
+      const joined =
+        pieces > 1
+          ? `stitched from ${Seam.count(pieces)} pieces of memory (${sizes.join(", ")}${pieces > 6 ? ", …" : ""})`
+          : "in one piece of memory";
       return [
         `Block ${Seam.count(block)}: ${Seam.bytes(size)}${rounding}, ${size <= 2 ** 20 ? "small" : "large"}, on stream ${job.about.streams[job.stream[block]]}; allocated by operation ${Seam.count(job.from[block])}, ${life}${late}.`,
         `It lies at ${Seam.address(layout.address[place])}, ${joined}.`,

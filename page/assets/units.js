@@ -20,9 +20,12 @@ const Seam = {};
   Seam.axisBytes = (values, most) => {
     const [unit, scale] = UNITS.find(([, scale]) => most >= scale) ?? ["bytes", 1];
     const step = values.length > 1 ? Math.abs(values[1] - values[0]) / scale : 1;
-    const digits = step > 0 && step < 1 ? Math.min(6, Math.ceil(-Math.log10(step))) : 0;
-    return values.map((value) => `${(value / scale).toFixed(digits)} ${unit}`);
+    const digits = [0, 1, 2, 3, 4].find((digits) => (step * 10 ** digits) % 1 === 0) ?? 5;
+    return values.map((value) => (value == null ? "" : `${(value / scale).toFixed(digits)} ${unit}`));
   };
+
+  /** Distances between the figures at an axis of bytes: powers of two, so that they are whole numbers of a unit. */
+  Seam.BYTE_STEPS = Array.from({ length: 52 }, (_, power) => 2 ** power);
 
   Seam.count = (number) => Math.round(number).toLocaleString("en-US");
 

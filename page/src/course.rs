@@ -117,7 +117,6 @@ pub fn course(
 
 /// Looks on.
 struct Looker<'t> {
-    trace: &'t Trace,
     gpu: &'t SimGpu,
     tap: Arc<Tap>,
     notes: Vec<crate::tap::Note>,
@@ -130,6 +129,8 @@ struct Looker<'t> {
     busy_ns: u64,
     calls: CallStats,
     retries: u64,
+    /// How many operations the trace has.
+    operations: u32,
     sample_every: u64,
     numbers: FxHashMap<Vec<(Call, u64)>, u32>,
     course: Course,
@@ -138,6 +139,7 @@ struct Looker<'t> {
 impl<'t> Looker<'t> {
     fn new(trace: &'t Trace, gpu: &'t SimGpu, tap: Arc<Tap>, with_map: bool) -> Self {
         let summary = trace.summary();
+        let operations = summary.allocations + summary.frees;
         let course = Course {
             strategy: "",
             passes: Vec::new(),
@@ -150,7 +152,6 @@ impl<'t> Looker<'t> {
             map: with_map.then(Map::default),
         };
         Self {
-            trace,
             gpu,
             tap,
             notes: Vec::new(),
@@ -161,7 +162,8 @@ impl<'t> Looker<'t> {
             busy_ns: 0,
             calls: CallStats::default(),
             retries: 0,
-            sample_every: (summary.allocations + summary.frees).div_ceil(SAMPLES).max(1),
+            operations: operations as u32,
+            sample_every: operations.div_ceil(SAMPLES).max(1),
             numbers: FxHashMap::default(),
             course,
         }
@@ -197,7 +199,7 @@ impl<'t> Looker<'t> {
     }
 
     /// Notes what operation `op` made of the driver, if anything.
-    fn take_work(&mut self, op: u32, allocator: Option<&Allocator>) {
+    fn take_work(&mut self, op: u32, allocator: &Allocator) {
         let busy_ns = self.gpu.busy_ns();
         if busy_ns == self.busy_ns {
             return;
@@ -217,7 +219,6 @@ impl<'t> Looker<'t> {
             _ => self.course.work.push(work),
         }
         (self.busy_ns, self.calls) = (busy_ns, calls);
-        let Some(allocator) = allocator else { return };
         change(&mut self.course.reserved, op, allocator.reserved());
         let retries = allocator.stats().num_alloc_retries;
         if retries > self.retries {
@@ -226,20 +227,9 @@ impl<'t> Looker<'t> {
         }
     }
 
-    fn finish(mut self, options: &ReplayOptions, passes: Vec<PassReport>) -> Course {
-        let op = self.op;
-        // A request that was refused has asked the driver for memory too.
-        self.take_work(op, None);
-        if let Some(last) = passes.last() {
-            if last.oom.is_some() {
-                self.course.samples.push((op, last.fragmentation.clone()));
-            }
-            self.course.strategy = last.strategy;
-        } else {
-            self.course.strategy = options.config.strategy.name();
-        }
-        self.course.passes = passes;
-        self.course
+    fn finish(self, options: &ReplayOptions, passes: Vec<PassReport>) -> Course {
+        let strategy = passes.last().map_or(options.config.strategy.name(), |last| last.strategy);
+        Course { strategy, passes, ..self.course }
     }
 }
 
@@ -271,16 +261,27 @@ impl Watcher for Looker<'_> {
                 }
             }
         }
-        self.take_work(op, Some(step.allocator));
+        self.take_work(op, step.allocator);
         if self.defers {
             let active = step.allocator.stats().requested_bytes.all.current;
             change(&mut self.course.pending, op, active.saturating_sub(self.live));
         }
         if !matches!(step.what, TraceEvent::FreeCompleted { .. }) {
             self.op += 1;
-            if u64::from(op) % self.sample_every == 0 || step.event + 2 >= self.trace.events.len() {
+            if u64::from(op) % self.sample_every == 0 {
                 self.course.samples.push((op, step.allocator.fragmentation()));
             }
+        }
+    }
+
+    fn end(&mut self, allocator: &Allocator) {
+        // A request that was refused has asked the driver for memory too, and perhaps given some back.
+        let is_refused = self.op < self.operations;
+        let op = if is_refused { self.op } else { self.op.saturating_sub(1) };
+        self.take_notes(op);
+        self.take_work(op, allocator);
+        if self.course.samples.last().is_none_or(|(last, _)| *last < op) {
+            self.course.samples.push((op, allocator.fragmentation()));
         }
     }
 }

@@ -179,7 +179,6 @@ fn pack_course(course: &Course) -> String {
             "pending": report.pending,
             "largest_free": report.largest_free,
             "reachable": report.reachable,
-            "cause": report.cause_in_words(),
             "explanation": report.explanation(),
             "text": report.to_string(),
         })

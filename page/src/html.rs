@@ -4,10 +4,15 @@ use crate::data::Job;
 use serde_json::json;
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
-const STYLES: [&str; 2] = [include_str!("../vendor/uplot-1.6.32/uPlot.min.css"), include_str!("../assets/page.css")];
+const STYLES: [&str; 4] = [
+    include_str!("../vendor/uplot-1.6.32/uPlot.min.css"),
+    include_str!("../assets/colours.css"),
+    include_str!("../assets/page.css"),
+    include_str!("../assets/print.css"),
+];
 const LIBRARY: &str = include_str!("../vendor/uplot-1.6.32/uPlot.iife.min.js");
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 10] = [
+const SCRIPTS: [&str; 12] = [
     include_str!("../assets/units.js"),
     include_str!("../assets/decode.js"),
     include_str!("../assets/series.js"),
@@ -15,6 +20,8 @@ const SCRIPTS: [&str; 10] = [
     include_str!("../assets/charts.js"),
     include_str!("../assets/layers.js"),
     include_str!("../assets/raster.js"),
+    include_str!("../assets/colouring.js"),
+    include_str!("../assets/picture.js"),
     include_str!("../assets/map.js"),
     include_str!("../assets/tables.js"),
     include_str!("../assets/page.js"),

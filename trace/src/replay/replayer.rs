@@ -112,6 +112,7 @@ impl<'t> Replayer<'t> {
         let start = Instant::now();
         let Run { event, ops, allocations, oom } = self.run(watcher, progress)?;
         let elapsed = start.elapsed();
+        watcher.end(&self.allocator);
         progress(event);
         // Looking is the judge's work, not the allocator's.
         let ns_per_op = elapsed.saturating_sub(self.peak.spent()).as_nanos() as f64 / ops.max(1) as f64;

@@ -19,6 +19,9 @@ pub struct Step<'a> {
 pub trait Watcher {
     /// Called after each event that was carried out, in the trace's order; not for a request that was refused.
     fn step(&mut self, step: &Step<'_>);
+
+    /// Called when a pass has come to its end or to a request that was refused, before what is still live is freed.
+    fn end(&mut self, allocator: &Allocator);
 }
 
 /// Nobody.
@@ -27,4 +30,6 @@ pub(super) struct Unwatched;
 impl Watcher for Unwatched {
     #[inline]
     fn step(&mut self, _: &Step<'_>) {}
+
+    fn end(&mut self, _: &Allocator) {}
 }
