@@ -41,9 +41,17 @@
       width = innerWidth;
       redraw();
     });
+    // Paper is white and narrow, and waits for no frame.
+    let screen;
     const print = (printing) => {
-      Seam.printing = printing;
+      const root = document.documentElement;
+      if (printing) screen = root.dataset.theme;
+      root.classList.toggle("printing", printing);
+      if (printing) root.dataset.theme = "light";
+      else if (screen) root.dataset.theme = screen;
+      else delete root.dataset.theme;
       recolour();
+      Seam.shown.map?.paint();
     };
     addEventListener("beforeprint", () => print(true));
     addEventListener("afterprint", () => print(false));

@@ -56,11 +56,12 @@
       if (this.pendingFrame) return;
       this.pendingFrame = requestAnimationFrame(() => {
         this.pendingFrame = null;
-        if (this.layout && this.width > 0) this.paint();
+        if (this.width > 0) this.paint();
       });
     }
 
     paint() {
+      if (!this.layout) return;
       const start = performance.now();
       const coarse = this.moving && this.lastCost > SLOW;
       this.shown = [];

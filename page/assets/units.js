@@ -66,7 +66,6 @@ const Seam = {};
 
   Seam.isDark = () => {
     const chosen = document.documentElement.dataset.theme;
-    if (Seam.printing) return false;
     return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   };
 

@@ -257,3 +257,120 @@ fn finish(pack: Pack, about: Value) -> String {
         _ => pack.text(serde_json::Map::new()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::course::course;
+    use crate::pack::tests::read;
+    use seamalloc::driver::StreamId;
+    use seamalloc::driver::sim::SimConfig;
+    use seamalloc::{Config, StrategyKind};
+    use seamalloc_trace::pytorch::Refusal;
+    use seamalloc_trace::workload::{self, Scale};
+
+    const MIB: u64 = 1 << 20;
+
+    fn alloc(size: u64, stream: u32) -> TraceEvent {
+        TraceEvent::Alloc { size, stream }
+    }
+
+    fn freed(block: u32) -> [TraceEvent; 2] {
+        [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }]
+    }
+
+    /// Three blocks of 20 MiB and one of 4, of which two are freed, and a large one that only joined memory serves at once.
+    fn trace() -> Trace {
+        let events = [
+            vec![alloc(20 * MIB, 0), alloc(4 * MIB, 0), alloc(20 * MIB, 0), alloc(20 * MIB, 1)],
+            freed(0).into(),
+            vec![TraceEvent::FreeRequested { block: 2 }, alloc(5, 0), TraceEvent::FreeCompleted { block: 2 }],
+            vec![alloc(40 * MIB, 0)],
+        ];
+        let streams = vec![StreamId::DEFAULT, StreamId(7)];
+        Trace { name: "job".to_owned(), streams, events: events.concat(), ..Trace::default() }
+    }
+
+    fn job(trace: &Trace) -> Job<'_> {
+        let options = ReplayOptions::new(Config::with_strategy(StrategyKind::Stitch), Default::default());
+        let course = course(trace, &options, true, &mut |_, _| {}).unwrap();
+        Job::new(trace, &options, vec![course])
+    }
+
+    #[test]
+    fn the_operations_are_those_of_the_trace() {
+        let trace = trace();
+        let blobs = job(&trace).blobs(0);
+        assert_eq!(blobs.iter().map(|blob| blob.id.as_str()).collect::<Vec<_>>(), ["job-0", "course-0-0", "map-0-0"]);
+        let (about, columns) = read(&blobs[0].text);
+        assert_eq!(columns["ops"], [0, 0, 0, 0, 4, 2, 0, 0]);
+        let sizes: Vec<_> = columns["size"].iter().map(|index| columns["sizes"][*index as usize]).collect();
+        assert_eq!(sizes, [20 * MIB, 4 * MIB, 20 * MIB, 20 * MIB, 5, 40 * MIB]);
+        assert_eq!(columns["stream"], [0, 0, 0, 1, 0, 0]);
+        assert_eq!((&columns["deferred_block"][..], &columns["deferred_op"][..]), (&[2][..], &[7][..]));
+        assert_eq!(about["peak_live"], trace.summary().peak_live);
+        assert_eq!(about["streams"], json!(["0x0", "0x7"]));
+    }
+
+    /// Every byte of a block is in a piece; a stitched block has several, and none of two blocks that live at once overlap.
+    #[test]
+    fn pieces_are_whole_blocks() {
+        let trace = trace();
+        let (about, columns) = read(&job(&trace).blobs(0)[2].text);
+        let unit = about["unit"].as_u64().unwrap();
+        let mut next = 0;
+        let mut places = Vec::new();
+        for (count, bytes) in columns["pieces"].iter().zip(&columns["bytes"]) {
+            let range = next..next + *count as usize;
+            assert_eq!(columns["piece_size"][range.clone()].iter().sum::<u64>(), *bytes, "{columns:?}");
+            next = range.end;
+            places.push(range);
+        }
+        let pieces = |block: usize| places[columns["first"][block] as usize].clone();
+        assert!(pieces(5).len() > 1, "40 MiB of 20 and 20: {columns:?}");
+        let taken =
+            |piece: usize| columns["piece_start"][piece]..columns["piece_start"][piece] + columns["piece_size"][piece];
+        for (a, b) in pieces(5).flat_map(|a| [1, 3, 4].into_iter().flat_map(pieces).map(move |b| (a, b))) {
+            let (a, b) = (taken(a), taken(b));
+            assert!(a.end <= b.start || b.end <= a.start, "{a:?} {b:?}");
+        }
+        let held: u64 = columns["chunk_size"].iter().sum();
+        assert!(held * unit >= trace.summary().peak_live, "{columns:?}");
+    }
+
+    /// Splitting exchanges memory under live addresses: a block that stays gets another place.
+    #[test]
+    fn memory_that_is_exchanged_has_new_places() {
+        let chain = workload::catalogue().iter().find(|workload| workload.name == "dtr-chain").unwrap();
+        let trace = chain.generate(0, Scale { steps: Some(4) }).unwrap();
+        let live = trace.summary().peak_live;
+        let device = SimConfig { capacity: (live + live / 500).next_multiple_of(2 * MIB), ..SimConfig::default() };
+        let config = Config::parse("split:last_resort").unwrap();
+        let course = course(&trace, &ReplayOptions::new(config, device), true, &mut |_, _| {}).unwrap();
+        assert!(course.passes[0].splits.chunks > 0 && course.passes[0].oom.is_none());
+        let map = course.map.unwrap();
+        assert!(!map.later.is_empty());
+        for (block, op, place) in map.later {
+            let (before, after) = (&map.places[map.first[block as usize] as usize], &map.places[place as usize]);
+            assert_eq!((before.address, before.size), (after.address, after.size), "block {block} from {op} on");
+            assert_eq!(
+                after.pieces.iter().map(|piece| piece.size).sum::<u64>(),
+                after.size,
+                "block {block} from {op} on"
+            );
+        }
+    }
+
+    #[test]
+    fn origins_and_refusals_of_the_recording_are_told() {
+        let trace = trace();
+        let mut job = job(&trace);
+        let (frames, stacks) = (vec!["f (a.py:1)".to_owned()], vec![vec![0]]);
+        let refusals = vec![Refusal { before_block: 3, size: 9, device_free: 4 }];
+        job.origins = Some(Origins { frames, stacks, of_block: vec![1, 0, 1, 1, 0, 1], refusals });
+        let (about, columns) = read(&job.blobs(4)[0].text);
+        assert_eq!(columns["stack"], [1, 0, 1, 1, 0, 1]);
+        assert_eq!((&about["frames"][0], &about["stacks"][0][0]), (&json!("f (a.py:1)"), &json!(0)));
+        assert_eq!(about["recorded_refusals"], json!([[3, 9, 4]]));
+    }
+}
