@@ -168,6 +168,10 @@ REFUSED = ("llama8b-fsdp2", "--device", "sim:h200,capacity=38GiB", "--strategy",
 MILLION = ("llama1b-ppo", "--strategy", "caching,stitch", "--quick")
 
 
+# Chunks are split under live blocks, which get other memory.
+SPLIT = ("dtr-chain", "--steps", "4", "--conf", "split:last_resort", "--device", "sim:h200,capacity=19878MiB", "--strategy", "stitch", "--quick")
+
+
 def with_stacks(looker):
     """A recorded snapshot of two streams, with stacks and a refusal that it might have had."""
     frame = lambda name, file, line: {"name": name, "filename": file, "line": line}
@@ -254,7 +258,7 @@ def test_fewer_points_keep_every_peak(looker):
 
 
 def test_blocks_tile_the_memory_that_is_held(looker):
-    for arguments in [JOB, REFUSED, (with_stacks(looker), "--quick", "--strategy", "main")]:
+    for arguments in [JOB, REFUSED, SPLIT, (with_stacks(looker), "--quick", "--strategy", "main")]:
         with looker.open(*arguments, code=3 if arguments is REFUSED else 0) as page:
             wrong = page.js(
                 """async () => {
