@@ -38,7 +38,10 @@
         .map(([stack]) => stack);
       const names = top.map((stack) => job.about.frames[job.about.stacks[stack - 1][0]]);
       const at = new Map(top.map((stack, index) => [stack, index]));
-      return unordered([...names, "others"], (block) => at.get(job.stackOf[block]) ?? names.length);
+      return unordered(
+        names.length < bytes.size || job.stackOf.includes(0) ? [...names, "others"] : names,
+        (block) => at.get(job.stackOf[block]) ?? names.length,
+      );
     },
   };
 

@@ -25,7 +25,11 @@
       ];
       if (this.job.about.stacks) colours.push(["stack", "stack"]);
       const button = (text, label, action) =>
-        Seam.element("button", { type: "button", title: label, "aria-label": label, onclick: action }, text);
+        Seam.element(
+          "button",
+          { type: "button", title: label, "aria-label": /[a-z]/.test(text) ? null : label, onclick: action },
+          text,
+        );
       const tools = Seam.element(
         "div",
         { class: "toolbar" },

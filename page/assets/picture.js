@@ -206,14 +206,15 @@
         const [left, right, top, bottom] = this.edges(index);
         if (right - left < 3 || bottom - top < 3) continue;
         context.strokeRect(left, top, right - left, bottom - top);
-        if (right - left < 62 || bottom - top < 15) continue;
-        const text = Seam.bytes(this.job.size[spans.block[index]]);
-        context.fillStyle = isLight(colours[this.classOf[spans.block[index]]]) ? "#000000" : "#ffffff";
-        context.fillText(
-          text,
-          Math.max(left, LEFT) + 5,
-          Math.min(Math.max((top + bottom) / 2, TOP + 8), TOP + this.height - 8),
-        );
+        if (bottom - top < 15) continue;
+        const block = spans.block[index];
+        // What is freed and still in use has another colour.
+        const end = Math.min(right, this.xOf(this.job.freed[block]), LEFT + this.width);
+        const start = Math.max(left, LEFT) + 5;
+        const text = Seam.bytes(this.job.size[block]);
+        if (end - start < context.measureText(text).width + 4) continue;
+        context.fillStyle = isLight(colours[this.classOf[block]]) ? "#000000" : "#ffffff";
+        context.fillText(text, start, Math.min(Math.max((top + bottom) / 2, TOP + 8), TOP + this.height - 8));
       }
       context.restore();
     }

@@ -5,9 +5,16 @@
   const row = (cells, tag = "td") =>
     Seam.element("tr", {}, ...cells.map((cell) => (cell instanceof Node ? cell : Seam.element(tag, {}, cell))));
 
+  /** Headings above text. */
+  const LEFT = new Set(["asked for by"]);
+
   /** A table in a box that scrolls where it is too wide. Headings and cells are text or elements; the first cell names its row. */
   Seam.table = (caption, headings, rows) => {
-    const head = Seam.element("thead", {}, row(headings.map((text) => Seam.element("th", { scope: "col" }, text))));
+    const head = Seam.element(
+      "thead",
+      {},
+      row(headings.map((text) => Seam.element("th", { scope: "col", class: LEFT.has(text) ? "text" : null }, text))),
+    );
     const body = Seam.element("tbody");
     for (const [name, ...cells] of rows) {
       body.append(row([Seam.element("th", { scope: "row" }, name), ...cells]));

@@ -41,6 +41,7 @@ def main():
     parser.add_argument("--seamalloc", required=True)
     parser.add_argument("--chromium", required=True)
     parser.add_argument("--pictures", type=pathlib.Path)
+    parser.add_argument("--picture", type=pathlib.Path, help="make the picture of docs/report.md instead of testing")
     parser.add_argument("names", nargs="*", help="some of the tests")
     args = parser.parse_args()
     tests = {name[5:]: test for name, test in globals().items() if name.startswith("test_")}
@@ -50,11 +51,35 @@ def main():
             folder / "profile", executable_path=args.chromium, args=FLAGS, viewport={"width": 1400, "height": 900}
         )
         looker = Looker(args.seamalloc, browser, folder, args.pictures)
+        if args.picture:
+            picture(looker, args.picture)
+            tests = {}
         for name in args.names or tests:
             start = time.monotonic()
             tests[name](looker)
             print(f"ok: {name.replace('_', ' ')} ({time.monotonic() - start:.1f} s)", flush=True)
         browser.close()
+
+
+def picture(looker, file):
+    """Memory over time and the map, with a block marked that is stitched from most pieces and lives long."""
+    with looker.open(*JOB, width=1180) as page:
+        page.page.set_viewport_size({"width": 1180, "height": 1130})
+        page.js(
+            """() => {
+                const { job, map, view } = Seam.shown;
+                const life = (block) => Math.min(job.freed[block], job.total) - job.from[block];
+                const rank = (block) => (life(block) > 2000 ? map.layout.pieces[map.layout.first[block]] : 0);
+                const blocks = Array.from({ length: job.blocks }, (_, block) => block);
+                map.marked = blocks.reduce((best, block) => (rank(block) > rank(best) ? block : best));
+                map.kept = true;
+                view.point(job.from[map.marked]);
+                document.getElementById("memory").scrollIntoView();
+            }"""
+        )
+        page.settle()
+        page.js("() => Seam.shown.map.mark()")
+        page.page.screenshot(path=file)
 
 
 class Looker:
