@@ -53,6 +53,7 @@
       recolour();
       Seam.shown.map?.paint();
     };
+    addEventListener("scroll", catchUp, { passive: true });
     addEventListener("beforeprint", () => print(true));
     addEventListener("afterprint", () => print(false));
   }
@@ -93,6 +94,7 @@
     view.listen((what) => {
       for (const part of drawn) {
         if (part === map) map.changed(what);
+        else if (!isNear(part)) part.isStale ||= what.has("range");
         else if (what.has("range")) part.range();
         else part.point();
       }
@@ -100,6 +102,19 @@
     });
     if (map) await map.show(map.index);
     map?.tell();
+  }
+
+  /** Whether a chart is on screen, or nearly. The others are drawn when they are scrolled to. */
+  function isNear(part) {
+    const { top, bottom } = part.box.getBoundingClientRect();
+    return bottom > -100 && top < innerHeight + 100;
+  }
+
+  function catchUp() {
+    for (const part of drawn.filter((part) => part.isStale && isNear(part))) {
+      part.isStale = false;
+      part.range();
+    }
   }
 
   /** What follows the cursor beside charts. */

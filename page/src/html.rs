@@ -10,7 +10,13 @@ const STYLES: [&str; 4] = [
     include_str!("../assets/page.css"),
     include_str!("../assets/print.css"),
 ];
-const LIBRARY: &str = include_str!("../vendor/uplot-1.6.32/uPlot.iife.min.js");
+/// The charting library, and its licence, which goes with it wherever the page goes.
+const LIBRARY: [&str; 4] = [
+    "/*!\n",
+    include_str!("../vendor/uplot-1.6.32/LICENSE"),
+    "*/\n",
+    include_str!("../vendor/uplot-1.6.32/uPlot.iife.min.js"),
+];
 /// In the order in which they need each other.
 const SCRIPTS: [&str; 12] = [
     include_str!("../assets/units.js"),
@@ -44,7 +50,7 @@ pub fn html(command: &str, jobs: &[Job<'_>]) -> String {
         ("title", title.as_str()),
         ("style", &STYLES.join("\n")),
         ("data", &data),
-        ("library", LIBRARY),
+        ("library", &LIBRARY.concat()),
         ("script", &scripts),
     ];
     filled(TEMPLATE, &parts)
