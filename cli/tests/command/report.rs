@@ -18,6 +18,7 @@ fn the_page_needs_nothing_beside_itself() {
             "<title>job · seamalloc report</title>",
             "default-src 'none'",
             "uPlot",
+            "Permission is hereby granted, free of charge",
             "id=\"course-0-3\"",
             "id=\"map-0-3\"",
         ],
