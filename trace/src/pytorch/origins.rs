@@ -10,8 +10,10 @@ use super::unpickle::unpickle;
 use crate::error::TraceError;
 use crate::history::earlier_addresses;
 use crate::memory::{Memory, SeededMap, list_bytes};
-use crate::unpack::read_whole;
+use crate::unpack::{BUFFER, MAX_WHOLE, Opened, read_to_limit};
 use seamalloc::observer::{Action, Event};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 /// The most frames of a stack that are kept, the innermost.
@@ -58,15 +60,24 @@ impl Origins {
 /// As [`read_path`](crate::read_path).
 pub fn read_origins(path: &Path) -> Result<Vec<Origins>, TraceError> {
     let file = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|error| TraceError::io(&file, error))?;
-    origins_of(&file, &bytes)
+    let opened = File::open(path).map_err(|error| TraceError::io(&file, error))?;
+    origins_of(&file, BufReader::with_capacity(BUFFER, opened))
 }
 
-fn origins_of(file: &str, bytes: &[u8]) -> Result<Vec<Origins>, TraceError> {
-    let (whole, mut memory) = read_whole(file, bytes)?;
-    if whole.first() != Some(&PICKLE_MAGIC) {
+fn origins_of(file: &str, reader: impl BufRead) -> Result<Vec<Origins>, TraceError> {
+    let opened = Opened::new(file, reader)?;
+    if opened.is_gzip() {
+        return origins_in(file, Opened::new(file, opened.unpacked())?);
+    }
+    origins_in(file, opened)
+}
+
+fn origins_in(file: &str, opened: Opened<impl BufRead>) -> Result<Vec<Origins>, TraceError> {
+    // Traces of other formats may be larger than what is read at once.
+    if opened.head.first() != Some(&PICKLE_MAGIC) {
         return Ok(Vec::new());
     }
+    let (whole, mut memory) = read_to_limit(file, opened.content, MAX_WHOLE)?;
     let too_much = |error| TraceError::memory(file, error);
     let pickle = unpickle(file, &whole, &mut memory)?;
     let raw = of_pickle(file, &pickle, &mut memory)?;
@@ -224,7 +235,7 @@ mod tests {
             [block(0, "active_allocated", &["weights"]), block(512, "inactive", &["gone"])]});
         let bytes = pickled(&json!({"segments": [segment], "device_traces": [[], history]}));
         // The segment is of device 0, which has no history: of the trace's device nothing is known before it.
-        let found = origins_of("t", &bytes).unwrap();
+        let found = origins_of("t", &*bytes).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].refusals, [Refusal { before_block: 1, size: 50, device_free: 30 }]);
         let named = |origins: &Origins, block: usize| match origins.of_block[block] {
@@ -244,7 +255,7 @@ mod tests {
         let block = |address: u64, names: &[&str]| json!({"address": address, "size": 512, "requested_size": 8, "state": "active_allocated", "frames": frames(names)});
         let segment = json!({"device": 0, "address": 0, "total_size": 1024, "blocks": [block(0, &["weights"]), block(512, &["bias"])]});
         let bytes = pickled(&json!({"segments": [segment], "device_traces": [[alloc]]}));
-        let origins = origins_of("t", &bytes).unwrap().remove(0);
+        let origins = origins_of("t", &*bytes).unwrap().remove(0);
         let trace = &read_bytes("t", &bytes).unwrap()[0];
         assert_eq!(origins.of_block.len() as u64, trace.summary().allocations);
         let names: Vec<_> = origins
@@ -257,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_is_no_pickle_has_no_origins_and_a_damaged_one_is_an_error() {
-        assert_eq!(origins_of("t", b"a,1,5,0\n").unwrap(), []);
-        assert!(origins_of("t", &[PICKLE_MAGIC, 2, b'}']).is_err());
+        assert_eq!(origins_of("t", &b"a,1,5,0\n"[..]).unwrap(), []);
+        assert!(origins_of("t", &[PICKLE_MAGIC, 2, b'}'][..]).is_err());
     }
 }
