@@ -11,25 +11,15 @@ import gzip
 import pathlib
 import pickle
 import random
-import subprocess
 import sys
 import tempfile
 import time
 
+from pages import FLAGS, Looker, equal, must, within
 from playwright.sync_api import sync_playwright
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SNAPSHOT = ROOT / "trace/tests/data/snapshots/prefetch-2s.snapshot.pickle.gz"
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 # A page of a million operations is drawn within this, in seconds.
 MOST_SECONDS = 5
 # A picture of it, in ms: the median while zooming. A machine without a GPU that does other things too is slow.
@@ -82,119 +72,24 @@ def picture(looker, file):
         page.page.screenshot(path=file)
 
 
-class Looker:
-    """Makes pages, and opens them."""
-
-    def __init__(self, seamalloc, browser, folder, pictures):
-        self.seamalloc, self.browser, self.folder, self.pictures = seamalloc, browser, folder, pictures
-        self.made = {}
-
-    def page(self, *arguments, code=0):
-        """The file of a page that the command makes with these arguments."""
-        if arguments not in self.made:
-            file = self.folder / f"{len(self.made)}.html"
-            command = [self.seamalloc, "report", *arguments, "-o", str(file)]
-            ended = subprocess.run(command, capture_output=True, text=True, check=False)
-            equal(ended.returncode, code, ended.stderr)
-            self.made[arguments] = file
-        return self.made[arguments]
-
-    def open(self, *arguments, code=0, width=1400, scheme="light"):
-        return Opened(self.browser.new_page(), self.page(*arguments, code=code), width, scheme, self.pictures)
-
-
-class Opened:
-    """A page that is shown. Nothing may be printed to its console, fail, or be fetched."""
-
-    def __init__(self, page, file, width, scheme, pictures):
-        self.page, self.pictures, self.troubles = page, pictures, []
-        page.on("console", lambda message: self.troubles.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
-        page.on("request", lambda request: self.troubles.append(request.url) if not request.url.startswith(("file:", "data:", "blob:")) else None)
-        page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=scheme)
-        start = time.monotonic()
-        page.goto(file.as_uri())
-        page.wait_for_selector("html[data-ready=yes]", timeout=30_000)
-        self.settle()
-        self.seconds = time.monotonic() - start
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, trace):
-        if kind is None:
-            equal(self.troubles, [], "troubles of the page")
-        self.page.close()
-
-    def js(self, text, *values):
-        return self.page.evaluate(text, *values)
-
-    def settle(self):
-        """Two frames: what was changed is drawn."""
-        self.js("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-    def key(self, *keys):
-        for key in keys:
-            self.page.keyboard.press(key)
-        self.settle()
-
-    def view(self):
-        return self.js("() => [Seam.shown.view.from, Seam.shown.view.to, Seam.shown.view.cursor]")
-
-    def choose(self, label, value):
-        self.page.get_by_label(label, exact=True).first.select_option(value)
-        self.settle()
-
-    def readout(self):
-        return self.page.locator("#readout").inner_text()
-
-    def map_box(self):
-        shown = self.page.locator("#map .map")
-        shown.scroll_into_view_if_needed()
-        return shown.bounding_box()
-
-    def colours(self, selector):
-        """How many colours a canvas has."""
-        return self.js(
-            """(selector) => {
-                const canvas = document.querySelector(selector);
-                const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
-                copy.drawImage(canvas, 0, 0);
-                const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
-                return new Set(new Uint32Array(data.buffer)).size;
-            }""",
-            selector,
-        )
-
-    def picture(self, name, whole=False):
-        if self.pictures:
-            self.pictures.mkdir(parents=True, exist_ok=True)
-            self.page.screenshot(path=self.pictures / f"{name}.png", full_page=whole)
-
-
-def equal(found, expected, what=""):
-    if found != expected:
-        raise AssertionError(f"{what}: found {found!r}, expected {expected!r}")
-
-
-def must(holds, what):
-    if not holds:
-        raise AssertionError(what)
-
-
-def within(text, *parts):
-    for part in parts:
-        must(part in text, f"{part!r} is missing in: {text}")
-
-
 JOB = ("llama8b-fsdp2", "--conf", "sharing:wait", "--strategy", "expandable,stitch", "--quick")
 REFUSED = ("llama8b-fsdp2", "--device", "sim:h200,capacity=38GiB", "--strategy", "caching,stitch", "--quick")
 MILLION = ("llama1b-ppo", "--strategy", "caching,stitch", "--quick")
 
 
 # Chunks are split under live blocks, which get other memory.
-SPLIT = ("dtr-chain", "--steps", "4", "--conf", "split:last_resort", "--device", "sim:h200,capacity=19878MiB", "--strategy", "stitch", "--quick")
+SPLIT = (
+    "dtr-chain",
+    "--steps",
+    "4",
+    "--conf",
+    "split:last_resort",
+    "--device",
+    "sim:h200,capacity=19878MiB",
+    "--strategy",
+    "stitch",
+    "--quick",
+)
 
 
 def with_stacks(looker):
@@ -337,7 +232,10 @@ def test_it_zooms_and_steps_by_keys(looker):
         page.key("]")
         must(page.readout() != first, "the next block is the same")
         page.key("Shift++")
-        must(page.js("() => Seam.shown.map.high - Seam.shown.map.low < Seam.shown.map.axis.length"), "bytes are not zoomed")
+        must(
+            page.js("() => Seam.shown.map.high - Seam.shown.map.low < Seam.shown.map.axis.length"),
+            "bytes are not zoomed",
+        )
         page.key("Escape", "0")
         equal(page.view()[:2], [start, end], "0 shows everything")
         page.page.locator("#memory .chart").focus()
@@ -348,7 +246,11 @@ def test_it_zooms_and_steps_by_keys(looker):
         page.page.evaluate("() => window.scrollTo(0, 0)")
         for _ in range(60):
             page.page.keyboard.press("Tab")
-            reached.add(page.js("() => document.activeElement.id || document.activeElement.className || document.activeElement.textContent"))
+            reached.add(
+                page.js(
+                    "() => document.activeElement.id || document.activeElement.className || document.activeElement.textContent"
+                )
+            )
         must({"help", "theme", "map", "chart"} <= reached, f"Tab does not reach all: {reached}")
 
 
@@ -441,7 +343,11 @@ def test_stacks_say_who_asked(looker):
         page.key("]")
         within(page.readout(), "train (train.py:210)")
         page.choose("Colour", "stack")
-        within(page.page.locator("#map .legend").inner_text(), "<b>prefetch</b> (loader.py:41)", "freed, in use by other streams")
+        within(
+            page.page.locator("#map .legend").inner_text(),
+            "<b>prefetch</b> (loader.py:41)",
+            "freed, in use by other streams",
+        )
         page.picture("stacks", whole=True)
 
 
@@ -486,7 +392,9 @@ def test_a_million_operations_are_fluent(looker):
         must(len(times) >= 20, f"{len(times)} pictures")
         median = times[len(times) // 2]
         must(median < MOST_PAINT_MS, f"a picture takes {median:.0f} ms")
-        print(f"   {operations:,} operations: drawn after {page.seconds:.2f} s; pictures while zooming {median:.0f} ms, at worst {times[-1]:.0f} ms")
+        print(
+            f"   {operations:,} operations: drawn after {page.seconds:.2f} s; pictures while zooming {median:.0f} ms, at worst {times[-1]:.0f} ms"
+        )
         page.picture("million")
 
 

@@ -14,7 +14,7 @@ import shlex
 import tempfile
 import time
 
-from browser import FLAGS, Looker
+from pages import FLAGS, Looker
 from playwright.sync_api import sync_playwright
 
 COUNT_FRAMES = """() => {
@@ -38,7 +38,9 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         folder = pathlib.Path(folder)
-        browser = playwright.chromium.launch_persistent_context(folder / "profile", executable_path=args.chromium, args=FLAGS)
+        browser = playwright.chromium.launch_persistent_context(
+            folder / "profile", executable_path=args.chromium, args=FLAGS
+        )
         looker = Looker(args.seamalloc, browser, folder, None)
         for page in args.pages:
             print(json.dumps(measured(looker, page)), flush=True)
@@ -76,7 +78,10 @@ def measured(looker, arguments):
                 page.page.mouse.up()
                 page.page.mouse.move(*at)
             page.settle()
-            found[name] = {"frame_ms": spread(page.js("() => window.times")), "picture_ms": spread(page.js("() => Seam.shown.map.frames"))}
+            found[name] = {
+                "frame_ms": spread(page.js("() => window.times")),
+                "picture_ms": spread(page.js("() => Seam.shown.map.frames")),
+            }
     return found
 
 
