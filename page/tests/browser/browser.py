@@ -198,6 +198,15 @@ def test_blocks_tile_the_memory_that_is_held(looker):
                             let live = 0;
                             for (const block of blocks) if (job.freed[block] > op) live += job.size[block];
                             const held = layout.chunks.low.reduce((sum, _, n) => sum + (layout.chunks.from[n] <= op && op < layout.chunks.until[n] ? layout.chunks.size[n] : 0), 0);
+                            const misplaced = found.find((span) => layout.placeAt(spans.block[span], op) !== spans.place[span]);
+                            if (misplaced != null) wrong.push([index, op, "a block that is said to be elsewhere"]);
+                            for (let n = 1; n < found.length; n += 7) {
+                                const [from, to] = [spans.high[found[n - 1]], spans.low[found[n]]];
+                                const chunk = layout.chunkAt(op, from - 1);
+                                if (to <= from || chunk < 0 || chunk !== layout.chunkAt(op, to)) continue;
+                                const hole = layout.holeAt(op, (from + to) / 2, spans);
+                                if (hole?.from !== from || hole?.to !== to) wrong.push([index, op, "a hole", hole, from, to]);
+                            }
                             if (over >= 0) wrong.push([index, op, "blocks lie on one another"]);
                             if (outside != null) wrong.push([index, op, "a block outside of what is held"]);
                             if (live !== job.live.valueAt(op)) wrong.push([index, op, "live", live, job.live.valueAt(op)]);
@@ -231,6 +240,15 @@ def test_it_zooms_and_steps_by_keys(looker):
         within(first, "Block ", "It lies at 0x")
         page.key("]")
         must(page.readout() != first, "the next block is the same")
+        page.key("[")
+        equal(page.readout(), first, "and back")
+        page.key("Enter", ".")
+        within(page.readout(), next(line for line in first.splitlines() if line.startswith("Block ")))
+        page.key("Enter", ",")
+        must("Block " not in page.readout(), "a block stays marked that is not kept")
+        before = page.view()
+        page.key("-")
+        must(page.view()[1] - page.view()[0] > before[1] - before[0], "- does not zoom out")
         page.key("Shift++")
         must(
             page.js("() => Seam.shown.map.high - Seam.shown.map.low < Seam.shown.map.axis.length"),
@@ -280,6 +298,32 @@ def test_it_says_what_is_under_the_pointer(looker):
             joined = f"stitched from {place['pieces']} pieces" if place["pieces"] > 1 else "in one piece of memory"
             within(page.readout(), f"Block {place['block']:,}: {place['size']}", joined)
         page.picture("stitched")
+        hole = page.js(
+            """() => {
+                const { map } = Seam.shown;
+                const { spans, chunks } = map.axis;
+                // The longest free end of a chunk, or whole chunk, at some moments.
+                let best = { bytes: 0 };
+                for (let op = 1000; op < map.view.total; op += 2000) {
+                    const found = [];
+                    spans.visit(op, op + 1, (span) => found.push([spans.low[span], spans.high[span]]));
+                    for (let chunk = 0; chunk < chunks.low.length; chunk++) {
+                        const [start, end] = [chunks.low[chunk], chunks.low[chunk] + chunks.size[chunk]];
+                        if (chunks.from[chunk] > op || chunks.until[chunk] <= op) continue;
+                        const inside = found.filter(([low, high]) => low < end && high > start);
+                        const edge = Math.max(start, ...inside.map(([, high]) => high));
+                        if (end - edge <= best.bytes) continue;
+                        const size = Seam.bytes(end - start);
+                        const text = edge === start ? `Free: a whole chunk, ${size}` : `Free: ${Seam.bytes(end - edge)} in a chunk of ${size}`;
+                        best = { bytes: end - edge, x: map.xOf(op + 0.5), y: map.yOf((edge + end) / 2), text };
+                    }
+                }
+                return best;
+            }"""
+        )
+        page.page.mouse.move(box["x"] + hole["x"], box["y"] + hole["y"])
+        page.settle()
+        within(page.readout(), hole["text"])
         page.page.mouse.move(box["x"] + 100, box["y"] + 20)
         page.settle()
         within(page.readout(), "No memory is held here.")
