@@ -12,6 +12,10 @@ check:
 test *arguments:
     cargo test {{arguments}}
 
+# The page of `seamalloc report` in a headless Chromium; pictures of it go to target/page.
+page *tests:
+    .ci/page {{tests}}
+
 # The allocator's tests, with a check of every invariant after each operation.
 paranoid:
     cargo test -p seamalloc --features paranoid

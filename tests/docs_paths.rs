@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 10] =
-    ["src/", "trace/", "plan/", "evict/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
+const FOLDERS: [&str; 11] =
+    ["src/", "trace/", "plan/", "evict/", "page/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 10] = [
+const TODAY: [&str; 11] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/pytorch.md",
@@ -20,6 +20,7 @@ const TODAY: [&str; 10] = [
     "docs/layers.md",
     "docs/planning.md",
     "docs/eviction.md",
+    "docs/report.md",
     "docs/measurements/README.md",
 ];
 

@@ -150,6 +150,26 @@ pub(crate) struct CliffArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("json", |arg| arg.hide(true)), mut_arg("svg", |arg| arg.hide(true)))]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
+    /// Where the page is written: a file of its own, HTML.
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+    /// Strategies whose addresses are shown as a map, separated by commas [default: all where a trace has up to 150,000
+    /// events, else stitch].
+    #[arg(long, value_delimiter = ',', value_name = "NAME", value_parser = strategies)]
+    pub(crate) map: Vec<Strategies>,
+    /// Leave out what takes many replays: larger steps (whatif) and smaller devices (cliff).
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// The sizes of devices, as multiples of the trace's live bytes, separated by commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = times_live, default_values_t = TIMES_LIVE)]
+    pub(crate) times_live: Vec<f64>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,

@@ -1,6 +1,6 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
-use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, StressArgs, TraceArgs};
+use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs};
 use crate::evict::{self, EvictArgs};
 use crate::explain::{keys, legend};
 use crate::plan::{self, PlanArgs};
@@ -45,6 +45,11 @@ machine; PyTorch's cache is counted all the same. A job's page-locked memory is 
   SEAMALLOC_PINNED=1 python -m seamalloc run --record job-{device}.seam train.py
 job-pinned.seam is the trace. Its free blocks serve again when the streams have passed that used them.";
 
+const REPORTED: &str = "\
+The page needs no network and no other file; any browser of 2023 or later shows it. Where the device is not
+given, it is an H200 with the memory of the recorded device. With --passes the last pass is shown.
+A snapshot has stacks where they were recorded: _record_memory_history(stacks=\"python\").";
+
 const COMPARED: &str = "\
 Rows are matched by trace, strategy, device, pass and what else says which run it was; those that
 agree in all of it by their order. Every other key is compared, but times, simulated ones too.
@@ -60,6 +65,9 @@ pub(crate) enum Command {
     #[command(after_help = replay_legend(), after_long_help = replay_help(),
               override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
     Replay(ReplayArgs),
+    /// Write one page for looking: memory over time, a map of addresses, refusals, driver calls, in a browser.
+    #[command(after_help = REPORTED, override_usage = "seamalloc report [OPTIONS] --output <FILE> <TRACE>...")]
+    Report(ReportArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
     #[command(after_help = legend(FitReport::COLUMNS), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
     Fit(TraceArgs),

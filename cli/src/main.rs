@@ -14,6 +14,7 @@ mod pinned;
 mod plan;
 mod progress;
 mod replay;
+mod report;
 mod side_by_side;
 mod source;
 mod stress;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Stress(args) => stress::run(args, cli.color),
         Command::Replay(args) => replay::run(args, cli.color),
+        Command::Report(args) => report::run(args),
         Command::Fit(args) => fit::run(args, cli.color),
         Command::Cliff(args) => cliff::run(args, cli.color),
         Command::Whatif(args) => whatif::run(args, cli.color),

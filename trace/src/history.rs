@@ -68,6 +68,16 @@ pub(crate) fn trace_of_history(
     Ok(builder.finish())
 }
 
+/// Returns where the blocks from before a history lie, in the order in which the trace of it allocates them.
+pub(crate) fn earlier_addresses(
+    history: impl Iterator<Item = Option<Event>>,
+    held: Option<&Snapshot>,
+    memory: &mut Memory,
+) -> Result<Vec<u64>, MemoryError> {
+    let (_, earlier) = earlier_blocks(history, held, memory)?;
+    Ok(earlier.iter().map(|block| block.address).collect())
+}
+
 /// The blocks from before the history, by address, and the history's length.
 fn earlier_blocks(
     history: impl Iterator<Item = Option<Event>>,

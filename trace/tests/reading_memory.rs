@@ -12,6 +12,7 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use seamalloc_trace::pytorch::read_origins;
 use seamalloc_trace::{MemoryError, TraceError, read_bytes, read_snapshot};
 
 const MIB: u64 = 1 << 20;
@@ -77,6 +78,11 @@ fn hold(what: &str, file: &[u8], unpacked: usize) -> Result<(), TraceError> {
     let beside = if file.starts_with(b"\x89sea") { ZSTD } else { 0 };
     let (bytes, traces) = peak(|| read_bytes(what, file).map(drop));
     assert!(bytes + beside <= most, "{what}: {} MiB of {}", bytes / MIB, unpacked / MIB);
+    // What is read beside traces keeps to the same.
+    let mut copy = tempfile::NamedTempFile::new().unwrap();
+    copy.write_all(file).unwrap();
+    let (bytes, _) = peak(|| read_origins(copy.path()).map(drop));
+    assert!(bytes <= most, "the origins of {what}: {} MiB of {}", bytes / MIB, unpacked / MIB);
     traces
 }
 

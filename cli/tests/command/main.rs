@@ -16,6 +16,7 @@ mod memory;
 mod options;
 mod pinned;
 mod plan;
+mod report;
 mod stress;
 mod study;
 mod tables;

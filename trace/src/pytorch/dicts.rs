@@ -21,7 +21,13 @@ use seamalloc::snapshot::BlockState;
 /// Reads a pickle.
 pub(super) fn from_pickle(file: &str, bytes: &[u8], memory: &mut Memory) -> Result<RawSnapshot, TraceError> {
     let before = memory.held();
-    let pickle = unpickle(file, bytes, memory)?;
+    let raw = of_pickle(file, &unpickle(file, bytes, memory)?, memory)?;
+    memory.settle(before, raw.heap_bytes());
+    Ok(raw)
+}
+
+/// Takes what a pickle says of memory.
+pub(super) fn of_pickle(file: &str, pickle: &Pickle<'_>, memory: &mut Memory) -> Result<RawSnapshot, TraceError> {
     let root = pickle.root();
     let top = |key| {
         let value = pickle.get(root, key);
@@ -33,11 +39,11 @@ pub(super) fn from_pickle(file: &str, bytes: &[u8], memory: &mut Memory) -> Resu
             TraceError::malformed(file, Place::Whole, found, SNAPSHOT)
         })
     };
-    let whole = |key| At { pickle: &pickle, dict: root, place: Place::Whole, key };
+    let whole = |key| At { pickle, dict: root, place: Place::Whole, key };
     let segments = whole("segments").list(top("segments")?)?;
     let traces = whole("device_traces").list(top("device_traces")?)?;
     let settings = match pickle.get(root, "allocator_settings") {
-        Some(item) => json_of(&pickle, item, MAX_SETTINGS_DEPTH, &mut { MAX_SETTINGS })?,
+        Some(item) => json_of(pickle, item, MAX_SETTINGS_DEPTH, &mut { MAX_SETTINGS })?,
         None => Value::Null,
     };
     let mut raw = RawSnapshot { segments: Vec::new(), traces: Vec::new(), settings };
@@ -48,15 +54,14 @@ pub(super) fn from_pickle(file: &str, bytes: &[u8], memory: &mut Memory) -> Resu
         let mut events = Vec::new();
         memory.room(&mut events, entries.len()).map_err(too_much)?;
         for (index, &entry) in entries.iter().enumerate() {
-            events.push(pickle_entry(&pickle, entry, Place::Entry { device, index })?);
+            events.push(pickle_entry(pickle, entry, Place::Entry { device, index })?);
         }
         raw.traces.push(events);
     }
     memory.room(&mut raw.segments, segments.len()).map_err(too_much)?;
     for (index, &item) in segments.iter().enumerate() {
-        raw.segments.push(pickle_segment(&pickle, item, index, memory)?);
+        raw.segments.push(pickle_segment(pickle, item, index, memory)?);
     }
-    memory.settle(before, raw.heap_bytes());
     Ok(raw)
 }
 

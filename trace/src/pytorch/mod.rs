@@ -9,6 +9,7 @@ mod contents;
 mod dicts;
 mod json;
 mod opcode;
+mod origins;
 mod pickle;
 mod raw;
 mod read;
@@ -16,6 +17,7 @@ mod unpickle;
 mod write;
 
 pub use contents::PyTorchSnapshot;
+pub use origins::{Origins, Refusal, read_origins};
 pub use read::read_snapshot;
 pub(crate) use read::{PICKLE_MAGIC, read_snapshot_named};
 pub use write::{write_snapshot_json, write_snapshot_pickle};

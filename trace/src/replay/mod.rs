@@ -10,8 +10,10 @@ mod peak;
 mod replayer;
 mod report;
 mod streams;
+mod watch;
 
 pub use columns::PEAK_EVENT;
 pub use passes::{replay, replay_on_cuda, replay_on_host, replay_on_pinned};
 pub use replayer::Replayer;
 pub use report::{PassReport, ReplayError, ReplayOptions};
+pub use watch::{Step, Watcher};

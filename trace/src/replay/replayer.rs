@@ -6,6 +6,7 @@ use super::device::{Held, ReplayDevice};
 use super::peak::Peak;
 use super::report::{PassReport, ReplayError};
 use super::streams::HoldingStreams;
+use super::watch::{Step, Unwatched, Watcher};
 use crate::summary::Summary;
 use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::sim::SimGpu;
@@ -92,6 +93,19 @@ impl<'t> Replayer<'t> {
     /// # Errors
     /// As [`replay`](crate::replay::replay).
     pub fn pass(&mut self, pass: u32, progress: &mut dyn FnMut(usize)) -> Result<PassReport, ReplayError> {
+        self.watched_pass(pass, &mut Unwatched, progress)
+    }
+
+    /// Does the same, and tells `watcher` of each operation. The time per operation has the watcher's in it.
+    ///
+    /// # Errors
+    /// As [`Self::pass`].
+    pub fn watched_pass<W: Watcher>(
+        &mut self,
+        pass: u32,
+        watcher: &mut W,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<PassReport, ReplayError> {
         self.addresses.clear();
         self.allocator.reset_peak_stats();
         let before = self.allocator.stats();
@@ -99,8 +113,9 @@ impl<'t> Replayer<'t> {
         let idle_waits = self.device.idle_waits();
         self.peak.begin(&self.allocator, self.device.driver().busy_ns(), &self.trace.events);
         let start = Instant::now();
-        let Run { event, ops, allocations, oom } = self.run(progress)?;
+        let Run { event, ops, allocations, oom } = self.run(watcher, progress)?;
         let elapsed = start.elapsed();
+        watcher.end(&self.allocator);
         progress(event);
         // Looking is the judge's work, not the allocator's.
         let ns_per_op = elapsed.saturating_sub(self.peak.spent()).as_nanos() as f64 / ops.max(1) as f64;
@@ -116,7 +131,7 @@ impl<'t> Replayer<'t> {
     }
 
     /// Carries out the events of the trace, up to the first request that the memory does not suffice for.
-    fn run(&mut self, progress: &mut dyn FnMut(usize)) -> Result<Run, ReplayError> {
+    fn run<W: Watcher>(&mut self, watcher: &mut W, progress: &mut dyn FnMut(usize)) -> Result<Run, ReplayError> {
         let mut oom = None;
         let (mut ops, mut allocations, mut event) = (0u64, 0u64, 0);
         let events = &self.trace.events;
@@ -133,7 +148,10 @@ impl<'t> Replayer<'t> {
                         return Err(self.bad_trace(event, "it names a stream that the trace does not have"));
                     };
                     match self.allocator.allocate(size, *stream) {
-                        Ok(address) => self.addresses.push(address),
+                        Ok(address) => {
+                            self.addresses.push(address);
+                            watcher.step(&Step { event, what: *now, address, allocator: &self.allocator });
+                        }
                         Err(Error::OutOfMemory(report)) => {
                             oom = Some((event, report));
                             break;
@@ -146,14 +164,20 @@ impl<'t> Replayer<'t> {
                 TraceEvent::FreeRequested { block } => {
                     self.peak.before_free(&self.allocator, self.device.driver().busy_ns(), event);
                     let at_once = events.get(event + 1) == Some(&TraceEvent::FreeCompleted { block });
-                    self.free(event, block, at_once)?;
-                    event += usize::from(at_once);
+                    let address = self.free(event, block, at_once)?;
+                    watcher.step(&Step { event, what: *now, address, allocator: &self.allocator });
+                    if at_once {
+                        event += 1;
+                        let what = TraceEvent::FreeCompleted { block };
+                        watcher.step(&Step { event, what, address: 0, allocator: &self.allocator });
+                    }
                     ops += 1;
                 }
                 TraceEvent::FreeCompleted { block } => {
                     if let Some((stream, hold)) = self.holding.remove(&block) {
                         self.finish_hold(stream, hold);
                     }
+                    watcher.step(&Step { event, what: *now, address: 0, allocator: &self.allocator });
                 }
             }
             event += 1;
@@ -161,7 +185,8 @@ impl<'t> Replayer<'t> {
         Ok(Run { event, ops, allocations, oom })
     }
 
-    fn free(&mut self, event: usize, block: u32, at_once: bool) -> Result<(), ReplayError> {
+    /// Frees a block, and returns where it lay.
+    fn free(&mut self, event: usize, block: u32, at_once: bool) -> Result<u64, ReplayError> {
         let address = self.addresses.get_mut(block as usize).map_or(0, std::mem::take);
         if address == 0 {
             return Err(self.bad_trace(event, "it frees a block that is not live"));
@@ -171,7 +196,8 @@ impl<'t> Replayer<'t> {
             let stream = self.hold(block).map_err(|error| self.failed(event, error.into()))?;
             self.allocator.record_stream(address, stream).map_err(|error| self.failed(event, error))?;
         }
-        self.allocator.free(address).map_err(|error| self.failed(event, error))
+        self.allocator.free(address).map_err(|error| self.failed(event, error))?;
+        Ok(address)
     }
 
     /// A stream that uses the block until the trace says that its free has completed, as far as that can be.

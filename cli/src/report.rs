@@ -1,0 +1,200 @@
+//! `seamalloc report`: one page that shows what each strategy makes of traces, for looking.
+
+use crate::args::ReportArgs;
+use crate::failure::Failure;
+use crate::output::bytes;
+use crate::progress::Progress;
+use crate::svg::check_writable;
+use crate::values::Device;
+use crate::whatif::sentences_of;
+use crate::{output, source};
+use seamalloc::StrategyKind;
+use seamalloc::driver::sim::SimConfig;
+use seamalloc::units::format_bytes;
+use seamalloc_page::{Course, Job, course, html};
+use seamalloc_trace::Trace;
+use seamalloc_trace::cliff::{CliffReport, cliff};
+use seamalloc_trace::columns::ms;
+use seamalloc_trace::pytorch::{Origins, read_origins};
+use seamalloc_trace::replay::ReplayOptions;
+use seamalloc_trace::whatif::{DeviceFrom, device_of, whatif};
+use std::path::Path;
+
+/// Traces of up to so many events have a map of every strategy: the page stays below some megabytes.
+const EVENTS_WITH_ALL_MAPS: usize = 150_000;
+
+pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    let run = &args.traces.run;
+    if run.device().is_real() {
+        let text = "report replays on a simulated device: --device sim:h200,capacity=SIZE";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    if run.json || run.svg.is_some() {
+        return Err(Failure::Usage("report writes a page alone: it has neither --json nor --svg".to_owned()));
+    }
+    let asked: Vec<_> = run.runs().iter().map(|options| options.config.strategy).collect();
+    if let Some(kind) = args.map.iter().flat_map(|named| &named.0).find(|kind| !asked.contains(kind)) {
+        let names: Vec<_> = asked.iter().map(|kind| kind.name()).collect();
+        let text = format!("--map {kind}: only strategies that run have a map: {}", names.join(", "));
+        return Err(Failure::Usage(text));
+    }
+    let loaded = load(args)?;
+    check_writable(&args.output)?;
+    let mut jobs = Vec::new();
+    let (mut runs, mut failed) = (0, 0);
+    for (trace, origins) in &loaded {
+        let job = job(args, trace, origins.clone())?;
+        runs += job.courses.len();
+        failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
+        jobs.push(job);
+    }
+    let page = html(&command(), &jobs);
+    std::fs::write(&args.output, &page).map_err(|error| Failure::Write { path: args.output.clone(), error })?;
+    output::print(&format!("{}: {}", args.output.display(), format_bytes(page.len() as u64)))?;
+    if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+}
+
+/// The traces, with what their files say of the origins of requests.
+fn load(args: &ReportArgs) -> Result<Vec<(Trace, Option<Origins>)>, Failure> {
+    if args.traces.traces.is_empty() {
+        source::load_all(&[], args.traces.generate)?;
+    }
+    let mut loaded = Vec::new();
+    for path in &args.traces.traces {
+        let traces = source::load(path, args.traces.generate)?;
+        let origins = if path.exists() { read_origins(path)? } else { Vec::new() };
+        let mut origins = origins.into_iter().map(Some);
+        loaded.extend(traces.into_iter().map(|trace| (trace, origins.next().flatten())));
+    }
+    Ok(loaded)
+}
+
+/// What all strategies make of a trace, on one device.
+fn job<'t>(args: &ReportArgs, trace: &'t Trace, origins: Option<Origins>) -> Result<Job<'t>, Failure> {
+    let run = &args.traces.run;
+    let (device, from) = match run.device() {
+        Device::Sim(device) if run.device.is_some() => (device, DeviceFrom::Asked),
+        _ => device_of(trace),
+    };
+    let each = run.runs_on(&device);
+    let mapped = mapped(args, trace, &each);
+    let mut courses = Vec::new();
+    for options in &each {
+        let kind = options.config.strategy;
+        let progress = Progress::new(format!("{} / {kind}", trace.name));
+        let show = &mut |done, total| progress.set(done, total);
+        courses.push(course(trace, options, mapped.contains(&kind), show)?);
+    }
+    let mut sentences: Vec<_> = courses.iter().filter_map(in_words).collect();
+    let (mut compared, mut sizes) = (Vec::new(), Vec::new());
+    if let Some(options) = each.first().filter(|_| !args.quick) {
+        let kinds: Vec<_> = each.iter().map(|run| run.config.strategy).collect();
+        let progress = Progress::new(format!("{} / whatif", trace.name));
+        let mut show = |kind: StrategyKind, done: u32, total: u32| {
+            progress.say(format!("{} / whatif {kind}", trace.name));
+            progress.set(done.into(), total.into());
+        };
+        compared = whatif(trace, &kinds, options, from, &mut show)?;
+        sentences.extend(sentences_of(&compared));
+        // The sizes are those of the trace: the device's own capacity has no part in it.
+        let whole = SimConfig { capacity: device.profile.memory(), ..device };
+        for options in run.runs_on(&whole) {
+            let progress = Progress::new(format!("{} / cliff {}", trace.name, options.config.strategy));
+            let show = &mut |done: usize, total: usize| progress.set(done as u64, total as u64);
+            sizes.extend(cliff(trace, &options, &args.times_live, show)?);
+        }
+        sentences.extend(cliff_in_words(&kinds, &sizes));
+    }
+    let mut job = each.first().map_or_else(
+        || Job::new(trace, &ReplayOptions::new(run.conf.clone(), SimConfig::default()), Vec::new()),
+        |options| Job::new(trace, options, courses),
+    );
+    (job.sentences, job.whatif, job.cliff, job.origins) = (sentences, compared, sizes, origins);
+    Ok(job)
+}
+
+/// The strategies whose maps the page has.
+fn mapped(args: &ReportArgs, trace: &Trace, each: &[ReplayOptions]) -> Vec<StrategyKind> {
+    let all = || each.iter().map(|options| options.config.strategy);
+    let named: Vec<_> = args.map.iter().flat_map(|named| named.0.iter().copied()).collect();
+    if !named.is_empty() {
+        return named;
+    }
+    if trace.events.len() <= EVENTS_WITH_ALL_MAPS {
+        return all().collect();
+    }
+    all().find(|kind| *kind == StrategyKind::default()).or_else(|| all().next()).into_iter().collect()
+}
+
+fn is_out_of_memory(course: &Course) -> bool {
+    course.passes.iter().any(|pass| pass.oom.is_some())
+}
+
+/// What a strategy held and did, in a sentence.
+fn in_words(course: &Course) -> Option<String> {
+    let pass = course.passes.last()?;
+    let mut text = format!("{} ", course.strategy);
+    match &pass.oom {
+        Some((event, report)) => text.push_str(&format!(
+            "ran out of memory at event {event}, asked for {}, with {} of {} held in use",
+            bytes(report.requested),
+            bytes(report.allocated),
+            bytes(report.reserved)
+        )),
+        None => text.push_str(&format!(
+            "holds {} at most, of which the job uses {:.2}%",
+            bytes(pass.peak_reserved),
+            pass.utilization() * 100.0
+        )),
+    }
+    let calls: u64 = pass.driver.iter().map(|(_, stat)| stat.count).sum();
+    text.push_str(&format!(
+        "; {calls} driver calls take {} ms, the longest stall {} ms",
+        ms(pass.driver.total_ns()),
+        ms(pass.stalls.worst_ns)
+    ));
+    if pass.cpu_syncs > 0 {
+        text.push_str(&format!("; the CPU waits for the GPU {}", times(pass.cpu_syncs)));
+    }
+    if pass.stream_waits > 0 {
+        text.push_str(&format!("; streams wait for one another {}", times(pass.stream_waits)));
+    }
+    text.push('.');
+    Some(text)
+}
+
+/// How often, in words.
+fn times(count: u64) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+/// On how small a device each strategy still runs the job, in a sentence.
+fn cliff_in_words(kinds: &[StrategyKind], found: &[CliffReport]) -> Option<String> {
+    let least = |kind: &StrategyKind| {
+        let of = found.iter().filter(|at| at.strategy == kind.name());
+        let runs = of.filter(|at| at.price.is_some()).min_by(|a, b| a.times_live.total_cmp(&b.times_live));
+        match runs.and_then(|at| Some((at.times_live, at.price?))) {
+            Some((times, price)) => {
+                format!("{kind} from {times} times ({} ms in the driver a pass)", ms(price.last_ns))
+            }
+            None => format!("{kind} on none of them"),
+        }
+    };
+    let each: Vec<_> = kinds.iter().map(least).collect();
+    (!each.is_empty()).then(|| {
+        format!("Of the sizes that were tried, as multiples of what is live, it runs with {}.", each.join(", "))
+    })
+}
+
+/// How the command was called.
+fn command() -> String {
+    let words = std::env::args_os().skip(1).map(|word| {
+        let word = word.to_string_lossy().into_owned();
+        // A folder of this machine is nobody else's business.
+        match Path::new(&word).file_name() {
+            Some(name) if Path::new(&word).is_absolute() => name.to_string_lossy().into_owned(),
+            _ => word,
+        }
+    });
+    std::iter::once("seamalloc".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}

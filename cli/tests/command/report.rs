@@ -1,0 +1,83 @@
+//! `seamalloc report`: a page, and what is said where there is none.
+
+use super::{Folder, complaint, has, run, stdout};
+
+const CSV: &[u8] = b"a,1,104857600,0\na,2,52428800,0\nr,2\nf,2\na,3,73400320,7\n";
+
+#[test]
+fn the_page_needs_nothing_beside_itself() {
+    let folder = Folder::new();
+    let (file, page) = (folder.file("job.csv", CSV), folder.name("page.html"));
+    let out = stdout(&["report", &file, "-o", &page], 0);
+    has(&out, &[&page, "KiB"]);
+    let html = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    assert!(html.starts_with("<!DOCTYPE html>"));
+    has(
+        &html,
+        &[
+            "<title>job · seamalloc report</title>",
+            "default-src 'none'",
+            "uPlot",
+            "Permission is hereby granted, free of charge",
+            "id=\"course-0-3\"",
+            "id=\"map-0-3\"",
+        ],
+    );
+    for fetched in ["<link rel=\"stylesheet", " src=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
+        assert!(!html.contains(fetched), "{fetched}");
+    }
+    for left in ["<!--data-->", "/*script*/", "/*style*/", "/*library*/"] {
+        assert!(!html.contains(left), "{left}");
+    }
+}
+
+#[test]
+fn the_way_it_was_made_is_told_without_folders() {
+    let folder = Folder::new();
+    let (file, page) = (folder.file("job.csv", CSV), folder.name("page.html"));
+    run(&["report", &file, "--quick", "--strategy", "stitch", "--output", &page], 0);
+    let html = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    has(&html, &["seamalloc report job.csv --quick --strategy stitch --output page.html"]);
+    assert!(!html.contains(folder.path("").to_str().unwrap()));
+}
+
+#[test]
+fn maps_are_of_the_strategies_that_are_named() {
+    let folder = Folder::new();
+    let (file, page) = (folder.file("job.csv", CSV), folder.name("page.html"));
+    run(&["report", &file, "--quick", "--map", "expandable", "-o", &page], 0);
+    let html = std::fs::read_to_string(folder.path("page.html")).unwrap();
+    let maps: Vec<_> = (0..4).filter(|index| html.contains(&format!("id=\"map-0-{index}\""))).collect();
+    assert_eq!(maps, [1], "of caching, expandable, gmlake, stitch");
+    let said = complaint(&["report", &file, "--strategy", "stitch", "--map", "caching", "-o", &page], 2);
+    has(&said, &["--map caching", "only strategies that run have a map: stitch"]);
+}
+
+#[test]
+fn a_run_without_enough_memory_has_its_page_too() {
+    let folder = Folder::new();
+    let (file, page) = (folder.file("job.csv", CSV), folder.name("page.html"));
+    let device = "sim:h200,capacity=120MiB";
+    let ended = run(&["report", &file, "--device", device, "--strategy", "caching,stitch", "-o", &page], 3);
+    let errors = String::from_utf8(ended.get_output().stderr.clone()).unwrap();
+    has(&errors, &["2 of 2 runs did not have enough memory"]);
+    assert!(folder.content().contains(&"page.html".to_owned()));
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_before_anything_runs() {
+    let folder = Folder::new();
+    let file = folder.file("job.csv", CSV);
+    let page = folder.name("page.html");
+    has(&complaint(&["report", &file], 2), &["--output <FILE>"]);
+    has(&complaint(&["report", "-o", &page], 2), &["no trace is given"]);
+    has(&complaint(&["report", &file, "-o", &page, "--device", "cuda:0"], 2), &["simulated device"]);
+    for option in [&["--json"][..], &["--svg", "x.svg"]] {
+        let args = [&["report", &file, "-o", &page], option].concat();
+        has(&complaint(&args, 2), &["report writes a page alone"]);
+    }
+    has(&complaint(&["report", &folder.name("none.csv"), "-o", &page], 1), &["no such file"]);
+    let nowhere = folder.name("no/such/folder/page.html");
+    has(&complaint(&["report", &file, "-o", &nowhere], 1), &["cannot write", "no/such/folder"]);
+    assert_eq!(folder.content(), ["job.csv"]);
+}

@@ -1,0 +1,344 @@
+//! The course of a replay: what a strategy held, did and waited for, operation by operation.
+//!
+//! Owns: what is looked at while a trace is replayed, and when. An operation is an allocation or a free, numbered from 0 in a
+//! pass; what is so after operation n is so from n on.
+
+use crate::memory::{Memory, Piece};
+use crate::tap::Tap;
+use rustc_hash::FxHashMap;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{Call, CallStats, Driver};
+use seamalloc::{Allocator, Fragmentation};
+use seamalloc_trace::Trace;
+use seamalloc_trace::TraceEvent;
+use seamalloc_trace::replay::{PassReport, ReplayError, ReplayOptions, Replayer, Step, Watcher};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How often in a pass it is measured how memory is divided up.
+const SAMPLES: u64 = 200;
+
+/// What a strategy did in the last pass of a replay.
+#[derive(Debug)]
+pub struct Course {
+    /// The strategy's name.
+    pub strategy: &'static str,
+    /// The figures of each pass; the course is that of the last.
+    pub passes: Vec<PassReport>,
+    /// Bytes held of the device, from an operation on.
+    pub reserved: Vec<(u32, u64)>,
+    /// Bytes that the program has freed and that other streams still use, from an operation on.
+    pub pending: Vec<(u32, u64)>,
+    /// Operations that called the driver. The last may be the request that was refused.
+    pub work: Vec<Work>,
+    /// Combinations of calls that an operation made.
+    pub call_sets: Vec<Vec<(Call, u64)>>,
+    /// Operations in which all cached memory was given back before a request was tried again.
+    pub retries: Vec<u32>,
+    /// How memory was divided up after an operation.
+    pub samples: Vec<(u32, Fragmentation)>,
+    /// Where blocks lay, if that was asked for.
+    pub(crate) map: Option<Map>,
+}
+
+/// What an operation made of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// The operation.
+    pub op: u32,
+    /// The time in the driver, in nanoseconds.
+    pub ns: u64,
+    /// Which calls: an index into [`Course::call_sets`].
+    pub calls: u32,
+}
+
+/// Where blocks lay.
+#[derive(Debug, Default)]
+pub(crate) struct Map {
+    pub(crate) places: Vec<Place>,
+    numbers: FxHashMap<Place, u32>,
+    /// The place of each block when it was allocated.
+    pub(crate) first: Vec<u32>,
+    /// Blocks whose memory was exchanged: from which operation on a block has which place.
+    pub(crate) later: Vec<(u32, u32, u32)>,
+    pub(crate) memory: Memory,
+    /// Blocks that are in use, by address.
+    live: BTreeMap<u64, (u32, u64)>,
+    /// The address of each block.
+    addresses: Vec<u64>,
+}
+
+/// Where a block lies: its addresses, and its memory in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// Replays a trace and looks on. With `with_map` it is noted where every block lies. `progress` is told how many events of how
+/// many are done.
+///
+/// # Errors
+/// As [`seamalloc_trace::replay::replay`].
+pub fn course(
+    trace: &Trace,
+    options: &ReplayOptions,
+    with_map: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Course, ReplayError> {
+    let gpu = Arc::new(SimGpu::new(SimConfig { calls_advance_clock: false, ..options.device.clone() })?);
+    gpu.set_run_ahead(options.lag);
+    let tap = Arc::new(Tap::new(Arc::clone(&gpu)));
+    let driver: Arc<dyn Driver> = Arc::<Tap>::clone(&tap);
+    let allocator = Allocator::new(driver, options.config.clone()).map_err(|error| ReplayError::Allocator {
+        trace: trace.name.clone(),
+        event: 0,
+        error,
+    })?;
+    let mut replayer = Replayer::new(trace, allocator, Arc::clone(&gpu));
+    let mut looker = Looker::new(trace, &gpu, tap, with_map);
+    let events = trace.events.len() as u64;
+    let mut passes: Vec<PassReport> = Vec::new();
+    for pass in 1..=options.passes {
+        looker.begin_pass();
+        let done = events * u64::from(pass - 1);
+        let total = events * u64::from(options.passes);
+        let show = &mut |events: usize| progress(done + events as u64, total);
+        let report = replayer.watched_pass(pass, &mut looker, show)?;
+        let is_last = report.oom.is_some();
+        passes.push(report);
+        if is_last {
+            break;
+        }
+    }
+    Ok(looker.finish(options, passes))
+}
+
+/// Looks on.
+struct Looker<'t> {
+    gpu: &'t SimGpu,
+    tap: Arc<Tap>,
+    notes: Vec<crate::tap::Note>,
+    defers: bool,
+    /// How many operations were carried out.
+    op: u32,
+    /// Bytes that the program has not freed.
+    live: u64,
+    sizes: Vec<u64>,
+    busy_ns: u64,
+    calls: CallStats,
+    retries: u64,
+    /// How many operations the trace has.
+    operations: u32,
+    sample_every: u64,
+    numbers: FxHashMap<Vec<(Call, u64)>, u32>,
+    course: Course,
+}
+
+impl<'t> Looker<'t> {
+    fn new(trace: &'t Trace, gpu: &'t SimGpu, tap: Arc<Tap>, with_map: bool) -> Self {
+        let summary = trace.summary();
+        let operations = summary.allocations + summary.frees;
+        let course = Course {
+            strategy: "",
+            passes: Vec::new(),
+            reserved: Vec::new(),
+            pending: Vec::new(),
+            work: Vec::new(),
+            call_sets: Vec::new(),
+            retries: Vec::new(),
+            samples: Vec::new(),
+            map: with_map.then(Map::default),
+        };
+        Self {
+            gpu,
+            tap,
+            notes: Vec::new(),
+            defers: summary.deferred_frees > 0,
+            op: 0,
+            live: 0,
+            sizes: Vec::new(),
+            busy_ns: 0,
+            calls: CallStats::default(),
+            retries: 0,
+            operations: operations as u32,
+            sample_every: operations.div_ceil(SAMPLES).max(1),
+            numbers: FxHashMap::default(),
+            course,
+        }
+    }
+
+    fn begin_pass(&mut self) {
+        // What came between passes concerns none.
+        self.take_notes(0);
+        (self.op, self.live) = (0, 0);
+        (self.busy_ns, self.calls) = (self.gpu.busy_ns(), self.gpu.call_stats());
+        self.sizes.clear();
+        self.numbers.clear();
+        let old = &mut self.course;
+        old.reserved.clear();
+        old.pending.clear();
+        old.work.clear();
+        old.call_sets.clear();
+        old.retries.clear();
+        old.samples.clear();
+        if let Some(map) = &mut old.map {
+            let mut memory = std::mem::take(&mut map.memory);
+            memory.begin_pass();
+            *map = Map { memory, ..Map::default() };
+        }
+    }
+
+    /// Takes in what the driver did before operation `now`.
+    fn take_notes(&mut self, now: u32) {
+        self.tap.take(&mut self.notes);
+        if let Some(map) = &mut self.course.map {
+            map.apply(&self.notes, now);
+        }
+    }
+
+    /// Notes what operation `op` made of the driver, if anything.
+    fn take_work(&mut self, op: u32, allocator: &Allocator) {
+        let busy_ns = self.gpu.busy_ns();
+        if busy_ns == self.busy_ns {
+            return;
+        }
+        let calls = self.gpu.call_stats();
+        let set: Vec<_> = calls.since(&self.calls).iter().map(|(call, stat)| (call, stat.count)).collect();
+        let set: Vec<_> = set.into_iter().filter(|(_, count)| *count > 0).collect();
+        let sets = &mut self.course.call_sets;
+        let number = *self.numbers.entry(set).or_insert_with_key(|set| {
+            sets.push(set.clone());
+            sets.len() as u32 - 1
+        });
+        let work = Work { op, ns: busy_ns - self.busy_ns, calls: number };
+        match self.course.work.last_mut() {
+            // A free that completes is no operation of its own.
+            Some(last) if last.op == op && last.calls == number => last.ns += work.ns,
+            _ => self.course.work.push(work),
+        }
+        (self.busy_ns, self.calls) = (busy_ns, calls);
+        change(&mut self.course.reserved, op, allocator.reserved());
+        let retries = allocator.stats().num_alloc_retries;
+        if retries > self.retries {
+            self.retries = retries;
+            self.course.retries.push(op);
+        }
+    }
+
+    fn finish(self, options: &ReplayOptions, passes: Vec<PassReport>) -> Course {
+        let strategy = passes.last().map_or(options.config.strategy.name(), |last| last.strategy);
+        Course { strategy, passes, ..self.course }
+    }
+}
+
+impl Watcher for Looker<'_> {
+    fn step(&mut self, step: &Step<'_>) {
+        let op = match step.what {
+            TraceEvent::FreeCompleted { .. } => self.op.saturating_sub(1),
+            _ => self.op,
+        };
+        self.take_notes(op);
+        if op == 0 && self.course.reserved.is_empty() {
+            change(&mut self.course.reserved, 0, step.allocator.reserved());
+        }
+        match step.what {
+            TraceEvent::Alloc { size, .. } => {
+                self.live += size;
+                self.sizes.push(size);
+                if let Some(map) = &mut self.course.map {
+                    // A block that is live has a size.
+                    map.add(step.address, step.allocator.size_of(step.address).unwrap_or(size));
+                }
+            }
+            TraceEvent::FreeRequested { block } => {
+                self.live -= self.sizes.get(block as usize).copied().unwrap_or(0);
+            }
+            TraceEvent::FreeCompleted { block } => {
+                if let Some(map) = &mut self.course.map {
+                    map.remove(block);
+                }
+            }
+        }
+        self.take_work(op, step.allocator);
+        if self.defers {
+            let active = step.allocator.stats().requested_bytes.all.current;
+            change(&mut self.course.pending, op, active.saturating_sub(self.live));
+        }
+        if !matches!(step.what, TraceEvent::FreeCompleted { .. }) {
+            self.op += 1;
+            if u64::from(op) % self.sample_every == 0 {
+                self.course.samples.push((op, step.allocator.fragmentation()));
+            }
+        }
+    }
+
+    fn end(&mut self, allocator: &Allocator) {
+        // A request that was refused has asked the driver for memory too, and perhaps given some back.
+        let is_refused = self.op < self.operations;
+        let op = if is_refused { self.op } else { self.op.saturating_sub(1) };
+        self.take_notes(op);
+        self.take_work(op, allocator);
+        if self.course.samples.last().is_none_or(|(last, _)| *last < op) {
+            self.course.samples.push((op, allocator.fragmentation()));
+        }
+    }
+}
+
+/// Notes the value of a figure from an operation on, where it changes.
+fn change(figure: &mut Vec<(u32, u64)>, op: u32, value: u64) {
+    match figure.last_mut() {
+        Some((_, last)) if *last == value => {}
+        Some((at, last)) if *at == op => *last = value,
+        _ => figure.push((op, value)),
+    }
+}
+
+impl Map {
+    fn add(&mut self, address: u64, size: u64) {
+        let place = Place { address, size, pieces: self.memory.pieces(address, size) };
+        let block = self.first.len() as u32;
+        let number = self.number(place);
+        self.first.push(number);
+        self.addresses.push(address);
+        self.live.insert(address, (block, size));
+    }
+
+    fn remove(&mut self, block: u32) {
+        let Some(address) = self.addresses.get(block as usize) else { return };
+        // Another block may lie there already.
+        if self.live.get(address).is_some_and(|(there, _)| *there == block) {
+            self.live.remove(address);
+        }
+    }
+
+    fn number(&mut self, place: Place) -> u32 {
+        let places = &mut self.places;
+        *self.numbers.entry(place).or_insert_with_key(|place| {
+            places.push(place.clone());
+            places.len() as u32 - 1
+        })
+    }
+
+    /// Takes in calls of the driver. Blocks that stay and get other memory by them get new places.
+    fn apply(&mut self, notes: &[crate::tap::Note], now: u32) {
+        let mut changed: Vec<(u32, u64, u64)> = Vec::new();
+        for note in notes {
+            let Some((start, end)) = self.memory.apply(*note, now) else { continue };
+            let first = self.live.range(..=start).next_back().map_or(start, |(at, _)| *at);
+            let beside = self.live.range(first..end).filter(|(at, (_, size))| **at + size > start);
+            changed.extend(beside.map(|(at, (block, size))| (*block, *at, *size)));
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        for (block, address, size) in changed {
+            let place = Place { address, size, pieces: self.memory.pieces(address, size) };
+            let number = self.number(place);
+            let last = self.later.iter().rev().find(|(of, ..)| *of == block).map(|(.., place)| *place);
+            if last.or_else(|| self.first.get(block as usize).copied()) != Some(number) {
+                self.later.push((block, now, number));
+            }
+        }
+    }
+}

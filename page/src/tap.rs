@@ -1,0 +1,111 @@
+//! A layer over the simulated GPU that notes which memory comes, goes and is mapped where.
+
+use parking_lot::Mutex;
+use seamalloc::driver::sim::SimGpu;
+use seamalloc::driver::{Driver, DriverResult, ForwardingDriver, Handle, MemoryPool, StreamId};
+use std::sync::Arc;
+
+/// A call of the driver that changed where memory is. Sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// Physical memory was made.
+    Created { handle: Handle, size: u64 },
+    /// The allocator gave its handle up; the memory goes when no mapping is left.
+    Released { handle: Handle },
+    /// Memory was mapped, from `offset` in it on.
+    Mapped { address: u64, size: u64, offset: u64, handle: Handle },
+    /// All mappings in the range ended.
+    Unmapped { address: u64, size: u64 },
+    /// Plain memory was taken.
+    Taken { address: u64, size: u64 },
+    /// Plain memory was given back.
+    Given { address: u64 },
+    /// Memory of the driver's own pool was taken.
+    Pooled { address: u64, size: u64 },
+    /// It was given back to the pool.
+    Returned { address: u64 },
+    /// Addresses were reserved.
+    Reserved { address: u64, size: u64 },
+}
+
+/// The layer. Calls that fail change nothing, and are not noted.
+pub(crate) struct Tap {
+    gpu: Arc<SimGpu>,
+    notes: Mutex<Vec<Note>>,
+}
+
+impl Tap {
+    pub(crate) fn new(gpu: Arc<SimGpu>) -> Self {
+        Self { gpu, notes: Mutex::default() }
+    }
+
+    /// Moves what was noted since the last time into `out`, which is empty then.
+    pub(crate) fn take(&self, out: &mut Vec<Note>) {
+        out.clear();
+        std::mem::swap(&mut *self.notes.lock(), out);
+    }
+
+    fn note(&self, note: Note) {
+        self.notes.lock().push(note);
+    }
+}
+
+impl ForwardingDriver for Tap {
+    fn inner(&self) -> &dyn Driver {
+        &*self.gpu
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> DriverResult<u64> {
+        let address = self.inner().reserve(size, alignment)?;
+        self.note(Note::Reserved { address, size });
+        Ok(address)
+    }
+
+    fn create(&self, size: u64) -> DriverResult<Handle> {
+        let handle = self.inner().create(size)?;
+        self.note(Note::Created { handle, size });
+        Ok(handle)
+    }
+
+    fn release(&self, handle: Handle) -> DriverResult<()> {
+        self.inner().release(handle)?;
+        self.note(Note::Released { handle });
+        Ok(())
+    }
+
+    fn map(&self, address: u64, size: u64, offset: u64, handle: Handle) -> DriverResult<()> {
+        self.inner().map(address, size, offset, handle)?;
+        self.note(Note::Mapped { address, size, offset, handle });
+        Ok(())
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> DriverResult<()> {
+        self.inner().unmap(address, size)?;
+        self.note(Note::Unmapped { address, size });
+        Ok(())
+    }
+
+    fn malloc(&self, size: u64) -> DriverResult<u64> {
+        let address = self.inner().malloc(size)?;
+        self.note(Note::Taken { address, size });
+        Ok(address)
+    }
+
+    fn free(&self, address: u64) -> DriverResult<()> {
+        self.inner().free(address)?;
+        self.note(Note::Given { address });
+        Ok(())
+    }
+
+    fn pool_malloc(&self, pool: MemoryPool, size: u64, stream: StreamId) -> DriverResult<u64> {
+        let address = self.inner().pool_malloc(pool, size, stream)?;
+        self.note(Note::Pooled { address, size });
+        Ok(address)
+    }
+
+    fn pool_free(&self, address: u64, stream: StreamId) -> DriverResult<()> {
+        self.inner().pool_free(address, stream)?;
+        self.note(Note::Returned { address });
+        Ok(())
+    }
+}
