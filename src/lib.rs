@@ -55,7 +55,8 @@ pub use report::pressure::MemoryPressure;
 pub use report::stats::{
     ArenaStats, PendingWaits, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
 };
-pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
+pub use report::flight::Flight;
+pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.
 #[cfg(doctest)]
