@@ -18,4 +18,4 @@ mod write;
 pub use contents::PyTorchSnapshot;
 pub use read::read_snapshot;
 pub(crate) use read::{PICKLE_MAGIC, read_snapshot_named};
-pub use write::{write_snapshot_json, write_snapshot_pickle};
+pub use write::{write_flight_pickle, write_snapshot_json, write_snapshot_pickle};
