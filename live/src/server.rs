@@ -88,6 +88,10 @@ impl Drop for Server {
 }
 
 fn listen(path: &Path, source: impl Source) -> io::Result<Server> {
+    if path.as_os_str().is_empty() {
+        // The system would choose a name of its own.
+        return Err(ErrorKind::InvalidInput.into());
+    }
     let listener = UnixListener::bind(path)?;
     let started = serve_at(&listener, path).and_then(|(inode, stop, stopped)| {
         let run = move || serve(&listener, &stopped, &source);
