@@ -37,7 +37,9 @@ pub const METRICS: &[Metric] = &[
     gauge("seamalloc_reserved_peak_bytes", "The most memory held since the last reset of peaks.", |s| {
         s.reserved_peak_bytes as f64
     }),
-    gauge("seamalloc_live_bytes", "Memory in blocks that the program has not freed, rounding included.", |s| s.live_bytes as f64),
+    gauge("seamalloc_live_bytes", "Memory in blocks that the program has not freed, rounding included.", |s| {
+        s.live_bytes as f64
+    }),
     gauge("seamalloc_live_peak_bytes", "The most memory in live blocks since the last reset of peaks.", |s| {
         s.live_peak_bytes as f64
     }),
@@ -65,8 +67,12 @@ pub const METRICS: &[Metric] = &[
     counter("seamalloc_allocations_total", "Requests that were served.", |s| s.allocations_total as f64),
     counter("seamalloc_frees_total", "Frees.", |s| s.frees_total as f64),
     counter("seamalloc_stalls_total", "Operations that called the driver.", |s| s.stalls_total as f64),
-    counter("seamalloc_stall_seconds_total", "Time that operations spent in the driver.", |s| seconds(s.stall_ns_total)),
-    counter("seamalloc_waits_total", "GPU-side waits of a stream for freed memory of another.", |s| s.waits_total as f64),
+    counter("seamalloc_stall_seconds_total", "Time that operations spent in the driver.", |s| {
+        seconds(s.stall_ns_total)
+    }),
+    counter("seamalloc_waits_total", "GPU-side waits of a stream for freed memory of another.", |s| {
+        s.waits_total as f64
+    }),
     counter("seamalloc_wait_bytes_total", "Memory that such waits passed on.", |s| s.wait_bytes_total as f64),
     counter("seamalloc_cpu_waits_total", "Waits of the CPU for freed memory before a refusal.", |s| {
         s.cpu_waits_total as f64
@@ -78,7 +84,9 @@ pub const METRICS: &[Metric] = &[
     counter("seamalloc_driver_frees_total", "How often memory was given back to the driver.", |s| {
         s.driver_frees_total as f64
     }),
-    counter("seamalloc_retries_total", "Requests for which all cached memory was given back.", |s| s.retries_total as f64),
+    counter("seamalloc_retries_total", "Requests for which all cached memory was given back.", |s| {
+        s.retries_total as f64
+    }),
     counter("seamalloc_refusals_total", "Requests that were refused for want of memory.", |s| s.refusals_total as f64),
 ];
 

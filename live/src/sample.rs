@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn what_another_version_says_is_read_as_far_as_it_is_known() {
-        let read: Sample = serde_json::from_str(r#"{"device": "cuda:1", "reserved_bytes": 7, "new_bytes": 9}"#).unwrap();
+        let read: Sample =
+            serde_json::from_str(r#"{"device": "cuda:1", "reserved_bytes": 7, "new_bytes": 9}"#).unwrap();
         assert_eq!(read, Sample { device: "cuda:1".into(), reserved_bytes: 7, ..Sample::default() });
     }
 }

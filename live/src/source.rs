@@ -22,7 +22,8 @@ pub struct Served {
 impl Served {
     /// These allocators, each with the name of its device. They are numbered from 0.
     pub fn new<'a>(allocators: impl IntoIterator<Item = (&'a str, &'a Arc<Allocator>)>) -> Self {
-        let allocators = allocators.into_iter().map(|(device, allocator)| (device.to_owned(), Arc::downgrade(allocator)));
+        let allocators =
+            allocators.into_iter().map(|(device, allocator)| (device.to_owned(), Arc::downgrade(allocator)));
         Self { allocators: allocators.collect() }
     }
 }

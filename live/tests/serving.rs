@@ -89,7 +89,9 @@ fn a_dump_is_what_was_done() {
 #[test]
 fn garbage_is_answered_or_dropped_and_the_next_one_is_served() {
     let job = Job::new();
-    for garbage in [&b"\n"[..], b"{}\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{\"ask\":\"everything\"}\n", b"[[[[\n"] {
+    for garbage in
+        [&b"\n"[..], b"{}\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{\"ask\":\"everything\"}\n", b"[[[[\n"]
+    {
         let answer = job.say(garbage);
         assert!(answer.starts_with("{\"refused\":\"this is no question"), "{answer}");
     }
@@ -176,7 +178,9 @@ fn another_user_is_refused() {
     asks.args(["another_user_is_refused", "--exact"]).env(ASKS, job.server.path()).current_dir("/").uid(NOBODY);
     match asks.output() {
         Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout)),
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "only root can become another user"),
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "only root can become another user")
+        }
     }
     assert_eq!(ask::samples(job.server.path()).unwrap().allocators.len(), 1);
 }

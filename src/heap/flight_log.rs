@@ -45,12 +45,10 @@ impl Heap {
         for entry in self.flight.kept().rev() {
             match entry.as_mark() {
                 Some(Mark::Time(time)) => times.try_push((events.len(), time))?,
-                Some(Mark::PoolWas(large, stream)) => {
-                    match had.iter_mut().find(|(pool, _)| *pool == large) {
-                        Some(known) => known.1 = stream,
-                        None => had.try_push((large, stream))?,
-                    }
-                }
+                Some(Mark::PoolWas(large, stream)) => match had.iter_mut().find(|(pool, _)| *pool == large) {
+                    Some(known) => known.1 = stream,
+                    None => had.try_push((large, stream))?,
+                },
                 None => {
                     let (span, pool) = (entry.span(), entry.pool());
                     let known = had.iter().find(|(large, _)| *large == pool.large());

@@ -29,7 +29,8 @@ const BETWEEN_DUMPS: Duration = Duration::from_secs(1);
 /// The events contradict each other: [`TraceError::Rule`] with the index of the event.
 pub fn flight_trace(flight: &Flight, name: &str) -> Result<Trace, TraceError> {
     let mut meta = Map::new();
-    let figures = [("operations", flight.operations), ("overwritten", flight.overwritten), ("capacity", flight.capacity)];
+    let figures =
+        [("operations", flight.operations), ("overwritten", flight.overwritten), ("capacity", flight.capacity)];
     meta.insert("source".to_owned(), "seamalloc flight recorder".into());
     meta.insert("device".to_owned(), flight.snapshot.device.into());
     meta.extend(figures.map(|(key, figure)| (key.to_owned(), Value::from(figure))));

@@ -77,7 +77,10 @@ fn what_was_overwritten_is_said_and_live_blocks_are_there_all_the_same() {
     assert_eq!(said["overwritten"], flight.overwritten);
     assert_eq!((&said["operations"], &said["capacity"]), (&flight.operations.into(), &100.into()));
     let trace = &read_path(&seam).unwrap()[0];
-    assert_eq!((&trace.meta["overwritten"], &trace.meta["operations"]), (&flight.overwritten.into(), &flight.operations.into()));
+    assert_eq!(
+        (&trace.meta["overwritten"], &trace.meta["operations"]),
+        (&flight.overwritten.into(), &flight.operations.into())
+    );
     let stay: Vec<u64> = (0..200).step_by(3).map(|nth| nth * 1000 + 1).collect();
     assert_eq!(live_sizes(trace), stay);
     assert_eq!(live_sizes(&read.traces[0]), stay);

@@ -51,7 +51,10 @@ impl Row {
             .spare(3),
         Self::time("waits_per_second", |row| row.json_rate(Row::waits))
             .figure("waits/s", |row| row.rate(Row::waits))
-            .legend("waits/s", "waits for memory of other streams, a second: on the GPU, and of the CPU before a refusal"),
+            .legend(
+                "waits/s",
+                "waits for memory of other streams, a second: on the GPU, and of the CPU before a refusal",
+            ),
         Self::time("stalls_per_second", |row| row.json_rate(|sample| sample.stalls_total))
             .figure("stalls/s", |row| row.rate(|sample| sample.stalls_total))
             .legend("stalls/s", "operations that called the driver, a second"),
@@ -158,7 +161,12 @@ mod tests {
             live_bytes: 3,
             ..Sample::default()
         };
-        let process = |sample| Process { pid: 7, command: "/usr/bin/python train.py".into(), allocators: vec![sample], ..Process::default() };
+        let process = |sample| Process {
+            pid: 7,
+            command: "/usr/bin/python train.py".into(),
+            allocators: vec![sample],
+            ..Process::default()
+        };
         let first = Row::of(vec![process(sample(1_000_000, 5, 0))], &[]);
         assert_eq!(first[0].to_json()["stalls_per_second"], Value::Null);
         let second = Row::of(vec![process(sample(3_000_000, 9, 500_000_000))], &first)[0].to_json();

@@ -80,7 +80,10 @@ fn a_dump_is_a_trace() {
         _ => None,
     });
     assert_eq!(sizes.collect::<Vec<_>>(), [30, 10]);
-    has(&String::from_utf8(run(&["replay", path.to_str().unwrap()], 0).get_output().stdout.clone()).unwrap(), &["stitch"]);
+    has(
+        &String::from_utf8(run(&["replay", path.to_str().unwrap()], 0).get_output().stdout.clone()).unwrap(),
+        &["stitch"],
+    );
 }
 
 #[test]
