@@ -72,7 +72,7 @@ fn what_was_overwritten_is_said_and_live_blocks_are_there_all_the_same() {
     write_flight(&flight, &pickle).unwrap();
     write_flight(&flight, &seam).unwrap();
     let read = read_snapshot(&std::fs::read(&pickle).unwrap()).unwrap();
-    assert_eq!(read.snapshots, [flight.snapshot.clone()]);
+    assert_eq!(read.snapshots, std::slice::from_ref(&flight.snapshot));
     let said = &read.traces[0].meta["allocator_settings"]["flight_recorder"];
     assert_eq!(said["overwritten"], flight.overwritten);
     assert_eq!((&said["operations"], &said["capacity"]), (&flight.operations.into(), &100.into()));
