@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 10] =
+const FOLDERS: [&str; 11] =
     ["src/", "trace/", "live/", "plan/", "evict/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
 const TODAY: [&str; 10] = [
