@@ -615,6 +615,29 @@ void seamalloc_end_pool(int device, uint64_t first, uint64_t second);
 // For `set_release_pool`: ends one use of the private pool, as `seam_pool_release`.
 void seamalloc_release_pool(int device, uint64_t first, uint64_t second);
 
+// Tells other processes of the same user what the allocators of this one do, those that come later too, from now on: a thread of the
+// library answers at a Unix socket. `seamalloc top` asks there. `path` is the socket's name, which must not exist; NULL is
+// PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where `seamalloc top` finds it. The socket goes when the process ends
+// by exit. The environment variable SEAMALLOC_SERVE asks for the same: 1, or a socket's name, when the first allocator is
+// made. Does nothing if the process serves already. `SEAM_STATUS_FILE` where the socket cannot be made.
+seam_status seam_serve(const char *path);
+
+// Ends what `seam_serve` began. Does nothing if the process does not serve.
+seam_status seam_serve_stop(void);
+
+// What all allocators of the process do, as the text that Prometheus reads (docs/metrics.md). Needs no `seam_serve`. The buffer is as
+// in `seam_stats_json`.
+seam_status seam_metrics(char *buffer,
+                         size_t capacity,
+                         size_t *length);
+
+// Writes the last operations of the allocator, which its flight recorder has kept (the option `flight_recorder`), and what it holds:
+// as a trace where the file's name ends in .seam, .csv or .csv.gz, else as a pickle that PyTorch's viewer opens and `seamalloc
+// replay` reads. How many operations were overwritten stands in it. The option `flight_dump` has the same written when a request is
+// refused. The file appears only when it is complete.
+seam_status seam_flight_write(seam_allocator allocator,
+                              const char *path);
+
 // From now on `observer` is told of everything that changes, beside the recorder; NULL ends that. Once this returns, the
 // observer before is called no more.
 seam_status seam_observe(seam_allocator allocator,

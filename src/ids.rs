@@ -128,6 +128,11 @@ impl PoolIndex {
         (self.0 >> 1) as usize
     }
 
+    /// Returns the pool at an index in the table of pools.
+    pub(crate) const fn of_slot(slot: usize) -> Self {
+        Self(slot as u32)
+    }
+
     /// Returns its index in the table of pools.
     pub(crate) const fn slot(self) -> usize {
         self.0 as usize

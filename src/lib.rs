@@ -48,6 +48,7 @@ pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
 pub use ids::PoolId;
 pub use ipc::{IpcError, IpcHandle};
+pub use report::flight::Flight;
 pub use report::fragmentation::Fragmentation;
 pub use report::guard::{Explanation, Finding, GuardStats};
 pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
@@ -57,7 +58,7 @@ pub use report::stats::{
     ArenaStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat, StatByPool, Stats,
     Waits,
 };
-pub use report::{fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
+pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 
 /// The README's examples are tests.
 #[cfg(doctest)]

@@ -13,7 +13,7 @@ use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{PlainMemory, StreamId};
 use seamalloc::observer::{Action, Event, Observer};
 use seamalloc::snapshot::Snapshot;
-use seamalloc::{Allocator, Config, PoolBlock, PoolId, Segments, StrategyKind};
+use seamalloc::{Allocator, Config, Flight, PoolBlock, PoolId, Segments, StrategyKind};
 use std::sync::{Arc, Mutex};
 use viewer_rules::{Viewer, coverage, live};
 
@@ -197,4 +197,48 @@ fn what_is_live_in_a_private_pool_stays_where_it_is_when_that_ends() {
         viewer.undo(event).unwrap();
     }
     assert_eq!(viewer.coverage(), []);
+}
+
+/// What the flight recorder kept of events: all but the private pool, which may have ended since.
+fn kept(events: &[Event]) -> Vec<Event> {
+    events.iter().map(|event| Event { pool: PoolId::NONE, ..*event }).collect()
+}
+
+fn flown(flight: &Flight) -> Vec<Event> {
+    let events: Vec<Event> = flight.events.iter().map(|timed| timed.event).collect();
+    kept(&events)
+}
+
+#[test]
+fn the_flight_recorder_keeps_what_an_observer_is_told() {
+    for conf in configurations() {
+        for (seed, before) in [(0, 0), (1, 150)] {
+            let (mut program, tape) = watched(&format!("{conf},flight_recorder:65536"), seed, before);
+            (0..600).for_each(|_| program.step());
+            let (flown, told) = (flown(&program.allocator.flight().unwrap()), kept(&tape.events()));
+            let last = &flown[flown.len() - told.len()..];
+            assert!(last == told, "{conf}, seed {seed}");
+            assert!(before > 0 || flown.len() == told.len());
+        }
+    }
+}
+
+#[test]
+fn every_flight_plays_back_from_its_snapshot_also_one_that_was_overwritten() {
+    for conf in configurations() {
+        let (mut program, _) = watched(&format!("{conf},flight_recorder:300"), 5, 0);
+        program.allocator.observe(None);
+        let mut overwritten = 0;
+        for _ in 0..40 {
+            (0..25).for_each(|_| program.step());
+            let flight = program.allocator.flight().unwrap();
+            let mut viewer = Viewer::open(&flight.snapshot);
+            for (nth, event) in flown(&flight).iter().enumerate().rev() {
+                viewer.undo(event).unwrap_or_else(|why| panic!("{conf}, event {nth} {event:?}: {why}"));
+            }
+            assert!(flight.events.is_sorted_by_key(|timed| timed.time_us), "{conf}");
+            overwritten = flight.overwritten;
+        }
+        assert!(overwritten > 300, "{conf}: {overwritten}");
+    }
 }

@@ -93,6 +93,10 @@ pub(crate) enum Command {
     #[command(after_help = evict::short_help(), after_long_help = evict::help(),
               override_usage = "seamalloc evict [OPTIONS] <GRAPH|NAME>...")]
     Evict(EvictArgs),
+    /// Show what the allocators of running programs do that opted in.
+    #[cfg(unix)]
+    #[command(after_help = top_help())]
+    Top(crate::top::TopArgs),
     /// Compare what two versions print with --json, times left out.
     #[command(after_help = COMPARED)]
     Compare(CompareArgs),
@@ -144,6 +148,11 @@ fn pinned_help() -> String {
         legend(PinnedReport::COLUMNS),
         keys(PinnedReport::COLUMNS)
     )
+}
+
+#[cfg(unix)]
+fn top_help() -> String {
+    format!("{}\n\n{}", crate::top::legend(), crate::top::HELP)
 }
 
 fn whatif_help() -> String {

@@ -56,6 +56,12 @@ pub(crate) enum Failure {
     ReadRows { path: PathBuf, error: std::io::Error },
     #[error("{place}: {found}; expected lines of `seamalloc stress --json`")]
     NoRow { place: String, found: String },
+    #[error(transparent)]
+    Live(#[from] seamalloc_live::LiveError),
+    #[error(
+        "no program of this user tells of its allocators; one does with SEAMALLOC_SERVE=1 in its environment, or          seamalloc.enable(serve=True)"
+    )]
+    NobodyServes,
     #[error("{0} of {1} rows differ")]
     Differ(usize, usize),
     #[error("{0} of {1} runs did not have enough memory")]
@@ -80,6 +86,8 @@ impl Failure {
             | Self::Draw { .. }
             | Self::ReadRows { .. }
             | Self::NoRow { .. }
+            | Self::Live(_)
+            | Self::NobodyServes
             | Self::Differ(..)
             | Self::Output(_) => 1,
             Self::Usage(_) => USAGE,

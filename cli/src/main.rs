@@ -22,6 +22,8 @@ mod study;
 mod svg;
 mod table;
 mod timeline;
+#[cfg(unix)]
+mod top;
 mod values;
 mod whatif;
 
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         Command::Evict(args) => evict::run(args, cli.color),
         Command::Plan(args) => plan::run(args, cli.color),
         Command::Pinned(args) => pinned::run(args, cli.color),
+        #[cfg(unix)]
+        Command::Top(args) => top::run(args, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),
         Command::Convert(args) => convert::run(args),
         Command::Completions { shell } => {

@@ -1,4 +1,5 @@
-//! What people read: tables, colours, pictures of them. The one place that prints.
+//! What people read: tables, colours, pictures of them. The one place that prints, but for the
+//! screen of `top`.
 
 use crate::args::Color;
 use crate::failure::Failure;

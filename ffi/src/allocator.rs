@@ -89,7 +89,7 @@ pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, a
                 "the CPU cannot use the memory of this allocator; expected one of pinned:0, without guard and split",
             )
         })?;
-        Ok(pointer(instance.allocator.allocate(size as u64, own)?))
+        Ok(pointer(instance.served(instance.allocator.allocate(size as u64, own))?))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, a
 
 #[inline]
 pub(crate) fn allocate(instance: &Instance, size: usize, handle: Stream) -> Outcome<*mut c_void> {
-    let address = instance.allocator.allocate(size as u64, boundary::stream(handle)?)?;
+    let address = instance.served(instance.allocator.allocate(size as u64, boundary::stream(handle)?))?;
     Ok(pointer(address))
 }
 

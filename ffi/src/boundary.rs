@@ -10,6 +10,7 @@ use seamalloc::driver::StreamId;
 use std::any::Any;
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::ptr;
 
 /// `cudaStreamLegacy`: the default stream by another name.
@@ -50,6 +51,24 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Outcome<&'a st
     // SAFETY: it is not NULL; the rest is the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Failure::argument(format_args!("{what} is not UTF-8: {}", text.to_string_lossy())))
+}
+
+/// A file's name, which need not be UTF-8.
+///
+/// # Safety
+/// As [`text`].
+pub(crate) unsafe fn file<'a>(path: *const c_char) -> Outcome<&'a Path> {
+    #[cfg(unix)]
+    {
+        use std::ffi::{CStr, OsStr};
+        use std::os::unix::ffi::OsStrExt;
+        if !path.is_null() {
+            // SAFETY: it is not NULL; the rest is the caller's promise.
+            return Ok(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes())));
+        }
+    }
+    // SAFETY: the caller's promise.
+    Ok(Path::new(unsafe { text(path, "path") }?))
 }
 
 /// The body of a function with a result, which is `none` wherever it fails.

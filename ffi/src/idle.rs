@@ -4,6 +4,7 @@
 
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
+use crate::live;
 use crate::registry;
 use crate::status::Outcome;
 use seamalloc::{Error, IdleRelease};
@@ -17,6 +18,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     let after_s = instance.allocator.config().idle_release_s;
     let id = registry::add(instance)?;
+    live::serve_if_asked();
     if let Some(after_s) = after_s {
         watch(id, after_s);
     }

@@ -11,7 +11,7 @@ use seamalloc::driver::{Driver, StreamId};
 use seamalloc::units::format_bytes;
 use seamalloc::{Allocator, Config, HostPool, StrategyKind};
 use seamalloc_plan::online::Background;
-use seamalloc_trace::Recorder;
+use seamalloc_trace::{FlightDump, Recorder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -26,6 +26,10 @@ pub(crate) struct Instance {
     pub(crate) allocator: Allocator,
     /// The device's number in snapshots: that of `cuda:1` is 1, that of a simulated one 0.
     pub(crate) ordinal: u32,
+    /// The device as it was named.
+    pub(crate) device: String,
+    /// Writes the flight recorder when a request is refused.
+    pub(crate) dump: FlightDump,
     /// Records what happens, where that was asked for.
     pub(crate) recorder: Mutex<Option<Recorder>>,
     /// The recorder's observer and C's.
@@ -94,9 +98,12 @@ impl Instance {
                 Some(reader)
             }
         };
+        let dump = FlightDump::of(&allocator.config(), ordinal);
         Ok(Box::new(Self {
             allocator,
             ordinal,
+            device: device.to_owned(),
+            dump,
             recorder: Mutex::new(recorder),
             observers,
             own,
@@ -108,6 +115,18 @@ impl Instance {
     /// Allocators that are opened from now on record from the beginning.
     pub(crate) fn record_new(max_entries: usize) {
         RECORDED.store(max_entries, Ordering::Relaxed);
+    }
+
+    /// Gives the device another number.
+    pub(crate) fn set_ordinal(&mut self, ordinal: u32) {
+        self.ordinal = ordinal;
+        self.dump = FlightDump::of(&self.allocator.config(), ordinal);
+    }
+
+    /// Passes a result on; of a refused request the flight recorder is written, where that was asked for.
+    #[inline]
+    pub(crate) fn served<T>(&self, result: seamalloc::Result<T>) -> seamalloc::Result<T> {
+        result.inspect_err(|error| self.dump.refused(&self.allocator, error))
     }
 
     /// Logs what it has done so far.

@@ -192,7 +192,7 @@ fn open(device: c_int) -> Outcome<Plugged> {
     })?;
     instance.is_permanent = true;
     if is_no_gpu(&name) {
-        instance.ordinal = u32::try_from(device).unwrap_or_default();
+        instance.set_ordinal(u32::try_from(device).unwrap_or_default());
     }
     borrow_forever(idle::add(instance)?)
 }

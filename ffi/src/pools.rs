@@ -61,7 +61,8 @@ pub unsafe extern "C" fn seam_pool_malloc(
 ) -> Status {
     let allocate = || {
         let stream = self::stream(stream)?;
-        Ok(pointer(borrow(allocator)?.allocator.allocate_in(pool.id(), size as u64, stream)?))
+        let instance = borrow(allocator)?;
+        Ok(pointer(instance.served(instance.allocator.allocate_in(pool.id(), size as u64, stream))?))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }

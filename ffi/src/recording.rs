@@ -1,6 +1,6 @@
 //! Snapshots and traces, to files, and what could have been made of those that are there.
 
-use crate::boundary::{call, text, write_text};
+use crate::boundary::{call, file, text, write_text};
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
 use crate::observing::update_observers;
@@ -14,7 +14,6 @@ use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, whatif};
 use seamalloc_trace::{Recorder, read_path, write_path, write_snapshot_path};
 use serde_json::Value;
 use std::ffi::c_char;
-use std::path::Path;
 
 /// Writes what the allocator holds, and the recorded history if there is one, as a memory snapshot that PyTorch's viewer
 /// reads (pytorch.org/memory_viz): a pickle. The file appears only when it is complete.
@@ -128,22 +127,4 @@ fn strategies(options: &str) -> Outcome<Vec<StrategyKind>> {
     let over = |kind| Ok::<_, Failure>(Config::with_strategy(kind).overlaid(options)?.strategy);
     let named = over(StrategyKind::Caching)?;
     Ok(if named == over(StrategyKind::Stitch)? { vec![named] } else { StrategyKind::MAIN.to_vec() })
-}
-
-/// A file's name, which need not be UTF-8.
-///
-/// # Safety
-/// As [`text`].
-unsafe fn file<'a>(path: *const c_char) -> Outcome<&'a Path> {
-    #[cfg(unix)]
-    {
-        use std::ffi::{CStr, OsStr};
-        use std::os::unix::ffi::OsStrExt;
-        if !path.is_null() {
-            // SAFETY: it is not NULL; the rest is the caller's promise.
-            return Ok(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes())));
-        }
-    }
-    // SAFETY: the caller's promise.
-    Ok(Path::new(unsafe { text(path, "path") }?))
 }

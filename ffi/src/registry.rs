@@ -89,6 +89,18 @@ pub(crate) fn borrow(id: AllocatorId) -> Outcome<Use> {
     slot.enter(generation(id)).map(Use::Counted).ok_or_else(|| stale(id))
 }
 
+/// Calls `look` for each instance, with the index that its handle has.
+pub(crate) fn each(mut look: impl FnMut(u32, &Instance)) {
+    for (index, slot) in (0..).zip(&TABLE) {
+        let generation = slot.generation();
+        if slot.is_open_to(generation)
+            && let Ok(instance) = borrow(handle(index as usize, generation))
+        {
+            look(index, &instance);
+        }
+    }
+}
+
 /// The instance of a handle that is never destroyed, and its handle.
 pub(crate) fn borrow_forever(id: AllocatorId) -> Outcome<(AllocatorId, &'static Instance)> {
     let instance = match borrow(id)? {

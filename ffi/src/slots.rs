@@ -65,6 +65,11 @@ impl<T> Slot<T> {
         generation_in(before) + 1
     }
 
+    /// Returns the generation of the value that it has, or had last.
+    pub(crate) fn generation(&self) -> u64 {
+        generation_in(self.state.load(Ordering::Acquire))
+    }
+
     /// Returns whether the slot has the value of this generation, and is open. It may be closed at any time, unless somebody
     /// uses it for ever.
     #[inline]

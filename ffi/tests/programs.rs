@@ -72,6 +72,26 @@ fn memory_and_files() {
 }
 
 #[test]
+fn what_others_are_told() {
+    let Some(program) = Program::build("tests/live.c") else { return };
+    let folder = program.folder.path();
+    run(program.command().arg(folder).env_remove("SEAMALLOC_SERVE"));
+    for name in ["flight.pickle", "flight.seam", "refused-0.pickle"] {
+        let [trace] = &read_path(&folder.join(name)).unwrap()[..] else { panic!("{name}") };
+        assert_eq!(trace.events[0], TraceEvent::Alloc { size: 3 << 20, stream: 0 }, "{name}");
+        assert!(trace.events.contains(&TraceEvent::FreeCompleted { block: 0 }), "{name}: {:?}", trace.events);
+    }
+    assert!(!folder.join("job.sock").exists());
+    // By the environment; the program ends without a word.
+    let socket = folder.join("asked.sock");
+    run(program.command().arg(folder).env("SEAMALLOC_SERVE", &socket));
+    assert!(!socket.exists());
+    let output = program.command().arg(folder).env("SEAMALLOC_SERVE", "/nowhere/job.sock").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("seamalloc: SEAMALLOC_SERVE: cannot listen at /nowhere/job.sock"), "{said}");
+}
+
+#[test]
 fn misuse() {
     if let Some(program) = Program::build("tests/misuse.c") {
         run(&mut program.command());

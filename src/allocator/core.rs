@@ -110,6 +110,7 @@ impl Allocator {
             adopts_idle: config.sharing != StreamSharing::Completed,
             home_is_shared: kind.joins_free_memory(),
             layout: strategy.layout(&config, properties.total_memory),
+            flight: config.flight_recorder,
         })?;
         let guard = Guard::new(&config.guard);
         let core = Core {
@@ -170,7 +171,11 @@ impl Core {
         };
         let result = step(&mut *self.strategy, &mut context);
         self.has_pre_work |= !self.rollback.is_whole();
-        self.heap.counters_mut().stalls.add(self.driver.busy_ns().saturating_sub(before));
+        let spent = self.driver.busy_ns().saturating_sub(before);
+        self.heap.counters_mut().stalls.add(spent);
+        if spent > 0 {
+            self.heap.note_time();
+        }
         result
     }
 
@@ -225,6 +230,7 @@ impl Core {
         self.heap.counters_mut().num_ooms += 1;
         let device = self.driver.memory_info().ok();
         let free = device.map_or(0, |info| info.free);
+        self.heap.note_time();
         self.heap.notify(Action::Oom, Span::new(free, request.size), request.pool);
         let input = ReportInput {
             heap: &self.heap,

@@ -139,8 +139,7 @@ impl Core {
         if has_uses {
             self.free_used(id)?;
         } else {
-            self.heap.free_requested(id);
-            self.heap.free_completed(id);
+            self.heap.free_at_once(id);
         }
         self.shares.end(address);
         if self.heap.gives_back() {
@@ -209,13 +208,13 @@ impl Core {
         }
         self.note_free(id, in_use);
         self.heap.freed_privately(id);
-        self.heap.free_requested(id);
         if in_use {
+            self.heap.free_requested(id);
             self.streams.recorded.hold(&mut self.heap, id);
             self.has_pre_work = true;
         } else {
             self.heap.set_has_uses(id, false);
-            self.heap.free_completed(id);
+            self.heap.free_at_once(id);
         }
         Ok(())
     }

@@ -1,12 +1,13 @@
 //! The reports of an allocator: statistics, snapshots, and events for an observer.
 
-use super::core::Allocator;
+use super::core::{Allocator, Core};
 use crate::config::StreamSharing;
 use crate::driver::MemoryInfo;
 use crate::error::Result;
 use crate::fallible::try_text;
-use crate::heap::GRANULE;
+use crate::heap::{GRANULE, Kept};
 use crate::planning::Planning;
+use crate::report::flight::Flight;
 use crate::report::fragmentation::Fragmentation;
 use crate::report::observer::Observer;
 use crate::report::snapshot::Snapshot;
@@ -136,13 +137,27 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_snapshot(&self) -> Result<Snapshot> {
-        let core = self.lock()?;
+        self.snapshot_of(&*self.lock()?)
+    }
+
+    fn snapshot_of(&self, core: &Core) -> Result<Snapshot> {
         let device = self.driver.properties().ordinal;
         Ok(Snapshot {
             device,
             segments: core.heap.segment_infos()?,
             settings: try_text(format_args!("{}", core.config))?,
         })
+    }
+
+    /// Returns the last operations, which the flight recorder has kept, and what they led up to. Takes the lock for as long as it
+    /// takes to read them: some 100 us at the default size.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn flight(&self) -> Result<Flight> {
+        let core = self.lock()?;
+        let Kept { events, operations, overwritten, capacity } = core.heap.flight()?;
+        Ok(Flight { snapshot: self.snapshot_of(&core)?, events, operations, overwritten, capacity })
     }
 
     /// Registers `observer` for all changes from now on. Returns the one before.

@@ -17,7 +17,7 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 29] = [
+const OPTIONS: [&str; 31] = [
     "strategy",
     "sharing",
     "sharing_threshold",
@@ -25,6 +25,8 @@ const OPTIONS: [&str; 29] = [
     "split",
     "wait_ms",
     "idle_release_s",
+    "flight_recorder",
+    "flight_dump",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

@@ -193,6 +193,14 @@ pub struct Config {
     pub classic: ClassicOptions,
     /// The flags of the strategies of Paddle.
     pub paddle: PaddleFlags,
+    /// How many of its last operations the allocator keeps, 16 bytes of host memory each, for each heap of a single stream
+    /// too ([`Config::arenas`]): the flight recorder ([`Allocator::flight`](crate::Allocator::flight)). 0: none, and 4 KiB. At most
+    /// 2^26.
+    pub flight_recorder: usize,
+    /// The file to which the flight recorder is written when a request is refused, in the C library and under PyTorch; in Rust
+    /// `seamalloc_trace::flight` does it. `{pid}` and `{device}` stand for the numbers of the process and of the device. `None`: it is
+    /// not written.
+    pub flight_dump: Option<String>,
     /// Guard mode, which finds mistakes of the program, at a high cost. Off by default, and free of cost then.
     pub guard: GuardOptions,
 }
@@ -213,6 +221,12 @@ const REUSE_LIMIT: f64 = 10.0;
 /// The default of GMLake's release, in GiB (CUDACachingAllocator.cpp:2729): 512,000 mappings, which cost the host 2.2 GB. The
 /// README of the release sets 80, with which the same memory takes slightly more driver calls.
 const AUTO_GC: u64 = 1000;
+
+/// Operations: 256 KiB, an eighth or a quarter of what a core keeps at hand (L2), so that writing round and round drives little else
+/// out.
+const FLIGHT_RECORDER: usize = 16 << 10;
+/// Operations: 1 GiB.
+const MAX_FLIGHT_RECORDER: usize = 1 << 26;
 
 impl Default for Config {
     fn default() -> Self {
@@ -241,6 +255,8 @@ impl Default for Config {
             auto_gc: AUTO_GC,
             classic: ClassicOptions::DEFAULT,
             paddle: PaddleFlags::DEFAULT,
+            flight_recorder: FLIGHT_RECORDER,
+            flight_dump: None,
             guard: GuardOptions::OFF,
         }
     }
@@ -298,6 +314,14 @@ impl Config {
         }
         if let Some((option, found, expected)) = self.classic.out_of_range().or_else(|| self.paddle.out_of_range()) {
             return bad(option, found, expected.into());
+        }
+        if self.flight_recorder > MAX_FLIGHT_RECORDER {
+            let expected = format!("a whole number of operations up to {MAX_FLIGHT_RECORDER}, or 0");
+            return bad("flight_recorder", self.flight_recorder.to_string(), expected);
+        }
+        let is_no_path = |path: &String| path.is_empty() || path.contains([',', '[', ']', '\0', '\n']);
+        if let Some(path) = self.flight_dump.as_ref().filter(|path| is_no_path(path)) {
+            return bad("flight_dump", path.clone(), "the name of a file, without commas and brackets".into());
         }
         if !self.guard.is_whole() {
             return bad("guard", self.guard.to_string(), VALUES.into());

@@ -82,6 +82,8 @@ impl Config {
                 self.idle_release_s
                     .ok_or_else(|| bad_value(key, value, "a whole number of seconds of at least 1, or None"))?;
             }
+            "flight_recorder" => self.flight_recorder = whole(key, value, "operations")?,
+            "flight_dump" => self.flight_dump = Some(value.to_owned()),
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
             "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
@@ -216,6 +218,12 @@ impl fmt::Display for Config {
         }
         if let Some(seconds) = self.idle_release_s {
             parts.push(format_args!("idle_release_s:{seconds}"))?;
+        }
+        if self.flight_recorder != default.flight_recorder {
+            parts.push(format_args!("flight_recorder:{}", self.flight_recorder))?;
+        }
+        if let Some(path) = &self.flight_dump {
+            parts.push(format_args!("flight_dump:{path}"))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;

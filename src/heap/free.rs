@@ -5,6 +5,7 @@
 use super::block::{Block, Kind, Slots, State};
 use super::chunk_map::GRANULE;
 use super::counters::Counter;
+use super::flight::Entry;
 use super::layout::Merging;
 use super::tables::Heap;
 use crate::error::Result;
@@ -16,26 +17,43 @@ impl Heap {
     /// Notes that the program frees an allocation that was taken out of the address table. The block is no longer
     /// allocated, but still active.
     pub(crate) fn free_requested(&mut self, id: BlockId) {
-        let Block { address, size, requested, pool, .. } = self.blocks[id];
+        self.count_requested(id);
+        let Block { address, requested, pool, .. } = self.blocks[id];
+        self.notify(Action::FreeRequested, Span::new(address, requested), pool);
+    }
+
+    /// Frees an allocation that was taken out of the address table, and with which every stream has finished.
+    #[inline(always)]
+    pub(crate) fn free_at_once(&mut self, id: BlockId) {
+        self.count_requested(id);
+        let Block { address, requested, pool, .. } = self.blocks[id];
+        self.tell(Entry::freed(address, requested, pool));
+        self.complete(id);
+    }
+
+    #[inline(always)]
+    fn count_requested(&mut self, id: BlockId) {
+        let Block { size, pool, .. } = self.blocks[id];
         let class = pool.class();
         self.counters.allocation.sub(class, 1);
         self.counters.allocated_bytes.sub(class, size);
         if size >= self.rules.oversize_from {
             self.counters.oversize_allocations.sub(Class::Large, 1);
         }
-        if self.observer.is_some() {
-            self.notify(Action::FreeRequested, Span::new(address, requested), pool);
-        }
     }
 
     /// Frees a block that every stream has finished with: it merges with its free neighbours and can be handed out
     /// again.
     pub(crate) fn free_completed(&mut self, id: BlockId) {
-        let Block { address, size, requested, pool, kind, .. } = self.blocks[id];
+        let Block { address, requested, pool, .. } = self.blocks[id];
+        self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
+        self.complete(id);
+    }
+
+    #[inline(never)]
+    fn complete(&mut self, id: BlockId) {
+        let Block { size, requested, pool, kind, .. } = self.blocks[id];
         let class = pool.class();
-        if self.observer.is_some() {
-            self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
-        }
         self.counters.active.sub(class, 1);
         self.counters.active_bytes.sub(class, size);
         self.counters.requested_bytes.sub(class, requested);

@@ -2,11 +2,11 @@
 
 use super::block::{Block, Kind, State};
 use super::fit::{FitRules, Request};
+use super::flight::Entry;
 use super::tables::Heap;
 use crate::error::{Error, Result};
 use crate::fallible::try_insert;
 use crate::ids::{BlockId, Class};
-use crate::report::observer::Action;
 use crate::span::Span;
 
 impl Heap {
@@ -69,10 +69,10 @@ impl Heap {
         if taken >= self.rules.oversize_from {
             self.counters.oversize_allocations.add(Class::Large, 1);
         }
-        if self.observer.is_some() {
+        if before != request.pool {
             self.notify_moved(id, before);
-            self.notify(Action::Alloc, Span::new(address, request.requested), request.pool);
         }
+        self.tell(Entry::alloc(address, request.requested, request.pool));
         Ok(address)
     }
 
@@ -212,6 +212,7 @@ mod tests {
                 adopts_idle: false,
                 home_is_shared: false,
                 layout: Layout::PYTORCH,
+                flight: 0,
             };
             let mut heap = Heap::new(rules).unwrap();
             let addresses = [512, 1024, 1536];

@@ -20,6 +20,7 @@
 //! | guarded | blocks with memory of their own, for guard mode |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
 //! | notify, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
+//! | flight, flight_log | the last operations |
 //! | check | the rules that always hold |
 
 mod arena;
@@ -32,6 +33,8 @@ mod driver_pool;
 mod exchange;
 mod fingerprint;
 mod fit;
+mod flight;
+mod flight_log;
 mod free;
 mod free_index;
 mod guarded;
@@ -63,6 +66,7 @@ pub(crate) use arena::Lent;
 pub(crate) use block::{Block, Kind, Slots, State};
 pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
 pub(crate) use fit::{FitRules, Request};
+pub(crate) use flight_log::Kept;
 pub(crate) use guarded::GuardedMemory;
 pub(crate) use headroom::{Bank, Figures, Headroom};
 pub(crate) use host_bytes::map_bytes;

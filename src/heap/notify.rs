@@ -4,9 +4,10 @@
 //! history as it does in the snapshots before and after, and a block may be live only inside a segment, at every event.
 
 use super::block::Kind;
+use super::flight::Entry;
 use super::snapshot::Shown;
 use super::tables::Heap;
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::report::observer::{Action, Event};
 use crate::span::Span;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,16 +16,20 @@ impl Heap {
     /// Assigns a free block to another pool.
     pub(crate) fn assign(&mut self, id: BlockId, pool: PoolIndex) {
         let before = std::mem::replace(&mut self.blocks[id].pool, pool);
-        if self.observer.is_some() {
+        if before != pool {
             self.notify_moved(id, before);
         }
     }
 
     /// Reports that a block which is not live came from another pool, if snapshots show that pool's memory in another
     /// segment.
+    #[inline(never)]
     pub(super) fn notify_moved(&mut self, id: BlockId, before: PoolIndex) {
+        if !self.is_told() {
+            return;
+        }
         let (kind, pool, span) = (self.blocks[id].kind, self.blocks[id].pool, self.blocks[id].span());
-        if before != pool && self.shown(kind, before) != self.shown(kind, pool) {
+        if self.shown(kind, before) != self.shown(kind, pool) {
             self.notify_range(Action::SegmentLeft, kind, span, before);
             self.notify_range(Action::SegmentJoined, kind, span, pool);
         }
@@ -32,19 +37,55 @@ impl Heap {
 
     /// Reports that a range joined a segment or left it.
     pub(super) fn notify_range(&mut self, action: Action, kind: Kind, span: Span, pool: PoolIndex) {
-        if self.observer.is_some() {
-            let Shown { stream, pool, .. } = self.shown(kind, pool);
-            self.send(Event { action, address: span.start, size: span.size, stream, pool });
+        if !self.is_told() {
+            return;
         }
+        let Shown { stream, pool: owner, .. } = self.shown(kind, pool);
+        // The recorder keeps a pool, whose stream it is.
+        let of = if stream == StreamId::DEFAULT { PoolIndex::DEFAULT } else { pool };
+        self.flight.note(Entry::of(action, span, of));
+        self.send(Event { action, address: span.start, size: span.size, stream, pool: owner });
     }
 
     /// Reports what happened to a block of a pool, or to a request.
     pub(crate) fn notify(&mut self, action: Action, span: Span, pool: PoolIndex) {
+        self.flight.note(Entry::of(action, span, pool));
         if self.observer.is_none() {
             return;
         }
         let (stream, pool) = (self.pools[pool].stream, self.owner_of(pool));
         self.send(Event { action, address: span.start, size: span.size, stream, pool });
+    }
+
+    /// Notes an operation of the hot path, and tells the observer if there is one.
+    #[inline(always)]
+    pub(super) fn tell(&mut self, entry: Entry) {
+        if !self.flight.push(entry) {
+            self.tell_slowly(entry);
+        }
+    }
+
+    #[cold]
+    fn tell_slowly(&mut self, entry: Entry) {
+        self.flight.push_slowly(entry);
+        if self.observer.is_none() {
+            return;
+        }
+        let (span, pool) = (entry.span(), entry.pool());
+        let (stream, pool) = (self.pools[pool].stream, self.owner_of(pool));
+        for action in entry.actions() {
+            self.send(Event { action: *action, address: span.start, size: span.size, stream, pool });
+        }
+    }
+
+    /// Returns whether anybody is told of changes: an observer, or the flight recorder.
+    pub(super) fn is_told(&self) -> bool {
+        self.flight.is_on() || self.observer.is_some()
+    }
+
+    /// Has each operation tell the observer, or none.
+    pub(super) fn listen(&mut self, listens: bool) {
+        self.flight.listen(listens);
     }
 
     fn send(&mut self, event: Event) {
@@ -53,6 +94,7 @@ impl Heap {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.event(&event))) {
             tracing::error!(action = event.action.name(), "the observer panicked; it is told nothing more");
             let observer = self.observer.take();
+            self.listen(false);
             drop(catch_unwind(AssertUnwindSafe(|| drop((panic, observer)))));
         }
     }

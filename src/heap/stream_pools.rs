@@ -153,6 +153,7 @@ impl Heap {
             self.vacant_pools.try_reserve(self.pools.len() / 2 + 1)?;
             return Ok(self.pools.push_pair(pair));
         };
+        self.note_pool_was(large);
         for (index, pool) in [large, large.small()].into_iter().zip(pair) {
             // Epoch numbers continue, because events of the former stream may still be queried.
             let slot = &mut self.pools[index];

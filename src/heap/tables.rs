@@ -6,6 +6,7 @@ use super::block::{Block, BlockTable, Slots};
 use super::chunk_map::ChunkMap;
 use super::counters::Counters;
 use super::fingerprint::Fingerprint;
+use super::flight::FlightRecorder;
 use super::free_index::FreeIndex;
 use super::host_bytes::map_bytes;
 use super::layout::Layout;
@@ -36,6 +37,8 @@ pub(crate) struct HeapRules {
     /// Whether memory at home moves between streams, so that it belongs to none.
     pub(crate) home_is_shared: bool,
     pub(crate) layout: Layout,
+    /// How many operations the flight recorder keeps.
+    pub(crate) flight: usize,
 }
 
 /// The pair of pools that serves one stream of a private pool.
@@ -56,6 +59,7 @@ pub(crate) struct Heap {
     pub(super) vacant_from: usize,
     pub(super) counters: Counters,
     pub(super) observer: Option<Box<dyn Observer>>,
+    pub(super) flight: FlightRecorder,
     /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
     pub(super) searches: [u64; 2],
     /// Live allocations by address.
@@ -103,6 +107,7 @@ impl Heap {
             vacant_from: 0,
             counters: Counters::default(),
             observer: None,
+            flight: FlightRecorder::new(rules.flight)?,
             searches: [0; 2],
             addresses: FxHashMap::default(),
             unlisted: BlockId::NONE,
@@ -135,7 +140,7 @@ impl Heap {
     }
 
     /// Returns about how many bytes of host memory the tables take. Tables count whole, although untouched parts take
-    /// no memory.
+    /// no memory. The flight recorder, whose size is an option, is not counted.
     pub(crate) fn host_bytes(&self) -> usize {
         self.blocks.host_bytes()
             + map_bytes(&self.addresses)
@@ -266,6 +271,7 @@ impl Heap {
 
     /// Replaces the observer. Returns the one before.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
+        self.listen(observer.is_some());
         std::mem::replace(&mut self.observer, observer)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns: plain values that print themselves. Nothing here looks at an allocator: the heap and `diagnose` fill them in.
 
+pub mod flight;
 pub mod fragmentation;
 pub mod guard;
 pub mod observer;

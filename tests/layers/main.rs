@@ -76,6 +76,11 @@ fn no_files_of_the_traces_need_each_other() {
     no_circles("trace/src");
 }
 
+#[test]
+fn no_files_of_the_live_statistics_need_each_other() {
+    no_circles("live/src");
+}
+
 fn no_circles(folder: &str) {
     let circles: Vec<String> = circles::circles(&arrows_in(folder)).iter().map(|circle| circles::say(circle)).collect();
     none(&circles);

@@ -14,17 +14,9 @@ use crate::error::{Place, TraceError};
 use crate::history::trace_of_history;
 use crate::memory::Memory;
 use crate::trace::Trace;
+use seamalloc::flight::TimedEvent;
 use seamalloc::observer::{Event, Observer};
 use seamalloc::snapshot::Snapshot;
-
-/// Something that happened in an allocator, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimedEvent {
-    /// What happened.
-    pub event: Event,
-    /// When, in microseconds since 1970.
-    pub time_us: u64,
-}
 
 /// A history of the last events of an allocator. Clones share it: one handle stays with the reader, its observer is
 /// given to the allocator.

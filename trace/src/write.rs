@@ -6,8 +6,8 @@ use crate::compact::write_compact;
 use crate::csv::write_csv;
 use crate::error::{Place, TraceError};
 use crate::pytorch::write_snapshot_pickle;
-use crate::recorder::TimedEvent;
 use crate::trace::Trace;
+use seamalloc::flight::TimedEvent;
 use seamalloc::snapshot::Snapshot;
 use std::fs;
 use std::io;
@@ -63,7 +63,7 @@ pub fn write_snapshot_path(snapshot: &Snapshot, history: &[TimedEvent], path: &P
 
 /// Writes beside the file and renames, so that a full disk or a signal leaves what was there. What is no file, such as a
 /// pipe or a device, is written to: a renamed file would take its place.
-fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return fs::write(path, bytes);
     }

@@ -21,6 +21,8 @@ mod stress;
 mod study;
 mod tables;
 mod timeline;
+#[cfg(unix)]
+mod top;
 mod whatif;
 
 use assert_cmd::Command;

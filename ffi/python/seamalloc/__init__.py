@@ -37,6 +37,7 @@ from ._library import (
     read_json,
     version,
 )
+from ._live import dump_flight, metrics, serve, stop_serving
 from ._options import join
 from ._pinned import empty_pinned, pin_memory, pinned
 from ._record import Recording, record
@@ -55,6 +56,7 @@ __all__ = [
     "Recording",
     "UnavailableError",
     "check_guards",
+    "dump_flight",
     "empty_pinned",
     "enable",
     "enabled",
@@ -62,12 +64,15 @@ __all__ = [
     "findings",
     "forget_stream",
     "fragmentation",
+    "metrics",
     "pin_memory",
     "pinned",
     "record",
     "report",
+    "serve",
     "snapshot",
     "stats",
+    "stop_serving",
     "trim",
     "whatif",
 ]

@@ -105,6 +105,10 @@ def _load() -> ctypes.CDLL:
         "seam_record_stop": (c_uint64,),
         "seam_record_write": (c_uint64, c_char_p),
         "seam_log_summary": (c_uint64,),
+        "seam_serve": (c_char_p,),
+        "seam_serve_stop": (),
+        "seam_metrics": text,
+        "seam_flight_write": (c_uint64, c_char_p),
         "seam_trim": (c_uint64, c_uint64, POINTER(c_uint64)),
         "seam_empty_cache": (c_uint64, POINTER(c_uint64)),
     }

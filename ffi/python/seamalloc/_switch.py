@@ -11,8 +11,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Callable
 
-from . import _children, _end, _messages
-from ._library import PATH, check, library, read_options, version
+from . import _children, _end, _live, _messages
+from ._library import PATH, FileName, check, library, read_options, version
 from ._options import join
 from ._unavailable import UnavailableError
 
@@ -46,6 +46,7 @@ def enable(
     fallback: str | None = None,
     quiet: bool | None = None,
     pinned: bool | str | Mapping[str, object] | None = None,
+    serve: bool | FileName | None = None,
     **options: object,
 ) -> None:
     """Makes seamalloc PyTorch's CUDA allocator, on every device, until the process ends. Options are those of the
@@ -64,6 +65,10 @@ def enable(
     dict, has options of its own for it; the environment variable SEAMALLOC_PINNED says it where the argument does not. It
     takes PyTorch 2.9 or newer, and is no part of the pluggable interface: see `seamalloc.pinned` for what is there.
 
+    With `serve=True` other processes of this user may ask what its allocators do, as `seamalloc top` does; `serve="name.sock"` has a
+    name of its own for the socket. Processes that this one starts serve too with `serve=True`. The environment variable
+    SEAMALLOC_SERVE says it where the argument does not. A socket that cannot be made is an error, once seamalloc is on.
+
     Lines on standard error say that it is compiling, and that it is on; not with `quiet`, or SEAMALLOC_QUIET=1.
 
     In a process that has it from its parent a call that asks for the same does nothing; before PyTorch is imported
@@ -78,6 +83,7 @@ def enable(
     found = read_options(text)
     locked = _pinned(pinned)
     if _has_as_parent(found, fallback, locked):
+        _live.serve_as_asked(serve)
         return
     if _waiting is not None and not _asks_as_parent(found, fallback, locked):
         _waiting.cancel()
@@ -85,6 +91,7 @@ def enable(
         # What waits for it enables it within this import; another thread may too.
         torch = _torch()
         if _has_as_parent(found, fallback, locked):
+            _live.serve_as_asked(serve)
             return
         if _enabled is not None:
             raise RuntimeError(_already())
@@ -97,6 +104,7 @@ def enable(
         # From now on the parent's are not this one's.
         _parent = None
         _say_that_it_is_on(torch, found, locked)
+        _live.serve_as_asked(serve)
 
 
 def _pinned(asked: bool | str | Mapping[str, object] | None) -> str | None:

@@ -59,8 +59,7 @@ impl Arena {
     pub(super) fn free(&mut self, address: u64, bank: &Bank) -> Option<()> {
         let id = self.heap.take_live(address).ok()?;
         let class = self.heap.block(id).pool.class();
-        self.heap.free_requested(id);
-        self.heap.free_completed(id);
+        self.heap.free_at_once(id);
         self.headroom.fallen(class, self.heap.counters().figures(class), bank);
         Some(())
     }

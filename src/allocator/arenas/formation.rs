@@ -79,6 +79,7 @@ impl Arenas {
                 adopts_idle: false,
                 home_is_shared: false,
                 layout: Layout::PYTORCH,
+                flight: core.config.flight_recorder,
             })?,
         };
         let arena = place.insert(Arena {

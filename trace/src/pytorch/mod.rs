@@ -20,4 +20,4 @@ pub use contents::PyTorchSnapshot;
 pub use origins::{Origins, Refusal, read_origins};
 pub use read::read_snapshot;
 pub(crate) use read::{PICKLE_MAGIC, read_snapshot_named};
-pub use write::{write_snapshot_json, write_snapshot_pickle};
+pub use write::{write_flight_pickle, write_snapshot_json, write_snapshot_pickle};

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use super::raw::{MAX_DEVICES, SMALL};
 use crate::error::{Place, TraceError};
-use crate::recorder::TimedEvent;
+use seamalloc::flight::{Flight, TimedEvent};
 use seamalloc::observer::Action;
 use seamalloc::snapshot::{SegmentInfo, Snapshot};
 
@@ -93,6 +93,16 @@ struct SettingsOut<'a> {
     pinned_use_cuda_host_register: bool,
     graph_capture_record_stream_reuse: bool,
     roundup_power2_divisions: BTreeMap<String, u32>,
+    /// What is known of a history that the flight recorder kept. PyTorch's tools show it beside the settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flight_recorder: Option<FlightOut>,
+}
+
+#[derive(Serialize)]
+struct FlightOut {
+    operations: Number,
+    overwritten: Number,
+    capacity: Number,
 }
 
 /// Writes what an allocator holds and the history that led to it as JSON, which the current viewer reads.
@@ -102,7 +112,7 @@ struct SettingsOut<'a> {
 /// # Errors
 /// The blocks of a segment do not tile it, the device's number is above 1023, or `out` cannot be written.
 pub fn write_snapshot_json(snapshot: &Snapshot, history: &[TimedEvent], out: impl Write) -> Result<(), TraceError> {
-    let content = content(snapshot, history)?;
+    let content = content(snapshot, history, None)?;
     let mut out = BufWriter::new(out);
     serde_json::to_writer(&mut out, &content).map_err(|error| TraceError::io(FILE, error.into()))?;
     out.flush().map_err(|error| TraceError::io(FILE, error))
@@ -113,9 +123,24 @@ pub fn write_snapshot_json(snapshot: &Snapshot, history: &[TimedEvent], out: imp
 /// # Errors
 /// As [`write_snapshot_json`].
 pub fn write_snapshot_pickle(snapshot: &Snapshot, history: &[TimedEvent], out: impl Write) -> Result<(), TraceError> {
-    let content = content(snapshot, history)?;
+    write_pickle(&content(snapshot, history, None)?, out)
+}
+
+/// Writes what the flight recorder has kept as [`write_snapshot_pickle`] does. `allocator_settings` has, under
+/// `flight_recorder`, how many `operations` there were, how many of them were `overwritten`, and the `capacity`.
+///
+/// # Errors
+/// As [`write_snapshot_json`].
+pub fn write_flight_pickle(flight: &Flight, out: impl Write) -> Result<(), TraceError> {
+    let Flight { operations, overwritten, capacity, .. } = *flight;
+    let [operations, overwritten, capacity] = [operations, overwritten, capacity].map(Number);
+    let known = FlightOut { operations, overwritten, capacity };
+    write_pickle(&content(&flight.snapshot, &flight.events, Some(known))?, out)
+}
+
+fn write_pickle(content: &SnapshotOut<'_>, out: impl Write) -> Result<(), TraceError> {
     let mut out = BufWriter::new(out);
-    serde_pickle::to_writer(&mut out, &content, serde_pickle::SerOptions::new().proto_v2()).map_err(|error| {
+    serde_pickle::to_writer(&mut out, content, serde_pickle::SerOptions::new().proto_v2()).map_err(|error| {
         let error = match error {
             serde_pickle::Error::Io(error) => error,
             other => io::Error::other(other),
@@ -125,7 +150,11 @@ pub fn write_snapshot_pickle(snapshot: &Snapshot, history: &[TimedEvent], out: i
     out.flush().map_err(|error| TraceError::io(FILE, error))
 }
 
-fn content<'a>(snapshot: &'a Snapshot, history: &[TimedEvent]) -> Result<SnapshotOut<'a>, TraceError> {
+fn content<'a>(
+    snapshot: &'a Snapshot,
+    history: &[TimedEvent],
+    flight: Option<FlightOut>,
+) -> Result<SnapshotOut<'a>, TraceError> {
     // A list of histories comes before the device's own, one for each device with a lower number.
     if snapshot.device as usize >= MAX_DEVICES {
         return Err(TraceError::TooLarge { file: FILE.to_owned(), limit: MAX_DEVICES as u64, unit: "devices" });
@@ -137,7 +166,7 @@ fn content<'a>(snapshot: &'a Snapshot, history: &[TimedEvent]) -> Result<Snapsho
     Ok(SnapshotOut {
         segments: segments.collect::<Result<_, _>>()?,
         device_traces,
-        allocator_settings: settings_out(&snapshot.settings),
+        allocator_settings: settings_out(&snapshot.settings, flight),
         external_annotations: &[],
     })
 }
@@ -192,7 +221,7 @@ fn entry_out(timed: &TimedEvent) -> EntryOut {
 }
 
 /// The settings as PyTorch lists them: the text as it is, and of its keys those that have a field.
-fn settings_out(conf: &str) -> SettingsOut<'_> {
+fn settings_out(conf: &str, flight_recorder: Option<FlightOut>) -> SettingsOut<'_> {
     const MIB: i64 = 1 << 20;
     let value = |key: &str| {
         let pairs = conf.split(',').filter_map(|pair| pair.split_once(':'));
@@ -211,6 +240,7 @@ fn settings_out(conf: &str) -> SettingsOut<'_> {
         pinned_use_cuda_host_register: false,
         graph_capture_record_stream_reuse: false,
         roundup_power2_divisions: (0..=LAST_ROUNDUP.ilog2()).map(|bit| ((1u32 << bit).to_string(), 0)).collect(),
+        flight_recorder,
     }
 }
 

@@ -10,6 +10,7 @@ use seamalloc_c_library::allocator::*;
 use seamalloc_c_library::figures::*;
 use seamalloc_c_library::guard::*;
 use seamalloc_c_library::hooks::*;
+use seamalloc_c_library::live::*;
 use seamalloc_c_library::observing::seam_observe;
 use seamalloc_c_library::pluggable::*;
 use seamalloc_c_library::pools::*;
@@ -182,6 +183,10 @@ functions! {
     seam_record_new |a| Some(seam_record_new(a.number() as usize));
     seam_record_stop |a| Some(seam_record_stop(a.allocator()));
     seam_record_write |a| Some(unsafe { seam_record_write(a.allocator(), a.path()) });
+    seam_flight_write |a| Some(unsafe { seam_flight_write(a.allocator(), a.path()) });
+    seam_serve |a| Some(unsafe { seam_serve(a.path()) });
+    seam_serve_stop |_| Some(seam_serve_stop());
+    seam_metrics |a| Some(unsafe { seam_metrics(a.memory(), a.capacity(1), a.memory()) });
     seam_explain |a| {
         Some(unsafe { seam_explain(a.allocator(), a.block(), a.memory(), a.capacity(1), a.memory()) })
     };

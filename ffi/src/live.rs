@@ -1,0 +1,131 @@
+//! What the allocators of the process do, told to other processes of its user, and as metrics; and the flight recorder in files.
+//!
+//! Owns: the one server of the process, and what the environment variable SEAMALLOC_SERVE asks for.
+
+use crate::boundary::{call, file, write_text};
+use crate::ids::AllocatorId;
+use crate::registry;
+use crate::status::{Failure, Outcome, Status};
+use seamalloc::Allocator;
+#[cfg(unix)]
+use seamalloc_live::Server;
+use seamalloc_live::{Source, prometheus, samples_of};
+use std::ffi::c_char;
+
+/// `1` asks for the process's own socket, `0` for none; anything else is the name of one.
+#[cfg(unix)]
+const VARIABLE: &str = "SEAMALLOC_SERVE";
+
+/// All allocators that have a handle, by its lower half.
+struct Handles;
+
+impl Source for Handles {
+    fn each(&self, look: &mut dyn FnMut(u32, &str, &Allocator)) {
+        registry::each(|number, instance| look(number, &instance.device, &instance.allocator));
+    }
+}
+
+/// Tells other processes of the same user what the allocators of this one do, those that come later too, from now on: a thread of the
+/// library answers at a Unix socket. `seamalloc top` asks there. `path` is the socket's name, which must not exist; NULL is
+/// PID.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID, where `seamalloc top` finds it. The socket goes when the process ends
+/// by exit. The environment variable SEAMALLOC_SERVE asks for the same: 1, or a socket's name, when the first allocator is
+/// made. Does nothing if the process serves already. `SEAM_STATUS_FILE` where the socket cannot be made.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_serve(path: *const c_char) -> Status {
+    call(|| {
+        // SAFETY: as for every function (see the header).
+        let path = if path.is_null() { None } else { Some(unsafe { file(path) }?) };
+        serve(path)
+    })
+}
+
+/// Ends what `seam_serve` began. Does nothing if the process does not serve.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_serve_stop() -> Status {
+    call(|| {
+        #[cfg(unix)]
+        drop(SERVER.lock().take());
+        Ok(())
+    })
+}
+
+/// What all allocators of the process do, as the text that Prometheus reads (docs/metrics.md). Needs no `seam_serve`. The buffer is as
+/// in `seam_stats_json`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_metrics(buffer: *mut c_char, capacity: usize, length: *mut usize) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { write_text(buffer, capacity, length, || Ok(prometheus(&[samples_of(&Handles)]))) }
+}
+
+/// Writes the last operations of the allocator, which its flight recorder has kept (the option `flight_recorder`), and what it holds:
+/// as a trace where the file's name ends in .seam, .csv or .csv.gz, else as a pickle that PyTorch's viewer opens and `seamalloc
+/// replay` reads. How many operations were overwritten stands in it. The option `flight_dump` has the same written when a request is
+/// refused. The file appears only when it is complete.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_flight_write(allocator: AllocatorId, path: *const c_char) -> Status {
+    call(|| {
+        // SAFETY: as for every function (see the header).
+        let path = unsafe { file(path) }?;
+        let instance = registry::borrow(allocator)?;
+        Ok(instance.dump.write(&instance.allocator, path)?)
+    })
+}
+
+/// The server, while the process serves.
+#[cfg(unix)]
+static SERVER: parking_lot::Mutex<Option<Server>> = parking_lot::Mutex::new(None);
+
+#[cfg(unix)]
+fn serve(path: Option<&std::path::Path>) -> Outcome<()> {
+    // A child forked while the socket is made is refused, and leaves it alone.
+    crate::fork::notice_forks()?;
+    let mut server = SERVER.lock();
+    if server.is_none() {
+        let started = match path {
+            Some(path) => Server::start_at(path.to_owned(), Handles),
+            None => Server::start(Handles),
+        };
+        *server = Some(started.map_err(|error| Failure::new(Status::File, error))?);
+        remove_at_exit();
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn serve(_: Option<&std::path::Path>) -> Outcome<()> {
+    Err(Failure::new(Status::File, "statistics are served over Unix sockets, which this system has not"))
+}
+
+/// Has the socket removed when the process ends.
+#[cfg(unix)]
+fn remove_at_exit() {
+    extern "C" fn stop() {
+        // Where another thread holds it at this moment, the socket stays: `seamalloc top` removes it.
+        if let Some(mut server) = SERVER.try_lock() {
+            drop(server.take());
+        }
+    }
+    static REGISTERED: std::sync::Once = std::sync::Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: the function lives as long as the library, which is never unloaded, and does not unwind.
+        let _ = unsafe { libc::atexit(stop) };
+    });
+}
+
+/// Serves, if the environment asks for it. What fails is a line on standard error: whoever set the variable wants to know.
+pub(crate) fn serve_if_asked() {
+    #[cfg(unix)]
+    {
+        use std::io::Write;
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            let asked = std::env::var_os(VARIABLE).filter(|value| !value.is_empty() && value != "0");
+            let Some(asked) = asked else { return };
+            let path = (asked != "1").then(|| std::path::Path::new(&asked));
+            if let Err(failure) = serve(path) {
+                // Where standard error is closed there is nobody to tell.
+                drop(writeln!(std::io::stderr(), "seamalloc: {VARIABLE}: {}", failure.text));
+            }
+        });
+    }
+}

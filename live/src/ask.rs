@@ -1,0 +1,77 @@
+//! Asking a process that serves.
+
+use crate::error::LiveError;
+use crate::place::socket_of;
+use crate::protocol::{Answer, Asked, Bounded, MAX_ANSWER, MAX_DUMP, Question, admit};
+use crate::sample::Process;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long an answer may take. The allocator's lock may be held for the whole of a request that waits for the GPU.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns the socket of a process of this user.
+#[must_use]
+pub fn socket(pid: u32) -> PathBuf {
+    socket_of(pid)
+}
+
+/// Asks for the figures of all allocators of a process.
+///
+/// # Errors
+/// [`LiveError::Ask`] if nobody answers in 10 s, [`LiveError::Answer`] if what answers is something else.
+pub fn samples(socket: &Path) -> Result<Process, LiveError> {
+    match ask(socket, Question::Samples)? {
+        (Answer::Process(process), _) => Ok(process),
+        (other, _) => Err(unexpected(socket, other)),
+    }
+}
+
+/// Asks for what the flight recorder of an allocator has kept: a pickle that PyTorch's viewer and our readers load.
+///
+/// # Errors
+/// Those of [`samples`]; [`LiveError::Answer`] if the process has no allocator of this number.
+pub fn flight(socket: &Path, allocator: u32) -> Result<Vec<u8>, LiveError> {
+    match ask(socket, Question::Flight { allocator })? {
+        (Answer::Flight { .. }, bytes) => Ok(bytes),
+        (other, _) => Err(unexpected(socket, other)),
+    }
+}
+
+fn unexpected(socket: &Path, answer: Answer) -> LiveError {
+    let said = match answer {
+        Answer::Refused(why) => why,
+        _ => "what was not asked for".to_owned(),
+    };
+    LiveError::Answer { path: socket.to_owned(), said }
+}
+
+fn ask(socket: &Path, question: Question) -> Result<(Answer, Vec<u8>), LiveError> {
+    let failed = |error| LiveError::Ask { path: socket.to_owned(), error };
+    let (line, rest) = exchange(socket, question).map_err(failed)?;
+    let read = serde_json::from_slice(&line);
+    let answer = read.map_err(|error| LiveError::Answer { path: socket.to_owned(), said: error.to_string() })?;
+    Ok((answer, rest))
+}
+
+/// Returns the line of the answer and the bytes behind it.
+fn exchange(socket: &Path, question: Question) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let stream = UnixStream::connect(socket)?;
+    admit(&stream)?;
+    let mut talk = Bounded::new(&stream, PATIENCE);
+    let mut asked = serde_json::to_vec(&Asked { ask: question })?;
+    asked.push(b'\n');
+    talk.write_all(&asked)?;
+    let (line, mut rest) = talk.line(MAX_ANSWER)?;
+    if let Ok(Answer::Flight { bytes }) = serde_json::from_slice(&line) {
+        let left = bytes.checked_sub(rest.len() as u64).filter(|_| bytes <= MAX_DUMP);
+        let left = left.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, format!("a dump of {bytes} bytes")))?;
+        talk.take(left).read_to_end(&mut rest)?;
+        if rest.len() as u64 != bytes {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok((line, rest))
+}

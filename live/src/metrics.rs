@@ -1,0 +1,160 @@
+//! Metrics as Prometheus reads them.
+//!
+//! Owns: their names, which follow its conventions (base units, `_total` for what only grows), and the text format, version 0.0.4.
+//! docs/metrics.md lists them.
+
+use crate::sample::{Process, Sample};
+use std::fmt::Write;
+
+/// A metric.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it only grows while the process lives: a counter. Else it is a gauge.
+    pub grows: bool,
+    /// What it says.
+    pub help: &'static str,
+    value: fn(&Sample) -> f64,
+}
+
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Sample) -> f64) -> Metric {
+    Metric { name, grows: false, help, value }
+}
+
+const fn counter(name: &'static str, help: &'static str, value: fn(&Sample) -> f64) -> Metric {
+    Metric { name, grows: true, help, value }
+}
+
+/// Seconds of these nanoseconds.
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Every metric.
+pub const METRICS: &[Metric] = &[
+    gauge("seamalloc_reserved_bytes", "Memory held from the driver.", |s| s.reserved_bytes as f64),
+    gauge("seamalloc_reserved_peak_bytes", "The most memory held since the last reset of peaks.", |s| {
+        s.reserved_peak_bytes as f64
+    }),
+    gauge("seamalloc_live_bytes", "Memory in blocks that the program has not freed, rounding included.", |s| {
+        s.live_bytes as f64
+    }),
+    gauge("seamalloc_live_peak_bytes", "The most memory in live blocks since the last reset of peaks.", |s| {
+        s.live_peak_bytes as f64
+    }),
+    gauge("seamalloc_rounding_bytes", "Memory lost to rounding.", |s| s.rounding_bytes as f64),
+    gauge("seamalloc_pending_bytes", "Memory that was freed and that other streams still use.", |s| {
+        s.pending_bytes as f64
+    }),
+    gauge("seamalloc_free_bytes", "Memory held and free.", |s| s.free_bytes as f64),
+    gauge("seamalloc_stranded_bytes", "Free memory that only one stream or private pool may take at present.", |s| {
+        s.stranded_bytes as f64
+    }),
+    gauge(
+        "seamalloc_largest_request_bytes",
+        "The largest request above 1 MiB that some stream could be given without new memory.",
+        |s| s.largest_request_bytes as f64,
+    ),
+    gauge("seamalloc_limit_bytes", "The most memory that may be held; 0 is no limit.", |s| s.limit_bytes as f64),
+    gauge("seamalloc_host_bytes", "Memory of the host for the allocator's tables.", |s| s.host_bytes as f64),
+    gauge("seamalloc_live_blocks", "Live blocks.", |s| s.live_blocks as f64),
+    gauge("seamalloc_views", "Stitched views that exist.", |s| s.views as f64),
+    gauge("seamalloc_arenas", "Heaps of single streams that exist.", |s| s.arenas as f64),
+    gauge("seamalloc_memory_is_short", "1 while memory is short, so that streams share it; else 0.", |s| {
+        f64::from(u8::from(s.memory_is_short))
+    }),
+    counter("seamalloc_allocations_total", "Requests that were served.", |s| s.allocations_total as f64),
+    counter("seamalloc_frees_total", "Frees.", |s| s.frees_total as f64),
+    counter("seamalloc_stalls_total", "Operations that called the driver.", |s| s.stalls_total as f64),
+    counter("seamalloc_stall_seconds_total", "Time that operations spent in the driver.", |s| {
+        seconds(s.stall_ns_total)
+    }),
+    counter("seamalloc_waits_total", "GPU-side waits of a stream for freed memory of another.", |s| {
+        s.waits_total as f64
+    }),
+    counter("seamalloc_wait_bytes_total", "Memory that such waits passed on.", |s| s.wait_bytes_total as f64),
+    counter("seamalloc_cpu_waits_total", "Waits of the CPU for freed memory before a refusal.", |s| {
+        s.cpu_waits_total as f64
+    }),
+    counter("seamalloc_cpu_wait_seconds_total", "Time of such waits.", |s| seconds(s.cpu_wait_ns_total)),
+    counter("seamalloc_driver_allocations_total", "How often memory was taken from the driver.", |s| {
+        s.driver_allocations_total as f64
+    }),
+    counter("seamalloc_driver_frees_total", "How often memory was given back to the driver.", |s| {
+        s.driver_frees_total as f64
+    }),
+    counter("seamalloc_retries_total", "Requests for which all cached memory was given back.", |s| {
+        s.retries_total as f64
+    }),
+    counter("seamalloc_refusals_total", "Requests that were refused for want of memory.", |s| s.refusals_total as f64),
+];
+
+/// Returns the metrics of processes as Prometheus reads them. Each has the labels `pid`, `device` and `allocator`.
+#[must_use]
+pub fn prometheus(processes: &[Process]) -> String {
+    let mut text = String::new();
+    for metric in METRICS {
+        let kind = if metric.grows { "counter" } else { "gauge" };
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "# HELP {} {}\n# TYPE {} {kind}", metric.name, metric.help, metric.name);
+        for process in processes {
+            for sample in &process.allocators {
+                let _ = writeln!(
+                    text,
+                    "{}{{pid=\"{}\",device=\"{}\",allocator=\"{}\"}} {}",
+                    metric.name,
+                    process.pid,
+                    escaped(&sample.device),
+                    sample.allocator,
+                    (metric.value)(sample)
+                );
+            }
+        }
+    }
+    text
+}
+
+/// A label's value: backslashes, quotes and line ends are escaped.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_as_prometheus_reads_it() {
+        let sample = Sample {
+            device: "a\"b\\".into(),
+            reserved_bytes: (1 << 53) - 1,
+            stall_ns_total: 1_500_000_000,
+            ..Sample::default()
+        };
+        let process = Process { pid: 7, allocators: vec![sample], ..Process::default() };
+        let text = prometheus(&[process]);
+        for line in [
+            "# TYPE seamalloc_reserved_bytes gauge",
+            "seamalloc_reserved_bytes{pid=\"7\",device=\"a\\\"b\\\\\",allocator=\"0\"} 9007199254740991",
+            "# TYPE seamalloc_stall_seconds_total counter",
+            "seamalloc_stall_seconds_total{pid=\"7\",device=\"a\\\"b\\\\\",allocator=\"0\"} 1.5",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert_eq!(text.lines().count(), 3 * METRICS.len());
+    }
+
+    #[test]
+    fn names_follow_the_conventions_and_the_page_has_them_all() {
+        let page = include_str!("../../docs/metrics.md");
+        for metric in METRICS {
+            assert_eq!(metric.name.ends_with("_total"), metric.grows, "{}", metric.name);
+            assert!(metric.name.starts_with("seamalloc_") && metric.help.ends_with('.'), "{}", metric.name);
+            assert!(!["_ns", "_us", "_ms", "_mb"].iter().any(|unit| metric.name.contains(unit)), "{}", metric.name);
+            let row = format!("| `{}` |", metric.name);
+            assert!(page.contains(&row), "docs/metrics.md has no {row}");
+        }
+        assert_eq!(page.matches("| `seamalloc_").count(), METRICS.len(), "docs/metrics.md has one that is not there");
+    }
+}

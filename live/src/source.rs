@@ -1,0 +1,79 @@
+//! The allocators that are told of.
+
+use crate::sample::{Process, Sample};
+use seamalloc::{Allocator, Flight};
+use std::sync::{Arc, Weak};
+
+/// The longest command line that is told, in bytes.
+const COMMAND: usize = 200;
+
+/// The allocators of a process. One that has ended is passed over.
+pub trait Source: Send + Sync + 'static {
+    /// Calls `look` for each allocator, with its number in the process and the name of its device.
+    fn each(&self, look: &mut dyn FnMut(u32, &str, &Allocator));
+}
+
+/// Allocators that a Rust program has made. They end when the program lets go of them.
+#[derive(Default)]
+pub struct Served {
+    allocators: Vec<(String, Weak<Allocator>)>,
+}
+
+impl Served {
+    /// These allocators, each with the name of its device. They are numbered from 0.
+    pub fn new<'a>(allocators: impl IntoIterator<Item = (&'a str, &'a Arc<Allocator>)>) -> Self {
+        let allocators =
+            allocators.into_iter().map(|(device, allocator)| (device.to_owned(), Arc::downgrade(allocator)));
+        Self { allocators: allocators.collect() }
+    }
+}
+
+impl Source for Served {
+    fn each(&self, look: &mut dyn FnMut(u32, &str, &Allocator)) {
+        for (number, (device, allocator)) in (0..).zip(&self.allocators) {
+            if let Some(allocator) = allocator.upgrade() {
+                look(number, device, &allocator);
+            }
+        }
+    }
+}
+
+/// Returns what is told of this process.
+#[must_use]
+pub fn samples_of(source: &dyn Source) -> Process {
+    let mut allocators = Vec::new();
+    source.each(&mut |number, device, allocator| allocators.push(Sample::of(number, device, allocator)));
+    Process {
+        pid: std::process::id(),
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        allocators,
+    }
+}
+
+/// Returns what the flight recorder of one allocator has kept.
+pub(crate) fn flight_of(source: &dyn Source, wanted: u32) -> Result<Flight, String> {
+    let mut found = Err(format!("this process has no allocator {wanted}"));
+    source.each(&mut |number, _, allocator| {
+        if number == wanted {
+            found = allocator.flight().map_err(|error| error.to_string());
+        }
+    });
+    found
+}
+
+fn command_line() -> String {
+    let mut all = String::new();
+    for argument in std::env::args_os() {
+        if !all.is_empty() {
+            all.push(' ');
+        }
+        all.extend(argument.to_string_lossy().chars().map(|ch| if ch.is_control() { ' ' } else { ch }));
+        if all.len() > COMMAND {
+            break;
+        }
+    }
+    let end = (0..=COMMAND.min(all.len())).rev().find(|end| all.is_char_boundary(*end)).unwrap_or(0);
+    all.truncate(end);
+    all
+}

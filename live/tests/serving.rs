@@ -1,0 +1,186 @@
+//! A program that serves, and its clients: those that ask, those that say nothing, and those that say anything.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+use seamalloc::driver::StreamId;
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::{Allocator, Config};
+use seamalloc_live::{LiveError, Served, Server, Source, ask, prometheus, samples_of};
+use seamalloc_trace::{TraceEvent, read_bytes};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+struct Job {
+    allocator: Arc<Allocator>,
+    server: Server,
+    folder: TempDir,
+}
+
+impl Job {
+    fn new() -> Self {
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
+        let allocator = Arc::new(Allocator::new(gpu, Config::parse("memory_limit:512MiB").unwrap()).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let served = Served::new([("sim:h200", &allocator)]);
+        let server = Server::start_at(folder.path().join("job.sock"), served).unwrap();
+        Self { allocator, server, folder }
+    }
+
+    /// Sends bytes, and returns what is answered until the connection ends.
+    fn say(&self, bytes: &[u8]) -> String {
+        let mut stream = UnixStream::connect(self.server.path()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // It may have closed the connection before all was sent.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+}
+
+#[test]
+fn it_tells_what_the_allocator_holds_and_has_done() {
+    let job = Job::new();
+    let one = job.allocator.allocate(100 * MIB, StreamId::DEFAULT).unwrap();
+    let _two = job.allocator.allocate(20 * MIB, StreamId(7)).unwrap();
+    let before = ask::samples(job.server.path()).unwrap();
+    job.allocator.free(one).unwrap();
+    assert!(job.allocator.allocate(600 * MIB, StreamId(7)).is_err());
+    let told = ask::samples(job.server.path()).unwrap();
+    assert_eq!((told.pid, told.version.as_str()), (std::process::id(), env!("CARGO_PKG_VERSION")));
+    assert!(told.command.contains("serving"), "{}", told.command);
+    let [sample] = &told.allocators[..] else { panic!("{told:?}") };
+    assert_eq!((sample.device.as_str(), sample.strategy.as_str(), sample.allocator), ("sim:h200", "stitch", 0));
+    assert_eq!((sample.live_bytes, sample.live_peak_bytes, sample.limit_bytes), (20 * MIB, 120 * MIB, 512 * MIB));
+    assert_eq!((sample.allocations_total, sample.frees_total, sample.refusals_total), (2, 1, 1));
+    assert_eq!(sample.reserved_bytes, job.allocator.reserved());
+    assert_eq!(sample.stranded_bytes, job.allocator.fragmentation().stranded());
+    assert_eq!(sample.reserved_bytes, sample.live_bytes + sample.pending_bytes + sample.free_bytes);
+    assert_eq!(sample.stalls_total, job.allocator.stats().stalls.count);
+    assert!(before.allocators[0].time_us < sample.time_us && before.allocators[0].live_bytes == 120 * MIB);
+    // The same without a socket.
+    let source = Served::new([("sim:h200", &job.allocator)]);
+    let text = prometheus(&[samples_of(&source)]);
+    let line = format!("seamalloc_live_bytes{{pid=\"{}\",device=\"sim:h200\",allocator=\"0\"}} {}", told.pid, 20 * MIB);
+    assert!(text.lines().any(|found| found == line), "{text}");
+}
+
+#[test]
+fn a_dump_is_what_was_done() {
+    let job = Job::new();
+    let address = job.allocator.allocate(3 * MIB, StreamId(7)).unwrap();
+    job.allocator.free(address).unwrap();
+    let traces = read_bytes("dump", &ask::flight(job.server.path(), 0).unwrap()).unwrap();
+    let block = 0;
+    let freed = [TraceEvent::FreeRequested { block }, TraceEvent::FreeCompleted { block }];
+    assert_eq!(traces[0].events, [TraceEvent::Alloc { size: 3 * MIB, stream: 0 }, freed[0], freed[1]]);
+    let error = ask::flight(job.server.path(), 5).unwrap_err();
+    assert!(error.to_string().contains("has no allocator 5"), "{error}");
+}
+
+#[test]
+fn garbage_is_answered_or_dropped_and_the_next_one_is_served() {
+    let job = Job::new();
+    for garbage in
+        [&b"\n"[..], b"{}\n", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n", b"{\"ask\":\"everything\"}\n", b"[[[[\n"]
+    {
+        let answer = job.say(garbage);
+        assert!(answer.starts_with("{\"refused\":\"this is no question"), "{answer}");
+    }
+    // Deep nesting, and a line without an end.
+    let deep = [b"[".repeat(4000), b"\n".to_vec()].concat();
+    assert!(job.say(&deep).starts_with("{\"refused\""));
+    assert_eq!(job.say(&b"x".repeat(1 << 20)), "");
+    // Those that leave at once, before or after they asked.
+    for question in [&b""[..], b"{\"ask\":\"sam", b"{\"ask\":\"samples\"}\n"] {
+        let mut stream = UnixStream::connect(job.server.path()).unwrap();
+        stream.write_all(question).unwrap();
+    }
+    assert_eq!(ask::samples(job.server.path()).unwrap().allocators.len(), 1);
+}
+
+#[test]
+fn who_says_nothing_keeps_others_waiting_for_a_second_and_no_longer() {
+    let job = Job::new();
+    let silent = UnixStream::connect(job.server.path()).unwrap();
+    let mut slow = UnixStream::connect(job.server.path()).unwrap();
+    slow.write_all(b"{\"ask\"").unwrap();
+    let begin = Instant::now();
+    assert_eq!(ask::samples(job.server.path()).unwrap().allocators.len(), 1);
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    drop(silent);
+}
+
+#[test]
+fn it_ends_with_its_socket_and_leaves_alone_what_took_its_place() {
+    let Job { allocator, server, folder } = Job::new();
+    let path: PathBuf = server.path().to_owned();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = Server::start_at(path.clone(), Served::default());
+    assert!(matches!(again, Err(LiveError::Listen { .. })));
+    drop(server);
+    assert!(!path.exists());
+    assert!(matches!(ask::samples(&path), Err(LiveError::Ask { .. })));
+
+    let server = Server::start_at(path.clone(), Served::new([("sim:h200", &allocator)])).unwrap();
+    drop(allocator);
+    assert_eq!(ask::samples(&path).unwrap().allocators, [], "it has ended");
+    std::fs::rename(&path, folder.path().join("other")).unwrap();
+    std::fs::write(&path, "another's").unwrap();
+    drop(server);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "another's");
+}
+
+#[test]
+fn a_source_that_panics_costs_one_answer() {
+    struct Bomb;
+    impl Source for Bomb {
+        fn each(&self, _: &mut dyn FnMut(u32, &str, &Allocator)) {
+            panic!("on purpose");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start_at(folder.path().join("bomb.sock"), Bomb).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(ask::samples(server.path()), Err(LiveError::Ask { .. })));
+    }
+}
+
+/// As another user, where the test may become one: this program again, which asks and is refused.
+#[test]
+fn another_user_is_refused() {
+    use std::os::unix::process::CommandExt;
+    const ASKS: &str = "SEAMALLOC_TEST_ASKS";
+    const NOBODY: u32 = 65534;
+    if let Some(path) = std::env::var_os(ASKS) {
+        let mut stream = UnixStream::connect(path).unwrap();
+        let _ = stream.write_all(b"{\"ask\":\"samples\"}\n");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer, b"", "it was told");
+        return;
+    }
+    let job = Job::new();
+    // Else the socket's own mode would keep it out.
+    std::fs::set_permissions(job.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(job.server.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
+    let program = job.folder.path().join("asks");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut asks = std::process::Command::new(&program);
+    asks.args(["another_user_is_refused", "--exact"]).env(ASKS, job.server.path()).current_dir("/").uid(NOBODY);
+    match asks.output() {
+        Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout)),
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "only root can become another user")
+        }
+    }
+    assert_eq!(ask::samples(job.server.path()).unwrap().allocators.len(), 1);
+}

@@ -1,0 +1,280 @@
+//! The flight recorder: the last operations of a heap, in a ring that is always on.
+//!
+//! Owns: how an operation is written in 16 bytes, and the ring. It knows no heap: `flight_log.rs` reads the entries again.
+//!
+//! ```text
+//! word 0   address, a multiple of 16            | what it was (4 bits)
+//! word 1   pool (17 bits)                       | size in bytes (47 bits)
+//! ```
+//! A hit writes one entry, of what it has in registers: no clock is read, and no stream is looked up. Operations that call the
+//! driver write the time into an entry of its own, and the few that give a pool to another stream write which one had it.
+
+use crate::error::Result;
+use crate::fallible::with_room;
+use crate::ids::{PoolIndex, StreamId};
+use crate::report::observer::Action;
+use crate::span::Span;
+
+/// The ring is put to use in steps of this many entries, 4 KiB, so that a program that does little takes few of its pages. A recorder
+/// that is off has one step: writing it takes no longer than asking whether it is on.
+const STEP: usize = 256;
+/// The place of the next entry while an observer listens: behind the end, so that each entry takes the slow path, which tells it.
+const CLOSED: usize = usize::MAX;
+
+const KIND: u64 = 15;
+/// Bits of a size: the user addresses of x86-64 have no more.
+const SIZE_BITS: u32 = 47;
+const SIZE: u64 = (1 << SIZE_BITS) - 1;
+
+/// What an entry says.
+const ALLOC: u64 = 0;
+const FREE_REQUESTED: u64 = 2;
+const FREE_COMPLETED: u64 = 3;
+const SEGMENT_ALLOC: u64 = 4;
+const SEGMENT_FREE: u64 = 5;
+const SEGMENT_MAP: u64 = 6;
+const SEGMENT_UNMAP: u64 = 7;
+const SEGMENT_LEFT: u64 = 8;
+const SEGMENT_JOINED: u64 = 9;
+const OOM: u64 = 10;
+/// Both halves of a free that waits for nobody.
+const FREED: u64 = 11;
+/// Word 1 is the time, in microseconds since 1970.
+const TIME: u64 = 12;
+/// Word 1 is the stream that the pool, the upper bits of word 0, had until then.
+const POOL_WAS: u64 = 13;
+
+/// One operation, or a mark.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    what: u64,
+    amount: u64,
+}
+
+impl Entry {
+    #[inline(always)]
+    const fn new(kind: u64, address: u64, size: u64, pool: PoolIndex) -> Self {
+        Self { what: address | kind, amount: size | (pool.slot() as u64) << SIZE_BITS }
+    }
+
+    /// An allocation.
+    #[inline(always)]
+    pub(super) const fn alloc(address: u64, requested: u64, pool: PoolIndex) -> Self {
+        Self::new(ALLOC, address, requested, pool)
+    }
+
+    /// A free that waits for nobody.
+    #[inline(always)]
+    pub(super) const fn freed(address: u64, requested: u64, pool: PoolIndex) -> Self {
+        Self::new(FREED, address, requested, pool)
+    }
+
+    /// Anything else.
+    pub(super) const fn of(action: Action, span: Span, pool: PoolIndex) -> Self {
+        let kind = match action {
+            Action::Alloc => ALLOC,
+            Action::FreeRequested => FREE_REQUESTED,
+            Action::FreeCompleted => FREE_COMPLETED,
+            Action::SegmentAlloc => SEGMENT_ALLOC,
+            Action::SegmentFree => SEGMENT_FREE,
+            Action::SegmentMap => SEGMENT_MAP,
+            Action::SegmentUnmap => SEGMENT_UNMAP,
+            Action::SegmentLeft => SEGMENT_LEFT,
+            Action::SegmentJoined => SEGMENT_JOINED,
+            Action::Oom => OOM,
+        };
+        // The size of a refused request may be larger than any address.
+        let size = if span.size > SIZE { SIZE } else { span.size };
+        Self::new(kind, span.start & !KIND, size, pool)
+    }
+
+    /// A mark: it is this late, in microseconds since 1970.
+    pub(super) const fn time(us: u64) -> Self {
+        Self { what: TIME, amount: us }
+    }
+
+    /// A mark: a pair of pools was of this stream until now.
+    pub(super) const fn pool_was(large: PoolIndex, stream: StreamId) -> Self {
+        Self { what: (large.slot() as u64) << 4 | POOL_WAS, amount: stream.0 }
+    }
+
+    /// Returns what a mark says, or `None` for an operation.
+    pub(super) const fn as_mark(self) -> Option<Mark> {
+        match self.kind() {
+            TIME => Some(Mark::Time(self.amount)),
+            POOL_WAS => Some(Mark::PoolWas(PoolIndex::of_slot((self.what >> 4) as usize), StreamId(self.amount))),
+            _ => None,
+        }
+    }
+
+    const fn kind(self) -> u64 {
+        self.what & KIND
+    }
+
+    /// Returns whether it is a mark, and no operation.
+    pub(super) const fn is_mark(self) -> bool {
+        matches!(self.kind(), TIME | POOL_WAS)
+    }
+
+    /// Returns what it is about.
+    pub(super) const fn span(self) -> Span {
+        Span::new(self.what & !KIND, self.amount & SIZE)
+    }
+
+    /// Returns the pool.
+    pub(super) const fn pool(self) -> PoolIndex {
+        PoolIndex::of_slot((self.amount >> SIZE_BITS) as usize)
+    }
+
+    /// Returns the same operation in a pool of the same class of another pair.
+    const fn in_pair(self, large: PoolIndex) -> Self {
+        let pool = large.of(self.pool().class());
+        Self { amount: self.amount & SIZE | (pool.slot() as u64) << SIZE_BITS, ..self }
+    }
+
+    /// Returns what happened, in order: one action, two, or none for a mark.
+    pub(super) const fn actions(self) -> &'static [Action] {
+        match self.kind() {
+            ALLOC => &[Action::Alloc],
+            FREE_REQUESTED => &[Action::FreeRequested],
+            FREE_COMPLETED => &[Action::FreeCompleted],
+            SEGMENT_ALLOC => &[Action::SegmentAlloc],
+            SEGMENT_FREE => &[Action::SegmentFree],
+            SEGMENT_MAP => &[Action::SegmentMap],
+            SEGMENT_UNMAP => &[Action::SegmentUnmap],
+            SEGMENT_LEFT => &[Action::SegmentLeft],
+            SEGMENT_JOINED => &[Action::SegmentJoined],
+            OOM => &[Action::Oom],
+            FREED => &[Action::FreeRequested, Action::FreeCompleted],
+            _ => &[],
+        }
+    }
+}
+
+/// What an entry says that is no operation.
+pub(super) enum Mark {
+    Time(u64),
+    PoolWas(PoolIndex, StreamId),
+}
+
+/// The last operations of a heap.
+pub(crate) struct FlightRecorder {
+    entries: Vec<Entry>,
+    /// The place of the next entry; beyond the end where it takes the slow path.
+    at: usize,
+    /// The same while an observer listens, and `at` says so.
+    parked: usize,
+    /// How often the ring was written to its end.
+    laps: u64,
+    /// Marks written so far.
+    marks: u64,
+    /// Operations that were overwritten before they came here, in the heap of one stream.
+    lost: u64,
+    /// Entries that there is room for.
+    capacity: usize,
+    is_on: bool,
+}
+
+impl FlightRecorder {
+    /// Makes a recorder of this many operations; of 0, one that is off.
+    pub(super) fn new(operations: usize) -> Result<Self> {
+        let (is_on, capacity) = if operations == 0 { (false, STEP) } else { (true, operations) };
+        let mut entries = with_room(capacity)?;
+        entries.resize(capacity.min(STEP), Entry::default());
+        Ok(Self { entries, at: 0, parked: 0, laps: 0, marks: 0, lost: 0, capacity, is_on })
+    }
+
+    /// Returns whether it keeps anything.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns how many operations it keeps at most.
+    pub(super) fn capacity(&self) -> usize {
+        if self.is_on { self.capacity } else { 0 }
+    }
+
+    /// Writes an entry. Returns `false`, and does nothing, if [`Self::push_slowly`] has to.
+    #[inline(always)]
+    pub(super) fn push(&mut self, entry: Entry) -> bool {
+        match self.entries.get_mut(self.at) {
+            Some(place) => {
+                *place = entry;
+                self.at += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Writes an entry where the ring ends, so far or at all, or while an observer listens.
+    #[cold]
+    pub(super) fn push_slowly(&mut self, entry: Entry) {
+        let is_closed = self.at == CLOSED;
+        let mut at = if is_closed { self.parked } else { self.at };
+        let len = self.entries.len();
+        if at >= len && len < self.capacity {
+            // There is room for them since the beginning.
+            self.entries.resize(self.capacity.min(len + STEP), Entry::default());
+        } else if at >= len {
+            self.laps += 1;
+            at = 0;
+        }
+        if let Some(place) = self.entries.get_mut(at) {
+            *place = entry;
+        }
+        *if is_closed { &mut self.parked } else { &mut self.at } = at + 1;
+    }
+
+    /// Writes an entry.
+    pub(super) fn note(&mut self, entry: Entry) {
+        if !self.push(entry) {
+            self.push_slowly(entry);
+        }
+    }
+
+    /// Writes a mark, unless the recorder is off.
+    pub(super) fn mark(&mut self, entry: Entry) {
+        if self.is_on {
+            self.marks += 1;
+            self.note(entry);
+        }
+    }
+
+    /// Sends every entry by the slow path, or none any more.
+    pub(super) fn listen(&mut self, listens: bool) {
+        match (listens, self.at == CLOSED) {
+            (true, false) => (self.parked, self.at) = (self.at, CLOSED),
+            (false, true) => self.at = self.parked,
+            _ => {}
+        }
+    }
+
+    /// Returns the entries that are kept, the oldest first.
+    pub(super) fn kept(&self) -> impl DoubleEndedIterator<Item = Entry> + '_ {
+        let at = (if self.at == CLOSED { self.parked } else { self.at }).min(self.entries.len());
+        let (new, old) = self.entries.split_at_checked(at).unwrap_or((&self.entries, &[]));
+        let old = if self.laps > 0 { old } else { &[] };
+        old.iter().chain(new).copied().filter(|_| self.is_on)
+    }
+
+    /// Returns how many operations there were, and how many of them are kept.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        if !self.is_on {
+            return (0, 0);
+        }
+        let at = if self.at == CLOSED { self.parked } else { self.at };
+        let written = self.laps * self.entries.len() as u64 + at as u64;
+        let kept = self.kept().filter(|entry| !entry.is_mark()).count() as u64;
+        (written.saturating_sub(self.marks) + self.lost, kept)
+    }
+
+    /// Takes the operations of the heap of one stream, whose large pool is this one here. They come behind all that happened
+    /// here meanwhile, which was at other addresses.
+    pub(super) fn take_over(&mut self, theirs: &mut Self, large: PoolIndex) {
+        let (operations, kept) = theirs.counts();
+        self.lost += operations - kept;
+        theirs.kept().filter(|entry| !entry.is_mark()).for_each(|entry| self.note(entry.in_pair(large)));
+        (theirs.at, theirs.parked, theirs.laps, theirs.marks, theirs.lost) = (0, 0, 0, 0, 0);
+    }
+}
