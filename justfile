@@ -32,6 +32,10 @@ bench name='hot_path' *filter:
 header:
     SEAMALLOC_WRITE_HEADER=1 cargo test -p seamalloc-ffi --test header
 
+# Writes docs/options.md anew from src/config.
+options:
+    SEAMALLOC_WRITE_OPTIONS=1 cargo test -p seamalloc --test options_page
+
 # On a machine with a GPU: the driver's rules, then kernels that fill and check every word.
 gpu device='cuda:0':
     cargo run --release --example driver_rules -- {{device}}
