@@ -119,6 +119,39 @@ pub(crate) fn decreasing_size(instance: &Instance, search: &Search) -> Option<Pl
     place_all(instance, by_size(instance), Fit::Best, search)
 }
 
+/// First fit in several orders that do not know of each other, one after the other: which one is good depends on the problem. They are
+/// those of `omni_place` in omnimalloc's `first_fit.cpp` (Apache-2.0), each by a figure of the buffers, the largest first.
+pub(crate) fn in_orders(instance: &Instance, search: &Search) {
+    let size = |buffer: u32| u128::from(instance.sizes[buffer as usize]);
+    let width = |buffer: u32| u128::from(instance.widths[buffer as usize]);
+    let mut neighbours = vec![0_u128; instance.len()];
+    let figures: [&dyn Fn(u32, &[u128]) -> [u128; 2]; 5] = [
+        &|buffer, _| [size(buffer), 0],
+        &|buffer, neighbours| [size(buffer) * neighbours[buffer as usize], size(buffer)],
+        &|buffer, _| [width(buffer), 0],
+        &|buffer, neighbours| [neighbours[buffer as usize], size(buffer)],
+        &|buffer, _| [size(buffer) * width(buffer), 0],
+    ];
+    for (index, figure) in figures.into_iter().enumerate() {
+        // Those that follow count them.
+        if index == 1 {
+            for buffer in instance.all() {
+                if buffer as usize % BETWEEN_LOOKS == 0 && search.is_over() {
+                    return;
+                }
+                let count = &mut neighbours[buffer as usize];
+                instance.for_each(buffer, |_, _, _| *count += 1);
+            }
+        }
+        let mut order: Vec<u32> = instance.all().collect();
+        order.sort_by_key(|buffer| std::cmp::Reverse(figure(*buffer, &neighbours)));
+        match place_all(instance, order, Fit::First, search) {
+            Some(plan) => search.offer(plan),
+            None => return,
+        }
+    }
+}
+
 /// The buffers, the largest first.
 pub(crate) fn by_size(instance: &Instance) -> Vec<u32> {
     let key = |buffer: &u32| (instance.sizes[*buffer as usize], instance.widths[*buffer as usize]);
@@ -139,6 +172,22 @@ mod tests {
         let plan = place_all(&instance, instance.all(), fit, &search).unwrap();
         plan.check(&problem).unwrap();
         plan
+    }
+
+    /// `a` and `b` lie beside each other at the end and `c` on top of both, unless `c` comes first: by its neighbours it does.
+    #[test]
+    fn several_orders_find_what_one_does_not() {
+        let of = |id: &str, lower, upper, size| Buffer::new(id, lower, upper, size);
+        let buffers = vec![of("a", 0, 4, 3), of("b", 6, 9, 3), of("c", 3, 7, 2), of("d", 3, 4, 1), of("e", 6, 7, 1)];
+        let problem = Problem::new("p", buffers).unwrap();
+        let instance = Instance::new(&problem);
+        let search = Search::new(instance.bound, None, None);
+        in_orders(&instance, &search);
+        let best = search.best().unwrap();
+        best.check(&problem).unwrap();
+        assert_eq!((best.peak, search.lower()), (6, 6));
+        let size_alone = place_all(&instance, by_size(&instance), Fit::First, &Search::new(0, None, None)).unwrap();
+        assert!(best.peak <= size_alone.peak);
     }
 
     /// Holes of 6 and 4 bytes below a roof.

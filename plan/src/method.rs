@@ -167,6 +167,8 @@ enum Task {
     /// Those, and then the exact search in one order.
     Exact(&'static [Method], Order),
     Annealing(u64),
+    /// First fit in several orders, and then annealing.
+    Orders(u64),
 }
 
 /// The methods that take one pass, cheapest first.
@@ -223,7 +225,8 @@ fn tasks(method: Method, seed: u64) -> Vec<Task> {
         Method::Portfolio => {
             let cores = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
             let others = cores.saturating_sub(Order::ALL.len()).max(1) as u64;
-            exact_tasks(QUICK).chain((0..others).map(|index| Task::Annealing(seed.wrapping_add(index)))).collect()
+            let others = (1..others).map(|index| Task::Annealing(seed.wrapping_add(index)));
+            exact_tasks(QUICK).chain([Task::Orders(seed)]).chain(others).collect()
         }
     }
 }
@@ -282,6 +285,10 @@ impl Task {
                 exact(instance, search, order);
             }
             Self::Annealing(seed) => annealing::annealing(instance, search, seed),
+            Self::Orders(seed) => {
+                fit::in_orders(instance, search);
+                annealing::annealing(instance, search, seed);
+            }
         }
     }
 }
