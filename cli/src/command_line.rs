@@ -88,7 +88,7 @@ pub(crate) enum Command {
     /// Compare what two versions print with --json, times left out.
     #[command(after_help = COMPARED)]
     Compare(CompareArgs),
-    /// Convert a trace: from any format that is read, to .seam, .csv or .csv.gz.
+    /// Convert a trace: from any format that is read, to .seam, .csv, .csv.gz or a snapshot (.pickle).
     Convert(ConvertArgs),
     /// Print a completion script for a shell.
     Completions {

@@ -99,6 +99,15 @@ impl<'a> SideBySide<'a> {
         self.output.text("")
     }
 
+    /// What memory above live is, where there is any: streams that run behind the CPU may still read it.
+    fn of_no_use(&self) -> Option<&'static str> {
+        let is_behind = self.args.lag > 0 || self.args.device().is_real();
+        self.totals.iter().any(|total| total.reserved > total.live).then_some(match is_behind {
+            true => "Reserved above live is of no use to the job, or still read by another stream.",
+            false => "Reserved above live is of no use to the job.",
+        })
+    }
+
     /// Prints what is left and the sum of it, all that there is if `ran` is a failure. Out of memory anywhere is one.
     pub(crate) fn finish(mut self, ran: Result<(), Failure>) -> Result<(), Failure> {
         self.print_table()?;
@@ -109,7 +118,9 @@ impl<'a> SideBySide<'a> {
             for total in self.totals.iter().filter(|total| total.runs > 1) {
                 self.output.text(&format!("{total:<width$}"))?;
             }
-            self.output.text("Reserved above live is of no use to the job (or still read by another stream).")?;
+            if let Some(text) = self.of_no_use() {
+                self.output.text(text)?;
+            }
         }
         self.output.finish()?;
         let runs = self.totals.iter().map(|total| total.runs).sum();
