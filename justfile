@@ -32,6 +32,10 @@ bench name='hot_path' *filter:
 header:
     SEAMALLOC_WRITE_HEADER=1 cargo test -p seamalloc-ffi --test header
 
+# The documentation as a book, into target/book. Installs mdbook where it is not there.
+book:
+    .ci/run book
+
 # Writes docs/options.md anew from src/config.
 options:
     SEAMALLOC_WRITE_OPTIONS=1 cargo test -p seamalloc --test options_page
