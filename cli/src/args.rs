@@ -27,9 +27,10 @@ pub(crate) enum Color {
 }
 
 fn run_device_help() -> String {
-    let more = "or for replay and stress the machine's own memory, host[:SIZE], a GPU, cuda:N, or page-locked memory for one, \
-                pinned:N[,node=M] [default: sim:h200; of whatif: an H200 with the memory of the recorded device]";
-    format!("{}, {more}", device_help())
+    let more = ", or for replay and stress the machine's own memory, host[:SIZE], a GPU, cuda:N, or page-locked memory for one, \
+                pinned:N[,node=M]";
+    let default = "[default: sim:h200; of whatif: an H200 with the memory of the recorded device]";
+    format!("{} {default}", device_help(more))
 }
 
 /// What every run takes.

@@ -67,12 +67,12 @@ pub(crate) fn any_device(text: &str) -> Result<Device, String> {
     device(text).map(Device::Sim)
 }
 
-/// What `--help` says of simulated devices.
-pub(crate) fn device_help() -> String {
+/// What `--help` says of `--device`: simulated ones, and `more` that will do.
+pub(crate) fn device_help(more: &str) -> String {
     let size = |profile: &Profile| format!("{} ({} GiB)", profile.name(), profile.memory() >> 30);
     let profiles: Vec<_> = Profile::ALL.iter().map(size).collect();
     format!(
-        "The device: sim:PROFILE[,capacity=SIZE], a profile of {}; all have the measured costs of an H200 and differ in memory alone",
+        "The device: sim:PROFILE[,capacity=SIZE]{more}. Profiles differ in memory alone and have the costs of an H200: {}",
         profiles.join(", ")
     )
 }

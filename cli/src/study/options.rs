@@ -22,7 +22,7 @@ pub(crate) struct StudyArgs {
     /// The other options of the allocator, in PyTorch's syntax.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = values::options, hide_default_value = true)]
     pub(super) conf: Config,
-    #[arg(long, value_name = "DEVICE", default_value = "sim:h200", value_parser = values::device, help = values::device_help())]
+    #[arg(long, value_name = "DEVICE", default_value = "sim:h200", value_parser = values::device, help = values::device_help(""))]
     pub(super) device: SimConfig,
     /// Print one JSON object a line instead of a table.
     #[arg(long)]
