@@ -3,19 +3,7 @@
 //! Owns: the lists of them. `syntax.rs` reads and writes their values.
 
 use super::classic::ClassicOptions;
-use super::options::Config;
 use super::paddle::PaddleFlags;
-
-impl Config {
-    /// The names of all options that have an effect, as [`Config::parse`] reads them. `docs/options.md` has a row for each.
-    ///
-    /// ```
-    /// assert!(seamalloc::Config::option_names().any(|name| name == "max_split_size_mb"));
-    /// ```
-    pub fn option_names() -> impl Iterator<Item = &'static str> {
-        option_list()
-    }
-}
 
 /// Options of PyTorch without effect here: they concern pinned host memory, locking or graph capture in its own
 /// implementation.
