@@ -36,6 +36,14 @@ bench name='hot_path' *filter:
 header:
     SEAMALLOC_WRITE_HEADER=1 cargo test -p seamalloc-ffi --test header
 
+# The documentation as a book, into target/book. Installs mdbook where it is not there.
+book:
+    .ci/run book
+
+# Writes docs/options.md anew from src/config.
+options:
+    SEAMALLOC_WRITE_OPTIONS=1 cargo test -p seamalloc --test options_page
+
 # On a machine with a GPU: the driver's rules, then kernels that fill and check every word.
 gpu device='cuda:0':
     cargo run --release --example driver_rules -- {{device}}

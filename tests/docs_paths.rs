@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const FOLDERS: [&str; 12] =
     ["src/", "trace/", "live/", "plan/", "evict/", "page/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 11] = [
+const TODAY: [&str; 16] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/pytorch.md",
@@ -18,9 +18,14 @@ const TODAY: [&str; 11] = [
     "docs/c-api.md",
     "docs/guard.md",
     "docs/layers.md",
+    "docs/options.md",
+    "docs/peers.md",
+    "docs/faq.md",
     "docs/planning.md",
     "docs/eviction.md",
     "docs/report.md",
+    "docs/live.md",
+    "docs/metrics.md",
     "docs/measurements/README.md",
 ];
 
@@ -76,6 +81,60 @@ fn links_lead_to_files() {
         }
     }
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+/// What GitHub and mdBook make of a heading: lower case, without marks, `-` for blanks.
+fn anchor(heading: &str) -> String {
+    let mut text = String::new();
+    // Of a link only its words.
+    for (index, part) in heading.trim_start_matches('#').trim().split("](").enumerate() {
+        let words = if index == 0 { part } else { part.split_once(')').map_or("", |(_, after)| after) };
+        text.push_str(words);
+    }
+    let kept = text.to_lowercase();
+    kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn anchors_lead_to_headings() {
+    let mut pages = files(&root().join("docs"), &[".md"]);
+    pages.extend(["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(|page| root().join(page)));
+    let (mut broken, mut looked_at) = (Vec::new(), 0);
+    for page in &pages {
+        let text = prose(page);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for (file, wanted) in targets.filter(|link| !link.contains("://")).filter_map(|link| link.split_once('#')) {
+            let to = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            if to.extension().is_none_or(|ending| ending != "md") {
+                continue;
+            }
+            looked_at += 1;
+            let there = prose(&to);
+            if !there.lines().filter(|line| line.starts_with('#')).any(|line| anchor(line) == wanted) {
+                broken.push(format!("{}: {file}#{wanted}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links to headings that are not there:\n{}", broken.join("\n"));
+    assert!(looked_at > 50, "only {looked_at} links to headings were found");
+}
+
+/// The book has every page of the documentation once. In a folder of measurements that is its README.
+#[test]
+fn every_page_is_in_the_book() {
+    let docs = root().join("docs");
+    let text = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed: Vec<&str> = links(&text).collect();
+    let is_page = |page: &PathBuf| {
+        let is_measurement = page.strip_prefix(&docs).unwrap().starts_with("measurements");
+        !page.ends_with("SUMMARY.md") && (!is_measurement || page.ends_with("README.md"))
+    };
+    let pages: BTreeSet<PathBuf> = files(&docs, &[".md"]).into_iter().filter(is_page).collect();
+    let in_book: BTreeSet<PathBuf> = listed.iter().map(|link| docs.join(link)).collect();
+    let missing: Vec<_> = pages.difference(&in_book).collect();
+    let unknown: Vec<_> = in_book.difference(&pages).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "docs/SUMMARY.md lacks {missing:?} and has {unknown:?}");
+    assert_eq!(listed.len(), in_book.len(), "a page is listed twice");
 }
 
 #[test]

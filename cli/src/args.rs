@@ -1,7 +1,9 @@
 //! The options of the subcommands.
 
 use crate::failure::Failure;
-use crate::values::{Device, Strategies, any_device, destination, options, policy, strategies, times_live, whole};
+use crate::values::{
+    Device, Strategies, any_device, destination, device_help, options, picture, policy, strategies, times_live, whole,
+};
 use clap::{Args, ValueEnum, ValueHint};
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::{Config, StrategyKind};
@@ -24,6 +26,13 @@ pub(crate) enum Color {
     Never,
 }
 
+fn run_device_help() -> String {
+    let more = ", or for replay and stress the machine's own memory, host[:SIZE], a GPU, cuda:N, or page-locked memory for one, \
+                pinned:N[,node=M]";
+    let default = "[default: sim:h200; of whatif: an H200 with the memory of the recorded device]";
+    format!("{} {default}", device_help(more))
+}
+
 /// What every run takes.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -33,9 +42,7 @@ pub(crate) struct RunArgs {
     /// Allocator options in PyTorch's syntax: max_split_size_mb:512,roundup_power2_divisions:4.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = options, hide_default_value = true)]
     pub(crate) conf: Config,
-    /// The device: sim:PROFILE[,capacity=SIZE], or for replay and stress the machine's own memory, host[:SIZE], a GPU,
-    /// cuda:N, or page-locked memory for one, pinned:N[,node=M] [default: sim:h200; of whatif: an H200 with the memory of the recorded device].
-    #[arg(long, value_name = "DEVICE", value_parser = any_device)]
+    #[arg(long, value_name = "DEVICE", value_parser = any_device, help = run_device_help())]
     pub(crate) device: Option<Device>,
     /// How far the CPU runs ahead of the simulated GPU, in operations.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = |text: &str| whole(text, 0..=u64::MAX),
@@ -49,7 +56,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Also save what is printed as a picture.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = picture, conflicts_with = "json")]
     pub(crate) svg: Option<PathBuf>,
 }
 
@@ -186,7 +193,8 @@ pub(crate) struct ConvertArgs {
     /// A trace in any format that is read, or the name of a recorded job or a generated workload.
     #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
     pub(crate) from: PathBuf,
-    /// Where to; the name's end tells the format: .seam, .csv or .csv.gz.
+    /// Where to; the name's end tells the format: .seam, .csv, .csv.gz, or .pickle, a snapshot for pytorch.org/memory_viz in
+    /// which each block has an address of its own.
     #[arg(value_name = "TO", value_hint = ValueHint::FilePath, value_parser = destination)]
     pub(crate) to: PathBuf,
     #[command(flatten)]

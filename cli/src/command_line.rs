@@ -5,7 +5,7 @@ use crate::evict::{self, EvictArgs};
 use crate::explain::{keys, legend};
 use crate::plan::{self, PlanArgs};
 use crate::study::Study;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueHint};
 use seamalloc_trace::FRAGMENTATION_COLUMNS;
 use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::fit::FitReport;
@@ -13,6 +13,7 @@ use seamalloc_trace::pinned::PinnedReport;
 use seamalloc_trace::replay::{PEAK_EVENT, PassReport};
 use seamalloc_trace::timeline::TimelineReport;
 use seamalloc_trace::whatif::WhatIf;
+use std::path::PathBuf;
 
 /// A GPU memory allocator, judged: replays allocation traces and stress patterns on a simulated GPU, strategy beside
 /// strategy.
@@ -100,8 +101,14 @@ pub(crate) enum Command {
     /// Compare what two versions print with --json, times left out.
     #[command(after_help = COMPARED)]
     Compare(CompareArgs),
-    /// Convert a trace: from any format that is read, to .seam, .csv or .csv.gz.
+    /// Convert a trace: from any format that is read, to .seam, .csv, .csv.gz or a snapshot (.pickle).
     Convert(ConvertArgs),
+    /// Write man pages: one of the command, and one of each subcommand.
+    Man {
+        /// The folder to write them to, which is made where it is not there: ~/.local/share/man/man1.
+        #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
+    },
     /// Print a completion script for a shell.
     Completions {
         /// The shell.

@@ -84,7 +84,9 @@ pub(crate) fn run(args: &CompareArgs, color: Color) -> Result<(), Failure> {
         } else {
             let left_out = if args.times { "what this machine's clock says" } else { "times" };
             let be = if args.times { "was" } else { "were" };
-            output.text(&format!("{} rows agree; {left_out} {be} left out.", compared.rows))?;
+            let rows =
+                if compared.rows == 1 { "1 row agrees".to_owned() } else { format!("{} rows agree", compared.rows) };
+            output.text(&format!("{rows}; {left_out} {be} left out."))?;
         }
     }
     if compared.differing > 0 { Err(Failure::Differ(compared.differing, compared.rows)) } else { Ok(()) }

@@ -3,7 +3,7 @@
 use crate::args::ConvertArgs;
 use crate::failure::Failure;
 use crate::source;
-use seamalloc_trace::{TraceError, write_path};
+use seamalloc_trace::{SNAPSHOT_ENDING, TraceError, write_path, write_trace_as_snapshot};
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<(), Failure> {
     let traces = source::load(&args.from, args.generate)?;
@@ -12,7 +12,9 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<(), Failure> {
         let from = args.from.display();
         return Err(Failure::Usage(format!("{from} holds the traces of several devices: {}", names.join(", "))));
     };
-    write_path(trace, &args.to).map_err(|error| match error {
+    let is_snapshot = args.to.to_string_lossy().ends_with(SNAPSHOT_ENDING);
+    let write = if is_snapshot { write_trace_as_snapshot } else { write_path };
+    write(trace, &args.to).map_err(|error| match error {
         TraceError::Io { source, .. } => Failure::Write { path: args.to.clone(), error: source },
         error => error.into(),
     })

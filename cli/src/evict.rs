@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::table::Table;
-use crate::values::{options, whole};
+use crate::values::{options, picture, whole};
 use clap::{Args, ValueHint};
 use seamalloc::Config;
 use seamalloc_evict::generate::{self, PROGRAMS};
@@ -47,7 +47,8 @@ pub(crate) struct EvictArgs {
     #[arg(long)]
     json: bool,
     /// Also save what is printed as a picture.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "json")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = picture,
+          conflicts_with = "json")]
     svg: Option<PathBuf>,
 }
 

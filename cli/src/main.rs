@@ -30,6 +30,7 @@ mod whatif;
 use clap::{CommandFactory, Parser};
 use command_line::{Cli, Command};
 use failure::Failure;
+use std::path::Path;
 use std::process::ExitCode;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(args, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),
         Command::Convert(args) => convert::run(args),
+        Command::Man { folder } => write_man_pages(folder),
         Command::Completions { shell } => {
             // clap panics where it cannot write.
             let mut script = Vec::new();
@@ -80,6 +82,12 @@ fn main() -> ExitCode {
             failure.code().into()
         }
     }
+}
+
+/// The pages of the command and of each subcommand, of what `--help` says.
+fn write_man_pages(folder: &Path) -> Result<(), Failure> {
+    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+    written.map_err(|error| Failure::Write { path: folder.to_owned(), error })
 }
 
 /// Lines on standard error for what `SEAMALLOC_LOG` asks for (`debug`, or `seamalloc::config=warn,error`).

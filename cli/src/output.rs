@@ -11,6 +11,8 @@ use std::path::Path;
 
 /// Sentences are broken at this width, in characters, or at the terminal's: that of a table.
 const TEXT_WIDTH: usize = 90;
+/// Lists are no wider, in characters.
+const LIST_WIDTH: usize = 100;
 /// Terminals that say they are narrower, in characters, do not know their width, or cannot be helped.
 const NARROWEST: usize = 40;
 /// Stands between a figure and its unit.
@@ -49,6 +51,15 @@ impl Output {
         print(&table.for_terminal(terminal_width(), self.styled))
     }
 
+    /// Prints a table of which a text is the last column, broken so that lines are no wider than a page.
+    pub(crate) fn list<R>(&mut self, table: &Table<R>) -> Result<(), Failure> {
+        let width = terminal_width().map_or(LIST_WIDTH, |width| width.min(LIST_WIDTH));
+        if let Some(svg) = &mut self.svg {
+            svg.add(&table.for_terminal(Some(LIST_WIDTH), true));
+        }
+        print(&table.for_terminal(Some(width), self.styled))
+    }
+
     /// Saves all that was printed as a picture, if one was asked for.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         self.svg.as_ref().map_or(Ok(()), Svg::save)
@@ -84,6 +95,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
 /// Lines of standard output.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     writeln!(std::io::stdout().lock(), "{text}").map_err(Failure::Output)
+}
+
+/// A line beside the output, of what may not be what was meant.
+pub(crate) fn note(text: &str) {
+    // If standard error is closed, nobody is listening.
+    let _ = writeln!(std::io::stderr().lock(), "seamalloc: {text}");
 }
 
 /// The one line that a failure prints.

@@ -23,6 +23,8 @@ pub(crate) struct SideBySide<'a> {
 /// One strategy over all traces, in the first pass of each.
 struct Total {
     strategy: StrategyKind,
+    /// How many passes there are; of what follows only the first counts.
+    passes: u32,
     live: u64,
     reserved: u64,
     worst: Option<(f64, String)>,
@@ -37,7 +39,7 @@ impl<'a> SideBySide<'a> {
             return Err(Failure::Usage(text.to_owned()));
         }
         let strategies = args.runs().into_iter().map(|run| run.config.strategy);
-        let totals = strategies.map(Total::new).collect();
+        let totals = strategies.map(|kind| Total::new(kind, args.passes)).collect();
         let output = Output::new(color, args.svg.as_deref())?;
         Ok(Self { args, output, heading: None, table: Table::new(PassReport::COLUMNS), shortages: Vec::new(), totals })
     }
@@ -99,6 +101,15 @@ impl<'a> SideBySide<'a> {
         self.output.text("")
     }
 
+    /// What memory above live is, where there is any: streams that run behind the CPU may still read it.
+    fn of_no_use(&self) -> Option<&'static str> {
+        let is_behind = self.args.lag > 0 || self.args.device().is_real();
+        self.totals.iter().any(|total| total.reserved > total.live).then_some(match is_behind {
+            true => "Reserved above live is of no use to the job, or still read by another stream.",
+            false => "Reserved above live is of no use to the job.",
+        })
+    }
+
     /// Prints what is left and the sum of it, all that there is if `ran` is a failure. Out of memory anywhere is one.
     pub(crate) fn finish(mut self, ran: Result<(), Failure>) -> Result<(), Failure> {
         self.print_table()?;
@@ -109,7 +120,9 @@ impl<'a> SideBySide<'a> {
             for total in self.totals.iter().filter(|total| total.runs > 1) {
                 self.output.text(&format!("{total:<width$}"))?;
             }
-            self.output.text("Reserved above live is of no use to the job (or still read by another stream).")?;
+            if let Some(text) = self.of_no_use() {
+                self.output.text(text)?;
+            }
         }
         self.output.finish()?;
         let runs = self.totals.iter().map(|total| total.runs).sum();
@@ -158,8 +171,8 @@ fn in_words(trace: &Trace, report: &PassReport, event: usize, shortage: &OutOfMe
 }
 
 impl Total {
-    fn new(strategy: StrategyKind) -> Self {
-        Self { strategy, live: 0, reserved: 0, worst: None, runs: 0, out_of_memory: 0 }
+    fn new(strategy: StrategyKind, passes: u32) -> Self {
+        Self { strategy, passes, live: 0, reserved: 0, worst: None, runs: 0, out_of_memory: 0 }
     }
 
     fn add(&mut self, passes: &[PassReport]) {
@@ -183,7 +196,9 @@ impl std::fmt::Display for Total {
         write!(f, "{:<width$}", self.strategy.name(), width = f.width().unwrap_or(0))?;
         if let Some((worst, trace)) = &self.worst {
             let part = self.live as f64 / self.reserved.max(1) as f64;
-            write!(f, " uses {:.1}% of what it reserves, {:.1}% at worst ({trace})", part * 100.0, worst * 100.0)?;
+            let passes = if self.passes > 1 { " in first passes" } else { "" };
+            let (part, worst) = (part * 100.0, worst * 100.0);
+            write!(f, " uses {part:.1}% of what it reserves{passes}, {worst:.1}% at worst ({trace})")?;
         }
         match self.out_of_memory {
             0 => Ok(()),

@@ -2,6 +2,7 @@
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
+use crate::output;
 use seamalloc::nearest::near;
 use seamalloc_trace::workload::{self, Scale, Workload};
 use seamalloc_trace::{Trace, TraceError, read_path, recorded};
@@ -34,6 +35,7 @@ pub(crate) fn load(path: &Path, generate: GenerateArgs) -> Result<Vec<Trace>, Fa
             if named.is_empty() {
                 return Err(Failure::NoSuchTrace { path: path.to_owned(), nearest: suggestion(&name) });
             }
+            tell_of_twin(&name);
             named.into_iter().map(|entry| entry.trace(generate)).collect()
         }
         Err(TraceError::Io { source, .. }) => Err(Failure::Read { path: path.to_owned(), error: source }),
@@ -75,6 +77,24 @@ impl Entry {
         }
     }
 
+    /// What it does, and which recorded job or generated workload is called nearly so.
+    pub(crate) fn described(self) -> String {
+        match (self, self.twin()) {
+            (_, None) => self.summary().to_owned(),
+            (Self::Recorded(_), Some(twin)) => format!("{} (generated: {})", self.summary(), twin.name()),
+            (Self::Generated(_), Some(twin)) => format!("{} (recorded: {})", self.summary(), twin.name()),
+        }
+    }
+
+    /// The recorded job for a generated workload, and the other way round, whose name differs in dashes alone: `gpt2xl-N` and
+    /// `gpt2-xl-N`.
+    fn twin(self) -> Option<Self> {
+        let plain = |entry: Self| entry.name().replace('-', "");
+        let is_recorded = |entry: Self| matches!(entry, Self::Recorded(_));
+        let mut all = entries().into_iter();
+        all.find(|entry| is_recorded(*entry) != is_recorded(self) && plain(*entry) == plain(self))
+    }
+
     pub(crate) fn in_default_set(self) -> bool {
         match self {
             Self::Recorded(_) => true,
@@ -110,12 +130,23 @@ pub(crate) fn select(names: &[String]) -> Result<Vec<Entry>, Failure> {
     for name in names {
         let before = out.len();
         out.extend(all.iter().filter(|entry| entry.is_called(name)).copied());
+        tell_of_twin(name);
         if out.len() == before {
             let text = format!("no workload or group is called `{name}` (`seamalloc stress --list` shows all)");
             return Err(Failure::Usage(text + &suggestion(name)));
         }
     }
     Ok(out)
+}
+
+/// Says where a generated workload was named that is nearly called as a recorded job is.
+fn tell_of_twin(name: &str) {
+    let named = entries().into_iter().find(|entry| entry.name() == name);
+    if let Some(entry @ Entry::Generated(_)) = named
+        && let Some(twin) = entry.twin()
+    {
+        output::note(&format!("`{name}` is generated; the recorded job is `{}`", twin.name()));
+    }
 }
 
 /// A question about the name that may have been meant, to stand behind a message.

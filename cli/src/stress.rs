@@ -16,7 +16,7 @@ const LIST: &[Listed] = &[
     Listed::result("group", |entry| entry.group().into()).text("group", |entry| entry.group().into()),
     Listed::result("default", |entry| entry.in_default_set().into())
         .text("default", |entry| if entry.in_default_set() { "yes" } else { "" }.into()),
-    Listed::result("summary", |entry| entry.summary().into()).text("what it does", |entry| entry.summary().into()),
+    Listed::result("summary", |entry| entry.summary().into()).text("what it does", |entry| entry.described().into()),
 ];
 
 pub(crate) fn run(args: &StressArgs, color: Color) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ fn list(args: &StressArgs, color: Color) -> Result<(), Failure> {
     }
     let mut output = Output::new(color, args.run.svg.as_deref())?;
     if !args.run.json {
-        output.table(&table)?;
+        output.list(&table)?;
     }
     output.finish()
 }

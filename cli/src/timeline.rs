@@ -63,7 +63,10 @@ fn in_words(timeline: &Timeline, report: &TimelineReport) -> String {
     let ms = |ns: u64| format!("{:.2} ms", ns as f64 / 1e6);
     let mut text = format!("Without any allocator a step takes {}", ms(report.bare_ns));
     if let Some(recorded) = report.recorded_step_ns() {
-        text.push_str(&format!("; recorded were {} on average, in {steps} steps", ms(recorded)));
+        match steps {
+            1 => text.push_str(&format!("; recorded was one of {}", ms(recorded))),
+            steps => text.push_str(&format!("; recorded were {} on average, in {steps} steps", ms(recorded))),
+        }
     }
     text.push_str(&format!(". At most {} are live.", bytes(report.peak_live)));
     text

@@ -2,10 +2,10 @@
 
 use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::host::HostConfig;
-use seamalloc::driver::sim::SimConfig;
+use seamalloc::driver::sim::{Profile, SimConfig};
 use seamalloc::{Config, ConfigError, StrategyKind};
 use seamalloc_trace::timeline::Policy;
-use seamalloc_trace::{ENDINGS, can_write};
+use seamalloc_trace::{ENDINGS, SNAPSHOT_ENDING, can_write};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -67,6 +67,16 @@ pub(crate) fn any_device(text: &str) -> Result<Device, String> {
     device(text).map(Device::Sim)
 }
 
+/// What `--help` says of `--device`: simulated ones, and `more` that will do.
+pub(crate) fn device_help(more: &str) -> String {
+    let size = |profile: &Profile| format!("{} ({} GiB)", profile.name(), profile.memory() >> 30);
+    let profiles: Vec<_> = Profile::ALL.iter().map(size).collect();
+    format!(
+        "The device: sim:PROFILE[,capacity=SIZE]{more}. Profiles differ in memory alone and have the costs of an H200: {}",
+        profiles.join(", ")
+    )
+}
+
 /// A simulated device.
 pub(crate) fn device(text: &str) -> Result<SimConfig, String> {
     if ["cuda", "host", "pinned"].iter().any(|name| text.starts_with(name)) {
@@ -84,7 +94,19 @@ pub(crate) fn times_live(text: &str) -> Result<f64, String> {
 /// A place for a trace, whose name tells the format.
 pub(crate) fn destination(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    if can_write(&path) { Ok(path) } else { Err(format!("expected a name that ends in {}", ENDINGS.join(", "))) }
+    if can_write(&path) || text.ends_with(SNAPSHOT_ENDING) {
+        return Ok(path);
+    }
+    Err(format!("expected a name that ends in {}, {SNAPSHOT_ENDING}", ENDINGS.join(", ")))
+}
+
+/// A place for a picture. Only SVG is drawn, so that another ending is a mistake.
+pub(crate) fn picture(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
+        return Ok(path);
+    }
+    Err("expected a name that ends in .svg: pictures are drawn as SVG and as nothing else".to_owned())
 }
 
 /// A time in seconds, with a fraction or without.

@@ -115,8 +115,12 @@ fn larger(ours: &WhatIf) -> String {
     let best = native.max(expandable);
     let name = if expandable >= native { "expandable" } else { "native" };
     match own.total_cmp(&best) {
-        Ordering::Greater if best > 0.0 => format!("a step {:.1}% larger than {name}'s", (own / best - 1.0) * 100.0),
-        Ordering::Greater => "the only one that runs it, with smaller steps".to_owned(),
+        Ordering::Greater if best > 0.0 => match (own / best - 1.0) * 100.0 {
+            percent if percent < 0.05 => format!("a step less than 0.1% larger than {name}'s"),
+            percent => format!("a step {percent:.1}% larger than {name}'s"),
+        },
+        Ordering::Greater if own < 1.0 => "the only one that runs it, with smaller steps".to_owned(),
+        Ordering::Greater => "the only one that runs it".to_owned(),
         Ordering::Equal => "no larger step".to_owned(),
         Ordering::Less => format!("a smaller step than {name}'s"),
     }

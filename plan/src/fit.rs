@@ -119,6 +119,61 @@ pub(crate) fn decreasing_size(instance: &Instance, search: &Search) -> Option<Pl
     place_all(instance, by_size(instance), Fit::Best, search)
 }
 
+/// What buffers are ordered by, the largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Figure {
+    Size,
+    /// The size times the number of neighbours.
+    Load,
+    /// How long it is live.
+    Width,
+    Neighbours,
+    /// The size times how long it is live.
+    Area,
+}
+
+impl Figure {
+    /// Those of `omni_place` in omnimalloc's `first_fit.cpp` (Apache-2.0).
+    const ALL: [Self; 5] = [Self::Size, Self::Load, Self::Width, Self::Neighbours, Self::Area];
+
+    fn of(self, instance: &Instance, buffer: u32, neighbours: &[u128]) -> [u128; 2] {
+        let size = u128::from(instance.sizes[buffer as usize]);
+        let width = u128::from(instance.widths[buffer as usize]);
+        let neighbours = neighbours[buffer as usize];
+        match self {
+            Self::Size => [size, 0],
+            Self::Load => [size * neighbours, size],
+            Self::Width => [width, 0],
+            Self::Neighbours => [neighbours, size],
+            Self::Area => [size * width, 0],
+        }
+    }
+}
+
+/// First fit in several orders, one after the other: which one is good depends on the problem. Of equals the first in the input
+/// comes first.
+pub(crate) fn in_orders(instance: &Instance, search: &Search) {
+    let mut neighbours = vec![0_u128; instance.len()];
+    for figure in Figure::ALL {
+        // The first one does not need them, and may be enough.
+        if figure == Figure::Load {
+            for buffer in instance.all() {
+                if (buffer as usize).is_multiple_of(BETWEEN_LOOKS) && search.is_over() {
+                    return;
+                }
+                let count = &mut neighbours[buffer as usize];
+                instance.for_each(buffer, |_, _, _| *count += 1);
+            }
+        }
+        let mut order: Vec<u32> = instance.all().collect();
+        order.sort_by_key(|buffer| std::cmp::Reverse(figure.of(instance, *buffer, &neighbours)));
+        match place_all(instance, order, Fit::First, search) {
+            Some(plan) => search.offer(plan),
+            None => return,
+        }
+    }
+}
+
 /// The buffers, the largest first.
 pub(crate) fn by_size(instance: &Instance) -> Vec<u32> {
     let key = |buffer: &u32| (instance.sizes[*buffer as usize], instance.widths[*buffer as usize]);
@@ -139,6 +194,29 @@ mod tests {
         let plan = place_all(&instance, instance.all(), fit, &search).unwrap();
         plan.check(&problem).unwrap();
         plan
+    }
+
+    /// The largest first leaves a hole in both. By size times neighbours the one is packed, by size times life the other.
+    #[test]
+    fn one_order_finds_what_another_does_not() {
+        let first: &[_] = &[(3, 7, 2), (2, 5, 2), (2, 3, 3), (5, 6, 4)];
+        let second: &[_] = &[(1, 5, 2), (1, 6, 3), (4, 6, 2), (2, 4, 3), (5, 7, 3)];
+        for (buffers, by_size, least) in [(first, 8, 6), (second, 10, 8)] {
+            let of = |(id, &(lower, upper, size)): (usize, &(i64, i64, u64))| {
+                Buffer::new(id.to_string(), lower, upper, size)
+            };
+            let problem = Problem::new("p", buffers.iter().enumerate().map(of).collect()).unwrap();
+            let instance = Instance::new(&problem);
+            let search = Search::new(instance.bound, None, None);
+            in_orders(&instance, &search);
+            let best = search.best().unwrap();
+            best.check(&problem).unwrap();
+            assert_eq!((best.peak, instance.bound), (least, least));
+            let mut order: Vec<u32> = instance.all().collect();
+            order.sort_by_key(|buffer| std::cmp::Reverse(instance.sizes[*buffer as usize]));
+            let alone = place_all(&instance, order, Fit::First, &Search::new(0, None, None)).unwrap();
+            assert_eq!(alone.peak, by_size);
+        }
     }
 
     /// Holes of 6 and 4 bytes below a roof.

@@ -16,9 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How often progress is told.
 const TOLD: Duration = Duration::from_millis(100);
-/// The least threads of the portfolio: one for each method that searches.
-const LEAST_THREADS: usize = 2;
-/// The most: more would only search from more seeds.
+/// The most threads of the portfolio: more would only search from more seeds.
 const MOST_THREADS: usize = 16;
 
 /// A way to find a plan.
@@ -166,9 +164,11 @@ pub enum PlanError {
 enum Task {
     /// Methods of one pass, one after the other.
     Quick(&'static [Method]),
-    /// Those, and then the exact search.
-    Exact(&'static [Method], &'static [Order]),
+    /// Those, and then the exact search in one order.
+    Exact(&'static [Method], Order),
     Annealing(u64),
+    /// First fit in several orders, and then annealing.
+    Orders(u64),
 }
 
 /// The methods that take one pass, cheapest first.
@@ -221,20 +221,21 @@ fn tasks(method: Method, seed: u64) -> Vec<Task> {
         Method::DecreasingSize => vec![Task::Quick(&[Method::DecreasingSize])],
         Method::Chainer => vec![Task::Quick(&[Method::Chainer])],
         Method::Annealing => vec![Task::Annealing(seed)],
-        Method::Exact => vec![Task::Exact(&[Method::DecreasingSize], &Order::ALL)],
+        Method::Exact => exact_tasks(&[Method::DecreasingSize]).collect(),
         Method::Portfolio => {
-            let threads = thread::available_parallelism().map_or(1, usize::from).clamp(LEAST_THREADS, MOST_THREADS);
-            (0..threads).map(|index| task(index, seed)).collect()
+            let cores = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+            let others = cores.saturating_sub(Order::ALL.len()).max(1) as u64;
+            let others = (1..others).map(|index| Task::Annealing(seed.wrapping_add(index)));
+            exact_tasks(QUICK).chain([Task::Orders(seed)]).chain(others).collect()
         }
     }
 }
 
-/// What each thread of the portfolio does.
-fn task(index: usize, seed: u64) -> Task {
-    match index {
-        0 => Task::Exact(QUICK, &Order::ALL),
-        index => Task::Annealing(seed.wrapping_add(index as u64 - 1)),
-    }
+/// The exact search, a thread an order: which one is the quickest is not known, and nothing is begun again where they take
+/// turns on fewer cores. `first` comes before one of them.
+fn exact_tasks(first: &'static [Method]) -> impl Iterator<Item = Task> {
+    let of_order = move |(index, order)| Task::Exact(if index == 0 { first } else { &[] }, order);
+    Order::ALL.into_iter().enumerate().map(of_order)
 }
 
 fn run(instance: &Instance, search: &Search, tasks: &[Task], tell: &mut dyn FnMut()) -> Result<(), PlanError> {
@@ -279,11 +280,15 @@ impl Task {
         };
         match self {
             Self::Quick(methods) => quick(methods),
-            Self::Exact(methods, orders) => {
+            Self::Exact(methods, order) => {
                 quick(methods);
-                exact(instance, search, orders);
+                exact(instance, search, order);
             }
             Self::Annealing(seed) => annealing::annealing(instance, search, seed),
+            Self::Orders(seed) => {
+                fit::in_orders(instance, search);
+                annealing::annealing(instance, search, seed);
+            }
         }
     }
 }

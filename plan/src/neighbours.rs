@@ -5,6 +5,7 @@
 
 use crate::problem::Problem;
 use crate::sections::Sections;
+use std::collections::HashMap;
 
 /// The most pairs that are listed: 128 MiB.
 const LISTED: u64 = 1 << 24;
@@ -20,6 +21,8 @@ pub(crate) struct Instance {
     pub(crate) widths: Vec<u64>,
     /// The peak load: no plan needs fewer bytes.
     pub(crate) bound: u64,
+    /// For each buffer, the last one before it that is like it in all: they can change places in every plan.
+    pub(crate) twins: Vec<Option<u32>>,
     /// Whether no buffer has gaps.
     pub(crate) is_solid: bool,
     /// Whether some gap has a window.
@@ -73,6 +76,7 @@ impl Instance {
             widths: buffers.iter().map(|buffer| buffer.upper.abs_diff(buffer.lower)).collect(),
             is_solid: buffers.iter().all(|buffer| buffer.gaps.is_empty()),
             has_windows: buffers.iter().any(|buffer| buffer.gaps.iter().any(|gap| gap.window.is_some())),
+            twins: twins(problem, &sections),
             sections,
             by_first,
             begins,
@@ -187,6 +191,17 @@ impl Instance {
     }
 }
 
+/// For each buffer, the last one before it that has its size and alignment and needs memory beside the same others; none of
+/// those with an offset of their own.
+fn twins(problem: &Problem, sections: &Sections) -> Vec<Option<u32>> {
+    let mut last = HashMap::new();
+    let own = problem.buffers().iter().zip(0..).map(|(buffer, number)| {
+        let key = (buffer.size, buffer.alignment, sections.of(number));
+        if buffer.fixed.is_some() { None } else { last.insert(key, number) }
+    });
+    own.collect()
+}
+
 /// The greatest number that divides both.
 fn common_divisor(a: u64, b: u64) -> u64 {
     let (mut a, mut b) = (a, b);
@@ -226,6 +241,19 @@ impl Listed {
 mod tests {
     use super::*;
     use crate::problem::Buffer;
+
+    #[test]
+    fn twins_are_alike_in_all() {
+        let of = |lower, upper, size| Buffer::new(format!("{lower}-{size}"), lower, upper, size);
+        let fixed = Buffer { fixed: Some(8), ..of(0, 4, 3) };
+        let aligned = Buffer { alignment: 2, ..of(0, 4, 3) };
+        let buffers =
+            vec![of(0, 4, 3), of(0, 4, 2), of(0, 4, 3), fixed, aligned, of(1, 4, 3), of(0, 3, 3), of(0, 4, 3)];
+        let named = buffers.into_iter().enumerate().map(|(id, buffer)| Buffer { id: id.to_string(), ..buffer });
+        let instance = Instance::new(&Problem::new("p", named.collect()).unwrap());
+        // All are live in the only section, so that it does not matter that two begin later or end earlier.
+        assert_eq!(instance.twins, [None, None, Some(0), None, None, Some(2), Some(5), Some(6)]);
+    }
 
     #[test]
     fn neighbours_are_those_that_are_live_together() {

@@ -60,6 +60,11 @@ impl Search {
         self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Whether the search was ended; the clock is not asked.
+    pub(crate) fn was_ended(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
     /// Ends the search.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);

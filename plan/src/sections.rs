@@ -7,7 +7,7 @@
 use crate::problem::Problem;
 
 /// A range of sections in which a buffer needs memory, and the bytes of the buffer that it needs there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     /// The first section.
     pub(crate) first: u32,

@@ -5,7 +5,7 @@
 
 use super::error::ConfigError;
 use super::guard::VALUES;
-use super::names::{WITHOUT_EFFECT, names};
+use super::names::{WITHOUT_EFFECT, names, option_list};
 use super::options::{Arenas, Config, MIB, Split, StreamSharing};
 use super::paddle::{PaddleFlags, THROTTLE_RATIO};
 use super::strategy_kind::StrategyKind;
@@ -57,6 +57,15 @@ impl Config {
             }
         }
         self.validated()
+    }
+
+    /// The names of all options that have an effect, as [`Config::parse`] reads them. `docs/options.md` has a row for each.
+    ///
+    /// ```
+    /// assert!(seamalloc::Config::option_names().any(|name| name == "max_split_size_mb"));
+    /// ```
+    pub fn option_names() -> impl Iterator<Item = &'static str> {
+        option_list()
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {

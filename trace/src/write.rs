@@ -2,12 +2,15 @@
 //!
 //! Owns: the choice of the format, and that a file is either written whole or not at all.
 
+use crate::builder;
 use crate::compact::write_compact;
 use crate::csv::write_csv;
 use crate::error::{Place, TraceError};
 use crate::pytorch::write_snapshot_pickle;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceEvent};
+use seamalloc::PoolId;
 use seamalloc::flight::TimedEvent;
+use seamalloc::observer::{Action, Event};
 use seamalloc::snapshot::Snapshot;
 use std::fs;
 use std::io;
@@ -48,6 +51,42 @@ pub fn write_path(trace: &Trace, path: &Path) -> Result<(), TraceError> {
         ));
     }
     put(path, &bytes).map_err(|error| TraceError::io(&file, error))
+}
+
+/// How the name of a snapshot ends that [`write_trace_as_snapshot`] writes.
+pub const SNAPSHOT_ENDING: &str = ".pickle";
+/// The distance of addresses in such a snapshot, in bytes, and the first one.
+const ALIGNMENT: u64 = 512;
+const FIRST_ADDRESS: u64 = 1 << 40;
+
+/// Writes a trace as a snapshot of PyTorch's, which its viewer draws (pytorch.org/memory_viz), and which is read as the same trace.
+/// A trace has no addresses and no times: each block has an address of its own, and each event takes a microsecond. The file
+/// appears only when it is complete.
+///
+/// # Errors
+/// The trace breaks a rule, or the file cannot be written.
+pub fn write_trace_as_snapshot(trace: &Trace, path: &Path) -> Result<(), TraceError> {
+    let file = path.display().to_string();
+    builder::check(trace).map_err(|(event, rule)| TraceError::rule(&file, Place::Event(event), rule))?;
+    write_snapshot_path(&Snapshot::default(), &history_of(trace), path)
+}
+
+fn history_of(trace: &Trace) -> Vec<TimedEvent> {
+    let (mut blocks, mut next) = (Vec::new(), FIRST_ADDRESS);
+    let events = trace.events.iter().zip(1..).filter_map(|(event, time_us)| {
+        let (action, block) = match *event {
+            TraceEvent::Alloc { size, stream } => {
+                blocks.push((next, size, *trace.streams.get(stream as usize)?));
+                next += size.next_multiple_of(ALIGNMENT).max(ALIGNMENT);
+                (Action::Alloc, blocks.len() - 1)
+            }
+            TraceEvent::FreeRequested { block } => (Action::FreeRequested, block as usize),
+            TraceEvent::FreeCompleted { block } => (Action::FreeCompleted, block as usize),
+        };
+        let &(address, size, stream) = blocks.get(block)?;
+        Some(TimedEvent { event: Event { action, address, size, stream, pool: PoolId::NONE }, time_us })
+    });
+    events.collect()
 }
 
 /// Writes a snapshot, and a history where there is one, as a pickle that PyTorch's viewer reads. The file appears only
@@ -102,6 +141,26 @@ mod tests {
         assert!(error.contains(".seam, .csv or .csv.gz"), "{error}");
         assert!(write_path(&trace, &folder.path().join("missing/job.seam")).is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing half done is left");
+    }
+
+    #[test]
+    fn a_trace_comes_back_from_a_snapshot() {
+        let alloc = |size, stream| TraceEvent::Alloc { size, stream };
+        let (freed, done) = (|block| TraceEvent::FreeRequested { block }, |block| TraceEvent::FreeCompleted { block });
+        let trace = Trace {
+            name: "job".into(),
+            streams: vec![seamalloc::driver::StreamId(0), seamalloc::driver::StreamId(5)],
+            events: vec![alloc(7, 0), alloc(1 << 33, 1), freed(0), alloc(7, 0), done(0), freed(1), done(1)],
+            ..Trace::default()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.pickle");
+        write_trace_as_snapshot(&trace, &path).unwrap();
+        let read = read_path(&path).unwrap();
+        assert_eq!((read[0].events.as_slice(), read[0].streams.as_slice()), (&*trace.events, &*trace.streams));
+        let wrong = Trace { events: vec![freed(0)], ..trace };
+        assert!(write_trace_as_snapshot(&wrong, &folder.path().join("wrong.pickle")).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[cfg(unix)]

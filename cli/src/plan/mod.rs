@@ -16,7 +16,7 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::svg::check_writable;
 use crate::table::Table;
-use crate::values::{seconds, whole};
+use crate::values::{picture, seconds, whole};
 use clap::{Args, ValueHint};
 use input::Input;
 pub(crate) use report::PlanReport;
@@ -50,7 +50,7 @@ pub(crate) struct PlanArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
     /// Draw the best plan: time against address.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = picture)]
     svg: Option<PathBuf>,
     /// Print one JSON object a line instead of a table.
     #[arg(long)]

@@ -22,14 +22,13 @@ pub(crate) struct StudyArgs {
     /// The other options of the allocator, in PyTorch's syntax.
     #[arg(long, value_name = "OPTIONS", default_value = "", value_parser = values::options, hide_default_value = true)]
     pub(super) conf: Config,
-    /// The device: sim:PROFILE[,capacity=SIZE].
-    #[arg(long, value_name = "DEVICE", default_value = "sim:h200", value_parser = values::device)]
+    #[arg(long, value_name = "DEVICE", default_value = "sim:h200", value_parser = values::device, help = values::device_help(""))]
     pub(super) device: SimConfig,
     /// Print one JSON object a line instead of a table.
     #[arg(long)]
     pub(super) json: bool,
     /// Save a plot of the results.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = values::picture)]
     pub(super) svg: Option<PathBuf>,
 }
 

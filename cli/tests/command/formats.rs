@@ -40,7 +40,8 @@ fn every_format_agrees(from: &str) {
     let folder = Folder::new();
     let expected = figures(from);
     assert_eq!(expected.len(), STRATEGIES.len());
-    let mut files = ["trace.seam", "trace.csv", "trace.csv.gz"].map(|name| folder.name(name)).to_vec();
+    let mut files =
+        ["trace.seam", "trace.csv", "trace.csv.gz", "converted.pickle"].map(|name| folder.name(name)).to_vec();
     for file in &files {
         run(&["convert", from, file], 0).stdout("").stderr("");
     }

@@ -68,6 +68,8 @@ fn the_sums_below_the_table_are_those_of_its_rows() {
     let one = folder.file("one.csv", format!("a,1,{},0\n", 10 * GIB).as_bytes());
     let out = stdout(&["replay", &two_sizes(&folder), &one, "--strategy", "caching"], 0);
     has(&out, &["caching    uses 78.6% of what it reserves, 76.9% at worst (two)"]);
+    let out = stdout(&["replay", &two_sizes(&folder), &one, "--strategy", "caching", "--passes", "2"], 0);
+    has(&out, &["caching    uses 78.6% of what it reserves in first passes, 76.9% at worst (two)"]);
 }
 
 /// A second pass finds the segments of both sizes there: it makes no call.

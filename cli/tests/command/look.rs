@@ -80,6 +80,19 @@ fn pictures_show_what_was_printed_and_how() {
 }
 
 #[test]
+fn man_pages_say_what_help_says() {
+    let folder = Folder::new();
+    let pages = folder.name("man1");
+    run(&["man", &pages], 0).stdout("").stderr("");
+    let page = |name: &str| std::fs::read_to_string(folder.path("man1").join(name)).unwrap();
+    has(&page("seamalloc.1"), &[".TH", "seamalloc", "Exit codes", "stress", "convert"]);
+    has(&page("seamalloc-replay.1"), &["SYNOPSIS", "timeline", "rtx4090"]);
+    has(&page("seamalloc-study-chunks.1"), &["sizes"]);
+    let taken = folder.file("taken", b"");
+    has(&super::complaint(&["man", &taken], 1), &["cannot write", &taken]);
+}
+
+#[test]
 fn completions_know_the_subcommands() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&["completions", shell], 0);

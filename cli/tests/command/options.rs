@@ -1,6 +1,6 @@
 //! Command lines that are wrong: exit code 2, and what would be right. Places that cannot be written: exit code 1.
 
-use super::{Folder, complaint, has, lines};
+use super::{Folder, complaint, has, lines, stdout};
 
 #[test]
 fn wrong_options_say_what_is_expected() {
@@ -86,9 +86,9 @@ fn a_real_device_is_for_replays_and_keeps_its_own_time() {
 #[test]
 fn convert_writes_whole_files_or_none() {
     let folder = Folder::new();
-    for to in ["out.foo", "out.pickle", "out", ""] {
+    for to in ["out.foo", "out.pickle.gz", "out", ""] {
         let error = complaint(&["convert", "comb", &folder.name(to), "--steps", "1"], 2);
-        has(&error, &["<TO>", ".seam, .csv, .csv.gz"]);
+        has(&error, &["<TO>", ".seam, .csv, .csv.gz, .pickle"]);
     }
     let place = folder.name("no/such/folder/out.seam");
     has(&complaint(&["convert", "comb", &place, "--steps", "1"], 1), &["cannot write", &place]);
@@ -109,15 +109,48 @@ fn convert_writes_whole_files_or_none() {
 fn an_unwritable_picture_is_found_before_the_run() {
     let folder = Folder::new();
     let place = folder.name("no/such/folder/out.svg");
-    for place in [place, folder.name("")] {
-        for command in ["stress", "replay", "fit"] {
-            has(&complaint(&[command, "comb", "--svg", &place], 1), &["cannot write", &place]);
-        }
+    for command in ["stress", "replay", "fit"] {
+        has(&complaint(&[command, "comb", "--svg", &place], 1), &["cannot write", &place]);
     }
     assert!(folder.content().is_empty());
     let picture = folder.file("old.svg", b"old");
     complaint(&["replay", &folder.name("missing"), "--svg", &picture], 1);
     assert_eq!(std::fs::read(&picture).unwrap(), b"old");
+}
+
+/// What would be written is SVG, whatever the name says.
+#[test]
+fn a_picture_that_is_no_svg_is_refused() {
+    let folder = Folder::new();
+    let place = folder.name("x.png");
+    let buffers = folder.file("small.csv", b"id,lower,upper,size\na,0,2,2\n");
+    for command in [
+        vec!["stress", "comb"],
+        vec!["fit", "comb"],
+        vec!["cliff", "comb"],
+        vec!["plan", &buffers],
+        vec!["evict", "linear"],
+        vec!["study", "chunks", "comb"],
+    ] {
+        let error = complaint(&[&command[..], &["--svg", &place]].concat(), 2);
+        has(&error, &["--svg", &place, "expected a name that ends in .svg"]);
+    }
+    assert_eq!(folder.content(), ["small.csv"]);
+}
+
+#[test]
+fn help_names_the_simulated_devices() {
+    for command in [vec!["stress", "--help"], vec!["fit", "-h"], vec!["study", "chunks", "--help"]] {
+        let text = stdout(&command, 0).split_whitespace().collect::<Vec<_>>().join(" ");
+        has(
+            &text,
+            &["h200 (139 GiB)", "h100 (80 GiB)", "a100-40gb (40 GiB)", "l40s", "rtx4090", "b200", "costs of an H200"],
+        );
+    }
+    for device in ["sim:h100", "sim:a100-80gb", "sim:a100-40gb", "sim:l40s", "sim:rtx4090", "sim:b200"] {
+        let found = lines(&["replay", "resnet-multi", "--json", "--strategy", "stitch", "--device", device], 0);
+        assert_eq!(found[0]["device"], device);
+    }
 }
 
 /// The machine's own memory, of which a replay touches nothing: the same bytes and the same growth as on a simulated device of

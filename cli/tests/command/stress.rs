@@ -1,6 +1,6 @@
 //! `seamalloc stress`: names, groups, seeds and steps.
 
-use super::{has, lines, stdout};
+use super::{has, lines, run, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -13,17 +13,43 @@ fn names(args: &[&str]) -> Vec<String> {
 fn the_list_names_everything_once() {
     let text = stdout(&["stress", "--list"], 0);
     let listed = lines(&["stress", "--list", "--json"], 0);
+    // Long summaries go on in further lines.
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let mut seen = BTreeSet::new();
     for entry in &listed {
         let [name, group, summary] = ["name", "group", "summary"].map(|key| entry[key].as_str().unwrap());
         assert!(seen.insert(name), "{name} is there twice");
         assert!(entry["default"].is_boolean() && !summary.is_empty());
         let row = text.lines().find(|line| line.split_whitespace().next() == Some(name)).unwrap();
-        has(row, &[group, summary]);
+        has(row, &[group]);
+        has(&joined, &[summary]);
     }
     let recorded = listed.iter().filter(|entry| entry["group"] == "recorded");
     assert_eq!(recorded.count(), 7);
     assert!(listed.iter().any(|entry| entry["default"] == false));
+}
+
+/// `gpt2xl-N` and `gpt2-xl-N` are told apart: in the list, and where the generated one is named.
+#[test]
+fn names_that_differ_in_dashes_are_told_apart() {
+    let text = stdout(&["stress", "--list"], 0).split_whitespace().collect::<Vec<_>>().join(" ");
+    has(&text, &["(generated: gpt2-xl-N)", "(recorded: gpt2xl-N)", "(recorded: opt1.3b-R)"]);
+    let said = "seamalloc: `opt-1.3b-R` is generated; the recorded job is `opt1.3b-R`\n";
+    run(&["stress", "opt-1.3b-R", "--steps", "1", "--strategy", "caching"], 0).stderr(said);
+    run(&["replay", "opt-1.3b-R", "--steps", "1", "--strategy", "caching"], 0).stderr(said);
+    run(&["stress", "opt1.3b-R", "comb", "--steps", "1", "--strategy", "caching"], 0).stderr("");
+}
+
+/// The last sentence is there where it is true, and says no more than that.
+#[test]
+fn the_closing_line_is_true() {
+    let run = |more: &[&str]| stdout(&[&["stress", "comb", "--steps", "1", "--strategy", "caching"], more].concat(), 0);
+    let line = "Reserved above live is of no use to the job";
+    assert!(run(&[]).ends_with(&format!("{line}.\n")));
+    assert!(run(&["--lag", "3"]).ends_with(&format!("{line}, or still read by another stream.\n")));
+    let starved = ["stress", "comb", "--steps", "1", "--strategy", "caching", "--device", "sim:h200,capacity=64MiB"];
+    assert!(!stdout(&starved, 3).contains(line), "nothing ran to the end");
 }
 
 #[test]

@@ -1,8 +1,10 @@
-"""Prints the tables of README.md from generated.jsonl.gz, which lies beside it: python3 table.py."""
+"""Prints the tables of README.md from the files beside it: python3 table.py. With `--rows-of-the-page`: those of docs/eviction.md that
+are of DTR's logs, over the logs on which every row ends."""
 
 import gzip
 import json
 import math
+import sys
 from pathlib import Path
 
 BUDGETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -29,16 +31,42 @@ def table(runs, graphs):
         print(f"| {name} | " + " | ".join(cells[scheme, strategy, conf]) + " |")
 
 
-def main():
+def rows_of_the_page(runs, graphs):
+    """Means over the graphs on which each of these rows ends, and how many of all a row does not end."""
+    pairs = ["dtr counted", "dtr-eq caching", "msps caching", "dte caching", "coop arena", "dtr-eq stitch", "msps stitch"]
+    pairs += ["dte stitch", "coop stitch", "stitched stitch"]
+    rows = [(*pair.split(), "") for pair in pairs] + [("stitched", "stitch", "chunk_size_mb:2")]
+    for row in rows:
+        cells = []
+        for budget in BUDGETS:
+            common = [graph for graph in graphs if all(runs[graph, *other, budget] is not None for other in rows)]
+            mean = math.exp(sum(math.log(runs[graph, *row, budget]) for graph in common) / len(common))
+            left = sum(runs[graph, *row, budget] is None for graph in graphs)
+            cells.append(f"{mean:.3f}" + (f" ({left})" if left else ""))
+        print(f"| {' over '.join(row[:2])} {row[2]} | " + " | ".join(cells) + " |")
+
+
+def read(name):
     runs = {}
-    with gzip.open(Path(__file__).with_name("generated.jsonl.gz"), "rt") as lines:
+    with gzip.open(Path(__file__).with_name(name), "rt") as lines:
         for line in map(json.loads, lines):
             key = line["graph"], line["scheme"], line["strategy"], line["conf"], line["budget"]
             runs[key] = None if line["failed"] else line["overhead"]
-    graphs = sorted({graph for graph, *_ in runs})
-    table(runs, [graph for graph in graphs if graph != "treelstm"])
-    print()
-    table(runs, ["treelstm"])
+    return runs
+
+
+def main():
+    if sys.argv[1:] == ["--rows-of-the-page"]:
+        runs = read("dtr_logs.jsonl.gz")
+        rows_of_the_page(runs, sorted({graph for graph, *_ in runs} - {"treelstm"}))
+        return
+    for name in ("generated.jsonl.gz", "dtr_logs.jsonl.gz"):
+        runs = read(name)
+        print(f"{name}\n")
+        table(runs, sorted({graph for graph, *_ in runs} - {"treelstm"}))
+        print()
+        table(runs, ["treelstm"])
+        print()
 
 
 if __name__ == "__main__":

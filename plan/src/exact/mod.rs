@@ -39,8 +39,8 @@ pub(crate) const STACK: usize = MOST * 4096 + (4 << 20);
 /// Each round looks at so many times more partial plans than the one before (`RoundRobin`).
 const MORE: u64 = 2;
 
-/// Searches until the answer is known or the search is over, with these orders by turns. Needs a stack of [`STACK`].
-pub(crate) fn exact(instance: &Instance, search: &Search, orders: &[Order]) {
+/// Searches in one order until the answer is known or the search is over. Needs a stack of [`STACK`].
+pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
     if !instance.is_listed() || instance.len() > MOST || instance.len() == 0 {
         return;
     }
@@ -52,18 +52,17 @@ pub(crate) fn exact(instance: &Instance, search: &Search, orders: &[Order]) {
         if targets.is_empty() {
             return;
         }
+        // What is begun again was for nothing, unless there is something else to be tried.
+        let limit = if targets.len() > 1 { nodes } else { u64::MAX };
         for target in targets {
-            for &order in orders {
-                match solver.solve(target, order, nodes) {
-                    Answer::Found => search.offer(plan(instance, &solver.solution)),
-                    // With windows two buffers may interlock in ways that are not searched.
-                    Answer::None if !instance.has_windows => {
-                        search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
-                    }
-                    Answer::None if search.capacity().is_some() || target + 1 >= search.peak() => return,
-                    Answer::None | Answer::TooLong => continue,
+            match solver.solve(target, order, limit) {
+                Answer::Found => search.offer(plan(instance, &solver.solution)),
+                // With windows two buffers may interlock in ways that are not searched.
+                Answer::None if !instance.has_windows => {
+                    search.raise(target.saturating_add(1).next_multiple_of(instance.step()));
                 }
-                break;
+                Answer::None if search.capacity().is_some() || target + 1 >= search.peak() => return,
+                Answer::None | Answer::TooLong => {}
             }
         }
     }

@@ -10,6 +10,9 @@ use crate::neighbours::Instance;
 use crate::search::Search;
 use std::cmp::Reverse;
 
+/// How many partial plans are looked at before the clock is asked again.
+const CLOCK: u64 = 64;
+
 /// What a search came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -88,47 +91,49 @@ impl<'a> Solver<'a> {
             };
             (Reverse(keys), *buffer)
         });
-        let candidates: Vec<_> = (0..buffers.len() as u32).map(|rank| Candidate { lowest: 0, rank }).collect();
-        self.descend(&buffers, &candidates, within, Candidate { lowest: 0, rank: 0 })
+        let ranks: Vec<u32> = (0..buffers.len() as u32).collect();
+        self.descend(&buffers, &ranks, within, Candidate { lowest: 0, rank: 0 })
     }
 
     /// Places one buffer after the other (`SearchSolutions`). `last` was placed last; in each plan that is looked at,
     /// buffers are placed by offset and then by rank, so that no plan is looked at in two orders (canonical solutions).
-    fn descend(&mut self, buffers: &[u32], before: &[Candidate], within: (u32, u32), last: Candidate) -> Answer {
-        if self.nodes == 0 || self.search.is_over() {
+    /// `before` are the ranks of those that may still have to be placed.
+    fn descend(&mut self, buffers: &[u32], before: &[u32], within: (u32, u32), last: Candidate) -> Answer {
+        if self.nodes == 0 || self.is_of_no_use() {
             return Answer::TooLong;
         }
         self.nodes -= 1;
         let state = &self.state;
         let mut lowest_end = u64::MAX;
-        let mut candidates = Vec::with_capacity(before.len());
-        for candidate in before {
-            let buffer = buffers[candidate.rank as usize] as usize;
+        let mut left = Vec::with_capacity(before.len());
+        for &rank in before {
+            let buffer = buffers[rank as usize] as usize;
             if state.offsets[buffer] == NOWHERE {
-                let lowest = state.lowest[buffer];
-                lowest_end = lowest_end.min(lowest + state.instance.sizes[buffer]);
-                candidates.push(Candidate { lowest, rank: candidate.rank });
+                lowest_end = lowest_end.min(state.lowest[buffer] + state.instance.sizes[buffer]);
+                left.push(rank);
             }
         }
-        if candidates.is_empty() {
+        if left.is_empty() {
             for &buffer in buffers {
                 self.solution[buffer as usize] = self.state.offsets[buffer as usize];
             }
             return Answer::Found;
         }
-        candidates.sort();
+        // Of those that are not below this end another buffer could lie below: there is a plan as good in which it does
+        // (dominance).
+        let of_rank = |rank: u32| Candidate { lowest: state.lowest[buffers[rank as usize] as usize], rank };
+        let is_tried = |candidate: &Candidate| candidate.lowest < lowest_end && *candidate >= last;
+        let mut candidates: Vec<_> = left.iter().map(|rank| of_rank(*rank)).filter(is_tried).collect();
+        candidates.sort_unstable();
+        let most = state.most_to_come_within(within);
         for &candidate in &candidates {
-            // From here on, another buffer could lie below: there is a plan as good in which it does (dominance).
-            if candidate.lowest >= lowest_end {
-                break;
-            }
-            if candidate < last {
+            let buffer = buffers[candidate.rank as usize];
+            if self.state.is_behind_its_twin(buffer) || !self.state.may_be_placed(buffer, within, most) {
                 continue;
             }
-            let buffer = buffers[candidate.rank as usize];
-            let mark = self.state.place(buffer, within);
+            let mark = self.state.place(buffer);
             let answer =
-                if mark.has_room { self.go_on(buffer, buffers, &candidates, within, candidate) } else { Answer::None };
+                if mark.has_room { self.go_on(buffer, buffers, &left, within, candidate) } else { Answer::None };
             self.state.take_back(buffer, mark);
             if answer != Answer::None {
                 return answer;
@@ -141,20 +146,20 @@ impl<'a> Solver<'a> {
         Answer::None
     }
 
+    /// Whether the search is over, or another thread found or proved meanwhile what is searched for.
+    fn is_of_no_use(&self) -> bool {
+        let is_over = if self.nodes.is_multiple_of(CLOCK) { self.search.is_over() } else { self.search.was_ended() };
+        let capacity = self.state.capacity();
+        is_over || capacity >= self.search.peak() || capacity < self.search.lower()
+    }
+
     /// Goes on behind a buffer: in one, or in the parts into which time falls without it (`DynamicallyDecompose`).
-    fn go_on(
-        &mut self,
-        buffer: u32,
-        buffers: &[u32],
-        candidates: &[Candidate],
-        within: (u32, u32),
-        last: Candidate,
-    ) -> Answer {
+    fn go_on(&mut self, buffer: u32, buffers: &[u32], left: &[u32], within: (u32, u32), last: Candidate) -> Answer {
         self.solution[buffer as usize] = last.lowest;
         let mut parts = Vec::new();
         self.state.untie(buffer, |section| parts.push(section));
         let answer = if parts.is_empty() {
-            self.descend(buffers, candidates, within, last)
+            self.descend(buffers, left, within, last)
         } else {
             parts.insert(0, within.0);
             parts.push(within.1);

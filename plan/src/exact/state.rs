@@ -93,6 +93,11 @@ impl<'a> State<'a> {
         self.capacity = capacity;
     }
 
+    /// The bytes that plans may need.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// The bytes that are to be placed in the fullest section of a buffer (`SubSolve`).
     pub(super) fn most_to_come(&self, buffer: u32) -> u64 {
         let spans = self.instance.sections.of(buffer).iter();
@@ -100,16 +105,47 @@ impl<'a> State<'a> {
         sections.copied().max().unwrap_or(0)
     }
 
-    /// Places a buffer at the lowest offset that it can have, and follows what that means for the others. `within` are the
-    /// sections that are searched.
-    pub(super) fn place(&mut self, buffer: u32, within: (u32, u32)) -> Mark {
+    /// The bytes that are to be placed in the fullest of these sections.
+    pub(super) fn most_to_come_within(&self, within: (u32, u32)) -> u64 {
+        self.to_come[within.0 as usize..within.1 as usize].iter().copied().max().unwrap_or(0)
+    }
+
+    /// Whether another buffer that is like this one in all is to be placed before it: such buffers can change places, so
+    /// that one order of them is enough (`sym_predecessor` in omnimalloc's `supermalloc.cpp`).
+    pub(super) fn is_behind_its_twin(&self, buffer: u32) -> bool {
+        self.instance.twins[buffer as usize].is_some_and(|twin| self.offsets[twin as usize] == NOWHERE)
+    }
+
+    /// Whether all sections have room with the buffer at the lowest offset that it can have, before it is followed what
+    /// that means for the others (`can_allocate_at` in omnimalloc's `supermalloc.cpp`). What is to come in each section has
+    /// to fit above its floor, and above the offset, since none that follows is lower (`Check`: section inference, monotonic
+    /// floor). `most` is to come in the fullest section of those that are searched.
+    pub(super) fn may_be_placed(&self, buffer: u32, within: (u32, u32), most: u64) -> bool {
+        let offset = self.lowest[buffer as usize];
+        let own = self.instance.sections.of(buffer).iter().all(|span| {
+            let range = span.first as usize..span.end as usize;
+            let above = offset + span.low;
+            self.to_come[range].iter().all(|to_come| above + to_come <= self.capacity)
+        });
+        let others = || {
+            let range = within.0 as usize..within.1 as usize;
+            let is_own = |section: u32| {
+                self.instance.sections.of(buffer).iter().any(|span| span.first <= section && section < span.end)
+            };
+            let mut sections = (within.0..within.1).zip(&self.to_come[range]);
+            sections.all(|(section, to_come)| offset + to_come <= self.capacity || is_own(section))
+        };
+        own && (offset + most <= self.capacity || others())
+    }
+
+    /// Places a buffer at the lowest offset that it can have, and follows what that means for the others.
+    pub(super) fn place(&mut self, buffer: u32) -> Mark {
         let mut mark =
             Mark { lowest: self.old_lowest.len(), floors: self.old_floors.len(), is_hatless: true, has_room: true };
         let offset = self.lowest[buffer as usize];
         self.offsets[buffer as usize] = offset;
         self.raise_lowest(buffer, offset, &mut mark);
-        self.raise_floors(buffer, offset);
-        mark.has_room &= self.has_room(within, offset);
+        self.raise_floors(buffer, offset, &mut mark);
         mark
     }
 
@@ -131,7 +167,7 @@ impl<'a> State<'a> {
         self.offsets[buffer as usize] = NOWHERE;
     }
 
-    /// Every buffer to be placed that needs memory at the same time lies above (`UpdateMinOffsets`).
+    /// Every buffer to be placed that needs memory at the same time lies above (`UpdateMinOffsets`), as long as there is room.
     fn raise_lowest(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         self.round += 1;
         self.risen.clear();
@@ -148,10 +184,13 @@ impl<'a> State<'a> {
                 continue;
             }
             let lowest = above.next_multiple_of(instance.alignments[at]);
+            // A buffer that has its offset in any case would have to be moved.
+            if instance.fixed[at].is_some() || lowest + instance.sizes[at] > self.capacity {
+                mark.has_room = false;
+                return;
+            }
             self.old_lowest.push((other, old));
             self.lowest[at] = lowest;
-            // A buffer that has its offset in any case would have to be moved.
-            mark.has_room &= instance.fixed[at].is_none() && lowest + instance.sizes[at] <= self.capacity;
             for span in instance.sections.of(other) {
                 for section in span.first..span.end {
                     if self.noted[section as usize] != self.round {
@@ -164,8 +203,9 @@ impl<'a> State<'a> {
     }
 
     /// Sections of the buffer have their floor at its end. No floor is below the lowest offset of what is to come
-    /// (`UpdateSectionData`).
-    fn raise_floors(&mut self, buffer: u32, offset: u64) {
+    /// (`UpdateSectionData`), and what is to come has to fit above it; of the other sections
+    /// [`may_be_placed`](Self::may_be_placed) knows that.
+    fn raise_floors(&mut self, buffer: u32, offset: u64, mark: &mut Mark) {
         for span in self.instance.sections.of(buffer) {
             for section in span.first..span.end {
                 let at = section as usize;
@@ -173,6 +213,9 @@ impl<'a> State<'a> {
                 self.floors[at] = offset + span.high;
                 self.to_come[at] -= span.high - span.low;
             }
+        }
+        if !mark.has_room {
+            return;
         }
         for &section in &self.risen {
             let at = section as usize;
@@ -188,16 +231,12 @@ impl<'a> State<'a> {
             if least != u64::MAX && least > self.floors[at] {
                 self.old_floors.push((section, self.floors[at]));
                 self.floors[at] = least;
+                if least.max(offset) + self.to_come[at] > self.capacity {
+                    mark.has_room = false;
+                    return;
+                }
             }
         }
-    }
-
-    /// What is to come in each section fits above its floor, and above the offset that was reached, since none that
-    /// follows is lower (`Check`: section inference, monotonic floor).
-    fn has_room(&self, within: (u32, u32), offset: u64) -> bool {
-        let range = within.0 as usize..within.1 as usize;
-        let mut sections = self.floors[range.clone()].iter().zip(&self.to_come[range]);
-        sections.all(|(floor, to_come)| (*floor).max(offset) + to_come <= self.capacity)
     }
 
     /// A buffer was placed: it no longer ties its sections together. Calls `found` with each section before which
