@@ -9,6 +9,7 @@ mod evict;
 mod explain;
 mod failure;
 mod fit;
+mod order;
 mod output;
 mod pinned;
 mod plan;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Study(study) => study::run(study, cli.color),
         Command::Evict(args) => evict::run(args, cli.color),
         Command::Plan(args) => plan::run(args, cli.color),
+        Command::Order(args) => order::run(args, cli.color),
         Command::Pinned(args) => pinned::run(args, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),
         Command::Convert(args) => convert::run(args),
