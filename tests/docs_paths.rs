@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 10] =
-    ["src/", "trace/", "plan/", "evict/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
+const FOLDERS: [&str; 11] =
+    ["src/", "trace/", "plan/", "order/", "evict/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 10] = [
+const TODAY: [&str; 11] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/pytorch.md",
@@ -19,6 +19,7 @@ const TODAY: [&str; 10] = [
     "docs/guard.md",
     "docs/layers.md",
     "docs/planning.md",
+    "docs/ordering.md",
     "docs/eviction.md",
     "docs/measurements/README.md",
 ];
@@ -98,7 +99,7 @@ fn paths_of_today_exist() {
 /// The words of all source files.
 fn words() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    for folder in ["src", "trace", "plan", "cli", "ffi", "fuzz", "tests", "benches", "examples"] {
+    for folder in ["src", "trace", "plan", "order", "cli", "ffi", "fuzz", "tests", "benches", "examples"] {
         for file in files(&root().join(folder), &[".rs", ".h", ".cpp", ".py", ".toml"]) {
             let text = fs::read_to_string(file).unwrap_or_default();
             words.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));

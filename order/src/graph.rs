@@ -320,7 +320,8 @@ impl<'a> Checker<'a> {
             }
         }
         let missing = |(place, _): &(usize, &TensorSpec)| {
-            self.makers[*place].is_none() && !matches!(self.spec.tensors[self.roots[*place]].source, Source::Persistent(_))
+            self.makers[*place].is_none()
+                && !matches!(self.spec.tensors[self.roots[*place]].source, Source::Persistent(_))
         };
         match self.spec.tensors.iter().enumerate().find(missing) {
             Some((_, tensor)) => Err(GraphError::NeverMade { tensor: tensor.name.clone() }),

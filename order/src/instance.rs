@@ -198,7 +198,9 @@ impl<'a> State<'a> {
             ready: Vec::new(),
             places: vec![NOWHERE; instance.tasks.len()],
         };
-        (0..instance.tasks.len()).filter(|task| instance.before[*task].is_empty()).for_each(|task| state.insert(id(task)));
+        (0..instance.tasks.len())
+            .filter(|task| instance.before[*task].is_empty())
+            .for_each(|task| state.insert(id(task)));
         state
     }
 

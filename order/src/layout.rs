@@ -81,7 +81,9 @@ pub enum LayoutError {
     #[error("no layout: {0}")]
     Plan(#[from] PlanError),
     /// This build has no solver for integer programs.
-    #[error("layout model: this build has no solver for integer programs; build it with the feature `highs`, or take portfolio")]
+    #[error(
+        "layout model: this build has no solver for integer programs; build it with the feature `highs`, or take portfolio"
+    )]
     NoSolver,
 }
 

@@ -51,6 +51,6 @@ pub use graph::{
 };
 pub use layout::{Layout, LayoutError, Planner, UnknownPlanner, layout};
 pub use load::{Load, LoadError};
-pub use method::{Limits, Method, Outcome, OrderError, UnknownMethod, order};
+pub use method::{Limits, Method, OrderError, Outcome, UnknownMethod, order};
 pub use read::{ReadError, read_path, read_text};
 pub use report::OrderReport;

@@ -1,12 +1,12 @@
-//! Which tasks must run before and behind which: a bit for each pair.
+//! Which tasks must run before which: a bit for each pair.
 //!
-//! Owns: the two tables, and what follows from them about memory in every order: the bound of the single operator, and which tasks
+//! Owns: the table, and what follows from them about memory in every order: the bound of the single operator, and which tasks
 //! may be put together.
 
 use crate::instance::{Instance, Storage, id};
 use std::cmp::Reverse;
 
-/// The most tasks for which tables are made: 32 MiB each.
+/// The most tasks for which a table is made: 32 MiB.
 pub(crate) const MAX_TASKS: usize = 1 << 14;
 
 /// A set of tasks for each task.
@@ -35,34 +35,35 @@ impl Table {
         self.bits[to + task as usize / 64] |= 1 << (task % 64);
     }
 
+    #[cfg(feature = "highs")]
+    fn rows(&self) -> usize {
+        self.bits.len().checked_div(self.words).unwrap_or(0)
+    }
+
     fn count(&self, row: u32) -> usize {
         let from = row as usize * self.words;
         self.bits[from..from + self.words].iter().map(|word| word.count_ones() as usize).sum()
     }
 }
 
-/// What must run before and behind each task.
+/// What must run before each task.
 #[derive(Debug)]
 pub(crate) struct Reach {
     before: Table,
-    behind: Table,
 }
 
 impl Reach {
-    /// The tables of an instance; `None` where it has too many tasks.
+    /// The table of an instance; `None` where it has too many tasks.
     pub(crate) fn of(instance: &Instance) -> Option<Self> {
         let tasks = instance.tasks.len();
         if tasks > MAX_TASKS {
             return None;
         }
-        let (mut before, mut behind) = (Table::new(tasks), Table::new(tasks));
+        let mut before = Table::new(tasks);
         for task in 0..tasks {
             instance.before[task].iter().for_each(|one| before.add(task, *one));
         }
-        for task in (0..tasks).rev() {
-            instance.after[task].iter().for_each(|one| behind.add(task, *one));
-        }
-        Some(Self { before, behind })
+        Some(Self { before })
     }
 
     /// Whether `first` runs before `second` in every order.
@@ -75,10 +76,11 @@ impl Reach {
         self.before.count(task)
     }
 
-    /// How many tasks run behind this one in every order.
+    /// How many tasks run behind each in every order.
     #[cfg(feature = "highs")]
-    pub(crate) fn behind(&self, task: u32) -> usize {
-        self.behind.count(task)
+    pub(crate) fn behind(&self) -> Vec<usize> {
+        let tasks = id(self.before.rows());
+        (0..tasks).map(|task| (0..tasks).filter(|other| self.is_before(task, *other)).count()).collect()
     }
 
     /// Whether a storage is live between the tasks before `task` and those behind it in every order, its own outputs left out.
@@ -90,7 +92,7 @@ impl Reach {
 }
 
 /// No order has fewer live bytes at its peak: for each task, what it makes, and what was made for sure and is needed for sure when it
-/// runs. Without tables, what it uses and makes.
+/// runs. Without a table, what it uses and makes.
 pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
     let of = |task: u32| {
         let Some(reach) = reach else {

@@ -153,7 +153,9 @@ fn tensor(at: usize, value: &Value) -> Result<TensorSpec, Wrong> {
     let wrong = |found: String| (place.clone(), found);
     if let Some(source) = object.get("view_of") {
         if object.contains_key("bytes") || object.contains_key("persistent") {
-            return Err(wrong("a view lies in the memory of another tensor; it has no `bytes` or `persistent`".to_owned()));
+            return Err(wrong(
+                "a view lies in the memory of another tensor; it has no `bytes` or `persistent`".to_owned(),
+            ));
         }
         return Ok(TensorSpec { name, source: Source::ViewOf(text(source, &format!("{place}, `view_of`"))?) });
     }

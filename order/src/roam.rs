@@ -136,7 +136,8 @@ impl<'a> Segments<'a> {
         moved.iter().for_each(|task| self.of[*task] += 1);
         for task in 0..self.of.len() {
             if !self.is_spine[task] {
-                let ready = self.instance.before[task].iter().map(|before| self.of[*before as usize]).max().unwrap_or(0);
+                let ready =
+                    self.instance.before[task].iter().map(|before| self.of[*before as usize]).max().unwrap_or(0);
                 self.of[task] = self.of[task].max(ready);
             }
         }

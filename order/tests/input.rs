@@ -35,7 +35,12 @@ fn what_is_no_graph_is_told_with_its_place() {
     refused(A, &format!("{MAKE_A}, {MAKE_A}"), "", &["operator 2 `f`", "`a` is made by operator 1 `f` already"]);
     refused(&format!("{A}, {W}"), r#"{"name": "f", "inputs": [], "outputs": ["w"]}"#, "", &["`w` is persistent"]);
     refused(A, r#"{"name": "f", "inputs": [], "outputs": []}"#, "", &["no operator makes `a`"]);
-    refused(A, r#"{"name": "f", "inputs": ["weigth"], "outputs": ["a"]}"#, "", &["operator 1 `f`", "no tensor", "`weigth`"]);
+    refused(
+        A,
+        r#"{"name": "f", "inputs": ["weigth"], "outputs": ["a"]}"#,
+        "",
+        &["operator 1 `f`", "no tensor", "`weigth`"],
+    );
     refused(&format!("{A}, {W}"), r#"{"name": "f", "inputs": ["W"], "outputs": ["a"]}"#, "", &["did you mean"]);
     refused(A, MAKE_A, r#", "outputs": ["b"]"#, &["outputs: no tensor is called `b`", "did you mean `a`?"]);
     refused(A, MAKE_A, r#", "outputs": "a""#, &["outputs", "expected a list of names"]);
@@ -62,7 +67,8 @@ fn a_cycle_is_told_with_its_operators_and_tensors() {
     };
     assert_eq!(steps.len(), 2);
     let text = error.unwrap_err().to_string();
-    let expected = "g.json: the graph has a cycle: operator 2 `f` needs `b` of operator 3 `g` needs `a` of operator 2 `f`";
+    let expected =
+        "g.json: the graph has a cycle: operator 2 `f` needs `b` of operator 3 `g` needs `a` of operator 2 `f`";
     assert_eq!(text, expected);
 }
 
@@ -111,7 +117,10 @@ fn no_time_and_no_solver_are_errors() {
         let found = order(&graph, method, &Limits::default());
         assert_eq!(found.is_ok(), method.is_there(), "{method}");
         if let Err(error) = found {
-            assert!(error.to_string().contains("no solver") && error.to_string().contains("--features highs"), "{error}");
+            assert!(
+                error.to_string().contains("no solver") && error.to_string().contains("--features highs"),
+                "{error}"
+            );
         }
     }
 }

@@ -19,7 +19,8 @@ fn graph(drawn: &[Drawn]) -> Graph {
     spec.tensors.push(TensorSpec { name: "weight".to_owned(), source: Source::Persistent(7) });
     for (at, (sizes, reads, kind)) in drawn.iter().enumerate() {
         let known: Vec<String> = spec.tensors.iter().map(|tensor| tensor.name.clone()).collect();
-        let mut inputs: Vec<String> = reads.iter().map(|back| known[known.len() - 1 - back % known.len()].clone()).collect();
+        let mut inputs: Vec<String> =
+            reads.iter().map(|back| known[known.len() - 1 - back % known.len()].clone()).collect();
         inputs.sort();
         inputs.dedup();
         let mut operator = OperatorSpec { name: format!("f{at}"), ..OperatorSpec::default() };

@@ -20,8 +20,19 @@ fn every_method_has_a_line_with_the_documented_keys() {
     assert_eq!(found.iter().map(|line| line["method"].as_str().unwrap()).collect::<Vec<_>>().join(","), methods);
     for line in &found {
         let keys = [
-            "bound", "gap", "graph", "layout", "layout_seconds", "method", "operators", "optimal", "peak", "persistent", "program",
-            "saved", "seconds",
+            "bound",
+            "gap",
+            "graph",
+            "layout",
+            "layout_seconds",
+            "method",
+            "operators",
+            "optimal",
+            "peak",
+            "persistent",
+            "program",
+            "saved",
+            "seconds",
         ];
         assert_eq!(line.as_object().unwrap().keys().collect::<Vec<_>>(), keys);
         assert_eq!((line["graph"].as_str(), line["operators"].as_u64()), (Some("two"), Some(4)));
@@ -31,7 +42,10 @@ fn every_method_has_a_line_with_the_documented_keys() {
     }
     let exact = &found[4];
     assert_eq!((exact["peak"].as_u64(), exact["bound"].as_u64()), (Some(136), Some(136)));
-    assert_eq!((exact["optimal"].as_bool(), exact["gap"].as_f64(), exact["saved"].as_f64()), (Some(true), Some(0.0), Some(0.3982)));
+    assert_eq!(
+        (exact["optimal"].as_bool(), exact["gap"].as_f64(), exact["saved"].as_f64()),
+        (Some(true), Some(0.0), Some(0.3982))
+    );
 }
 
 #[test]

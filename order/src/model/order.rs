@@ -47,8 +47,9 @@ struct Windows {
 impl Windows {
     fn of(instance: &Instance, reach: &Reach) -> Self {
         let last = instance.tasks.len() - 1;
-        let tasks = (0..id(instance.tasks.len())).map(|task| (reach.before(task), last - reach.behind(task)));
-        let tasks: Vec<(usize, usize)> = tasks.collect();
+        let behind = reach.behind();
+        let window = |task: usize| (reach.before(id(task)), last - behind[task]);
+        let tasks: Vec<(usize, usize)> = (0..instance.tasks.len()).map(window).collect();
         let storage = |storage: &Storage| {
             let from = storage.maker.map_or(0, |maker| tasks[maker as usize].0 + 1);
             let to = storage.users.iter().map(|user| tasks[*user as usize].1).max();
@@ -125,7 +126,11 @@ fn program(instance: &Instance, windows: &Windows, found: &Found, unit: f64) -> 
             if storage.maker.is_some() || was.is_some() {
                 // Kept: it was kept or generated the step before. A result stays.
                 let row = sources.map(|column| (column, -1.0)).chain([(now, 1.0)]);
-                if storage.is_kept { program.add_row(0..=0, row) } else { program.add_row(..=0, row) };
+                if storage.is_kept {
+                    program.add_row(0..=0, row)
+                } else {
+                    program.add_row(..=0, row)
+                };
             }
             for user in &storage.users {
                 if let Some(runs) = tasks[*user as usize].at(step) {
