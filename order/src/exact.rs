@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
             self.back_to(ran);
             self.step(task);
             self.enter(&mut stack);
-            if self.steps > self.effort || (self.steps % BETWEEN_LOOKS == 0 && Instant::now() >= self.end) {
+            if self.steps > self.effort || (self.steps.is_multiple_of(BETWEEN_LOOKS) && Instant::now() >= self.end) {
                 return Answer::Unknown;
             }
         }

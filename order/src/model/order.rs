@@ -16,9 +16,9 @@ const MAX_CHOICES: usize = 400_000;
 
 /// Tries to improve an order, and the bound, until `end`.
 pub(crate) fn improve(instance: &Instance, found: Found, end: Instant) -> Found {
-    let Some(reach) = Reach::of(instance) else { return found };
+    let Some(reach) = Reach::of(instance).filter(|_| Instant::now() < end) else { return found };
     let windows = Windows::of(instance, &reach);
-    if windows.choices() > MAX_CHOICES {
+    if windows.choices() > MAX_CHOICES || Instant::now() >= end {
         return found;
     }
     let unit = (found.peak - instance.base).max(1) as f64 / SCALE;
