@@ -4,7 +4,7 @@
 
 use crate::exact::{Found, exact};
 use crate::graph::Graph;
-use crate::instance::{Instance, peak};
+use crate::instance::{Instance, id, peak};
 use crate::load::{Load, LoadError};
 use crate::reach::{Reach, bound, reduced};
 use crate::roam::roam;
@@ -181,7 +181,12 @@ pub fn order(graph: &Graph, method: Method, limits: &Limits) -> Result<Outcome, 
             let operators = graph.operators().len();
             let reach = reach.ok_or(OrderError::TooMany { method, operators })?;
             let small = reduced(&whole, Some(&reach));
-            search(&small, method, least, end)
+            let (order, bound) = search(&small, method, least, end);
+            // Rules that look one operator ahead come to other orders over single operators, at times to better ones.
+            let quick = first_guess(&whole);
+            let peak_of = |order: &[usize]| peak(&whole, &order.iter().map(|place| id(*place)).collect::<Vec<_>>());
+            let is_better = peak(&whole, &quick) < peak_of(&order);
+            if is_better { listed(&whole, quick, bound) } else { (order, bound) }
         }
     };
     let (order, bound) = found;

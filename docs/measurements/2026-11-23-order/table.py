@@ -26,7 +26,7 @@ print("| graph | operators | persistent | program: peak, layout | best peak | bo
 print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
 sums = {}
 for graph in graphs:
-    best = min((by[graph, method] for method in methods), key=lambda row: (row["peak"], row["layout"]))
+    best = min((by[graph, method] for method in methods), key=lambda row: (row["peak"], row["layout"] is None, row["layout"] or 0))
     program, held, least = by[graph, "program"], best["persistent"], bound(graph)
     gap = 100 * (best["peak"] / least - 1)
     figures = (saved(best), saved(best, base=held), saved(best, "layout"))
