@@ -27,7 +27,7 @@ fn each_model_is_there_with_its_optimizer() {
 
 #[test]
 fn no_peak_is_below_a_bound_and_searches_are_no_worse_than_the_program() {
-    let limits = Limits { time: Duration::from_secs(2) };
+    let limits = Limits { time: Duration::from_millis(300) };
     for path in graphs() {
         let graph = read_path(&path).unwrap();
         assert!(!graph.about().is_empty());

@@ -115,6 +115,12 @@ proptest! {
         }
     }
 
+}
+
+proptest! {
+    // Each method may take all of its time on each.
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
     #[test]
     fn larger_graphs_are_ordered_by_every_method(drawn in drawn(60)) {
         let graph = graph(&drawn);
