@@ -77,6 +77,10 @@ soak *arguments:
 deny:
     .ci/run deny
 
+# The integer programs of order/, with a HiGHS that is compiled without optimisation.
+order:
+    .ci/run order
+
 # The packages build with the oldest Rust that Cargo.toml names.
 msrv:
     .ci/run msrv

@@ -7,10 +7,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 12] =
-    ["src/", "trace/", "live/", "plan/", "evict/", "page/", "cli/", "ffi/", "tests/", "benches/", "examples/", "docs/"];
+const FOLDERS: [&str; 13] = [
+    "src/",
+    "trace/",
+    "live/",
+    "plan/",
+    "order/",
+    "evict/",
+    "page/",
+    "cli/",
+    "ffi/",
+    "tests/",
+    "benches/",
+    "examples/",
+    "docs/",
+];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 16] = [
+const TODAY: [&str; 17] = [
     "README.md",
     "docs/ARCHITECTURE.md",
     "docs/pytorch.md",
@@ -22,6 +35,7 @@ const TODAY: [&str; 16] = [
     "docs/peers.md",
     "docs/faq.md",
     "docs/planning.md",
+    "docs/ordering.md",
     "docs/eviction.md",
     "docs/report.md",
     "docs/live.md",
@@ -158,7 +172,9 @@ fn paths_of_today_exist() {
 /// The words of all source files.
 fn words() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    for folder in ["src", "trace", "live", "plan", "cli", "ffi", "fuzz", "tests", "benches", "examples"] {
+    for folder in
+        ["src", "trace", "live", "plan", "order", "page", "cli", "ffi", "fuzz", "tests", "benches", "examples"]
+    {
         for file in files(&root().join(folder), &[".rs", ".h", ".cpp", ".py", ".toml"]) {
             let text = fs::read_to_string(file).unwrap_or_default();
             words.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));

@@ -3,6 +3,7 @@
 use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs};
 use crate::evict::{self, EvictArgs};
 use crate::explain::{keys, legend};
+use crate::order::{self, OrderArgs};
 use crate::plan::{self, PlanArgs};
 use crate::study::Study;
 use clap::{Parser, Subcommand, ValueHint};
@@ -90,6 +91,9 @@ pub(crate) enum Command {
     /// trace.
     #[command(after_help = plan::help(), override_usage = "seamalloc plan [OPTIONS] <TRACE|CSV>...")]
     Plan(PlanArgs),
+    /// Order the operators of a graph, such as a training step, so that they need little memory.
+    #[command(after_help = order::help(), override_usage = "seamalloc order [OPTIONS] <GRAPH>...")]
+    Order(OrderArgs),
     /// Run programs under a memory budget: which eviction scheme, over which allocator, computes least again.
     #[command(after_help = evict::short_help(), after_long_help = evict::help(),
               override_usage = "seamalloc evict [OPTIONS] <GRAPH|NAME>...")]

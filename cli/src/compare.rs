@@ -11,6 +11,7 @@ use crate::study;
 use crate::table::Table;
 use flate2::read::MultiGzDecoder;
 use seamalloc_evict::EvictReport;
+use seamalloc_order::OrderReport;
 use seamalloc_trace::cliff::CliffReport;
 use seamalloc_trace::columns::{Cell, Column, Kind, line};
 use seamalloc_trace::fit::FitReport;
@@ -103,7 +104,7 @@ impl Kinds {
         let reports = keys(PassReport::COLUMNS).chain(keys(FitReport::COLUMNS)).chain(keys(WhatIf::COLUMNS));
         let others = keys(TimelineReport::COLUMNS).chain(keys(PlanReport::COLUMNS)).chain(keys(CliffReport::COLUMNS));
         let others = others.chain(keys(PinnedReport::COLUMNS));
-        let others = others.chain(keys(EvictReport::COLUMNS));
+        let others = others.chain(keys(EvictReport::COLUMNS)).chain(keys(OrderReport::COLUMNS));
         Self(reports.chain(others).chain(study::keys()).collect())
     }
 
@@ -285,6 +286,7 @@ mod tests {
             all(WhatIf::COLUMNS),
             all(PlanReport::COLUMNS),
             all(EvictReport::COLUMNS),
+            all(OrderReport::COLUMNS),
             study::keys().collect(),
         ];
         for keys in others.into_iter().chain([timeline]) {
@@ -315,6 +317,7 @@ mod tests {
                 "effective_waits",
                 "held_share",
                 "launch_share",
+                "layout_seconds",
                 "ns_per_op",
                 "program_share",
                 "recorded_step_ns",

@@ -28,6 +28,10 @@ pub(crate) enum Failure {
     ReadGraph(#[from] ReadError),
     #[error(transparent)]
     Graph(#[from] GraphError),
+    #[error(transparent)]
+    ReadOperators(#[from] seamalloc_order::ReadError),
+    #[error("{input}: {error}")]
+    Order { input: String, error: String },
     #[error("{input}: {error}")]
     Evict { input: String, error: JudgeError },
     #[error(
@@ -77,6 +81,8 @@ impl Failure {
             | Self::Csv(_)
             | Self::Problem { .. }
             | Self::ReadGraph(_)
+            | Self::ReadOperators(_)
+            | Self::Order { .. }
             | Self::Graph(_)
             | Self::Evict { .. }
             | Self::NoSuchGraph { .. }

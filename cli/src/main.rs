@@ -9,6 +9,7 @@ mod evict;
 mod explain;
 mod failure;
 mod fit;
+mod order;
 mod output;
 mod pinned;
 mod plan;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         Command::Study(study) => study::run(study, cli.color),
         Command::Evict(args) => evict::run(args, cli.color),
         Command::Plan(args) => plan::run(args, cli.color),
+        Command::Order(args) => order::run(args, cli.color),
         Command::Pinned(args) => pinned::run(args, cli.color),
         #[cfg(unix)]
         Command::Top(args) => top::run(args, cli.color),

@@ -14,6 +14,7 @@ mod known;
 mod look;
 mod memory;
 mod options;
+mod order;
 mod pinned;
 mod plan;
 mod report;

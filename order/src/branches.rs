@@ -1,0 +1,109 @@
+//! A subgraph as a tree: parts that do not need each other are ordered alone, and their orders are merged.
+//!
+//! Owns: the parts, and the merge. A part's order falls into pieces that end where least is live (hill and valley: Liu, SIAM J. Algebraic
+//! Discrete Methods 8, 1987). An order that mixes parts runs each piece as a whole without loss where the parts share no storage, so that
+//! the merge is a smaller instance of the same kind, which is solved like any other.
+
+use crate::instance::{Instance, State, id, peak};
+use crate::listing;
+use crate::roam::Solve;
+use std::time::Instant;
+
+/// Up to so many tasks are solved at once.
+pub(crate) const LEAF: usize = 24;
+
+/// Orders a subgraph.
+pub(crate) fn order(instance: &Instance, end: Instant, solve: &mut Solve<'_>) -> Vec<u32> {
+    let parts = parts(instance);
+    if instance.tasks.len() <= LEAF || parts.len() < 2 {
+        return solve(instance, end).order;
+    }
+    let now = Instant::now();
+    let share = end.saturating_duration_since(now) / 2 / u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    let (mut groups, mut rises): (Vec<Vec<u32>>, Vec<u64>) = (Vec::new(), Vec::new());
+    // Which group each part's next one must stand behind, besides what its tasks need.
+    let mut behind: Vec<(u32, u32)> = Vec::new();
+    for tasks in &parts {
+        let done = vec![false; instance.tasks.len()];
+        let alone = instance.part(tasks, &done);
+        let order = if tasks.len() == 1 { vec![0] } else { solve(&alone, Instant::now() + share).order };
+        for (nth, (piece, rise)) in pieces(&alone, &order).into_iter().enumerate() {
+            if nth > 0 {
+                behind.push((id(groups.len() - 1), id(groups.len())));
+            }
+            rises.push(rise);
+            groups.push(piece.iter().map(|task| tasks[*task as usize]).collect());
+        }
+    }
+    let merged = merged(instance, &groups, &rises, &behind);
+    let solved = solve(&merged, end).order;
+    let order: Vec<u32> = solved.iter().flat_map(|group| groups[*group as usize].iter().copied()).collect();
+    // Parts that share storages are merged without a promise.
+    let quick = listing::greedy(instance);
+    if peak(instance, &quick) < peak(instance, &order) { quick } else { order }
+}
+
+/// Tasks that need each other's results, each set ascending.
+fn parts(instance: &Instance) -> Vec<Vec<u32>> {
+    let mut part_of = vec![usize::MAX; instance.tasks.len()];
+    let mut parts: Vec<Vec<u32>> = Vec::new();
+    for first in 0..instance.tasks.len() {
+        if part_of[first] != usize::MAX {
+            continue;
+        }
+        let (mut stack, mut part) = (vec![first], Vec::new());
+        part_of[first] = parts.len();
+        while let Some(task) = stack.pop() {
+            part.push(id(task));
+            for near in instance.before[task].iter().chain(&instance.after[task]) {
+                if part_of[*near as usize] == usize::MAX {
+                    part_of[*near as usize] = parts.len();
+                    stack.push(*near as usize);
+                }
+            }
+        }
+        part.sort_unstable();
+        parts.push(part);
+    }
+    parts
+}
+
+/// Tasks that run as a whole, and how far they rise above what is live before them.
+type Piece = (Vec<u32>, u64);
+
+/// An order in pieces: the first ends behind the highest peak where least is live, and so on.
+fn pieces(instance: &Instance, order: &[u32]) -> Vec<Piece> {
+    let mut state = State::new(instance);
+    let mut before = state.level;
+    let (mut during, mut behind) = (Vec::new(), Vec::new());
+    for task in order {
+        during.push(state.during(*task));
+        state.run(*task);
+        behind.push(state.level);
+    }
+    let (mut pieces, mut from) = (Vec::new(), 0);
+    while from < order.len() {
+        let hill = (from..order.len()).max_by_key(|step| during[*step]).unwrap_or(from);
+        // The last of several valleys.
+        let valley = (hill..order.len()).rev().min_by_key(|step| behind[*step]).unwrap_or(hill);
+        pieces.push((order[from..=valley].to_vec(), during[hill].saturating_sub(before)));
+        before = behind[valley];
+        from = valley + 1;
+    }
+    pieces
+}
+
+/// The groups as tasks, where each also stands behind another.
+fn merged(instance: &Instance, groups: &[Vec<u32>], rises: &[u64], behind: &[(u32, u32)]) -> Instance {
+    let mut made = instance.grouped(groups, rises);
+    for (first, second) in behind {
+        let before = &mut made.before[*second as usize];
+        if !before.contains(first) {
+            before.push(*first);
+            before.sort_unstable();
+            made.after[*first as usize].push(*second);
+            made.after[*first as usize].sort_unstable();
+        }
+    }
+    made
+}

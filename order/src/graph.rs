@@ -1,0 +1,481 @@
+//! Graphs of operators: what each reads, makes and overwrites, and what the program does in which order.
+//!
+//! Owns: the checked graph and its errors. Whoever has a [`Graph`] has one without a cycle, whose operators stand in an order in
+//! which they can run, and in which no sum of sizes overflows.
+
+use rustc_hash::FxHashMap;
+use std::fmt;
+
+/// The most operators of a graph, and the most tensors.
+pub const MAX_OPERATORS: usize = 1 << 20;
+/// The most bytes of a tensor.
+pub const MAX_BYTES: u64 = 1 << 47;
+/// The most bytes of all tensors together.
+const MAX_TOTAL: u64 = 1 << 62;
+
+/// Where a tensor's memory comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An operator makes it; so many bytes.
+    Made(u64),
+    /// It is there before the first operator and behind the last, such as a weight; so many bytes.
+    Persistent(u64),
+    /// It lies in the memory of another tensor, which it names: a view, or what comes of writing in place.
+    ViewOf(String),
+}
+
+/// A tensor as the input has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Its name; no two have the same.
+    pub name: String,
+    /// Its memory.
+    pub source: Source,
+}
+
+/// An operator as the input has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OperatorSpec {
+    /// What it does, such as `matmul`; several may have the same name.
+    pub name: String,
+    /// The tensors that it reads.
+    pub inputs: Vec<String>,
+    /// The tensors that it makes.
+    pub outputs: Vec<String>,
+    /// The inputs whose memory it writes.
+    pub overwrites: Vec<String>,
+}
+
+/// A graph as the input has it: operators in the program's order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GraphSpec {
+    /// What it is called in output.
+    pub name: String,
+    /// Where it comes from, in words.
+    pub about: String,
+    /// The tensors, in any order.
+    pub tensors: Vec<TensorSpec>,
+    /// The operators, in the order in which the program runs them.
+    pub operators: Vec<OperatorSpec>,
+    /// The tensors that must be there behind the last operator.
+    pub outputs: Vec<String>,
+}
+
+/// An operator, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// What it does.
+    pub name: String,
+    /// The memories that it makes, by their places in [`Graph::memories`].
+    pub makes: Vec<usize>,
+    /// The memories that it reads, writes, or makes views of; none twice, and none that it makes.
+    pub uses: Vec<usize>,
+    /// The operators that must run before it, by their places: those that make its inputs; before a write, all that used the
+    /// memory before; behind a write, whatever uses it later.
+    pub after: Vec<usize>,
+}
+
+/// The memory of a tensor and of its views.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The tensor that it belongs to.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// The operator that makes it; `None`: it is persistent.
+    pub maker: Option<usize>,
+    /// The operators that use it, in the program's order.
+    pub users: Vec<usize>,
+    /// Whether it must be there behind the last operator.
+    pub is_result: bool,
+}
+
+/// A program of operators, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Graph {
+    name: String,
+    about: String,
+    operators: Vec<Operator>,
+    memories: Vec<Memory>,
+}
+
+/// Why there is no such graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GraphError {
+    /// Nothing is computed.
+    #[error("the graph has no operators")]
+    Empty,
+    /// More than can be ordered.
+    #[error("the graph has more than {MAX_OPERATORS} operators or tensors")]
+    TooLarge,
+    /// Two tensors have one name.
+    #[error("two tensors are called `{tensor}`")]
+    SameName {
+        /// The name.
+        tensor: String,
+    },
+    /// No tensor has this name.
+    #[error("{place}: no tensor is called `{tensor}`{nearest}")]
+    Unknown {
+        /// Who names it.
+        place: String,
+        /// The name.
+        tensor: String,
+        /// `; did you mean …`, or nothing.
+        nearest: String,
+    },
+    /// A tensor has more bytes than any address space, or all together have.
+    #[error("tensor `{tensor}`: {bytes} bytes are too many; at most {MAX_BYTES} for one, and 2^62 for all")]
+    Size {
+        /// The tensor.
+        tensor: String,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// Tensors are views of each other.
+    #[error("tensor `{tensor}` is a view of itself")]
+    ViewCycle {
+        /// One of them.
+        tensor: String,
+    },
+    /// Two operators make a tensor.
+    #[error("{second}: `{tensor}` is made by {first} already")]
+    MadeTwice {
+        /// The tensor.
+        tensor: String,
+        /// The first operator.
+        first: String,
+        /// The second.
+        second: String,
+    },
+    /// An operator makes a tensor that is there from the beginning.
+    #[error("{operator}: `{tensor}` is persistent and cannot be made; an operator may overwrite it")]
+    MakesPersistent {
+        /// The operator.
+        operator: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// No operator makes a tensor that is not persistent.
+    #[error("no operator makes `{tensor}`, and it is not persistent")]
+    NeverMade {
+        /// The tensor.
+        tensor: String,
+    },
+    /// An operator writes what it does not read.
+    #[error("{operator}: it overwrites `{tensor}`, which is none of its inputs")]
+    Overwrites {
+        /// The operator.
+        operator: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// Operators need each other's results.
+    #[error("the graph has a cycle: {}", in_words(.steps))]
+    Cycle {
+        /// Operators, each with the tensor that it needs from the next; the last needs one of the first.
+        steps: Vec<(String, String)>,
+    },
+    /// An operator stands before one whose result it needs.
+    #[error("{operator}: it reads `{tensor}`, which {maker} makes later; operators stand in the program's order")]
+    Order {
+        /// The operator.
+        operator: String,
+        /// The tensor.
+        tensor: String,
+        /// The operator that makes it.
+        maker: String,
+    },
+}
+
+fn in_words(steps: &[(String, String)]) -> String {
+    let first = steps.first().map_or("", |step| step.0.as_str());
+    let needs: Vec<_> = steps.iter().map(|(operator, tensor)| format!("{operator} needs `{tensor}` of")).collect();
+    format!("{} {first}", needs.join(" "))
+}
+
+impl Graph {
+    /// Checks a graph.
+    ///
+    /// # Errors
+    /// [`GraphError`]: the first rule that it breaks, and where.
+    pub fn new(spec: &GraphSpec) -> Result<Self, GraphError> {
+        Checker::new(spec)?.graph()
+    }
+
+    /// What it is called in output.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it comes from, in words; may be empty.
+    #[must_use]
+    pub fn about(&self) -> &str {
+        &self.about
+    }
+
+    /// The operators, in the program's order.
+    #[must_use]
+    pub fn operators(&self) -> &[Operator] {
+        &self.operators
+    }
+
+    /// The memories, in the order of the input's tensors.
+    #[must_use]
+    pub fn memories(&self) -> &[Memory] {
+        &self.memories
+    }
+
+    /// The bytes of what is persistent.
+    #[must_use]
+    pub fn persistent(&self) -> u64 {
+        self.memories.iter().filter(|memory| memory.maker.is_none()).map(|memory| memory.bytes).sum()
+    }
+}
+
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} operators, {} tensors in memory", self.name, self.operators.len(), self.memories.len())
+    }
+}
+
+/// A graph while it is checked.
+struct Checker<'a> {
+    spec: &'a GraphSpec,
+    /// The place of each tensor by its name.
+    places: FxHashMap<&'a str, usize>,
+    /// The tensor in whose memory each lies.
+    roots: Vec<usize>,
+    /// The operator that makes each tensor.
+    makers: Vec<Option<usize>>,
+}
+
+impl<'a> Checker<'a> {
+    fn new(spec: &'a GraphSpec) -> Result<Self, GraphError> {
+        if spec.operators.is_empty() {
+            return Err(GraphError::Empty);
+        }
+        if spec.operators.len() > MAX_OPERATORS || spec.tensors.len() > MAX_OPERATORS {
+            return Err(GraphError::TooLarge);
+        }
+        let mut places = FxHashMap::default();
+        let mut total = 0;
+        for (place, tensor) in spec.tensors.iter().enumerate() {
+            if places.insert(tensor.name.as_str(), place).is_some() {
+                return Err(GraphError::SameName { tensor: tensor.name.clone() });
+            }
+            if let Source::Made(bytes) | Source::Persistent(bytes) = tensor.source {
+                // At most 2^20 times 2^47.
+                total += bytes.min(MAX_BYTES);
+                if bytes > MAX_BYTES || total > MAX_TOTAL {
+                    return Err(GraphError::Size { tensor: tensor.name.clone(), bytes });
+                }
+            }
+        }
+        let mut checker = Self { spec, places, roots: Vec::new(), makers: vec![None; spec.tensors.len()] };
+        checker.roots = (0..spec.tensors.len()).map(|place| checker.root(place)).collect::<Result<_, _>>()?;
+        checker.find_makers()?;
+        Ok(checker)
+    }
+
+    fn operator_in_words(&self, operator: usize) -> String {
+        format!("operator {} `{}`", operator + 1, self.spec.operators[operator].name)
+    }
+
+    fn place(&self, name: &str, who: impl Fn() -> String) -> Result<usize, GraphError> {
+        self.places.get(name).copied().ok_or_else(|| {
+            let near = self.spec.tensors.iter().map(|tensor| (strsim::damerau_levenshtein(&tensor.name, name), tensor));
+            let near = near.filter(|(distance, _)| *distance <= 2).min_by_key(|(distance, _)| *distance);
+            let nearest = near.map(|(_, tensor)| format!("; did you mean `{}`?", tensor.name)).unwrap_or_default();
+            GraphError::Unknown { place: who(), tensor: name.to_owned(), nearest }
+        })
+    }
+
+    fn root(&self, tensor: usize) -> Result<usize, GraphError> {
+        let (mut at, mut steps) = (tensor, 0);
+        while let Source::ViewOf(name) = &self.spec.tensors[at].source {
+            let place = self.place(name, || format!("tensor `{}`", self.spec.tensors[at].name))?;
+            steps += 1;
+            if steps > self.spec.tensors.len() {
+                return Err(GraphError::ViewCycle { tensor: self.spec.tensors[at].name.clone() });
+            }
+            at = place;
+        }
+        Ok(at)
+    }
+
+    fn find_makers(&mut self) -> Result<(), GraphError> {
+        for (place, operator) in self.spec.operators.iter().enumerate() {
+            for name in &operator.outputs {
+                let tensor = self.place(name, || self.operator_in_words(place))?;
+                if matches!(self.spec.tensors[tensor].source, Source::Persistent(_)) {
+                    let operator = self.operator_in_words(place);
+                    return Err(GraphError::MakesPersistent { operator, tensor: name.clone() });
+                }
+                if let Some(first) = self.makers[tensor].replace(place) {
+                    let (first, second) = (self.operator_in_words(first), self.operator_in_words(place));
+                    return Err(GraphError::MadeTwice { tensor: name.clone(), first, second });
+                }
+            }
+        }
+        let missing = |(place, _): &(usize, &TensorSpec)| {
+            self.makers[*place].is_none()
+                && !matches!(self.spec.tensors[self.roots[*place]].source, Source::Persistent(_))
+        };
+        match self.spec.tensors.iter().enumerate().find(missing) {
+            Some((_, tensor)) => Err(GraphError::NeverMade { tensor: tensor.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn graph(&self) -> Result<Graph, GraphError> {
+        let reads = self.reads()?;
+        self.check_order(&reads)?;
+        let mut memories = Vec::new();
+        let mut memory_of = vec![usize::MAX; self.spec.tensors.len()];
+        for (place, tensor) in self.spec.tensors.iter().enumerate() {
+            if let Source::Made(bytes) | Source::Persistent(bytes) = tensor.source {
+                memory_of[place] = memories.len();
+                let (name, maker) = (tensor.name.clone(), self.makers[place]);
+                memories.push(Memory { name, bytes, maker, users: Vec::new(), is_result: false });
+            }
+        }
+        for name in &self.spec.outputs {
+            let place = self.place(name, || "outputs".to_owned())?;
+            memories[memory_of[self.roots[place]]].is_result = true;
+        }
+        let mut history = History::new(memories.len());
+        let mut operators = Vec::with_capacity(self.spec.operators.len());
+        for (at, operator) in self.spec.operators.iter().enumerate() {
+            let memory = |place: &usize| memory_of[self.roots[*place]];
+            let mut after: Vec<usize> = reads[at].iter().filter_map(|place| self.makers[*place]).collect();
+            let mut uses: Vec<usize> = reads[at].iter().map(memory).collect();
+            let mut makes = Vec::new();
+            for name in &operator.outputs {
+                let place = self.place(name, || self.operator_in_words(at))?;
+                let own = memory_of[place] != usize::MAX;
+                if own { makes.push(memory_of[place]) } else { uses.push(memory(&place)) }
+            }
+            uses.sort_unstable();
+            uses.dedup();
+            uses.retain(|memory| !makes.contains(memory));
+            let mut written = Vec::new();
+            for name in &operator.overwrites {
+                let place = self.place(name, || self.operator_in_words(at))?;
+                if !reads[at].contains(&place) {
+                    return Err(GraphError::Overwrites { operator: self.operator_in_words(at), tensor: name.clone() });
+                }
+                written.push(memory(&place));
+            }
+            for memory in uses.iter().chain(&makes) {
+                history.note(*memory, at, written.contains(memory), &mut after);
+            }
+            uses.iter().for_each(|memory| memories[*memory].users.push(at));
+            // The maker of a view's memory stands before it, since the view's own operator uses that memory.
+            after.extend(uses.iter().filter_map(|memory| memories[*memory].maker));
+            after.sort_unstable();
+            after.dedup();
+            after.retain(|before| *before != at);
+            operators.push(Operator { name: operator.name.clone(), makes, uses, after });
+        }
+        Ok(Graph { name: self.spec.name.clone(), about: self.spec.about.clone(), operators, memories })
+    }
+
+    /// The tensors that each operator reads; for a view among its outputs, also the tensor that it is a view of.
+    fn reads(&self) -> Result<Vec<Vec<usize>>, GraphError> {
+        let mut reads = Vec::with_capacity(self.spec.operators.len());
+        for (at, operator) in self.spec.operators.iter().enumerate() {
+            let who = || self.operator_in_words(at);
+            let places = operator.inputs.iter().map(|name| self.place(name, who));
+            let mut places = places.collect::<Result<Vec<_>, _>>()?;
+            for name in &operator.outputs {
+                let place = self.place(name, who)?;
+                if let Source::ViewOf(name) = &self.spec.tensors[place].source {
+                    let source = self.place(name, who)?;
+                    // Of another of its outputs: it makes both.
+                    places.extend((self.makers[source] != Some(at)).then_some(source));
+                }
+            }
+            places.sort_unstable();
+            places.dedup();
+            reads.push(places);
+        }
+        Ok(reads)
+    }
+
+    /// Every tensor is made before it is read. Where that is not so, a cycle is told first: no order would help.
+    fn check_order(&self, reads: &[Vec<usize>]) -> Result<(), GraphError> {
+        let late = |at: usize, place: &usize| self.makers[*place].is_some_and(|maker| maker >= at);
+        let wrong = reads.iter().enumerate().find_map(|(at, places)| {
+            places.iter().find(|place| late(at, place)).and_then(|place| Some((at, *place, self.makers[*place]?)))
+        });
+        let Some((at, place, maker)) = wrong else { return Ok(()) };
+        if let Some(steps) = self.cycle(reads) {
+            return Err(GraphError::Cycle { steps });
+        }
+        let (operator, maker) = (self.operator_in_words(at), self.operator_in_words(maker));
+        Err(GraphError::Order { operator, tensor: self.spec.tensors[place].name.clone(), maker })
+    }
+
+    /// A cycle, if there is one: from an operator that never becomes ready (Kahn, 1962) to one that it waits for, until one
+    /// comes again.
+    fn cycle(&self, reads: &[Vec<usize>]) -> Option<Vec<(String, String)>> {
+        let makers = |at: usize| reads[at].iter().filter_map(|place| Some((self.makers[*place]?, *place)));
+        let mut waits = vec![0_usize; reads.len()];
+        let mut readers = vec![Vec::new(); reads.len()];
+        for (at, wait) in waits.iter_mut().enumerate() {
+            for (maker, _) in makers(at) {
+                *wait += 1;
+                readers[maker].push(at);
+            }
+        }
+        let mut ready: Vec<usize> = (0..reads.len()).filter(|at| waits[*at] == 0).collect();
+        while let Some(at) = ready.pop() {
+            for reader in &readers[at] {
+                waits[*reader] -= 1;
+                if waits[*reader] == 0 {
+                    ready.push(*reader);
+                }
+            }
+        }
+        let mut at = waits.iter().position(|waits| *waits > 0)?;
+        let mut seen: Vec<(usize, usize)> = Vec::new();
+        loop {
+            if let Some(from) = seen.iter().position(|(operator, _)| *operator == at) {
+                let told = |(operator, place): &(usize, usize)| {
+                    (self.operator_in_words(*operator), self.spec.tensors[*place].name.clone())
+                };
+                return Some(seen[from..].iter().map(told).collect());
+            }
+            let (maker, place) = makers(at).find(|(maker, _)| waits[*maker] > 0)?;
+            seen.push((at, place));
+            at = maker;
+        }
+    }
+}
+
+/// Who used each memory last, so that what is overwritten is read before and what is written is read behind it.
+struct History {
+    /// The last operator that wrote each memory.
+    writers: Vec<Option<usize>>,
+    /// Those that read it since.
+    readers: Vec<Vec<usize>>,
+}
+
+impl History {
+    fn new(memories: usize) -> Self {
+        Self { writers: vec![None; memories], readers: vec![Vec::new(); memories] }
+    }
+
+    /// An operator uses a memory: what must run before it goes to `after`.
+    fn note(&mut self, memory: usize, operator: usize, is_write: bool, after: &mut Vec<usize>) {
+        after.extend(self.writers[memory]);
+        if is_write {
+            after.append(&mut self.readers[memory]);
+            self.writers[memory] = Some(operator);
+        } else {
+            self.readers[memory].push(operator);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Which tasks must run before which: a bit for each pair.
+//!
+//! Owns: the table, and what follows from them about memory in every order: the bound of the single operator, and which tasks
+//! may be put together.
+
+use crate::instance::{Instance, Storage, id};
+use std::cmp::Reverse;
+
+/// The most tasks for which a table is made: 32 MiB.
+pub(crate) const MAX_TASKS: usize = 1 << 14;
+
+/// A set of tasks for each task.
+#[derive(Debug)]
+struct Table {
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl Table {
+    fn new(tasks: usize) -> Self {
+        let words = tasks.div_ceil(64);
+        Self { words, bits: vec![0; words * tasks] }
+    }
+
+    fn has(&self, row: u32, task: u32) -> bool {
+        self.bits[row as usize * self.words + task as usize / 64] >> (task % 64) & 1 == 1
+    }
+
+    /// Adds a task and its set to the set of `row`.
+    fn add(&mut self, row: usize, task: u32) {
+        let (from, to) = (task as usize * self.words, row * self.words);
+        for word in 0..self.words {
+            self.bits[to + word] |= self.bits[from + word];
+        }
+        self.bits[to + task as usize / 64] |= 1 << (task % 64);
+    }
+
+    #[cfg(feature = "highs")]
+    fn rows(&self) -> usize {
+        self.bits.len().checked_div(self.words).unwrap_or(0)
+    }
+
+    fn count(&self, row: u32) -> usize {
+        let from = row as usize * self.words;
+        self.bits[from..from + self.words].iter().map(|word| word.count_ones() as usize).sum()
+    }
+}
+
+/// What must run before each task.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    before: Table,
+}
+
+impl Reach {
+    /// The table of an instance; `None` where it has too many tasks.
+    pub(crate) fn of(instance: &Instance) -> Option<Self> {
+        let tasks = instance.tasks.len();
+        if tasks > MAX_TASKS {
+            return None;
+        }
+        let mut before = Table::new(tasks);
+        for task in 0..tasks {
+            instance.before[task].iter().for_each(|one| before.add(task, *one));
+        }
+        Some(Self { before })
+    }
+
+    /// Whether `first` runs before `second` in every order.
+    pub(crate) fn is_before(&self, first: u32, second: u32) -> bool {
+        self.before.has(second, first)
+    }
+
+    /// How many tasks run before this one in every order.
+    pub(crate) fn before(&self, task: u32) -> usize {
+        self.before.count(task)
+    }
+
+    /// How many tasks run behind each in every order.
+    #[cfg(feature = "highs")]
+    pub(crate) fn behind(&self) -> Vec<usize> {
+        let tasks = id(self.before.rows());
+        (0..tasks).map(|task| (0..tasks).filter(|other| self.is_before(task, *other)).count()).collect()
+    }
+
+    /// Whether a storage is live between the tasks before `task` and those behind it in every order, its own outputs left out.
+    fn holds(&self, storage: &Storage, task: u32) -> bool {
+        let is_made = storage.maker.is_none_or(|maker| self.is_before(maker, task));
+        let is_needed = |user: &u32| *user == task || self.is_before(task, *user);
+        is_made && (storage.is_kept || storage.users.iter().any(is_needed))
+    }
+}
+
+/// No order has fewer live bytes at its peak: for each task, what it makes, and what was made for sure and is needed for sure when it
+/// runs. Without a table, what it uses and makes.
+pub(crate) fn bound(instance: &Instance, reach: Option<&Reach>) -> u64 {
+    let of = |task: u32| {
+        let Some(reach) = reach else {
+            let uses = instance.tasks[task as usize].uses.iter();
+            return uses.map(|storage| instance.storages[*storage as usize].bytes).sum();
+        };
+        let held = instance.storages.iter().filter(|storage| reach.holds(storage, task));
+        held.map(|storage| storage.bytes).sum::<u64>()
+    };
+    let during = (0..instance.tasks.len()).map(|task| instance.tasks[task].rise + of(id(task)));
+    // Behind the last task, and before the first.
+    let kept = instance.storages.iter().filter(|storage| storage.is_kept).map(|storage| storage.bytes).sum();
+    let there = instance.storages.iter().filter(|storage| storage.maker.is_none()).map(|storage| storage.bytes).sum();
+    instance.base + during.chain([kept, there]).max().unwrap_or(0)
+}
+
+/// Puts tasks together that may run without another between them, so that the least peak stays what it is.
+///
+/// A task joins the group before it if it is ready behind the group, needs no more above it than the group needed, and leaves no more
+/// live than it found, whatever ran elsewhere. In any order it can be moved to that place: it frees there all that it is sure to free,
+/// and every later task finds as much memory as before or more.
+pub(crate) fn reduced(instance: &Instance, reach: Option<&Reach>) -> Instance {
+    let Some(reach) = reach else { return instance.clone() };
+    let mut groups: Vec<Group> = Vec::new();
+    let mut group_of = vec![0_usize; instance.tasks.len()];
+    for task in 0..instance.tasks.len() {
+        let mut near: Vec<usize> = instance.before[task].iter().map(|before| group_of[*before as usize]).collect();
+        near.sort_unstable_by_key(|group| Reverse(*group));
+        near.dedup();
+        let joined = near.into_iter().find(|group| groups[*group].take(instance, reach, id(task)));
+        group_of[task] = joined.unwrap_or_else(|| {
+            groups.push(Group::new(instance, reach, id(task)));
+            groups.len() - 1
+        });
+    }
+    let rises: Vec<u64> = groups.iter().map(|group| group.rise).collect();
+    let tasks: Vec<Vec<u32>> = groups.into_iter().map(|group| group.tasks).collect();
+    instance.grouped(&tasks, &rises)
+}
+
+/// Tasks that run one behind the other.
+struct Group {
+    tasks: Vec<u32>,
+    /// How far it rises above what is live before it.
+    rise: u64,
+    /// By how much more is live behind it than before it, at most.
+    net: i64,
+}
+
+impl Group {
+    fn new(instance: &Instance, reach: &Reach, first: u32) -> Self {
+        let mut group = Self { tasks: Vec::new(), rise: instance.tasks[first as usize].rise, net: 0 };
+        group.tasks.push(first);
+        group.net = group.net_of(instance, reach, first);
+        group
+    }
+
+    /// Takes a task in, if that cannot harm.
+    fn take(&mut self, instance: &Instance, reach: &Reach, task: u32) -> bool {
+        let is_ready = |before: &u32| self.tasks.contains(before) || reach.is_before(*before, self.tasks[0]);
+        if !instance.before[task as usize].iter().all(is_ready) {
+            return false;
+        }
+        self.tasks.push(task);
+        let net = self.net_of(instance, reach, task);
+        let during = self.net + instance.tasks[task as usize].rise as i64;
+        if net <= 0 && during <= self.rise as i64 {
+            self.net += net;
+            return true;
+        }
+        self.tasks.pop();
+        false
+    }
+
+    /// By how much more is live behind the group's last task than before it, at most.
+    fn net_of(&self, instance: &Instance, reach: &Reach, task: u32) -> i64 {
+        let is_over = |user: &u32| self.tasks.contains(user) || reach.is_before(*user, self.tasks[0]);
+        let bytes = |storage: &&u32| {
+            let storage = &instance.storages[**storage as usize];
+            (storage.bytes as i64, !storage.is_kept && storage.users.iter().all(is_over))
+        };
+        let task = &instance.tasks[task as usize];
+        let made: i64 = task.makes.iter().map(|storage| bytes(&storage).0).sum();
+        let freed = task.uses.iter().map(|storage| bytes(&storage)).filter(|(_, is_over)| *is_over);
+        made - freed.map(|(bytes, _)| bytes).sum::<i64>()
+    }
+}
