@@ -54,15 +54,15 @@ struct Parts {
 
 impl Parts {
     fn of(records: &[Record], apart: bool) -> Grown<Self> {
-        let mut pools: Vec<(PoolIndex, u64)> = Vec::new();
+        let mut found: Vec<(PoolIndex, u64)> = Vec::new();
         for Key { size, pool } in records.iter().map(|record| record.key) {
-            match pools.iter_mut().find(|(known, _)| *known == pool) {
+            match found.iter_mut().find(|(known, _)| *known == pool) {
                 Some((_, bytes)) => *bytes += size,
-                None => pools.try_push((pool, size))?,
+                None => found.try_push((pool, size))?,
             }
         }
-        let main = (0..pools.len()).max_by_key(|index| pools[*index].1).unwrap_or(0);
-        let pools = pools.into_iter().map(|(pool, _)| pool).try_to_vec()?;
+        let main = found.iter().enumerate().max_by_key(|(_, (_, bytes))| *bytes).map_or(0, |(index, _)| index);
+        let pools = found.into_iter().map(|(pool, _)| pool).try_to_vec()?;
         Ok(if apart { Self { pools, main, apart } } else { Self { pools, main: 0, apart } })
     }
 
@@ -123,10 +123,11 @@ pub(super) fn problem(ended: &Ended, since: &[Record], heap: &Heap, apart: bool)
         origin.parts[part].numbers.try_push(number)?;
     }
     for earlier in ended.earlier.iter().zip(carried.is_matched).filter(|(_, matched)| !matched).map(|(of, _)| of) {
-        for span in &earlier.spans {
+        for span in earlier.spans() {
             for (part, of) in problem.parts.iter_mut().zip(&origin.parts) {
                 for (range, within) in of.ranges.iter().enumerate() {
-                    if let Some(taken) = within.intersection(span).filter(|taken| taken.size > 0 && earlier.upper > 0) {
+                    if let Some(taken) = within.intersection(&span).filter(|taken| taken.size > 0 && earlier.upper > 0)
+                    {
                         let offset = taken.start - within.start;
                         part.taken.try_push(Taken { range, offset, size: taken.size, upper: earlier.upper })?;
                     }

@@ -93,6 +93,8 @@ pub(crate) struct Planning {
     problems: u64,
     /// While live memory is low, and no plan knows where the step ends.
     valley: Option<Valley>,
+    /// The step that ended last.
+    ended: Ended,
     /// Where the step ends, once that is known.
     end: Option<Position>,
     /// Whether the last request has a place in a plan.
@@ -183,11 +185,15 @@ impl Planning {
         let placed = std::mem::take(&mut self.placed);
         self.valley = None;
         self.plans.begin();
-        let ended = self.recorder.end_at(end)?;
-        if ended.records.len() < LEAST_REQUESTS {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.recorder.end_at(end, &mut ended)?;
+        let count = ended.records.len();
+        let noted =
+            if count < LEAST_REQUESTS { Ok(()) } else { self.step_ended(&ended, placed.min(count), heap, apart) };
+        self.ended = ended;
+        if count < LEAST_REQUESTS {
             return Ok(None);
         }
-        let noted = self.step_ended(&ended, placed.min(ended.records.len()), heap, apart);
         let answered = self.take_answers();
         noted.and(answered)?;
         if self.gives_back(heap) { self.used().map(Some) } else { Ok(None) }

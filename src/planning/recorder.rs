@@ -2,7 +2,7 @@
 //!
 //! Owns: the records of the present step. A record is 24 bytes, and a step of training has some thousand.
 
-use crate::fallible::{Grown, TryCollect, TryPush, filled};
+use crate::fallible::{Grown, TryPush, filled};
 use crate::heap::{Heap, State};
 use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
@@ -41,8 +41,16 @@ pub(super) struct Record {
 pub(super) struct Earlier {
     pub(super) key: Key,
     pub(super) upper: u32,
-    /// Where it lay.
-    pub(super) spans: Vec<Span>,
+    /// Where it lay, if in one piece; or in which pieces.
+    pub(super) at: Span,
+    pub(super) pieces: Vec<Span>,
+}
+
+impl Earlier {
+    /// Returns where it lay.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        std::iter::once(self.at).chain(self.pieces.iter().copied()).filter(|span| span.size > 0)
+    }
 }
 
 /// A moment of a step, and how many requests came before it.
@@ -53,7 +61,7 @@ pub(super) struct Position {
 }
 
 /// A step that has ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ended {
     pub(super) records: Vec<Record>,
     pub(super) earlier: Vec<Earlier>,
@@ -104,34 +112,40 @@ impl Recorder {
         Position { records: self.records.len(), moment: self.moment }
     }
 
-    /// Ends the step at an earlier position, or the present one. What came after it belongs to the next step.
-    pub(super) fn end_at(&mut self, end: Position) -> Grown<Ended> {
+    /// Ends the step at an earlier position, or the present one. What came after it belongs to the next step. In a program that
+    /// repeats itself it takes no memory: lists are used by turns.
+    pub(super) fn end_at(&mut self, end: Position, into: &mut Ended) -> Grown<()> {
         let Position { records: count, moment } = end;
         let count = count.min(self.records.len());
-        let rest = self.records.get(count..).unwrap_or_default().iter().copied().try_to_vec()?;
-        let (mut earlier, mut later) = (Vec::new(), Vec::new());
-        earlier.try_reserve(self.earlier.len())?;
-        later.try_reserve(self.earlier.len() + count)?;
-        let mut ended = std::mem::replace(&mut self.records, rest);
-        ended.truncate(count);
-        for record in &mut ended {
-            if record.upper != NEVER && record.upper > moment {
-                later.push(Earlier { key: record.key, upper: record.upper - moment, spans: Vec::new() });
-                record.upper = NEVER;
-            }
+        let Ended { records: ended, earlier, .. } = &mut *into;
+        ended.clear();
+        earlier.clear();
+        ended.try_reserve(self.records.len().saturating_sub(count))?;
+        earlier.try_reserve(self.earlier.len() + count)?;
+        // They come to hold what is left for the next step, and then change places with the lists of the ended one.
+        ended.extend_from_slice(self.records.get(count..).unwrap_or_default());
+        self.records.truncate(count);
+        std::mem::swap(ended, &mut self.records);
+        for record in ended.iter_mut().filter(|record| record.upper != NEVER && record.upper > moment) {
+            earlier.push(Earlier {
+                key: record.key,
+                upper: record.upper - moment,
+                at: Span::default(),
+                pieces: Vec::new(),
+            });
+            record.upper = NEVER;
         }
-        for of in self.earlier.drain(..) {
-            if of.upper <= moment {
-                earlier.push(of);
-            } else {
-                later.push(Earlier { upper: of.upper - moment, ..of });
+        self.earlier.retain_mut(|of| {
+            if of.upper > moment {
+                earlier.push(Earlier { upper: of.upper - moment, pieces: std::mem::take(&mut of.pieces), ..*of });
             }
-        }
-        later.sort_by_key(|of| of.upper);
-        self.earlier = later;
-        let is_partial = std::mem::take(&mut self.is_partial);
+            of.upper <= moment
+        });
+        earlier.sort_unstable_by_key(|of| of.upper);
+        std::mem::swap(earlier, &mut self.earlier);
+        (into.moments, into.is_partial) = (moment, std::mem::take(&mut self.is_partial));
         self.begin_next(count as u32, moment);
-        Ok(Ended { records: ended, earlier, moments: moment, is_partial })
+        Ok(())
     }
 
     /// Numbers the records anew from the beginning of the next step.
@@ -206,9 +220,11 @@ impl Recorder {
             None => {
                 let of = heap.block(block);
                 let key = Key { size: of.size, pool: of.pool.large() };
-                let mut spans = Vec::new();
-                let listed = heap.home_spans(block).try_for_each(|span| spans.try_push(span));
-                let earlier = Earlier { key, upper: self.moment, spans };
+                let mut pieces = Vec::new();
+                let mut spans = heap.home_spans(block);
+                let at = spans.next().unwrap_or_default();
+                let listed = spans.try_for_each(|span| pieces.try_push(span));
+                let earlier = Earlier { key, upper: self.moment, at, pieces };
                 let full = self.earlier.len() >= MAX_REQUESTS;
                 self.is_partial |= full || listed.is_err() || self.earlier.try_push(earlier).is_err();
             }

@@ -37,6 +37,7 @@ mod paddle_auto_growth;
 mod paddle_naive_best_fit;
 mod paddle_thread_local;
 mod paddle_vmm;
+mod planned;
 mod slab;
 mod split;
 mod stitch;

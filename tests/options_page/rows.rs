@@ -6,13 +6,13 @@ use super::flags::FLAGS;
 use super::row::{Group, Of, Row, mib};
 use seamalloc::{Config, StrategyKind};
 
-use StrategyKind::{Buddy, Caching, Exact, Expandable, Gmlake, Stitch};
+use StrategyKind::{Buddy, Caching, Exact, Expandable, Gmlake, Planned, Stitch};
 
 fn none(_: &Config) -> String {
     "None".to_owned()
 }
 
-const OF_STITCH: Of = Of::These(&[Stitch]);
+const OF_STITCH: Of = Of::These(&[Stitch, Planned]);
 const OF_GMLAKE: Of = Of::These(&[Gmlake]);
 
 pub(crate) const GROUPS: &[Group] = &[
@@ -118,7 +118,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "arenas",
                 value: "a name",
                 default: |config| config.arenas.name().to_owned(),
-                of: OF_STITCH,
+                of: Of::These(&[Stitch]),
                 when: "threads with streams of their own are known to contend: `always`; to find out whether arenas matter: `off`",
                 example: "always",
             },
@@ -187,7 +187,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "roundup_power2_divisions",
                 value: "a power of two or 0, or `[256:1,512:2,>:4]` by MiB",
                 default: |config| config.roundup_power2_divisions[0].to_string(),
-                of: Of::These(&[Caching, Expandable, Gmlake, Stitch]),
+                of: Of::These(&[Caching, Expandable, Gmlake, Stitch, Planned]),
                 when: "sizes differ a little from step to step, and the strategy does not stitch",
                 example: "4",
             },
@@ -196,7 +196,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "max_split_size",
                 value: "MiB, at least `large_segment_size_mb`",
                 default: none,
-                of: Of::These(&[Caching, Expandable, Stitch]),
+                of: Of::These(&[Caching, Expandable, Stitch, Planned]),
                 when: "`caching` only, where large blocks are cut up by small requests; with `stitch` it only switches arenas off",
                 example: "20",
             },
@@ -214,7 +214,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "large_segment_size",
                 value: "MiB, even, above 10",
                 default: |config| mib(config.large_segment_size),
-                of: Of::These(&[Caching, Expandable, Gmlake, Stitch]),
+                of: Of::These(&[Caching, Expandable, Gmlake, Stitch, Planned]),
                 when: "rarely: fewer and larger `cudaMalloc`s. With `gmlake` and `stitch` only where plain segments are taken",
                 example: "64",
             },
@@ -268,6 +268,30 @@ pub(crate) const GROUPS: &[Group] = &[
                 of: Of::All,
                 when: "a use long after the free is looked for (more), or the host runs short (less)",
                 example: "64",
+            },
+        ],
+    },
+    Group {
+        title: "The last operations",
+        about: "What is written for a look at a refusal ([live.md](live.md)).",
+        rows: &[
+            Row {
+                name: "flight_recorder",
+                field: "flight_recorder",
+                value: "operations",
+                default: |config| config.flight_recorder.to_string(),
+                of: Of::All,
+                when: "a longer history is wanted (more), or the host has little memory (0: none)",
+                example: "100",
+            },
+            Row {
+                name: "flight_dump",
+                field: "flight_dump",
+                value: "a file's name, with `{pid}` and `{device}`",
+                default: none,
+                of: Of::All,
+                when: "a job runs out of memory now and then, and nobody is there to look",
+                example: "oom.pickle",
             },
         ],
     },
