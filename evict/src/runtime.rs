@@ -139,10 +139,21 @@ struct Frame {
 }
 
 impl Runtime<'_> {
+    /// Tells the scheme of ways between storages that were there before.
+    fn link(&mut self, operator: OperatorId) {
+        let operator = self.graph.operator(operator);
+        if operator.outputs.iter().any(|output| self.graph.tensor(*output).is_alias) {
+            for input in &operator.inputs {
+                self.scheme.linked(&self.state, self.graph.storage_of(*input));
+            }
+        }
+    }
+
     fn step(&mut self, at: usize) -> Result<(), Halt> {
         match self.graph.steps()[at] {
             Step::Run(operator) => {
                 self.state.ran = operator.0 + 1;
+                self.link(operator);
                 self.run_operator(operator, true, at)
             }
             Step::Keep(tensor) => {

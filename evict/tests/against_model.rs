@@ -183,6 +183,10 @@ impl Scheme for Judged {
         self.scheme.made(state, storage);
     }
 
+    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+        self.scheme.linked(state, storage);
+    }
+
     fn works_in_place(&self) -> bool {
         self.scheme.works_in_place()
     }

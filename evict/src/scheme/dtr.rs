@@ -33,6 +33,10 @@ impl Scheme for Dtr {
     fn made(&mut self, state: &State<'_>, storage: StorageId) {
         self.regions.changed(state, storage);
     }
+
+    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+        self.regions.changed(state, storage);
+    }
 }
 
 /// `h_MSPS`.
@@ -56,6 +60,10 @@ impl Scheme for Msps {
     }
 
     fn made(&mut self, state: &State<'_>, storage: StorageId) {
+        self.regions.changed(state, storage);
+    }
+
+    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
         self.regions.changed(state, storage);
     }
 }

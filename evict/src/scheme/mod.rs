@@ -73,6 +73,12 @@ pub trait Scheme {
         let _ = (state, storage);
     }
 
+    /// A storage has new children: an operator is about to run that reads it, and that writes to storages which were there
+    /// before. Any of them may be evicted, and the ways between them are new.
+    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+        let _ = (state, storage);
+    }
+
     /// Whether an operator that overwrites an input takes the input's memory for its output.
     fn works_in_place(&self) -> bool {
         false

@@ -57,6 +57,10 @@ impl Scheme for Stitched {
         self.regions.changed(state, storage);
     }
 
+    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+        self.regions.changed(state, storage);
+    }
+
     fn works_in_place(&self) -> bool {
         true
     }
