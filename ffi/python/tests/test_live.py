@@ -11,7 +11,7 @@ from test_package import ALLOCATE
 import seamalloc
 
 ASK = """
-import json, socket
+import json, os, socket
 def ask(path):
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
