@@ -26,15 +26,7 @@ impl Scheme for Dtr {
         least.into_iter().collect()
     }
 
-    fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
-        self.regions.changed(state, storage);
-    }
-
-    fn made(&mut self, state: &State<'_>, storage: StorageId) {
-        self.regions.changed(state, storage);
-    }
-
-    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+    fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         self.regions.changed(state, storage);
     }
 }
@@ -55,15 +47,7 @@ impl Scheme for Msps {
         least.into_iter().collect()
     }
 
-    fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
-        self.regions.changed(state, storage);
-    }
-
-    fn made(&mut self, state: &State<'_>, storage: StorageId) {
-        self.regions.changed(state, storage);
-    }
-
-    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+    fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         self.regions.changed(state, storage);
     }
 }

@@ -65,17 +65,22 @@ pub trait Scheme {
 
     /// A storage was evicted, or the program let go of it.
     fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
-        let _ = (state, storage);
+        self.changed(state, storage);
     }
 
     /// A storage was made, for the first time or again.
     fn made(&mut self, state: &State<'_>, storage: StorageId) {
-        let _ = (state, storage);
+        self.changed(state, storage);
     }
 
     /// A storage has new children: an operator is about to run that reads it, and that writes to storages which were there
     /// before. Any of them may be evicted, and the ways between them are new.
     fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+        self.changed(state, storage);
+    }
+
+    /// Any of these: what lies around the storage is another now.
+    fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         let _ = (state, storage);
     }
 

@@ -49,15 +49,7 @@ impl Scheme for Stitched {
         least.into_iter().collect()
     }
 
-    fn evicted(&mut self, state: &State<'_>, storage: StorageId) {
-        self.regions.changed(state, storage);
-    }
-
-    fn made(&mut self, state: &State<'_>, storage: StorageId) {
-        self.regions.changed(state, storage);
-    }
-
-    fn linked(&mut self, state: &State<'_>, storage: StorageId) {
+    fn changed(&mut self, state: &State<'_>, storage: StorageId) {
         self.regions.changed(state, storage);
     }
 
