@@ -43,7 +43,7 @@ impl Planner for Inline {
 /// Plans on a thread of its own while the program goes on. The thread ends with it.
 #[derive(Debug)]
 pub struct Background {
-    problems: Option<Sender<(u64, PlanProblem)>>,
+    problems: Sender<(u64, PlanProblem)>,
     answers: Receiver<(u64, Places)>,
 }
 
@@ -62,17 +62,14 @@ impl Background {
                 }
             }
         })?;
-        Ok(Self { problems: Some(problems), answers })
+        Ok(Self { problems, answers })
     }
 }
 
 impl Planner for Background {
     fn submit(&mut self, number: u64, problem: PlanProblem) {
-        if let Some(problems) = &self.problems
-            && problems.send((number, problem)).is_err()
-        {
-            self.problems = None;
-        }
+        // Without its thread, which a panic may have ended, there are no answers.
+        let _ = self.problems.send((number, problem));
     }
 
     fn answer(&mut self) -> Option<(u64, Places)> {
@@ -95,7 +92,7 @@ fn solve_part(part: &PlanPart, search: Option<Duration>) -> Vec<Option<Place>> {
         before < load
     });
     let fewest = fewest.count();
-    let mut best = Solution { unplaced: u64::MAX, peak: u64::MAX, places: vec![None; part.requests.len()] };
+    let mut best = Solution::none(part);
     let (mut count, mut more) = (fewest.max(1), 1);
     // Ranges behind those that suffice are left out: a border at their ends would hide how much of the line is used.
     while !part.ranges.is_empty() {
@@ -155,6 +152,11 @@ struct Solution {
 }
 
 impl Solution {
+    /// No place for any request: worse than whatever a method finds.
+    fn none(part: &PlanPart) -> Self {
+        Self { unplaced: u64::MAX, peak: u64::MAX, places: vec![None; part.requests.len()] }
+    }
+
     /// The better of the two.
     fn or(self, other: Self) -> Self {
         if (other.unplaced, other.peak) < (self.unplaced, self.peak) { other } else { self }
@@ -163,7 +165,7 @@ impl Solution {
 
 /// Finds places in the first `count` ranges.
 fn solve_line(part: &PlanPart, count: usize, search: Option<Duration>) -> Solution {
-    let mut best = Solution { unplaced: u64::MAX, peak: u64::MAX, places: vec![None; part.requests.len()] };
+    let mut best = Solution::none(part);
     let line = Line::of(&part.ranges[..count]);
     for offsets in [line.at_peak(part), vec![None; part.requests.len()]] {
         let Ok(problem) = Problem::new("step", line.buffers(part, &offsets)) else { continue };
@@ -173,7 +175,7 @@ fn solve_line(part: &PlanPart, count: usize, search: Option<Duration>) -> Soluti
 }
 
 fn solve_problem(part: &PlanPart, line: &Line, problem: &Problem, search: Option<Duration>) -> Solution {
-    let mut best = Solution { unplaced: u64::MAX, peak: u64::MAX, places: vec![None; part.requests.len()] };
+    let mut best = Solution::none(part);
     let run = |best: Solution, method, time| {
         let limits = Limits { time, ..Limits::default() };
         let Ok(outcome) = plan(problem, method, &limits, &mut |_| {}) else { return (best, true) };

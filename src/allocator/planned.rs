@@ -2,11 +2,11 @@
 //!
 //! Owns: how a planned request gets its place, and what happens at the end of a step.
 
-use super::allocate::Order;
+use super::allocate::{Order, Prepared};
 use super::core::{Allocator, Core};
 use crate::config::StreamSharing;
 use crate::error::Result;
-use crate::heap::{Heap, Request, State};
+use crate::heap::{Heap, Request};
 use crate::ids::{BlockId, Class, StreamId};
 use crate::planning::Planner;
 use crate::span::Span;
@@ -33,21 +33,24 @@ impl Allocator {
         let order = Order { size, stream, owner: None };
         let request = core.public_request(size, stream)?;
         if request.class == Class::Small {
-            return self.serve_public(guard, &order);
+            return self.serve_prepared(guard, &order, Prepared { request, private: None });
         }
         let (live, held) = (core.heap.counters().allocated_bytes.current(), core.heap.reserved());
         if core.planning.as_mut().is_some_and(|planning| planning.step_is_over(live, held)) {
             core.end_step();
         }
         let placed = core.planned_place(&request)?;
-        let address = match placed {
+        let (id, address) = match placed {
             Some(id) => {
                 core.make_usable(id, &request)?;
-                core.heap.hand_out(id, &request, &core.rules.fit)?
+                (id, core.heap.hand_out(id, &request, &core.rules.fit)?)
             }
-            None => self.serve_public(guard, &order)?,
+            None => {
+                let address = self.serve_prepared(guard, &order, Prepared { request, private: None })?;
+                (guard.heap.live(address)?, address)
+            }
         };
-        guard.note_planned(address, placed.is_some())?;
+        guard.note_planned(id, placed.is_some())?;
         Ok(address)
     }
 }
@@ -57,10 +60,16 @@ impl Core {
     fn planned_place(&mut self, request: &Request) -> Result<Option<BlockId>> {
         let Some(planning) = &mut self.planning else { return Ok(None) };
         let Some(span) = planning.next_place(&self.heap, request.size, request.pool) else { return Ok(None) };
-        match self.heap.take_at(span, request.pool)? {
-            Some(id) => Ok(Some(id)),
-            None => self.place_of_others(span, request),
+        let taken = match self.heap.take_at(span, request.pool)? {
+            Some(id) => Some(id),
+            None => self.place_of_others(span, request)?,
+        };
+        if taken.is_none()
+            && let Some(planning) = &mut self.planning
+        {
+            planning.displaced();
         }
+        Ok(taken)
     }
 
     /// Takes a place of which other streams have a part, behind waits, where streams wait for each other.
@@ -81,8 +90,7 @@ impl Core {
     }
 
     /// Notes that a large request was served, so that its step can be planned.
-    fn note_planned(&mut self, address: u64, as_planned: bool) -> Result<()> {
-        let id = self.heap.live(address)?;
+    fn note_planned(&mut self, id: BlockId, as_planned: bool) -> Result<()> {
         if let Some(planning) = &mut self.planning {
             // Its free is to be noted too.
             self.heap.set_has_uses(id, true);
@@ -118,9 +126,6 @@ impl Core {
 
 /// Returns whether all bytes of a span are free for a request, or would be behind waits for other streams.
 fn is_free_behind_waits(heap: &Heap, epochs: &Epochs, span: Span, request: &Request) -> bool {
-    heap.blocks_over(span).all(|id| {
-        let block = heap.block(id);
-        let is_open = block.state == State::Free && (block.pool == request.pool || block.pool == heap.idle());
-        is_open || epochs.recorded_at(heap, request.pool, id).is_some()
-    })
+    heap.blocks_over(span)
+        .all(|id| heap.is_large_and_open(id, request.pool) || epochs.recorded_at(heap, request.pool, id).is_some())
 }

@@ -5,7 +5,7 @@
 use super::block::Block;
 use super::headroom::Figures;
 use crate::ids::Class;
-use crate::report::stats::{PendingWaits, PlanStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
+use crate::report::stats::{PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PoolCount {
@@ -266,7 +266,7 @@ impl Counters {
     /// Returns a copy for users. The caller adds the figures that are not counted here.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
-            plans: PlanStats::default(),
+            plans: Default::default(),
             allocation: self.allocation.by_pool(),
             segment: self.segment.by_pool(),
             active: self.active.by_pool(),

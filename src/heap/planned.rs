@@ -37,7 +37,9 @@ impl Heap {
         self.carve(id, span).map(Some)
     }
 
-    fn is_large_and_open(&self, id: BlockId, pool: PoolIndex) -> bool {
+    /// Returns whether a large pool may take the whole block: free memory of its own, or idle memory.
+    #[inline]
+    pub(crate) fn is_large_and_open(&self, id: BlockId, pool: PoolIndex) -> bool {
         let block = &self.blocks[id];
         block.state == State::Free && (block.pool == pool || block.pool == self.idle)
     }

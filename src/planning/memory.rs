@@ -33,8 +33,6 @@ pub(super) const NOWHERE: u64 = 0;
 pub(super) struct Origin {
     parts: Vec<OriginPart>,
     records: usize,
-    /// Bytes of the requests that the program has not freed, and that took nobody's part.
-    pub(super) left: u64,
 }
 
 #[derive(Debug, Default)]
@@ -80,10 +78,17 @@ impl Parts {
     }
 }
 
-/// Makes the problem of a step that has ended. `since`: requests that came after it. `apart`: streams do not wait for each other's memory.
-pub(super) fn problem(ended: &Ended, since: &[Record], heap: &Heap, apart: bool) -> Result<(PlanProblem, Origin)> {
+/// Makes the problem of a step that has ended. `since`: requests that came after it. `apart`: streams do not wait for each other's
+/// memory.
+pub(super) fn problem(
+    ended: &Ended,
+    carried: &Carried,
+    since: &[Record],
+    heap: &Heap,
+    apart: bool,
+) -> Result<(PlanProblem, Origin)> {
     let parts = Parts::of(&ended.records, apart)?;
-    let mut origin = Origin { parts: Vec::new(), records: ended.records.len(), left: 0 };
+    let mut origin = Origin { parts: Vec::new(), records: ended.records.len() };
     let mut problem = PlanProblem::default();
     for _ in 0..parts.count() {
         origin.parts.try_push(OriginPart::default())?;
@@ -105,11 +110,7 @@ pub(super) fn problem(ended: &Ended, since: &[Record], heap: &Heap, apart: bool)
         of.ranges.append(&mut whole);
         part.ranges = of.ranges.iter().map(|span| span.size).try_to_vec()?;
     }
-    let carried = carried(&ended.records, &ended.earlier)?;
     for (number, record) in (0..).zip(&ended.records) {
-        if !record.is_freed && carried.to[number as usize] == 0 {
-            origin.left += record.key.size;
-        }
         let Some(part) = parts.of_request(record.key.pool) else { continue };
         let upper = if record.upper == NEVER { ended.moments.max(record.lower + 1) } else { record.upper };
         let request = Lifetime {
@@ -122,20 +123,29 @@ pub(super) fn problem(ended: &Ended, since: &[Record], heap: &Heap, apart: bool)
         problem.parts[part].requests.try_push(request)?;
         origin.parts[part].numbers.try_push(number)?;
     }
-    for earlier in ended.earlier.iter().zip(carried.is_matched).filter(|(_, matched)| !matched).map(|(of, _)| of) {
+    for (part, of) in problem.parts.iter_mut().zip(&origin.parts) {
+        add_taken(part, &of.ranges, ended, carried)?;
+    }
+    Ok((problem, origin))
+}
+
+/// Adds the memory that blocks of earlier steps have at first, unless a request of this one takes their part.
+fn add_taken(part: &mut PlanPart, ranges: &[Span], ended: &Ended, carried: &Carried) -> Grown<()> {
+    let mut sorted = ranges.iter().copied().enumerate().try_to_vec()?;
+    sorted.sort_unstable_by_key(|(_, range)| range.start);
+    let matched = carried.is_matched.iter().copied();
+    for (earlier, _) in ended.earlier.iter().zip(matched).filter(|(of, matched)| !matched && of.upper > 0) {
         for span in earlier.spans() {
-            for (part, of) in problem.parts.iter_mut().zip(&origin.parts) {
-                for (range, within) in of.ranges.iter().enumerate() {
-                    if let Some(taken) = within.intersection(&span).filter(|taken| taken.size > 0 && earlier.upper > 0)
-                    {
-                        let offset = taken.start - within.start;
-                        part.taken.try_push(Taken { range, offset, size: taken.size, upper: earlier.upper })?;
-                    }
+            let first = sorted.partition_point(|(_, range)| range.end() <= span.start);
+            for (range, within) in sorted[first..].iter().take_while(|(_, range)| range.start < span.end()) {
+                if let Some(taken) = within.intersection(&span) {
+                    let offset = taken.start - within.start;
+                    part.taken.try_push(Taken { range: *range, offset, size: taken.size, upper: earlier.upper })?;
                 }
             }
         }
     }
-    Ok((problem, origin))
+    Ok(())
 }
 
 /// Divides a span into whole chunks, and parts of chunks that something else holds.
@@ -185,34 +195,42 @@ fn is_live(heap: &Heap, record: &Record) -> bool {
 }
 
 /// Which requests live on in the next step, and until when.
-struct Carried {
+pub(super) struct Carried {
     /// By record; 0: not at all, as far as is known.
     to: Vec<u32>,
     /// By block of an earlier step: whether a request of this one takes its part in the next.
     is_matched: Vec<bool>,
 }
 
-/// Matches blocks that an earlier step left with those that this one leaves, in their orders: where a program repeats itself,
-/// each is freed at that moment of the next step at which its predecessor was.
-fn carried(records: &[Record], earlier: &[Earlier]) -> Grown<Carried> {
-    let mut waiting: FxHashMap<Key, VecDeque<usize>> = FxHashMap::default();
-    for (index, of) in earlier.iter().enumerate() {
-        waiting.try_reserve(1)?;
-        let queue = waiting.entry(of.key).or_default();
-        queue.try_reserve(1)?;
-        queue.push_back(index);
+impl Carried {
+    /// Matches blocks that an earlier step left with those that this one leaves, in their orders: where a program repeats itself,
+    /// each is freed at that moment of the next step at which its predecessor was.
+    pub(super) fn of(records: &[Record], earlier: &[Earlier]) -> Grown<Self> {
+        let mut waiting: FxHashMap<Key, VecDeque<usize>> = FxHashMap::default();
+        for (index, of) in earlier.iter().enumerate() {
+            waiting.try_reserve(1)?;
+            let queue = waiting.entry(of.key).or_default();
+            queue.try_reserve(1)?;
+            queue.push_back(index);
+        }
+        let mut carried = Self { to: filled(0, records.len())?, is_matched: filled(false, earlier.len())? };
+        for (number, record) in records.iter().enumerate().filter(|(_, record)| record.upper == NEVER) {
+            let Some(queue) = waiting.get_mut(&record.key) else { continue };
+            let Some(index) = queue.front().copied().filter(|index| earlier[*index].upper <= record.lower) else {
+                continue;
+            };
+            queue.pop_front();
+            carried.to[number] = earlier[index].upper;
+            carried.is_matched[index] = true;
+        }
+        Ok(carried)
     }
-    let mut carried = Carried { to: filled(0, records.len())?, is_matched: filled(false, earlier.len())? };
-    for (number, record) in records.iter().enumerate().filter(|(_, record)| record.upper == NEVER) {
-        let Some(queue) = waiting.get_mut(&record.key) else { continue };
-        let Some(index) = queue.front().copied().filter(|index| earlier[*index].upper <= record.lower) else {
-            continue;
-        };
-        queue.pop_front();
-        carried.to[number] = earlier[index].upper;
-        carried.is_matched[index] = true;
+
+    /// Returns the bytes of the requests that the program has not freed, and that took nobody's part.
+    pub(super) fn left(&self, records: &[Record]) -> u64 {
+        let left = records.iter().zip(&self.to).filter(|(record, to)| !record.is_freed && **to == 0);
+        left.map(|(record, _)| record.key.size).sum()
     }
-    Ok(carried)
 }
 
 impl Origin {

@@ -10,8 +10,8 @@
 //! taken, is served from any free bytes, so that no plan has to be right.
 //!
 //! **Approach.** A step ends where live memory is lowest, between two low-water marks (`streams::LowWaterMark`), or with its
-//! plan. The large requests of a step are recorded, and when each is freed; small ones share slabs and are not planned. The step's signature is the sequence of its
-//! requests. From the end of the step on a [`Planner`] looks for a place for each, in the memory that blocks of earlier steps
+//! plan. The large requests of a step are recorded, and when each is freed; small ones share slabs and are not planned. The
+//! step's signature is the sequence of its requests. From the end of the step on a [`Planner`] looks for a place for each, in the memory that blocks of earlier steps
 //! leave free where they lie: nothing moves. When requests come in the same order again, each takes its place by its number.
 //! Steps of several lengths have a plan each. Once steps have followed their plans, free chunks that no plan uses go back.
 //!
@@ -32,7 +32,7 @@ use crate::heap::Heap;
 use crate::ids::{BlockId, PoolIndex};
 use crate::report::stats::PlanStats;
 use crate::span::Span;
-use memory::Origin;
+use memory::{Carried, Origin};
 use plans::Plans;
 use recorder::{Ended, Key, Position, Recorder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,9 +58,9 @@ const FORGOTTEN_AFTER: u64 = 4;
 const LEFT: u64 = 32;
 /// How often one plan is renewed.
 const MAX_RENEWALS: u32 = 8;
-/// So many steps in a row must have followed their plans before memory that no plan uses goes back; twice as many after each
-/// time that memory grew again.
+/// Once so many steps in a row have followed their plans, memory that no plan uses goes back, after each of `GIVING_BACK` steps.
 const SETTLED: u64 = 1;
+const GIVING_BACK: u64 = 4;
 
 /// A problem that a planner has.
 struct Submitted {
@@ -97,14 +97,10 @@ pub(crate) struct Planning {
     ended: Ended,
     /// Where the step ends, once that is known.
     end: Option<Position>,
-    /// Whether the last request has a place in a plan.
-    was_asked: bool,
     /// Requests of the present step that got their places.
     placed: usize,
-    /// Steps in a row that followed their plans, how many there must be before memory goes back, and what was held then.
+    /// Steps in a row that followed their plans.
     settled: u64,
-    settled_after: u64,
-    held: u64,
     stats: PlanStats,
 }
 
@@ -155,7 +151,6 @@ impl Planning {
         let Self { recorder, plans, .. } = self;
         let is_open = |span| heap.blocks_over(span).all(|id| recorder.is_open(heap, id));
         let place = plans.next(Key { size, pool }, &recorder.records, self.expected, is_open);
-        self.was_asked = place.is_some();
         place.map(|place| Span::new(place, size))
     }
 
@@ -165,9 +160,11 @@ impl Planning {
         let block = heap.block(id);
         self.recorder.served(heap, Key { size: block.size, pool: block.pool.large() }, id);
         self.placed += usize::from(as_planned);
-        if self.was_asked && !as_planned {
-            self.plans.displaced();
-        }
+    }
+
+    /// Notes that the place of the next request is taken.
+    pub(crate) fn displaced(&mut self) {
+        self.plans.displaced();
     }
 
     /// Notes that the program frees a block that was noted. `in_use`: other streams may use it still.
@@ -196,7 +193,7 @@ impl Planning {
         }
         let answered = self.take_answers();
         noted.and(answered)?;
-        if self.gives_back(heap) { self.used().map(Some) } else { Ok(None) }
+        if self.gives_back() { self.used().map(Some) } else { Ok(None) }
     }
 
     fn step_ended(&mut self, ended: &Ended, placed: usize, heap: &Heap, apart: bool) -> Result<()> {
@@ -248,11 +245,12 @@ impl Planning {
     /// Gives the step to the planner.
     fn submit(&mut self, ended: &Ended, signature: u64, heap: &Heap, apart: bool) -> Result<()> {
         let Some(planner) = &mut self.planner else { return Ok(()) };
-        let (problem, origin) = memory::problem(ended, &self.recorder.records, heap, apart)?;
+        let carried = Carried::of(&ended.records, &ended.earlier)?;
         // A step that leaves so much does not repeat itself: it makes what later ones use.
-        if origin.left > heap.reserved() / LEFT {
+        if carried.left(&ended.records) > heap.reserved() / LEFT {
             return Ok(());
         }
+        let (problem, origin) = memory::problem(ended, &carried, &self.recorder.records, heap, apart)?;
         let keys = ended.records.iter().map(|record| record.key).try_to_vec()?;
         if self.submitted.len() >= MAX_SUBMITTED {
             self.submitted.remove(0);
@@ -300,19 +298,14 @@ impl Planning {
     }
 
     /// Returns whether memory that no plan uses is to go back now.
-    fn gives_back(&mut self, heap: &Heap) -> bool {
-        let held = heap.reserved();
-        if held > self.held && self.held > 0 {
-            self.settled_after = self.settled_after.saturating_mul(2);
-        }
-        self.held = held;
-        self.settled >= self.settled_after.max(SETTLED) && self.settled < self.settled_after.max(SETTLED) + 4
+    fn gives_back(&self) -> bool {
+        (SETTLED..SETTLED + GIVING_BACK).contains(&self.settled)
     }
 
     /// Returns the memory that plans use.
     fn used(&self) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
-        let since = self.steps.saturating_sub(FORGOTTEN_AFTER * self.plans.iter().count() as u64);
+        let since = self.steps.saturating_sub(FORGOTTEN_AFTER * self.plans.len() as u64);
         let in_use = self.plans.iter().filter(|plan| plan.followed > 0 && plan.followed >= since);
         for (place, size) in in_use.flat_map(plans::Plan::places) {
             spans.try_push(Span::new(place, size))?;

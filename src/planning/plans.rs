@@ -20,8 +20,8 @@ const WINDOW: usize = 16;
 /// it is another step, which only begins alike.
 const MISSED: u32 = 4;
 const MATCHED: u32 = 64;
-/// Once so many places of a plan that a step has followed to its end were taken, and more than one of `FOUND`, the rest of the step is served
-/// without them: the memory is another than the plan's.
+/// Once so many places of a plan that a step has followed to its end were taken, and more than one of `FOUND`, the rest of the
+/// step is served without them: the memory is another than the plan's.
 const DISPLACED: u32 = 16;
 const FOUND: u32 = 8;
 
@@ -39,11 +39,12 @@ pub(super) struct Plan {
     pub(super) successor: u64,
     /// The step in which it was followed last; 0: in none.
     pub(super) followed: u64,
-    /// How many steps in a row departed from it, and how often it was renewed for that.
+    /// How many steps in a row departed from it.
     pub(super) departed: u32,
+    /// How often it was renewed for that.
+    pub(super) renewals: u32,
     /// Whether a step has followed it to the end.
     pub(super) suited: bool,
-    pub(super) renewals: u32,
 }
 
 /// Where a step is in a plan.
@@ -178,6 +179,10 @@ impl Plans {
     /// Returns the plan with this signature.
     pub(super) fn with_signature(&mut self, signature: u64) -> Option<&mut Plan> {
         self.plans.iter_mut().find(|plan| plan.signature == signature)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.plans.len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Plan> {

@@ -1,6 +1,6 @@
 //! What happens in a step: which large requests are made, and when each is freed.
 //!
-//! Owns: the records of the present step. A record is 24 bytes, and a step of training has some thousand.
+//! Owns: the records of the present step. A record is 32 bytes, and a step of training has some thousand.
 
 use crate::fallible::{Grown, TryPush, filled};
 use crate::heap::{Heap, State};

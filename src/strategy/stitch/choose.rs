@@ -11,7 +11,7 @@
 
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush, filled};
-use crate::heap::{GRANULE, Heap, State};
+use crate::heap::{GRANULE, Heap};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
 use std::cmp::Reverse;
@@ -215,10 +215,7 @@ pub(super) fn run_at_home(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Opt
     if heap.pool(idle).free.len() == 0 || heap.is_private(pool) {
         return Ok(None);
     }
-    let open = |id: BlockId| {
-        let block = heap.block(id);
-        block.state == State::Free && (block.pool == pool || block.pool == idle)
-    };
+    let open = |id: BlockId| heap.is_large_and_open(id, pool);
     let mut best: Option<(u64, u64, BlockId)> = None;
     // A run of several blocks holds an idle one, and begins with its first idle block or the block before it, since
     // neighbours of one pool are merged.

@@ -13,7 +13,7 @@ use super::at_home::at_home;
 use crate::backing::StrategyContext;
 use crate::error::Result;
 use crate::fallible::TryCollect;
-use crate::heap::{Heap, Request, State, Window};
+use crate::heap::{Heap, Request, Window};
 use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use crate::streams::{Epochs, most_of_a_range};
@@ -44,9 +44,7 @@ fn run(heap: &Heap, epochs: &Epochs, request: &Request) -> Result<Option<Span>> 
     let idle = heap.idle();
     // Slabs for small blocks are no part of it.
     let age = |id: BlockId| {
-        let block = heap.block(id);
-        let is_open = block.state == State::Free && (block.pool == pool || block.pool == idle);
-        if is_open { Some(0) } else { epochs.recorded_at(heap, pool, id) }
+        if heap.is_large_and_open(id, pool) { Some(0) } else { epochs.recorded_at(heap, pool, id) }
     };
     let mut best: Option<(u64, u64, u64)> = None;
     let others = heap.stream_pools().filter(|other| *other != pool);
