@@ -273,6 +273,14 @@ typedef struct {
     uint64_t pending_wait_total_ns;
     // The longest that one of them waited, since `seam_reset_peak_stats`.
     uint64_t pending_wait_worst_ns;
+    // With the strategy `planned`: plans that were made, renewed ones included.
+    uint64_t plans;
+    // Steps of the program that have ended.
+    uint64_t plan_steps;
+    // Large requests of these steps that lay where a plan said.
+    uint64_t plan_placed;
+    // Large requests that did not: no plan had them, or their places were taken.
+    uint64_t plan_departures;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.

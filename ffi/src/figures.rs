@@ -129,6 +129,14 @@ pub struct Stats {
     pub pending_wait_total_ns: u64,
     /// The longest that one of them waited, since `seam_reset_peak_stats`.
     pub pending_wait_worst_ns: u64,
+    /// With the strategy `planned`: plans that were made, renewed ones included.
+    pub plans: u64,
+    /// Steps of the program that have ended.
+    pub plan_steps: u64,
+    /// Large requests of these steps that lay where a plan said.
+    pub plan_placed: u64,
+    /// Large requests that did not: no plan had them, or their places were taken.
+    pub plan_departures: u64,
 }
 
 impl From<Figure> for Stat {
@@ -190,6 +198,10 @@ impl From<Figures> for Stats {
             pending_wait_expired: figures.pending_waits.expired,
             pending_wait_total_ns: figures.pending_waits.total_ns,
             pending_wait_worst_ns: figures.pending_waits.worst_ns,
+            plans: figures.plans.plans,
+            plan_steps: figures.plans.steps,
+            plan_placed: figures.plans.placed,
+            plan_departures: figures.plans.departures,
         }
     }
 }
@@ -331,6 +343,12 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "total_ns": stats.pending_wait_total_ns,
         "worst_ns": stats.pending_wait_worst_ns,
     });
+    let plans = json!({
+        "plans": stats.plans,
+        "steps": stats.plan_steps,
+        "placed": stats.plan_placed,
+        "departures": stats.plan_departures,
+    });
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
@@ -373,6 +391,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "arenas": arenas,
         "splits": splits,
         "pending_waits": pending_waits,
+        "plans": plans,
         "guard": guard,
         "driver_calls": calls,
     }))

@@ -29,6 +29,11 @@ def pending_waits_of(waits: dict[str, int]) -> str:
     return f"{waits['requests']} requests, {total}, at most {worst}{expired}"
 
 
+def plans_of(plans: dict[str, int]) -> str:
+    """What became of the strategy `planned`."""
+    return f"{plans['plans']} in {plans['steps']} steps; {plans['placed']} requests took their places, {plans['departures']} did not"
+
+
 def memory_of(stats: Mapping[str, Any]) -> str:
     """Whether memory is plentiful or short."""
     shortage = stats["shortage"]
@@ -54,6 +59,7 @@ def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("streams with a heap of their own", f"{stats['arenas']['now']} now, {stats['arenas']['formed']} times one was made"),
         *([("waits for freed memory", pending_waits_of(pending))] if pending["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
+        *([("plans", plans_of(stats["plans"]))] if stats["plans"]["steps"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (
             "time in the driver",

@@ -75,8 +75,17 @@ class Turns:
         if self._recorder:
             self._recorder.end(self._number)
         if self._number >= self._free:
-            self.say(step=self._number - self._free, seconds=round(seconds, 5), loss=value)
+            self.say(step=self._number - self._free, seconds=round(seconds, 5), loss=value, **held())
         self._number += 1
+
+
+def held():
+    """What seamalloc holds after a step, in bytes, and what it has done so far."""
+    if DEVICE != "cuda" or not ALLOCATOR.startswith("seamalloc"):
+        return {}
+    stats = seamalloc.stats()
+    calls = sum(one["count"] for one in stats["driver_calls"].values())
+    return {"held": stats["reserved_bytes"]["all"]["current"], "calls": calls, "views": stats["views_built"], **stats["plans"]}
 
 
 def peaks():
@@ -93,6 +102,7 @@ def peaks():
         ours = seamalloc.stats()
         found.update({name: ours[name] for name in OURS})
         found["splits"] = ours["splits"]["chunks"]
+        found["plans"] = ours["plans"]
         found["driver_calls"] = {name: one for name, one in ours["driver_calls"].items() if one["count"]}
     return found
 
