@@ -11,7 +11,9 @@ use seamalloc::driver::{Driver, StreamId};
 use seamalloc::units::format_bytes;
 use seamalloc::{Allocator, Config, HostPool, StrategyKind};
 use seamalloc_plan::online::Background;
+use seamalloc_plan::stored::StoredPlan;
 use seamalloc_trace::{FlightDump, Recorder};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -80,7 +82,9 @@ impl Instance {
         };
         let allocator = Allocator::new(driver, config)?;
         if allocator.config().strategy == StrategyKind::Planned {
-            let planner = Background::start().map_err(|error| {
+            let stored = allocator.config().plan.as_ref().map(|path| StoredPlan::read(Path::new(path)));
+            let stored = stored.transpose().map_err(|error| Failure::new(Status::File, error))?;
+            let planner = Background::start_with(stored).map_err(|error| {
                 Failure::new(
                     Status::HostMemory,
                     format_args!("there is no thread for the planner of the strategy `planned`: {error}"),

@@ -5,7 +5,7 @@
 //! method, search        a run of one method or of several on threads; what these share
 //! fit, chainer          methods of one pass
 //! annealing, exact      methods that search
-//! online                planners for a running allocator
+//! online, stored        planners for a running allocator, and plans that they take from files
 //! check                 judges every plan
 //! sections, neighbours  time in sections, and which buffers are live together
 //! ```
@@ -40,6 +40,7 @@ pub mod online;
 mod problem;
 mod search;
 mod sections;
+pub mod stored;
 
 pub use check::{CheckError, Plan};
 pub use csv::{CsvError, read_csv, write_csv};

@@ -8,8 +8,10 @@
 //! ```
 //! The line has no more ranges than are needed, and is used from its beginning, so that as much as possible stays free at its end.
 
-use crate::method::{Limits, Method, plan};
+use crate::check::Plan;
+use crate::method::{Limits, Method, plan, plan_in_order};
 use crate::problem::{Buffer, Gap, Problem};
+use crate::stored::StoredPlan;
 use seamalloc::planning::{Lifetime, Place, Places, PlanPart, PlanProblem, Planner};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -21,18 +23,29 @@ const BORDER: u64 = 512;
 const QUICK: [Method; 3] = [Method::Chainer, Method::DecreasingSize, Method::FirstFit];
 /// How long a thread searches for a better plan than these find.
 const SEARCH: Duration = Duration::from_secs(2);
+/// A file is of another job if so many steps were looked for in it, and none was found.
+const OF_ANOTHER_JOB: u32 = 4;
 /// Longer than methods of one pass take.
 const UNLIMITED: Duration = Duration::from_secs(3600);
 
 /// Plans at the end of a step, before the program goes on: for replays, whose figures must not depend on the clock.
 #[derive(Debug, Default)]
 pub struct Inline {
+    hints: Hints,
     answers: Vec<(u64, Places)>,
+}
+
+impl Inline {
+    /// Takes the order of places from a file where a step is the file's.
+    #[must_use]
+    pub fn with(stored: Option<StoredPlan>) -> Self {
+        Self { hints: Hints::new(stored), answers: Vec::new() }
+    }
 }
 
 impl Planner for Inline {
     fn submit(&mut self, number: u64, problem: PlanProblem) {
-        self.answers.insert(0, (number, solve(&problem, None)));
+        self.answers.insert(0, (number, solve_with(&problem, None, &mut self.hints)));
     }
 
     fn answer(&mut self) -> Option<(u64, Places)> {
@@ -53,11 +66,20 @@ impl Background {
     /// # Errors
     /// The system gives no thread.
     pub fn start() -> std::io::Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// Starts the thread, which takes the order of places from a file where a step is the file's.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start_with(stored: Option<StoredPlan>) -> std::io::Result<Self> {
         let (problems, taken) = channel::<(u64, PlanProblem)>();
         let (given, answers) = channel();
         thread::Builder::new().name("seamalloc-plan".to_owned()).spawn(move || {
+            let mut hints = Hints::new(stored);
             for (number, problem) in taken {
-                if given.send((number, solve(&problem, Some(SEARCH)))).is_err() {
+                if given.send((number, solve_with(&problem, Some(SEARCH), &mut hints))).is_err() {
                     return;
                 }
             }
@@ -80,10 +102,58 @@ impl Planner for Background {
 /// Finds places for all parts. `search`: how long to look for better plans than methods of one pass find.
 #[must_use]
 pub fn solve(problem: &PlanProblem, search: Option<Duration>) -> Places {
-    problem.parts.iter().map(|part| solve_part(part, search)).collect()
+    solve_with(problem, search, &mut Hints::default())
 }
 
-fn solve_part(part: &PlanPart, search: Option<Duration>) -> Vec<Option<Place>> {
+fn solve_with(problem: &PlanProblem, search: Option<Duration>, hints: &mut Hints) -> Places {
+    let offsets: Vec<_> = problem.parts.iter().map(|part| hints.offsets(part)).collect();
+    hints.step_ends(offsets.iter().any(Option::is_some));
+    let solved = problem.parts.iter().zip(offsets).map(|(part, stored)| solve_part(part, &Means { search, stored }));
+    solved.collect()
+}
+
+/// A plan that was found earlier, and whether it is the program's.
+#[derive(Debug, Default)]
+struct Hints {
+    stored: Option<StoredPlan>,
+    /// Steps that were looked for in it in vain, before any was found.
+    unknown: u32,
+}
+
+impl Hints {
+    fn new(stored: Option<StoredPlan>) -> Self {
+        Self { stored, unknown: 0 }
+    }
+
+    /// Where the file has each request, if the step is the file's.
+    fn offsets(&self, part: &PlanPart) -> Option<Vec<Option<u64>>> {
+        let sizes: Vec<u64> = part.requests.iter().map(|request| request.size).collect();
+        self.stored.as_ref()?.offsets(&sizes)
+    }
+
+    /// Says so if the program's steps are not the file's.
+    fn step_ends(&mut self, known: bool) {
+        if self.stored.is_none() || self.unknown > OF_ANOTHER_JOB {
+            return;
+        }
+        if known {
+            tracing::info!("a step is that of the plan's file");
+            self.unknown = OF_ANOTHER_JOB;
+        } else if self.unknown + 1 == OF_ANOTHER_JOB {
+            tracing::warn!("the plan's file is of another job: no step is like its own; steps are planned without it");
+        }
+        self.unknown += 1;
+    }
+}
+
+/// How places of a part are looked for.
+struct Means {
+    search: Option<Duration>,
+    /// Where a file has each request.
+    stored: Option<Vec<Option<u64>>>,
+}
+
+fn solve_part(part: &PlanPart, means: &Means) -> Vec<Option<Place>> {
     let load = peak_load(part);
     let mut room = 0_u64;
     let fewest = part.ranges.iter().take_while(|size| {
@@ -97,7 +167,7 @@ fn solve_part(part: &PlanPart, search: Option<Duration>) -> Vec<Option<Place>> {
     // Ranges behind those that suffice are left out: a border at their ends would hide how much of the line is used.
     while !part.ranges.is_empty() {
         count = count.min(part.ranges.len());
-        best = best.or(solve_line(part, count, search));
+        best = best.or(solve_line(part, count, means));
         if best.unplaced == 0 || count == part.ranges.len() {
             break;
         }
@@ -164,26 +234,34 @@ impl Solution {
 }
 
 /// Finds places in the first `count` ranges.
-fn solve_line(part: &PlanPart, count: usize, search: Option<Duration>) -> Solution {
+fn solve_line(part: &PlanPart, count: usize, means: &Means) -> Solution {
     let mut best = Solution::none(part);
     let line = Line::of(&part.ranges[..count]);
     for offsets in [line.at_peak(part), vec![None; part.requests.len()]] {
         let Ok(problem) = Problem::new("step", line.buffers(part, &offsets)) else { continue };
-        best = best.or(solve_problem(part, &line, &problem, search));
+        best = best.or(solve_problem(part, &line, &problem, means));
     }
     best
 }
 
-fn solve_problem(part: &PlanPart, line: &Line, problem: &Problem, search: Option<Duration>) -> Solution {
+fn solve_problem(part: &PlanPart, line: &Line, problem: &Problem, means: &Means) -> Solution {
     let mut best = Solution::none(part);
     let run = |best: Solution, method, time| {
         let limits = Limits { time, ..Limits::default() };
         let Ok(outcome) = plan(problem, method, &limits, &mut |_| {}) else { return (best, true) };
-        let places = line.places(part, &outcome.plan.offsets);
-        let unplaced = part.requests.iter().zip(&places).filter(|(_, place)| place.is_none());
-        let unplaced: u64 = unplaced.map(|(request, _)| request.size).sum();
-        (best.or(Solution { unplaced, peak: outcome.plan.peak, places }), outcome.is_optimal)
+        (best.or(line.solution(part, &outcome.plan)), outcome.is_optimal)
     };
+    if let Some(offsets) = &means.stored {
+        // What the file does not have comes last, and what stands fixed has its place in any case.
+        let mut order: Vec<u32> = (0..problem.buffers().len() as u32).collect();
+        order.sort_by_key(|number| match offsets.get(*number as usize) {
+            Some(offset) => (1, offset.unwrap_or(u64::MAX)),
+            None => (0, 0),
+        });
+        if let Some(plan) = plan_in_order(problem, order) {
+            best = best.or(line.solution(part, &plan));
+        }
+    }
     for method in QUICK {
         let is_least;
         (best, is_least) = run(best, method, UNLIMITED);
@@ -191,7 +269,7 @@ fn solve_problem(part: &PlanPart, line: &Line, problem: &Problem, search: Option
             return best;
         }
     }
-    match search {
+    match means.search {
         Some(time) => run(best, Method::Portfolio, time).0,
         None => best,
     }
@@ -264,6 +342,12 @@ impl Line {
         requests.chain(borders).chain(taken).collect()
     }
 
+    fn solution(&self, part: &PlanPart, plan: &Plan) -> Solution {
+        let places = self.places(part, &plan.offsets);
+        let unplaced = part.requests.iter().zip(&places).filter(|(_, place)| place.is_none());
+        Solution { unplaced: unplaced.map(|(request, _)| request.size).sum(), peak: plan.peak, places }
+    }
+
     /// The place of each request that lies within a range.
     fn places(&self, part: &PlanPart, offsets: &[u64]) -> Vec<Option<Place>> {
         let place = |(request, offset): (&Lifetime, &u64)| {
@@ -272,5 +356,77 @@ impl Line {
             (offset + request.size <= start + size).then_some(Place { range, offset: offset - start })
         };
         part.requests.iter().zip(offsets).map(place).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A step whose requests live for a while, and the least memory that it needs.
+    fn step(seed: u64) -> (PlanPart, u64) {
+        let mut state = seed;
+        let mut next = |below: u64| {
+            // Numerical Recipes' generator: any will do.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let request = |lower: u32| {
+            let upper = lower + 1 + next(8) as u32;
+            Lifetime { size: (2 + next(9)) * MIB, lower, upper, carried_to: 0 }
+        };
+        let requests: Vec<_> = (0..14).map(request).collect();
+        let mut part = PlanPart { moments: 24, requests, ..PlanPart::default() };
+        part.ranges = vec![peak_load(&part)];
+        let least = part.ranges[0];
+        (part, least)
+    }
+
+    fn problem_of(part: &PlanPart) -> Problem {
+        let buffers = part.requests.iter().enumerate().map(|(number, request)| {
+            Buffer::new(number.to_string(), request.lower.into(), request.upper.into(), request.size)
+        });
+        Problem::new("step", buffers.collect()).unwrap()
+    }
+
+    #[test]
+    fn a_plan_from_a_file_places_what_methods_of_one_pass_do_not() {
+        let mut helped = 0;
+        for seed in 0..300 {
+            let (part, least) = step(seed);
+            let unplaced = |places: &Places| places[0].iter().filter(|place| place.is_none()).count();
+            let problem = PlanProblem { parts: vec![part.clone()] };
+            if unplaced(&solve(&problem, None)) == 0 {
+                continue;
+            }
+            let limits = Limits { time: Duration::from_secs(5), ..Limits::default() };
+            let exact = plan(&problem_of(&part), Method::Exact, &limits, &mut |_| {}).unwrap();
+            if exact.plan.peak > least {
+                continue;
+            }
+            let mut file = Vec::new();
+            crate::csv::write_csv(&problem_of(&part), &exact.plan, &mut file).unwrap();
+            let read = crate::csv::read_csv("step", "step.csv", file.as_slice()).unwrap();
+            let stored = StoredPlan::of(&read, "step.csv").unwrap();
+            let places = solve_with(&problem, None, &mut Hints::new(Some(stored)));
+            assert_eq!(unplaced(&places), 0, "seed {seed}");
+            helped += 1;
+        }
+        assert!(helped > 3, "{helped}: too few steps that a quick method does not place");
+    }
+
+    #[test]
+    fn a_file_of_another_job_is_told_once_and_changes_nothing() {
+        let (part, _) = step(1);
+        let other = Buffer { fixed: Some(0), ..Buffer::new("other", 0, 9, 77 * MIB) };
+        let stored = StoredPlan::of(&Problem::new("other", vec![other]).unwrap(), "other.csv").unwrap();
+        let mut hints = Hints::new(Some(stored));
+        let problem = PlanProblem { parts: vec![part] };
+        for _ in 0..2 * OF_ANOTHER_JOB {
+            assert_eq!(solve_with(&problem, None, &mut hints), solve(&problem, None));
+        }
+        assert_eq!(hints.unknown, OF_ANOTHER_JOB + 1, "told when the number was reached, and never again");
     }
 }

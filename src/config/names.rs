@@ -17,7 +17,7 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 31] = [
+const OPTIONS: [&str; 32] = [
     "strategy",
     "sharing",
     "sharing_threshold",
@@ -27,6 +27,7 @@ const OPTIONS: [&str; 31] = [
     "idle_release_s",
     "flight_recorder",
     "flight_dump",
+    "plan",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

@@ -201,6 +201,10 @@ pub struct Config {
     /// `seamalloc_trace::flight` does it. `{pid}` and `{device}` stand for the numbers of the process and of the device. `None`: it is
     /// not written.
     pub flight_dump: Option<String>,
+    /// A plan that was made earlier, with the strategy `planned`: the file that `seamalloc plan TRACE -o FILE` wrote. Read in the C
+    /// library, under PyTorch and in replays; in Rust give it to [`Allocator::set_planner`](crate::Allocator::set_planner). A step that is
+    /// the file's is planned in its order; others are planned without it, and so are all with `auto`, which is `None`.
+    pub plan: Option<String>,
     /// Guard mode, which finds mistakes of the program, at a high cost. Off by default, and free of cost then.
     pub guard: GuardOptions,
 }
@@ -257,6 +261,7 @@ impl Default for Config {
             paddle: PaddleFlags::DEFAULT,
             flight_recorder: FLIGHT_RECORDER,
             flight_dump: None,
+            plan: None,
             guard: GuardOptions::OFF,
         }
     }
@@ -320,8 +325,10 @@ impl Config {
             return bad("flight_recorder", self.flight_recorder.to_string(), expected);
         }
         let is_no_path = |path: &String| path.is_empty() || path.contains([',', '[', ']', '\0', '\n']);
-        if let Some(path) = self.flight_dump.as_ref().filter(|path| is_no_path(path)) {
-            return bad("flight_dump", path.clone(), "the name of a file, without commas and brackets".into());
+        for (option, path) in [("flight_dump", &self.flight_dump), ("plan", &self.plan)] {
+            if let Some(path) = path.as_ref().filter(|path| is_no_path(path)) {
+                return bad(option, path.clone(), "the name of a file, without commas and brackets".into());
+            }
         }
         if !self.guard.is_whole() {
             return bad("guard", self.guard.to_string(), VALUES.into());

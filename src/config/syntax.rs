@@ -93,6 +93,7 @@ impl Config {
             }
             "flight_recorder" => self.flight_recorder = whole(key, value, "operations")?,
             "flight_dump" => self.flight_dump = Some(value.to_owned()),
+            "plan" => self.plan = Some(value.to_owned()).filter(|value| value != "auto"),
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
             "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
@@ -233,6 +234,9 @@ impl fmt::Display for Config {
         }
         if let Some(path) = &self.flight_dump {
             parts.push(format_args!("flight_dump:{path}"))?;
+        }
+        if let Some(path) = &self.plan {
+            parts.push(format_args!("plan:{path}"))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;

@@ -132,6 +132,15 @@ pub(crate) const GROUPS: &[Group] = &[
                 example: "0",
             },
             Row {
+                name: "plan",
+                field: "plan",
+                value: "a file's name, or `auto`",
+                default: |_| "auto".to_owned(),
+                of: Of::These(&[Planned]),
+                when: "a recorded step was planned with more time than a running job has ([how](planning.md#while-a-program-runs))",
+                example: "plan.csv",
+            },
+            Row {
                 name: "idle_release_s",
                 field: "idle_release_s",
                 value: "s, at least 1",

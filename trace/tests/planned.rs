@@ -8,9 +8,11 @@ use seamalloc::driver::{Driver, StreamId};
 use seamalloc::planning::{Place, Places, PlanProblem, Planner};
 use seamalloc::{Allocator, Config, StrategyKind};
 use seamalloc_plan::online::{Background, Inline};
+use seamalloc_plan::stored::StoredPlan;
+use seamalloc_plan::{Buffer, Gap, Limits, Method, Problem, plan, read_csv, write_csv};
 use seamalloc_trace::recorded;
 use seamalloc_trace::replay::{ReplayOptions, replay};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -192,6 +194,66 @@ fn a_planner_on_a_thread_answers_between_steps() {
         job.step(8);
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", job.allocator.stats().plans);
     }
+}
+
+/// Keeps the last step as a plan's file has it.
+struct Kept {
+    inner: Inline,
+    file: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Planner for Kept {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        let requests = problem.parts[0].requests.iter().enumerate().map(|(number, request)| {
+            let lives_on = request.carried_to > 0;
+            let gap = Gap { lower: request.carried_to.into(), upper: request.lower.into(), window: None };
+            let lower = if lives_on { 0 } else { request.lower.into() };
+            let buffer = Buffer::new(number.to_string(), lower, request.upper.into(), request.size);
+            Buffer { gaps: if lives_on { vec![gap] } else { Vec::new() }, ..buffer }
+        });
+        let step = Problem::new("step", requests.collect()).unwrap();
+        let found = plan(&step, Method::Chainer, &Limits::default(), &mut |_| {}).unwrap();
+        let mut file = self.file.lock().unwrap();
+        file.clear();
+        write_csv(&step, &found.plan, &mut *file).unwrap();
+        self.inner.submit(number, problem);
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        self.inner.answer()
+    }
+}
+
+#[test]
+fn a_plan_of_an_earlier_run_serves_the_next_one() {
+    let file = Arc::new(Mutex::new(Vec::new()));
+    let mut first = Job::new(Some(Box::new(Kept { inner: Inline::default(), file: Arc::clone(&file) })));
+    (0..12).for_each(|_| first.step(8));
+    let read = read_csv("step", "step.csv", file.lock().unwrap().as_slice()).unwrap();
+    let stored = StoredPlan::of(&read, "step.csv").unwrap();
+    let mut job = Job::new(Some(Box::new(Inline::with(Some(stored)))));
+    (0..10).for_each(|_| job.step(8));
+    let (before, plans) = (job.figures(), job.allocator.stats().plans);
+    (0..4).for_each(|_| job.step(8));
+    assert_eq!(job.figures(), before, "no driver call, and no view");
+    let after = job.allocator.stats().plans;
+    assert!(after.placed - plans.placed > 10 * (after.departures - plans.departures), "{plans:?}, {after:?}");
+}
+
+#[test]
+fn a_file_that_is_no_plan_is_refused_before_the_replay() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.csv");
+    std::fs::write(&path, "id,lower,upper,size\na,0,9,4194304\n").unwrap();
+    let trace = recorded::find("resnet-multi").unwrap().load().unwrap();
+    let replayed = |path: &str| {
+        let config = Config::parse(&format!("strategy:planned,plan:{path}")).unwrap();
+        let options = ReplayOptions::new(config, SimConfig::new(Profile::H200));
+        replay(&trace, &options, &mut |_, _| {}).unwrap_err().to_string()
+    };
+    let error = replayed(path.to_str().unwrap());
+    assert!(error.contains("plan.csv: the buffer a has no offset"), "{error}");
+    assert!(replayed("/nonexistent.csv").contains("/nonexistent.csv"));
 }
 
 /// Nothing repeats itself exactly in a job with varying lengths: what is planned must not take more memory than no plan.
