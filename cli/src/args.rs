@@ -148,6 +148,15 @@ pub(crate) struct TraceArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct WhatifArgs {
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
+    /// Leave out the largest step, which takes some 15 replays for each strategy.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct CliffArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,

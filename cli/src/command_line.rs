@@ -1,6 +1,6 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
-use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs};
+use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs, WhatifArgs};
 use crate::evict::{self, EvictArgs};
 use crate::explain::{keys, legend};
 use crate::order::{self, OrderArgs};
@@ -83,7 +83,7 @@ pub(crate) enum Command {
     /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
     /// could be.
     #[command(after_help = whatif_help(), override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]
-    Whatif(TraceArgs),
+    Whatif(WhatifArgs),
     /// Replay traces with every value of an option of `stitch`, to see what it costs and gains.
     #[command(subcommand)]
     Study(Study),
