@@ -6,6 +6,7 @@
     engines     many files at a time: threads that start processes here, or tasks of Ray
     job         what follows for the job as a whole
     outliers    which ranks are unlike the others
+    words       what its figures say, in sentences
     table       all of it as text
     progress    how far it is
 

@@ -36,22 +36,57 @@ BROKEN, SOME_BROKEN, OUT_OF_MEMORY, INTERRUPTED = 1, 4, 3, 130
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
-        prog="seamalloc fleet", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="seamalloc fleet",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
     add("patterns", nargs="+", metavar="PATTERN", help="files, or quoted patterns of files")
-    add("--engine", choices=("processes", "ray"), default="processes", help="processes of this machine (default), or Ray")
-    add("--workers", type=_positive, metavar="N", help="files at a time [default: one for each core, of Ray's machines with --engine ray]")
-    add("--ray-address", metavar="ADDRESS", help="a Ray that runs: its address, or auto [default: RAY_ADDRESS; else one is started here]")
-    add("--strategy", metavar="NAMES", help="strategies beside PyTorch's two, separated by commas, or main, classic, all [default: main]")
+    add(
+        "--engine",
+        choices=("processes", "ray"),
+        default="processes",
+        help="processes of this machine (default), or Ray",
+    )
+    add(
+        "--workers",
+        type=_positive,
+        metavar="N",
+        help="files at a time [default: one for each core, of Ray's machines with --engine ray]",
+    )
+    add(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="a Ray that runs: its address, or auto [default: RAY_ADDRESS; else one is started here]",
+    )
+    add(
+        "--strategy",
+        metavar="NAMES",
+        help="strategies beside PyTorch's two, separated by commas, or main, classic, all [default: main]",
+    )
     add("--conf", metavar="OPTIONS", help="allocator options in PyTorch's syntax")
-    add("--device", metavar="DEVICE", help="the device of all ranks, sim:h200,capacity=80GiB [default: that of each snapshot]")
-    add("--quick", action="store_true", help="do not seek the largest step, which takes some 15 replays for each strategy")
+    add(
+        "--device",
+        metavar="DEVICE",
+        help="the device of all ranks, sim:h200,capacity=80GiB [default: that of each snapshot]",
+    )
+    add(
+        "--quick",
+        action="store_true",
+        help="do not seek the largest step, which takes some 15 replays for each strategy",
+    )
     add("--timeout", type=_seconds, metavar="SECONDS", help="give up a file after this time")
     add("--temporary", metavar="FOLDER", help="where files that are not local are copied to, one for each worker")
     add("--json", action="store_true", help="print one JSON object instead of tables")
     add("-o", "--output", metavar="FILE", help="write a page for looking, HTML that needs no other file")
-    add("--rows", type=_count, default=ROWS, metavar="N", help=f"how many ranks the table shows, the most telling first; 0: all [default: {ROWS}]")
+    add(
+        "--rows",
+        type=_count,
+        default=ROWS,
+        metavar="N",
+        help=f"how many ranks the table shows, the most telling first; 0: all [default: {ROWS}]",
+    )
     return made
 
 

@@ -5,6 +5,7 @@ Both call `rank.look`, and what they find is sorted afterwards: results do not d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
@@ -90,8 +91,10 @@ class Ray:
         self._ray, self._settings = ray, settings
         try:
             # An address is one of a running Ray; without one a Ray is started here, which ends with the command.
-            started: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
-            ray.init(**started, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+            started: dict[str, Any] = (
+                {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
+            )
+            ray.init(**started, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         except Exception as error:
             raise EngineError(f"Ray cannot be had{f' at {address}' if address else ''}: {in_words(error)}") from error

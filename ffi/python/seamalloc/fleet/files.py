@@ -72,7 +72,9 @@ def find(patterns: Iterable[str]) -> list[File]:
             # Each file system has errors of its own.
             raise PatternError(f"{pattern}: {in_words(error)}") from error
         if not files:
-            raise PatternError(f"{pattern}: no such file. A pattern is quoted, so that the shell leaves it: 'rank-*.pickle'")
+            raise PatternError(
+                f"{pattern}: no such file. A pattern is quoted, so that the shell leaves it: 'rank-*.pickle'"
+            )
         found.update((file.url, file) for file in files)
     return list(found.values())
 
@@ -80,7 +82,7 @@ def find(patterns: Iterable[str]) -> list[File]:
 def _name(opened: Any) -> str:
     """What a file is called for people: its path where it is local, else its address."""
     name = str(opened.full_name)
-    return name[len("file://") :] if name.startswith("file://") else name
+    return name.removeprefix("file://")
 
 
 def in_words(error: BaseException) -> str:

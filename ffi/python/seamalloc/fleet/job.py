@@ -14,10 +14,7 @@ from typing import Any
 from . import outliers
 from .files import rank_of, short_names
 from .rank import Found, Row
-
-# PyTorch's own allocators, which `whatif` replays beside any other strategy.
-NATIVE, EXPANDABLE = "caching", "expandable"
-BASELINES = {"native": NATIVE, "expandable": EXPANDABLE}
+from .words import BASELINES, EXPANDABLE, NATIVE, sentences
 
 
 def judge(found: Iterable[Found], version: str) -> dict[str, Any]:
@@ -38,9 +35,11 @@ def judge(found: Iterable[Found], version: str) -> dict[str, Any]:
         for outlier in outliers.find(values):
             found_here = {"figure": figure, "value": outlier.value, "median": outlier.median, "score": outlier.score}
             rows[outlier.index]["outlier"].append(found_here)
+    job = _job(rows, broken, strategies, len(found))
+    job["sentences"] = sentences(job) if rows else []
     return {
         "version": version,
-        "job": _job(rows, broken, strategies, len(found)),
+        "job": job,
         "ranks": rows,
         "broken": broken,
     }
@@ -184,7 +183,11 @@ def _decides(rows: list[Row], strategy: str, row: Row | None) -> dict[str, Any] 
 
 def _saves(rows: list[Row], strategy: str, baseline: str, deciders: dict[str, Row | None]) -> dict[str, Any]:
     """What a strategy holds less than one of PyTorch's; less than nothing where it holds more."""
-    both = [(ours, theirs) for row in rows if (ours := _held(row, strategy)) is not None and (theirs := _held(row, baseline)) is not None]
+    both = [
+        (ours, theirs)
+        for row in rows
+        if (ours := _held(row, strategy)) is not None and (theirs := _held(row, baseline)) is not None
+    ]
     decider = deciders[baseline]
     ours, theirs = (None, None) if decider is None else (_held(decider, strategy), _held(decider, baseline))
     steps = [_least_step(rows, of) for of in (strategy, baseline)]
@@ -205,7 +208,11 @@ def _least_step(rows: list[Row], strategy: str) -> float | None:
 
 def _saves_recorded(rows: list[Row], strategy: str) -> dict[str, int]:
     """What a strategy holds less than PyTorch held when ranks were recorded."""
-    both = [(ours, theirs) for row in rows if (ours := _held(row, strategy)) is not None and (theirs := _recorded(row)) is not None]
+    both = [
+        (ours, theirs)
+        for row in rows
+        if (ours := _held(row, strategy)) is not None and (theirs := _recorded(row)) is not None
+    ]
     return {"ranks": len(both), "bytes": sum(theirs - ours for ours, theirs in both)}
 
 
@@ -223,7 +230,9 @@ def _notes(rows: list[Row], broken: list[Row]) -> list[str]:
         notes.append(f"rank {rank} is in {count} files{more}: each file counts as a rank")
     unknown = sum(row["device_from"] == "unknown" for row in rows)
     if unknown:
-        notes.append(f"{_of(unknown, len(rows))} do not say how much memory their device has, and get an H200's: --device says it")
+        notes.append(
+            f"{_of(unknown, len(rows))} do not say how much memory their device has, and get an H200's: --device says it"
+        )
     before = sum(row["reserved_before"] > 0 for row in rows)
     if before:
         notes.append(f"{_of(before, len(rows))} were recorded after the job began: what PyTorch held there is left out")

@@ -22,7 +22,13 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), TimeRemainingColumn())
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task("files", total=total)
 
@@ -31,7 +37,9 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -47,7 +55,11 @@ class Progress:
         if self._shown and now - self._said >= BETWEEN_LINES and self._done < self._total:
             self._said = now
             left = (now - self._began) / self._done * (self._total - self._done)
-            print(f"seamalloc: {self._done} of {self._total} {words}; about {_time(left)} left", file=sys.stderr, flush=True)
+            print(
+                f"seamalloc: {self._done} of {self._total} {words}; about {_time(left)} left",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _time(seconds: float) -> str:

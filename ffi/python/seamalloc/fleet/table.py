@@ -1,4 +1,4 @@
-"""A job as text: by strategy, in sentences, and by rank."""
+"""A job as tables: by strategy, and by rank."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .._report import in_units
-from .job import BASELINES, EXPANDABLE, NATIVE
+from .words import BASELINES, EXPANDABLE, ours, signed, times
 
 # Characters in a line where nobody says how wide the paper is.
 WIDTH = 160
@@ -27,7 +26,7 @@ def show(judged: dict[str, Any], most_rows: int, console: Console | None = None)
     job, rows = judged["job"], judged["ranks"]
     if rows:
         console.print(_strategies(job))
-        for sentence in sentences(judged):
+        for sentence in job["sentences"]:
             console.print(escape(sentence))
         console.print()
         shown = most_telling(judged, most_rows)
@@ -46,22 +45,8 @@ def _broken(broken: list[dict[str, Any]], console: Console) -> None:
         console.print(f"and {len(broken) - MOST_BROKEN} more broken files; --json names all")
 
 
-def ours(job: dict[str, Any]) -> str | None:
-    """The strategy that is compared with PyTorch's: stitch, or another."""
-    others = [name for name in job["strategies"] if name not in (NATIVE, EXPANDABLE)]
-    return "stitch" if "stitch" in others else others[-1] if others else None
-
-
 def gib(size: int | None) -> str:
     return "too much" if size is None else f"{size / GIB:,.2f}"
-
-
-def times(step: float | None) -> str:
-    return "–" if step is None else "none" if step == 0 else f"x{step:.2f}" if step < 100 else f"x{step:.0f}"
-
-
-def _signed(size: int) -> str:
-    return f"{'-' if size < 0 else ''}{in_units(abs(size))}"
 
 
 def _table(*columns: tuple[str, str]) -> Table:
@@ -72,8 +57,21 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 
 def _strategies(job: dict[str, Any]) -> Table:
-    words = ("strategy", "left"), ("all ranks\nGiB", ""), ("least\nGiB", ""), ("median\nGiB", ""), ("most\nGiB", ""), ("used", "")
-    more = ("largest\nstep", ""), ("decided by", "left"), ("less than\nnative", ""), ("less than\nexpandable", ""), ("runs", "")
+    words = (
+        ("strategy", "left"),
+        ("all ranks\nGiB", ""),
+        ("least\nGiB", ""),
+        ("median\nGiB", ""),
+        ("most\nGiB", ""),
+        ("used", ""),
+    )
+    more = (
+        ("largest\nstep", ""),
+        ("decided by", "left"),
+        ("less than\nnative", ""),
+        ("less than\nexpandable", ""),
+        ("runs", ""),
+    )
     table = _table(*words, *more)
     for name, figures in job["strategies"].items():
         decides = figures["decides"]
@@ -84,57 +82,10 @@ def _strategies(job: dict[str, Any]) -> Table:
             "–" if used is None else f"{used:.2%}",
             times(figures["largest_step"]),
             escape(decides["name"]),
-            *("–" if name == of else _signed(figures["saves"][key]["bytes"]) for key, of in BASELINES.items()),
+            *("–" if name == of else signed(figures["saves"][key]["bytes"]) for key, of in BASELINES.items()),
             f"{figures['runs']} of {job['ranks']}",
         )
     return table
-
-
-def sentences(judged: dict[str, Any]) -> list[str]:
-    """What the figures say."""
-    job = judged["job"]
-    files = f"{_ranks_of(job['ranks'])} in {job['files']} files, {job['broken']} broken; live {in_units(job['live'])} in all."
-    devices = ", ".join(f"{name} ({count})" for name, count in job["devices"].items())
-    said = [f"{files} Devices: {devices}."]
-    name = ours(job) or EXPANDABLE
-    for strategy in dict.fromkeys((NATIVE, EXPANDABLE, name)):
-        said.append(f"With {strategy}, {_deciding(job['strategies'][strategy]['decides'])}.")
-    for baseline, saved in job["strategies"][name]["saves"].items():
-        if name != BASELINES[baseline]:
-            said.append(_saved(name, baseline, saved))
-    recorded = job["strategies"][name]["saves_recorded"]
-    if recorded["ranks"]:
-        more = "less" if recorded["bytes"] >= 0 else "more"
-        size = in_units(abs(recorded["bytes"]))
-        said.append(f"{name} would hold {size} {more} than PyTorch held when it was recorded, on {_ranks_of(recorded['ranks'])}.")
-    if job["outliers"]:
-        said.append(f"{_ranks_of(job['outliers'])} unlike the others: {job['outlier_rule']}.")
-    return said
-
-
-def _ranks_of(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count:,} ranks"
-
-
-def _deciding(decides: dict[str, Any]) -> str:
-    near = f" (and {decides['as_near']} as near)" if decides["as_near"] else ""
-    if decides["reserved"] is None:
-        return f"{decides['name']} does not run on {decides['device']}{near}"
-    by = f"its steps can be {times(decides['largest_step'])}" if decides["largest_step"] is not None else "it has least left"
-    return f"{decides['name']} decides the batch size{near}: {by}, {in_units(decides['free'])} free of {in_units(decides['capacity'])}"
-
-
-def _saved(name: str, baseline: str, saved: dict[str, Any]) -> str:
-    more = "less" if saved["bytes"] >= 0 else "more"
-    text = f"{name} holds {in_units(abs(saved['bytes']))} {more} than {baseline} on {_ranks_of(saved['ranks'])}"
-    on_decider = saved["bytes_on_deciding_rank"]
-    if on_decider is not None:
-        text += f", {_signed(on_decider)} of it on {saved['deciding_rank']}, which decides with {baseline}"
-    if saved["step_ratio"] is not None:
-        change = (saved["step_ratio"] - 1) * 100
-        larger = f"{abs(change):.1f}% {'larger' if change > 0 else 'smaller'}" if abs(change) >= 0.05 else "as large"
-        text += f"; the job's largest step is {larger}"
-    return f"{text}."
 
 
 def most_telling(judged: dict[str, Any], most: int) -> list[int]:
@@ -159,7 +110,9 @@ def _ranks(judged: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
     sought = any(row["sought"] for row in rows)
     held = [(f"{strategy}\nGiB", "") for strategy in strategies]
     steps = [(f"{strategy}\nstep", "") for strategy in dict.fromkeys((EXPANDABLE, name))] if sought else []
-    table = _table(("rank", "left"), ("device", "left"), ("live\nGiB", ""), ("recorded\nGiB", ""), *held, *steps, ("", "left"))
+    table = _table(
+        ("rank", "left"), ("device", "left"), ("live\nGiB", ""), ("recorded\nGiB", ""), *held, *steps, ("", "left")
+    )
     marks = _marks(job)
     for row in rows:
         of: Callable[[str], dict[str, Any]] = row["strategies"].__getitem__
