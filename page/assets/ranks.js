@@ -70,7 +70,7 @@
         const button = { type: "button", "aria-pressed": String(shown), onclick: toggle };
         return Seam.element("li", {}, Seam.element("button", button, Seam.sample(this.look(line)), line.label));
       });
-      const mark = (sign, text) => Seam.element("li", { class: "marks" }, sign, text);
+      const mark = (sign, text) => Seam.element("li", { class: "marks" }, `${sign} ${text}`);
       const unlike = this.rows.some((row) => row.outlier.length > 0) ? [mark("◆", "unlike the others")] : [];
       this.legend.replaceChildren(...items, ...unlike, mark("▼", "decides the batch size"));
     }
