@@ -6,12 +6,18 @@ Both call `rank.look`, and what they find is sorted afterwards: results do not d
 from __future__ import annotations
 
 import logging
+import re
+import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from .files import File, in_words
 from .rank import Found, Running, Settings, look
+
+
+# Seconds within which a Ray that runs answers.
+REACHED_WITHIN = 10.0
 
 
 class EngineError(Exception):
@@ -80,6 +86,13 @@ class Processes:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
+def _reach(address: str | None) -> None:
+    """Raises OSError where nobody listens at an address with a port: Ray itself would try for minutes."""
+    named = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address or "")
+    if named:
+        socket.create_connection((named[1].strip("[]"), int(named[2])), REACHED_WITHIN).close()
+
+
 class Ray:
     """Tasks of Ray, on one machine or many: each must have this package, and reach the files."""
 
@@ -90,6 +103,7 @@ class Ray:
             raise EngineError(f"--engine ray needs Ray ({error}): pip install 'seamalloc[ray]'") from error
         self._ray, self._settings = ray, settings
         try:
+            _reach(address)
             # An address is one of a running Ray; without one a Ray is started here, which ends with the command.
             started: dict[str, Any] = (
                 {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
