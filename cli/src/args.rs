@@ -148,6 +148,15 @@ pub(crate) struct TraceArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct WhatifArgs {
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
+    /// Leave out the largest step, which takes some 15 replays for each strategy.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct CliffArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
@@ -161,6 +170,10 @@ pub(crate) struct CliffArgs {
 pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) traces: TraceArgs,
+    /// Make the page of a whole job instead: of what `python -m seamalloc fleet --json` printed.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["traces", "strategy", "conf",
+          "device", "lag", "passes", "seed", "steps", "map", "quick", "times_live"])]
+    pub(crate) fleet: Option<PathBuf>,
     /// Where the page is written: a file of its own, HTML.
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,

@@ -1,6 +1,8 @@
 //! The command line: the subcommands, and the help that is printed below their options.
 
-use crate::args::{CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs};
+use crate::args::{
+    CliffArgs, Color, CompareArgs, ConvertArgs, ReplayArgs, ReportArgs, StressArgs, TraceArgs, WhatifArgs,
+};
 use crate::evict::{self, EvictArgs};
 use crate::explain::{keys, legend};
 use crate::order::{self, OrderArgs};
@@ -68,7 +70,7 @@ pub(crate) enum Command {
               override_usage = "seamalloc replay [OPTIONS] <TRACE>...\n       seamalloc replay [OPTIONS] --timeline <FILE>")]
     Replay(ReplayArgs),
     /// Write one page for looking: memory over time, a map of addresses, refusals, driver calls, in a browser.
-    #[command(after_help = REPORTED, override_usage = "seamalloc report [OPTIONS] --output <FILE> <TRACE>...")]
+    #[command(after_help = REPORTED, override_usage = "seamalloc report [OPTIONS] --output <FILE> <TRACE>...\n       seamalloc report --fleet <FILE> --output <FILE>")]
     Report(ReportArgs),
     /// Find the smallest GPU memory on which each strategy still runs a trace.
     #[command(after_help = legend(FitReport::COLUMNS), override_usage = "seamalloc fit [OPTIONS] <TRACE>...")]
@@ -83,7 +85,7 @@ pub(crate) enum Command {
     /// Tell from a snapshot of a running PyTorch job what each strategy would have held, and how much larger its steps
     /// could be.
     #[command(after_help = whatif_help(), override_usage = "seamalloc whatif [OPTIONS] <TRACE>...")]
-    Whatif(TraceArgs),
+    Whatif(WhatifArgs),
     /// Replay traces with every value of an option of `stitch`, to see what it costs and gains.
     #[command(subcommand)]
     Study(Study),

@@ -54,6 +54,8 @@ pub(crate) enum Failure {
     Write { path: PathBuf, error: std::io::Error },
     #[error("cannot draw {path}: {error}", path = .path.display())]
     Draw { path: PathBuf, error: String },
+    #[error("cannot read {path}: {found}; expected what `python -m seamalloc fleet --json` prints", path = .path.display())]
+    NoFleet { path: PathBuf, found: String },
     #[error("cannot write to standard output: {0}")]
     Output(std::io::Error),
     #[error("cannot read {path}: {error}; expected lines of `seamalloc stress --json`", path = .path.display())]
@@ -92,6 +94,7 @@ impl Failure {
             | Self::Draw { .. }
             | Self::ReadRows { .. }
             | Self::NoRow { .. }
+            | Self::NoFleet { .. }
             | Self::Live(_)
             | Self::NobodyServes
             | Self::Differ(..)

@@ -11,7 +11,7 @@ use crate::{output, source};
 use seamalloc::StrategyKind;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::units::format_bytes;
-use seamalloc_page::{Course, Job, course, html};
+use seamalloc_page::{Course, Job, course, fleet_html, html};
 use seamalloc_trace::Trace;
 use seamalloc_trace::cliff::{CliffReport, cliff};
 use seamalloc_trace::columns::ms;
@@ -24,6 +24,9 @@ use std::path::Path;
 const EVENTS_WITH_ALL_MAPS: usize = 150_000;
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.fleet {
+        return fleet(path, &args.output);
+    }
     let run = &args.traces.run;
     if run.device().is_real() {
         let text = "report replays on a simulated device: --device sim:h200,capacity=SIZE";
@@ -48,10 +51,24 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         failed += job.courses.iter().filter(|course| is_out_of_memory(course)).count();
         jobs.push(job);
     }
-    let page = html(&command(), &jobs);
-    std::fs::write(&args.output, &page).map_err(|error| Failure::Write { path: args.output.clone(), error })?;
-    output::print(&format!("{}: {}", args.output.display(), format_bytes(page.len() as u64)))?;
+    write(&args.output, &html(&command(), &jobs))?;
     if failed > 0 { Err(Failure::OutOfMemory(failed, runs)) } else { Ok(()) }
+}
+
+fn write(path: &Path, page: &str) -> Result<(), Failure> {
+    std::fs::write(path, page).map_err(|error| Failure::Write { path: path.to_owned(), error })?;
+    output::print(&format!("{}: {}", path.display(), format_bytes(page.len() as u64)))
+}
+
+/// The page of a whole job, which was looked at already.
+fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
+    let wrong = |found: String| Failure::NoFleet { path: path.to_owned(), found };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let job = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    check_writable(output)?;
+    // A page is named after its own file: what it was made of may be a temporary one.
+    let name = output.file_stem().unwrap_or_default().to_string_lossy();
+    write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?)
 }
 
 /// The traces, with what their files say of the origins of requests.

@@ -1,7 +1,7 @@
 //! `seamalloc whatif`: what a recorded job would have held with each strategy, and how much larger its steps could be,
 //! beside PyTorch's own allocators on the same device.
 
-use crate::args::{Color, TraceArgs};
+use crate::args::{Color, WhatifArgs};
 use crate::failure::Failure;
 use crate::output::{self, Output, bytes};
 use crate::progress::Progress;
@@ -9,10 +9,11 @@ use crate::source;
 use crate::table::Table;
 use crate::values::Device;
 use seamalloc::StrategyKind;
-use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, times, whatif};
+use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, held as held_once, times, whatif};
 use std::cmp::Ordering;
 
-pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
+pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
+    let args = &asked.traces;
     if args.run.device().is_real() {
         let text = "whatif replays on a simulated device: --device sim:h200,capacity=SIZE";
         return Err(Failure::Usage(text.to_owned()));
@@ -41,7 +42,8 @@ pub(crate) fn run(args: &TraceArgs, color: Color) -> Result<(), Failure> {
                 bar.set(done.into(), total.into());
             }
         };
-        let found = whatif(trace, &kinds, options, from, &mut show)?;
+        let seek = if asked.quick { held_once } else { whatif };
+        let found = seek(trace, &kinds, options, from, &mut show)?;
         drop(bar);
         for (index, report) in found.iter().enumerate() {
             runs += 1;
@@ -72,7 +74,9 @@ pub(crate) fn sentences_of(found: &[WhatIf]) -> Option<String> {
     let ours = others().find(|report| report.strategy == StrategyKind::Stitch).or_else(|| others().next());
     let any = ours.or_else(|| found.first())?;
     let mut text = format!("{} on {}{}: ", any.trace, any.device, known_by(any.device_from));
-    if any.grows {
+    if any.grows && !any.sought {
+        text.push_str("the largest step was not sought");
+    } else if any.grows {
         let step = |name: &str, step: Option<f64>| format!("{name} {}", step.map_or_else(|| "none".to_owned(), times));
         let mut steps = vec![step("native", any.native.largest_step), step("expandable", any.expandable.largest_step)];
         steps.extend(ours.map(|ours| step(ours.strategy.name(), ours.largest_step)));

@@ -27,35 +27,17 @@
       keys.hidden = !keys.hidden;
       help.setAttribute("aria-expanded", String(!keys.hidden));
     });
-    const named = () => (theme.textContent = Seam.isDark() ? "Light" : "Dark");
-    theme.addEventListener("click", () => {
-      document.documentElement.dataset.theme = Seam.isDark() ? "light" : "dark";
-      named();
+    Seam.theme(theme, () => {
       recolour();
+      if (document.documentElement.classList.contains("printing")) Seam.shown.map?.paint();
     });
-    named();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (named(), recolour()));
     let width = innerWidth;
     addEventListener("resize", () => {
       if (width === innerWidth) return;
       width = innerWidth;
       redraw();
     });
-    // Paper is white and narrow, and waits for no frame.
-    let screen;
-    const print = (printing) => {
-      const root = document.documentElement;
-      if (printing) screen = root.dataset.theme;
-      root.classList.toggle("printing", printing);
-      if (printing) root.dataset.theme = "light";
-      else if (screen) root.dataset.theme = screen;
-      else delete root.dataset.theme;
-      recolour();
-      Seam.shown.map?.paint();
-    };
     addEventListener("scroll", catchUp, { passive: true });
-    addEventListener("beforeprint", () => print(true));
-    addEventListener("afterprint", () => print(false));
   }
 
   let redrawing;

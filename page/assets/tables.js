@@ -6,7 +6,7 @@
     Seam.element("tr", {}, ...cells.map((cell) => (cell instanceof Node ? cell : Seam.element(tag, {}, cell))));
 
   /** Headings above text. */
-  const LEFT = new Set(["asked for by"]);
+  const LEFT = new Set(["asked for by", "error", "file"]);
 
   /** A table in a box that scrolls where it is too wide. Headings and cells are text or elements; the first cell names its row. */
   Seam.table = (caption, headings, rows) => {

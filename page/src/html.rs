@@ -11,16 +11,17 @@ const STYLES: [&str; 4] = [
     include_str!("../assets/print.css"),
 ];
 /// The charting library, and its licence, which goes with it wherever the page goes.
-const LIBRARY: [&str; 4] = [
+pub(crate) const LIBRARY: [&str; 4] = [
     "/*!\n",
     include_str!("../vendor/uplot-1.6.32/LICENSE"),
     "*/\n",
     include_str!("../vendor/uplot-1.6.32/uPlot.iife.min.js"),
 ];
 /// In the order in which they need each other.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     include_str!("../assets/units.js"),
     include_str!("../assets/decode.js"),
+    include_str!("../assets/theme.js"),
     include_str!("../assets/series.js"),
     include_str!("../assets/job.js"),
     include_str!("../assets/charts.js"),
@@ -56,12 +57,12 @@ pub fn html(command: &str, jobs: &[Job<'_>]) -> String {
     filled(TEMPLATE, &parts)
 }
 
-fn element(kind: &str, id: &str, content: &str) -> String {
+pub(crate) fn element(kind: &str, id: &str, content: &str) -> String {
     format!("<script type=\"{kind}\" id=\"{id}\">{content}</script>\n")
 }
 
 /// The template with `<!--NAME-->` and `/*NAME*/` replaced by their parts. What is put in is not looked at again.
-fn filled(template: &str, parts: &[(&str, &str)]) -> String {
+pub(crate) fn filled(template: &str, parts: &[(&str, &str)]) -> String {
     let mut out = String::with_capacity(template.len() + parts.iter().map(|(_, part)| part.len()).sum::<usize>());
     let mut rest = template;
     loop {
@@ -79,7 +80,7 @@ fn filled(template: &str, parts: &[(&str, &str)]) -> String {
     out
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

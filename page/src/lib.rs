@@ -6,6 +6,7 @@
 //! pack            columns of numbers, as the page carries them
 //! data            what the page is told of a job
 //! html            the page: assets/ and vendor/ with the data
+//! fleet           another page, of the ranks of a job
 //! ```
 //!
 //! ```
@@ -27,6 +28,7 @@
 
 mod course;
 mod data;
+mod fleet;
 mod html;
 mod memory;
 mod pack;
@@ -34,4 +36,5 @@ mod tap;
 
 pub use course::{Course, Work, course};
 pub use data::Job;
+pub use fleet::fleet_html;
 pub use html::html;

@@ -2,7 +2,8 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 18] = [
+    "capacity",
     "device",
     "device_from",
     "expandable_reserved",
@@ -15,6 +16,7 @@ const KEYS: [&str; 16] = [
     "peak_reserved",
     "recorded_reserved",
     "reserved_before",
+    "sought",
     "strategy",
     "trace",
     "tries",
@@ -76,6 +78,20 @@ fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
         let out = stdout(&args, code).split_whitespace().collect::<Vec<_>>().join(" ");
         has(&out, &[sentence]);
     }
+}
+
+#[test]
+fn a_quick_look_leaves_out_the_largest_step() {
+    let folder = Folder::new();
+    let args = ["whatif", &training(&folder), "--device", "sim:h200,capacity=200MiB", "--quick"];
+    let (found, sought) = (lines(&[&args[..], &["--json"]].concat(), 0), lines(&[&args[..4], &["--json"]].concat(), 0));
+    for (line, sought) in found.iter().zip(&sought) {
+        assert_eq!((line["tries"].as_u64(), line["sought"].as_bool()), (Some(1), Some(false)), "{line}");
+        assert!(line["largest_step"].is_null() && line["native_step"].is_null(), "{line}");
+        assert_eq!(line["peak_reserved"], sought["peak_reserved"]);
+        assert_eq!(line["capacity"], 200 << 20);
+    }
+    has(&words(&args), &["not sought", "the largest step was not sought; holds as much as native"]);
 }
 
 #[test]

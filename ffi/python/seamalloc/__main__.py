@@ -1,16 +1,16 @@
-"""The command `seamalloc`, and `python -m seamalloc`: `run` is Python's, all else is done by the program that the package
-carries."""
+"""The command `seamalloc`, and `python -m seamalloc`: `run` and `fleet` are Python's, all else is done by the program that the
+package carries."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from . import __version__
+from ._program import PROGRAM, missing
 from ._run import USAGE, fail, run
-
-PROGRAM = Path(__file__).resolve().parent / "bin" / "seamalloc"
+from .fleet import SHORT_USAGE
+from .fleet.command import main as fleet
 
 
 def execute(arguments: list[str]) -> None:
@@ -19,10 +19,7 @@ def execute(arguments: list[str]) -> None:
     try:
         os.execv(PROGRAM, ["seamalloc", *arguments])
     except FileNotFoundError:
-        fail(
-            f"{' '.join(arguments[:1])}: this package was built without the program for all but `run` ({PROGRAM}). Install "
-            "a released wheel, or in the repository: cargo install --path cli"
-        )
+        fail(missing(" ".join(arguments[:1])))
     except OSError as error:
         fail(f"{PROGRAM} cannot be run: {error}")
 
@@ -35,12 +32,14 @@ def main() -> None:
         run(arguments[1:])
     elif arguments[:2] in (["run", "--help"], ["run", "-h"], ["help", "run"]):
         print(USAGE)
+    elif arguments[:1] == ["fleet"] or arguments == ["help", "fleet"]:
+        sys.exit(fleet(arguments[1:] if arguments[0] == "fleet" else ["--help"]))
     elif arguments == ["--version"]:
         print(__version__)
     elif not arguments:
         fail(f"expected a command\n{USAGE}\n\nseamalloc --help has the other commands", 2)
     elif arguments in (["--help"], ["-h"], ["help"]):
-        print(f"{USAGE}\n\nAll other commands:\n")
+        print(f"{USAGE}\n\n{SHORT_USAGE}\n\nAll other commands:\n")
         execute(["--help"])
     else:
         execute(arguments)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+import fleet
 from pages import FLAGS, Looker, equal, must, within
 from playwright.sync_api import sync_playwright
 
@@ -34,7 +35,7 @@ def main():
     parser.add_argument("--picture", type=pathlib.Path, help="make the picture of docs/report.md instead of testing")
     parser.add_argument("names", nargs="*", help="some of the tests")
     args = parser.parse_args()
-    tests = {name[5:]: test for name, test in globals().items() if name.startswith("test_")}
+    tests = {name[5:]: test for name, test in {**globals(), **vars(fleet)}.items() if name.startswith("test_")}
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         folder = pathlib.Path(folder)
         browser = playwright.chromium.launch_persistent_context(

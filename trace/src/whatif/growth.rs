@@ -2,7 +2,7 @@
 //!
 //! Owns: the scaling of a trace, and the bisection over its factor.
 
-use crate::replay::{ReplayError, ReplayOptions, replay};
+use crate::replay::{PassReport, ReplayError, ReplayOptions, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 
 /// Steps are made larger in steps of this part: 1%.
@@ -19,6 +19,23 @@ pub(super) struct Growth {
     pub(super) tries: u32,
 }
 
+/// Replays a job on a device, once: no larger step is sought.
+pub(super) fn once(
+    trace: &Trace,
+    options: &ReplayOptions,
+    progress: &mut dyn FnMut(u32, u32),
+) -> Result<Growth, ReplayError> {
+    let passes = replay(trace, options, &mut |_, _| {})?;
+    progress(1, 1);
+    Ok(Growth { reserved: held(&passes), largest_step: None, tries: 1 })
+}
+
+/// The most bytes held in any pass; `None` where memory ran out.
+fn held(passes: &[PassReport]) -> Option<u64> {
+    let ran = passes.last().is_some_and(|pass| pass.oom.is_none());
+    ran.then(|| passes.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0))
+}
+
 /// Replays a job on a device, and again and again with larger steps, until a hundredth more does not run.
 pub(super) fn grow(
     trace: &Trace,
@@ -30,8 +47,7 @@ pub(super) fn grow(
         let passes = replay(trace, options, &mut |_, _| {})?;
         tries += 1;
         progress(tries, expected.max(tries));
-        let ran = passes.last().is_some_and(|pass| pass.oom.is_none());
-        Ok::<_, ReplayError>(ran.then(|| passes.iter().map(|pass| pass.peak_reserved).max().unwrap_or(0)))
+        Ok::<_, ReplayError>(held(&passes))
     };
     let reserved = run(trace, 12)?;
     if !has_growth(trace) {

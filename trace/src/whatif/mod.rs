@@ -11,7 +11,7 @@ pub use device::{DeviceFrom, device_of};
 use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions};
 use crate::trace::Trace;
-use growth::{Growth, grow, has_growth};
+use growth::{Growth, grow, has_growth, once};
 use seamalloc::{Config, StrategyKind};
 use serde_json::Value;
 
@@ -26,6 +26,8 @@ pub struct WhatIf {
     pub strategy: StrategyKind,
     /// The device, with its capacity.
     pub device: String,
+    /// The bytes of memory that it has.
+    pub capacity: u64,
     /// How its capacity is known.
     pub device_from: DeviceFrom,
     /// The most bytes requested and not freed.
@@ -39,8 +41,10 @@ pub struct WhatIf {
     pub reserved_before: u64,
     /// Whether the job frees anything. Where it does not, nothing of it grows with its steps, and no step is the largest.
     pub grows: bool,
+    /// Whether the largest step was sought: [`whatif`] does, [`held`] does not.
+    pub sought: bool,
     /// The largest factor by which everything that the job frees again can be larger on the device; `None` where not
-    /// even a hundredth of it fits, or where it frees nothing.
+    /// even a hundredth of it fits, where it frees nothing, or where it was not sought.
     pub largest_step: Option<f64>,
     /// PyTorch's native allocator, on the same device.
     pub native: Baseline,
@@ -78,6 +82,7 @@ impl WhatIf {
         Figure::run("strategy", |job| job.strategy.name().into()).text("strategy", |job| job.strategy.name().into()),
         Figure::run("device", |job| job.device.as_str().into()),
         Figure::result("device_from", |job| job.device_from.name().into()),
+        Figure::result("capacity", |job| job.capacity.into()),
         Figure::result("peak_live", |job| job.peak_live.into())
             .figure("live\nGiB", |job| gib(job.peak_live).into())
             .spare(2)
@@ -93,9 +98,11 @@ impl WhatIf {
         Figure::result("recorded_reserved", |job| job.recorded_reserved.into()),
         Figure::result("reserved_before", |job| job.reserved_before.into()),
         Figure::result("grows", |job| job.grows.into()),
+        Figure::result("sought", |job| job.sought.into()),
         Figure::result("largest_step", |job| job.largest_step.into())
             .figure("largest\nstep", |job| match job.largest_step {
                 Some(factor) => times(factor).into(),
+                None if job.grows && !job.sought => "not sought".into(),
                 None if job.grows => "none".into(),
                 None => "nothing grows".into(),
             })
@@ -148,37 +155,66 @@ pub fn whatif(
     device_from: DeviceFrom,
     progress: &mut dyn FnMut(StrategyKind, u32, u32),
 ) -> Result<Vec<WhatIf>, ReplayError> {
+    report(trace, strategies, options, device_from, true, progress)
+}
+
+/// Replays a job once with each of these strategies, and with PyTorch's two: as [`whatif`], but no larger step is sought, which
+/// takes some fifteen replays for each strategy.
+///
+/// # Errors
+/// As [`replay`](crate::replay::replay).
+pub fn held(
+    trace: &Trace,
+    strategies: &[StrategyKind],
+    options: &ReplayOptions,
+    device_from: DeviceFrom,
+    progress: &mut dyn FnMut(StrategyKind, u32, u32),
+) -> Result<Vec<WhatIf>, ReplayError> {
+    report(trace, strategies, options, device_from, false, progress)
+}
+
+fn report(
+    trace: &Trace,
+    strategies: &[StrategyKind],
+    options: &ReplayOptions,
+    device_from: DeviceFrom,
+    sought: bool,
+    progress: &mut dyn FnMut(StrategyKind, u32, u32),
+) -> Result<Vec<WhatIf>, ReplayError> {
     let mut found: Vec<(StrategyKind, Growth)> = Vec::new();
     let mut grown = |strategy: StrategyKind| {
         if let Some((_, known)) = found.iter().find(|(kind, _)| *kind == strategy) {
             return Ok(*known);
         }
         let options = ReplayOptions { config: Config { strategy, ..options.config.clone() }, ..options.clone() };
-        let new = grow(trace, &options, &mut |done, total| progress(strategy, done, total))?;
+        let seek = if sought { grow } else { once };
+        let new = seek(trace, &options, &mut |done, total| progress(strategy, done, total))?;
         found.push((strategy, new));
         Ok::<_, ReplayError>(new)
     };
     let native = grown(StrategyKind::Caching)?.into();
     let expandable = grown(StrategyKind::Expandable)?.into();
-    let mut report = |strategy: StrategyKind| {
+    let mut of = |strategy: StrategyKind| {
         let Growth { reserved, largest_step, tries } = grown(strategy)?;
         Ok(WhatIf {
             trace: trace.name.clone(),
             strategy,
             device: options.device.to_string(),
+            capacity: options.device.capacity,
             device_from,
             peak_live: trace.summary().peak_live,
             peak_reserved: reserved,
             recorded_reserved: recorded_reserved(trace),
             reserved_before: trace.meta.get("reserved_before").and_then(Value::as_u64).unwrap_or(0),
             grows: has_growth(trace),
+            sought,
             largest_step,
             native,
             expandable,
             tries,
         })
     };
-    strategies.iter().map(|strategy| report(*strategy)).collect()
+    strategies.iter().map(|strategy| of(*strategy)).collect()
 }
 
 /// What the trace knows of PyTorch's peak: a snapshot's own history, or what the recording program noted.
@@ -229,8 +265,22 @@ mod tests {
             let beside = |other: &WhatIf| Baseline { reserved: other.peak_reserved, largest_step: other.largest_step };
             assert_eq!((one.native, one.expandable), (beside(&all[0]), beside(&all[1])), "{one:?}");
             assert_eq!((one.peak_live, one.recorded_reserved, one.grows), (160 * MIB, None, true));
+            assert_eq!((one.capacity, one.sought), (300 * MIB, true));
             assert_eq!(one.device, "sim:h200,capacity=300MiB");
         }
+    }
+
+    #[test]
+    fn what_is_held_takes_one_replay_and_is_the_same() {
+        let options = options(StrategyKind::Stitch, 300 * MIB);
+        let kinds = StrategyKind::MAIN;
+        let sought = whatif(&training(60), &kinds, &options, DeviceFrom::Asked, &mut |_, _, _| {}).unwrap();
+        let held = held(&training(60), &kinds, &options, DeviceFrom::Asked, &mut |_, _, _| {}).unwrap();
+        for (one, other) in held.iter().zip(&sought) {
+            assert_eq!((one.tries, one.sought, one.largest_step), (1, false, None));
+            assert_eq!((one.peak_reserved, one.native.reserved), (other.peak_reserved, other.native.reserved));
+        }
+        assert_eq!(held.len(), sought.len());
     }
 
     #[test]

@@ -1,0 +1,15 @@
+"""The program `seamalloc` that the package carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PROGRAM = Path(__file__).resolve().parent / "bin" / "seamalloc"
+
+
+def missing(command: str) -> str:
+    """What to say where the package was built without it."""
+    return (
+        f"{command}: this package was built without the program for all but `run` ({PROGRAM}). Install a released wheel, or in "
+        "the repository: cargo install --path cli"
+    )

@@ -1,0 +1,113 @@
+"""The snapshots of a job, by fsspec: local files, or those of an object store."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# What a file is copied in, in bytes.
+PIECE = 1 << 20
+# The number of a rank: behind the word, or at the end of the file's name.
+RANK = re.compile(r"rank[^0-9A-Za-z/]{0,2}(\d+)", re.IGNORECASE)
+AT_THE_END = re.compile(r"[^0-9A-Za-z](\d+)$")
+ENDINGS = re.compile(r"(\.(gz|csv|seam|pickle|pkl|json|snapshot|txt))+$")
+
+
+class PatternError(Exception):
+    """A pattern that names no file, or none that can be read from here."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, and the file system that has it; both can be sent to another process."""
+
+    url: str
+    system: Any
+    path: str
+
+    @property
+    def is_local(self) -> bool:
+        protocol = self.system.protocol
+        return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+    @contextmanager
+    def here(self, folder: str | None) -> Iterator[str]:
+        """The path of a local file with its content: itself, or a copy in a folder of its own that is removed in the end.
+        `folder` is where that is made; without it, where temporary files are."""
+        if self.is_local:
+            yield self.path
+            return
+        made = tempfile.mkdtemp(prefix="seamalloc-fleet-", dir=folder)
+        try:
+            # The name says what a trace is called.
+            copy = os.path.join(made, Path(self.path).name or "snapshot")
+            with self.system.open(self.path, "rb") as content, open(copy, "wb") as out:
+                shutil.copyfileobj(content, out, PIECE)
+            yield copy
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def find(patterns: Iterable[str]) -> list[File]:
+    """The files of all patterns, each once. Raises PatternError where a pattern has none."""
+    import fsspec
+
+    found: dict[str, File] = {}
+    for pattern in patterns:
+        try:
+            opened = fsspec.open_files(pattern, "rb")
+            files = [File(_name(one), one.fs, one.path) for one in opened]
+            files = [file for file in files if file.system.isfile(file.path)]
+        except ImportError as error:
+            # fsspec says which package reads this kind of address.
+            raise PatternError(f"{pattern}: {error}") from error
+        except Exception as error:
+            # Each file system has errors of its own.
+            raise PatternError(f"{pattern}: {in_words(error)}") from error
+        if not files:
+            raise PatternError(
+                f"{pattern}: no such file. A pattern is quoted, so that the shell leaves it: 'rank-*.pickle'"
+            )
+        found.update((file.url, file) for file in files)
+    return list(found.values())
+
+
+def _name(opened: Any) -> str:
+    """What a file is called for people: its path where it is local, else its address."""
+    name = str(opened.full_name)
+    return name.removeprefix("file://")
+
+
+def in_words(error: BaseException) -> str:
+    """An error in a line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def short_names(urls: Iterable[str]) -> dict[str, str]:
+    """A name for each address: without the folder that all have in common, and without endings that say nothing."""
+    urls = list(urls)
+    folders = [url.split("/")[:-1] for url in urls]
+    common = len(os.path.commonprefix(folders)) if folders else 0
+    bare = {url: ENDINGS.sub("", "/".join(url.split("/")[common:])) for url in urls}
+    taken: dict[str, int] = {}
+    for name in bare.values():
+        taken[name] = taken.get(name, 0) + 1
+    # Two files that differ in their endings alone keep them.
+    return {url: name if taken[name] == 1 and name else "/".join(url.split("/")[common:]) for url, name in bare.items()}
+
+
+def rank_of(name: str) -> int | None:
+    """The number of the rank that a name says: `rank-12`, `rank_12/job`, `worker-12`."""
+    named = RANK.findall(name)
+    if named:
+        return int(named[-1])
+    at_the_end = AT_THE_END.search(ENDINGS.sub("", name.rsplit("/", 1)[-1]))
+    return int(at_the_end.group(1)) if at_the_end else None

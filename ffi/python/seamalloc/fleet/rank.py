@@ -1,0 +1,131 @@
+"""One file of a job: `seamalloc whatif` looks at it, in a process of its own, so that a broken file ends nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from .._program import PROGRAM, missing
+from .files import File, in_words
+
+# The command's exit code where a strategy does not run a rank: the others have figures all the same.
+OUT_OF_MEMORY = 3
+# Characters of an error that are kept.
+MOST_WORDS = 600
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How each file is looked at."""
+
+    # Options of `seamalloc whatif`.
+    options: tuple[str, ...] = ()
+    # Seconds that a file may take.
+    timeout: float | None = None
+    # Where copies of files that are not local are made.
+    folder: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a file says: the lines of `seamalloc whatif --json`, or why there are none."""
+
+    url: str
+    lines: tuple[Row, ...] = ()
+    error: str | None = None
+
+
+class Ended(Exception):
+    """Nothing more is started, since the whole command ends."""
+
+
+class Running:
+    """The processes that were started here, to be ended with the command."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._over = False
+
+    def start(self, command: list[str]) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._over:
+                raise Ended
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+            self._processes.add(process)
+            return process
+
+    def forget(self, process: subprocess.Popen[str]) -> None:
+        with self._lock:
+            self._processes.discard(process)
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+            for process in self._processes:
+                process.kill()
+
+
+def look(file: File, settings: Settings, running: Running | None = None) -> Found:
+    """What a file says. What is wrong with it is a part of that, and no error of ours."""
+    try:
+        with file.here(settings.folder) as path:
+            return _judge(file.url, path, settings, running or Running())
+    except Ended:
+        raise
+    except Exception as error:
+        # Each file system has errors of its own.
+        return Found(file.url, error=in_words(error)[:MOST_WORDS])
+
+
+def _judge(url: str, path: str, settings: Settings, running: Running) -> Found:
+    try:
+        process = running.start([str(PROGRAM), "whatif", path, "--json", *settings.options])
+    except FileNotFoundError:
+        return Found(url, error=missing("fleet"))
+    try:
+        out, said = process.communicate(timeout=settings.timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return Found(url, error=f"it took more than {settings.timeout:g} s (--timeout)")
+    finally:
+        running.forget(process)
+    if process.returncode in (0, OUT_OF_MEMORY):
+        return Found(url, tuple(json.loads(line) for line in out.splitlines()))
+    if process.returncode < 0:
+        return Found(url, error=_by_signal(-process.returncode))
+    # The file's name is known, and a copy's place says nothing to anybody.
+    said = " ".join(said.split()).removeprefix("seamalloc: ").removeprefix(path).lstrip(":, ").replace(path, url)
+    return Found(url, error=said[:MOST_WORDS] or f"the command failed with status {process.returncode}")
+
+
+def _by_signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    more = ", as where this machine runs out of memory: fewer --workers need less" if number == signal.SIGKILL else ""
+    return f"the process was ended by {name}{more}"
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0)) or 1
+    except AttributeError:
+        return os.cpu_count() or 1

@@ -1,0 +1,189 @@
+"""`seamalloc fleet`: what follows for a job from what its ranks say. Without the program; test_fleet_command.py has it."""
+
+import random
+import unittest
+
+from fleet_jobs import line
+
+from seamalloc.fleet import engines, files, outliers
+from seamalloc.fleet.job import judge
+from seamalloc.fleet.rank import Found
+
+
+def found(number, **figures):
+    url = f"/job/rank-{number}.pickle"
+    return Found(url, (line(f"rank-{number}", **figures),))
+
+
+class Names(unittest.TestCase):
+    def test_say_the_rank(self):
+        for name, rank in [
+            ("rank-12", 12),
+            ("rank_07", 7),
+            ("Rank3", 3),
+            ("run2/rank-1/snapshot", 1),
+            ("node-3/rank-41.dev0", 41),
+            ("worker-5", 5),
+            ("job_17.pickle.gz", 17),
+            ("prefetch-2s", None),
+            ("snapshot", None),
+            ("frank/snapshot", None),
+        ]:
+            self.assertEqual(files.rank_of(name), rank, name)
+
+    def test_are_without_what_all_have_in_common(self):
+        urls = ["s3://b/job/rank-0/snap.pickle", "s3://b/job/rank-1/snap.pickle.gz"]
+        self.assertEqual(list(files.short_names(urls).values()), ["rank-0/snap", "rank-1/snap"])
+        twice = ["/a/x.pickle", "/a/x.pickle.gz"]
+        self.assertEqual(list(files.short_names(twice).values()), ["x.pickle", "x.pickle.gz"])
+        self.assertEqual(files.short_names(["/a/b/rank-1.snapshot.pickle"]), {"/a/b/rank-1.snapshot.pickle": "rank-1"})
+        self.assertEqual(files.short_names([]), {})
+
+
+class Outliers(unittest.TestCase):
+    def test_are_far_from_the_median(self):
+        values = [100, 101, 102, 103, 104, 103, 102, 150]
+        (one,) = outliers.find(values)
+        # The median is 102.5, the deviations from it 0.5, 0.5, 0.5, 0.5, 1.5, 1.5, 2.5, 47.5.
+        self.assertEqual((one.index, one.value, one.median, one.score), (7, 150, 102.5, round(0.6745 * 47.5 / 1.0, 2)))
+
+    def test_are_none_among_few_or_among_those_that_hardly_differ(self):
+        self.assertEqual(outliers.find([1, 1, 1, 100]), [])
+        self.assertEqual(outliers.find([1000, 1001, 1000, 1000, 1009]), [])
+        self.assertEqual(outliers.find([]), [])
+        self.assertEqual(outliers.find([0] * 9), [])
+
+    def test_are_found_where_most_are_equal(self):
+        (one,) = outliers.find([100, None, 100, 100, 100, 102, None])
+        self.assertEqual((one.index, one.score), (5, None))
+
+    def test_do_not_hide_one_another(self):
+        self.assertEqual([one.index for one in outliers.find([10, 10.5, 10.2, 10.1, 900, 800, 10.3])], [4, 5])
+
+
+class Job(unittest.TestCase):
+    def test_is_the_same_whatever_the_order(self):
+        ranks = [found(number, reserved=100 + number) for number in range(20)] + [
+            Found("/job/rank-20.pickle", error="x")
+        ]
+        job = judge(ranks, "1")
+        self.assertEqual([row["rank"] for row in job["ranks"]], list(range(20)))
+        for seed in range(3):
+            random.Random(seed).shuffle(ranks)
+            self.assertEqual(judge(ranks, "1"), job)
+
+    def test_is_decided_by_the_rank_whose_steps_grow_least(self):
+        ranks = [
+            found(0, step=2.5),
+            found(1, step=1.25),
+            found(2, step=1.25, reserved=90),
+            found(3, grows=False, step=None),
+        ]
+        of = judge(ranks, "1")["job"]["strategies"]["stitch"]
+        self.assertEqual(of["largest_step"], 1.25)
+        self.assertEqual((of["decides"]["name"], of["decides"]["by"]), ("rank-1", "largest step"), "it has less free")
+        self.assertEqual(of["decides"]["as_near"], 0)
+        self.assertEqual(of["saves"]["native"]["step_ratio"], round(1.25 / 1.5, 4))
+
+    def test_is_decided_by_the_fullest_device_where_no_step_was_sought(self):
+        quick = {"sought": False, "step": None, "native_step": None, "expandable_step": None}
+        small = {**quick, "capacity": 128, "device": "sim:small"}
+        job = judge([found(0, **quick), found(1, **small), found(2, **small), found(3, **quick, reserved=1000)], "1")[
+            "job"
+        ]
+        decides = job["strategies"]["stitch"]["decides"]
+        self.assertEqual((decides["name"], decides["by"], decides["free"]), ("rank-3", "free memory", 24))
+        native = job["strategies"]["caching"]["decides"]
+        self.assertEqual((native["name"], native["free"], native["as_near"]), ("rank-1", 128 - 150, 1))
+        self.assertEqual(job["devices"], {"sim:h200,capacity=1KiB": 2, "sim:small": 2})
+        self.assertIsNone(job["strategies"]["stitch"]["largest_step"])
+
+    def test_counts_what_is_saved_where_both_run(self):
+        ranks = [
+            found(0),
+            found(1, reserved=None, step=None),
+            found(2, native_reserved=None, native_step=0.5),
+            found(3),
+        ]
+        job = judge(ranks, "1")["job"]
+        stitch = job["strategies"]["stitch"]
+        self.assertEqual((stitch["runs"], stitch["reserved"]), (3, 300))
+        self.assertEqual(stitch["utilization"], 0.9)
+        native = stitch["saves"]["native"]
+        self.assertEqual((native["ranks"], native["bytes"], native["runs_more_ranks"]), (2, 100, 0))
+        self.assertEqual((native["deciding_rank"], native["bytes_on_deciding_rank"]), ("rank-2", None))
+        self.assertEqual(stitch["saves"]["expandable"]["bytes"], 60)
+        self.assertEqual(stitch["saves_recorded"], {"ranks": 3, "bytes": 300})
+        # The whole job does not run, whatever the others could.
+        self.assertEqual((stitch["largest_step"], stitch["decides"]["name"]), (0.0, "rank-1"))
+        self.assertTrue(any("rank-1 does not run" in text for text in job["sentences"]), job["sentences"])
+
+    def test_names_what_makes_figures_doubtful(self):
+        ranks = [
+            found(0),
+            Found("/job/again/rank-0.pickle", (line(),)),
+            found(1, device_from="unknown", reserved_before=7),
+        ]
+        notes = judge(ranks, "1")["job"]["notes"]
+        for part in (
+            "rank 0 is in 2 files",
+            "1 of 3 ranks do not say how much memory",
+            "1 of 3 ranks were recorded after",
+        ):
+            self.assertTrue(any(part in note for note in notes), notes)
+        self.assertEqual(judge(ranks, "1")["job"]["strategies"]["stitch"]["saves_recorded"]["ranks"], 2)
+
+    def test_has_a_row_for_each_device_of_a_file(self):
+        lines = (line("rank-0.dev0"), line("rank-0.dev1", "caching"), line("rank-0.dev1"))
+        rows = judge([Found("/job/rank-0.pickle", lines)], "1")["ranks"]
+        self.assertEqual([row["name"] for row in rows], ["rank-0 (dev0)", "rank-0 (dev1)"])
+
+    def test_of_broken_files_alone_has_no_ranks(self):
+        job = judge([Found("/job/rank-1.pickle", error="no")], "1")
+        self.assertEqual((job["ranks"], job["job"]["strategies"], job["job"]["broken"]), ([], {}, 1))
+        self.assertEqual(job["broken"], [{"rank": 1, "name": "rank-1", "file": "/job/rank-1.pickle", "error": "no"}])
+
+
+class Slow:
+    """An engine that does one task at a time, and counts those that wait."""
+
+    workers = 3
+
+    def __init__(self):
+        self.under_way, self.most, self.closed, self.started = 0, 0, False, 0
+
+    def submit(self, file):
+        self.under_way += 1
+        self.started += 1
+        self.most = max(self.most, self.under_way)
+        return object()
+
+    def first(self, tasks):
+        return tasks[-1:], tasks[:-1]
+
+    def result(self, task, file):
+        self.under_way -= 1
+        return Found(file)
+
+    def close(self):
+        self.closed = True
+
+
+class Engines(unittest.TestCase):
+    def test_are_given_no_more_than_they_do_at_a_time(self):
+        engine = Slow()
+        done = [one.url for one in engines.run(engine, map(str, range(100)))]
+        self.assertEqual((sorted(done, key=int), engine.most), ([str(n) for n in range(100)], 3))
+        self.assertTrue(engine.closed)
+
+    def test_are_closed_where_nobody_waits_for_the_rest(self):
+        engine = Slow()
+        results = engines.run(engine, map(str, range(100)))
+        next(results)
+        results.close()
+        self.assertTrue(engine.closed)
+        self.assertLess(engine.started, 5)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,276 @@
+"""`seamalloc fleet` as its users have it: files in, tables, JSON and a page out, by both engines."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+from fleet_jobs import MIB, broken, lacks, snapshot, trace
+from processes import run
+
+DEVICE = "sim:h200,capacity=400MiB"
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        why = lacks("fsspec", "rich")
+        if why:
+            self.skipTest(why)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name).resolve()
+
+    def job(self, ranks=3):
+        """A job whose last rank has the largest weights. By arithmetic: (400 - weights) / 50 times as large a step."""
+        for rank in range(ranks):
+            trace(self.folder, f"rank-{rank}.csv", 100 + 50 * rank, 50)
+        return f"{self.folder}/rank-*"
+
+    def fleet(self, *arguments, code=0, **environment):
+        done = run("-m", "seamalloc", "fleet", *arguments, **environment)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        self.assertNotIn("Traceback", done.stderr)
+        return done
+
+    def judged(self, *arguments, code=0, **environment):
+        return json.loads(self.fleet(*arguments, "--json", code=code, **environment).stdout)
+
+
+class Command(InFolder):
+    def test_says_which_rank_decides(self):
+        job = self.judged(self.job(), "--device", DEVICE)
+        self.assertEqual([row["rank"] for row in job["ranks"]], [0, 1, 2])
+        for row, weights in zip(job["ranks"], (100, 150, 200)):
+            self.assertEqual(row["peak_live"], (weights + 50) * MIB)
+            self.assertEqual(row["capacity"], 400 * MIB)
+            for of in row["strategies"].values():
+                self.assertLessEqual(of["largest_step"], (400 - weights) / 50)
+                self.assertGreater(of["largest_step"], (400 - weights - 30) / 50)
+                self.assertEqual(of["free"], 400 * MIB - of["reserved"])
+        self.assertEqual(list(job["job"]["strategies"]), ["caching", "expandable", "gmlake", "stitch"])
+        for name, of in job["job"]["strategies"].items():
+            self.assertEqual((of["decides"]["name"], of["runs"]), ("rank-2", 3))
+            self.assertEqual(of["reserved"], sum(row["strategies"][name]["reserved"] for row in job["ranks"]))
+
+    def test_prints_tables(self):
+        out = self.fleet(self.job(), "--device", DEVICE).stdout
+        for part in ("rank-2", "decides", "less than", "3 ranks in 3 files, 0 broken", "x4.", "stitch holds"):
+            self.assertIn(part, out)
+        self.job(12)
+        out = self.fleet(f"{self.folder}/rank-*", "--quick", "--rows", "4").stdout
+        self.assertIn("4 of 12 ranks; --rows 0 shows all", out)
+        self.assertNotIn("4 of 12", self.fleet(f"{self.folder}/rank-*", "--quick", "--rows", "0").stdout)
+
+    def test_goes_on_behind_broken_files(self):
+        pattern = self.job()
+        bad = broken(self.folder, "rank-3.pickle")
+        (self.folder / "rank-4.pickle").write_bytes(b"")
+        job = self.judged(pattern, "--quick", code=4)
+        self.assertEqual((job["job"]["ranks"], job["job"]["broken"], job["job"]["files"]), (3, 2, 5))
+        cut, empty = job["broken"]
+        self.assertEqual((cut["rank"], cut["file"]), (3, str(bad)))
+        self.assertEqual(cut["error"], "byte 999: found 0 bytes before the end of the pickle, expected 1")
+        self.assertIn("no allocation", empty["error"])
+        self.assertIn(f"broken: {bad}: byte 999", self.fleet(pattern, "--quick", code=4).stdout)
+        for arguments in ([bad], [bad, "--json"], [bad, "-o", self.folder / "x.html"]):
+            self.fleet(*arguments, code=1)
+
+    def test_takes_each_ranks_own_device(self):
+        for rank, gib in enumerate((16, 40)):
+            snapshot(self.folder, f"rank-{rank}.pickle", gib << 30)
+        job = self.judged(f"{self.folder}/rank-*", "--quick")
+        self.assertEqual([row["capacity"] >> 30 for row in job["ranks"]], [16, 40])
+        self.assertEqual({row["device_from"] for row in job["ranks"]}, {"refusal"})
+        self.assertEqual(job["job"]["strategies"]["caching"]["decides"]["name"], "rank-0")
+        self.assertEqual(len(job["job"]["devices"]), 2)
+        # One on which GMLake's algorithm does not run it, and then nothing does.
+        options = [f"{self.folder}/rank-*", "--quick", "--device"]
+        out = self.fleet(*options, "sim:h200,capacity=850MiB", code=3).stdout
+        for part in ("0 of 2", "2 of 2", "too much"):
+            self.assertIn(part, out)
+        out = self.fleet(*options, "sim:h200,capacity=700MiB", code=3).stdout
+        self.assertIn("With stitch, rank-0 does not run on sim:h200,capacity=700MiB (and 1 as near)", out)
+
+    def test_refuses_what_it_does_not_know(self):
+        pattern = self.job(1)
+        for arguments, code, part in [
+            ([], 2, "PATTERN"),
+            ([f"{self.folder}/none-*"], 1, "no such file"),
+            ([self.folder / "rank-9.csv"], 1, "no such file"),
+            ([self.folder], 1, "no such file"),
+            (["noprotocol://x/rank-*"], 1, "noprotocol"),
+            ([pattern, "--strategy", "stich"], 2, "unknown strategy `stich`"),
+            ([pattern, "--device", "sim:h2000"], 2, "h2000"),
+            ([pattern, "--conf", "chunk:2"], 2, "chunk"),
+            ([pattern, "--device", "cuda:0"], 2, "simulated device"),
+            ([pattern, "--workers", "0"], 2, "--workers"),
+            ([pattern, "--timeout", "nan"], 2, "--timeout"),
+            ([pattern, "--engine", "slurm"], 2, "slurm"),
+            ([pattern, "--ray-address", "auto"], 2, "--engine ray"),
+            ([pattern, "-o", self.folder / "none" / "x.html"], 1, "cannot be written"),
+            ([pattern, "--temporary", self.folder / "none"], 2, "is no folder"),
+        ]:
+            self.assertIn(part, self.fleet(*arguments, code=code).stderr, arguments)
+
+    def test_says_what_it_needs(self):
+        code = "import sys; sys.modules['fsspec'] = None; from seamalloc.fleet.command import main; main(['x'])"
+        done = run("-c", code)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pip install 'seamalloc[fleet]'", done.stderr)
+        code = "import sys; sys.modules['ray'] = None; from seamalloc.fleet.command import main; main(sys.argv[1:])"
+        done = run("-c", code, self.job(1), "--engine", "ray")
+        self.assertIn("pip install 'seamalloc[ray]'", done.stderr)
+
+    def test_has_a_help_without_any_package(self):
+        for arguments in (["fleet", "--help"], ["help", "fleet"]):
+            done = run(
+                "-S", "-m", "seamalloc", *arguments, PYTHONPATH=str(Path(lacks.__globals__["PROGRAM"]).parents[2])
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("Exit codes: 0 success", done.stdout)
+
+    def test_gives_up_a_file_that_takes_too_long(self):
+        trace(self.folder, "rank-0.csv", 100, 50)
+        self.assertIn(
+            "--timeout", self.judged(self.folder / "rank-0.csv", "--timeout", "0.0001", code=1)["broken"][0]["error"]
+        )
+
+    def test_ends_what_it_has_started(self):
+        for rank in range(4):
+            snapshot(self.folder, f"rank-{rank}.pickle")
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)):
+            command = [sys.executable, "-m", "seamalloc", "fleet", f"{self.folder}/rank-*", "--workers", "2"]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.wait_for(lambda: len(self.started()) == 2)
+            process.send_signal(number)
+            out, said = process.communicate(timeout=30)
+            self.assertEqual((process.returncode, out), (code, ""), said)
+            self.assertNotIn("Traceback", said)
+            self.wait_for(lambda: not self.started())
+
+    def started(self):
+        """Processes that look at a file of the folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"whatif\0" + os.fsencode(self.folder) in line:
+                found.append(process.name)
+        return found
+
+    def wait_for(self, holds):
+        until = time.monotonic() + 30
+        while not holds():
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.02)
+
+    def test_makes_a_page(self):
+        page = self.folder / "job.html"
+        broken(self.folder, "rank-7.pickle")
+        done = self.fleet(self.job(), "--quick", "-o", page, "--json", code=4)
+        self.assertIn("job.html", done.stderr)
+        json.loads(done.stdout)
+        text = page.read_text(encoding="utf-8")
+        self.assertTrue(text.startswith("<!DOCTYPE html>"))
+        self.assertIn("<title>job", text)
+        self.assertEqual(text.count("<script"), text.count("</script>"))
+
+    def test_reads_real_snapshots(self):
+        snapshot(self.folder, "rank-0.pickle")
+        (row,) = self.judged(f"{self.folder}/rank-*", "--quick")["ranks"]
+        self.assertEqual(row["recorded_reserved"], row["strategies"]["caching"]["reserved"])
+        self.assertLess(row["strategies"]["stitch"]["reserved"], row["strategies"]["expandable"]["reserved"])
+
+
+class FileSystems(InFolder):
+    """Files that are not local."""
+
+    def found(self, pattern, folder):
+        from seamalloc.fleet.engines import Processes, run as all_of
+        from seamalloc.fleet.files import find
+        from seamalloc.fleet.rank import Settings
+
+        engine = Processes(Settings(("--quick",), folder=str(folder)), 2)
+        return sorted(all_of(engine, find([pattern])), key=lambda one: one.url)
+
+    def test_are_those_of_fsspec(self):
+        import fsspec
+
+        store = fsspec.filesystem("memory")
+        for rank in range(5):
+            store.pipe(f"/job-of-test/rank-{rank}.csv", trace(self.folder, "x.csv", 100 + rank, 50).read_bytes())
+        store.pipe("/job-of-test/rank-5.csv", b"nothing\n")
+        self.addCleanup(store.rm, "/job-of-test", recursive=True)
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        *ranks, bad = self.found("memory://job-of-test/rank-*.csv", temporary)
+        self.assertEqual([one.lines[0]["peak_live"] for one in ranks], [(150 + rank) * MIB for rank in range(5)])
+        self.assertEqual({one.lines[0]["trace"] for one in ranks}, {f"rank-{rank}" for rank in range(5)})
+        self.assertEqual(bad.url, "memory:///job-of-test/rank-5.csv")
+        self.assertIsNotNone(bad.error)
+        self.assertNotIn(str(temporary), bad.error, "a copy's place says nothing to anybody")
+        self.assertEqual(list(temporary.iterdir()), [], "copies are removed")
+
+    def test_have_local_files_by_address_too(self):
+        self.job()
+        urls = [one.url for one in self.found(f"file://{self.folder}/rank-*.csv", self.folder)]
+        self.assertEqual(urls, [f"{self.folder}/rank-{rank}.csv" for rank in range(3)])
+
+    def test_may_fail(self):
+        from unittest import mock
+
+        import fsspec
+
+        store = fsspec.filesystem("memory")
+        store.pipe("/failing/rank-0.csv", b"a,1,512,0\n")
+        self.addCleanup(store.rm, "/failing", recursive=True)
+        with mock.patch.object(type(store), "_open", side_effect=ConnectionError("the store is gone")):
+            (one,) = self.found("memory://failing/rank-0.csv", self.folder)
+        self.assertEqual(one.error, "ConnectionError: the store is gone")
+
+
+class Ray(InFolder):
+    """The same by Ray."""
+
+    def setUp(self):
+        super().setUp()
+        why = lacks("ray")
+        if why:
+            self.skipTest(f"{why}: pip install 'seamalloc[ray]'")
+
+    def test_finds_what_processes_find(self):
+        pattern = self.job(6)
+        snapshot(self.folder, "rank-6.pickle", 16 << 30)
+        broken(self.folder, "rank-7.pickle")
+        expected = self.fleet(pattern, "--quick", "--json", code=4).stdout
+        self.assertEqual(
+            self.fleet(pattern, "--quick", "--json", "--engine", "ray", "--workers", "2", code=4).stdout, expected
+        )
+
+    def test_may_run_already(self):
+        import ray
+
+        context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        self.addCleanup(ray.shutdown)
+        address = context.address_info["gcs_address"]
+        pattern = self.job()
+        expected = self.fleet(pattern, "--quick", "--json").stdout
+        for named in (["--ray-address", address], []):
+            environment = {} if named else {"RAY_ADDRESS": address}
+            done = self.fleet(pattern, "--quick", "--json", "--engine", "ray", *named, **environment)
+            self.assertEqual(done.stdout, expected)
+
+    def test_that_is_not_there_is_an_error(self):
+        done = self.fleet(self.job(), "--engine", "ray", "--ray-address", "127.0.0.1:1", code=1)
+        self.assertIn("Ray cannot be had at 127.0.0.1:1", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
