@@ -2,7 +2,7 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 20] = [
     "capacity",
     "device",
     "device_from",
@@ -14,10 +14,12 @@ const KEYS: [&str; 18] = [
     "native_step",
     "peak_live",
     "peak_reserved",
+    "planned",
     "recorded_reserved",
     "reserved_before",
     "sought",
     "strategy",
+    "throughout",
     "trace",
     "tries",
     "utilization",
@@ -54,7 +56,11 @@ fn a_snapshot_tells_what_every_strategy_would_have_held() {
 
 /// What is printed, in one line.
 fn words(args: &[&str]) -> String {
-    stdout(args, 0).split_whitespace().collect::<Vec<_>>().join(" ")
+    words_of(&stdout(args, 0))
+}
+
+fn words_of(out: &str) -> String {
+    out.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// By arithmetic: 100 MiB stay and 50 grow, in blocks that each strategy takes whole but expandable, by 20 MiB.
@@ -66,17 +72,19 @@ fn what_is_gained_is_said_over_pytorch_on_the_same_device() {
         (
             "sim:h200,capacity=200MiB",
             "job on sim:h200,capacity=200MiB: native x2.00, expandable x2.00, stitch x2.00: no larger step; holds as much as \
-             native, 10.00 MiB less than expandable.",
+             native, 10.00 MiB less than expandable. It fits without eviction: 150.00 MiB are live at its peak, of which 100.00 MiB \
+             live throughout, and its steps could make the other 50.00 MiB anew.",
         ),
         (
             "sim:h200,capacity=130MiB",
-            "native x0.60, expandable x0.40, stitch x0.60: no larger step; the job as it was recorded is too much.",
+            "native x0.60, expandable x0.40, stitch x0.60: no larger step; the job as it was recorded is too much. It lacks \
+             20.00 MiB: eviction (recomputation, offloading) would have to make room for 40.0% of the 50.00 MiB that its steps make \
+             themselves;",
         ),
     ] {
         let args = ["whatif", &job, "--device", device];
         let code = if device.contains("130") { 3 } else { 0 };
-        let out = stdout(&args, code).split_whitespace().collect::<Vec<_>>().join(" ");
-        has(&out, &[sentence]);
+        has(&words_of(&stdout(&args, code)), &[sentence]);
     }
 }
 
@@ -181,7 +189,10 @@ fn a_largest_step_is_the_largest_or_said_not_to_be() {
 fn what_does_not_fit_is_told_as_such() {
     let folder = Folder::new();
     let args = ["whatif", &training(&folder), "--device", "sim:h200,capacity=50MiB", "--strategy", "stitch"];
-    has(&stdout(&args, 3), &["too much", "none"]);
+    has(
+        &words_of(&stdout(&args, 3)),
+        &["too much", "none", "No eviction within a step makes it fit: 100.00 MiB live throughout."],
+    );
     has(&complaint(&["whatif", &training(&folder), "--device", "cuda:0"], 2), &["simulated device"]);
     has(&complaint(&["whatif"], 2), &["no trace is given"]);
 }

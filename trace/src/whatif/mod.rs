@@ -1,12 +1,14 @@
 //! What a recorded job would have held with each strategy, and how much larger its steps could have been, beside PyTorch's
 //! own allocators on the same device.
 //!
-//! Owns: the report and its figures. `growth.rs` finds the largest step, `device.rs` the device.
+//! Owns: the report and its figures. `growth.rs` finds the largest step, `device.rs` the device, `needs.rs` what no allocator can save.
 
 mod device;
 mod growth;
+mod needs;
 
 pub use device::{DeviceFrom, device_of};
+pub use needs::Needs;
 
 use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions};
@@ -50,6 +52,8 @@ pub struct WhatIf {
     pub native: Baseline,
     /// PyTorch's expandable segments, on the same device.
     pub expandable: Baseline,
+    /// What it needs with any allocator; `None` where there are too many requests to plan a step.
+    pub needs: Option<Needs>,
     /// How many replays the search took.
     pub tries: u32,
 }
@@ -95,6 +99,15 @@ impl WhatIf {
         Figure::result("utilization", |job| job.utilization().map(|part| round_to(part, 6)).into())
             .figure("utilization", |job| job.utilization().map_or_else(|| "".into(), Cell::Used))
             .legend("utilization", "live / reserved: 100% is perfect"),
+        Figure::result("planned", |job| job.needs.map(|needs| needs.planned).into())
+            .figure("planned\nGiB", |job| job.needs.map_or_else(|| "".into(), |needs| gib(needs.planned).into()))
+            .spare(2)
+            .legend(
+                "planned",
+                "what lives throughout, and a plan of the heaviest step (docs/planning.md): what knowing\n\
+                 all requests beforehand comes to",
+            ),
+        Figure::result("throughout", |job| job.needs.map(|needs| needs.throughout).into()),
         Figure::result("recorded_reserved", |job| job.recorded_reserved.into()),
         Figure::result("reserved_before", |job| job.reserved_before.into()),
         Figure::result("grows", |job| job.grows.into()),
@@ -192,6 +205,7 @@ fn report(
         found.push((strategy, new));
         Ok::<_, ReplayError>(new)
     };
+    let needs = Needs::of(trace);
     let native = grown(StrategyKind::Caching)?.into();
     let expandable = grown(StrategyKind::Expandable)?.into();
     let mut of = |strategy: StrategyKind| {
@@ -211,6 +225,7 @@ fn report(
             largest_step,
             native,
             expandable,
+            needs,
             tries,
         })
     };
