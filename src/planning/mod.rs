@@ -58,7 +58,7 @@ const FORGOTTEN_AFTER: u64 = 4;
 const LEFT: u64 = 32;
 /// How often one plan is renewed.
 const MAX_RENEWALS: u32 = 8;
-/// Once so many steps in a row have followed their plans, memory that no plan uses goes back, after each of `GIVING_BACK` steps.
+/// Once so many steps in a row were expected and have followed their plans, memory that no plan uses goes back, after each of `GIVING_BACK` steps.
 const SETTLED: u64 = 1;
 const GIVING_BACK: u64 = 4;
 
@@ -99,7 +99,7 @@ pub(crate) struct Planning {
     end: Option<Position>,
     /// Requests of the present step that got their places.
     placed: usize,
-    /// Steps in a row that followed their plans.
+    /// Steps in a row that were expected and followed their plans.
     settled: u64,
     stats: PlanStats,
 }
@@ -214,7 +214,9 @@ impl Planning {
         self.stats.steps += 1;
         self.stats.placed += placed as u64;
         self.stats.departures += departures as u64;
-        self.settled = if departed { 0 } else { self.settled + 1 };
+        // A step that comes now and then, among others that nobody plans, says nothing of what these need.
+        let was_expected = self.expected == signature;
+        self.settled = if departed || !was_expected { 0 } else { self.settled + 1 };
         let (steps, last) = (self.steps, std::mem::replace(&mut self.last, signature));
         if let Some(plan) = self.plans.with_signature(last) {
             plan.successor = signature;
