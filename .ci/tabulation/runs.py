@@ -37,9 +37,9 @@ DRAWN = {
 
 
 class Runs:
-    """The rows of all runs."""
+    """The rows of all runs, those in `more` among them: command lines by name."""
 
-    def __init__(self, root, command, folder):
+    def __init__(self, root, command, folder, more):
         self.folder = folder
         self._root = root
         self._command = command
@@ -61,6 +61,7 @@ class Runs:
                for sharing, lag in FORTY_PASSES},
             **{f"frag-{mib}": ["replay", "recorded", "--strategy", "gmlake", "--passes", "3", "--json",
                                "--conf", f"fragLimit:{mib << 20}"] for mib in FRAG_LIMITS},
+            **more,
             # Pictures alone. The pages that show them say how they are made.
             **{name: [*words, "--svg", str(folder / f"{name}.svg")] for name, words in DRAWN.items()},
             **{f"near-{job}-{lag}": ["replay", job, "--passes", "3", "--lag", str(lag), "--json",
