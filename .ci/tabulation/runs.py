@@ -30,7 +30,8 @@ DRAWN = {
     "holes": ["replay", "docs/holes.csv", "--device", "sim:h200,capacity=4GiB", *_THREE],
     "cliff": ["cliff", "llama1b-ppo", "gpt2xl-N", *_THREE, "--times-live", "1.02,1.05,1.2"],
     "buffers": ["plan", "docs/buffers.csv", "--method", "first-fit"],
-    "plan": ["plan", "resnet-multi"],
+    # A busy machine needs longer for the proof.
+    "plan": ["plan", "resnet-multi", "--time-limit", "120"],
     "plan-first-fit": ["plan", "opt1.3b-R", "--method", "first-fit"],
     "plan-chainer": ["plan", "opt1.3b-R", "--method", "chainer"],
 }

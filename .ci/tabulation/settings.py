@@ -35,26 +35,24 @@ def runs():
     return tried | {f"limit-{name}": ["fit", *JOBS, *_options(kind, conf)] for name, kind, conf in LIMITS}
 
 
-def settings(all_runs):
-    """What each setting holds, and what it takes the driver."""
-    lines = []
-    for name, _, _ in SETTINGS:
-        cells = []
-        for job, _ in CASES:
+def settings(job):
+    """The table of what each setting holds of a job, and what it takes the driver."""
+
+    def of(all_runs):
+        lines = []
+        for name, _, _ in SETTINGS:
             rows = all_runs.of(f"setting-{name}-{job}", "pass")
             first, third = rows[1,], rows[3,]
             stall = max(row["worst_stall_us"] for row in rows.values())
-            cells += [
-                f"{percent(first['utilization'])}, {percent(third['utilization'])}",
-                f"{ms(first['driver_time_us'])}, {ms(third['driver_time_us'])}",
+            lines.append([
+                name,
+                *(percent(row["utilization"]) for row in (first, third)),
+                *(ms(row["driver_time_us"]) for row in (first, third)),
                 ms(stall),
-            ]
-        lines.append([name, *cells])
-    head = ["setting"]
-    for job, lag in CASES:
-        where = f"{job}, {lag:,} ahead" if lag else job
-        head += [f"{where}: used of what is held, passes 1, 3", "driver ms", "worst stall, ms"]
-    return table(head, "lrrrrrr", lines)
+            ])
+        return table(["setting", "used, pass 1", "pass 3", "driver ms, pass 1", "pass 3", "worst stall, ms"], "lrrrrr", lines)
+
+    return of
 
 
 def smallest(all_runs):
@@ -71,4 +69,8 @@ def smallest(all_runs):
     return table(["job", *(name for name, _, _ in LIMITS)], "lrrrrr", lines)
 
 
-TABLES = {"settings": settings, "smallest-by-setting": smallest}
+TABLES = {
+    "settings-one-stream": settings(SINGLE),
+    "settings-streams": settings(STREAMS),
+    "smallest-by-setting": smallest,
+}
