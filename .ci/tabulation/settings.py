@@ -17,7 +17,9 @@ SETTINGS = [
     ("`chunk_size_mb:64`", "stitch", "chunk_size_mb:64"),
     ("`strategy:planned`", "planned", ""),
 ]
-LIMITS = [SETTINGS[0], SETTINGS[1], SETTINGS[2], SETTINGS[3], ("`split:last_resort`", "stitch", "split:last_resort")]
+# With names that fit into the head of a table.
+MAX_SPLIT = ("native, max_split 128 MiB", *SETTINGS[1][1:])
+LIMITS = [SETTINGS[0], MAX_SPLIT, SETTINGS[2], SETTINGS[3], ("`split:last_resort`", "stitch", "split:last_resort")]
 CASES = [(SINGLE, 0), (STREAMS, AHEAD)]
 
 
