@@ -3,7 +3,7 @@
 //! Looked at are lines of `sh` blocks, and code spans in prose, that begin with `seamalloc` or `cargo run --release --`. Pages of measurements name the
 //! commands of their commit, and decisions those of their day; only the page of simulated figures is of today.
 
-use super::{Folder, run, seamalloc, snapshot};
+use super::{Folder, run, seamalloc, snapshot, stdout};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -117,26 +117,26 @@ fn command_lines_of_the_documentation_are_understood() {
     }
 }
 
+/// Names of workloads, and of their groups.
+fn workloads() -> BTreeSet<String> {
+    let list = stdout(&["stress", "--list"], 0);
+    list.lines().flat_map(|line| line.split_whitespace().take(2).map(str::to_owned)).collect()
+}
+
 /// The input that a word stands for, if it is one that is here.
-fn input(word: &str, folder: &Folder) -> Option<String> {
+fn input(word: &str, workloads: &BTreeSet<String>) -> Option<String> {
     match word {
         "job.pickle" => Some(snapshot("prefetch-2s.snapshot.pickle.gz")),
         "buffers.csv" => Some("docs/buffers.csv".to_owned()),
-        _ if word.contains('.') && root().join(word).is_file() => Some(word.to_owned()),
-        // The name of a recorded job may have a point in it.
-        _ if word.starts_with("opt1.3b") => Some(word.to_owned()),
-        _ if word.contains('.') || word.chars().any(char::is_uppercase) => {
-            (word == "gpt2xl-N" || word == "moe-R" || word.starts_with(folder.path("").to_str()?))
-                .then(|| word.to_owned())
-        }
-        _ => Some(word.to_owned()),
+        "chunks" => Some(word.to_owned()),
+        _ => (workloads.contains(word) || root().join(word).is_file()).then(|| word.to_owned()),
     }
 }
 
 /// The same line with inputs that exist and outputs in a folder; None where it is not run.
-fn runnable(words: &[String], folder: &Folder) -> Option<Vec<String>> {
+fn runnable(words: &[String], workloads: &BTreeSet<String>, folder: &Folder) -> Option<Vec<String>> {
     let line = words.join(" ");
-    let has_input = words.len() > 1 && !words[1].starts_with('-') && line != "study chunks" && line != "study lag";
+    let has_input = words.len() > 1 && !words[1].starts_with('-') && line != "study chunks";
     if !has_input || NOT_RUN.iter().any(|part| line.contains(part)) {
         return None;
     }
@@ -149,7 +149,7 @@ fn runnable(words: &[String], folder: &Folder) -> Option<Vec<String>> {
         } else if is_value || word.starts_with('-') {
             word.clone()
         } else {
-            input(word, folder)?
+            input(word, workloads)?
         });
         before = word;
     }
@@ -161,7 +161,9 @@ fn runnable(words: &[String], folder: &Folder) -> Option<Vec<String>> {
 #[test]
 fn quick_command_lines_of_the_documentation_run() {
     let folder = Folder::new();
-    let lines: BTreeSet<_> = documented().into_iter().filter_map(|(words, _)| runnable(&words, &folder)).collect();
+    let workloads = workloads();
+    let lines: BTreeSet<_> =
+        documented().into_iter().filter_map(|(words, _)| runnable(&words, &workloads, &folder)).collect();
     assert!(lines.len() > 20, "only {} command lines are run: {lines:?}", lines.len());
     let left = std::sync::Mutex::new(lines.into_iter().collect::<Vec<_>>());
     let next = || left.lock().unwrap().pop();
