@@ -156,6 +156,13 @@ fn commands_name_what_exists() {
     assert!(wrong_in_just(&["just", "wheels"], &recipes).is_some());
 }
 
+/// What does not fit is for a page of the book.
+#[test]
+fn the_readme_is_short() {
+    let lines = text_of(&root().join("README.md")).lines().count();
+    assert!(lines <= 120, "README.md has {lines} lines, where 120 are the most");
+}
+
 /// `.ci/tables` makes pictures of what the command prints and plots, and `.ci/page` those of pages: both compare them.
 #[test]
 fn a_command_makes_every_picture() {
