@@ -73,14 +73,14 @@ fn manifests() -> String {
 
 /// Whether a package has a target of this kind (`tests`, `benches`, `examples`) and name.
 fn has_target(kind: &str, name: &str, manifests: &str) -> bool {
-    let is_file = |package: &&str| {
+    let is_file = |package: &str| {
         // The benchmarks lie in the folder of their package itself.
         let folders = [root().join(package).join(kind), root().join(package)];
         folders
             .iter()
             .any(|folder| folder.join(format!("{name}.rs")).is_file() || folder.join(name).join("main.rs").is_file())
     };
-    PACKAGES.iter().any(|package| is_file(&package)) || manifests.contains(&format!("name = \"{name}\""))
+    PACKAGES.iter().any(|package| is_file(package)) || manifests.contains(&format!("name = \"{name}\""))
 }
 
 /// What is wrong with a command line of cargo.
