@@ -7,12 +7,16 @@ import html
 import re
 from dataclasses import dataclass
 
+from .runs import DRAWN
+
 # Where each stands, and what the run that makes it calls it.
-NAMES = ["stress.svg", "chunk-sizes.svg", "run-ahead.svg"]
+NAMES = ["stress.svg", "chunk-sizes.svg", "run-ahead.svg", *(f"{name}.svg" for name in DRAWN)]
+# Those of which the words must agree: they have times by the machine's clock, or were searched for by threads.
+BY_WORDS = ["stress.svg", "holes.svg", "plan.svg"]
 PICTURES = {f"docs/{name}": name for name in NAMES}
 TEXT = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
-# The last column of a row of figures is nanoseconds by the clock of the machine that made the picture.
+# The last column of a row of `stress` and `replay` is nanoseconds by the clock of the machine that made the picture.
 CLOCK = re.compile(r"\s+\d+$")
 
 
@@ -31,11 +35,11 @@ def words(picture):
 
 
 def changed(root, runs):
-    """The pictures that are not as this version makes them: tables by their words, plots by their bytes."""
+    """The pictures that are not as this version makes them."""
     found = []
     for path, name in PICTURES.items():
         old, new = (root / path).read_bytes(), (runs.folder / name).read_bytes()
-        same = words(old) == words(new) if name == "stress.svg" else old == new
+        same = words(old) == words(new) if name in BY_WORDS else old == new
         if not same:
             found.append(Picture(path, new))
     return found

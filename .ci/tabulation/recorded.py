@@ -38,7 +38,7 @@ def recorded_memory(runs):
         ])
     return table(
         ["job", "live, GiB", "PyTorch native", "PyTorch expandable", "`stitch`, 1st pass", "`stitch`, 20th",
-         "`stitch` holds less than expandable, GiB"],
+         "less than expandable, GiB"],
         "lrrrrrr", lines)
 
 

@@ -24,13 +24,25 @@ FORTY_PASSES = [("wait", lag) for lag in (0, 1000, AHEAD, 12000)] + [("completed
 NEARLY = 3
 # A run did not have enough memory, which is in its row.
 OUT_OF_MEMORY = 3
+_THREE = ["--strategy", "caching,expandable,stitch", "--passes", "3"]
+# Pictures of docs/why.md and docs/planning.md.
+DRAWN = {
+    "holes": ["replay", "docs/holes.csv", "--device", "sim:h200,capacity=4GiB", *_THREE],
+    "cliff": ["cliff", "llama1b-ppo", "gpt2xl-N", *_THREE, "--times-live", "1.02,1.05,1.2"],
+    "buffers": ["plan", "docs/buffers.csv", "--method", "first-fit"],
+    # A busy machine needs longer for the proof.
+    "plan": ["plan", "resnet-multi", "--time-limit", "120"],
+    "plan-first-fit": ["plan", "opt1.3b-R", "--method", "first-fit"],
+    "plan-chainer": ["plan", "opt1.3b-R", "--method", "chainer"],
+}
 
 
 class Runs:
-    """The rows of all runs."""
+    """The rows of all runs, those in `more` among them: command lines by name."""
 
-    def __init__(self, root, command, folder):
+    def __init__(self, root, command, folder, more):
         self.folder = folder
+        self._root = root
         self._command = command
         stored = root / "cli/tests/data/figures.jsonl.gz"
         with gzip.open(stored, "rt", encoding="utf-8") as lines:
@@ -50,6 +62,9 @@ class Runs:
                for sharing, lag in FORTY_PASSES},
             **{f"frag-{mib}": ["replay", "recorded", "--strategy", "gmlake", "--passes", "3", "--json",
                                "--conf", f"fragLimit:{mib << 20}"] for mib in FRAG_LIMITS},
+            **more,
+            # Pictures alone. The pages that show them say how they are made.
+            **{name: [*words, "--svg", str(folder / f"{name}.svg")] for name, words in DRAWN.items()},
             **{f"near-{job}-{lag}": ["replay", job, "--passes", "3", "--lag", str(lag), "--json",
                                      "--device", self._nearly(job)] for job, lag in CASES},
         }
@@ -65,7 +80,7 @@ class Runs:
 
     def _run(self, arguments):
         run = [self._command, *arguments]
-        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        done = subprocess.run(run, cwd=self._root, capture_output=True, text=True, check=False)
         if done.returncode not in (0, OUT_OF_MEMORY):
             raise SystemExit(f"seamalloc {' '.join(arguments)}: ended with {done.returncode}: {done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines()] if "--json" in arguments else []

@@ -75,3 +75,8 @@ pub use seamalloc::flight::TimedEvent;
 pub use summary::Summary;
 pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 pub use write::{ENDINGS, SNAPSHOT_ENDING, can_write, write_path, write_snapshot_path, write_trace_as_snapshot};
+
+/// The examples of the page about Rust are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/rust.md")]
+struct RustPage;

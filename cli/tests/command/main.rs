@@ -5,6 +5,7 @@
 mod bad_input;
 mod cliff;
 mod compare;
+mod documented;
 mod evict;
 mod figures;
 mod fit;

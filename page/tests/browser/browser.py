@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+import drawings
 import fleet
 from pages import FLAGS, Looker, equal, must, within
 from playwright.sync_api import sync_playwright
@@ -32,7 +33,7 @@ def main():
     parser.add_argument("--seamalloc", required=True)
     parser.add_argument("--chromium", required=True)
     parser.add_argument("--pictures", type=pathlib.Path)
-    parser.add_argument("--picture", type=pathlib.Path, help="make the picture of docs/report.md instead of testing")
+    parser.add_argument("--picture", type=pathlib.Path, help="make this picture of the documentation instead of testing")
     parser.add_argument("names", nargs="*", help="some of the tests")
     args = parser.parse_args()
     tests = {name[5:]: test for name, test in {**globals(), **vars(fleet)}.items() if name.startswith("test_")}
@@ -43,7 +44,7 @@ def main():
         )
         looker = Looker(args.seamalloc, browser, folder, args.pictures)
         if args.picture:
-            picture(looker, args.picture)
+            drawings.write(looker, args.picture)
             tests = {}
         for name in args.names or tests:
             start = time.monotonic()
@@ -52,28 +53,7 @@ def main():
         browser.close()
 
 
-def picture(looker, file):
-    """Memory over time and the map, with a block marked that is stitched from most pieces and lives long."""
-    with looker.open(*JOB, width=1180) as page:
-        page.page.set_viewport_size({"width": 1180, "height": 1130})
-        page.js(
-            """() => {
-                const { job, map, view } = Seam.shown;
-                const life = (block) => Math.min(job.freed[block], job.total) - job.from[block];
-                const rank = (block) => (life(block) > 2000 ? map.layout.pieces[map.layout.first[block]] : 0);
-                const blocks = Array.from({ length: job.blocks }, (_, block) => block);
-                map.marked = blocks.reduce((best, block) => (rank(block) > rank(best) ? block : best));
-                map.kept = true;
-                view.point(job.from[map.marked]);
-                document.getElementById("memory").scrollIntoView();
-            }"""
-        )
-        page.settle()
-        page.js("() => Seam.shown.map.mark()")
-        page.page.screenshot(path=file)
-
-
-JOB = ("llama8b-fsdp2", "--conf", "sharing:wait", "--strategy", "expandable,stitch", "--quick")
+JOB = drawings.STITCHED
 REFUSED = ("llama8b-fsdp2", "--device", "sim:h200,capacity=38GiB", "--strategy", "caching,stitch", "--quick")
 MILLION = ("llama1b-ppo", "--strategy", "caching,stitch", "--quick")
 
@@ -142,6 +122,10 @@ def test_all_is_drawn_and_agrees_with_the_replay(looker):
         text = page.page.locator("main").inner_text()
         within(text, "No request was refused", "The trace has no stacks", "Left out: the page was made with --quick")
         page.picture("light", whole=True)
+
+
+def test_pictures_of_the_documentation_are_what_is_drawn(looker):
+    drawings.compare(looker)
 
 
 def test_fewer_points_keep_every_peak(looker):
