@@ -121,6 +121,11 @@ class Job(unittest.TestCase):
         self.assertEqual((stitch["largest_step"], stitch["decides"]["name"]), (0.0, "rank-1"))
         self.assertTrue(any("rank-1 does not run" in text for text in job["sentences"]), job["sentences"])
 
+    def test_is_decided_by_a_rank_that_does_not_run_though_nothing_of_it_grows(self):
+        fixed = {"grows": False, "step": None, "native_step": None, "expandable_step": None}
+        of = judge([found(0), found(1, **fixed), found(2, **fixed, reserved=None)], "1")["job"]["strategies"]["stitch"]
+        self.assertEqual((of["largest_step"], of["decides"]["name"], of["decides"]["reserved"]), (0.0, "rank-2", None))
+
     def test_names_what_makes_figures_doubtful(self):
         ranks = [
             found(0),

@@ -90,7 +90,7 @@ def _held(row: Row, strategy: str) -> int | None:
 
 def _step(row: Row, strategy: str) -> float | None:
     """The largest step; 0 where nothing runs, None where nothing grows or nobody asked."""
-    if not row["sought"] or not row["grows"]:
+    if not row["sought"] or (not row["grows"] and _held(row, strategy) is not None):
         return None
     return row["strategies"][strategy]["largest_step"] or 0.0
 
