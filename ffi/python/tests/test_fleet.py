@@ -1,4 +1,4 @@
-"""`seamalloc fleet`: what follows for a job from what its ranks say. Without the program; test_fleet_command.py has it."""
+"""`seamalloc fleet`: what follows for a job from what its ranks say. test_fleet_command.py has the command."""
 
 import contextlib
 import io

@@ -211,7 +211,8 @@ class FileSystems(InFolder):
     """Files that are not local."""
 
     def found(self, pattern, folder):
-        from seamalloc.fleet.engines import Processes, run as all_of
+        from seamalloc.fleet.engines import Processes
+        from seamalloc.fleet.engines import run as all_of
         from seamalloc.fleet.files import find
         from seamalloc.fleet.rank import Settings
 

@@ -1,7 +1,7 @@
 """What follows for a job as a whole from what its ranks say.
 
-The result is one value of dicts and lists, the same whatever the engine and the order in which files were done; `--json` prints
-it, and `seamalloc report --fleet` makes the page of it. Sizes are bytes.
+The result is one value of dicts and lists, the same whatever the engine and the order in which files were done;
+`--json` prints it, and `seamalloc report --fleet` makes the page of it. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _strategy(rows: list[Row], strategy: str, deciders: dict[str, Row | None]) -
 
 
 def _pressure(row: Row, strategy: str) -> tuple[float, float]:
-    """The least is the rank that decides: by its largest step; where there is none, by the part of its device that is free."""
+    """The least is the rank that decides: by its largest step; where there is none, by how much of it is free."""
     free = row["strategies"][strategy]["free"]
     part = -1.0 if free is None else free / row["capacity"]
     step = _step(row, strategy)
@@ -231,7 +231,8 @@ def _notes(rows: list[Row], broken: list[Row]) -> list[str]:
     unknown = sum(row["device_from"] == "unknown" for row in rows)
     if unknown:
         notes.append(
-            f"{_of(unknown, len(rows))} do not say how much memory their device has, and get an H200's: --device says it"
+            f"{_of(unknown, len(rows))} do not say how much memory their device has, and get an H200's: "
+            "--device says it"
         )
     before = sum(row["reserved_before"] > 0 for row in rows)
     if before:
