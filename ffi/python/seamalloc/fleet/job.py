@@ -150,7 +150,8 @@ def _strategy(rows: list[Row], strategy: str, deciders: dict[str, Row | None]) -
 
 
 def _pressure(row: Row, strategy: str) -> tuple[float, float]:
-    """The least is the rank that decides: by its largest step; where there is none, by how much of it is free."""
+    """The least is the rank that decides: by its largest step; where there is none, by the part of its device that is
+    free."""
     free = row["strategies"][strategy]["free"]
     part = -1.0 if free is None else free / row["capacity"]
     step = _step(row, strategy)
