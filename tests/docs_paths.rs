@@ -23,7 +23,7 @@ const FOLDERS: [&str; 13] = [
     "docs/",
 ];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 24] = [
+const TODAY: [&str; 25] = [
     "README.md",
     "CONTRIBUTING.md",
     "docs/why.md",
@@ -45,6 +45,7 @@ const TODAY: [&str; 24] = [
     "docs/ordering.md",
     "docs/eviction.md",
     "docs/report.md",
+    "docs/fleet.md",
     "docs/live.md",
     "docs/metrics.md",
     "docs/measurements/README.md",

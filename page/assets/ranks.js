@@ -82,7 +82,7 @@
       const shown = lines.filter((line) => !this.hidden.has(line.label));
       const most = shown.flatMap((line) => line.values).reduce((a, b) => Math.max(a, b ?? 0), 0) || 1;
       const text = figure.isBytes ? (values) => Seam.axisBytes(values, most) : (values) => values.map((value) => `×${value}`);
-      const stepped = uPlot.paths.stepped({ align: 0 });
+      const stepped = uPlot.paths.stepped({ align: 1 });
       const axis = (more) => ({
         stroke: Seam.css("text"),
         font: FONT,
@@ -131,7 +131,9 @@
           setSelect: [(plot) => this.selected(plot)],
         },
       };
-      this.plot = new uPlot(options, [rows.map((_, index) => index), ...lines.map((line) => line.values)], this.box);
+      // A rank is as wide as the distance to the next, and stands in the middle of it.
+      const edges = Array.from({ length: rows.length + 1 }, (_, index) => index - 0.5);
+      this.plot = new uPlot(options, [edges, ...lines.map(({ values }) => [...values, values.at(-1)])], this.box);
       const { over } = this.plot;
       over.addEventListener("mousemove", (event) => this.point(this.plot.posToVal(event.offsetX, "x")));
       over.addEventListener("click", () => this.box.focus());

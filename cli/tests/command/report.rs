@@ -64,6 +64,39 @@ fn a_run_without_enough_memory_has_its_page_too() {
     assert!(folder.content().contains(&"page.html".to_owned()));
 }
 
+/// What `seamalloc fleet --json` prints, as far as the command reads it.
+const FLEET: &str = r#"{"job": {"strategies": {}, "sentences": ["<b>"]}, "ranks": [{"strategies": {}}], "broken": []}"#;
+
+#[test]
+fn a_whole_job_has_a_page_too() {
+    let folder = Folder::new();
+    let (file, page) = (folder.file("fleet.json", FLEET.as_bytes()), folder.name("job.html"));
+    has(&stdout(&["report", "--fleet", &file, "-o", &page], 0), &[&page, "KiB"]);
+    let html = std::fs::read_to_string(folder.path("job.html")).unwrap();
+    has(&html, &["<title>job · seamalloc fleet</title>", "default-src 'none'", "uPlot", "id=\"fleet\""]);
+    for fetched in ["<link rel=\"stylesheet", " src=", "@import", "url(", "fetch(", "XMLHttpRequest"] {
+        assert!(!html.contains(fetched), "{fetched}");
+    }
+    for left in ["<!--data-->", "/*script*/", "/*style*/", "/*library*/"] {
+        assert!(!html.contains(left), "{left}");
+    }
+}
+
+#[test]
+fn what_is_no_job_has_none() {
+    let folder = Folder::new();
+    let page = folder.name("job.html");
+    for (name, content) in [("list.json", "[]"), ("job.csv", "a,1,512,0"), ("old.json", "{\"job\": {}}")] {
+        let file = folder.file(name, content.as_bytes());
+        has(&complaint(&["report", "--fleet", &file, "-o", &page], 1), &["seamalloc fleet --json", name]);
+    }
+    has(&complaint(&["report", "--fleet", &folder.name("none.json"), "-o", &page], 1), &["none.json"]);
+    for more in [&["moe-R"][..], &["--quick"], &["--strategy", "stitch"]] {
+        has(&complaint(&[&["report", "--fleet", "x", "-o", &page], more].concat(), 2), &["cannot be used with"]);
+    }
+    assert!(!folder.path("job.html").exists());
+}
+
 #[test]
 fn what_cannot_be_shown_is_said_before_anything_runs() {
     let folder = Folder::new();

@@ -28,7 +28,7 @@ def trace(folder, name, weights, step):
 
 
 def snapshot(folder, name, available=None):
-    """A rank with a real snapshot. `available` is what PyTorch could have of the device, in bytes: it ran out of memory there."""
+    """A rank with a real snapshot. `available` is what PyTorch could have of its device, in bytes, when it ran out."""
     content = pickle.loads(gzip.decompress((SNAPSHOTS / "prefetch-2s.snapshot.pickle.gz").read_bytes()))
     if available is not None:
         held = max(_held(content["device_traces"][0]))

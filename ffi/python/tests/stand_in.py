@@ -84,6 +84,7 @@ class WithShim:
         installed = Path(seamalloc.__file__).resolve().parent
         for path in [*installed.glob("*.py"), installed / "seamalloc.h"]:
             shutil.copy(path, self.package)
+        shutil.copytree(installed / "fleet", self.package / "fleet", ignore=shutil.ignore_patterns("__pycache__"))
         (self.package / "libseamalloc.so").symlink_to(installed / "libseamalloc.so")
         self.write(self.package / "shim" / "install.cpp", SHIM)
 

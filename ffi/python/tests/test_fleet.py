@@ -1,11 +1,14 @@
-"""`seamalloc fleet`: what follows for a job from what its ranks say. Without the program; test_fleet_command.py has it."""
+"""`seamalloc fleet`: what follows for a job from what its ranks say. test_fleet_command.py has the command."""
 
+import contextlib
+import io
 import random
 import unittest
+from unittest import mock
 
 from fleet_jobs import line
 
-from seamalloc.fleet import engines, files, outliers
+from seamalloc.fleet import engines, files, outliers, progress
 from seamalloc.fleet.job import judge
 from seamalloc.fleet.rank import Found
 
@@ -118,6 +121,11 @@ class Job(unittest.TestCase):
         self.assertEqual((stitch["largest_step"], stitch["decides"]["name"]), (0.0, "rank-1"))
         self.assertTrue(any("rank-1 does not run" in text for text in job["sentences"]), job["sentences"])
 
+    def test_is_decided_by_a_rank_that_does_not_run_though_nothing_of_it_grows(self):
+        fixed = {"grows": False, "step": None, "native_step": None, "expandable_step": None}
+        of = judge([found(0), found(1, **fixed), found(2, **fixed, reserved=None)], "1")["job"]["strategies"]["stitch"]
+        self.assertEqual((of["largest_step"], of["decides"]["name"], of["decides"]["reserved"]), (0.0, "rank-2", None))
+
     def test_names_what_makes_figures_doubtful(self):
         ranks = [
             found(0),
@@ -183,6 +191,27 @@ class Engines(unittest.TestCase):
         results.close()
         self.assertTrue(engine.closed)
         self.assertLess(engine.started, 5)
+
+
+class Progress(unittest.TestCase):
+    def said(self, between):
+        out = io.StringIO()
+        with mock.patch.object(progress, "BETWEEN_LINES", between), contextlib.redirect_stderr(out):
+            with progress.Progress(3) as bar:
+                for is_broken in (False, True, False):
+                    bar.count(is_broken)
+        return out.getvalue().splitlines()
+
+    def test_is_a_line_now_and_then_where_there_is_no_terminal(self):
+        first, second = self.said(0)
+        self.assertRegex(first, r"^seamalloc: 1 of 3 files; about \d+ s left$")
+        self.assertRegex(second, r"^seamalloc: 2 of 3 files, 1 broken; about \d+ s left$")
+        self.assertEqual(self.said(60), [], "what is short needs none")
+
+    def test_says_minutes(self):
+        self.assertEqual(
+            [progress._time(seconds) for seconds in (59.4, 61, 7200)], ["59 s", "1 min 1 s", "120 min 0 s"]
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """`seamalloc fleet` as its users have it: files in, tables, JSON and a page out, by both engines."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from fleet_jobs import MIB, broken, lacks, snapshot, trace
 from processes import run
@@ -171,6 +173,22 @@ class Command(InFolder):
             self.assertLess(time.monotonic(), until)
             time.sleep(0.02)
 
+    def test_shows_a_bar_on_a_terminal(self):
+        ours, theirs = os.openpty()
+        command = [sys.executable, "-m", "seamalloc", "fleet", self.job(), "--quick", "--json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+        os.close(theirs)
+        out, _ = process.communicate(timeout=120)
+        shown = b""
+        # The end of a terminal whose other side is closed is an error.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 1 << 16):
+                shown += piece
+        os.close(ours)
+        self.assertEqual(process.returncode, 0, shown)
+        json.loads(out)
+        self.assertIn(b"3/3", shown)
+
     def test_makes_a_page(self):
         page = self.folder / "job.html"
         broken(self.folder, "rank-7.pickle")
@@ -193,7 +211,8 @@ class FileSystems(InFolder):
     """Files that are not local."""
 
     def found(self, pattern, folder):
-        from seamalloc.fleet.engines import Processes, run as all_of
+        from seamalloc.fleet.engines import Processes
+        from seamalloc.fleet.engines import run as all_of
         from seamalloc.fleet.files import find
         from seamalloc.fleet.rank import Settings
 
@@ -224,8 +243,6 @@ class FileSystems(InFolder):
         self.assertEqual(urls, [f"{self.folder}/rank-{rank}.csv" for rank in range(3)])
 
     def test_may_fail(self):
-        from unittest import mock
-
         import fsspec
 
         store = fsspec.filesystem("memory")
@@ -266,6 +283,22 @@ class Ray(InFolder):
             environment = {} if named else {"RAY_ADDRESS": address}
             done = self.fleet(pattern, "--quick", "--json", "--engine", "ray", *named, **environment)
             self.assertEqual(done.stdout, expected)
+
+    def test_names_the_file_whose_worker_dies(self):
+        from seamalloc.fleet import engines, files
+        from seamalloc.fleet.rank import Found, Settings
+
+        def dying(file, settings):
+            if file.url.endswith("rank-1.csv"):
+                os._exit(1)
+            return Found(file.url, ({},))
+
+        self.job()
+        with mock.patch.object(engines, "look", dying):
+            engine = engines.Ray(Settings(), 2, None)
+            found = {one.url[-10:]: one for one in engines.run(engine, files.find([f"{self.folder}/rank-*"]))}
+        self.assertIn("Ray: WorkerCrashedError", found["rank-1.csv"].error)
+        self.assertEqual([found[f"rank-{rank}.csv"].error for rank in (0, 2)], [None, None])
 
     def test_that_is_not_there_is_an_error(self):
         done = self.fleet(self.job(), "--engine", "ray", "--ray-address", "127.0.0.1:1", code=1)

@@ -18,15 +18,15 @@ from .._program import PROGRAM, missing
 from .._run import fail
 
 DESCRIPTION = """\
-What every rank of a job holds, and would hold with each strategy on its device; which rank decides the batch size; which ranks
-are unlike the others; and what the job as a whole could save. Needs no GPU."""
+What every rank of a job holds, and would hold with each strategy on its device; which rank decides the batch size;
+which ranks are unlike the others; and what the job as a whole could save. Needs no GPU."""
 EPILOG = """\
-Files are PyTorch memory snapshots (.pickle, .pickle.gz), or traces in any format that `seamalloc whatif` reads. Addresses are those
-of fsspec, such as s3://bucket/job/rank-*.pickle, whose package is then needed too (s3fs, gcsfs, adlfs). The number of a
-rank is taken from the name: rank-12.pickle, rank_12/job.pickle, worker-12.pickle.
+Files are PyTorch memory snapshots (.pickle, .pickle.gz), or traces in any format that `seamalloc whatif` reads.
+Addresses are those of fsspec, such as s3://bucket/job/rank-*.pickle, whose package is then needed too (s3fs, gcsfs,
+adlfs). The number of a rank is taken from the name: rank-12.pickle, rank_12/job.pickle, worker-12.pickle.
 
-Exit codes: 0 success; 1 nothing could be looked at, or bad input; 2 wrong command line; 3 a strategy does not run a rank on its
-device; 4 some files are broken, and the rest was done; 130 interrupted.
+Exit codes: 0 success; 1 nothing could be looked at, or bad input; 2 wrong command line; 3 a strategy does not run a
+rank on its device; 4 some files are broken, and the rest was done; 130 interrupted.
 Needs `pip install 'seamalloc[fleet]'`; for --engine ray also 'seamalloc[ray]'."""
 # Rows of ranks that are printed.
 ROWS = 32

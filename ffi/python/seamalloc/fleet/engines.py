@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from .files import File, in_words
 from .rank import Found, Running, Settings, look
 
-
+# A Ray that is started here passes nothing but rows. Its store, in bytes, is 30% of the machine's memory by default.
+ALONE: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 128 << 20}
 # Seconds within which a Ray that runs answers.
 REACHED_WITHIN = 10.0
 
@@ -44,8 +45,8 @@ class Engine(Protocol):
 
 
 def run(engine: Engine, files: Iterable[File]) -> Iterator[Found]:
-    """What each file says, in the order in which that becomes known. At most as many files as there are workers are under way,
-    so that nothing but results grows with their number."""
+    """What each file says, in the order in which that becomes known. At most as many files as there are workers are
+    under way, so that nothing but results grows with their number."""
     waiting, running = iter(files), dict[Any, File]()
     try:
         while True:
@@ -105,9 +106,7 @@ class Ray:
         try:
             _reach(address)
             # An address is one of a running Ray; without one a Ray is started here, which ends with the command.
-            started: dict[str, Any] = (
-                {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
-            )
+            started: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, **ALONE}
             ray.init(**started, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         except Exception as error:

@@ -39,8 +39,8 @@ class File:
 
     @contextmanager
     def here(self, folder: str | None) -> Iterator[str]:
-        """The path of a local file with its content: itself, or a copy in a folder of its own that is removed in the end.
-        `folder` is where that is made; without it, where temporary files are."""
+        """The path of a local file with its content: itself, or a copy in a folder of its own that is removed in the
+        end. `folder` is where that is made; without it, where temporary files are."""
         if self.is_local:
             yield self.path
             return

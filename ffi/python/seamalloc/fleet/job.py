@@ -1,7 +1,7 @@
 """What follows for a job as a whole from what its ranks say.
 
-The result is one value of dicts and lists, the same whatever the engine and the order in which files were done; `--json` prints
-it, and `seamalloc report --fleet` makes the page of it. Sizes are bytes.
+The result is one value of dicts and lists, the same whatever the engine and the order in which files were done;
+`--json` prints it, and `seamalloc report --fleet` makes the page of it. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _held(row: Row, strategy: str) -> int | None:
 
 def _step(row: Row, strategy: str) -> float | None:
     """The largest step; 0 where nothing runs, None where nothing grows or nobody asked."""
-    if not row["sought"] or not row["grows"]:
+    if not row["sought"] or (not row["grows"] and _held(row, strategy) is not None):
         return None
     return row["strategies"][strategy]["largest_step"] or 0.0
 
@@ -150,7 +150,8 @@ def _strategy(rows: list[Row], strategy: str, deciders: dict[str, Row | None]) -
 
 
 def _pressure(row: Row, strategy: str) -> tuple[float, float]:
-    """The least is the rank that decides: by its largest step; where there is none, by the part of its device that is free."""
+    """The least is the rank that decides: by its largest step; where there is none, by the part of its device that is
+    free."""
     free = row["strategies"][strategy]["free"]
     part = -1.0 if free is None else free / row["capacity"]
     step = _step(row, strategy)
@@ -231,7 +232,8 @@ def _notes(rows: list[Row], broken: list[Row]) -> list[str]:
     unknown = sum(row["device_from"] == "unknown" for row in rows)
     if unknown:
         notes.append(
-            f"{_of(unknown, len(rows))} do not say how much memory their device has, and get an H200's: --device says it"
+            f"{_of(unknown, len(rows))} do not say how much memory their device has, and get an H200's: "
+            "--device says it"
         )
     before = sum(row["reserved_before"] > 0 for row in rows)
     if before:

@@ -1,7 +1,8 @@
-"""Which ranks are unlike the others, by a rule that a few of them cannot move: the median, and the median absolute deviation.
+"""Which ranks are unlike the others, by a rule that a few of them cannot move: the median, and the median absolute
+deviation (MAD).
 
-A value is an outlier where its modified z-score, 0.6745 (x - median) / MAD, is beyond 3.5 (Iglewicz and Hoaglin, 1993), and it
-is more than 1% from the median: ranks of the same work differ by less, and their MAD may be next to nothing.
+A value is an outlier where its modified z-score, 0.6745 (x - median) / MAD, is beyond 3.5 (Iglewicz and Hoaglin, 1993),
+and it is more than 1% from the median: ranks of the same work differ by less, and their MAD may be next to nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One file of a job: `seamalloc whatif` looks at it, in a process of its own, so that a broken file ends nothing else."""
+"""One file of a job: `seamalloc whatif` looks at it in a process of its own, so that a broken one ends nothing else."""
 
 from __future__ import annotations
 

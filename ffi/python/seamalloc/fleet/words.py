@@ -27,9 +27,9 @@ def signed(size: int) -> str:
 
 def sentences(job: dict[str, Any]) -> list[str]:
     """What the figures of a job say."""
-    files = f"{_ranks_of(job['ranks'])} in {job['files']} files, {job['broken']} broken; live {in_units(job['live'])} in all."
+    files = f"{_ranks_of(job['ranks'])} in {job['files']} files, {job['broken']} broken"
     devices = ", ".join(f"{name} ({count})" for name, count in job["devices"].items())
-    said = [f"{files} Devices: {devices}."]
+    said = [f"{files}; live {in_units(job['live'])} in all. Devices: {devices}."]
     name = ours(job) or EXPANDABLE
     for strategy in dict.fromkeys((NATIVE, EXPANDABLE, name)):
         said.append(f"With {strategy}, {_deciding(job['strategies'][strategy]['decides'])}.")
@@ -41,7 +41,8 @@ def sentences(job: dict[str, Any]) -> list[str]:
         more = "less" if recorded["bytes"] >= 0 else "more"
         size = in_units(abs(recorded["bytes"]))
         said.append(
-            f"{name} would hold {size} {more} than PyTorch held when it was recorded, on {_ranks_of(recorded['ranks'])}."
+            f"{name} would hold {size} {more} than PyTorch held when it was recorded, "
+            f"on {_ranks_of(recorded['ranks'])}."
         )
     if job["outliers"]:
         said.append(f"{_ranks_of(job['outliers'])} unlike the others: {job['outlier_rule']}.")
@@ -61,7 +62,8 @@ def _deciding(decides: dict[str, Any]) -> str:
         if decides["largest_step"] is not None
         else "it has least left"
     )
-    return f"{decides['name']} decides the batch size{near}: {by}, {in_units(decides['free'])} free of {in_units(decides['capacity'])}"
+    free = f"{in_units(decides['free'])} free of {in_units(decides['capacity'])}"
+    return f"{decides['name']} decides the batch size{near}: {by}, {free}"
 
 
 def _saved(name: str, baseline: str, saved: dict[str, Any]) -> str:
