@@ -1,6 +1,6 @@
 //! What can go wrong in an allocator, typed by what the caller can do about it.
 
-use crate::driver::DriverError;
+use crate::driver::{DriverError, OpenError};
 use crate::driver::cuda::CudaOpenError;
 use crate::ids::PoolId;
 use crate::ipc::NotDone;
@@ -127,6 +127,9 @@ pub enum Error {
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] CudaOpenError),
+    /// There is no device of that name.
+    #[error(transparent)]
+    Open(Box<OpenError>),
     /// The driver failed for another reason than too little memory.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -141,6 +144,16 @@ pub enum Error {
 impl From<TryReserveError> for Error {
     fn from(_: TryReserveError) -> Self {
         Self::HostMemory
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Cuda(error) => Self::Device(error),
+            OpenError::Driver(error) => Self::Driver(error),
+            error => Self::Open(Box::new(error)),
+        }
     }
 }
 
