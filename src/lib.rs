@@ -30,6 +30,7 @@ mod host_pool;
 mod ids;
 mod ipc;
 pub mod nearest;
+mod owned;
 pub mod planning;
 pub mod report;
 pub mod resource;
@@ -46,8 +47,11 @@ pub use config::{
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
-pub use ids::PoolId;
+pub use ids::{PoolId, StreamId};
 pub use ipc::{IpcError, IpcHandle};
+pub use owned::{Block, Pool, PoolRoute, RawBlock, Stream};
+#[cfg(feature = "cudarc")]
+pub use owned::{CudaBlock, CudaBlockError};
 pub use report::flight::Flight;
 pub use report::fragmentation::Fragmentation;
 pub use report::guard::{Explanation, Finding, GuardStats};

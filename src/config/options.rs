@@ -15,6 +15,8 @@ const MIN_LARGE_SEGMENT_MB: u64 = 10;
 
 /// When memory freed on one stream may serve another. Only the strategy `stitch` shares memory between streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum StreamSharing {
     /// Never, as in PyTorch.
     Never,

@@ -129,6 +129,14 @@ impl StrategyKind {
     }
 }
 
+/// As its name.
+#[cfg(feature = "serde")]
+impl serde::Serialize for StrategyKind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 impl fmt::Display for StrategyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -8,6 +8,8 @@ use crate::ids::StreamId;
 
 /// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Action {
     /// A block was handed out; size as requested.
     Alloc,
@@ -52,6 +54,7 @@ impl Action {
 
 /// One change in an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Event {
     /// What happened.
     pub action: Action,

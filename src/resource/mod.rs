@@ -48,7 +48,8 @@ mod statistics;
 mod tracking;
 
 pub use capture::Capture;
-pub use contract::{Block, Layer, MemoryResource, PrivatePools};
+pub use crate::owned::RawBlock;
+pub use contract::{Layer, MemoryResource, PrivatePools};
 pub use error::{ResourceError, Result};
 pub use facade::{Facade, FacadeBuilder};
 pub use failure_callback::FailureCallback;
