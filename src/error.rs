@@ -1,7 +1,7 @@
 //! What can go wrong in an allocator, typed by what the caller can do about it.
 
-use crate::driver::{DriverError, OpenError};
 use crate::driver::cuda::CudaOpenError;
+use crate::driver::{DriverError, OpenError};
 use crate::ids::PoolId;
 use crate::ipc::NotDone;
 use crate::report::guard::Finding;

@@ -210,7 +210,10 @@ fn stays_live(error: &Error, address: u64, bytes: u64) {
 impl<A: Deref<Target = Allocator>> fmt::Debug for Block<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut block = f.debug_struct("Block");
-        block.field("address", &format_args!("{:#x}", self.address)).field("len", &self.len).field("stream", &self.stream);
+        block
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("len", &self.len)
+            .field("stream", &self.stream);
         if self.last_use != self.stream {
             block.field("last_use", &self.last_use);
         }

@@ -68,6 +68,10 @@ pub struct Event {
     pub pool: PoolId,
 }
 
+/// An observer that was added ([`Allocator::add_observer`](crate::Allocator::add_observer)): it names it for its removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ObserverId(pub(crate) u64);
+
 /// Watches an allocator. Called under the allocator's lock: be quick, and do not call the allocator.
 pub trait Observer: Send {
     /// Called for each event.

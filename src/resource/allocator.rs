@@ -2,7 +2,6 @@
 //!
 //! Owns: which of its operations each of the contract's is.
 
-use crate::owned::RawBlock;
 use super::contract::{MemoryResource, PrivatePools};
 use super::error::Result;
 use crate::allocator::Allocator;
@@ -10,6 +9,7 @@ use crate::driver::MemoryInfo;
 use crate::error::Error;
 use crate::heap::Route;
 use crate::ids::{PoolId, StreamId};
+use crate::owned::RawBlock;
 use std::fmt;
 
 impl MemoryResource for Allocator {

@@ -6,10 +6,10 @@
 //! It differs from [`Allocator::on_memory_pressure`](crate::Allocator::on_memory_pressure), which is asked within a request,
 //! before the CPU waits for the GPU: this one is asked after the resource below has refused, for any resource and any error.
 
-use crate::owned::RawBlock;
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -8,10 +8,10 @@
 //! It differs from the option `memory_limit`, which bounds what an allocator holds of the device: here the requests of one part
 //! of a program are bounded, live at a time, whatever serves them.
 
-use crate::owned::RawBlock;
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What sizes are rounded up to if nothing else is said, in bytes: that of the allocator's smallest blocks.

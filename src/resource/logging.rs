@@ -11,10 +11,10 @@
 //! ```
 //! The time of day is UTC. Threads are numbered from 1. RMM's replay takes the default stream alone.
 
-use crate::owned::RawBlock;
 use super::contract::{Layer, MemoryResource};
 use super::error::Result;
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::io::{self, Write};

@@ -47,8 +47,8 @@ mod retry;
 mod statistics;
 mod tracking;
 
-pub use capture::Capture;
 pub use crate::owned::RawBlock;
+pub use capture::Capture;
 pub use contract::{Layer, MemoryResource, PrivatePools};
 pub use error::{ResourceError, Result};
 pub use facade::{Facade, FacadeBuilder};

@@ -10,7 +10,6 @@
 //! - `ThreadLocalCUDAAllocatorPool` (`thread_local_allocator.h`, commit 3c0becf): an allocator a thread; a block keeps the
 //!   one it came from alive, and goes back to it, whichever thread frees it.
 
-use crate::owned::RawBlock;
 use super::contract::{MemoryResource, PrivatePools};
 use super::error::{ResourceError, Result};
 use crate::allocator::Allocator;
@@ -19,6 +18,7 @@ use crate::driver::{Driver, MemoryInfo};
 use crate::fallible::{TryPush, try_insert};
 use crate::heap::Route;
 use crate::ids::{PoolId, StreamId};
+use crate::owned::RawBlock;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;

@@ -20,11 +20,11 @@
 //! The allocator's own wait before a refusal (docs/decisions/0044-waiting-for-the-oldest.md, option `wait_ms`) is another: for memory that
 //! was freed and that the GPU still uses. It comes first.
 
-use crate::owned::RawBlock;
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::fallible::TryPush;
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};

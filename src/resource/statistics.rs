@@ -5,11 +5,11 @@
 //! and Paddle's `StatAllocator` (`stat_allocator.h`) is the same with one level. An allocator's own figures are
 //! [`Allocator::stats`](crate::Allocator::stats); this layer counts what passes through one place.
 
-use crate::owned::RawBlock;
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::fallible::TryPush;
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::Mutex;
 
 /// One figure. Inside of counters that were pushed, a value is below 0 if more is freed than was allocated since.

@@ -4,11 +4,11 @@
 //! a table by address, a stack for each on request, a text of what is outstanding). There an unknown free and a wrong size are
 //! logged and passed on; here they are errors, and the resource below is not asked.
 
-use crate::owned::RawBlock;
 use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::fallible::{TryCollect, try_insert};
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::backtrace::Backtrace;

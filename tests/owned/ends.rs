@@ -47,7 +47,8 @@ fn blocks_of_a_thread_are_freed_with_it() {
 fn a_process_that_ends() {
     let Ok(how) = env::var(HOW) else { return };
     let allocator = Arc::new(Allocator::open("sim:h200", "").unwrap());
-    let mut blocks: Vec<Block> = (1..20).map(|mib| Block::new(Arc::clone(&allocator), mib * MIB, MAIN).unwrap()).collect();
+    let mut blocks: Vec<Block> =
+        (1..20).map(|mib| Block::new(Arc::clone(&allocator), mib * MIB, MAIN).unwrap()).collect();
     OF_THREAD.with_borrow_mut(|of_thread| of_thread.extend(blocks.drain(..9)));
     OF_PROCESS.lock().unwrap().extend(blocks);
     // The last of the two has the allocator's end in it.

@@ -9,11 +9,19 @@ fn statistics_and_fragmentation_print_themselves() {
     let (first, second) = (allocator.block(96 * MIB, MAIN).unwrap(), allocator.block(32 * MIB, SIDE).unwrap());
     drop(first);
     let text = allocator.stats().to_string();
-    for said in ["memory: 32.00 MiB in 1 blocks, peak 128.00 MiB; 128.00 MiB held", "requests: 2, 0 tried again, 0 refused", "driver: "] {
+    for said in [
+        "memory: 32.00 MiB in 1 blocks, peak 128.00 MiB; 128.00 MiB held",
+        "requests: 2, 0 tried again, 0 refused",
+        "driver: ",
+    ] {
         assert!(text.contains(said), "{said}: {text}");
     }
     let text = allocator.fragmentation().to_string();
-    for said in ["128.00 MiB held: 32.00 MiB in use, 0 B pending, 96.00 MiB free", "0x7: 96.00 MiB free in 1 ranges", "stream 0x8"] {
+    for said in [
+        "128.00 MiB held: 32.00 MiB in use, 0 B pending, 96.00 MiB free",
+        "0x7: 96.00 MiB free in 1 ranges",
+        "stream 0x8",
+    ] {
         assert!(text.contains(said), "{said}: {text}");
     }
     drop(second);
@@ -50,10 +58,15 @@ fn reports_are_data() {
     assert_eq!(snapshot["segments"][0]["pool"], json!([0, 0]));
     let Err(Error::OutOfMemory(report)) = allocator.allocate(2048 * MIB, SIDE) else { panic!("1 GiB is not 2") };
     let report = to_value(&report).unwrap();
-    assert_eq!((&report["requested"], &report["strategy"], &report["stream"]), (&json!(2048 * MIB), &json!("stitch"), &json!(8)));
+    assert_eq!(
+        (&report["requested"], &report["strategy"], &report["stream"]),
+        (&json!(2048 * MIB), &json!("stitch"), &json!(8))
+    );
     assert!(report["advice"].is_array() && report["cause"] != Value::Null);
     let flight = to_value(allocator.flight().unwrap()).unwrap();
-    assert!(flight["events"].as_array().is_some_and(|events| events.iter().any(|e| e["event"]["action"] == json!("alloc"))));
+    assert!(
+        flight["events"].as_array().is_some_and(|events| events.iter().any(|e| e["event"]["action"] == json!("alloc")))
+    );
     assert!(to_value(gpu.call_stats()).unwrap()["cuMemCreate"]["count"].as_u64() > Some(0));
     drop(block);
 }

@@ -118,8 +118,7 @@ fn assert_apart(gpu: &SimGpu, blocks: &[Block]) {
 fn run(kind: StrategyKind, seed: u64, storm: bool) -> u64 {
     let (gpu, allocator) = simulated::on("sim:h200,capacity=4GiB", Config::with_strategy(kind));
     let allocator = Arc::new(allocator);
-    let mut world =
-        World { gpu: &gpu, allocator: &allocator, random: Random(seed), storm, steps: 0, unwound: 0 };
+    let mut world = World { gpu: &gpu, allocator: &allocator, random: Random(seed), storm, steps: 0, unwound: 0 };
     let mut kept: Vec<Block> = Vec::new();
     for _ in 0..SCOPES {
         let ended = catch_unwind(AssertUnwindSafe(|| world.scope(0, &mut kept)));

@@ -3,7 +3,7 @@
 use crate::fake::{AfterFree, Fake, broken};
 use crate::{MAIN, MIB, SIDE, on};
 use seamalloc::resource::{
-    RawBlock, Counter, FailureCallback, Limit, MemoryResource, ResourceError, Stacks, Statistics, Tracking,
+    Counter, FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Stacks, Statistics, Tracking,
 };
 use seamalloc::{Allocator, Error};
 use std::sync::Arc;

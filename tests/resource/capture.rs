@@ -6,7 +6,7 @@ use seamalloc::Error;
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::resource::{
-    RawBlock, Capture, Facade, Limit, MemoryResource, PrivatePools, ResourceError, Spread, Tracking,
+    Capture, Facade, Limit, MemoryResource, PrivatePools, RawBlock, ResourceError, Spread, Tracking,
 };
 use std::sync::Arc;
 

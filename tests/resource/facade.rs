@@ -4,7 +4,7 @@ use crate::fake::AfterFree;
 use crate::{MAIN, MIB, SIDE, gpu, on};
 use seamalloc::driver::{Call, Driver, StreamId};
 use seamalloc::resource::{
-    RawBlock, Facade, Limit, MemoryResource, Outstanding, ResourceError, SharedResource, Spread, Stacks, Tracking,
+    Facade, Limit, MemoryResource, Outstanding, RawBlock, ResourceError, SharedResource, Spread, Stacks, Tracking,
 };
 use seamalloc::{Allocator, ConfigError, Error, StrategyKind};
 use std::sync::{Arc, Barrier, OnceLock};

@@ -3,7 +3,7 @@
 use crate::fake::{Fake, broken};
 use crate::{MAIN, MIB, SIDE, gpu, on};
 use seamalloc::driver::sim::CaptureMode;
-use seamalloc::resource::{RawBlock, FailureCallback, Limit, MemoryResource, ResourceError, Retry, RetryFigures};
+use seamalloc::resource::{FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Retry, RetryFigures};
 use seamalloc::{Allocator, Config, Error, Route};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

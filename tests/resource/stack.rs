@@ -2,7 +2,7 @@
 
 use crate::fake::refused;
 use seamalloc::resource::{
-    RawBlock, Counter, FailureCallback, LOG_HEADER, Limit, Logging, MemoryResource, ResourceError, Retry, Stacks,
+    Counter, FailureCallback, LOG_HEADER, Limit, Logging, MemoryResource, RawBlock, ResourceError, Retry, Stacks,
     Statistics, Tracking,
 };
 use seamalloc_trace::read_rmm;
