@@ -14,6 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why an operation failed. Live allocations are as they were before the call (except for [`Error::NotRestorable`], and
 /// for a checkpoint that was restored in part before [`Error::HostMemory`]); free memory may have gone back to the driver.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// There is not enough memory. Free some and try again; the report says what is held where.
     #[error("{0}")]

@@ -183,7 +183,8 @@ impl From<Error> for Failure {
             Error::PoolInUse { .. } => Status::PoolInUse,
             Error::Source { .. } => Status::Source,
             Error::Ipc(_) | Error::NotOfPools { .. } => Status::Ipc,
-            Error::Internal(_) => Status::Internal,
+            // And what is newer than this table.
+            _ => Status::Internal,
         };
         if status == Status::HostMemory {
             return Self(None);

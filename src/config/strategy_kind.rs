@@ -7,6 +7,7 @@ use std::fmt;
 
 /// The strategy for requests that no free block fits, and what becomes of free memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum StrategyKind {
     /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
     Caching,

@@ -21,6 +21,7 @@ pub struct TimedEvent {
 /// or left it, or a request that was refused. A free that waits for nobody is one operation and two events.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Flight {
     /// What the allocator held when the events were read, which lead up to it.
     pub snapshot: Snapshot,

@@ -36,6 +36,7 @@ impl fmt::Display for Owner {
 /// The free memory of one pool. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PoolMemory {
     /// Who may take it first.
     pub owner: Owner,
@@ -57,6 +58,7 @@ pub struct PoolMemory {
 /// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct StreamMemory {
     /// The stream.
     pub stream: StreamId,
@@ -75,6 +77,7 @@ pub struct StreamMemory {
 /// over `pools`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Fragmentation {
     /// Bytes held from the driver.
     pub reserved: u64,

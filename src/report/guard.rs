@@ -42,6 +42,7 @@ pub struct Freed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum FreedMemory {
     /// It is mapped until the streams that used it have passed.
     Mapped,
@@ -55,6 +56,7 @@ pub enum FreedMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Place {
     /// So far behind its first byte, within what was requested.
     Inside(u64),
@@ -80,6 +82,7 @@ pub struct Explanation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Finding {
     /// An allocation was freed that was freed already. The second free did nothing.
     DoubleFree(Explanation),
@@ -133,6 +136,7 @@ impl Finding {
 /// What guard mode holds and has found. All 0 where it is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct GuardStats {
     /// Allocations that were guarded so far.
     pub guarded: u64,

@@ -5,6 +5,7 @@
 /// its clock counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PendingWaits {
     /// How many requests waited.
     pub requests: u64,

@@ -3,6 +3,7 @@
 /// The contents and state of a private pool. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Uses that were not released; 0 while its memory waits for the device.
     pub uses: u64,

@@ -37,6 +37,7 @@ pub struct StatByPool {
 /// Heaps of single streams, each with a lock of its own ([`Config::arenas`](crate::Config::arenas)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ArenaStats {
     /// How many streams have one at present.
     pub now: u64,
@@ -48,6 +49,7 @@ pub struct ArenaStats {
 /// GPU-side waits (`sharing:auto`). All 0 with another policy, and with strategies that share nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ShortageStats {
     /// Whether memory is short at present.
     pub is_short: bool,
@@ -60,6 +62,7 @@ pub struct ShortageStats {
 /// Steps that were planned, with the strategy `planned`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PlanStats {
     /// How many plans were made, renewed ones included.
     pub plans: u64,
@@ -75,6 +78,7 @@ pub struct PlanStats {
 /// [`Stats::stalls`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct SplitStats {
     /// How many were.
     pub chunks: u64,
@@ -99,6 +103,7 @@ impl SplitStats {
 /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Stats {
     /// Blocks that were handed out and that the program has not freed.
     pub allocation: StatByPool,

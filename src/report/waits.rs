@@ -5,6 +5,7 @@
 /// less; an age near 0 is a wait for all work that the other stream has been given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Waits {
     /// Bytes of free memory that were handed from one stream to another.
     pub bytes: u64,

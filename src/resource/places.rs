@@ -31,6 +31,7 @@ pub type SharedResource = Arc<dyn PrivatePools>;
 
 /// How a [`Facade`](super::Facade) divides a device among allocators. Each has options, limits and statistics of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Spread {
     /// One allocator for the device, which knows all streams.
     #[default]

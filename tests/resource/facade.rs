@@ -309,6 +309,7 @@ fn streams_and_threads_at_once() {
             Spread::Stream => 4,
             // The threads have ended.
             Spread::Thread => 0,
+            other => panic!("{other:?} has no test"),
         };
         assert_eq!(made.len(), expected, "{spread:?}");
         drop((made, facade));

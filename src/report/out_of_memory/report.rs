@@ -17,6 +17,7 @@ const STREAMS_NAMED: usize = 4;
 /// The state of memory when a request was refused. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// The device's name.
     pub device: String,
