@@ -67,6 +67,6 @@ fn reports_are_data() {
     assert!(
         flight["events"].as_array().is_some_and(|events| events.iter().any(|e| e["event"]["action"] == json!("alloc")))
     );
-    assert!(to_value(gpu.call_stats()).unwrap()["cuMemCreate"]["count"].as_u64() > Some(0));
+    assert!(to_value(gpu.call_stats()).unwrap()["create"]["count"].as_u64() > Some(0));
     drop(block);
 }
