@@ -44,6 +44,7 @@ fn the_state_of_a_pool_prints_itself() {
 #[test]
 fn reports_are_data() {
     use seamalloc::Error;
+    use seamalloc::driver::Driver;
     use serde_json::{Value, json, to_value};
 
     let (gpu, allocator) = simulated::on("sim:h200,capacity=1GiB", Config::default());
