@@ -168,7 +168,6 @@ impl<T: DeviceRepr, A: Deref<Target = Allocator>> CudaBlock<T, A> {
 
 impl<T, A: Deref<Target = Allocator>> CudaBlock<T, A> {
     /// Returns its memory as a block.
-    #[must_use]
     pub fn block(&self) -> &Block<A> {
         &self.block
     }

@@ -1,5 +1,7 @@
 //! Blocks at the end of a thread, and of a process: in thread-locals, in statics, in what runs at exit.
 
+#![allow(clippy::print_stdout, clippy::exit, reason = "a process of its own ends, and says what it did")]
+
 use crate::{MAIN, MIB, device, live};
 use seamalloc::{Allocator, Block};
 use std::cell::RefCell;
