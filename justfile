@@ -81,6 +81,14 @@ deny:
 order:
     .ci/run order
 
+# The crates as they are published, in order, each built from its package. `CONTRIBUTING.md` says the order.
+package:
+    .ci/run package
+
+# What is off by default: the features `cudarc` and `serde`, and the programs of docs/rust.md.
+features:
+    .ci/run features
+
 # The packages build with the oldest Rust that Cargo.toml names.
 msrv:
     .ci/run msrv

@@ -8,10 +8,11 @@ mod stage;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use seamalloc::driver::StreamId;
-use seamalloc::{Allocator, StrategyKind};
+use seamalloc::{Allocator, Block, StrategyKind};
 use seamalloc_trace::recorded;
 use stage::{Device, ops_of, pass};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn options(kind: StrategyKind) -> String {
@@ -34,6 +35,32 @@ fn one_block(c: &mut Criterion) {
             });
         }
     }
+    group.finish();
+}
+
+/// The same with a block that frees itself, which borrows its allocator or counts its users, beside the raw calls.
+fn owned_block(c: &mut Criterion) {
+    const SIZE: u64 = 600;
+    let device = Device::open();
+    let mut group = c.benchmark_group("owned_block");
+    group.throughput(Throughput::Elements(2));
+    let allocator = Arc::new(device.allocator(&options(StrategyKind::Stitch)));
+    let stream = StreamId::DEFAULT;
+    group.bench_function("raw", |b| {
+        b.iter(|| {
+            let address = allocator.allocate(black_box(SIZE), stream).expect("plenty of memory");
+            allocator.free(black_box(address)).expect("it is live");
+        });
+    });
+    group.bench_function("borrowed", |b| {
+        b.iter(|| black_box(allocator.block(black_box(SIZE), stream).expect("plenty of memory").address()));
+    });
+    group.bench_function("counted", |b| {
+        b.iter(|| {
+            let block = Block::new(Arc::clone(&allocator), black_box(SIZE), stream).expect("plenty of memory");
+            black_box(block.address())
+        });
+    });
     group.finish();
 }
 
@@ -182,5 +209,5 @@ fn short() -> Criterion {
     Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1))
 }
 
-criterion_group!(name = benches; config = short(); targets = one_block, patterns, threads, traces, first_pass);
+criterion_group!(name = benches; config = short(); targets = one_block, owned_block, patterns, threads, traces, first_pass);
 criterion_main!(benches);

@@ -1,7 +1,7 @@
 //! What can go wrong in an allocator, typed by what the caller can do about it.
 
-use crate::driver::DriverError;
 use crate::driver::cuda::CudaOpenError;
+use crate::driver::{DriverError, OpenError};
 use crate::ids::PoolId;
 use crate::ipc::NotDone;
 use crate::report::guard::Finding;
@@ -14,6 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why an operation failed. Live allocations are as they were before the call (except for [`Error::NotRestorable`], and
 /// for a checkpoint that was restored in part before [`Error::HostMemory`]); free memory may have gone back to the driver.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// There is not enough memory. Free some and try again; the report says what is held where.
     #[error("{0}")]
@@ -127,6 +128,9 @@ pub enum Error {
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] CudaOpenError),
+    /// There is no device of that name.
+    #[error(transparent)]
+    Open(Box<OpenError>),
     /// The driver failed for another reason than too little memory.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -141,6 +145,16 @@ pub enum Error {
 impl From<TryReserveError> for Error {
     fn from(_: TryReserveError) -> Self {
         Self::HostMemory
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Cuda(error) => Self::Device(error),
+            OpenError::Driver(error) => Self::Driver(error),
+            error => Self::Open(Box::new(error)),
+        }
     }
 }
 

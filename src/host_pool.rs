@@ -14,11 +14,14 @@
 //! each such stream is seen to have passed.
 
 use crate::allocator::Allocator;
-use crate::config::{Config, ConfigError, Split, StreamSharing};
+use crate::config::{Config, ConfigError};
 use crate::driver::cuda::CudaDriver;
-use crate::driver::{Driver, StreamId};
+use crate::driver::{Device, Driver, StreamId};
 use crate::error::Result;
 use std::sync::Arc;
+
+/// A stream without work of a device that needs none to be made: a handle that no program has.
+const WITHOUT_WORK: StreamId = StreamId(u64::MAX - 1);
 
 /// A cache of memory that the CPU and streams use at the same addresses, such as page-locked memory
 /// ([`CudaDriver::open_pinned`]).
@@ -56,14 +59,34 @@ impl HostPool {
         Ok(Self { allocator: Allocator::new(driver, Self::config(config)?)?, own })
     }
 
+    /// Opens page-locked memory by its name and makes a pool of it: `pinned:0`, `pinned:0,node=1`. The machine's own memory
+    /// (`host:1GiB`) and a simulated GPU (`sim:h200`) serve for trying a program without a GPU.
+    ///
+    /// ```
+    /// use seamalloc::HostPool;
+    ///
+    /// let pool = HostPool::open("sim:h200", "memory_limit:1GiB")?;
+    /// let address = pool.allocate(100 << 20)?;
+    /// pool.free(address)?;
+    /// # Ok::<(), seamalloc::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Open`](crate::Error::Open), [`Error::Device`](crate::Error::Device) for a device that cannot be had; those of
+    /// [`Self::new`] and of [`Config::parse`].
+    pub fn open(device: &str, options: &str) -> Result<Self> {
+        let config = Self::config(Config::parse(options)?)?;
+        let opened = Device::parse(device)?.open()?;
+        Self::new(opened.driver, opened.own_stream.unwrap_or(WITHOUT_WORK), config)
+    }
+
     /// Returns the options with which memory may be the CPU's: streams share what an event has been seen to have passed, and no
     /// stream waits for another on the GPU, for which the CPU would not wait.
     ///
     /// # Errors
     /// Those of [`Self::check`].
     pub fn config(config: Config) -> std::result::Result<Config, ConfigError> {
-        Self::check(&config)?;
-        Ok(Config { sharing: StreamSharing::Completed, ..config })
+        config.for_host_pool()
     }
 
     /// Refuses options with which the allocator looks at contents in the order of streams.
@@ -71,15 +94,7 @@ impl HostPool {
     /// # Errors
     /// [`ConfigError::BadValue`] for guard mode and `split`.
     pub fn check(config: &Config) -> std::result::Result<(), ConfigError> {
-        let refused = |option: &str, found: &str| {
-            let expected = "`off`: the CPU uses the memory too, of which no stream knows".to_owned();
-            Err(ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected })
-        };
-        match (config.split, config.guard.is_on()) {
-            (split @ (Split::LastResort | Split::BeforeGrowth), _) => refused("split", split.name()),
-            (Split::Off, true) => refused("guard", "on"),
-            (Split::Off, false) => Ok(()),
-        }
+        config.check_for_host_pool()
     }
 
     /// Makes a pool of the page-locked memory of [`CudaDriver::open_pinned`]. Streams of other libraries need

@@ -9,6 +9,7 @@ use std::fmt;
 /// The type does not say whether the stream exists. On a real GPU a handle is a pointer, which libcuda follows:
 /// [`CudaDriver`](crate::driver::cuda::CudaDriver) documents which handles it accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StreamId(pub u64);
 
 impl StreamId {
@@ -25,6 +26,13 @@ impl StreamId {
     #[must_use]
     pub fn from_raw<T>(handle: *mut T) -> Self {
         Self(handle.expose_provenance() as u64)
+    }
+}
+
+/// As [`StreamId::from_raw`].
+impl<T> From<*mut T> for StreamId {
+    fn from(handle: *mut T) -> Self {
+        Self::from_raw(handle)
     }
 }
 
@@ -49,6 +57,7 @@ pub struct EventId(pub u64);
 /// The id of a private pool: a pair of numbers, as PyTorch's `MempoolId_t`. PyTorch numbers the pools of graphs `(n,
 /// 0)` and those of users `(0, n)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {

@@ -1,7 +1,17 @@
 //! A GPU memory allocator, and a simulated GPU to test it on.
 //!
+//! ```
+//! use seamalloc::{Allocator, StreamId};
+//!
+//! let allocator = Allocator::open("sim:h200", "memory_limit:8GiB")?;
+//! let block = allocator.block(1 << 30, StreamId::DEFAULT)?;
+//! assert_eq!(block.len(), 1 << 30);
+//! # Ok::<(), seamalloc::Error>(())
+//! ```
+//!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
+//! - [`Block`], [`Pool`], [`PoolRoute`], [`Stream`]: what a program owns, and what ends when it is dropped.
 //! - [`HostPool`]: the same for page-locked memory of the machine, which the CPU uses too.
 //! - [`resource`]: layers over an allocator: limits, logs, retries, one allocator a stream, pools of graphs.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
@@ -10,8 +20,8 @@
 //!
 //! The package `seamalloc-trace` reads, writes, records, generates and replays allocation traces of real programs.
 //!
-//! The README shows the command `seamalloc`, which compares strategies on traces. docs/ARCHITECTURE.md is the map of the
-//! code.
+//! The README shows the command `seamalloc`, which compares strategies on traces. docs/rust.md is the page for
+//! programs, docs/ARCHITECTURE.md the map of the code.
 //!
 //! The library does not print, exit or panic. Errors are values ([`Error`]); log events go to `tracing`.
 
@@ -30,6 +40,7 @@ mod host_pool;
 mod ids;
 mod ipc;
 pub mod nearest;
+mod owned;
 pub mod planning;
 pub mod report;
 pub mod resource;
@@ -46,8 +57,11 @@ pub use config::{
 pub use error::{Error, Result};
 pub use heap::{Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
-pub use ids::PoolId;
+pub use ids::{PoolId, StreamId};
 pub use ipc::{IpcError, IpcHandle};
+pub use owned::{Block, Pool, PoolRoute, RawBlock, Stream};
+#[cfg(feature = "cudarc")]
+pub use owned::{CudaBlock, CudaBlockError};
 pub use report::flight::Flight;
 pub use report::fragmentation::Fragmentation;
 pub use report::guard::{Explanation, Finding, GuardStats};
@@ -69,3 +83,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/layers.md")]
 struct LayersPage;
+
+/// And those of the page for Rust, one of which is over cudarc.
+#[cfg(all(doctest, feature = "cudarc"))]
+#[doc = include_str!("../docs/rust.md")]
+struct RustPage;

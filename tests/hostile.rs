@@ -126,14 +126,11 @@ fn an_allocator_lives_as_long_as_a_thread_that_holds_it() {
 
 #[test]
 fn reports_of_any_figures_can_be_printed() {
-    let all = OutOfMemory {
-        requested: u64::MAX,
-        reserved: u64::MAX,
-        allocated: u64::MAX,
-        pending: u64::MAX,
-        limit: Some(u64::MAX),
-        ..OutOfMemory::default()
-    };
+    let mut all = OutOfMemory::default();
+    for figure in [&mut all.requested, &mut all.reserved, &mut all.allocated, &mut all.pending] {
+        *figure = u64::MAX;
+    }
+    all.limit = Some(u64::MAX);
     assert_eq!(all.unallocated(), 0);
     assert!(!all.to_string().is_empty());
     let event = Event {

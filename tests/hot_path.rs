@@ -8,9 +8,10 @@ mod simulated;
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver, StreamId};
 use seamalloc::fragmentation::Owner;
-use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc::{Allocator, Block, Config, StrategyKind};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -73,6 +74,36 @@ fn a_hit_allocates_nothing_and_calls_nobody() {
         assert_eq!(ALLOCATIONS.get(), allocations, "{kind}: the host's memory");
         assert_eq!(gpu.call_stats(), calls, "{kind}: the driver");
     }
+}
+
+/// A block that frees itself is its allocator, its address and three numbers more.
+#[test]
+fn a_block_allocates_nothing_and_calls_nobody() {
+    let (gpu, allocator) = simulated::on("sim:h200", Config::default());
+    let allocator = Arc::new(allocator);
+    let (mut borrowed, mut counted) = (Vec::with_capacity(4000), Vec::with_capacity(4000));
+    let mut step = || {
+        for round in 0..2000u64 {
+            let (size, stream) = request(round, 1);
+            match round % 2 {
+                0 => borrowed.push(allocator.block(size, stream).unwrap()),
+                _ => counted.push(Block::new(Arc::clone(&allocator), size, stream).unwrap()),
+            }
+            if round % 3 == 0 {
+                drop(borrowed.swap_remove((round * 31) as usize % borrowed.len()));
+            }
+        }
+        borrowed.clear();
+        counted.clear();
+    };
+    for _ in 0..8 {
+        step();
+    }
+    let (calls, allocations) = (gpu.call_stats(), ALLOCATIONS.get());
+    step();
+    assert_eq!(ALLOCATIONS.get(), allocations, "the host's memory");
+    assert_eq!(gpu.call_stats(), calls, "the driver");
+    assert_eq!(allocator.stats().allocation.all.current, 0);
 }
 
 /// In an arena too, also where a peak is a new one and all heaps are counted.

@@ -4,12 +4,9 @@ use crate::log;
 use crate::observers::SharedObservers;
 use crate::status::{Failure, Outcome, Status};
 use parking_lot::Mutex;
-use seamalloc::driver::cuda::CudaDriver;
-use seamalloc::driver::host::{HostConfig, HostDriver};
-use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::driver::{Driver, StreamId};
+use seamalloc::driver::{Device, StreamId};
 use seamalloc::units::format_bytes;
-use seamalloc::{Allocator, Config, HostPool, StrategyKind};
+use seamalloc::{Allocator, Config, StrategyKind};
 use seamalloc_plan::online::Background;
 use seamalloc_plan::stored::StoredPlan;
 use seamalloc_trace::{FlightDump, Recorder};
@@ -49,38 +46,17 @@ impl Instance {
     pub(crate) fn open(device: &str, options: &str) -> Outcome<Box<Self>> {
         log::start(Config::parse(options).is_ok_and(|config| config.guard.is_on()));
         // First, so that a misspelt option opens no device.
-        let mut config = Config::parse(options)?;
-        let mut is_pinned = false;
-        let mut own = HostPool::check(&config).is_ok().then_some(WITHOUT_WORK);
-        let (driver, ordinal): (Arc<dyn Driver>, u32) = if device.starts_with("sim") {
-            (Arc::new(SimGpu::new(SimConfig::parse(device)?)?), 0)
-        } else if device.starts_with("host") {
-            (Arc::new(HostDriver::new(HostConfig::parse(device)?)?), 0)
-        } else if device.starts_with("pinned") {
-            let (ordinal, node) = CudaDriver::parse_pinned(device)?;
-            config = HostPool::config(config)?;
-            is_pinned = true;
-            let driver = CudaDriver::open_pinned(ordinal, node)?;
-            own = Some(driver.create_stream()?);
-            // SAFETY: the header has the program vouch for its streams.
-            unsafe { driver.trust_streams() };
-            (Arc::new(driver), ordinal)
-        } else if device.starts_with("cuda") {
-            let ordinal = CudaDriver::parse_ordinal(device)?;
-            let driver = CudaDriver::open(ordinal)?;
-            own = None;
-            // SAFETY: the header has the program vouch for its streams.
-            unsafe { driver.trust_streams() };
-            (Arc::new(driver), ordinal)
-        } else {
-            return Err(Failure::new(
-                Status::Device,
-                format_args!(
-                    "`{device}` is no device; expected cuda:0, page-locked memory such as pinned:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
-                ),
-            ));
+        let config = Config::parse(options)?;
+        let named = Device::parse(device)?;
+        let (ordinal, is_pinned) = (named.ordinal(), named.is_pinned());
+        let config = if is_pinned { config.for_host_pool()? } else { config };
+        // SAFETY: the header has the program vouch for its streams.
+        let opened = unsafe { named.open_trusting() }?;
+        let own = match named {
+            Device::Sim(_) | Device::Host(_) => config.check_for_host_pool().is_ok().then_some(WITHOUT_WORK),
+            _ => opened.own_stream,
         };
-        let allocator = Allocator::new(driver, config)?;
+        let allocator = Allocator::new(opened.driver, config)?;
         if allocator.config().strategy == StrategyKind::Planned {
             let stored = allocator.config().plan.as_ref().map(|path| StoredPlan::read(Path::new(path)));
             let stored = stored.transpose().map_err(|error| Failure::new(Status::File, error))?;

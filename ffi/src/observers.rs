@@ -38,9 +38,10 @@ pub enum Action {
     SegmentJoined = 9,
 }
 
-impl From<What> for Action {
-    fn from(action: What) -> Self {
-        match action {
+impl Action {
+    /// Returns the number of what happened; `None` for what this header has no number for.
+    fn of(action: What) -> Option<Self> {
+        Some(match action {
             What::Alloc => Self::Alloc,
             What::FreeRequested => Self::FreeRequested,
             What::FreeCompleted => Self::FreeCompleted,
@@ -51,7 +52,8 @@ impl From<What> for Action {
             What::SegmentLeft => Self::SegmentLeft,
             What::SegmentJoined => Self::SegmentJoined,
             What::Oom => Self::Oom,
-        }
+            _ => return None,
+        })
     }
 }
 
@@ -118,10 +120,10 @@ impl Observer for Forwarder {
         if let Some(recorder) = &mut observers.recorder {
             recorder.event(event);
         }
-        if let Some(Callback { function, user }) = &observers.callback {
+        if let (Some(Callback { function, user }), Some(action)) = (&observers.callback, Action::of(event.action)) {
             let event = Event {
                 size: size_of::<Event>(),
-                action: event.action.into(),
+                action,
                 address: event.address,
                 bytes: event.size,
                 stream: handle(event.stream),

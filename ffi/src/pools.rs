@@ -225,7 +225,7 @@ pub unsafe extern "C" fn seam_pool_restore(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
     let look = || {
-        let Figures { uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes } =
+        let Figures { uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes, .. } =
             borrow(allocator)?.allocator.pool_stats(pool.id())?;
         let size = size_of::<PoolStats>();
         let (routed, captured) = (routed.into(), captured.into());

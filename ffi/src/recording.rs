@@ -6,6 +6,7 @@ use crate::instance::Instance;
 use crate::observing::update_observers;
 use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
+use seamalloc::driver::OpenError;
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::snapshot::Snapshot;
 use seamalloc::{Config, StrategyKind};
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn seam_whatif_json(
         // SAFETY: as for every function (see the header).
         let (path, device, options) = unsafe { (file(path)?, text(device, "device")?, text(options, "options")?) };
         let (config, kinds) = (Config::parse(options)?, strategies(options)?);
-        let asked = (!device.is_empty()).then(|| SimConfig::parse(device)).transpose()?;
+        let asked = (!device.is_empty()).then(|| SimConfig::parse(device).map_err(OpenError::from)).transpose()?;
         let mut found = Vec::new();
         for job in read_path(path)? {
             let (device, from) = asked.clone().map_or_else(|| device_of(&job), |device| (device, DeviceFrom::Asked));

@@ -3,9 +3,8 @@
 //! Owns: the numbers of [`Status`], which are never given another meaning, and how an error of the library becomes one. If the
 //! host has no memory for its text, it becomes `SEAM_STATUS_HOST_MEMORY`, whose text is there.
 
+use seamalloc::driver::OpenError;
 use seamalloc::driver::cuda::CudaOpenError;
-use seamalloc::driver::host::HostConfigError;
-use seamalloc::driver::sim::SimConfigError;
 use seamalloc::{ConfigError, Error};
 use seamalloc_trace::TraceError;
 use seamalloc_trace::replay::ReplayError;
@@ -178,13 +177,14 @@ impl From<Error> for Failure {
             Error::NoVirtualMemory { .. } | Error::Granularity { .. } | Error::NoMemoryPools { .. } => {
                 Status::NoVirtualMemory
             }
-            Error::Device(_) => Status::Device,
+            Error::Device(_) | Error::Open(_) => Status::Device,
             Error::Driver(_) => Status::Driver,
             Error::NotRestorable { .. } => Status::NotRestorable,
             Error::PoolInUse { .. } => Status::PoolInUse,
             Error::Source { .. } => Status::Source,
             Error::Ipc(_) | Error::NotOfPools { .. } => Status::Ipc,
-            Error::Internal(_) => Status::Internal,
+            // And what is newer than this table.
+            _ => Status::Internal,
         };
         if status == Status::HostMemory {
             return Self(None);
@@ -200,15 +200,13 @@ impl From<ConfigError> for Failure {
     }
 }
 
-impl From<SimConfigError> for Failure {
-    fn from(error: SimConfigError) -> Self {
-        Self::new(Status::Device, error)
-    }
-}
-
-impl From<HostConfigError> for Failure {
-    fn from(error: HostConfigError) -> Self {
-        Self::new(Status::Device, error)
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Cuda(error) => error.into(),
+            OpenError::Driver(error) => Error::from(error).into(),
+            error => Self::new(Status::Device, error),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | core | the state behind the lock, and how a step that calls the driver is run |
+//! | open | allocators on devices that are named |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
 //! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
 //! | planned | requests that follow a plan |
@@ -27,6 +28,7 @@ mod guarded;
 mod idle;
 #[cfg(test)]
 mod old_drivers;
+mod open;
 mod opened;
 mod own_segments;
 mod peers;

@@ -1,48 +1,9 @@
-//! The allocator and real devices: opening a device, and access for other devices.
-//!
-//! Owns: [`Allocator::cuda`] and the promise that it requires of the program.
+//! Access of other devices to the memory of an allocator.
 
 use super::core::{Allocator, Core};
-use crate::config::Config;
-use crate::driver::cuda::CudaDriver;
 use crate::error::{Error, Result};
-use std::sync::Arc;
 
 impl Allocator {
-    /// Makes an allocator on an NVIDIA GPU, for programs that have their streams from elsewhere: cudarc, cust, candle,
-    /// CUDA's runtime. It shares the device's primary context with them.
-    ///
-    /// `ordinal` counts the devices that `CUDA_VISIBLE_DEVICES` lets the process see. Streams are named by their handles:
-    /// [`StreamId::from_raw`](crate::driver::StreamId::from_raw).
-    ///
-    /// A program that uses only the default stream and streams of [`CudaDriver::create_stream`] needs no `unsafe`: it
-    /// opens a [`CudaDriver`] and passes it to [`Allocator::new`].
-    ///
-    /// ```no_run
-    /// # fn stream() -> *mut u8 { std::ptr::null_mut() }
-    /// use seamalloc::{Allocator, Config, driver::StreamId};
-    ///
-    /// // SAFETY: only live streams of device 0 are named, and forgotten before they are destroyed.
-    /// let allocator = unsafe { Allocator::cuda(0, Config::default()) }?;
-    /// let address = allocator.allocate(1 << 30, StreamId::from_raw(stream()))?;
-    /// # allocator.free(address)?;
-    /// # Ok::<(), seamalloc::Error>(())
-    /// ```
-    ///
-    /// # Safety
-    /// The same as for [`CudaDriver::trust_streams`]: every stream that is passed to the allocator belongs to this
-    /// device's primary context, and lives until it was [forgotten](Self::forget_stream) or the allocator is dropped.
-    ///
-    /// # Errors
-    /// [`Error::Device`](crate::Error::Device) if there is no driver or no such device; those of [`Allocator::new`].
-    #[allow(unsafe_code, reason = "the caller vouches for the handles of streams, which libcuda follows as pointers")]
-    pub unsafe fn cuda(ordinal: u32, config: Config) -> Result<Self> {
-        let driver = CudaDriver::open(ordinal)?;
-        // SAFETY: the caller's promise covers the streams that come through the allocator; no one else has the driver.
-        unsafe { driver.trust_streams() };
-        Self::new(Arc::new(driver), config)
-    }
-
     /// Lets the device with this ordinal read and write all memory of this allocator, present and future. Mapped memory
     /// has one access list for the whole process (`cuMemSetAccess`), whichever part of the process asked for it. With
     /// the strategies that use plain memory, `caching` and `gmlake`, and from the first private pool with segments of

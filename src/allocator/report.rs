@@ -9,7 +9,7 @@ use crate::heap::{GRANULE, Kept};
 use crate::planning::Planning;
 use crate::report::flight::Flight;
 use crate::report::fragmentation::Fragmentation;
-use crate::report::observer::Observer;
+use crate::report::observer::{Observer, ObserverId};
 use crate::report::snapshot::Snapshot;
 use crate::report::stats::Stats;
 
@@ -160,7 +160,49 @@ impl Allocator {
         Ok(Flight { snapshot: self.snapshot_of(&core)?, events, operations, overwritten, capacity })
     }
 
-    /// Registers `observer` for all changes from now on. Returns the one before.
+    /// Registers an observer for all changes from now on, beside those that are there. Every observer gets every event, in the
+    /// order in which they came. One that panics is told nothing more.
+    ///
+    /// ```
+    /// use seamalloc::observer::{Event, Observer};
+    /// use seamalloc::{Allocator, StreamId};
+    /// use std::sync::mpsc::{Sender, channel};
+    ///
+    /// struct Tell(Sender<Event>);
+    ///
+    /// impl Observer for Tell {
+    ///     fn event(&mut self, event: &Event) {
+    ///         let _ = self.0.send(*event);
+    ///     }
+    /// }
+    ///
+    /// let allocator = Allocator::open("sim:h200", "")?;
+    /// let (sender, events) = channel();
+    /// let first = allocator.add_observer(Box::new(Tell(sender.clone())))?;
+    /// let second = allocator.add_observer(Box::new(Tell(sender)))?;
+    /// drop(allocator.block(512, StreamId::DEFAULT)?);
+    /// let both = events.try_iter().count();
+    /// allocator.remove_observer(first);
+    /// drop(allocator.block(512, StreamId::DEFAULT)?);
+    /// assert!(both > 0 && both % 2 == 0 && events.try_iter().count() > 0);
+    /// # allocator.remove_observer(second);
+    /// # Ok::<(), seamalloc::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`](crate::Error::HostMemory), and the observer is dropped.
+    pub fn add_observer(&self, observer: Box<dyn Observer>) -> Result<ObserverId> {
+        self.lock()?.heap.add_observer(observer)
+    }
+
+    /// Ends an observer that was added. Returns it, or `None` if it is not there: removed before, or because it panicked. Once this
+    /// returns, it is called no more.
+    pub fn remove_observer(&self, id: ObserverId) -> Option<Box<dyn Observer>> {
+        self.lock_if_possible("the removal of an observer").heap.remove_observer(id)
+    }
+
+    /// Registers `observer` for all changes from now on, in the place of the one that this registered before, which is returned.
+    /// Those of [`Self::add_observer`] stay.
     pub fn observe(&self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         self.lock_if_possible("an observer").heap.set_observer(observer)
     }

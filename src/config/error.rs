@@ -7,6 +7,7 @@ use super::strategy_kind::StrategyKind;
 
 /// An unknown option, or a value that an option cannot take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// No option has this name.
     #[error("unknown option `{found}`{}", nearest.map_or_else(option_names, |_| suggestion(nearest)))]

@@ -11,6 +11,8 @@ const PLENTY_OF_DEVICE: f64 = 0.9;
 
 /// A limit on how much an allocator may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Limit {
     /// The option `per_process_memory_fraction`, or

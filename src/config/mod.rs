@@ -5,6 +5,7 @@
 mod classic;
 mod error;
 mod guard;
+mod host_pool;
 mod limits;
 mod names;
 mod options;

@@ -15,6 +15,9 @@ const MIN_LARGE_SEGMENT_MB: u64 = 10;
 
 /// When memory freed on one stream may serve another. Only the strategy `stitch` shares memory between streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum StreamSharing {
     /// Never, as in PyTorch.
     Never,
@@ -52,6 +55,7 @@ impl StreamSharing {
 
 /// Whether streams get heaps of their own, each with a lock of its own, with the strategy `stitch`: arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Arenas {
     /// Once threads with different streams stand in each other's way at the allocator's lock.
     #[default]
@@ -90,6 +94,7 @@ impl Arenas {
 /// device has access. Memory that is registered elsewhere (NCCL, RDMA) must be named to
 /// [`Allocator::fix_memory`](crate::Allocator::fix_memory).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Split {
     /// Never.
     #[default]

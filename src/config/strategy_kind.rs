@@ -7,6 +7,7 @@ use std::fmt;
 
 /// The strategy for requests that no free block fits, and what becomes of free memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum StrategyKind {
     /// A new segment by plain `cudaMalloc`: PyTorch's native allocator.
     Caching,
@@ -126,6 +127,14 @@ impl StrategyKind {
             Self::PaddleVmm => "paddle-vmm",
             Self::MallocAsync => "malloc-async",
         }
+    }
+}
+
+/// As its name.
+#[cfg(feature = "serde")]
+impl serde::Serialize for StrategyKind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 

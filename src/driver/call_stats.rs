@@ -6,6 +6,7 @@ use super::error::Call;
 
 /// How often one kind of call was made, and how long the calling CPU spent in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CallStat {
     /// Calls made, failed ones included.
     pub count: u64,
@@ -16,6 +17,14 @@ pub struct CallStat {
 /// A [`CallStat`] for each kind of call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallStats([CallStat; Call::COUNT]);
+
+/// As a map from the name of each call to its figures.
+#[cfg(feature = "serde")]
+impl serde::Serialize for CallStats {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(call, stat)| (call.name(), stat)))
+    }
+}
 
 impl Default for CallStats {
     fn default() -> Self {

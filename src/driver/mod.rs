@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! contract/       the small traits of a driver, by purpose, and the duties of both sides of each call
+//! device.rs       Device: devices by name
 //! error.rs        the kinds of calls, the statuses, and the error of a failed call
 //! call_stats.rs   how often each kind of call was made, and how long it took; call_counters.rs counts
 //! forward.rs      ForwardingDriver: a layer over another driver, which writes only the calls that differ
@@ -17,6 +18,7 @@ mod call_counters;
 mod call_stats;
 mod contract;
 pub mod cuda;
+mod device;
 mod error;
 mod forward;
 #[cfg_attr(not(all(target_os = "linux", target_pointer_width = "64")), path = "no_host.rs")]
@@ -32,5 +34,6 @@ pub use contract::{
     CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PeerAccess,
     PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory, WeakExported,
 };
+pub use device::{Device, OpenDevice, OpenError};
 pub use error::{Call, DriverError, DriverResult, Status};
 pub use forward::ForwardingDriver;

@@ -19,7 +19,7 @@
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
-//! | notify, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
+//! | notify, observers, snapshot, measure, physical | what observers, reports and other processes learn of the heap |
 //! | flight, flight_log | the last operations |
 //! | check | the rules that always hold |
 
@@ -44,6 +44,7 @@ mod host_bytes;
 mod layout;
 mod measure;
 mod notify;
+mod observers;
 mod own_segments;
 mod physical;
 mod placing;

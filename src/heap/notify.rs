@@ -10,7 +10,6 @@ use super::tables::Heap;
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::report::observer::{Action, Event};
 use crate::span::Span;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Heap {
     /// Assigns a free block to another pool.
@@ -50,7 +49,7 @@ impl Heap {
     /// Reports what happened to a block of a pool, or to a request.
     pub(crate) fn notify(&mut self, action: Action, span: Span, pool: PoolIndex) {
         self.flight.note(Entry::of(action, span, pool));
-        if self.observer.is_none() {
+        if self.observers.is_empty() {
             return;
         }
         let (stream, pool) = (self.pools[pool].stream, self.owner_of(pool));
@@ -68,7 +67,7 @@ impl Heap {
     #[cold]
     fn tell_slowly(&mut self, entry: Entry) {
         self.flight.push_slowly(entry);
-        if self.observer.is_none() {
+        if self.observers.is_empty() {
             return;
         }
         let (span, pool) = (entry.span(), entry.pool());
@@ -80,22 +79,21 @@ impl Heap {
 
     /// Returns whether anybody is told of changes: an observer, or the flight recorder.
     pub(super) fn is_told(&self) -> bool {
-        self.flight.is_on() || self.observer.is_some()
+        self.flight.is_on() || !self.observers.is_empty()
     }
 
-    /// Has each operation tell the observer, or none.
-    pub(super) fn listen(&mut self, listens: bool) {
-        self.flight.listen(listens);
+    /// Has each operation tell the observers, where there are any.
+    pub(super) fn listen(&mut self) {
+        self.flight.listen(!self.observers.is_empty());
     }
 
     fn send(&mut self, event: Event) {
-        let Some(observer) = &mut self.observer else { return };
-        // The observer is the program's code, called in the middle of a change: a panic in it must not end that change.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| observer.event(&event))) {
-            tracing::error!(action = event.action.name(), "the observer panicked; it is told nothing more");
-            let observer = self.observer.take();
-            self.listen(false);
-            drop(catch_unwind(AssertUnwindSafe(|| drop((panic, observer)))));
+        if self.observers.is_empty() {
+            return;
+        }
+        self.observers.tell(&event);
+        if self.observers.is_empty() {
+            self.listen();
         }
     }
 }

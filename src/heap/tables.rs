@@ -10,6 +10,7 @@ use super::flight::FlightRecorder;
 use super::free_index::FreeIndex;
 use super::host_bytes::map_bytes;
 use super::layout::Layout;
+use super::observers::Observers;
 use super::pool::{Pool, Pools};
 use super::pool_bytes::DriverPoolBytes;
 use super::private_pools::PrivatePools;
@@ -18,7 +19,7 @@ use super::views::Views;
 use crate::error::Result;
 use crate::fallible::Grown;
 use crate::ids::{BlockId, Class, PoolId, PoolIndex, SegmentId, StreamId};
-use crate::report::observer::Observer;
+use crate::report::observer::{Observer, ObserverId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The stream id of idle memory, which belongs to no stream.
@@ -58,7 +59,7 @@ pub(crate) struct Heap {
     /// No slot before this one is vacant.
     pub(super) vacant_from: usize,
     pub(super) counters: Counters,
-    pub(super) observer: Option<Box<dyn Observer>>,
+    pub(super) observers: Observers,
     pub(super) flight: FlightRecorder,
     /// How often the pools of a class were searched, for any stream: the clock for the age of free blocks.
     pub(super) searches: [u64; 2],
@@ -106,7 +107,7 @@ impl Heap {
             segments: Vec::new(),
             vacant_from: 0,
             counters: Counters::default(),
-            observer: None,
+            observers: Observers::default(),
             flight: FlightRecorder::new(rules.flight)?,
             searches: [0; 2],
             addresses: FxHashMap::default(),
@@ -264,14 +265,29 @@ impl Heap {
         Ok(self.addresses.try_reserve(1)?)
     }
 
-    /// Returns whether there is an observer.
+    /// Returns whether there are observers.
     pub(crate) fn is_observed(&self) -> bool {
-        self.observer.is_some()
+        !self.observers.is_empty()
     }
 
-    /// Replaces the observer. Returns the one before.
+    /// Replaces the first observer. Returns the one before.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
-        self.listen(observer.is_some());
-        std::mem::replace(&mut self.observer, observer)
+        let before = self.observers.set_first(observer);
+        self.listen();
+        before
+    }
+
+    /// Adds an observer.
+    pub(crate) fn add_observer(&mut self, observer: Box<dyn Observer>) -> Result<ObserverId> {
+        let id = self.observers.add(observer)?;
+        self.listen();
+        Ok(id)
+    }
+
+    /// Removes an observer that was added.
+    pub(crate) fn remove_observer(&mut self, id: ObserverId) -> Option<Box<dyn Observer>> {
+        let removed = self.observers.remove(id);
+        self.listen();
+        removed
     }
 }

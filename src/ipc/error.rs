@@ -4,6 +4,7 @@ use std::collections::TryReserveError;
 
 /// Why memory could not be shared, or shared memory could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum IpcError {
     /// The bytes are not those of [`crate::IpcHandle::handle`].
     #[error("these {size} bytes name no shared memory of seamalloc: {why}")]

@@ -7,6 +7,7 @@ use super::snapshot::Snapshot;
 
 /// Something that happened in an allocator, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TimedEvent {
     /// What happened.
     pub event: Event,
@@ -19,6 +20,8 @@ pub struct TimedEvent {
 /// An operation is an allocation, a free, the end of a free that had to wait for other streams, memory that came to a segment
 /// or left it, or a request that was refused. A free that waits for nobody is one operation and two events.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Flight {
     /// What the allocator held when the events were read, which lead up to it.
     pub snapshot: Snapshot,

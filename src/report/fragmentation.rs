@@ -10,6 +10,8 @@ use std::fmt;
 
 /// The owner of free memory, who may take it first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Owner {
     /// One stream, whose work used the memory last.
@@ -33,6 +35,8 @@ impl fmt::Display for Owner {
 
 /// The free memory of one pool. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PoolMemory {
     /// Who may take it first.
     pub owner: Owner,
@@ -53,6 +57,8 @@ pub struct PoolMemory {
 /// The largest request of more than 1 MiB that a stream could be given without new memory from the driver. Sizes are
 /// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct StreamMemory {
     /// The stream.
     pub stream: StreamId,
@@ -70,6 +76,8 @@ pub struct StreamMemory {
 /// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the sum
 /// over `pools`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Fragmentation {
     /// Bytes held from the driver.
     pub reserved: u64,

@@ -8,6 +8,7 @@ use std::fmt;
 
 /// An allocation, as guard mode remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GuardedAllocation {
     /// Its number: the first allocation of the allocator is 1.
     pub number: u64,
@@ -27,6 +28,7 @@ pub struct GuardedAllocation {
 
 /// How an allocation was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Freed {
     /// How many allocations had been made until then: it was freed after the one of this number.
     pub after: u64,
@@ -38,6 +40,9 @@ pub struct Freed {
 
 /// What became of freed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum FreedMemory {
     /// It is mapped until the streams that used it have passed.
     Mapped,
@@ -49,6 +54,9 @@ pub enum FreedMemory {
 
 /// Where an address lies, seen from an allocation. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Place {
     /// So far behind its first byte, within what was requested.
     Inside(u64),
@@ -60,6 +68,7 @@ pub enum Place {
 
 /// What an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Explanation {
     /// The address.
     pub address: u64,
@@ -71,6 +80,9 @@ pub struct Explanation {
 
 /// A mistake of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Finding {
     /// An allocation was freed that was freed already. The second free did nothing.
     DoubleFree(Explanation),
@@ -123,6 +135,8 @@ impl Finding {
 
 /// What guard mode holds and has found. All 0 where it is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct GuardStats {
     /// Allocations that were guarded so far.
     pub guarded: u64,

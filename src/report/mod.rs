@@ -13,4 +13,5 @@ pub mod pressure;
 pub mod snapshot;
 mod stalls;
 pub mod stats;
+mod text;
 mod waits;

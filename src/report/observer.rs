@@ -8,6 +8,9 @@ use crate::ids::StreamId;
 
 /// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[non_exhaustive]
 pub enum Action {
     /// A block was handed out; size as requested.
     Alloc,
@@ -52,6 +55,7 @@ impl Action {
 
 /// One change in an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Event {
     /// What happened.
     pub action: Action,
@@ -64,6 +68,10 @@ pub struct Event {
     /// The private pool, or [`PoolId::NONE`].
     pub pool: PoolId,
 }
+
+/// An observer that was added ([`Allocator::add_observer`](crate::Allocator::add_observer)): it names it for its removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ObserverId(pub(crate) u64);
 
 /// Watches an allocator. Called under the allocator's lock: be quick, and do not call the allocator.
 pub trait Observer: Send {

@@ -4,6 +4,8 @@
 /// ([`Config::wait_ms`](crate::Config::wait_ms)). Times are the device's clock: nanoseconds, and on a simulated device whatever
 /// its clock counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PendingWaits {
     /// How many requests waited.
     pub requests: u64,

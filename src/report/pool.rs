@@ -2,6 +2,8 @@
 
 /// The contents and state of a private pool. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Uses that were not released; 0 while its memory waits for the device.
     pub uses: u64,
@@ -21,6 +23,7 @@ pub struct PoolStats {
 
 /// A live block of a private pool. All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolBlock {
     /// Its first byte.
     pub address: u64,

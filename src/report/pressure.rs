@@ -4,6 +4,8 @@ use crate::ids::StreamId;
 
 /// A request for which there is too little memory, as a callback sees it. All sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MemoryPressure {
     /// The size that the program asked for.
     pub requested: u64,

@@ -8,6 +8,8 @@ use crate::ids::StreamId;
 
 /// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum BlockState {
     /// Handed out.
     ActiveAllocated,
@@ -31,6 +33,7 @@ impl BlockState {
 
 /// A block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BlockInfo {
     /// First byte.
     pub address: u64,
@@ -44,6 +47,7 @@ pub struct BlockInfo {
 
 /// A contiguous range of memory that the allocator holds. Its blocks tile it in address order.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SegmentInfo {
     /// First byte.
     pub address: u64,
@@ -91,6 +95,7 @@ impl SegmentInfo {
 
 /// All that an allocator holds at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Snapshot {
     /// The ordinal of the device, 0 on a simulated one.
     pub device: u32,

@@ -6,6 +6,8 @@ pub const STALL_BUCKETS: usize = 24;
 
 /// Operations that called the driver, and how long they spent in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Stalls {
     /// Operations that made any driver call.
     pub count: u64,

@@ -10,6 +10,7 @@ pub use super::waits::Waits;
 
 /// One figure over time, as PyTorch reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stat {
     /// The present value.
     pub current: u64,
@@ -23,6 +24,7 @@ pub struct Stat {
 
 /// One figure for all pools, for requests of up to 1 MiB, and for larger ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StatByPool {
     /// Both pools together.
     pub all: Stat,
@@ -34,6 +36,8 @@ pub struct StatByPool {
 
 /// Heaps of single streams, each with a lock of its own ([`Config::arenas`](crate::Config::arenas)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ArenaStats {
     /// How many streams have one at present.
     pub now: u64,
@@ -44,6 +48,8 @@ pub struct ArenaStats {
 /// Whether memory is plentiful, so that each stream keeps what it has freed, or short, so that streams share it behind
 /// GPU-side waits (`sharing:auto`). All 0 with another policy, and with strategies that share nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ShortageStats {
     /// Whether memory is short at present.
     pub is_short: bool,
@@ -55,6 +61,8 @@ pub struct ShortageStats {
 
 /// Steps that were planned, with the strategy `planned`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PlanStats {
     /// How many plans were made, renewed ones included.
     pub plans: u64,
@@ -69,6 +77,8 @@ pub struct PlanStats {
 /// Chunks of physical memory that were split ([`Config::split`](crate::Config::split)). The time that it took is part of
 /// [`Stats::stalls`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct SplitStats {
     /// How many were.
     pub chunks: u64,
@@ -92,6 +102,8 @@ impl SplitStats {
 
 /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Stats {
     /// Blocks that were handed out and that the program has not freed.
     pub allocation: StatByPool,

@@ -4,6 +4,8 @@
 /// (allocations and frees, of all streams) since its event was recorded. An older event holds the waiting stream up
 /// less; an age near 0 is a wait for all work that the other stream has been given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Waits {
     /// Bytes of free memory that were handed from one stream to another.
     pub bytes: u64,

@@ -2,31 +2,32 @@
 //!
 //! Owns: which of its operations each of the contract's is.
 
-use super::contract::{Block, MemoryResource, PrivatePools};
+use super::contract::{MemoryResource, PrivatePools};
 use super::error::Result;
 use crate::allocator::Allocator;
 use crate::driver::MemoryInfo;
 use crate::error::Error;
 use crate::heap::Route;
 use crate::ids::{PoolId, StreamId};
+use crate::owned::RawBlock;
 use std::fmt;
 
 impl MemoryResource for Allocator {
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
-        Ok(Block { address: Self::allocate(self, size, stream)?, size, stream })
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
+        Ok(RawBlock { address: Self::allocate(self, size, stream)?, size, stream })
     }
 
     /// [`Allocator::free`]; of another stream than the block's own, [`Allocator::free_on`].
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         let freed = if stream == block.stream { self.free(block.address) } else { self.free_on(block.address, stream) };
         Ok(freed?)
     }
 
-    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         Ok(Self::record_stream(self, block.address, stream)?)
     }
 
-    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         Ok(Self::erase_stream(self, block.address, stream)?)
     }
 

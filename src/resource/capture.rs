@@ -11,10 +11,11 @@
 //! (docs/decisions/0020-private-pools-and-captures.md). Paddle asks which thread is capturing, and each pool is a facade of
 //! its own; here the program names the stream, and pools share what the device has.
 
-use super::contract::{Block, Layer, PrivatePools};
+use super::contract::{Layer, PrivatePools};
 use super::error::{ResourceError, Result};
 use crate::fallible::try_insert;
 use crate::ids::{PoolId, StreamId};
+use crate::owned::RawBlock;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -155,7 +156,7 @@ impl<R: PrivatePools> Layer for Capture<R> {
         "capture"
     }
 
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         self.upstream.allocate(size, stream)
     }
 

@@ -1,6 +1,6 @@
 //! The contract between layers.
 //!
-//! Owns: [`MemoryResource`], what a layer asks of the one below; [`Block`], what passes between them; [`Layer`], by which a
+//! Owns: [`MemoryResource`], what a layer asks of the one below; [`RawBlock`], what passes between them; [`Layer`], by which a
 //! layer writes only what it changes; [`PrivatePools`], what a layer for graphs asks beside it.
 //!
 //! It is RMM's shape (`stream_ordered_memory_resource.hpp`: `allocate`, `deallocate` with the size and a stream) with what
@@ -9,66 +9,40 @@
 use super::error::Result;
 use crate::driver::MemoryInfo;
 use crate::ids::{PoolId, StreamId};
+use crate::owned::RawBlock;
 use std::fmt;
 use std::sync::Arc;
-
-/// Memory that a resource has handed out: its address, and what it was asked for.
-///
-/// It is a plain value. A block of 0 bytes has address 0 and no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Block {
-    /// Where it begins.
-    pub address: u64,
-    /// The bytes that were asked for.
-    pub size: u64,
-    /// The stream that it was allocated for.
-    pub stream: StreamId,
-}
-
-impl Block {
-    /// Returns the block that a request for 0 bytes gets.
-    #[must_use]
-    pub const fn empty(stream: StreamId) -> Self {
-        Self { address: 0, size: 0, stream }
-    }
-
-    /// Returns whether it has no memory.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.size == 0
-    }
-}
 
 /// Something that hands out memory of one device: an [`Allocator`](crate::Allocator), or a layer over another resource.
 ///
 /// Any number of threads may call it at once. After a call that failed, it is as before.
 pub trait MemoryResource: Send + Sync {
-    /// Allocates `size` bytes for work on `stream`. A request for 0 bytes gets [`Block::empty`].
+    /// Allocates `size` bytes for work on `stream`. A request for 0 bytes gets [`RawBlock::empty`].
     ///
     /// # Errors
     /// Too little memory ([`ResourceError::is_out_of_memory`](super::ResourceError::is_out_of_memory)), and whatever else the
     /// resource's own documentation names.
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block>;
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock>;
 
     /// Frees a block, as [`Self::allocate`] returned it, that `stream` used last. If that is not the block's own stream, its
     /// memory waits for both.
     ///
     /// # Errors
     /// The block stays live.
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()>;
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
     /// Says that work on `stream` uses a block too: once freed, its memory waits for that stream.
     ///
     /// # Errors
     /// Nothing was noted.
-    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()>;
+    fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
     /// Takes back what [`Self::record_stream`] said, because `stream` uses the block no more: the program has waited for it. Does
     /// nothing if the stream was not named.
     ///
     /// # Errors
     /// What was noted stays.
-    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()>;
+    fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()>;
 
     /// Gives free memory back to the driver. Returns how many bytes.
     ///
@@ -142,7 +116,7 @@ pub trait PrivatePools: MemoryResource {
 ///
 /// ```
 /// use seamalloc::driver::StreamId;
-/// use seamalloc::resource::{Block, Layer, MemoryResource, Result};
+/// use seamalloc::resource::{RawBlock, Layer, MemoryResource, Result};
 /// use std::fmt;
 ///
 /// /// Rounds sizes up to whole pages.
@@ -156,7 +130,7 @@ pub trait PrivatePools: MemoryResource {
 ///     fn name(&self) -> &str {
 ///         "pages"
 ///     }
-///     fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+///     fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
 ///         self.0.allocate(size.next_multiple_of(4096), stream)
 ///     }
 /// }
@@ -183,7 +157,7 @@ pub trait Layer: Send + Sync {
     ///
     /// # Errors
     /// Those of the resource below.
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         self.upstream().allocate(size, stream)
     }
 
@@ -191,7 +165,7 @@ pub trait Layer: Send + Sync {
     ///
     /// # Errors
     /// Those of the resource below.
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         self.upstream().deallocate(block, stream)
     }
 
@@ -205,19 +179,19 @@ pub trait Layer: Send + Sync {
 }
 
 impl<L: Layer> MemoryResource for L {
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         Layer::allocate(self, size, stream)
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         Layer::deallocate(self, block, stream)
     }
 
-    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         self.upstream().record_stream(block, stream)
     }
 
-    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         self.upstream().erase_stream(block, stream)
     }
 
@@ -261,19 +235,19 @@ where
 }
 
 impl<R: MemoryResource + ?Sized> MemoryResource for Arc<R> {
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         (**self).allocate(size, stream)
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         (**self).deallocate(block, stream)
     }
 
-    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         (**self).record_stream(block, stream)
     }
 
-    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         (**self).erase_stream(block, stream)
     }
 

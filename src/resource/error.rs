@@ -12,6 +12,7 @@ pub type Result<T> = std::result::Result<T, ResourceError>;
 
 /// Why an operation of a resource failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ResourceError {
     /// The allocator below failed.
     #[error(transparent)]

@@ -6,9 +6,10 @@
 //! It differs from [`Allocator::on_memory_pressure`](crate::Allocator::on_memory_pressure), which is asked within a request,
 //! before the CPU waits for the GPU: this one is asked after the resource below has refused, for any resource and any error.
 
-use super::contract::{Block, Layer, MemoryResource};
+use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -68,7 +69,7 @@ impl<R: MemoryResource> Layer for FailureCallback<R> {
         "failure callback"
     }
 
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         loop {
             match self.upstream.allocate(size, stream) {
                 Err(error) if self.tries_again(size, &error) => {}

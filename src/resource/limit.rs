@@ -8,9 +8,10 @@
 //! It differs from the option `memory_limit`, which bounds what an allocator holds of the device: here the requests of one part
 //! of a program are bounded, live at a time, whatever serves them.
 
-use super::contract::{Block, Layer, MemoryResource};
+use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What sizes are rounded up to if nothing else is said, in bytes: that of the allocator's smallest blocks.
@@ -67,7 +68,7 @@ impl<R: MemoryResource> Layer for Limit<R> {
         "limit"
     }
 
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         let requested = self.rounded(size);
         let raise = |allocated: u64| allocated.checked_add(requested).filter(|raised| *raised <= self.limit);
         self.allocated
@@ -76,7 +77,7 @@ impl<R: MemoryResource> Layer for Limit<R> {
         self.upstream.allocate(size, stream).inspect_err(|_| self.lower(requested))
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         self.upstream.deallocate(block, stream)?;
         self.lower(self.rounded(block.size));
         Ok(())

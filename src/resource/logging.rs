@@ -11,9 +11,10 @@
 //! ```
 //! The time of day is UTC. Threads are numbered from 1. RMM's replay takes the default stream alone.
 
-use super::contract::{Block, Layer, MemoryResource};
+use super::contract::{Layer, MemoryResource};
 use super::error::Result;
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::io::{self, Write};
@@ -136,7 +137,7 @@ impl<R: MemoryResource, W: Write + Send> Layer for Logging<R, W> {
         "logging"
     }
 
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         // The request may wait below for a free by another thread, so the lock is not held meanwhile. Nobody else knows the
         // block before its line is written.
         let allocated = self.upstream.allocate(size, stream);
@@ -148,7 +149,7 @@ impl<R: MemoryResource, W: Write + Send> Layer for Logging<R, W> {
         allocated
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         // The lock is held from the free to its line: another thread that gets the memory writes its line after it.
         let mut log: MutexGuard<'_, _> = self.log.lock();
         self.upstream.deallocate(block, stream)?;

@@ -47,8 +47,9 @@ mod retry;
 mod statistics;
 mod tracking;
 
+pub use crate::owned::RawBlock;
 pub use capture::Capture;
-pub use contract::{Block, Layer, MemoryResource, PrivatePools};
+pub use contract::{Layer, MemoryResource, PrivatePools};
 pub use error::{ResourceError, Result};
 pub use facade::{Facade, FacadeBuilder};
 pub use failure_callback::FailureCallback;

@@ -10,7 +10,7 @@
 //! - `ThreadLocalCUDAAllocatorPool` (`thread_local_allocator.h`, commit 3c0becf): an allocator a thread; a block keeps the
 //!   one it came from alive, and goes back to it, whichever thread frees it.
 
-use super::contract::{Block, MemoryResource, PrivatePools};
+use super::contract::{MemoryResource, PrivatePools};
 use super::error::{ResourceError, Result};
 use crate::allocator::Allocator;
 use crate::config::Config;
@@ -18,6 +18,7 @@ use crate::driver::{Driver, MemoryInfo};
 use crate::fallible::{TryPush, try_insert};
 use crate::heap::Route;
 use crate::ids::{PoolId, StreamId};
+use crate::owned::RawBlock;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -30,6 +31,7 @@ pub type SharedResource = Arc<dyn PrivatePools>;
 
 /// How a [`Facade`](super::Facade) divides a device among allocators. Each has options, limits and statistics of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Spread {
     /// One allocator for the device, which knows all streams.
     #[default]
@@ -141,7 +143,7 @@ impl Places {
     }
 
     /// Returns what a block came from.
-    fn of_block(&self, block: Block) -> Result<Arc<Served>> {
+    fn of_block(&self, block: RawBlock) -> Result<Arc<Served>> {
         let found = match self.spread {
             Spread::Thread => self.owner_of(block).map(|(owner, _)| owner),
             Spread::Device => self.state.read().served.get(&Key::All).cloned(),
@@ -150,12 +152,12 @@ impl Places {
         found.ok_or(ResourceError::UnknownBlock { address: block.address })
     }
 
-    fn owner_of(&self, block: Block) -> Option<(Arc<Served>, u64)> {
+    fn owner_of(&self, block: RawBlock) -> Option<(Arc<Served>, u64)> {
         self.owners.lock().of.get(&block.address).cloned()
     }
 
     /// Notes the owner of a new block. One that is just being freed may have lain there.
-    fn note_owner(&self, block: Block, owner: &Arc<Served>) -> Result<()> {
+    fn note_owner(&self, block: RawBlock, owner: &Arc<Served>) -> Result<()> {
         let owners = &mut *self.owners.lock();
         let before = try_insert(&mut owners.of, block.address, (Arc::clone(owner), owners.count))?;
         owners.count += 1;
@@ -165,7 +167,7 @@ impl Places {
     }
 
     /// Forgets the owner of a block that was freed, unless its address is another block's by now.
-    fn forget_owner(&self, block: Block, number: u64) {
+    fn forget_owner(&self, block: RawBlock, number: u64) {
         let owners = &mut self.owners.lock().of;
         if owners.get(&block.address).is_some_and(|(_, of)| *of == number) {
             owners.remove(&block.address);
@@ -222,7 +224,7 @@ impl Places {
         failed.map_or(Ok(released), Err)
     }
 
-    fn allocate_from(&self, served: &Arc<Served>, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate_from(&self, served: &Arc<Served>, size: u64, stream: StreamId) -> Result<RawBlock> {
         if self.spread != Spread::Thread {
             return served.resource.allocate(size, stream);
         }
@@ -295,9 +297,9 @@ fn note_end_of_thread(places: &Arc<Places>) -> Result<()> {
 pub(super) struct Device(pub(super) Arc<Places>);
 
 impl MemoryResource for Device {
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         if size == 0 {
-            return Ok(Block::empty(stream));
+            return Ok(RawBlock::empty(stream));
         }
         let places = &self.0;
         let served = places.for_request(stream)?;
@@ -313,7 +315,7 @@ impl MemoryResource for Device {
         }
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         if block.is_empty() {
             return Ok(());
         }
@@ -329,11 +331,11 @@ impl MemoryResource for Device {
         Ok(())
     }
 
-    fn record_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn record_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         if block.is_empty() { Ok(()) } else { self.0.of_block(block)?.resource.record_stream(block, stream) }
     }
 
-    fn erase_stream(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn erase_stream(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         if block.is_empty() { Ok(()) } else { self.0.of_block(block)?.resource.erase_stream(block, stream) }
     }
 

@@ -20,10 +20,11 @@
 //! The allocator's own wait before a refusal (docs/decisions/0044-waiting-for-the-oldest.md, option `wait_ms`) is another: for memory that
 //! was freed and that the GPU still uses. It comes first.
 
-use super::contract::{Block, Layer, MemoryResource};
+use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::fallible::TryPush;
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
@@ -139,7 +140,7 @@ impl<R: MemoryResource> Retry<R> {
 
     /// Waits for a request's turn and tries, until it is served, fails otherwise or its time is over.
     #[cold]
-    fn wait(&self, size: u64, stream: StreamId, tried: u64, refused: ResourceError) -> Result<Block> {
+    fn wait(&self, size: u64, stream: StreamId, tried: u64, refused: ResourceError) -> Result<RawBlock> {
         let until = Instant::now().checked_add(self.time);
         let Some(mut place) = self.enter(tried)? else { return Err(refused) };
         loop {
@@ -215,7 +216,7 @@ impl<'a, R> Place<'a, R> {
     }
 
     /// Makes a try, without the lock.
-    fn try_now(&mut self, allocate: impl FnOnce() -> Result<Block>) -> Result<Block> {
+    fn try_now(&mut self, allocate: impl FnOnce() -> Result<RawBlock>) -> Result<RawBlock> {
         let (frees, ticket) = (self.of.frees.load(Ordering::SeqCst), self.ticket);
         let queue = self.queue();
         if let Some(own) = queue.waiters.iter_mut().find(|waiter| waiter.ticket == ticket) {
@@ -254,7 +255,7 @@ impl<R: MemoryResource> Layer for Retry<R> {
         "retry"
     }
 
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         if self.waiting() > 0 {
             self.give_way(stream);
         }
@@ -268,7 +269,7 @@ impl<R: MemoryResource> Layer for Retry<R> {
         }
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         self.upstream.deallocate(block, stream)?;
         if !block.is_empty() {
             self.freed();

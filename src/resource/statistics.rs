@@ -5,10 +5,11 @@
 //! and Paddle's `StatAllocator` (`stat_allocator.h`) is the same with one level. An allocator's own figures are
 //! [`Allocator::stats`](crate::Allocator::stats); this layer counts what passes through one place.
 
-use super::contract::{Block, Layer, MemoryResource};
+use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::fallible::TryPush;
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::Mutex;
 
 /// One figure. Inside of counters that were pushed, a value is below 0 if more is freed than was allocated since.
@@ -118,7 +119,7 @@ impl<R: MemoryResource> Layer for Statistics<R> {
         "statistics"
     }
 
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         let block = self.upstream.allocate(size, stream)?;
         self.change(|counters| {
             counters.bytes.add(signed(block.size));
@@ -127,7 +128,7 @@ impl<R: MemoryResource> Layer for Statistics<R> {
         Ok(block)
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         // Before the memory can be another thread's, so that no peak counts it twice.
         self.change(|counters| {
             counters.bytes.lower(signed(block.size));

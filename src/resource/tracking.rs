@@ -4,10 +4,11 @@
 //! a table by address, a stack for each on request, a text of what is outstanding). There an unknown free and a wrong size are
 //! logged and passed on; here they are errors, and the resource below is not asked.
 
-use super::contract::{Block, Layer, MemoryResource};
+use super::contract::{Layer, MemoryResource};
 use super::error::{ResourceError, Result};
 use crate::fallible::{TryCollect, try_insert};
 use crate::ids::StreamId;
+use crate::owned::RawBlock;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::backtrace::Backtrace;
@@ -30,7 +31,7 @@ pub enum Stacks {
 #[derive(Clone, Debug)]
 pub struct Outstanding {
     /// The block.
-    pub block: Block,
+    pub block: RawBlock,
     /// The thread that allocated it.
     pub thread: ThreadId,
     /// How many blocks the layer had handed out before it.
@@ -41,7 +42,7 @@ pub struct Outstanding {
 
 impl fmt::Display for Outstanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Block { address, size, stream } = self.block;
+        let RawBlock { address, size, stream } = self.block;
         write!(f, "{address:#x}: {size} B, stream {stream}, {:?}, allocation {}", self.thread, self.number)?;
         if let Some(stack) = &self.stack {
             write!(f, ", allocated at:\n{stack}")?;
@@ -128,7 +129,7 @@ impl Table {
         Ok(self.live.try_reserve(1)?)
     }
 
-    fn insert(&mut self, block: Block, stack: Option<Arc<Backtrace>>) -> Result<()> {
+    fn insert(&mut self, block: RawBlock, stack: Option<Arc<Backtrace>>) -> Result<()> {
         let of = Outstanding { block, thread: thread::current().id(), number: self.count, stack };
         // A block that lies where one is just being freed takes its place.
         let before = try_insert(&mut self.live, block.address, Entry { of, leaving: false })?;
@@ -141,7 +142,7 @@ impl Table {
     }
 
     /// Begins to free a block. Returns the number of its allocation.
-    fn begin_free(&mut self, block: &Block) -> Result<u64> {
+    fn begin_free(&mut self, block: &RawBlock) -> Result<u64> {
         let address = block.address;
         let entry = self.live.get_mut(&address).filter(|entry| !entry.leaving);
         let entry = entry.ok_or(ResourceError::UnknownBlock { address })?;
@@ -155,7 +156,7 @@ impl Table {
     }
 
     /// Ends the free of that allocation. Its address may be another block's by now.
-    fn end_free(&mut self, block: &Block, number: u64, freed: bool) {
+    fn end_free(&mut self, block: &RawBlock, number: u64, freed: bool) {
         let Some(entry) = self.live.get_mut(&block.address).filter(|entry| entry.of.number == number) else { return };
         if freed {
             self.live.remove(&block.address);
@@ -177,7 +178,7 @@ impl<R: MemoryResource> Layer for Tracking<R> {
         "tracking"
     }
 
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         self.table.lock().reserve()?;
         let block = self.upstream.allocate(size, stream)?;
         if block.is_empty() {
@@ -196,7 +197,7 @@ impl<R: MemoryResource> Layer for Tracking<R> {
         Ok(block)
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         if block.is_empty() && block.address == 0 {
             return self.upstream.deallocate(block, stream);
         }

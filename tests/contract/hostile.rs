@@ -10,6 +10,7 @@ use seamalloc::rounding::ROUNDUP_INTERVALS;
 use seamalloc::{Allocator, Config, Error, StrategyKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn allocator(kind: StrategyKind, driver: Arc<dyn Driver>) -> Allocator {
     Allocator::new(driver, config_of(kind, "")).unwrap()
@@ -185,6 +186,14 @@ struct Panics {
     seen: u64,
 }
 
+struct Counts(Arc<AtomicU64>);
+
+impl Observer for Counts {
+    fn event(&mut self, _: &Event) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Observer for Panics {
     fn event(&mut self, _: &Event) {
         self.seen += 1;
@@ -195,7 +204,17 @@ impl Observer for Panics {
 pub(crate) fn an_observer_that_panics_is_dropped_and_harms_nothing(Subject { kind, .. }: Subject) {
     for at in 1..40 {
         let (gpu, allocator) = simulated::on("sim:h200,capacity=100MiB", config_of(kind, ""));
-        allocator.observe(Some(Box::new(Panics { at, seen: 0 })));
+        // Two others, one before it and one after it, are told everything.
+        let told: [Arc<AtomicU64>; 2] = Default::default();
+        let panics = Box::new(Panics { at, seen: 0 });
+        allocator.add_observer(Box::new(Counts(Arc::clone(&told[0])))).unwrap();
+        let added = if at % 2 == 0 {
+            assert!(allocator.observe(Some(panics)).is_none());
+            None
+        } else {
+            Some(allocator.add_observer(panics).unwrap())
+        };
+        let last = allocator.add_observer(Box::new(Counts(Arc::clone(&told[1])))).unwrap();
         let mut live = Vec::new();
         let run = catch_unwind(AssertUnwindSafe(|| {
             for step in 0..12 {
@@ -209,6 +228,11 @@ pub(crate) fn an_observer_that_panics_is_dropped_and_harms_nothing(Subject { kin
             allocator.empty_cache().unwrap();
         }));
         assert!(run.is_ok(), "{kind}, event {at}: it reaches the program");
+        let [before, after] = told.each_ref().map(|told| told.load(Ordering::Relaxed));
+        assert!(before == after && before > 20, "{kind}, event {at}: {before} and {after} events");
+        let is_there = added.map(|id| allocator.remove_observer(id).is_some());
+        assert_eq!(is_there.unwrap_or_else(|| allocator.observe(None).is_some()), at > before, "{kind}, event {at}");
+        assert!(allocator.remove_observer(last).is_some() && allocator.remove_observer(last).is_none());
         allocator.check().unwrap();
         assert_eq!(gpu.leaks().bytes, allocator.stats().reserved_bytes.all.current);
         for address in live {

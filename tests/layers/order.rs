@@ -3,7 +3,7 @@
 use crate::imports::{Arrow, What};
 
 /// The folders and files under `src/`, lowest first: each may import what stands on its own line and above.
-pub(crate) const LAYERS: [&[&str]; 15] = [
+pub(crate) const LAYERS: [&[&str]; 16] = [
     &["ids", "fallible"],
     &["units", "nearest", "span"],
     &["driver"],
@@ -17,6 +17,7 @@ pub(crate) const LAYERS: [&[&str]; 15] = [
     &["strategy"],
     &["diagnose", "planning"],
     &["allocator"],
+    &["owned"],
     &["host_pool", "resource"],
     &["lib"],
 ];

@@ -81,7 +81,8 @@ pub struct Model {
 
 impl Model {
     pub fn new(gpu: Arc<SimGpu>, config: Config) -> Self {
-        let stats = Stats { max_split_size: config.max_split_size, ..Stats::default() };
+        let mut stats = Stats::default();
+        stats.max_split_size = config.max_split_size;
         let fraction = config.memory_fraction.unwrap_or(1.0);
         let mut model = Self {
             gpu,

@@ -3,7 +3,7 @@
 use crate::fake::{AfterFree, Fake, broken};
 use crate::{MAIN, MIB, SIDE, on};
 use seamalloc::resource::{
-    Block, Counter, FailureCallback, Limit, MemoryResource, ResourceError, Stacks, Statistics, Tracking,
+    Counter, FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Stacks, Statistics, Tracking,
 };
 use seamalloc::{Allocator, Error};
 use std::sync::Arc;
@@ -63,10 +63,10 @@ fn tracking_says_what_is_live_and_refuses_what_is_not() {
     // The stack names this test.
     assert!(report.contains("tracking_says_what_is_live"), "{report}");
 
-    let wrong = Block { size: 4 * MIB, ..second };
+    let wrong = RawBlock { size: 4 * MIB, ..second };
     let error = tracking.deallocate(wrong, SIDE).unwrap_err();
     assert_eq!(error, ResourceError::SizeMismatch { address: second.address, allocated: 5 * MIB, freed: 4 * MIB });
-    let unknown = Block { address: second.address + 512, ..second };
+    let unknown = RawBlock { address: second.address + 512, ..second };
     let error = tracking.deallocate(unknown, SIDE).unwrap_err();
     assert_eq!(error, ResourceError::UnknownBlock { address: unknown.address });
     assert_eq!(tracking.outstanding().unwrap().len(), 2);

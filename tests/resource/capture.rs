@@ -6,7 +6,7 @@ use seamalloc::Error;
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::resource::{
-    Block, Capture, Facade, Limit, MemoryResource, PrivatePools, ResourceError, Spread, Tracking,
+    Capture, Facade, Limit, MemoryResource, PrivatePools, RawBlock, ResourceError, Spread, Tracking,
 };
 use std::sync::Arc;
 
@@ -143,7 +143,7 @@ fn a_capture_that_cannot_begin_everywhere_begins_nowhere() {
     let facade = Facade::builder("stitch", "").unwrap().spread(Spread::Stream);
     let facade = facade.open([Arc::clone(&gpu) as Arc<dyn Driver>]).unwrap();
     let memory = &facade.devices()[0];
-    let blocks: Vec<Block> = [MAIN, SIDE].iter().map(|of| memory.allocate(MIB, *of).unwrap()).collect();
+    let blocks: Vec<RawBlock> = [MAIN, SIDE].iter().map(|of| memory.allocate(MIB, *of).unwrap()).collect();
     let pool = memory.create_pool().unwrap();
     // Memory of the pool that a stream has freed outside of a capture is waited for at the beginning: one of the two fails.
     for allocator in facade.allocators(0).unwrap() {

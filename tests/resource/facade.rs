@@ -4,7 +4,7 @@ use crate::fake::AfterFree;
 use crate::{MAIN, MIB, SIDE, gpu, on};
 use seamalloc::driver::{Call, Driver, StreamId};
 use seamalloc::resource::{
-    Block, Facade, Limit, MemoryResource, Outstanding, ResourceError, SharedResource, Spread, Stacks, Tracking,
+    Facade, Limit, MemoryResource, Outstanding, RawBlock, ResourceError, SharedResource, Spread, Stacks, Tracking,
 };
 use seamalloc::{Allocator, ConfigError, Error, StrategyKind};
 use std::sync::{Arc, Barrier, OnceLock};
@@ -46,7 +46,7 @@ fn allocators_are_made_when_first_used_one_a_stream() {
     let (gpu, facade) = open("caching", "", Spread::Stream, "sim:h200,capacity=1GiB");
     let memory = &facade.devices()[0];
     assert!(memory.allocate(0, StreamId(5)).unwrap().is_empty());
-    memory.deallocate(Block::empty(MAIN), SIDE).unwrap();
+    memory.deallocate(RawBlock::empty(MAIN), SIDE).unwrap();
     assert_eq!((facade.allocators(0).unwrap().len(), gpu.call_stats().total_ns()), (0, 0));
     let a = memory.allocate(3 * MIB, MAIN).unwrap();
     let b = memory.allocate(3 * MIB, SIDE).unwrap();
@@ -64,7 +64,7 @@ fn allocators_are_made_when_first_used_one_a_stream() {
         memory.deallocate(block, block.stream).unwrap();
     }
     assert!(facade.allocators(0).unwrap().iter().all(|of| live(of) == 0));
-    let unknown = Block { address: 512, size: 5, stream: StreamId(77) };
+    let unknown = RawBlock { address: 512, size: 5, stream: StreamId(77) };
     assert_eq!(memory.deallocate(unknown, MAIN).unwrap_err(), ResourceError::UnknownBlock { address: 512 });
     assert!(facade.allocators(7).unwrap().is_empty());
 }
@@ -181,7 +181,7 @@ fn paddles_thread_local_goes_by_thread() {
         let of_other = made.iter().find(|of| live(of) > 0).unwrap();
         assert_eq!(live(of_other), lives);
         let block = of_other.snapshot_address();
-        memory.deallocate(Block { address: block, size: 3 * MIB, stream: MAIN }, MAIN).unwrap();
+        memory.deallocate(RawBlock { address: block, size: 3 * MIB, stream: MAIN }, MAIN).unwrap();
         assert!(made.iter().all(|of| live(of) == 0));
         drop(made);
         done.wait();
@@ -217,7 +217,7 @@ fn a_block_outlives_the_thread_that_allocated_it() {
     let block = thread::scope(|scope| scope.spawn(|| memory.allocate(3 * MIB, MAIN).unwrap()).join().unwrap());
     assert_eq!(facade.allocators(0).unwrap().len(), 0, "the thread has ended");
     assert_eq!(gpu.call_stats().get(Call::Free).count, 0, "its memory lives");
-    let wrong = Block { address: block.address + 512, ..block };
+    let wrong = RawBlock { address: block.address + 512, ..block };
     assert_eq!(memory.deallocate(wrong, MAIN).unwrap_err(), ResourceError::UnknownBlock { address: wrong.address });
     memory.record_stream(block, SIDE).unwrap();
     memory.deallocate(block, MAIN).unwrap();
@@ -309,6 +309,7 @@ fn streams_and_threads_at_once() {
             Spread::Stream => 4,
             // The threads have ended.
             Spread::Thread => 0,
+            other => panic!("{other:?} has no test"),
         };
         assert_eq!(made.len(), expected, "{spread:?}");
         drop((made, facade));

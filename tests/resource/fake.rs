@@ -3,13 +3,13 @@
 use parking_lot::Mutex;
 use seamalloc::PoolId;
 use seamalloc::driver::{Call, DriverError, MemoryInfo, Status, StreamId};
-use seamalloc::resource::{Block, Layer, MemoryResource, PrivatePools, ResourceError, Result};
+use seamalloc::resource::{Layer, MemoryResource, PrivatePools, RawBlock, ResourceError, Result};
 use std::collections::BTreeMap;
 use std::fmt;
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) live: BTreeMap<u64, Block>,
+    pub(crate) live: BTreeMap<u64, RawBlock>,
     pub(crate) calls: u64,
     /// The next calls that fail: the next allocation, the next free.
     pub(crate) fail: [bool; 2],
@@ -46,7 +46,7 @@ impl Fake {
         self.state.lock().fail[1] = true;
     }
 
-    pub(crate) fn live(&self) -> Vec<Block> {
+    pub(crate) fn live(&self) -> Vec<RawBlock> {
         self.state.lock().live.values().copied().collect()
     }
 
@@ -56,14 +56,14 @@ impl Fake {
 }
 
 impl MemoryResource for Fake {
-    fn allocate(&self, size: u64, stream: StreamId) -> Result<Block> {
+    fn allocate(&self, size: u64, stream: StreamId) -> Result<RawBlock> {
         let state = &mut *self.state.lock();
         state.calls += 1;
         if std::mem::take(&mut state.fail[0]) {
             return Err(broken());
         }
         if size == 0 {
-            return Ok(Block::empty(stream));
+            return Ok(RawBlock::empty(stream));
         }
         let allocated: u64 = state.live.values().map(|block| block.size).sum();
         if allocated + size > self.capacity {
@@ -76,12 +76,12 @@ impl MemoryResource for Fake {
             }
             address = block.address + block.size;
         }
-        let block = Block { address, size, stream };
+        let block = RawBlock { address, size, stream };
         assert!(state.live.insert(address, block).is_none());
         Ok(block)
     }
 
-    fn deallocate(&self, block: Block, _stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, _stream: StreamId) -> Result<()> {
         let state = &mut *self.state.lock();
         state.calls += 1;
         if std::mem::take(&mut state.fail[1]) {
@@ -96,11 +96,11 @@ impl MemoryResource for Fake {
         }
     }
 
-    fn record_stream(&self, _block: Block, _stream: StreamId) -> Result<()> {
+    fn record_stream(&self, _block: RawBlock, _stream: StreamId) -> Result<()> {
         Ok(())
     }
 
-    fn erase_stream(&self, _block: Block, _stream: StreamId) -> Result<()> {
+    fn erase_stream(&self, _block: RawBlock, _stream: StreamId) -> Result<()> {
         Ok(())
     }
 
@@ -160,7 +160,7 @@ impl<R: MemoryResource> Layer for AfterFree<R> {
         "after free"
     }
 
-    fn deallocate(&self, block: Block, stream: StreamId) -> Result<()> {
+    fn deallocate(&self, block: RawBlock, stream: StreamId) -> Result<()> {
         self.below.deallocate(block, stream)?;
         let hook = self.hook.lock().take();
         if let Some(hook) = hook {

@@ -3,7 +3,7 @@
 use crate::fake::{Fake, broken};
 use crate::{MAIN, MIB, SIDE, gpu, on};
 use seamalloc::driver::sim::CaptureMode;
-use seamalloc::resource::{Block, FailureCallback, Limit, MemoryResource, ResourceError, Retry, RetryFigures};
+use seamalloc::resource::{FailureCallback, Limit, MemoryResource, RawBlock, ResourceError, Retry, RetryFigures};
 use seamalloc::{Allocator, Config, Error, Route};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -311,7 +311,7 @@ fn only_frees_wake() {
         until(|| memory.waiting() == 1);
         fake.fail_free();
         assert_eq!(memory.deallocate(held, MAIN).unwrap_err(), broken());
-        memory.deallocate(Block::empty(MAIN), MAIN).unwrap();
+        memory.deallocate(RawBlock::empty(MAIN), MAIN).unwrap();
         assert!(waits.join().unwrap().is_err());
     });
     assert_eq!(memory.figures(), RetryFigures { waited: 1, served: 0, timed_out: 1, tries: 1 });

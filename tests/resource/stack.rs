@@ -2,7 +2,7 @@
 
 use crate::fake::refused;
 use seamalloc::resource::{
-    Block, Counter, FailureCallback, LOG_HEADER, Limit, Logging, MemoryResource, ResourceError, Retry, Stacks,
+    Counter, FailureCallback, LOG_HEADER, Limit, Logging, MemoryResource, RawBlock, ResourceError, Retry, Stacks,
     Statistics, Tracking,
 };
 use seamalloc_trace::read_rmm;
@@ -103,8 +103,8 @@ fn rounded(size: u64, alignment: u64) -> u64 {
 /// The program's blocks by address; and how many of 0 bytes.
 #[derive(Default)]
 pub(crate) struct Program {
-    pub(crate) live: BTreeMap<u64, Block>,
-    pub(crate) empty: Vec<Block>,
+    pub(crate) live: BTreeMap<u64, RawBlock>,
+    pub(crate) empty: Vec<RawBlock>,
 }
 
 impl Program {
@@ -116,12 +116,12 @@ impl Program {
         self.live.values().map(|block| rounded(block.size, alignment)).sum()
     }
 
-    pub(crate) fn nth(&self, nth: usize) -> Option<Block> {
-        let all: Vec<Block> = self.live.values().chain(&self.empty).copied().collect();
+    pub(crate) fn nth(&self, nth: usize) -> Option<RawBlock> {
+        let all: Vec<RawBlock> = self.live.values().chain(&self.empty).copied().collect();
         (!all.is_empty()).then(|| all[nth % all.len()])
     }
 
-    pub(crate) fn insert(&mut self, block: Block) {
+    pub(crate) fn insert(&mut self, block: RawBlock) {
         if block.is_empty() {
             self.empty.push(block);
         } else {
@@ -129,7 +129,7 @@ impl Program {
         }
     }
 
-    pub(crate) fn remove(&mut self, block: Block) {
+    pub(crate) fn remove(&mut self, block: RawBlock) {
         if block.is_empty() {
             self.empty.pop();
         } else {
@@ -182,7 +182,7 @@ impl Stack {
     }
 
     /// Notes in the model that a block was freed.
-    pub(crate) fn expect_free(&mut self, block: Block) {
+    pub(crate) fn expect_free(&mut self, block: RawBlock) {
         for layer in &mut self.layers {
             match layer {
                 Made::Statistics(_, expected) => {
@@ -201,7 +201,7 @@ impl Stack {
 
     /// Compares what each layer says with the model.
     pub(crate) fn check(&self, program: &Program) {
-        let live: Vec<Block> = program.live.values().copied().collect();
+        let live: Vec<RawBlock> = program.live.values().copied().collect();
         for layer in &self.layers {
             match layer {
                 Made::Limit(layer, limit, alignment) => {
@@ -209,7 +209,7 @@ impl Stack {
                     assert!(layer.allocated() <= *limit);
                 }
                 Made::Tracking(layer) => {
-                    let blocks: Vec<Block> = layer.outstanding().unwrap().iter().map(|of| of.block).collect();
+                    let blocks: Vec<RawBlock> = layer.outstanding().unwrap().iter().map(|of| of.block).collect();
                     assert_eq!(blocks, live);
                     assert_eq!(layer.allocated(), program.bytes());
                 }

@@ -8,7 +8,7 @@ use crate::{MAIN, SIDE, gpu};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use seamalloc::driver::{Call, Status, StreamId};
-use seamalloc::resource::{Block, ResourceError, Result};
+use seamalloc::resource::{RawBlock, ResourceError, Result};
 use seamalloc::{Allocator, Config};
 use std::sync::Arc;
 
@@ -99,13 +99,13 @@ proptest! {
                     }
                 }
                 Operation::FreeUnknown { address } => {
-                    let unknown = Block { address, size: 8, stream: MAIN };
+                    let unknown = RawBlock { address, size: 8, stream: MAIN };
                     prop_assert_eq!(stack.top.deallocate(unknown, MAIN), Err(ResourceError::UnknownBlock { address }));
                 }
                 Operation::FreeWrongSize { nth } => {
                     let Some(block) = program.nth(nth).filter(|block| !block.is_empty()) else { continue };
                     if stack.has_tracking() {
-                        let wrong = Block { size: block.size + 1, ..block };
+                        let wrong = RawBlock { size: block.size + 1, ..block };
                         let error = ResourceError::SizeMismatch {
                             address: block.address,
                             allocated: block.size,
@@ -171,7 +171,7 @@ proptest! {
                     }
                 }
                 Operation::FreeUnknown { address } => {
-                    let unknown = Block { address, size: 8, stream: MAIN };
+                    let unknown = RawBlock { address, size: 8, stream: MAIN };
                     prop_assert!(stack.top.deallocate(unknown, MAIN).is_err());
                 }
                 Operation::FreeWrongSize { .. } => {}
@@ -180,12 +180,12 @@ proptest! {
             gpu.fail_no_more();
             prop_assert_eq!(allocator.stats().allocation.all.current, program.live.len() as u64);
             allocator.check().unwrap();
-            let live: Vec<Block> = program.live.values().copied().collect();
+            let live: Vec<RawBlock> = program.live.values().copied().collect();
             for layer in &stack.layers {
                 match layer {
                     Made::Limit(layer, _, alignment) => prop_assert_eq!(layer.allocated(), program.counted(*alignment)),
                     Made::Tracking(layer) => {
-                        let blocks: Vec<Block> = layer.outstanding().unwrap().iter().map(|of| of.block).collect();
+                        let blocks: Vec<RawBlock> = layer.outstanding().unwrap().iter().map(|of| of.block).collect();
                         prop_assert_eq!(&blocks, &live);
                     }
                     Made::Statistics(layer, _) => prop_assert_eq!(layer.counters().bytes.value as u64, program.bytes()),
@@ -218,10 +218,10 @@ fn a_stack_counts_right_under_threads() {
         for at in 0..4u64 {
             let (stack, left) = (&stack, &left);
             scope.spawn(move || {
-                let mut held: Vec<Block> = Vec::new();
+                let mut held: Vec<RawBlock> = Vec::new();
                 for round in 0..300u64 {
                     let size = (at * 97 + round * 31) % 5000 * 1000;
-                    let allocated: Result<Block> = stack.top.allocate(size, StreamId(at));
+                    let allocated: Result<RawBlock> = stack.top.allocate(size, StreamId(at));
                     held.extend(allocated.ok());
                     if held.len() > 10 {
                         let block = held.swap_remove((round % 7) as usize);
@@ -238,7 +238,7 @@ fn a_stack_counts_right_under_threads() {
         match layer {
             Made::Limit(layer, _, alignment) => assert_eq!(layer.allocated(), program.counted(*alignment)),
             Made::Tracking(layer) => {
-                let blocks: Vec<Block> = layer.outstanding().unwrap().iter().map(|of| of.block).collect();
+                let blocks: Vec<RawBlock> = layer.outstanding().unwrap().iter().map(|of| of.block).collect();
                 assert_eq!(blocks, program.live.values().copied().collect::<Vec<_>>());
             }
             Made::Statistics(layer, _) => {

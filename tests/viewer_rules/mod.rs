@@ -94,6 +94,7 @@ impl Viewer {
             }
             Action::SegmentMap | Action::SegmentJoined => self.unmap(segment)?,
             Action::Oom => {}
+            other => return Err(format!("the viewer's rules do not know {other:?}")),
         }
         self.draw()
     }

@@ -55,13 +55,8 @@ pub(crate) fn trace_of_history(
             }
             Action::FreeRequested => builder.free_requested(event.address),
             Action::FreeCompleted => builder.free_completed(event.address),
-            Action::SegmentAlloc
-            | Action::SegmentFree
-            | Action::SegmentMap
-            | Action::SegmentUnmap
-            | Action::SegmentLeft
-            | Action::SegmentJoined
-            | Action::Oom => Ok(()),
+            // Segments, and refusals.
+            _ => Ok(()),
         };
         done.map_err(|rule| (index, rule))?;
     }

@@ -76,7 +76,7 @@ pub use summary::Summary;
 pub use trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 pub use write::{ENDINGS, SNAPSHOT_ENDING, can_write, write_path, write_snapshot_path, write_trace_as_snapshot};
 
-/// The examples of the page about Rust are tests.
+/// The examples of the page about traces are tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/rust.md")]
-struct RustPage;
+#[doc = include_str!("../../docs/trace-format.md")]
+struct TracePage;

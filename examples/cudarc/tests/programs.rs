@@ -20,7 +20,9 @@ fn every_fault_of_a_simulated_device_goes_well() {
 fn without_a_gpu_they_say_so_and_exit_with_2() {
     // With one they would run.
     let Err(error) = CudaDriver::open(0) else { return };
-    for program in [env!("CARGO_BIN_EXE_driver_faults"), env!("CARGO_BIN_EXE_seamalloc-cudarc")] {
+    for program in
+        [env!("CARGO_BIN_EXE_driver_faults"), env!("CARGO_BIN_EXE_seamalloc-cudarc"), env!("CARGO_BIN_EXE_graph")]
+    {
         let output = Command::new(program).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{program}");
         assert_eq!(String::from_utf8(output.stderr).unwrap().trim(), error.to_string(), "{program}");

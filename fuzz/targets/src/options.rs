@@ -68,6 +68,7 @@ fn read_options(text: &str) -> Option<Config> {
                 }
                 // Its value may be that of another option, or as it was understood.
                 ConfigError::BadValue { option, found, .. } => said.contains(option) && said.contains(found),
+                _ => panic!("`{text}`: {error:?} has no check"),
             };
             assert!(named, "`{text}`: {said}");
             None

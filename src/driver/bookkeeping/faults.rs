@@ -33,6 +33,7 @@ impl fmt::Display for Range {
 
 /// A use of memory that on a real GPU may lose the context, or silently give wrong results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Fault {
     /// A kernel uses addresses at which there is no memory.
     UnmappedUse {
@@ -116,6 +117,7 @@ impl fmt::Display for Fault {
 
 /// Resources that are still held on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Leaks {
     /// Reservations of address space.
     pub reservations: usize,

@@ -16,6 +16,7 @@ use crate::driver::error::DriverResult;
 
 /// The memory of the device, in bytes (`cuMemGetInfo`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemoryInfo {
     /// Bytes that `create` and `malloc` could still hand out.
     pub free: u64,

@@ -77,6 +77,7 @@ impl fmt::Display for HostConfig {
 
 /// A host device that cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HostConfigError {
     /// The text is no specification of one.
     #[error("`{spec}` is not the host's memory; expected `host` or `host:4GiB`")]

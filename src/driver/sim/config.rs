@@ -100,6 +100,7 @@ impl fmt::Display for SimConfig {
 
 /// A specification of which no GPU can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SimConfigError {
     /// The text is no specification of a simulated GPU.
     #[error("`{spec}` is not a simulated GPU; expected `sim`, `sim:h200` or `sim:h200,capacity=80GiB`")]

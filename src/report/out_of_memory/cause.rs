@@ -8,6 +8,8 @@ use std::fmt;
 
 /// Why the free memory did not serve the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Cause {
     /// The bytes in use and the request together are more than this allocator may or can hold: no arrangement would
@@ -47,6 +49,8 @@ pub enum Cause {
 
 /// A change with which the request would have been served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Advice {
     /// The option `sharing:wait`.

@@ -16,6 +16,8 @@ const STREAMS_NAMED: usize = 4;
 
 /// The state of memory when a request was refused. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// The device's name.
     pub device: String,
@@ -66,6 +68,14 @@ pub struct OutOfMemory {
 /// A report behind a pointer, so that errors stay small. A `Box` could not be had where the host has no memory either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemoryReport(Box<[OutOfMemory; 1]>);
+
+/// As the report that it points to.
+#[cfg(feature = "serde")]
+impl serde::Serialize for OutOfMemoryReport {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (**self).serialize(serializer)
+    }
+}
 
 impl OutOfMemoryReport {
     /// Puts a report behind a pointer.

@@ -1,0 +1,31 @@
+//! Options for memory that the CPU uses too.
+
+use super::{Config, ConfigError, Split, StreamSharing};
+
+impl Config {
+    /// Returns these options for memory that the CPU uses too: streams share what an event has been seen to have passed, and no
+    /// stream waits for another on the GPU, for which the CPU would not wait.
+    ///
+    /// # Errors
+    /// Those of [`Self::check_for_host_pool`].
+    pub fn for_host_pool(self) -> Result<Self, ConfigError> {
+        self.check_for_host_pool()?;
+        Ok(Self { sharing: StreamSharing::Completed, ..self })
+    }
+
+    /// Refuses options with which the allocator looks at contents in the order of streams.
+    ///
+    /// # Errors
+    /// [`ConfigError::BadValue`] for guard mode and `split`.
+    pub fn check_for_host_pool(&self) -> Result<(), ConfigError> {
+        let refused = |option: &str, found: &str| {
+            let expected = "`off`: the CPU uses the memory too, of which no stream knows".to_owned();
+            Err(ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected })
+        };
+        match (self.split, self.guard.is_on()) {
+            (split @ (Split::LastResort | Split::BeforeGrowth), _) => refused("split", split.name()),
+            (Split::Off, true) => refused("guard", "on"),
+            (Split::Off, false) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Devices by name: `sim:h200`, `host:4GiB`, `cuda:0`, `pinned:0`.
+//!
+//! Owns: which driver a name means, and the opening of it. The names' details are each driver's own.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::contract::Driver;
+use super::cuda::{CudaDriver, CudaOpenError};
+use super::error::DriverError;
+use super::host::{HostConfig, HostConfigError, HostDriver};
+use super::sim::{SimConfig, SimConfigError, SimGpu};
+use crate::ids::StreamId;
+
+/// A device that can be opened, as the C library, Python and [`Allocator::open`](crate::Allocator::open) name it.
+///
+/// | name | device |
+/// |---|---|
+/// | `sim:h200`, `sim:h200,capacity=80GiB` | [`SimGpu`] |
+/// | `host:4GiB`, `host` | [`HostDriver`] |
+/// | `cuda:0` | [`CudaDriver`] |
+/// | `pinned:0`, `pinned:0,node=1` | page-locked memory of the machine, [`CudaDriver::open_pinned`] |
+///
+/// ```
+/// use seamalloc::driver::{Device, Driver};
+///
+/// let device: Device = "sim:h200,capacity=1GiB".parse()?;
+/// assert_eq!(device.to_string(), "sim:h200,capacity=1GiB");
+/// assert_eq!(device.open()?.driver.properties().total_memory, 1 << 30);
+/// assert!("gpu:0".parse::<Device>().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Device {
+    /// A simulated GPU.
+    Sim(SimConfig),
+    /// The machine's own memory.
+    Host(HostConfig),
+    /// An NVIDIA GPU.
+    #[non_exhaustive]
+    Cuda {
+        /// Its number among those that `CUDA_VISIBLE_DEVICES` lets the process see.
+        ordinal: u32,
+    },
+    /// Page-locked memory of the machine.
+    #[non_exhaustive]
+    Pinned {
+        /// The number of the GPU that uses it too.
+        ordinal: u32,
+        /// The NUMA node that it is on; `None` is the one nearest to the GPU.
+        node: Option<u32>,
+    },
+}
+
+/// A device that was opened.
+#[non_exhaustive]
+pub struct OpenDevice {
+    /// Its driver.
+    pub driver: Arc<dyn Driver>,
+    /// Of page-locked memory: a stream of the driver's that has no work, which all of it is for
+    /// ([`HostPool`](crate::HostPool)).
+    pub own_stream: Option<StreamId>,
+}
+
+/// Why a device was not opened.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no such kind of device.
+    #[error(
+        "`{name}` is no device; expected cuda:0, page-locked memory such as pinned:0, the host's memory such as host:4GiB, or a simulated one such as sim:h200"
+    )]
+    Unknown {
+        /// The name as given.
+        name: String,
+    },
+    /// The simulated GPU cannot be had.
+    #[error(transparent)]
+    Sim(#[from] SimConfigError),
+    /// The machine's memory cannot be had.
+    #[error(transparent)]
+    Host(#[from] HostConfigError),
+    /// The GPU cannot be had.
+    #[error(transparent)]
+    Cuda(#[from] CudaOpenError),
+    /// A call of its driver failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+impl Device {
+    /// Reads a name. Opens nothing.
+    ///
+    /// # Errors
+    /// [`OpenError`], which says what was expected.
+    pub fn parse(name: &str) -> Result<Self, OpenError> {
+        if name.starts_with("sim") {
+            Ok(Self::Sim(SimConfig::parse(name)?))
+        } else if name.starts_with("host") {
+            Ok(Self::Host(HostConfig::parse(name)?))
+        } else if name.starts_with("pinned") {
+            let (ordinal, node) = CudaDriver::parse_pinned(name)?;
+            Ok(Self::Pinned { ordinal, node })
+        } else if name.starts_with("cuda") {
+            Ok(Self::Cuda { ordinal: CudaDriver::parse_ordinal(name)? })
+        } else {
+            Err(OpenError::Unknown { name: name.to_owned() })
+        }
+    }
+
+    /// Returns the number that tells it from others of its kind: that of `cuda:1` and `pinned:1` is 1, that of all others 0.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        match self {
+            Self::Cuda { ordinal } | Self::Pinned { ordinal, .. } => *ordinal,
+            Self::Sim(_) | Self::Host(_) => 0,
+        }
+    }
+
+    /// Returns whether the CPU and a GPU use its memory at the same addresses.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        matches!(self, Self::Pinned { .. })
+    }
+
+    /// Opens it. On a real GPU the default stream and those of [`CudaDriver::create_stream`] may be named, no others.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(&self) -> Result<OpenDevice, OpenError> {
+        Ok(self.open_with_cuda()?.0)
+    }
+
+    /// Opens it for a program that has its streams from elsewhere: cudarc, cust, CUDA's runtime.
+    ///
+    /// # Safety
+    /// The same as for [`CudaDriver::trust_streams`]: every stream that the driver is told of belongs to the device's
+    /// primary context, and lives for as long as the driver may name it. Other devices ask for nothing.
+    ///
+    /// # Errors
+    /// Those of [`Self::open`].
+    #[allow(unsafe_code, reason = "the caller vouches for the handles of streams, which libcuda follows as pointers")]
+    pub unsafe fn open_trusting(&self) -> Result<OpenDevice, OpenError> {
+        let (opened, cuda) = self.open_with_cuda()?;
+        if let Some(cuda) = cuda {
+            // SAFETY: the caller's promise covers the streams that come from it; no one else has the driver.
+            unsafe { cuda.trust_streams() };
+        }
+        Ok(opened)
+    }
+
+    fn open_with_cuda(&self) -> Result<(OpenDevice, Option<Arc<CudaDriver>>), OpenError> {
+        let (driver, own_stream): (Arc<dyn Driver>, _) = match self {
+            Self::Sim(config) => (Arc::new(SimGpu::new(config.clone())?), None),
+            Self::Host(config) => (Arc::new(HostDriver::new(config.clone())?), None),
+            Self::Cuda { ordinal } => return Ok(of_cuda(CudaDriver::open(*ordinal)?, None)),
+            Self::Pinned { ordinal, node } => {
+                let driver = CudaDriver::open_pinned(*ordinal, *node)?;
+                let own = driver.create_stream()?;
+                return Ok(of_cuda(driver, Some(own)));
+            }
+        };
+        Ok((OpenDevice { driver, own_stream }, None))
+    }
+}
+
+fn of_cuda(driver: CudaDriver, own_stream: Option<StreamId>) -> (OpenDevice, Option<Arc<CudaDriver>>) {
+    let cuda = Arc::new(driver);
+    let driver: Arc<dyn Driver> = Arc::<CudaDriver>::clone(&cuda);
+    (OpenDevice { driver, own_stream }, Some(cuda))
+}
+
+impl FromStr for Device {
+    type Err = OpenError;
+
+    fn from_str(name: &str) -> Result<Self, OpenError> {
+        Self::parse(name)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sim(config) => config.fmt(f),
+            Self::Host(config) => config.fmt(f),
+            Self::Cuda { ordinal } => write!(f, "cuda:{ordinal}"),
+            Self::Pinned { ordinal, node: None } => write!(f, "pinned:{ordinal}"),
+            Self::Pinned { ordinal, node: Some(node) } => write!(f, "pinned:{ordinal},node={node}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_and_written() {
+        for name in ["sim:h200", "sim:h200,capacity=80GiB", "host:4GiB", "cuda:1", "pinned:2", "pinned:0,node=1"] {
+            assert_eq!(Device::parse(name).unwrap().to_string(), name);
+        }
+        assert_eq!(Device::parse("cuda").unwrap().ordinal(), 0);
+        assert_eq!(Device::parse("pinned:3").unwrap().ordinal(), 3);
+        assert!(Device::parse("pinned").unwrap().is_pinned() && !Device::parse("cuda").unwrap().is_pinned());
+    }
+
+    #[test]
+    fn a_wrong_name_says_what_was_expected() {
+        for name in ["", "gpu:0", "Cuda:0", "sim:h20", "host:0", "cuda:x", "pinned:0,node=x"] {
+            assert!(Device::parse(name).is_err(), "{name}");
+        }
+        let text = Device::parse("gpu:0").unwrap_err().to_string();
+        assert!(text.contains("`gpu:0` is no device") && text.contains("cuda:0"), "{text}");
+        assert!(Device::parse("sim:h20").unwrap_err().to_string().contains("h200"));
+    }
+}

@@ -1,0 +1,222 @@
+//! An allocation that frees itself.
+
+use super::raw_block::RawBlock;
+use crate::allocator::Allocator;
+use crate::error::{Error, Result};
+use crate::ids::{PoolId, StreamId};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A live allocation, which is freed when it is dropped.
+///
+/// `A` is the way to its allocator. A `Block<&Allocator>` costs what [`Allocator::allocate`] and [`Allocator::free`] cost. A
+/// `Block<Arc<Allocator>>`, which is `Block` alone, keeps the allocator alive, goes into any type of the program's, and costs two
+/// atomic operations more.
+///
+/// ```
+/// use seamalloc::{Allocator, Block, StreamId};
+/// use std::sync::Arc;
+///
+/// let allocator = Arc::new(Allocator::open("sim:h200", "")?);
+/// let (copies, compute) = (StreamId(7), StreamId(8));
+///
+/// // Borrowed: for a function, a step, a scope.
+/// let scratch = allocator.block(10 << 20, compute)?;
+/// assert_eq!((scratch.len(), scratch.stream()), (10 << 20, compute));
+/// drop(scratch);
+///
+/// // Counted: for a struct, a thread, a static.
+/// let mut weights = Block::new(Arc::clone(&allocator), 1 << 30, copies)?;
+/// // Another stream reads it last, and its memory waits for both.
+/// weights.set_last_use(compute);
+/// drop(weights);
+/// assert_eq!(allocator.stats().allocation.all.current, 0);
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+///
+/// **What drop does.** It frees, on the block's own stream or on that of [`Self::set_last_use`]. It does not wait, and does not
+/// panic, so it is safe while the program unwinds. If the free fails, the block stays live, and an error of `tracing` says so:
+/// memory that may be in use is not given away. Call [`Self::free`] to see the error. A block in a `static` is not dropped at
+/// exit; one of a thread is dropped with it, and after CUDA has shut down its free, or the end of its allocator, only fails.
+///
+/// Drop no block in an observer, a segment source or a filter of a [`Route`](crate::Route): these run under the allocator's lock.
+#[must_use = "a block that is not kept is freed at once"]
+pub struct Block<A: Deref<Target = Allocator> = Arc<Allocator>> {
+    allocator: A,
+    /// 0 if there is nothing to free.
+    address: u64,
+    len: u64,
+    stream: StreamId,
+    last_use: StreamId,
+}
+
+impl Allocator {
+    /// Allocates `size` bytes for work on `stream`, as [`Self::allocate`] does, and frees them when the block is dropped.
+    /// [`Block::new`] makes one that does not borrow the allocator.
+    ///
+    /// # Errors
+    /// Those of [`Self::allocate`].
+    #[inline]
+    pub fn block(&self, size: u64, stream: impl Into<StreamId>) -> Result<Block<&Self>> {
+        Block::new(self, size, stream)
+    }
+}
+
+impl<A: Deref<Target = Allocator>> Block<A> {
+    /// Allocates `size` bytes for work on `stream`. A block of 0 bytes has address 0.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::allocate`].
+    #[inline]
+    pub fn new(allocator: A, size: u64, stream: impl Into<StreamId>) -> Result<Self> {
+        let stream = stream.into();
+        let address = allocator.allocate(size, stream)?;
+        Ok(Self { allocator, address, len: size, stream, last_use: stream })
+    }
+
+    /// Allocates `size` bytes from a private pool, as [`Allocator::allocate_in`] does.
+    pub(super) fn new_in(allocator: A, pool: PoolId, size: u64, stream: StreamId) -> Result<Self> {
+        let address = allocator.allocate_in(pool, size, stream)?;
+        Ok(Self { allocator, address, len: size, stream, last_use: stream })
+    }
+
+    /// Owns an allocation of `allocator` from now on, that nobody else frees: of [`Self::into_raw`], of
+    /// [`Allocator::allocate`], of C.
+    ///
+    /// Nothing is checked. If it is not live there, the free fails when the block is dropped, and says so in the log.
+    pub fn from_raw(allocator: A, raw: RawBlock) -> Self {
+        let RawBlock { address, size, stream } = raw;
+        Self { allocator, address, len: size, stream, last_use: stream }
+    }
+
+    /// Returns the allocation as a plain value, which is no longer freed by itself. That another stream uses it last is named to
+    /// the allocator ([`Allocator::record_stream`]), which may fail: then the error is logged.
+    #[must_use = "the allocation leaks unless somebody frees it"]
+    pub fn into_raw(mut self) -> RawBlock {
+        let raw = RawBlock { address: self.address, size: self.len, stream: self.stream };
+        if self.last_use != self.stream
+            && let Err(error) = self.allocator.record_stream(self.address, self.last_use)
+        {
+            tracing::error!(%error, address = self.address, "the last use of a block could not be named");
+        }
+        self.forget();
+        raw
+    }
+
+    /// Returns where it begins: an address of the device, a multiple of 512, or 0 for a block of 0 bytes.
+    #[must_use]
+    #[inline]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Returns its address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
+    #[must_use]
+    #[inline]
+    pub fn as_ptr<T>(&self) -> *mut T {
+        std::ptr::with_exposed_provenance_mut(self.address as usize)
+    }
+
+    /// Returns the bytes that were asked for.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns whether it has no memory.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the stream that it was allocated for.
+    #[must_use]
+    #[inline]
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Returns its allocator.
+    #[must_use]
+    #[inline]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Returns the stream on which it will be freed.
+    #[must_use]
+    #[inline]
+    pub fn last_use(&self) -> StreamId {
+        self.last_use
+    }
+
+    /// Says on which stream it is used last: it is freed as by [`Allocator::free_on`] then. If that is not its own stream, its
+    /// memory waits for both. The last call counts; for several streams beside its own, [`Self::record_stream`].
+    #[inline]
+    pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
+        self.last_use = stream.into();
+    }
+
+    /// Says that work on `stream` uses it: once freed, its memory waits for that stream too ([`Allocator::record_stream`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::record_stream`].
+    pub fn record_stream(&self, stream: impl Into<StreamId>) -> Result<()> {
+        self.allocator.record_stream(self.address, stream.into())
+    }
+
+    /// Frees it now, and says whether that failed. Afterwards it has no memory, and dropping it does nothing.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::free_on`]: the block is as before, and the call can be made again.
+    pub fn free(&mut self) -> Result<()> {
+        self.give_back()?;
+        self.forget();
+        Ok(())
+    }
+
+    /// Has nothing to free any more.
+    fn forget(&mut self) {
+        (self.address, self.len) = (0, 0);
+    }
+
+    #[inline]
+    fn give_back(&self) -> Result<()> {
+        if self.last_use == self.stream {
+            self.allocator.free(self.address)
+        } else {
+            self.allocator.free_on(self.address, self.last_use)
+        }
+    }
+}
+
+impl<A: Deref<Target = Allocator>> Drop for Block<A> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Err(error) = self.give_back() {
+            stays_live(&error, self.address, self.len);
+        }
+    }
+}
+
+#[cold]
+fn stays_live(error: &Error, address: u64, bytes: u64) {
+    tracing::error!(%error, address, bytes, "a block that is dropped could not be freed; its memory leaks");
+}
+
+impl<A: Deref<Target = Allocator>> fmt::Debug for Block<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut block = f.debug_struct("Block");
+        block
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("len", &self.len)
+            .field("stream", &self.stream);
+        if self.last_use != self.stream {
+            block.field("last_use", &self.last_use);
+        }
+        block.finish_non_exhaustive()
+    }
+}

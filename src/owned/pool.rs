@@ -1,0 +1,223 @@
+//! The use of a private pool, and a route to one, which end when they are dropped.
+
+use super::block::Block;
+use crate::allocator::Allocator;
+use crate::error::{Error, Result};
+use crate::heap::{Route, Segments};
+use crate::ids::{PoolId, StreamId};
+use crate::report::pool::PoolStats;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// One use of a private pool, which ends when it is dropped ([`Allocator::release_pool`]).
+///
+/// [`Pool::create`] makes a pool that is new; [`Pool::of_id`] uses the one of an id that somebody else chose. Neither takes the
+/// other's arguments. Unlike [`Allocator::create_pool`], it has no id that means "none".
+///
+/// ```
+/// use seamalloc::{Allocator, Pool, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// let stream = StreamId(7);
+/// let pool = Pool::create(&allocator)?;
+/// let capture = pool.capture(stream)?;
+/// // The stream is captured here; what it allocates comes from the pool.
+/// let temporary = allocator.block(10 << 20, stream)?;
+/// drop(temporary);
+/// capture.end()?;
+/// // The graph is launched here, as often as one likes: its addresses stay.
+/// assert_eq!(pool.stats()?.reserved_bytes, 10 << 20);
+/// // It is not launched any more.
+/// drop(pool);
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+///
+/// **What drop does.** It ends the use. No graph that was captured with the pool may be launched after the last use. If it fails,
+/// the pool keeps its memory to the end of the allocator, and an error of `tracing` says so; [`Self::release`] returns the error.
+#[must_use = "the use of a pool that is not kept ends at once"]
+pub struct Pool<A: Deref<Target = Allocator> = Arc<Allocator>> {
+    allocator: A,
+    /// [`PoolId::NONE`] if there is no use to end.
+    id: PoolId,
+}
+
+impl<A: Deref<Target = Allocator>> Pool<A> {
+    /// Makes a new private pool, which holds no memory yet.
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`].
+    pub fn create(allocator: A) -> Result<Self> {
+        match allocator.create_pool() {
+            PoolId::NONE => Err(Error::HostMemory),
+            id => Ok(Self { allocator, id }),
+        }
+    }
+
+    /// Uses the private pool of an id, which is made if there is none: for programs that choose the ids themselves, as PyTorch
+    /// does ([`Allocator::open_pool`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::open_pool`].
+    pub fn of_id(allocator: A, id: PoolId) -> Result<Self> {
+        allocator.open_pool(id)?;
+        Ok(Self { allocator, id })
+    }
+
+    /// Uses the private pool of an id with segments of its own ([`Allocator::open_pool_with`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::open_pool_with`].
+    pub fn of_id_with(allocator: A, id: PoolId, segments: Segments) -> Result<Self> {
+        allocator.open_pool_with(id, segments)?;
+        Ok(Self { allocator, id })
+    }
+
+    /// Owns one use of a pool from now on that nobody else ends: of [`Self::into_id`], of [`Allocator::create_pool`], of C.
+    pub fn from_id(allocator: A, id: PoolId) -> Self {
+        Self { allocator, id }
+    }
+
+    /// Returns the id of the pool, whose use is no longer ended by itself.
+    #[must_use = "the use of the pool does not end unless somebody ends it"]
+    pub fn into_id(mut self) -> PoolId {
+        std::mem::replace(&mut self.id, PoolId::NONE)
+    }
+
+    /// Returns its id.
+    #[must_use]
+    pub fn id(&self) -> PoolId {
+        self.id
+    }
+
+    /// Returns its allocator.
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Uses the pool once more.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] after [`Self::release`].
+    pub fn try_clone(&self) -> Result<Self>
+    where
+        A: Clone,
+    {
+        self.allocator.retain_pool(self.id)?;
+        Ok(Self { allocator: self.allocator.clone(), id: self.id })
+    }
+
+    /// Allocates `size` bytes from the pool for work on `stream`, whatever is routed where. The block may outlive the pool.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::allocate_in`].
+    pub fn block(&self, size: u64, stream: impl Into<StreamId>) -> Result<Block<A>>
+    where
+        A: Clone,
+    {
+        Block::new_in(self.allocator.clone(), self.id, size, stream.into())
+    }
+
+    /// Routes the requests that `route` covers to the pool, until the route that is returned ends. A pool has one route at a time.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::begin_allocate_to_pool`].
+    pub fn route(&self, route: Route) -> Result<PoolRoute<A>>
+    where
+        A: Clone,
+    {
+        self.allocator.begin_allocate_to_pool(self.id, route)?;
+        Ok(PoolRoute { allocator: self.allocator.clone(), pool: self.id })
+    }
+
+    /// Routes the requests for a stream to the pool while the stream is captured: call it before the capture begins, and end the
+    /// route after the capture has ended.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::begin_allocate_to_pool`].
+    pub fn capture(&self, stream: impl Into<StreamId>) -> Result<PoolRoute<A>>
+    where
+        A: Clone,
+    {
+        self.route(Route::stream(stream.into()).capturing())
+    }
+
+    /// Returns the state of the pool. Walks all blocks.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`] after [`Self::release`].
+    pub fn stats(&self) -> Result<PoolStats> {
+        self.allocator.pool_stats(self.id)
+    }
+
+    /// Ends the use now, and says whether that failed. Afterwards, dropping it does nothing.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::release_pool`].
+    pub fn release(&mut self) -> Result<()> {
+        self.allocator.release_pool(self.id)?;
+        self.id = PoolId::NONE;
+        Ok(())
+    }
+}
+
+impl<A: Deref<Target = Allocator>> Drop for Pool<A> {
+    fn drop(&mut self) {
+        if self.id != PoolId::NONE
+            && let Err(error) = self.allocator.release_pool(self.id)
+        {
+            tracing::error!(%error, pool = %self.id, "the use of a private pool that is dropped could not be ended");
+        }
+    }
+}
+
+impl<A: Deref<Target = Allocator>> fmt::Debug for Pool<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// A route of requests to a private pool ([`Pool::route`]), which ends when it is dropped
+/// ([`Allocator::end_allocate_to_pool`]). While it lasts, the pool lives, even if its last use ends.
+///
+/// If ending it fails in a drop, an error of `tracing` says so; [`Self::end`] returns it.
+#[must_use = "a route that is not kept ends at once"]
+pub struct PoolRoute<A: Deref<Target = Allocator> = Arc<Allocator>> {
+    allocator: A,
+    /// [`PoolId::NONE`] if there is no route to end.
+    pool: PoolId,
+}
+
+impl<A: Deref<Target = Allocator>> PoolRoute<A> {
+    /// Returns the id of its pool.
+    #[must_use]
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// Ends it now, and says whether that failed.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::end_allocate_to_pool`]; it is not tried again.
+    pub fn end(mut self) -> Result<()> {
+        let pool = std::mem::replace(&mut self.pool, PoolId::NONE);
+        self.allocator.end_allocate_to_pool(pool)
+    }
+}
+
+impl<A: Deref<Target = Allocator>> Drop for PoolRoute<A> {
+    fn drop(&mut self) {
+        if self.pool != PoolId::NONE
+            && let Err(error) = self.allocator.end_allocate_to_pool(self.pool)
+        {
+            tracing::error!(%error, pool = %self.pool, "a route to a private pool that is dropped could not be ended");
+        }
+    }
+}
+
+impl<A: Deref<Target = Allocator>> fmt::Debug for PoolRoute<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolRoute").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
