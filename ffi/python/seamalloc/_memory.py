@@ -1,0 +1,233 @@
+"""The memory that other libraries than PyTorch get: of the very allocators that PyTorch has, one for each device.
+
+Sizes are bytes; addresses and the handles of streams are numbers. The module of each library (cupy, numba, ...) says which
+device and which stream a request is for, and under which stream it is freed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from ctypes import byref, c_int, c_uint64, c_void_p
+from typing import Any
+
+from . import _end, _switch
+from ._library import OUT_OF_MEMORY, PINNED, Error, OutOfMemory, check, library, plugged, plugged_devices, read_json, read_options
+from ._options import join
+from ._unavailable import LibraryError
+
+# What CUDA calls the default stream of the thread. Memory is in the order of one stream, and each thread has another one.
+PER_THREAD = 2
+# The default stream, by its second name.
+LEGACY = 1
+# `CU_STREAM_NON_BLOCKING`.
+NON_BLOCKING = 1
+# Of `seam_status`.
+REQUEST_TOO_LARGE, DRIVER, FORKED = 4, 13, 16
+# `CUresult`s by which CUDA says that it, or the device's context, has ended.
+ENDED = (4, 201, 709)
+# Where there is no GPU, a device is simulated.
+SIMULATED = "SEAMALLOC_DEVICE"
+
+
+class DeviceMemoryError(OutOfMemory, MemoryError):
+    """Too little memory, as a MemoryError; the text is a report of what is free where, and what would help."""
+
+
+def begin(name: str, options: dict[str, object]) -> None:
+    """Prepares for requests of the library `name`, with `options` for allocators that are not made yet. Uses no device.
+    Raises `OptionError`, and `LibraryError` where the options come too late or there is no driver."""
+    before = os.environ.get(_switch.VARIABLE, "")
+    text = join(before, options)
+    if read_options(text) != read_options(before):
+        if [device for device in plugged_devices() if device != PINNED]:
+            raise LibraryError(
+                "too-late",
+                name,
+                f"its options ({join('', options)}) come too late: the device's allocator is in use, with others",
+                "Give them to what is enabled first, or set SEAMALLOC_CONF before the program starts",
+            )
+        if _switch.enabled() is not None:
+            raise LibraryError(
+                "too-late",
+                name,
+                f"PyTorch has the allocator already, and not with these options ({join('', options)})",
+                "Give them to seamalloc.enable()",
+            )
+    if not os.environ.get(SIMULATED):
+        _driver(name)
+    _end.check_destination()
+    # Read by the library when a device is used first, and by child processes.
+    os.environ[_switch.VARIABLE] = text
+    _end.prepare()
+
+
+def _driver(name: str) -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise LibraryError(
+            "no-cuda",
+            name,
+            f"NVIDIA's driver cannot be loaded ({error})",
+            f"Install it, or try without a GPU: {SIMULATED}=sim:h200 hands out addresses that nothing is behind",
+        ) from error
+
+
+def missing(name: str, error: ImportError, package: str) -> LibraryError:
+    """The library cannot be imported."""
+    return LibraryError("missing", name, f"{name} cannot be imported ({error})", f"Install it: pip install {package}")
+
+
+def _stream(handle: int) -> int:
+    return 0 if handle in (LEGACY, PER_THREAD) else handle
+
+
+def allocate(device: int, size: int, stream: int = 0) -> int:
+    """Memory for work on a stream; 0 for no bytes. Raises `DeviceMemoryError` where there is too little."""
+    handle, stream = plugged(device), _stream(stream)
+    if stream != 0:
+        # Who made it may destroy it without a word.
+        check(library.seam_set_borrowed(handle, stream))
+    address = c_void_p()
+    status = library.seam_malloc(handle, size, stream, byref(address))
+    if status in (OUT_OF_MEMORY, REQUEST_TOO_LARGE):
+        text = library.seam_last_error_text().decode(errors="replace")
+        raise DeviceMemoryError(status, library.seam_status_name(status).decode(), text)
+    check(status)
+    return address.value or 0
+
+
+def free(device: int, address: int, current: int) -> None:
+    """Frees under a current stream: work on it may use the memory, besides the stream that it was allocated for. Does
+    nothing where CUDA has ended, and in a forked child, which holds copies of its parent's memory."""
+    if address == 0:
+        return
+    if current == PER_THREAD:
+        # Another thread's requests may get the memory before this thread's stream is done with it.
+        synchronize(device)
+    _finish(library.seam_free_under(plugged(device), address, _stream(current)))
+
+
+def free_on(device: int, address: int, own: int, last: int) -> None:
+    """Frees what was allocated for the stream `own` once `last` too has passed what it was given: the memory serves nobody
+    before."""
+    if last not in (own, PER_THREAD):
+        # The memory is held until it has passed this, where `free` would give it to its own stream at once.
+        _finish(library.seam_free_on(plugged(device), address, _stream(last)))
+    else:
+        free(device, address, last)
+
+
+def _finish(status: int) -> None:
+    has_ended = status == DRIVER and library.seam_last_driver_status() in ENDED
+    if status != FORKED and not has_ended:
+        check(status)
+
+
+class Streams:
+    """Which stream each live address was allocated for, for libraries that name only that of the free."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._of: dict[int, int] = {}
+
+    def allocate(self, size: int, stream: int) -> int:
+        address = allocate(self.device, size, stream)
+        if address != 0:
+            self._of[address] = stream
+        return address
+
+    def __contains__(self, address: int) -> bool:
+        return address in self._of
+
+    def discard(self, address: int) -> None:
+        """Frees what nothing has used, unless it is free already."""
+        if address in self._of:
+            self.free(address, None)
+
+    def free(self, address: int, stream: int | None) -> None:
+        if address != 0:
+            own = self._of.pop(address, 0)
+            free_on(self.device, address, own, own if stream is None else stream)
+
+
+class _Primary:
+    """The device's primary context, while a call needs it to be the current one."""
+
+    def __init__(self, device: int) -> None:
+        self._driver = _driver("CUDA")
+        self._device = c_int()
+        self._call("cuDeviceGet", byref(self._device), device)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        found = getattr(self._driver, name)(*arguments)
+        if found not in (0, *ENDED):
+            raise Error(DRIVER, "SEAM_STATUS_DRIVER", f"{name} failed with CUresult {found}")
+
+    def __enter__(self) -> Any:
+        context = c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", byref(context), self._device)
+        self._call("cuCtxPushCurrent_v2", context)
+        return self._call
+
+    def __exit__(self, *_: object) -> None:
+        self._call("cuCtxPopCurrent_v2", byref(c_void_p()))
+        self._call("cuDevicePrimaryCtxRelease_v2", self._device)
+
+
+def synchronize(device: int) -> None:
+    """Waits for all work of a device."""
+    if not os.environ.get(SIMULATED):
+        with _Primary(device) as call:
+            call("cuCtxSynchronize")
+
+
+class Idle:
+    """A stream of the device that never gets work. What is allocated for it, once it was waited for, has no pending use on
+    any stream: for libraries that do not say which streams will use it."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self._handle: int | None = None
+        self._lock = threading.Lock()
+
+    def allocate(self, size: int) -> int:
+        with self._lock:
+            if self._handle is None:
+                self._handle = self._make()
+        address = allocate(self.device, size, self._handle)
+        if not os.environ.get(SIMULATED):
+            with _Primary(self.device) as call:
+                # Memory comes from other streams behind waits of this one.
+                call("cuStreamSynchronize", c_void_p(self._handle))
+        return address
+
+    def free(self, address: int) -> None:
+        """Frees what no work uses any more."""
+        _finish(library.seam_free(plugged(self.device), address))
+
+    def forget(self) -> None:
+        """Its device is about to be reset."""
+        with self._lock:
+            if self._handle is not None:
+                _finish(library.seam_forget_stream(plugged(self.device), self._handle))
+                self._handle = None
+
+    def _make(self) -> int:
+        made = c_void_p(id(self))
+        if not os.environ.get(SIMULATED):
+            with _Primary(self.device) as call:
+                call("cuStreamCreate", byref(made), NON_BLOCKING)
+        return made.value or 0
+
+
+def memory_info(device: int) -> tuple[int, int]:
+    """What requests may still get, of the device and of what is held free, and how much memory the device has."""
+    free_bytes, total = c_uint64(), c_uint64()
+    handle = plugged(device)
+    check(library.seam_memory_info(handle, byref(free_bytes), byref(total)))
+    stats = read_json(library.seam_stats_json, handle)
+    held = stats["reserved_bytes"]["all"]["current"] - stats["active_bytes"]["all"]["current"]
+    return min(free_bytes.value + held, total.value), total.value
