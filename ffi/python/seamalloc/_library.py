@@ -88,6 +88,7 @@ def _load() -> ctypes.CDLL:
         "seam_free_on": (c_uint64, c_void_p, c_void_p),
         "seam_free_under": (c_uint64, c_void_p, c_void_p),
         "seam_set_borrowed": (c_uint64, c_void_p),
+        "seam_largest_request": (c_uint64, POINTER(c_uint64)),
         "seam_memory_info": (c_uint64, POINTER(c_uint64), POINTER(c_uint64)),
         "seam_on_memory_pressure": (c_uint64, c_void_p, c_void_p, POINTER(c_uint64)),
         "seam_remove_memory_callback": (c_uint64, c_uint64),

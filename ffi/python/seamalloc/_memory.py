@@ -224,10 +224,14 @@ class Idle:
 
 
 def memory_info(device: int) -> tuple[int, int]:
-    """What requests may still get, of the device and of what is held free, and how much memory the device has."""
+    """What a request may still get, within the limit, and how much memory the device has."""
     free_bytes, total = c_uint64(), c_uint64()
     handle = plugged(device)
-    check(library.seam_memory_info(handle, byref(free_bytes), byref(total)))
-    stats = read_json(library.seam_stats_json, handle)
-    held = stats["reserved_bytes"]["all"]["current"] - stats["active_bytes"]["all"]["current"]
-    return min(free_bytes.value + held, total.value), total.value
+    check(library.seam_memory_info(handle, None, byref(total)))
+    check(library.seam_largest_request(handle, byref(free_bytes)))
+    return free_bytes.value, total.value
+
+
+def in_use(device: int) -> int:
+    """Bytes of what all libraries have allocated."""
+    return int(read_json(library.seam_stats_json, plugged(device))["allocated_bytes"]["all"]["current"])

@@ -60,8 +60,7 @@ def _malloc(size: int, device: int) -> int:
     try:
         return _memory.allocate(device, size, cupy.cuda.get_current_stream(device).ptr)
     except _memory.DeviceMemoryError as error:
-        free, total = _memory.memory_info(device)
-        refused = cupy.cuda.memory.OutOfMemoryError(size, total - free)
+        refused = cupy.cuda.memory.OutOfMemoryError(size, _memory.in_use(device))
         refused.args = (f"{refused} {error}",)
         raise refused from error
 

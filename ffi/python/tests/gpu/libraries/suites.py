@@ -1,4 +1,4 @@
-"""The libraries' own tests over their own allocators and over seamalloc, at the same time, on one GPU.
+"""The libraries' own tests over their own allocators and over seamalloc, on one GPU; the long ones at the same time.
 
     python suites.py --tests FOLDER --out FOLDER [--only numba cupy rmm cuda_core]
 
@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+# Seconds for the start and the end of a suite's processes.
+ENDS = 12
 CUPY = [
     *(f"core_tests/test_{name}.py" for name in (
         "core", "dlpack", "elementwise", "flags", "function", "iter", "multithreading", "ndarray", "ndarray_adv_indexing",
@@ -67,22 +69,22 @@ def suites(tests):
     numba, numba_files = numba_tests()
     return {
         "cuda_core": (HERE, ["cuda_core_memory.py"], 40, 0),
-        "rmm": (tests / "rmm", ["."], 60, 4),
+        "rmm": (tests / "rmm", ["."], 50, 0),
         "numba": (numba, numba_files, 140, 7),
         "cupy": (tests / "cupy", [f"cupy_tests/{name}" for name in CUPY], 110, 7),
     }
 
 
-def start(name, over, out, suite, seconds):
-    folder, files, limit, workers = suite
-    limit = seconds or limit
+def start(name, over, out, suite, limit):
+    folder, files, _, workers = suite
     outcomes = out / f"{name}-{over}.jsonl"
     environment = dict(
         os.environ, LIBRARY=name, OVER=over, OUTCOMES=str(outcomes), SECONDS_AT_MOST=str(limit), SEAMALLOC_QUIET="1",
         PYTHONPATH=os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]), CUPY_CACHE_DIR=f"/tmp/cupy-{over}",
     )
     if over == "ours":
-        environment["SEAMALLOC_CONF"] = os.environ.get("SUITES_CONF", "memory_limit:8GiB")
+        # Several processes at once; RMM's pools take half of what is free.
+        environment["SEAMALLOC_CONF"] = "memory_limit:8GiB" if workers else ""
         if name == "numba":
             environment["NUMBA_CUDA_MEMORY_MANAGER"] = "seamalloc.numba"
     command = [
@@ -92,8 +94,8 @@ def start(name, over, out, suite, seconds):
         *(["-n", str(workers), "--dist", "loadfile"] if workers else []), *files,
     ]
     log = open(out / f"{name}-{over}.log", "w")
-    return subprocess.Popen(["timeout", "-s", "INT", "-k", "15", str(limit + 25), *command], cwd=folder, env=environment,
-                            stdout=log, stderr=subprocess.STDOUT), outcomes
+    return subprocess.Popen(["timeout", "-s", "INT", "-k", "8", str(limit + 12), *command], cwd=folder, env=environment,
+                            stdout=log, stderr=subprocess.STDOUT)
 
 
 def read(path):
@@ -113,15 +115,23 @@ def main():
     parser.add_argument("--tests", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--budget", type=float, help="seconds for all of them; each gets its share")
     chosen = parser.parse_args()
+    chosen.out = chosen.out.resolve()
     chosen.out.mkdir(parents=True, exist_ok=True)
-    for name, suite in suites(chosen.tests.resolve()).items():
-        if chosen.only and name not in chosen.only:
-            continue
-        running = {over: start(name, over, chosen.out, suite, chosen.seconds) for over in ("own", "ours")}
-        codes = {over: process.wait() for over, (process, _) in running.items()}
-        found = {over: read(path) for over, (_, path) in running.items()}
+    known = suites(chosen.tests.resolve())
+    picked = {name: known[name] for name in chosen.only or known}
+    # Beside what a suite may take, its processes start and end.
+    needed = sum(suite[2] + ENDS for suite in picked.values())
+    part = min(1.0, chosen.budget / needed) if chosen.budget else 1.0
+    for name, suite in picked.items():
+        limit = max(5, int(suite[2] * part))
+        if suite[3]:
+            running = {over: start(name, over, chosen.out, suite, limit) for over in ("own", "ours")}
+            codes = {over: process.wait() for over, process in running.items()}
+        else:
+            codes = {over: start(name, over, chosen.out, suite, limit // 2).wait() for over in ("own", "ours")}
+        found = {over: read(chosen.out / f"{name}-{over}.jsonl") for over in codes}
         both = found["own"].keys() & found["ours"].keys()
         counts = {over: collections.Counter(found[over][test]["outcome"] for test in both) for over in found}
         differing = [test for test in sorted(both) if found["own"][test]["outcome"] != found["ours"][test]["outcome"]]

@@ -85,7 +85,8 @@ class Outcomes:
             self.file.write(json.dumps({"test": report.nodeid, "outcome": outcome, "text": text}) + "\n")
             self.file.flush()
         if time.monotonic() - _started > float(os.environ.get("SECONDS_AT_MOST", "1e9")):
-            self.session.shouldstop = "the time is over"
+            # pytest-xdist runs the tests where there are workers.
+            (self.session.config.pluginmanager.getplugin("dsession") or self.session).shouldstop = "the time is over"
 
 
 @pytest.hookimpl(trylast=True)
