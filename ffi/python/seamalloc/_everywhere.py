@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 from . import _switch
+from ._unavailable import LibraryError
 
 # Each library as it is imported, and its module here.
 LIBRARIES = {
@@ -23,7 +24,7 @@ def enable_all(**options: object) -> list[str]:
     were enabled, "torch" first.
 
     Call it behind the imports and before CUDA is used. What is enabled already stays so. Raises what the modules'
-    `enable` do; those before it are enabled then.
+    `enable` do; those before it are enabled then. Leaves out a cuda.core that is too old, since others import it.
     """
     done: list[str] = []
     torch = sys.modules.get("torch")
@@ -33,7 +34,12 @@ def enable_all(**options: object) -> list[str]:
         done.append("torch")
     for name, module in LIBRARIES.items():
         if name in sys.modules:
-            # PyTorch's options may be others' too (fallback, quiet, pinned, serve); they have had them.
-            import_module(f".{module}", __package__).enable(**({} if done else options))
+            try:
+                import_module(f".{module}", __package__).enable(**({} if done else options))
+            except LibraryError as error:
+                # Other libraries import it for themselves, so the program may not know of it.
+                if (error.cause, module) == ("version", "cuda_core"):
+                    continue
+                raise
             done.append(module)
     return done

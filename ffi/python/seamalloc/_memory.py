@@ -31,6 +31,11 @@ ENDED = (4, 201, 709)
 SIMULATED = "SEAMALLOC_DEVICE"
 
 
+# The allocators that gave out memory here. A forked child has copies of its parent's pointers, and no memory.
+_handles: dict[int, int] = {}
+os.register_at_fork(after_in_child=_handles.clear)
+
+
 class DeviceMemoryError(OutOfMemory, MemoryError):
     """Too little memory, as a MemoryError; the text is a report of what is free where, and what would help."""
 
@@ -86,7 +91,10 @@ def _stream(handle: int) -> int:
 
 def allocate(device: int, size: int, stream: int = 0) -> int:
     """Memory for work on a stream; 0 for no bytes. Raises `DeviceMemoryError` where there is too little."""
-    handle, stream = plugged(device), _stream(stream)
+    handle = _handles.get(device)
+    if handle is None:
+        handle = _handles[device] = plugged(device)
+    stream = _stream(stream)
     if stream != 0:
         # Who made it may destroy it without a word.
         check(library.seam_set_borrowed(handle, stream))
@@ -101,21 +109,22 @@ def allocate(device: int, size: int, stream: int = 0) -> int:
 
 def free(device: int, address: int, current: int) -> None:
     """Frees under a current stream: work on it may use the memory, besides the stream that it was allocated for. Does
-    nothing where CUDA has ended, and in a forked child, which holds copies of its parent's memory."""
-    if address == 0:
+    nothing where CUDA has ended, and in a forked child."""
+    handle = _handles.get(device)
+    if address == 0 or handle is None:
         return
     if current == PER_THREAD:
         # Another thread's requests may get the memory before this thread's stream is done with it.
         synchronize(device)
-    _finish(library.seam_free_under(plugged(device), address, _stream(current)))
+    _finish(library.seam_free_under(handle, address, _stream(current)))
 
 
 def free_on(device: int, address: int, own: int, last: int) -> None:
     """Frees what was allocated for the stream `own` once `last` too has passed what it was given: the memory serves nobody
     before."""
-    if last not in (own, PER_THREAD):
+    if last not in (own, PER_THREAD) and device in _handles:
         # The memory is held until it has passed this, where `free` would give it to its own stream at once.
-        _finish(library.seam_free_on(plugged(device), address, _stream(last)))
+        _finish(library.seam_free_on(_handles[device], address, _stream(last)))
     else:
         free(device, address, last)
 
@@ -179,7 +188,7 @@ class _Primary:
 
 def synchronize(device: int) -> None:
     """Waits for all work of a device."""
-    if not os.environ.get(SIMULATED):
+    if device in _handles and not os.environ.get(SIMULATED):
         with _Primary(device) as call:
             call("cuCtxSynchronize")
 
@@ -206,7 +215,8 @@ class Idle:
 
     def free(self, address: int) -> None:
         """Frees what no work uses any more."""
-        _finish(library.seam_free(plugged(self.device), address))
+        if self.device in _handles:
+            _finish(library.seam_free(_handles[self.device], address))
 
     def forget(self) -> None:
         """Its device is about to be reset."""

@@ -25,7 +25,7 @@ def _cuda_core() -> Any:
         from cuda import core
     except ImportError as error:
         raise _memory.missing(NAME, error, "cuda-core") from error
-    if not hasattr(core, "MemoryResource"):
+    if not (hasattr(core, "MemoryResource") and hasattr(core, "Device")):
         version = getattr(core, "__version__", "")
         raise LibraryError("version", NAME, f"cuda.core {version} is too old", "Install cuda-core 0.5 or newer")
     return core

@@ -40,13 +40,21 @@ def switch_on(mode, limit):
     triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
 
 
+def of_memory(error):
+    """The text of a refusal; raises what is none."""
+    text = f"{type(error).__name__}: {error}"
+    if "memory" not in text.lower():
+        raise error
+    return text
+
+
 class Program:
     def __init__(self, seed, live_bytes):
         import cupy
         import numba.cuda
+        import numpy
         import rmm
         import torch
-
         from one_memory_kernels import kernels
 
         self.torch, self.cupy, self.cuda, self.rmm = torch, cupy, numba.cuda, rmm
@@ -59,7 +67,7 @@ class Program:
         self.r_streams = [rmm.pylibrmm.stream.Stream() for _ in range(3)]
         self.t_wrong = torch.zeros(1, dtype=torch.int64, device="cuda")
         self.c_wrong = cupy.zeros(1, dtype=cupy.uint64)
-        self.n_wrong = numba.cuda.to_device([0])
+        self.n_wrong = numba.cuda.to_device(numpy.zeros(1, dtype=numpy.int64))
         # They are added to on all streams.
         torch.cuda.synchronize()
         self.live, self.live_bytes, self.most_live = [], 0, live_bytes
@@ -228,13 +236,14 @@ class Program:
             work()
             return True
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            if "memory" not in text.lower():
-                raise
+            text = of_memory(error)
             entry = self.refused.setdefault(what, {"times": 0, "first": text[:300]})
             entry["times"] += 1
             while self.live:
-                self.drop()
+                try:
+                    self.drop()
+                except Exception as again:
+                    of_memory(again)
             return False
 
     def mix(self, seconds):
