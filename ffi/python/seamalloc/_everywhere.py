@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from . import _switch
+from . import _memory, _switch
 from ._unavailable import LibraryError
 
 # Each library as it is imported, and its module here.
@@ -31,6 +31,9 @@ def enable_all(**options: object) -> list[str]:
     if torch is not None and torch.version.cuda is not None:
         if _switch.enabled() is None:
             _switch.enable(**options)  # type: ignore[arg-type]
+        else:
+            # An error where they are others than PyTorch has.
+            _memory.begin("PyTorch", options)
         done.append("torch")
     for name, module in LIBRARIES.items():
         if name in sys.modules:

@@ -60,12 +60,17 @@ def begin(name: str, options: dict[str, object]) -> None:
                 f"PyTorch has the allocator already, and not with these options ({join('', options)})",
                 "Give them to seamalloc.enable()",
             )
-    if not os.environ.get(SIMULATED):
+    if not is_simulated():
         _driver(name)
     _end.check_destination()
     # Read by the library when a device is used first, and by child processes.
     os.environ[_switch.VARIABLE] = text
     _end.prepare()
+
+
+def is_simulated() -> bool:
+    """Whether every device is a simulated one."""
+    return bool(os.environ.get(SIMULATED))
 
 
 def _driver(name: str) -> Any:
@@ -188,7 +193,7 @@ class _Primary:
 
 def synchronize(device: int) -> None:
     """Waits for all work of a device."""
-    if device in _handles and not os.environ.get(SIMULATED):
+    if device in _handles and not is_simulated():
         with _Primary(device) as call:
             call("cuCtxSynchronize")
 
@@ -207,7 +212,7 @@ class Idle:
             if self._handle is None:
                 self._handle = self._make()
         address = allocate(self.device, size, self._handle)
-        if not os.environ.get(SIMULATED):
+        if not is_simulated():
             with _Primary(self.device) as call:
                 # Memory comes from other streams behind waits of this one.
                 call("cuStreamSynchronize", c_void_p(self._handle))
@@ -227,7 +232,7 @@ class Idle:
 
     def _make(self) -> int:
         made = c_void_p(id(self))
-        if not os.environ.get(SIMULATED):
+        if not is_simulated():
             with _Primary(self.device) as call:
                 call("cuStreamCreate", byref(made), NON_BLOCKING)
         return made.value or 0

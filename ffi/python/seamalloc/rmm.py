@@ -33,7 +33,7 @@ def enable(device: int | None = None, **options: object) -> None:
     `seamalloc.enable`. Raises `LibraryError`, and `OptionError` for options that cannot be read."""
     rmm = _rmm()
     _memory.begin(NAME, options)
-    for number in _devices(rmm) if device is None else [device]:
+    for number in _devices() if device is None else [device]:
         rmm.mr.set_per_device_resource(number, resource(number))
 
 
@@ -61,9 +61,9 @@ def _handle(stream: Any) -> int:
     return int(stream.__cuda_stream__()[1])
 
 
-def _devices(rmm: Any) -> range:
-    try:
-        from rmm._cuda.gpu import getDeviceCount
-    except ImportError:
+def _devices() -> range:
+    if _memory.is_simulated():
         return range(1)
+    from rmm._cuda.gpu import getDeviceCount
+
     return range(getDeviceCount())

@@ -32,7 +32,7 @@ def switch_on(mode, limit):
     if mode == "ours":
         import seamalloc
 
-        print(json.dumps({"enabled": seamalloc.enable_all(memory_limit=limit)}), flush=True)
+        print(json.dumps({"enabled": seamalloc.enable_all(memory_limit=f"{limit >> 20}MiB")}), flush=True)
         return
     pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=1 << 20)
     rmm.mr.set_current_device_resource(pool)
