@@ -3,8 +3,9 @@
 // Header only, over seamalloc.h: link with -lseamalloc. docs/c-api.md has a page about both.
 //
 // - Sizes are bytes. Streams are `cudaStream_t` or `CUstream`, as in seamalloc.h; nullptr is the default stream.
-// - What fails throws a `seamalloc::error`: `seamalloc::out_of_memory`, which is a `std::bad_alloc`, or `seamalloc::failure`.
-//   Destructors throw nothing; what they could not do is the last error of their thread (`seam_last_error_text`).
+// - What fails throws a `seamalloc::error`: `seamalloc::out_of_memory`, which is a `std::bad_alloc`, or
+//   `seamalloc::failure`, which is a `std::exception`.
+// - Destructors throw nothing; what they could not do is the last error of their thread (`seam_last_error_text`).
 // - Any thread may call anything; one object of `block` or `pool` is for one thread at a time.
 
 #pragma once
@@ -20,8 +21,8 @@
 #include <string>
 #include <utility>
 
-// The memory resource is there with CCCL 3.1 or newer (CUDA 13.1) and CUDA's own headers, and takes a second to compile: define
-// SEAMALLOC_WITHOUT_CCCL to leave it out. CCCL before 3.1 has other concepts of the same names.
+// The memory resource is there with CCCL 3.1 or newer (CUDA 13.1) and the headers of CUDA's runtime. Define
+// SEAMALLOC_WITHOUT_CCCL to leave it out, and what it includes. CCCL before 3.1 has other concepts of the same names.
 #define SEAMALLOC_HAS_CCCL 0
 #if !defined(SEAMALLOC_WITHOUT_CCCL) && defined(__has_include)
 #if __has_include(<cuda/version>) && __has_include(<cuda/memory_resource>) && __has_include(<cuda_runtime_api.h>)
@@ -115,8 +116,8 @@ struct owned {
 
 } // namespace detail
 
-// A reference to an allocator of one device. Copies refer to the same one, and so do its blocks, pools and resources: it is
-// destroyed with the last of them.
+// A reference to an allocator of one device. Copies refer to the same one, and so do its blocks, pools and resources: it
+// is destroyed with the last of them.
 class allocator {
 public:
     // A new one, as `seam_create`: of "cuda:0", with "strategy:stitch,memory_limit:80GiB".
@@ -126,8 +127,8 @@ public:
         check(seam_create(device.c_str(), options.c_str(), &owned_->handle));
     }
 
-    // The one behind PyTorch and every other library of this process that takes its memory from seamalloc, with the options
-    // in SEAMALLOC_CONF: `seam_plugged`. It lives as long as the process.
+    // The one behind PyTorch and every other library of this process that takes its memory from seamalloc, with the
+    // options in SEAMALLOC_CONF: `seam_plugged`. It lives as long as the process.
     static allocator plugged(int device) {
         const char *simulated = std::getenv("SEAMALLOC_DEVICE");
         bool is_cuda = simulated == nullptr || *simulated == '\0';
@@ -276,8 +277,8 @@ inline block allocator::allocate(std::size_t size, seam_stream stream) const {
     return block(owned_, address, size, stream);
 }
 
-// A private pool: its memory serves only requests made for it, and its addresses stay mapped while anybody uses it, as a CUDA
-// graph needs. One use of it, which ends with this.
+// A private pool: its memory serves only requests made for it, and its addresses stay mapped while anybody uses it, as a
+// CUDA graph needs. One use of it, which ends with this.
 class pool {
 public:
     explicit pool(const allocator &of) : owner_(of.owned_) { check(seam_pool_create(of.handle(), &id_)); }
@@ -351,11 +352,12 @@ private:
 
 #if SEAMALLOC_HAS_CCCL
 
-// A memory resource of CCCL's: for `cuda::mr::any_resource` and what is built on it. Copies are one resource. Streams may be
-// destroyed by whoever made them, at any time after the last call that names them. The program links with CUDA's runtime.
+// A memory resource of CCCL's: for `cuda::mr::any_resource` and what is built on it. Copies are one resource. Streams may
+// be destroyed by whoever made them, any time after the last call that names them. The program links with CUDA's runtime.
 //
-// What is allocated synchronously (`allocate_sync`) has no pending use on any stream: the CPU waits for the device's default
-// stream. With `cudaStreamPerThread`, memory is of the default stream, and the CPU waits for the thread's stream at the free.
+// What is allocated synchronously (`allocate_sync`) has no pending use on any stream: the CPU waits for the device's
+// default stream. With `cudaStreamPerThread`, memory is of the default stream, and the CPU waits for the thread's stream
+// when it is deallocated.
 class memory_resource {
 public:
     explicit memory_resource(allocator of) noexcept : allocator_(std::move(of)) {}
@@ -375,9 +377,15 @@ public:
         return address;
     }
 
-    // The memory waits for `stream` and for the one that it was allocated for.
+    // The memory waits for `stream` and for the one that it was allocated for; where a graph is being captured on `stream`,
+    // only for the latter. For what a graph uses there is `pool`.
     void deallocate(cuda::stream_ref stream, void *address, std::size_t, std::size_t = alignment) noexcept {
         seam_stream last = is_default(stream.get()) ? nullptr : stream.get();
+        if (is_captured(stream.get())) {
+            // It has no work yet, and may be gone when there could be an event for it.
+            (void)seam_free(allocator_.handle(), address);
+            return;
+        }
         if (stream.get() == cudaStreamPerThread) {
             // Another thread may get the memory before this one's stream is done with it.
             (void)wait_for(stream.get());
@@ -415,6 +423,13 @@ public:
 private:
     static bool is_default(cudaStream_t stream) noexcept {
         return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+    }
+
+    bool is_captured(cudaStream_t stream) const noexcept {
+        cudaStreamCaptureStatus answer = cudaStreamCaptureStatusNone;
+        bool has_captures = allocator_.ordinal() >= 0 && stream != nullptr && stream != cudaStreamLegacy;
+        return has_captures && cudaStreamIsCapturing(stream, &answer) == cudaSuccess
+               && answer != cudaStreamCaptureStatusNone;
     }
 
     static void must_be_aligned(std::size_t align) {

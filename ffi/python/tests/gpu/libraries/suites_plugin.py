@@ -20,16 +20,18 @@ def _rmm():
     import seamalloc.rmm
 
     seamalloc.rmm.enable()
-    memory = seamalloc._memory.Streams(0)
+    memory, handle = seamalloc._memory.Streams(0), seamalloc.rmm._handle
+    # One pair for all: RMM's C++ side keeps a resource's functions longer than its Python object, and does not count them.
+    functions = (
+        lambda size, stream: memory.allocate(size, handle(stream)),
+        lambda address, size, stream: memory.free(address, handle(stream)),
+    )
 
     class Ours(rmm.mr.CallbackMemoryResource):
+        kept = functions
+
         def __init__(self):
-            handle = seamalloc.rmm._handle
-            self.functions = (
-                lambda size, stream: memory.allocate(size, handle(stream)),
-                lambda address, size, stream: memory.free(address, handle(stream)),
-            )
-            super().__init__(*self.functions)
+            super().__init__(*functions)
 
     rmm.mr.CudaMemoryResource = Ours
     inner.CudaMemoryResource = Ours
