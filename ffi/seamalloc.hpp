@@ -137,6 +137,13 @@ public:
         return allocator(std::move(found));
     }
 
+    // One that seam_create made, on the CUDA device `ordinal` (-1 if on none). Whoever made it destroys it.
+    static allocator existing(seam_allocator handle, int ordinal) {
+        auto found = std::make_shared<detail::owned>(ordinal, false);
+        found->handle = handle;
+        return allocator(std::move(found));
+    }
+
     // For the functions of seamalloc.h.
     seam_allocator handle() const noexcept { return owned_->handle; }
     // The CUDA device's number; -1 if it is a simulated one, or the machine's memory.
