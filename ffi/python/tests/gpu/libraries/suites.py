@@ -84,7 +84,7 @@ def start(name, over, out, suite, limit):
     )
     if over == "ours":
         # Several processes at once; RMM's pools take half of what is free.
-        environment["SEAMALLOC_CONF"] = "memory_limit:8GiB" if workers else ""
+        environment["SEAMALLOC_CONF"] = "memory_limit:16GiB" if workers else ""
         if name == "numba":
             environment["NUMBA_CUDA_MEMORY_MANAGER"] = "seamalloc.numba"
     command = [
