@@ -1,6 +1,11 @@
 """seamalloc as the allocator of CuPy, Numba, RMM, cuda.core and Triton: with stand-ins for them, on the simulated device."""
 
+import importlib
+import os
 import pickle
+import re
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -448,6 +453,52 @@ streams.free(0, 0x700)
 free, total = _memory.memory_info(0)
 assert 0 < free <= total and _memory.in_use(0) == 0
 """)
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "python-libraries.md"
+
+
+class Page(Stand):
+    """The documentation's commands and programs."""
+
+    def setUp(self):
+        super().setUp()
+        blocks = PAGE.read_text(encoding="utf-8").split("```")[1::2]
+        self.programs = [block.removeprefix("python\n") for block in blocks if block.startswith("python\n")]
+        self.lines = [line for block in blocks if block.startswith("sh\n") for line in block.splitlines()[1:]]
+
+    def test_commands_without_a_gpu_run_as_they_are_written(self):
+        lines = [line for line in self.lines if line.startswith("SEAMALLOC_DEVICE=sim:")]
+        self.assertGreaterEqual(len(lines), 2)
+        python = self.folder / "bin" / "python"
+        python.parent.mkdir()
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
+        for line in lines:
+            done = subprocess.run(
+                ["sh", "-c", line],
+                env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "PYTHONPATH": path_with(self.folder)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual((done.returncode, done.stderr), (0, ""), line)
+            self.assertIn(done.stdout, ("True\n", "0\n"), line)
+
+    def test_programs_name_what_is_there(self):
+        found = 0
+        for program in self.programs:
+            compile(program, str(PAGE), "exec")
+            for module, name in re.findall(r"\bseamalloc\.(?:(\w+)\.)?(\w+)\(", program):
+                path = f"seamalloc.{module}" if module else "seamalloc"
+                self.assertTrue(hasattr(importlib.import_module(path), name), f"{path}.{name}")
+                found += 1
+        self.assertGreaterEqual(found, 8)
+
+    def test_every_module_is_in_it(self):
+        text = PAGE.read_text(encoding="utf-8")
+        for module in MODULES:
+            self.assertIn(f"`seamalloc.{module}`", text)
 
 
 if __name__ == "__main__":
