@@ -13,7 +13,18 @@ from ctypes import byref, c_int, c_uint64, c_void_p
 from typing import Any
 
 from . import _end, _switch
-from ._library import OUT_OF_MEMORY, PINNED, Error, OutOfMemory, check, library, plugged, plugged_devices, read_json, read_options
+from ._library import (
+    OUT_OF_MEMORY,
+    PINNED,
+    Error,
+    OutOfMemory,
+    check,
+    library,
+    plugged,
+    plugged_devices,
+    read_json,
+    read_options,
+)
 from ._options import join
 from ._unavailable import LibraryError
 

@@ -62,11 +62,11 @@ def _manager_class() -> Any:
 
 
 def _make(driver: Any) -> Any:
-    class SeamallocNumbaManager(driver.HostOnlyCUDAMemoryManager):  # type: ignore[misc, name-defined]
+    class SeamallocNumbaManager(driver.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         """Memory of one context of Numba's, which is the primary one of its device."""
 
         interface_version = 1
-        _idle: _memory.Idle | None = None
+        _idle: Any = None
 
         def initialize(self) -> None:
             """At every use of the context; the first one counts."""

@@ -73,7 +73,13 @@ class Refusals(Stand):
         # Whatever is installed here.
         for name in ("cupy", "numba", "rmm", "cuda", "triton"):
             (self.folder / f"{name}.py").write_text("raise ImportError('it is not here')\n")
-        packages = {"cupy": "cupy-cuda13x", "numba": "numba-cuda[cu13]", "rmm": "rmm-cu13", "cuda_core": "cuda-core", "triton": "triton"}
+        packages = {
+            "cupy": "cupy-cuda13x",
+            "numba": "numba-cuda[cu13]",
+            "rmm": "rmm-cu13",
+            "cuda_core": "cuda-core",
+            "triton": "triton",
+        }
         for module, package in packages.items():
             cause, text = self.refusal(module)
             self.assertEqual(cause, "missing", text)
@@ -95,7 +101,7 @@ class Refusals(Stand):
 
     def test_no_driver(self):
         stand_in_libraries.make(self.folder, *MODULES)
-        without = f"import ctypes; ctypes.CDLL = lambda *of: (_ for _ in ()).throw(OSError('no libcuda.so.1'))\n"
+        without = "import ctypes; ctypes.CDLL = lambda *of: (_ for _ in ()).throw(OSError('no libcuda.so.1'))\n"
         for module in MODULES:
             code = (
                 f"{without}import seamalloc.{module} as m\n"
@@ -259,7 +265,10 @@ assert "2.00 GiB" in str(error)
             )
 
     def test_what_fails_leaves_nothing_allocated(self):
-        self.run_here(self.CODE + "refused(RuntimeError, lambda: device.allocate(MIB, stream=stream)); assert live() == 0", BUFFER_FAILS="1")
+        self.run_here(
+            self.CODE + "refused(RuntimeError, lambda: device.allocate(MIB, stream=stream)); assert live() == 0",
+            BUFFER_FAILS="1",
+        )
         self.run_here(
             self.CODE
             + "error = refused(ValueError, lambda: device.allocate(MIB, stream=core.Stream(1, is_building=True)))\n"
@@ -291,7 +300,7 @@ class RealTriton(unittest.TestCase):
         done = run("-c", "import triton; print(triton.__version__)")
         if done.returncode != 0:
             self.skipTest("Triton is not installed")
-        code = "import seamalloc.triton as t; t.enable(); from triton.runtime import _allocator as a; print(a._allocator.get())"
+        code = "import seamalloc.triton as t; t.enable(); from triton.runtime import _allocation as a; print(a._allocator.get())"
         done = run("-c", code)
         self.assertIn("function allocate", done.stdout, done.stderr)
 
@@ -477,7 +486,11 @@ class Page(Stand):
         for line in lines:
             done = subprocess.run(
                 ["sh", "-c", line],
-                env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "PYTHONPATH": path_with(self.folder)},
+                env={
+                    **os.environ,
+                    "PATH": f"{python.parent}:{os.environ['PATH']}",
+                    "PYTHONPATH": path_with(self.folder),
+                },
                 capture_output=True,
                 text=True,
                 check=False,
