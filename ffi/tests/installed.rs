@@ -26,11 +26,31 @@ struct Installed {
     prefix: PathBuf,
 }
 
+/// `ffi/install` with nothing of the environment that it looks at.
+fn install() -> Command {
+    let mut command = Command::new(Path::new(FFI).join("install"));
+    command.env_remove("DESTDIR").env_remove("LIBDIR");
+    command
+}
+
+/// A folder with files in place of the libraries, which are large.
+fn empty_libraries() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["libseamalloc.so", "libseamalloc.a"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    folder
+}
+
 impl Installed {
     fn new() -> Self {
+        Self::of(library())
+    }
+
+    fn of(libraries: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let prefix = folder.path().join("prefix");
-        run(Command::new(Path::new(FFI).join("install")).arg(&prefix).arg(library()).env_remove("DESTDIR"));
+        run(install().arg(&prefix).arg(libraries));
         Self { folder, prefix }
     }
 
@@ -111,11 +131,15 @@ fn the_lines_of_the_documentation_run_as_they_are_written() {
 
 #[test]
 fn files_are_where_the_soname_says_and_a_moved_installation_works() {
-    let installed = Installed::new();
+    let installed = Installed::of(empty_libraries().path());
     let library = fs::read_link(installed.prefix.join("lib/libseamalloc.so")).unwrap();
     assert_eq!(library, Path::new("libseamalloc.so.1"));
-    for name in ["include/seamalloc.h", "include/seamalloc.hpp", "lib/libseamalloc.a", "lib/libseamalloc.so.1"] {
-        assert!(installed.prefix.join(name).metadata().unwrap().len() > 1000, "{name}");
+    for name in ["seamalloc.h", "seamalloc.hpp"] {
+        let written = fs::read(installed.prefix.join("include").join(name)).unwrap();
+        assert!(written == fs::read(Path::new(FFI).join(name)).unwrap(), "{name}");
+    }
+    for (name, holds) in [("libseamalloc.a", "libseamalloc.a"), ("libseamalloc.so.1", "libseamalloc.so")] {
+        assert_eq!(fs::read_to_string(installed.prefix.join("lib").join(name)).unwrap(), holds);
     }
     for name in ["lib/pkgconfig/seamalloc.pc", "lib/cmake/seamalloc/seamallocConfig.cmake"] {
         let text = fs::read_to_string(installed.prefix.join(name)).unwrap();
@@ -141,10 +165,9 @@ fn files_are_where_the_soname_says_and_a_moved_installation_works() {
 #[test]
 fn an_installation_goes_below_a_package_s_folder_and_over_another_one() {
     let folder = tempfile::tempdir().unwrap();
-    let mut install = Command::new(Path::new(FFI).join("install"));
-    install.arg("/usr").arg(library()).env("DESTDIR", folder.path()).env("LIBDIR", "lib/here");
+    let libraries = empty_libraries();
     for _ in 0..2 {
-        run(&mut install);
+        run(install().arg("/usr").arg(libraries.path()).env("DESTDIR", folder.path()).env("LIBDIR", "lib/here"));
     }
     assert!(folder.path().join("usr/include/seamalloc.h").is_file());
     let place = folder.path().join("usr/lib/here");
@@ -153,7 +176,7 @@ fn an_installation_goes_below_a_package_s_folder_and_over_another_one() {
     let left = fs::read_dir(&place).unwrap().count();
     assert_eq!(left, 5, "two libraries, a link, and two folders");
     for wrong in [&[][..], &["-x"], &["a", "b", "c"], &["prefix", "/nowhere"]] {
-        let output = Command::new(Path::new(FFI).join("install")).args(wrong).current_dir(&folder).output().unwrap();
+        let output = install().args(wrong).current_dir(&folder).output().unwrap();
         assert!(!output.status.success() && !output.stderr.is_empty(), "{wrong:?}");
         assert!(!folder.path().join("prefix").exists());
     }
