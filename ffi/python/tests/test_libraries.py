@@ -1,6 +1,7 @@
 """seamalloc as the allocator of CuPy, Numba, RMM, cuda.core and Triton: with stand-ins for them, on the simulated device."""
 
 import importlib
+import json
 import os
 import pickle
 import re
@@ -512,6 +513,57 @@ class Page(Stand):
         text = PAGE.read_text(encoding="utf-8")
         for module in MODULES:
             self.assertIn(f"`seamalloc.{module}`", text)
+
+
+class Table(unittest.TestCase):
+    """Of what the programs for a GPU print."""
+
+    SUITE = {
+        "suite": "rmm",
+        "tests": 3,
+        "own": {"passed": 3},
+        "ours": {"passed": 3},
+        "differ": 0,
+        "only_own": 0,
+        "codes": {"ours": 0},
+    }
+    DIFFERS = {"suite": "rmm", "test": "a.py::test|b", "own": "passed", "ours": "failed", "text": "why"}
+    MEMORY = {
+        "mode": "ours", "limit_gib": 12, "only_limit": False, "wrong_words": {"torch": 0, "cupy": 0}, "refused": {},
+        "first_turns": {"torch": True}, "last_turns": {"torch": True}, "requests": 60, "most_held_gib": 11.5,
+    }  # fmt: skip
+
+    def table(self, *entries):
+        script = Path(__file__).resolve().parent / "gpu" / "libraries" / "libraries_table.py"
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "log.txt"
+            log.write_text(
+                "hello rmm: right, at most 5 bytes in use\n{cut\n" + "".join(json.dumps(one) + "\n" for one in entries)
+            )
+            done = run(script, log)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_says_what_differs_and_what_is_wrong(self):
+        status, text = self.table(self.SUITE, self.MEMORY)
+        self.assertEqual(status, 0, text)
+        for part in (
+            "- hello rmm: right",
+            "| RMM | 3 | 3, 0, 0, 0 | 3, 0, 0, 0 | 0 | 0 |",
+            "| seamalloc | 12 | 11.5 | torch yes | 60 | 0 | 0 |",
+        ):
+            self.assertIn(part, text)
+        for wrong, part in (
+            (self.DIFFERS, "| RMM | `a.py::test\\|b` | passed | failed | why |"),
+            ({**self.MEMORY, "wrong_words": {"torch": 2}}, "| 0 | 2 |"),
+            ({**self.MEMORY, "refused": {"rmm": {"times": 4}}}, "| 4 | 0 |"),
+            ({**self.SUITE, "codes": {"ours": -11}}, "| RMM | 3 |"),
+        ):
+            status, text = self.table(self.SUITE, wrong)
+            self.assertEqual(status, 1, text)
+            self.assertIn(part, text)
+        status, text = self.table({**self.MEMORY, "mode": "own", "refused": {"rmm": {"times": 4}}})
+        self.assertEqual(status, 0, text)
+        self.assertIn("| their own | 12", text)
 
 
 if __name__ == "__main__":
