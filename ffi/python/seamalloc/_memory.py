@@ -194,7 +194,11 @@ class Streams:
     def free(self, address: int, stream: int | None) -> None:
         if address != 0:
             own = self._of.pop(address, 0)
-            free_on(self.device, address, own, own if stream is None else stream)
+            if stream is not None:
+                free_on(self.device, address, own, stream)
+            elif self.device in _handles:
+                # Its own stream is not named to the driver: nobody says that it still lives.
+                _finish(library.seam_free(_handles[self.device], address))
 
 
 class _Primary:

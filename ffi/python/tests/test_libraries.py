@@ -449,6 +449,23 @@ _memory.free(0, address, 2)
 assert waits == [0] and live() == 0
 """)
 
+    def test_a_free_that_names_no_stream_names_none_to_the_driver(self):
+        self.run_here("""
+streams = _memory.Streams(0)
+address = streams.allocate(MIB, 0x700)
+def driver(name):
+    raise AssertionError("the stream may be gone")
+_memory.is_simulated, _memory._driver = (lambda: False), driver
+refused(AssertionError, lambda: _memory.free(0, address, 0x700))
+streams.free(address, None)
+assert live() == 0 and address not in streams
+child = os.fork()
+if child == 0:
+    streams.free(address, None)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+""")
+
     def test_a_wrong_address_is_an_error(self):
         self.run_here("""
 streams = _memory.Streams(0)
