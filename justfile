@@ -97,6 +97,10 @@ msrv:
 dist:
     cargo build --profile dist -p seamalloc-ffi -p seamalloc-cli
 
+# The C library with its headers, for pkg-config and CMake: `just install /usr/local`. LIBDIR and DESTDIR as usual.
+install prefix:
+    ffi/install {{prefix}}
+
 # The shim against the real headers of PyTorch: `just shims` for the newest patch of each version, `just shims 2.11.0 newest`.
 shims *versions='minors':
     ffi/python/build_tools/run compile --torch {{versions}}

@@ -19,6 +19,7 @@ from typing import Any
 
 from ._devices import Device, Stream, current_device, stream_on
 from ._end import device_report
+from ._everywhere import enable_all
 from ._host_pool import HostBlock, HostPool
 from ._library import (
     PINNED,
@@ -42,7 +43,7 @@ from ._options import join
 from ._pinned import empty_pinned, pin_memory, pinned
 from ._record import Recording, record
 from ._switch import enable, enabled
-from ._unavailable import UnavailableError
+from ._unavailable import LibraryError, UnavailableError
 from .guard import check_guards, explain, findings
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "HostBlock",
     "HostMemory",
     "HostPool",
+    "LibraryError",
     "MissingFileError",
     "OptionError",
     "OutOfMemory",
@@ -59,6 +61,7 @@ __all__ = [
     "dump_flight",
     "empty_pinned",
     "enable",
+    "enable_all",
     "enabled",
     "explain",
     "findings",

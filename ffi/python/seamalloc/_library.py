@@ -85,6 +85,13 @@ def _load() -> ctypes.CDLL:
         "seam_enable_peer_access": (c_uint64, c_uint32),
         "seam_malloc": (c_uint64, c_size_t, c_void_p, POINTER(c_void_p)),
         "seam_free": (c_uint64, c_void_p),
+        "seam_free_on": (c_uint64, c_void_p, c_void_p),
+        "seam_free_under": (c_uint64, c_void_p, c_void_p),
+        "seam_set_borrowed": (c_uint64, c_void_p),
+        "seam_largest_request": (c_uint64, POINTER(c_uint64)),
+        "seam_memory_info": (c_uint64, POINTER(c_uint64), POINTER(c_uint64)),
+        "seam_on_memory_pressure": (c_uint64, c_void_p, c_void_p, POINTER(c_uint64)),
+        "seam_remove_memory_callback": (c_uint64, c_uint64),
         "seam_forget_stream": (c_uint64, c_void_p),
         "seam_read_options": (c_char_p, *text),
         "seam_plugged": (c_int, POINTER(c_uint64)),
@@ -116,6 +123,7 @@ def _load() -> ctypes.CDLL:
         function = getattr(library, name)
         function.argtypes = arguments
         function.restype = c_int
+    library.seam_last_driver_status.restype = c_uint32
     for name in ("seam_version", "seam_last_error_text", "seam_status_name"):
         getattr(library, name).restype = c_char_p
     library.seam_status_name.argtypes = (c_int,)

@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import Any, Callable
 
 from . import _children, _end, _live, _messages
-from ._library import PATH, FileName, check, library, read_options, version
+from ._library import PATH, FileName, check, library, plugged_devices, read_options, version
+from ._library import PINNED as LOCKED
 from ._options import join
 from ._unavailable import UnavailableError
 
@@ -209,8 +210,9 @@ def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tri
         from ._shim import too_late
 
         raise too_late("CUDA was used before seamalloc.enable()")
-    _end.check_destination()
     before = os.environ.get(VARIABLE)
+    _check_options(conf, before)
+    _end.check_destination()
     # Read by the library when a device is used first, and by child processes.
     os.environ[VARIABLE] = conf
     try:
@@ -224,6 +226,16 @@ def _become(torch: Any, conf: str, fallback: str | None, pinned: str | None, tri
     _enabled = kind
     _children.hand_down(_children.Parent(conf, kind, fallback, pinned))
     _end.prepare()
+
+
+def _check_options(conf: str, before: str | None) -> None:
+    """Another library may have the device's allocator already, with the options of before."""
+    if read_options(conf) != read_options(before or "") and any(device != LOCKED for device in plugged_devices()):
+        raise UnavailableError(
+            "too-late",
+            "another library uses the device's allocator already, with other options",
+            "Call seamalloc.enable() before that library allocates, or set SEAMALLOC_CONF before the program starts",
+        )
 
 
 def _say_that_it_is_on(torch: Any, options: str, pinned: str | None) -> None:

@@ -30,3 +30,25 @@ class UnavailableError(RuntimeError):
 
     def __repr__(self) -> str:
         return f"UnavailableError({self.cause!r}, {self.what!r})"
+
+
+class LibraryError(RuntimeError):
+    """seamalloc cannot be the allocator of another library than PyTorch. The text says why, and the remedy.
+
+    `cause` is one of "missing" (the library cannot be imported), "version" (it is too old, or too new), "no-cuda" (there is
+    no driver), "too-late" (what is asked for had to be asked for before), "ipc" (its memory cannot go to other processes).
+    """
+
+    def __init__(self, cause: str, library: str, what: str, remedy: str) -> None:
+        # All of them, so that it can be sent to another process.
+        super().__init__(cause, library, what, remedy)
+        self.cause = cause
+        self.library = library
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"seamalloc cannot be the allocator of {self.library}: {self.what}. {self.remedy}"
+
+    def __repr__(self) -> str:
+        return f"LibraryError({self.cause!r}, {self.library!r}, {self.what!r})"
