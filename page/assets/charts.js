@@ -6,17 +6,6 @@
   const LEAST_COLUMNS = 120;
   /** Pixels left and right of what is drawn, as at the map: operations stand one below the other. */
   const [LEFT, RIGHT] = [88, 8];
-  const FONT = "12px system-ui, sans-serif";
-
-  const axis = (more) => ({
-    stroke: Seam.css("text"),
-    font: FONT,
-    labelFont: FONT,
-    grid: { stroke: Seam.css("grid"), width: 1 },
-    ticks: { stroke: Seam.css("line"), width: 1, size: 5 },
-    ...more,
-  });
-
   const operations = (values) => values.map((value) => (Number.isInteger(value) ? Seam.count(value) : ""));
 
   /** Keys that every chart over operations and the map understand. Returns whether it was one of them. */
@@ -101,8 +90,8 @@
             : { range: (_, low, high) => this.flatRange(low, high) },
         },
         axes: [
-          axis({ values: (_, values) => operations(values), label: "operation", labelSize: 20, size: 34 }),
-          axis({
+          Seam.axis({ values: (_, values) => operations(values), label: "operation", labelSize: 20, size: 34 }),
+          Seam.axis({
             values: (_, values) => text(values),
             size: LEFT,
             space: 38,
@@ -303,14 +292,14 @@
         cursor: { show: false },
         scales: { x: { time: false, range: () => [-0.3, last + 0.3] }, y: scale },
         axes: [
-          axis({
+          Seam.axis({
             splits: () => splits,
             values: () => names,
             label: "device memory, times live",
             labelSize: 20,
             size: 34,
           }),
-          axis({ values: (_, values) => this.text(values), size: LEFT, space: 30 }),
+          Seam.axis({ values: (_, values) => this.text(values), size: LEFT, space: 30 }),
         ],
         series: [
           {},

@@ -4,7 +4,6 @@
 (() => {
   /** Pixels left of what is drawn, for figures, and their font. */
   const LEFT = 88;
-  const FONT = "12px system-ui, sans-serif";
   /** Half the size of the mark of a rank that is unlike the others, in pixels. */
   const MARK = 5;
   /** The fewest ranks that a zoom shows. */
@@ -83,14 +82,6 @@
       const most = shown.flatMap((line) => line.values).reduce((a, b) => Math.max(a, b ?? 0), 0) || 1;
       const text = figure.isBytes ? (values) => Seam.axisBytes(values, most) : (values) => values.map((value) => `×${value}`);
       const stepped = uPlot.paths.stepped({ align: 1 });
-      const axis = (more) => ({
-        stroke: Seam.css("text"),
-        font: FONT,
-        labelFont: FONT,
-        grid: { stroke: Seam.css("grid"), width: 1 },
-        ticks: { stroke: Seam.css("line"), width: 1, size: 5 },
-        ...more,
-      });
       const options = {
         width: this.box.clientWidth,
         height: 320,
@@ -102,13 +93,13 @@
           y: { range: () => [0, most * 1.05] },
         },
         axes: [
-          axis({
+          Seam.axis({
             values: (_, values) => values.map((at) => (Number.isInteger(at) && rows[at] ? this.short(rows[at]) : "")),
             size: 34,
             label: "rank",
             labelSize: 20,
           }),
-          axis({ values: (_, values) => text(values), size: LEFT, space: 34, incrs: figure.isBytes ? Seam.BYTE_STEPS : undefined }),
+          Seam.axis({ values: (_, values) => text(values), size: LEFT, space: 34, incrs: figure.isBytes ? Seam.BYTE_STEPS : undefined }),
         ],
         series: [
           {},
