@@ -91,7 +91,8 @@ fn wrong_in_cargo(words: &[&str], manifests: &str) -> Option<String> {
             "--test" => has_target("tests", value, manifests),
             "--bench" => has_target("benches", value, manifests),
             "--example" => has_target("examples", value, manifests),
-            "-p" | "--bin" => manifests.contains(&format!("name = \"{value}\"")),
+            "-p" => manifests.contains(&format!("name = \"{value}\"")),
+            "--bin" => manifests.contains(&format!("name = \"{value}\"")) || is_binary(value),
             "--path" => root().join(value).join("Cargo.toml").is_file(),
             "--profile" => manifests.contains(&format!("[profile.{value}]")),
             _ => true,
@@ -101,6 +102,13 @@ fn wrong_in_cargo(words: &[&str], manifests: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// Whether a package has a binary of this name that its manifest does not name.
+fn is_binary(name: &str) -> bool {
+    ["src/bin", "cli/src/bin", "examples/cudarc/src/bin"]
+        .iter()
+        .any(|folder| root().join(folder).join(name).with_extension("rs").is_file())
 }
 
 /// What is wrong with a step of `.ci/run`, with a script of `.ci`, or with a recipe of `just`.
