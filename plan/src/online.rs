@@ -13,6 +13,7 @@ use crate::method::{Limits, Method, plan, plan_in_order};
 use crate::problem::{Buffer, Gap, Problem};
 use crate::stored::StoredPlan;
 use seamalloc::planning::{Lifetime, Place, Places, PlanPart, PlanProblem, Planner};
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -22,7 +23,7 @@ const BORDER: u64 = 512;
 /// The methods of one pass, of which the best plan is taken.
 const QUICK: [Method; 3] = [Method::Chainer, Method::DecreasingSize, Method::FirstFit];
 /// How long a thread searches for a better plan than these find.
-const SEARCH: Duration = Duration::from_secs(2);
+const SEARCH: Duration = Duration::from_millis(200);
 /// A file is of another job if so many steps were looked for in it, and none was found.
 const OF_ANOTHER_JOB: u32 = 4;
 /// Longer than methods of one pass take.
@@ -78,8 +79,16 @@ impl Background {
         let (given, answers) = channel();
         thread::Builder::new().name("seamalloc-plan".to_owned()).spawn(move || {
             let mut hints = Hints::new(stored);
-            for (number, problem) in taken {
-                if given.send((number, solve_with(&problem, Some(SEARCH), &mut hints))).is_err() {
+            let mut waiting = VecDeque::new();
+            loop {
+                if waiting.is_empty() {
+                    waiting.extend(taken.recv().ok());
+                }
+                waiting.extend(taken.try_iter());
+                let Some((number, problem)) = waiting.pop_front() else { return };
+                // A plan that comes late is of memory that has moved on, and steps that wait are served without one.
+                let search = waiting.is_empty().then_some(SEARCH);
+                if given.send((number, solve_with(&problem, search, &mut hints))).is_err() {
                     return;
                 }
             }

@@ -43,7 +43,7 @@ const LEAST_REQUESTS: usize = 8;
 const MAX_UNTRIED: usize = 8;
 /// How many signatures are remembered.
 const MAX_SEEN: usize = 256;
-/// How many problems a planner may have at once.
+/// How many problems a planner may have at once. Steps that end meanwhile are planned when they come again.
 const MAX_SUBMITTED: usize = 4;
 /// A step departs from its plan if more than this part (1/n) of its requests has no place.
 const DEPARTED: usize = 64;
@@ -222,7 +222,9 @@ impl Planning {
             plan.successor = signature;
         }
         // The planner may take longer than a step.
-        let mut wanted = !ended.is_partial && self.submitted.iter().all(|of| of.signature != signature);
+        let mut wanted = !ended.is_partial
+            && self.submitted.len() < MAX_SUBMITTED
+            && self.submitted.iter().all(|of| of.signature != signature);
         match self.plans.with_signature(signature) {
             Some(plan) => {
                 self.expected = plan.successor;
@@ -254,9 +256,6 @@ impl Planning {
         }
         let (problem, origin) = memory::problem(ended, &carried, &self.recorder.records, heap, apart)?;
         let keys = ended.records.iter().map(|record| record.key).try_to_vec()?;
-        if self.submitted.len() >= MAX_SUBMITTED {
-            self.submitted.remove(0);
-        }
         self.problems += 1;
         let number = self.problems;
         self.submitted.try_push(Submitted { number, signature, keys, origin })?;

@@ -196,6 +196,90 @@ fn a_planner_on_a_thread_answers_between_steps() {
     }
 }
 
+/// Answers some steps later, as a thread does whose work takes longer than a step.
+struct Late {
+    inner: Inline,
+    steps: usize,
+    answers: Vec<Option<(u64, Places)>>,
+}
+
+impl Planner for Late {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        self.inner.submit(number, problem);
+        let answer = self.inner.answer();
+        self.answers.insert(0, answer);
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        if self.answers.last()?.is_some() && self.answers.len() <= self.steps {
+            self.answers.insert(0, None);
+            return None;
+        }
+        self.answers.pop().flatten()
+    }
+}
+
+#[test]
+fn a_planner_that_answers_late_has_its_plan_followed_in_the_end() {
+    for steps in [2, 4, 8] {
+        let inner = Inline::default();
+        let mut job = Job::new(Some(Box::new(Late { inner, steps, answers: Vec::new() })));
+        (0..60).for_each(|_| job.step(8));
+        let (before, plans) = (job.figures(), job.allocator.stats().plans);
+        (0..4).for_each(|_| job.step(8));
+        let after = job.allocator.stats().plans;
+        assert_eq!(job.figures(), before, "{steps}: no driver call, and no view");
+        assert!(
+            after.placed - plans.placed > 10 * (after.departures - plans.departures),
+            "{steps}: {plans:?}, {after:?}"
+        );
+    }
+}
+
+/// Has one problem at a time, for some steps each, and takes them in their order.
+struct Busy {
+    inner: Inline,
+    steps: usize,
+    waiting: Vec<(u64, PlanProblem)>,
+    /// Asked so often since the first of these was begun.
+    asked: usize,
+}
+
+impl Planner for Busy {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        self.waiting.push((number, problem));
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        self.asked = if self.waiting.is_empty() { 0 } else { self.asked + 1 };
+        if self.asked < self.steps {
+            return None;
+        }
+        self.asked = 0;
+        let (number, problem) = self.waiting.remove(0);
+        self.inner.submit(number, problem);
+        self.inner.answer()
+    }
+}
+
+/// A step that falls into several by its memory comes as more problems than a planner solves meanwhile.
+#[test]
+fn more_problems_than_a_planner_has_time_for_are_solved_one_by_one() {
+    let placed = |planner: Box<dyn Planner>| {
+        let mut job = Job::new(Some(planner));
+        let lengths = [5, 8, 13, 6, 11, 7, 9];
+        let mut steps = lengths.into_iter().cycle();
+        (0..60 * lengths.len()).for_each(|_| job.step(steps.next().unwrap()));
+        let before = job.allocator.stats().plans.placed;
+        (0..4 * lengths.len()).for_each(|_| job.step(steps.next().unwrap()));
+        job.allocator.stats().plans.placed - before
+    };
+    let at_once = placed(Box::<Inline>::default());
+    let inner = Inline::default();
+    let busy = placed(Box::new(Busy { inner, steps: 4, waiting: Vec::new(), asked: 0 }));
+    assert!(busy * 10 >= at_once * 9, "{busy} against {at_once}");
+}
+
 /// Keeps the last step as a plan's file has it.
 struct Kept {
     inner: Inline,
