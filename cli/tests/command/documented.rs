@@ -34,6 +34,8 @@ const NOT_RUN: [&str; 12] = [
     "--passes 40",
     "--passes 20",
 ];
+/// Subcommands that only the Python package has.
+const OF_PYTHON: [&str; 2] = ["run", "fleet"];
 /// Options that name a file to be written.
 const OUTPUTS: [&str; 4] = ["-o", "--output", "--svg", "--dump"];
 
@@ -84,7 +86,7 @@ fn arguments(line: &str) -> Option<Vec<String>> {
         }
     }
     // The Python package's own.
-    (words.first().is_some_and(|word| word != "run")).then_some(words)
+    (words.first().is_some_and(|word| !OF_PYTHON.contains(&word.as_str()))).then_some(words)
 }
 
 /// Every command line of every page, with the page.
