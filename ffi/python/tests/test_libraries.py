@@ -542,12 +542,15 @@ class Table(unittest.TestCase):
         "ours": {"passed": 3},
         "differ": 0,
         "only_own": 0,
+        "only_ours": 2,
         "codes": {"ours": 0},
+        "left": {"own": 7, "ours": None},
     }
     DIFFERS = {"suite": "rmm", "test": "a.py::test|b", "own": "passed", "ours": "failed", "text": "why"}
     MEMORY = {
         "mode": "ours", "limit_gib": 12, "only_limit": False, "wrong_words": {"torch": 0, "cupy": 0}, "refused": {},
         "first_turns": {"torch": True}, "last_turns": {"torch": True}, "requests": 60, "most_held_gib": 11.5,
+        "seconds": 2.5,
     }  # fmt: skip
 
     def table(self, *entries):
@@ -565,14 +568,14 @@ class Table(unittest.TestCase):
         self.assertEqual(status, 0, text)
         for part in (
             "- hello rmm: right",
-            "| RMM | 3 | 3, 0, 0, 0 | 3, 0, 0, 0 | 0 | 0 |",
-            "| seamalloc | 12 | 11.5 | torch yes | 60 | 0 | 0 |",
+            "| RMM | 3 | 3, 0, 0, 0 | 3, 0, 0, 0 | 0 | 0 | 2 | 7, ? |",
+            "| seamalloc | 12 | 11.5 | torch yes | 60 | 0 | 0 | 2.5 |",
         ):
             self.assertIn(part, text)
         for wrong, part in (
             (self.DIFFERS, "| RMM | `a.py::test\\|b` | passed | failed | why |"),
-            ({**self.MEMORY, "wrong_words": {"torch": 2}}, "| 0 | 2 |"),
-            ({**self.MEMORY, "refused": {"rmm": {"times": 4}}}, "| 4 | 0 |"),
+            ({**self.MEMORY, "wrong_words": {"torch": 2}}, "| 0 | 2 | 2.5 |"),
+            ({**self.MEMORY, "refused": {"rmm": {"times": 4}}}, "| 4 | 0 | 2.5 |"),
             ({**self.SUITE, "codes": {"ours": -11}}, "| RMM | 3 |"),
         ):
             status, text = self.table(self.SUITE, wrong)

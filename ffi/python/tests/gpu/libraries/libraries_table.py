@@ -55,6 +55,12 @@ def counted(outcomes):
     return ", ".join(str(outcomes.get(name, 0)) for name in OUTCOMES)
 
 
+def not_run(entry):
+    """Tests that the time did not suffice for: over their own, over seamalloc. Earlier runs did not say; None where no process did."""
+    left = entry.get("left", {})
+    return ", ".join("?" if count is None else str(count) for count in map(left.get, ("own", "ours")))
+
+
 def memory(entry):
     served = [
         f"{name} {'yes' if entry['last_turns'][name] and entry['first_turns'][name] else 'NO'}"
@@ -70,6 +76,7 @@ def memory(entry):
         entry["requests"],
         refusals,
         sum(entry["wrong_words"].values()),
+        entry.get("seconds", ""),
     )
     return entry["mode"] == "ours" and (refusals > 0 or any(entry["wrong_words"].values()))
 
@@ -81,7 +88,14 @@ def main(paths):
         print("-", line)
         is_wrong |= "WRONG" in line
     table(
-        "suite", "tests reached by both", "own: " + ", ".join(OUTCOMES), "seamalloc", "differ", "reached by own alone"
+        "suite",
+        "tests reached by both",
+        "own: " + ", ".join(OUTCOMES),
+        "seamalloc",
+        "differ",
+        "reached by own alone",
+        "by seamalloc alone",
+        "no time for: own, seamalloc",
     )
     for entry in found["suite"]:
         row(
@@ -91,6 +105,8 @@ def main(paths):
             counted(entry["ours"]),
             entry["differ"],
             entry["only_own"],
+            entry["only_ours"],
+            not_run(entry),
         )
         is_wrong |= entry["codes"]["ours"] < 0
     table("suite", "differing test", "own", "seamalloc", "")
@@ -111,6 +127,7 @@ def main(paths):
         "requests mixed",
         "refused",
         "wrong words",
+        "seconds",
     )
     for entry in found["memory"]:
         is_wrong |= memory(entry)

@@ -1,8 +1,9 @@
 """The libraries' own tests over their own allocators and over seamalloc, on one GPU; the long ones at the same time.
 
-    python suites.py --tests FOLDER --out FOLDER [--only numba cupy rmm cuda_core]
+    python suites.py --tests FOLDER --out FOLDER [--only numba cupy rmm cuda_core] [--budget SECONDS]
 
 FOLDER has `cupy/` (CuPy's tests), `rmm/` (those of python/rmm/rmm/tests); Numba's are in its package, cuda.core's are here.
+Beside the libraries: pip install pytest pytest-xdist filecheck cffi (the last two are what Numba's tests import).
 Prints a line of JSON for each suite, and for each test that differs one more.
 """
 
@@ -78,6 +79,8 @@ def suites(tests):
 def start(name, over, out, suite, limit):
     folder, files, _, workers = suite
     outcomes = out / f"{name}-{over}.jsonl"
+    for name_known in ("used", "left"):
+        outcomes.with_name(f"{outcomes.name}.{name_known}").unlink(missing_ok=True)
     environment = dict(
         os.environ, LIBRARY=name, OVER=over, OUTCOMES=str(outcomes), SECONDS_AT_MOST=str(limit), SEAMALLOC_QUIET="1",
         PYTHONPATH=os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]), CUPY_CACHE_DIR=f"/tmp/cupy-{over}",
@@ -110,20 +113,29 @@ def read(path):
     return found
 
 
+def left(path):
+    """Tests that were not run for want of time, of the processes that ended by themselves; None where none did."""
+    path = path.with_name(path.name + ".left")
+    return sum(map(int, path.read_text().split())) if path.exists() else None
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tests", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*")
-    parser.add_argument("--budget", type=float, help="seconds for all of them; each gets its share")
+    parser.add_argument("--budget", type=float, help="seconds for all of them, more or less than they have; each gets its share")
     chosen = parser.parse_args()
     chosen.out = chosen.out.resolve()
     chosen.out.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in ("pytest", "xdist", "filecheck", "cffi") if importlib.util.find_spec(name) is None]
+    if missing:
+        parser.error(f"not installed: {', '.join(missing)}")
     known = suites(chosen.tests.resolve())
     picked = {name: known[name] for name in chosen.only or known}
     # Beside what a suite may take, its processes start and end.
     needed = sum(suite[2] + ENDS for suite in picked.values())
-    part = min(1.0, chosen.budget / needed) if chosen.budget else 1.0
+    part = chosen.budget / needed if chosen.budget else 1.0
     for name, suite in picked.items():
         limit = max(5, int(suite[2] * part))
         if suite[3]:
@@ -139,6 +151,7 @@ def main():
         print(json.dumps({
             "suite": name, "tests": len(both), "own": counts["own"], "ours": counts["ours"], "differ": len(differing),
             "only_own": len(found["own"].keys() - both), "only_ours": len(found["ours"].keys() - both), "codes": codes,
+            "left": {over: left(chosen.out / f"{name}-{over}.jsonl") for over in codes},
             "requests_ours": used.read_text().splitlines() if used.exists() else None,
         }), flush=True)
         for test in differing:

@@ -1,5 +1,5 @@
 """For pytest: puts a library over seamalloc where OVER=ours, writes what becomes of each test to OUTCOMES, a line each as soon
-as it is known, and ends the run in time (SECONDS)."""
+as it is known, and runs no more tests when the time is over (SECONDS_AT_MOST): how many, OUTCOMES.left says."""
 
 import json
 import os
@@ -9,7 +9,9 @@ import pytest
 
 LIBRARY = os.environ.get("LIBRARY", "")
 OURS = os.environ.get("OVER") == "ours"
+SECONDS_AT_MOST = float(os.environ.get("SECONDS_AT_MOST", "inf"))
 _started = time.monotonic()
+_left = 0
 
 
 def _rmm():
@@ -33,6 +35,8 @@ def _rmm():
         def __init__(self):
             super().__init__(*functions)
 
+    # Tests are named after the classes that they are given.
+    Ours.__name__ = "CudaMemoryResource"
     rmm.mr.CudaMemoryResource = Ours
     inner.CudaMemoryResource = Ours
     # What the C++ side makes by itself at first is the driver's.
@@ -63,14 +67,26 @@ def over_seamalloc(request):
     yield
 
 
+@pytest.fixture(scope="class")
+def initialize_from_pytest_config(request):
+    """numba-cuda's wheel has its tests, which ask for this, but not the conftest.py of its repository."""
+    request.cls._dump_failed_filechecks = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    # Not shouldstop: workers would still run what they were given, and be killed with what they know.
+    global _left
+    if time.monotonic() - _started <= SECONDS_AT_MOST:
+        return None
+    _left += 1
+    return True
+
+
 class Outcomes:
     def __init__(self, path):
         self.file = open(path, "w", encoding="utf-8")
         self.told = {}
-        self.session = None
-
-    def pytest_sessionstart(self, session):
-        self.session = session
 
     def pytest_runtest_logreport(self, report):
         before = self.told.get(report.nodeid)
@@ -86,42 +102,46 @@ class Outcomes:
             self.told[report.nodeid] = outcome
             self.file.write(json.dumps({"test": report.nodeid, "outcome": outcome, "text": text}) + "\n")
             self.file.flush()
-        if time.monotonic() - _started > float(os.environ.get("SECONDS_AT_MOST", "1e9")):
-            # pytest-xdist runs the tests where there are workers.
-            (self.session.config.pluginmanager.getplugin("dsession") or self.session).shouldstop = "the time is over"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session):
     if not hasattr(session.config, "workerinput") and "OUTCOMES" in os.environ:
-        plugin = Outcomes(os.environ["OUTCOMES"])
-        plugin.session = session
-        session.config.pluginmanager.register(plugin, "outcomes-of-suites")
+        session.config.pluginmanager.register(Outcomes(os.environ["OUTCOMES"]), "outcomes-of-suites")
 
 
 def pytest_sessionfinish(session):
-    if not OURS:
+    is_worker = hasattr(session.config, "workerinput")
+    if not is_worker and getattr(session.config.option, "numprocesses", None):
         return
+    known = {"left": _left, "used": _used() if OURS else {}}
+    if is_worker:
+        session.config.workeroutput["known"] = known
+    else:
+        _note(known)
+
+
+def _used():
     try:
         import seamalloc
 
         devices = seamalloc._library.plugged_devices()
-        used = {str(device): seamalloc.stats(device)["allocation"]["all"]["allocated"] for device in devices}
+        return {str(device): seamalloc.stats(device)["allocation"]["all"]["allocated"] for device in devices}
     except Exception as error:
-        used = repr(error)
-    if hasattr(session.config, "workerinput"):
-        session.config.workeroutput["used"] = used
-    elif used and not getattr(session.config.option, "numprocesses", None):
-        _note_used(used)
+        return repr(error)
 
 
-def _note_used(used):
-    with open(os.environ["OUTCOMES"] + ".used", "a", encoding="utf-8") as file:
-        file.write(json.dumps(used) + "\n")
+def _note(known):
+    if "OUTCOMES" not in os.environ:
+        return
+    for name, what in known.items():
+        if what or name == "left":
+            with open(f"{os.environ['OUTCOMES']}.{name}", "a", encoding="utf-8") as file:
+                file.write(json.dumps(what) + "\n")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error):
-    used = getattr(node, "workeroutput", {}).get("used")
-    if used is not None and "OUTCOMES" in os.environ:
-        _note_used(used)
+    known = getattr(node, "workeroutput", {}).get("known")
+    if known is not None:
+        _note(known)
