@@ -55,7 +55,7 @@ pub use config::{
     rounding,
 };
 pub use error::{Error, Result};
-pub use heap::{Route, SegmentSource, Segments, SourceError};
+pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
 pub use ids::{PoolId, StreamId};
 pub use ipc::{IpcError, IpcHandle};

@@ -39,6 +39,7 @@ impl Heap {
             pending: self.counters.active_bytes.current().saturating_sub(allocated),
             requested: self.counters.requested_bytes.current(),
             free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.driver_pool.idle,
+            asleep: self.asleep.iter().sum(),
             unsettled: self.pending_rollback.iter().sum(),
             streams: streams.try_to_vec()?,
             pools,

@@ -74,7 +74,8 @@ pub struct StreamMemory {
 /// Sizes are bytes.
 ///
 /// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the sum
-/// over `pools`.
+/// over `pools`. Of pools that sleep, bytes are in blocks and not held: these are `asleep`, and the sum is more than `reserved`
+/// by as much.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -91,6 +92,8 @@ pub struct Fragmentation {
     pub free: u64,
     /// Bytes of a growth that failed halfway and could not be undone yet; part of no block.
     pub unsettled: u64,
+    /// Bytes of blocks, live and free, of private pools that sleep: no memory is held for them.
+    pub asleep: u64,
     /// The pools that have free memory.
     pub pools: Vec<PoolMemory>,
     /// The default stream, and every other stream that made a request.
