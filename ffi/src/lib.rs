@@ -54,6 +54,7 @@ mod registry;
 pub mod segments;
 pub mod shared_memory;
 mod slots;
+pub mod sleep;
 pub mod sources;
 pub mod status;
 

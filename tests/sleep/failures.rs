@@ -61,8 +61,8 @@ fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTree
 #[test]
 fn every_call_that_fails_on_the_way_to_sleep_leaves_all_as_it_was() {
     for backup in backups("falling") {
-        for count in [1, 2, u64::MAX] {
-            let failed = fail_each(&backup, false, count, Status::UNKNOWN);
+        for count in if backup == Backup::Host { &[1, 2, u64::MAX][..] } else { &[1] } {
+            let failed = fail_each(&backup, false, *count, Status::UNKNOWN);
             let mut expected = vec![Call::Synchronize, Call::Unmap, Call::Release];
             expected.extend((backup != Backup::Discard).then_some(Call::Read));
             assert!(expected.iter().all(|call| failed.contains(call)), "{backup:?}: {failed:?}");
@@ -73,8 +73,8 @@ fn every_call_that_fails_on_the_way_to_sleep_leaves_all_as_it_was() {
 #[test]
 fn every_call_that_fails_while_waking_leaves_a_tag_that_sleeps() {
     for backup in backups("waking") {
-        for count in [1, 2, u64::MAX] {
-            let failed = fail_each(&backup, true, count, Status::UNKNOWN);
+        for count in if backup == Backup::Host { &[1, 2, u64::MAX][..] } else { &[1] } {
+            let failed = fail_each(&backup, true, *count, Status::UNKNOWN);
             let mut expected = vec![Call::Create, Call::Map, Call::SetAccess];
             expected.extend((backup != Backup::Discard).then_some(Call::Write));
             assert!(expected.iter().all(|call| failed.contains(call)), "{backup:?}: {failed:?}");

@@ -57,7 +57,7 @@ fn what_cannot_sleep_says_why() {
 
     let other = Allocator::open("sim:h200", "strategy:caching").unwrap();
     assert!(why(other.create_tag().map(|_| 0)).contains("stitch"));
-    let guarded = Allocator::open("sim:h200", "guard:poison").unwrap();
+    let guarded = Allocator::open("sim:h200", "guard:on").unwrap();
     let tag = guarded.create_tag().unwrap();
     assert!(why(guarded.sleep(tag, &Backup::Host)).contains("guard"));
 }
