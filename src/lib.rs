@@ -84,6 +84,11 @@ struct Readme;
 #[doc = include_str!("../docs/layers.md")]
 struct LayersPage;
 
+/// And those of the page about sleep.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/sleep.md")]
+struct SleepPage;
+
 /// And those of the page for Rust, one of which is over cudarc.
 #[cfg(all(doctest, feature = "cudarc"))]
 #[doc = include_str!("../docs/rust.md")]

@@ -53,8 +53,8 @@ pub mod recording;
 mod registry;
 pub mod segments;
 pub mod shared_memory;
-mod slots;
 pub mod sleep;
+mod slots;
 pub mod sources;
 pub mod status;
 

@@ -105,9 +105,7 @@ impl Saved {
     pub(crate) fn restore(&self, mut write: impl FnMut(Span, u64, &[u8]) -> Result<()>) -> Result<()> {
         match &self.bytes {
             Bytes::Nowhere => Ok(()),
-            Bytes::Host(kept) => {
-                self.spans.iter().zip(kept).try_for_each(|(span, bytes)| write(*span, 0, bytes))
-            }
+            Bytes::Host(kept) => self.spans.iter().zip(kept).try_for_each(|(span, bytes)| write(*span, 0, bytes)),
             Bytes::File(kept) => {
                 let mut file = &kept.file;
                 file.rewind().map_err(|error| kept.failed(&error))?;

@@ -107,7 +107,10 @@ fn blocks_are_freed_while_they_sleep() {
 fn random_programs_lose_no_word() {
     for seed in 1..=12 {
         let mut random = Random(seed);
-        let mut world = World::new(96 * MIB, ["strategy:stitch", OPTIONS, "chunk_size_mb:2", "split:last_resort"][seed as usize % 4]);
+        let mut world = World::new(
+            96 * MIB,
+            ["strategy:stitch", OPTIONS, "chunk_size_mb:2", "split:last_resort"][seed as usize % 4],
+        );
         let tags = [(); 3].map(|()| world.allocator.create_tag().unwrap());
         let (mut slept, mut woken, mut refused) = (0, 0, 0);
         for step in 0..400 {

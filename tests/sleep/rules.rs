@@ -1,7 +1,10 @@
 //! What may sleep, what is refused meanwhile, and how a tag ends that sleeps.
 
 use crate::world::{MAIN, MIB, SIDE, World, backups, file};
-use seamalloc::{Allocator, Backup, Error, Pool, PoolId, Route};
+use seamalloc::driver::host::{HostWork, Range};
+use seamalloc::driver::sim::{SimConfig, SimGpu};
+use seamalloc::driver::{CaptureMode, Contents, Driver, StreamId};
+use seamalloc::{Allocator, Backup, Config, Error, Pool, PoolId, Route};
 use std::sync::Arc;
 
 const OPTIONS: &str = "strategy:stitch,chunk_size_mb:4";
@@ -170,4 +173,54 @@ fn a_pool_of_rust_sleeps() {
     assert_eq!(allocator.stats().reserved_bytes.all.current, 2 * MIB);
     assert_eq!(weights.wake().unwrap(), 8 * MIB);
     drop((block, other));
+}
+
+#[test]
+fn a_graph_over_a_tag_runs_as_before_once_the_tag_is_awake() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let tag = world.furnished();
+    let captured = StreamId(9);
+    world.allocator.begin_allocate_to_pool(tag, Route::stream(captured).capturing()).unwrap();
+    world.device.host.begin_capture(captured, CaptureMode::Global).unwrap();
+    // The stitched block: the graph knows its addresses in the view.
+    let (from, live) = world.live.iter().find(|(_, live)| live.size == 7 * MIB).map(|(at, live)| (*at, *live)).unwrap();
+    let to = world.allocator.allocate(live.size, captured).unwrap();
+    let copy = HostWork::Copy { from: Range { address: from, size: live.size }, to };
+    world.device.host.launch(captured, copy).unwrap();
+    let graph = world.device.host.end_capture(captured).unwrap();
+    world.allocator.end_allocate_to_pool(tag).unwrap();
+    for _ in 0..2 {
+        world.allocator.sleep(tag, &Backup::Host).unwrap();
+        world.allocator.wake(tag).unwrap();
+        world.device.host.launch(MAIN, HostWork::Set { to: Range { address: to, size: live.size }, value: 0 }).unwrap();
+        Driver::synchronize(&world.device.host).unwrap();
+        world.device.host.replay(&graph, captured).unwrap();
+        Driver::synchronize(&world.device.host).unwrap();
+        world.check_as(to, live);
+    }
+    world.check_all();
+    world.allocator.free(to).unwrap();
+    world.end(&[tag]);
+}
+
+#[test]
+fn the_simulated_gpu_keeps_the_bytes_that_it_knows() {
+    let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB").unwrap()).unwrap());
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
+    let tag = allocator.create_tag().unwrap();
+    let address = allocator.allocate_in(tag, 30 * MIB, MAIN).unwrap();
+    let bytes: Vec<u8> = (0..5000_u32).map(|at| (at / 7) as u8).collect();
+    gpu.write(address + 12345, &bytes).unwrap();
+    for backup in [Backup::Host, Backup::File(file("simulated"))] {
+        allocator.sleep(tag, &backup).unwrap();
+        assert_eq!((allocator.reserved(), gpu.memory_info().unwrap().free), (0, 1 << 30));
+        assert!(gpu.read(address, &mut [0]).is_err(), "there is no memory");
+        allocator.wake(tag).unwrap();
+        let mut found = vec![1; bytes.len() + 2];
+        gpu.read(address + 12344, &mut found).unwrap();
+        assert_eq!((&found[1..=bytes.len()], found[0], found[bytes.len() + 1]), (&bytes[..], 0, 0));
+    }
+    allocator.free(address).unwrap();
+    drop(allocator);
+    assert!(gpu.leaks().is_empty());
 }

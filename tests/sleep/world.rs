@@ -50,7 +50,8 @@ impl ForwardingDriver for Device {
             let mut book = self.book.lock();
             book.made += 1;
             let made = book.made;
-            let status = book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
+            let status =
+                book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
             if let Some((.., status)) = status {
                 book.failed.push(call);
                 return Err(DriverError::new(call, status, "made to fail"));
@@ -124,7 +125,11 @@ impl World {
 
     /// Reads every word of a block, by a kernel.
     pub(crate) fn check(&self, address: u64) {
-        let Live { size, first, .. } = self.live[&address];
+        self.check_as(address, self.live[&address]);
+    }
+
+    /// Reads words that are to be those of a block.
+    pub(crate) fn check_as(&self, address: u64, Live { size, first, .. }: Live) {
         let (wrong, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (wrongs, words_seen) = (Arc::clone(&wrong), Arc::clone(&seen));
         let see = move |at: u64, words: &[u64]| {
@@ -136,7 +141,11 @@ impl World {
         self.device.host.launch(MAIN, HostWork::Look { at: Range { address, size }, see: Arc::new(see) }).unwrap();
         Driver::synchronize(&self.device.host).unwrap();
         assert_eq!(seen.load(Ordering::Relaxed), size / 8);
-        assert_eq!(wrong.load(Ordering::Relaxed), 0, "words of the block of {size} bytes at {address:#x} are not its own");
+        assert_eq!(
+            wrong.load(Ordering::Relaxed),
+            0,
+            "words of the block of {size} bytes at {address:#x} are not its own"
+        );
     }
 
     /// Reads every word of every block that is awake, and looks whether the allocator and the device agree to the byte.
@@ -154,11 +163,6 @@ impl World {
         let parts = self.allocator.fragmentation();
         let sum = parts.allocated + parts.pending + parts.free + parts.unsettled;
         assert_eq!(held + parts.asleep, sum, "{parts:?}");
-    }
-
-    /// Returns the bytes of live blocks of a tag.
-    pub(crate) fn live_of(&self, tag: PoolId) -> u64 {
-        self.live.values().filter(|live| live.tag == tag).map(|live| live.size).sum()
     }
 
     pub(crate) fn views(&self) -> u64 {

@@ -355,7 +355,12 @@ unsafe extern "C" fn memcpy_dtoh_async(host: *mut c_void, _: CUdeviceptr, size: 
         Status::SUCCESS.0
     })
 }
-unsafe extern "C" fn memcpy_htod_async(to: CUdeviceptr, host: *const c_void, size: usize, stream: CUstream) -> RawStatus {
+unsafe extern "C" fn memcpy_htod_async(
+    to: CUdeviceptr,
+    host: *const c_void,
+    size: usize,
+    stream: CUstream,
+) -> RawStatus {
     in_context(|state| {
         state.copies.push(stream.addr());
         // SAFETY: the driver under test passes a buffer of its own with so many bytes.
