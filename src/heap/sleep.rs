@@ -5,6 +5,7 @@
 
 use super::block::{Block, State};
 use super::chunk_map::Chunk;
+use super::pool::Pool;
 use super::saved::Saved;
 use super::tables::Heap;
 use crate::error::{Error, Result};
@@ -69,6 +70,27 @@ impl Heap {
     /// Returns whether requests of a pool may take idle memory.
     pub(crate) fn takes_idle(&self, pool: PoolIndex) -> bool {
         !self.pools[pool].apart
+    }
+
+    /// Returns whether a pool is part of a private pool that sleeps: what it has free is nothing that anybody could have.
+    pub(crate) fn is_asleep(&self, pool: PoolIndex) -> bool {
+        self.pools[pool].apart && self.private.asleep(self.owner_of(pool)).is_some()
+    }
+
+    /// Returns the bytes of live blocks, and of freed ones that wait, of private pools that sleep.
+    pub(super) fn live_asleep(&self) -> u64 {
+        if self.asleep == [0; 2] {
+            return 0;
+        }
+        let free = |(index, pool): (PoolIndex, &Pool)| {
+            let mut bytes = 0;
+            let visited = pool.free.visit_from(&self.blocks, 0, |id| {
+                bytes += self.blocks[id].size;
+                Ok(())
+            });
+            if self.is_asleep(index) && visited.is_ok() { bytes } else { 0 }
+        };
+        self.asleep.iter().sum::<u64>().saturating_sub(self.pools.iter().map(free).sum())
     }
 
     /// Returns the chunks of a private pool with chunks of its own, and all their places.

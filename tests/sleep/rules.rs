@@ -224,3 +224,25 @@ fn the_simulated_gpu_keeps_the_bytes_that_it_knows() {
     drop(allocator);
     assert!(gpu.leaks().is_empty());
 }
+
+#[test]
+fn a_refusal_counts_nothing_of_what_sleeps_as_free() {
+    let mut world = World::new(64 * MIB, OPTIONS);
+    let tag = world.allocator.create_tag().unwrap();
+    let blocks: Vec<u64> = (0..10).map(|_| world.allocate(tag, 4 * MIB, MAIN).unwrap()).collect();
+    blocks.into_iter().step_by(2).for_each(|address| world.free(address));
+    world.allocator.sleep(tag, &Backup::Host).unwrap();
+    let parts = world.allocator.fragmentation();
+    assert_eq!((parts.free, parts.asleep, parts.chunks), (0, 20 * MIB, 0), "{parts:?}");
+    let public = world.allocate(PoolId::NONE, 40 * MIB, MAIN).unwrap();
+    for refused in [world.allocator.wake(tag), world.allocator.allocate(30 * MIB, MAIN)] {
+        let Err(Error::OutOfMemory(report)) = refused else { panic!("{refused:?}") };
+        let held = (report.reserved, report.allocated, report.free_in_private_pools);
+        assert_eq!(held, (40 * MIB, 40 * MIB, 0), "{report}");
+        assert!(!report.to_string().contains("Enough is free"), "{report}");
+    }
+    world.free(public);
+    world.allocator.wake(tag).unwrap();
+    world.check_all();
+    world.end(&[tag]);
+}

@@ -226,6 +226,7 @@ const OF_SUMS: &[Break] = &[
                 handle: Handle(1),
                 slab: false,
                 fixed: false,
+                asleep: false,
             });
         },
         "bytes in chunks",
