@@ -345,9 +345,8 @@ impl Core {
 
     /// Makes a request of an order for a private pool, which has pools of its own for the stream.
     fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
-        self.heap.private().must_be_awake(owner)?;
-        let own_segments = self.heap.private().segments(owner).is_some();
-        let layout = if own_segments { Layout::PYTORCH } else { *self.heap.layout() };
+        let (unsplit, apart) = self.heap.private().own_memory(owner)?;
+        let layout = if unsplit.is_some() { Layout::PYTORCH } else { *self.heap.layout() };
         let size = layout.rounding.round(order.size, &self.config.roundup_power2_divisions);
         let stream = self.driver.canonical_stream(order.stream)?;
         // The default stream cannot be captured, and the query may be refused while another stream is.
@@ -361,8 +360,6 @@ impl Core {
         if number.is_some() {
             self.heap.renumber_stream(pool.large(), number);
         }
-        let unsplit = self.heap.private().segments(owner).map(|own| own.are_unsplit());
-        let apart = self.heap.private().is_apart(owner);
         let request = Request { size, requested: order.size, pool, class };
         Ok(Prepared { request, private: Some(Private { owner, captured, unsplit, apart }) })
     }

@@ -212,6 +212,19 @@ impl PrivatePools {
         self.get(id).is_some_and(|pool| pool.apart)
     }
 
+    /// Returns of which memory of its own a pool that is awake serves: of segments, and whether these stay unsplit; whether of
+    /// chunks.
+    ///
+    /// # Errors
+    /// [`Error::PoolAsleep`].
+    pub(crate) fn own_memory(&self, id: PoolId) -> Result<(Option<bool>, bool)> {
+        match self.get(id) {
+            Some(PrivatePool { asleep: Some(_), .. }) => Err(Error::PoolAsleep { pool: id }),
+            Some(pool) => Ok((pool.segments.as_ref().map(Segments::are_unsplit), pool.apart)),
+            None => Ok((None, false)),
+        }
+    }
+
     /// Notes that a pool sleeps, and what its live blocks hold, or that it is awake.
     pub(crate) fn set_asleep(&mut self, id: PoolId, saved: Option<Saved>) {
         if let Some(pool) = self.pools.get_mut(&id) {
