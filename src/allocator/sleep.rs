@@ -8,7 +8,7 @@ use crate::backing::{self, Miss};
 use crate::config::StrategyKind;
 use crate::error::{Error, Result};
 use crate::heap::{Backup, Request};
-use crate::ids::{Class, PoolId, PoolIndex};
+use crate::ids::{Class, PoolId};
 use crate::strategy::Goal;
 
 /// # Sleep and wake
@@ -124,7 +124,7 @@ impl Allocator {
         woken.map_err(|miss| match miss {
             Miss::Failed(error) => error,
             Miss::OutOfMemory { refused } => {
-                let pool = core.heap.pair_of(tag).unwrap_or(PoolIndex::DEFAULT);
+                let pool = core.heap.pair_of(tag).unwrap_or(core.heap.idle());
                 core.out_of_memory(&Request { size: bytes, requested: bytes, pool, class: Class::Large }, refused)
             }
         })

@@ -243,8 +243,9 @@ impl Stitch {
                 return Ok(id);
             }
         }
-        let pools = [request.pool.large(), context.heap.idle()];
-        let pools = if takes_idle { &pools[..] } else { &pools[..1] };
+        let own = request.pool.large();
+        let (own, with_idle) = ([own], [own, context.heap.idle()]);
+        let pools: &[PoolIndex] = if takes_idle { &with_idle } else { &own };
         let (id, slab) = choose::slab_anywhere(context.heap, pools)?.ok_or(Miss::OUT_OF_MEMORY)?;
         // Mapped before it is cut out: if this fails, nothing has changed.
         map_home(context, slab)?;
