@@ -31,6 +31,15 @@
 // that a capture forbids, in any thread. Begin before the capture does, end after its end.
 #define SEAM_POOL_CAPTURING 1
 
+// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
+#define SEAM_BACKUP_HOST 0
+
+// It is lost: live blocks keep their addresses, and hold anything after waking.
+#define SEAM_BACKUP_DISCARD 1
+
+// It is kept in a file, which must not exist.
+#define SEAM_BACKUP_FILE 2
+
 // For `flags` of `seam_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
 // `no_split`.
 #define SEAM_POOL_UNSPLIT 2
@@ -91,6 +100,10 @@ typedef enum {
     SEAM_STATUS_IPC = 23,
     // The host, not the device, has too little memory: for the library's tables, or for the text of an error.
     SEAM_STATUS_HOST_MEMORY = 24,
+    // The private pool sleeps: it must wake before memory of it is asked for, or shared.
+    SEAM_STATUS_POOL_ASLEEP = 25,
+    // The private pool cannot sleep, or not now; the text says why.
+    SEAM_STATUS_NOT_SLEEPABLE = 26,
 } seam_status;
 
 // What happened. Names and meanings are those of PyTorch's memory snapshots.
@@ -348,6 +361,8 @@ typedef struct {
     uint64_t active_bytes;
     // Bytes held for the pool: active ones, and free ones that serve only it.
     uint64_t reserved_bytes;
+    // Bytes that the pool holds again when it wakes; 0 while it is awake.
+    uint64_t asleep_bytes;
 } seam_pool_stats;
 
 // A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
@@ -833,6 +848,33 @@ seam_status seam_open_shared(seam_allocator allocator, const void *handle, size_
 // Closes what `seam_open_shared` opened at this address, once the device has done all its work: the CPU waits for it.
 // While a stream is being captured, it is closed later.
 seam_status seam_close_shared(seam_allocator allocator, void *address);
+
+// A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
+// sleep. Only with the strategies `stitch` and `planned` (`SEAM_STATUS_NOT_SLEEPABLE`).
+seam_status seam_pool_create_tag(seam_allocator allocator,
+                                 seam_pool *pool);
+
+// Uses the tag of that name once more, or makes it. `SEAM_STATUS_POOL_IN_USE`: there is a private pool of that name which was
+// used already and is no tag.
+seam_status seam_pool_open_tag(seam_allocator allocator,
+                               seam_pool pool);
+
+// Waits for the device, keeps what the live blocks of a tag hold as `backup` says (`SEAM_BACKUP_HOST`, `SEAM_BACKUP_DISCARD`,
+// `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL otherwise), and gives all of the tag's physical memory back.
+// `given` gets the bytes given back; it may be NULL. Addresses stay. Until `seam_pool_wake` has returned, no work of any
+// stream, device or process may use the tag's memory; blocks can be freed, and requests for the tag are
+// `SEAM_STATUS_POOL_ASLEEP`. Where it fails, everything is as before.
+seam_status seam_pool_sleep(seam_allocator allocator,
+                            seam_pool pool,
+                            uint32_t backup,
+                            const char *path,
+                            uint64_t *given);
+
+// Gives a tag that sleeps its memory again, at the same addresses, and what its live blocks held. `taken` gets the bytes, 0 if
+// it does not sleep; it may be NULL. Where it fails, the tag sleeps on with all that was kept, and it can be tried again.
+seam_status seam_pool_wake(seam_allocator allocator,
+                           seam_pool pool,
+                           uint64_t *taken);
 
 // Uses the private pool of that name once more, or makes it. Its segments come from `alloc` and go back by `free`;
 // with NULL for both, from the device and to it. They are cached and split as the strategy `caching` does, whatever

@@ -76,6 +76,28 @@ pub enum Error {
         /// What was wrong, in words.
         detail: String,
     },
+    /// The private pool sleeps: [`Allocator::wake`](crate::Allocator::wake) it before memory of it is asked for, or shared.
+    #[error("private pool {pool} sleeps: its memory was given back; wake it first")]
+    PoolAsleep {
+        /// The pool.
+        pool: PoolId,
+    },
+    /// The private pool cannot sleep, or not now. Nothing has changed.
+    #[error("private pool {pool} cannot sleep: {why}")]
+    NotSleepable {
+        /// The pool.
+        pool: PoolId,
+        /// Why, and what to do.
+        why: &'static str,
+    },
+    /// The contents of a private pool could not be written to a file, or read from it. Nothing has changed.
+    #[error("the contents of a private pool in the file {path:?}: {detail}")]
+    Backup {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        detail: String,
+    },
     /// A block cannot be handed out again where it was, because its private pool does not hold that memory free. The
     /// blocks before it in the list were handed out.
     #[error(

@@ -55,7 +55,7 @@ pub use config::{
     rounding,
 };
 pub use error::{Error, Result};
-pub use heap::{Route, SegmentSource, Segments, SourceError};
+pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
 pub use ids::{PoolId, StreamId};
 pub use ipc::{IpcError, IpcHandle};
@@ -83,6 +83,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/layers.md")]
 struct LayersPage;
+
+/// And those of the page about sleep.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/sleep.md")]
+struct SleepPage;
 
 /// And those of the page for Rust, one of which is over cudarc.
 #[cfg(all(doctest, feature = "cudarc"))]

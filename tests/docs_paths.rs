@@ -38,6 +38,7 @@ const TODAY: [&str; 26] = [
     "docs/cuda.md",
     "docs/c-api.md",
     "docs/guard.md",
+    "docs/sleep.md",
     "docs/layers.md",
     "docs/options.md",
     "docs/peers.md",

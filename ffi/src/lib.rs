@@ -53,6 +53,7 @@ pub mod recording;
 mod registry;
 pub mod segments;
 pub mod shared_memory;
+pub mod sleep;
 mod slots;
 pub mod sources;
 pub mod status;

@@ -146,6 +146,8 @@ pub struct PoolStats {
     pub active_bytes: u64,
     /// Bytes held for the pool: active ones, and free ones that serve only it.
     pub reserved_bytes: u64,
+    /// Bytes that the pool holds again when it wakes; 0 while it is awake.
+    pub asleep_bytes: u64,
 }
 
 /// A live block of a private pool. Sizes are bytes.
@@ -225,11 +227,20 @@ pub unsafe extern "C" fn seam_pool_restore(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_get_stats(allocator: AllocatorId, pool: Pool, stats: *mut PoolStats) -> Status {
     let look = || {
-        let Figures { uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes, .. } =
-            borrow(allocator)?.allocator.pool_stats(pool.id())?;
-        let size = size_of::<PoolStats>();
-        let (routed, captured) = (routed.into(), captured.into());
-        Ok(PoolStats { size, uses, routed, captured, allocations, allocated_bytes, active_bytes, reserved_bytes })
+        let found = borrow(allocator)?.allocator.pool_stats(pool.id())?;
+        let Figures { uses, allocations, allocated_bytes, active_bytes, reserved_bytes, asleep_bytes, .. } = found;
+        let (routed, captured) = (found.routed.into(), found.captured.into());
+        Ok(PoolStats {
+            size: size_of::<PoolStats>(),
+            uses,
+            routed,
+            captured,
+            allocations,
+            allocated_bytes,
+            active_bytes,
+            reserved_bytes,
+            asleep_bytes,
+        })
     };
     // SAFETY: as for every function (see the header).
     unsafe { fill(stats, look) }

@@ -71,6 +71,10 @@ pub enum Status {
     Ipc = 23,
     /// The host, not the device, has too little memory: for the library's tables, or for the text of an error.
     HostMemory = 24,
+    /// The private pool sleeps: it must wake before memory of it is asked for, or shared.
+    PoolAsleep = 25,
+    /// The private pool cannot sleep, or not now; the text says why.
+    NotSleepable = 26,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
@@ -182,6 +186,9 @@ impl From<Error> for Failure {
             Error::NotRestorable { .. } => Status::NotRestorable,
             Error::PoolInUse { .. } => Status::PoolInUse,
             Error::Source { .. } => Status::Source,
+            Error::PoolAsleep { .. } => Status::PoolAsleep,
+            Error::NotSleepable { .. } => Status::NotSleepable,
+            Error::Backup { .. } => Status::File,
             Error::Ipc(_) | Error::NotOfPools { .. } => Status::Ipc,
             // And what is newer than this table.
             _ => Status::Internal,
@@ -297,7 +304,7 @@ pub extern "C" fn seam_clear_last_error() {
 /// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 25] = [
+    let names: [&CStr; 27] = [
         c"SEAM_STATUS_OK",
         c"SEAM_STATUS_INVALID_ARGUMENT",
         c"SEAM_STATUS_INVALID_HANDLE",
@@ -323,6 +330,8 @@ pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
         c"SEAM_STATUS_SOURCE",
         c"SEAM_STATUS_IPC",
         c"SEAM_STATUS_HOST_MEMORY",
+        c"SEAM_STATUS_POOL_ASLEEP",
+        c"SEAM_STATUS_NOT_SLEEPABLE",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"SEAM_STATUS_UNKNOWN").as_ptr()

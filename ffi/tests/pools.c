@@ -30,6 +30,37 @@ static void a_pool_keeps_its_memory_to_itself(seam_allocator a) {
     OK(seam_free(a, other));
 }
 
+static void a_tag_sleeps_and_wakes(seam_allocator a) {
+    seam_pool tag, named = {5, 5};
+    OK(seam_pool_create_tag(a, &tag));
+    OK(seam_pool_begin_thread(a, tag, 0));
+    void *address = get(a, 10 * MIB, NULL);
+    OK(seam_pool_end(a, tag));
+    uint64_t bytes = 1;
+    FAILS(seam_pool_sleep(a, tag, 3, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "backup is 3");
+    FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_HOST, "file", NULL), SEAM_STATUS_INVALID_ARGUMENT, "path is not NULL");
+    FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_FILE, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "path is NULL");
+    FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_FILE, "/no/such/folder/file", &bytes), SEAM_STATUS_FILE, "/no/such/folder");
+    CHECK(bytes == 0 && pool_stats(a, tag).reserved_bytes == 10 * MIB);
+    for (uint32_t backup = SEAM_BACKUP_HOST; backup <= SEAM_BACKUP_DISCARD; backup++) {
+        OK(seam_pool_sleep(a, tag, backup, NULL, &bytes));
+        CHECK(bytes == 10 * MIB && pool_stats(a, tag).asleep_bytes == 10 * MIB && pool_stats(a, tag).reserved_bytes == 0);
+        void *none;
+        FAILS(seam_pool_malloc(a, tag, MIB, NULL, &none), SEAM_STATUS_POOL_ASLEEP, "wake it first");
+        OK(seam_pool_wake(a, tag, &bytes));
+        CHECK(bytes == 10 * MIB && pool_stats(a, tag).asleep_bytes == 0);
+        OK(seam_pool_wake(a, tag, &bytes));
+        CHECK(bytes == 0);
+    }
+    OK(seam_free(a, address));
+    OK(seam_pool_release(a, tag));
+    OK(seam_pool_open_tag(a, named));
+    OK(seam_pool_release(a, named));
+    OK(seam_pool_create(a, &tag));
+    FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_HOST, NULL, NULL), SEAM_STATUS_NOT_SLEEPABLE, "shares chunks");
+    OK(seam_pool_release(a, tag));
+}
+
 static void streams_are_routed(seam_allocator a) {
     seam_pool pool = {3, 0};
     OK(seam_pool_open(a, pool));
@@ -99,6 +130,7 @@ static void a_filter_decides(seam_allocator a) {
 int main(void) {
     seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
     a_pool_keeps_its_memory_to_itself(a);
+    a_tag_sleeps_and_wakes(a);
     streams_are_routed(a);
     threads_are_routed(a);
     a_filter_decides(a);

@@ -5,7 +5,7 @@
 //! by all means.
 
 use super::callbacks::Calls;
-use super::core::{Allocator, Core};
+use super::core::{Allocator, Core, OwnRules};
 use crate::backing::{Miss, StrategyContext, map_home, reclaim_private_pools};
 use crate::config::StreamSharing;
 use crate::config::rounding::MAX_REQUEST;
@@ -40,6 +40,8 @@ pub(super) struct Private {
     pub(super) captured: bool,
     /// If the pool has segments of its own: whether these stay unsplit.
     pub(super) unsplit: Option<bool>,
+    /// Whether the pool has chunks of its own.
+    pub(super) apart: bool,
 }
 
 /// The result of a miss: a block, or how much views would have taken with one that the bounds forbade.
@@ -343,8 +345,8 @@ impl Core {
 
     /// Makes a request of an order for a private pool, which has pools of its own for the stream.
     fn private_request(&mut self, order: &Order, owner: PoolId) -> Result<Prepared> {
-        let own_segments = self.heap.private().segments(owner).is_some();
-        let layout = if own_segments { Layout::PYTORCH } else { *self.heap.layout() };
+        let (unsplit, apart) = self.heap.private().own_memory(owner)?;
+        let layout = if unsplit.is_some() { Layout::PYTORCH } else { *self.heap.layout() };
         let size = layout.rounding.round(order.size, &self.config.roundup_power2_divisions);
         let stream = self.driver.canonical_stream(order.stream)?;
         // The default stream cannot be captured, and the query may be refused while another stream is.
@@ -358,9 +360,8 @@ impl Core {
         if number.is_some() {
             self.heap.renumber_stream(pool.large(), number);
         }
-        let unsplit = self.heap.private().segments(owner).map(|own| own.are_unsplit());
         let request = Request { size, requested: order.size, pool, class };
-        Ok(Prepared { request, private: Some(Private { owner, captured, unsplit }) })
+        Ok(Prepared { request, private: Some(Private { owner, captured, unsplit, apart }) })
     }
 
     /// Takes the free block that serves a request best, or none.
@@ -496,10 +497,11 @@ pub(super) fn serve_by_all(
 
 /// Returns the rules by which a request finds its block.
 #[inline]
-fn fit_rules<'a>(rules: &'a Rules, own: &'a [FitRules; 2], prepared: &Prepared) -> &'a FitRules {
-    match prepared.private.and_then(|private| private.unsplit) {
-        None => &rules.fit,
-        Some(unsplit) => &own[usize::from(unsplit)],
+fn fit_rules<'a>(rules: &'a Rules, own: &'a OwnRules, prepared: &Prepared) -> &'a FitRules {
+    match prepared.private {
+        Some(Private { unsplit: Some(unsplit), .. }) => &own.segments[usize::from(unsplit)],
+        Some(Private { apart: true, .. }) => &own.apart,
+        _ => &rules.fit,
     }
 }
 

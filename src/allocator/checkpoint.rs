@@ -33,6 +33,7 @@ impl Allocator {
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.lock()?;
         core.heap.private().exists(pool)?;
+        core.heap.private().must_be_awake(pool)?;
         let stitched = core.config.strategy.joins_free_memory() && core.heap.private().segments(pool).is_none();
         if let (Some(first), false) = (blocks.first(), stitched) {
             return Err(Error::NotRestorable { address: first.address });

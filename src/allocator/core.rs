@@ -58,8 +58,7 @@ pub(super) struct Core {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) config: Config,
     pub(super) rules: Rules,
-    /// The rules of requests to private pools with segments of their own: for split segments, and for unsplit ones.
-    pub(super) own_rules: [FitRules; 2],
+    pub(super) own_rules: OwnRules,
     pub(super) limits: Limits,
     pub(super) low_water: LowWaterMark,
     /// Whether a request must look at more than free blocks: frees that wait for other streams, routes to private
@@ -78,6 +77,21 @@ pub(super) struct Core {
     pub(super) demand: Demand,
     /// While there are arenas: how far the heap may rise before all of them are to be counted.
     pub(super) headroom: Headroom,
+}
+
+/// The rules of requests to private pools with memory of their own.
+pub(super) struct OwnRules {
+    /// In segments of their own: split ones, and unsplit ones.
+    pub(super) segments: [FitRules; 2],
+    /// In chunks of their own.
+    pub(super) apart: FitRules,
+}
+
+impl OwnRules {
+    fn of(config: &Config, rules: &Rules) -> Self {
+        let segments = [false, true].map(|unsplit| rules_of_own_segments(config, unsplit));
+        Self { segments, apart: FitRules { takes_idle: false, ..rules.fit } }
+    }
 }
 
 impl Allocator {
@@ -113,13 +127,14 @@ impl Allocator {
             flight: config.flight_recorder,
         })?;
         let guard = Guard::new(&config.guard);
+        let rules = strategy.rules(&config);
         let core = Core {
             heap,
             streams: Streams::default(),
             rollback: PendingRollback::default(),
             driver: Arc::clone(&driver),
-            rules: strategy.rules(&config),
-            own_rules: own_rules(&config),
+            own_rules: OwnRules::of(&config, &rules),
+            rules,
             limits: Limits::new(&config, properties.total_memory),
             config,
             low_water: LowWaterMark::default(),
@@ -199,7 +214,7 @@ impl Core {
         self.config = without_full_fraction(config);
         self.limits = Limits::new(&self.config, self.driver.properties().total_memory);
         self.rules = self.strategy.rules(&self.config);
-        self.own_rules = own_rules(&self.config);
+        self.own_rules = OwnRules::of(&self.config, &self.rules);
         self.streams.shortage.ask_again();
     }
 
@@ -284,10 +299,6 @@ impl Core {
         let of = self.heap.pool(self.heap.block(id).pool.large());
         of.stream == stream && !of.ended
     }
-}
-
-fn own_rules(config: &Config) -> [FitRules; 2] {
-    [false, true].map(|unsplit| rules_of_own_segments(config, unsplit))
 }
 
 /// Returns the options without a fraction of 1, which is no limit: as in PyTorch, nothing is then counted against the

@@ -10,6 +10,7 @@
 //! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
 //! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
+//! | sleep | memory of tags goes, and comes again at the same addresses |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
@@ -40,6 +41,7 @@ mod release;
 mod report;
 mod shared_memory;
 mod shares;
+mod sleep;
 mod streams;
 
 pub use self::core::Allocator;

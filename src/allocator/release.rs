@@ -154,7 +154,7 @@ impl Core {
 
 /// Waits for frees, takes the memory of ended private pools, and lets the strategy release. An error of a private
 /// pool's source is returned last, for it stops nothing else.
-fn reclaim(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, goal: Goal) -> Result<()> {
+pub(super) fn reclaim(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, goal: Goal) -> Result<()> {
     context.heap.counters_mut().num_sync_all_streams += 1;
     let failed = wait_and_reclaim(context)?;
     strategy.release(context, goal)?;

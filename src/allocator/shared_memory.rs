@@ -71,6 +71,7 @@ impl Allocator {
         let core = &mut *self.lock()?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("registration elsewhere")?;
+        core.heap.private().must_be_awake(core.heap.owner_of(core.heap.block(block).pool))?;
         core.heap.fix_memory(block);
         Ok(())
     }

@@ -14,6 +14,7 @@ mod place;
 mod release_plan;
 mod rollback;
 mod segments;
+mod sleep;
 mod units;
 mod view;
 
@@ -29,6 +30,7 @@ pub(crate) use segments::{
     malloc_largest, malloc_segment, reclaim_private_pools, release_own_segments, release_segment,
     release_segments_from, release_whole_segments, whole_segments,
 };
+pub(crate) use sleep::{sleep, wake};
 pub(crate) use units::{
     Units, UnmappedPart, map_units, move_units, release_empty_segments, release_reservation, reserve_segment,
     unmap_units, whole_units,

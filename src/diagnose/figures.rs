@@ -50,7 +50,8 @@ impl<'a> Figures<'a> {
         let strategy = if segmented { OWN_SEGMENTS_STRATEGY } else { input.strategy };
         let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
         let room = input.device.map_or(0, |info| info.free).min(limits.room(heap.reserved()));
-        let needed = (memory.allocated + memory.pending + memory.unsettled).saturating_add(request.size);
+        let awake = (memory.allocated + memory.pending).saturating_sub(memory.asleep);
+        let needed = (awake + memory.unsettled).saturating_add(request.size);
         let unbounded = Config {
             max_views: usize::MAX,
             max_view_mappings: usize::MAX,

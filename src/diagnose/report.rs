@@ -38,7 +38,7 @@ impl ReportInput<'_> {
             device_free: self.device.map_or(0, |info| info.free),
             limit: self.limits.lowest(),
             reserved: memory.reserved,
-            allocated: memory.allocated,
+            allocated: memory.allocated.saturating_sub(memory.asleep),
             pending: memory.pending,
             largest_free,
             reachable,

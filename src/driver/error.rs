@@ -109,8 +109,10 @@ calls! {
     Synchronize = "synchronize", "cuCtxSynchronize";
     /// `cuMemsetD8Async`: only guard mode makes it
     Fill = "fill", "cuMemsetD8Async";
-    /// `cuMemcpyDtoHAsync`: only guard mode makes it
+    /// `cuMemcpyDtoHAsync`: made in guard mode, and where memory goes to sleep
     Read = "read", "cuMemcpyDtoHAsync";
+    /// `cuMemcpyHtoDAsync`: made where memory wakes
+    Write = "write", "cuMemcpyHtoDAsync";
     /// `cuMemcpyDtoDAsync`: made where memory is exchanged for other memory
     Copy = "copy", "cuMemcpyDtoDAsync";
     /// `cuCtxEnablePeerAccess`
@@ -160,11 +162,11 @@ impl Call {
 }
 
 impl Call {
-    /// Returns whether only an allocator makes this call that looks after contents: in guard mode, or where it exchanges
-    /// memory under live addresses.
+    /// Returns whether only an allocator makes this call that looks after contents: in guard mode, where it exchanges
+    /// memory under live addresses, and where memory sleeps and wakes.
     #[must_use]
     pub const fn is_of_contents(self) -> bool {
-        matches!(self, Self::Fill | Self::Read | Self::Copy)
+        matches!(self, Self::Fill | Self::Read | Self::Write | Self::Copy)
     }
 
     /// Returns whether only an allocator over the driver's pools of stream-ordered memory makes this call.

@@ -161,6 +161,7 @@ forward! {
         calls {
             Fill: fill(address: u64, size: u64, value: u8, stream: StreamId) -> ();
             Read: read(address: u64, bytes: &mut [u8]) -> ();
+            Write: write(address: u64, bytes: &[u8]) -> ();
             Copy: copy(from: u64, to: u64, size: u64) -> ();
         }
         answers {}
@@ -247,6 +248,7 @@ mod tests {
             Call::Synchronize => driver.synchronize(),
             Call::Fill => driver.fill(0, 0, 0, stream),
             Call::Read => driver.read(0, &mut [0]),
+            Call::Write => driver.write(0, &[0]),
             Call::Copy => driver.copy(0, 8, 8),
             Call::EnablePeer => driver.enable_peer_access(1, true),
             Call::Export => driver.export(handle).map(drop),

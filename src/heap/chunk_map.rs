@@ -29,6 +29,8 @@ pub(crate) struct Chunk {
     pub(crate) slab: bool,
     /// Whether others know the memory, and not only its addresses.
     pub(crate) fixed: bool,
+    /// Whether it sleeps: its memory is gone, and its handle with it. Its addresses stay.
+    pub(crate) asleep: bool,
 }
 
 impl Chunk {
@@ -244,6 +246,14 @@ impl ChunkMap {
         }
     }
 
+    /// Notes that a chunk has no memory any more, or has it again, by this handle.
+    pub(crate) fn set_handle(&mut self, id: ChunkId, handle: Option<Handle>) {
+        if let Some(Some(chunk)) = self.chunks.get_mut(id.0 as usize) {
+            chunk.asleep = handle.is_none();
+            chunk.handle = handle.unwrap_or(chunk.handle);
+        }
+    }
+
     /// Removes a chunk. Its place stays empty.
     pub(crate) fn remove_chunk(&mut self, id: ChunkId) {
         let Some(chunk) = self.chunk(id) else { return };
@@ -280,7 +290,7 @@ mod tests {
         let mut address = START;
         let mut chunks = Vec::new();
         for (handle, granules) in (0..).map(Handle).zip(granules) {
-            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false, fixed: false };
+            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false, fixed: false, asleep: false };
             chunks.push((home.add_chunk(chunk), chunk));
             address = chunk.end();
         }

@@ -24,7 +24,7 @@ impl Heap {
     pub(crate) fn measure(&self, sharing: StreamSharing, servable: impl Fn(PoolIndex) -> u64) -> Result<Fragmentation> {
         let allocated = self.counters.allocated_bytes.current();
         let mut pools: Vec<PoolMemory> = Vec::new();
-        for (index, pool) in self.pools.iter().filter(|(_, pool)| pool.free.len() > 0) {
+        for (index, pool) in self.with_free_memory() {
             pools.try_push(self.pool_memory(index, pool, sharing)?)?;
         }
         let streams = self.stream_pools().map(|pool| StreamMemory {
@@ -39,6 +39,7 @@ impl Heap {
             pending: self.counters.active_bytes.current().saturating_sub(allocated),
             requested: self.counters.requested_bytes.current(),
             free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.driver_pool.idle,
+            asleep: self.live_asleep(),
             unsettled: self.pending_rollback.iter().sum(),
             streams: streams.try_to_vec()?,
             pools,
@@ -49,6 +50,11 @@ impl Heap {
         };
         self.measure_chunks(&mut out)?;
         Ok(out)
+    }
+
+    /// Returns the pools with free memory: what sleeps is none.
+    fn with_free_memory(&self) -> impl Iterator<Item = (PoolIndex, &Pool)> {
+        self.pools.iter().filter(|(index, pool)| pool.free.len() > 0 && !self.is_asleep(*index))
     }
 
     fn pool_memory(&self, index: PoolIndex, pool: &Pool, sharing: StreamSharing) -> Grown<PoolMemory> {
@@ -91,9 +97,9 @@ impl Heap {
     /// Adds the figures of chunks that are partly free, whoever may have the free part.
     fn measure_chunks(&self, out: &mut Fragmentation) -> Grown<()> {
         let Some(home) = &self.home else { return Ok(()) };
-        out.chunks = home.chunks().count() as u64;
+        out.chunks = home.chunks().filter(|(_, chunk)| !chunk.asleep).count() as u64;
         let mut free: Vec<Span> = with_room(self.pools.iter().map(|(_, pool)| pool.free.len()).sum())?;
-        for (_, pool) in self.pools.iter() {
+        for (_, pool) in self.with_free_memory() {
             pool.free.visit_from(&self.blocks, 0, |id| free.try_push(self.blocks[id].span()))?;
         }
         free.sort_unstable();

@@ -16,6 +16,7 @@
 //! | pool_bytes, driver_pool | what the driver's pool of stream-ordered memory holds beside blocks |
 //! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
+//! | sleep, saved | chunks of private pools that have no memory for a while, and what they held |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
@@ -53,9 +54,11 @@ mod pool;
 mod pool_bytes;
 mod private;
 mod private_pools;
+mod saved;
 mod segment;
 mod segment_source;
 mod segments;
+mod sleep;
 mod snapshot;
 mod sorted;
 mod stitched;
@@ -75,10 +78,13 @@ pub(crate) use layout::{Layout, Merging, Placement};
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;
 pub use private_pools::Route;
+pub use saved::Backup;
+pub(crate) use saved::Saved;
 pub(crate) use segment::Backing;
 pub(crate) use segment_source::guarded;
 pub use segment_source::{SegmentSource, Segments, SourceError};
 pub(crate) use segments::NewMemory;
+pub(crate) use sleep::Sleeper;
 pub(crate) use stitched::Window;
 pub(crate) use tables::{Heap, HeapRules};
 pub(crate) use views::{PlanHash, View, ViewUsage};

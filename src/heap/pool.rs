@@ -15,6 +15,8 @@ pub(crate) struct Pool {
     pub(crate) stream: StreamId,
     /// Whether the pool is part of a private pool, or is vacant.
     pub(crate) private: bool,
+    /// Whether it is part of a private pool with chunks of its own.
+    pub(crate) apart: bool,
     pub(crate) class: Class,
     pub(crate) free: FreeIndex,
     /// Unmapped blocks by address.
@@ -41,6 +43,7 @@ impl Pool {
         Ok(Self {
             stream,
             private,
+            apart: false,
             class,
             // Of small blocks whole slabs alone serve a view.
             free: FreeIndex::new(if class == Class::Small { GRANULE } else { 0 })?,

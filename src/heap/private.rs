@@ -85,7 +85,7 @@ impl Heap {
             None => {
                 let number = last.and_then(|large| self.pools[large].number);
                 self.private_pairs.try_reserve(1)?;
-                let large = self.add_pair(stream, true)?;
+                let large = self.add_private_pair(owner, stream)?;
                 self.pools[large].number = number;
                 self.private_pairs.push(PrivatePair { owner, stream, large });
                 large
@@ -140,6 +140,14 @@ impl Heap {
         }
     }
 
+    /// Adds a pair of pools for a private pool.
+    fn add_private_pair(&mut self, owner: PoolId, stream: StreamId) -> Result<PoolIndex> {
+        let large = self.add_pair(stream, true)?;
+        let apart = self.private.is_apart(owner);
+        [large, large.small()].into_iter().for_each(|pool| self.pools[pool].apart = apart);
+        Ok(large)
+    }
+
     /// Returns a pair for memory of the same stream that is free in stream order only; `None` if there is none, and the host
     /// has no memory for one.
     fn pair_beside(&mut self, large: PoolIndex) -> Option<PoolIndex> {
@@ -152,7 +160,7 @@ impl Heap {
             return Some(pair.large);
         }
         self.private_pairs.try_reserve(1).ok()?;
-        let aside = self.add_pair(stream, true).ok()?;
+        let aside = self.add_private_pair(owner, stream).ok()?;
         self.pools[aside].number = self.pools[large].number;
         self.pools[aside].in_stream_order = true;
         // Before the pair that serves the stream, which is its last.
@@ -219,11 +227,15 @@ impl Heap {
     }
 
     /// Moves the memory of a released private pool to the public pools of its streams, where others may take it like
-    /// any other: at once if the device has `passed`. Live blocks are freed like any other.
+    /// any other: at once if the device has `passed`. Live blocks are freed like any other. A pool that sleeps stays a
+    /// released one while any block of it is live.
     ///
     /// # Errors
     /// The host has no memory for it. The pool stays a released one, with the memory that was not moved yet.
     pub(crate) fn merge_private_pool(&mut self, owner: PoolId, passed: bool) -> Result<()> {
+        if !self.forget_asleep(owner)? {
+            return Ok(());
+        }
         while let Some(at) = self.private_pairs.iter().position(|pair| pair.owner == owner) {
             let PrivatePair { stream, large, .. } = self.private_pairs[at];
             let ended = self.pools[large].ended;
@@ -325,6 +337,8 @@ impl Heap {
                 State::Vacant | State::Unmapped | State::Lent => {}
             }
         }
+        stats.asleep_bytes = self.bytes_asleep(owner);
+        stats.reserved_bytes = stats.reserved_bytes.saturating_sub(stats.asleep_bytes);
         Ok(stats)
     }
 }

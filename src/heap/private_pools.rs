@@ -4,6 +4,7 @@
 //! `private.rs`. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
+use super::saved::Saved;
 use super::segment_source::Segments;
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, boxed};
@@ -113,6 +114,10 @@ pub(crate) struct PrivatePool {
     pub(crate) capture: u32,
     /// Its own segments, if its memory does not come from the strategy.
     segments: Option<Segments>,
+    /// Whether its memory comes in chunks of its own, which can sleep.
+    apart: bool,
+    /// What its live blocks hold, while it sleeps.
+    asleep: Option<Saved>,
 }
 
 impl PrivatePool {
@@ -193,6 +198,48 @@ impl PrivatePools {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.segments = Some(segments);
         }
+    }
+
+    /// Gives a pool that holds nothing chunks of its own.
+    pub(crate) fn set_apart(&mut self, id: PoolId) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.apart = true;
+        }
+    }
+
+    /// Returns whether a pool has chunks of its own.
+    pub(crate) fn is_apart(&self, id: PoolId) -> bool {
+        self.get(id).is_some_and(|pool| pool.apart)
+    }
+
+    /// Returns of which memory of its own a pool that is awake serves: of segments, and whether these stay unsplit; whether of
+    /// chunks.
+    ///
+    /// # Errors
+    /// [`Error::PoolAsleep`].
+    pub(crate) fn own_memory(&self, id: PoolId) -> Result<(Option<bool>, bool)> {
+        match self.get(id) {
+            Some(PrivatePool { asleep: Some(_), .. }) => Err(Error::PoolAsleep { pool: id }),
+            Some(pool) => Ok((pool.segments.as_ref().map(Segments::are_unsplit), pool.apart)),
+            None => Ok((None, false)),
+        }
+    }
+
+    /// Notes that a pool sleeps, and what its live blocks hold, or that it is awake.
+    pub(crate) fn set_asleep(&mut self, id: PoolId, saved: Option<Saved>) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.asleep = saved;
+        }
+    }
+
+    /// Returns what the live blocks of a pool hold, while it sleeps.
+    pub(crate) fn asleep(&self, id: PoolId) -> Option<&Saved> {
+        self.get(id)?.asleep.as_ref()
+    }
+
+    /// Refuses a pool that sleeps.
+    pub(crate) fn must_be_awake(&self, id: PoolId) -> Result<()> {
+        if self.asleep(id).is_some() { Err(Error::PoolAsleep { pool: id }) } else { Ok(()) }
     }
 
     /// Returns whether any pool has segments of its own.

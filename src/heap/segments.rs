@@ -190,14 +190,20 @@ impl Heap {
     /// Notes that a part of a free block lost its memory. The parts before and behind it stay free. Two slots were
     /// reserved for them.
     pub(crate) fn unmapped(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
+        let pool = self.blocks[id].pool;
+        self.lose_memory(id, span, slots);
+        self.counters.reserved_bytes.sub(pool.class(), span.size);
+        self.counters.num_device_free += 1;
+    }
+
+    /// Does the same for memory that is not counted as held.
+    pub(super) fn lose_memory(&mut self, id: BlockId, span: Span, slots: &mut Slots) {
         let Block { pool, segment, .. } = self.blocks[id];
         self.take_free(id);
         let gone = self.cut(id, span, slots, Self::insert_free);
         self.blocks[gone].state = State::Unmapped;
         self.blocks[gone].pool = self.segment(segment).map_or(pool, |segment| segment.pool);
         let gone = self.merge_unmapped(gone);
-        self.counters.reserved_bytes.sub(pool.class(), span.size);
-        self.counters.num_device_free += 1;
         self.notify_range(Action::SegmentUnmap, self.blocks[gone].kind, span, pool);
     }
 

@@ -28,8 +28,9 @@ impl Heap {
         // A slab for small blocks serves large requests only whole.
         block.state == State::Free
             && (block.pool == pool
-                || block.pool == self.idle
-                || (block.size == GRANULE && (block.pool == pool.small() || block.pool == self.idle.small())))
+                || (block.size == GRANULE && block.pool == pool.small())
+                || (self.takes_idle(pool)
+                    && (block.pool == self.idle || (block.size == GRANULE && block.pool == self.idle.small()))))
     }
 
     /// Returns how many bytes from the chunk's start lie in such blocks.
@@ -394,8 +395,13 @@ impl Heap {
         if size != GRANULE || self.home.as_ref().is_none_or(|home| home.is_slab(address)) {
             return;
         }
-        self.counters.reserved_bytes.sub(Class::Small, size);
-        self.counters.reserved_bytes.add(Class::Large, size);
+        if self.home.as_ref().and_then(|home| home.chunk_at(address)).is_some_and(|(_, chunk)| chunk.asleep) {
+            self.asleep[Class::Small as usize] -= size;
+            self.asleep[Class::Large as usize] += size;
+        } else {
+            self.counters.reserved_bytes.sub(Class::Small, size);
+            self.counters.reserved_bytes.add(Class::Large, size);
+        }
         self.hand_over(id, pool.large());
     }
 

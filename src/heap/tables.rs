@@ -92,6 +92,8 @@ pub(crate) struct Heap {
     pub(super) retired: Vec<BlockId>,
     /// Bytes held that are part of no block, because a failed growth could not be undone yet. By [`Class`].
     pub(super) pending_rollback: [u64; 2],
+    /// Bytes of blocks in chunks that sleep, which are not held. By [`Class`].
+    pub(super) asleep: [u64; 2],
     /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
     pub(super) gives_back: bool,
     /// The bytes of the driver's pool, for a strategy that has one.
@@ -124,6 +126,7 @@ impl Heap {
             vacate_from: 2 * FEW_STREAMS,
             retired: Vec::new(),
             pending_rollback: [0; 2],
+            asleep: [0; 2],
             gives_back: false,
             driver_pool: DriverPoolBytes::default(),
         };

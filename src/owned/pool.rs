@@ -3,7 +3,7 @@
 use super::block::Block;
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
-use crate::heap::{Route, Segments};
+use crate::heap::{Backup, Route, Segments};
 use crate::ids::{PoolId, StreamId};
 use crate::report::pool::PoolStats;
 use std::fmt;
@@ -52,6 +52,24 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
             PoolId::NONE => Err(Error::HostMemory),
             id => Ok(Self { allocator, id }),
         }
+    }
+
+    /// Makes a new tag: a private pool with chunks of its own, which can sleep ([`Allocator::create_tag`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::create_tag`].
+    pub fn create_tag(allocator: A) -> Result<Self> {
+        let id = allocator.create_tag()?;
+        Ok(Self { allocator, id })
+    }
+
+    /// Uses the tag of an id, which is made if there is none ([`Allocator::open_tag`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::open_tag`].
+    pub fn of_tag_id(allocator: A, id: PoolId) -> Result<Self> {
+        allocator.open_tag(id)?;
+        Ok(Self { allocator, id })
     }
 
     /// Uses the private pool of an id, which is made if there is none: for programs that choose the ids themselves, as PyTorch
@@ -149,6 +167,29 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     /// [`Error::UnknownPool`] after [`Self::release`].
     pub fn stats(&self) -> Result<PoolStats> {
         self.allocator.pool_stats(self.id)
+    }
+
+    /// Gives all physical memory of a tag back until [`Self::wake`], and keeps what its blocks hold as `backup` says. Returns the
+    /// bytes given back. No work may use the tag's memory until then ([`Allocator::sleep`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::sleep`].
+    pub fn sleep(&self, backup: &Backup) -> Result<u64> {
+        self.allocator.sleep(self.id, backup)
+    }
+
+    /// Gives a tag that sleeps its memory again, at the same addresses. Returns the bytes taken.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::wake`].
+    pub fn wake(&self) -> Result<u64> {
+        self.allocator.wake(self.id)
+    }
+
+    /// Returns whether the tag sleeps.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.allocator.is_asleep(self.id)
     }
 
     /// Ends the use now, and says whether that failed. Afterwards, dropping it does nothing.

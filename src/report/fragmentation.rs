@@ -74,7 +74,8 @@ pub struct StreamMemory {
 /// Sizes are bytes.
 ///
 /// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the sum
-/// over `pools`.
+/// over `pools`. Of private pools that sleep, live blocks have no memory: these are `asleep`, and the sum is more than `reserved`
+/// by as much.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -91,6 +92,9 @@ pub struct Fragmentation {
     pub free: u64,
     /// Bytes of a growth that failed halfway and could not be undone yet; part of no block.
     pub unsettled: u64,
+    /// The part of `allocated` and `pending` in private pools that sleep, for which no memory is held. What lies free in them is
+    /// counted nowhere.
+    pub asleep: u64,
     /// The pools that have free memory.
     pub pools: Vec<PoolMemory>,
     /// The default stream, and every other stream that made a request.
@@ -114,10 +118,11 @@ pub struct Fragmentation {
 
 impl Fragmentation {
     /// Returns the part of the reserved bytes that the program asked for and that is still in use, by the program or by
-    /// other streams. 1 is perfect; it is also 1 if nothing is held.
+    /// other streams. 1 is perfect; it is also 1 if nothing is held. Blocks that sleep count as if they were held.
     #[must_use]
     pub fn utilization(&self) -> f64 {
-        if self.reserved == 0 { 1.0 } else { self.requested as f64 / self.reserved as f64 }
+        let held = self.reserved.saturating_add(self.asleep);
+        if held == 0 { 1.0 } else { self.requested as f64 / held as f64 }
     }
 
     /// Returns the bytes lost to rounding, because blocks are larger than the requests.

@@ -19,6 +19,8 @@ pub struct PoolStats {
     pub active_bytes: u64,
     /// Bytes held for the pool: active ones, and free ones that serve only this pool.
     pub reserved_bytes: u64,
+    /// Bytes that the pool holds again when it wakes ([`Allocator::sleep`](crate::Allocator::sleep)); 0 while it is awake.
+    pub asleep_bytes: u64,
 }
 
 /// A live block of a private pool. All sizes are bytes.

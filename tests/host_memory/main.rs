@@ -16,7 +16,7 @@ mod script;
 mod short_host;
 mod world;
 
-use script::{Step, script};
+use script::{Step, TAGS, script};
 use seamalloc::{Error, StrategyKind};
 use short_host::{Mode, arm, disarm};
 use world::World;
@@ -40,8 +40,14 @@ fn run(world: &mut World, steps: &[Step], from: &str) {
 }
 
 /// Tries one operation with a failure at its n-th allocation. Returns whether there was one.
-fn fails_at(kind: StrategyKind, options: &str, at: usize, nth: u64, mode: Mode, tally: &mut Tally) -> bool {
-    let steps = script(kind, options);
+fn fails_at(
+    kind: StrategyKind,
+    options: &str,
+    steps: &[Step],
+    at: usize,
+    (nth, mode): (u64, Mode),
+    tally: &mut Tally,
+) -> bool {
     let (name, step) = steps[at];
     let when = format!("{kind},{options}: {name}, allocation {nth} failed {mode:?}");
     let mut world = World::new(kind, options);
@@ -66,11 +72,15 @@ fn fails_at(kind: StrategyKind, options: &str, at: usize, nth: u64, mode: Mode, 
 }
 
 fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
+    every_allocation_of(kind, options, &script(kind, options));
+}
+
+fn every_allocation_of(kind: StrategyKind, options: &str, steps: &[Step]) {
     let mut tally = Tally::default();
-    let operations = script(kind, options).len();
+    let operations = steps.len();
     for at in 0..operations {
         for mode in [Mode::Once, Mode::FromThenOn] {
-            let last = (1..MANY).find(|nth| !fails_at(kind, options, at, *nth, mode, &mut tally));
+            let last = (1..MANY).find(|nth| !fails_at(kind, options, steps, at, (*nth, mode), &mut tally));
             assert!(last.is_some(), "{kind}: operation {at} has no end");
         }
     }
@@ -131,6 +141,11 @@ fn paddles_survive_every_failure() {
     every_allocation_may_fail(StrategyKind::PaddleNaiveBestFit, chunks);
     every_allocation_may_fail(StrategyKind::PaddleThreadLocal, chunks);
     every_allocation_may_fail(StrategyKind::PaddleVmm, "FLAGS_vmm_v2_large_pool_handle_size_in_mb:2");
+}
+
+#[test]
+fn tags_survive_every_failure() {
+    every_allocation_of(StrategyKind::Stitch, "chunk_size_mb:4", TAGS);
 }
 
 #[test]

@@ -150,6 +150,33 @@ const HOLES: &[Step] = &[
 ];
 
 /// Pools end; a pool with segments of its own.
+/// Tags that sleep and wake.
+pub(crate) const TAGS: &[Step] = &[
+    ("a tag", |w| w.create_tag(0)),
+    ("allocate in it", |w| w.allocate_in(0, 0, 4 * MIB, MAIN)),
+    ("once more", |w| w.allocate_in(1, 0, 4 * MIB, MAIN)),
+    ("and more", |w| w.allocate_in(2, 0, 4 * MIB, MAIN)),
+    ("a small one", |w| w.allocate_in(3, 0, 512, SIDE)),
+    ("free the first", |w| w.free(0)),
+    ("free the last", |w| w.free(2)),
+    ("one that is stitched", |w| w.allocate_in(4, 0, 7 * MIB, MAIN)),
+    ("sleep", |w| w.sleep(0, false)),
+    ("allocate beside it", |w| w.allocate(5, 200 * MIB, MAIN)),
+    ("free one of the tag", |w| w.free(1)),
+    ("empty the cache", |w| w.allocator.empty_cache().map(drop)),
+    ("make room", |w| w.free(5)),
+    ("wake", |w| w.wake(0)),
+    ("sleep with a file", |w| w.sleep(0, true)),
+    ("wake from it", |w| w.wake(0)),
+    ("allocate in it again", |w| w.allocate_in(1, 0, 12 * MIB, MAIN)),
+    ("sleep for the last time", |w| w.sleep(0, false)),
+    ("release it", |w| w.release(0)),
+    ("free a small one", |w| w.free(3)),
+    ("free a large one", |w| w.free(1)),
+    ("free a stitched one", |w| w.free(4)),
+    ("end it", |w| w.allocator.empty_cache().map(drop)),
+];
+
 const POOLS: &[Step] = &[
     ("free a block of the pool", |w| w.free(34)),
     ("release it", |w| w.release(0)),

@@ -6,7 +6,7 @@ use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use seamalloc::driver::{Driver, PlainMemory, StreamId};
 use seamalloc::observer::{Event, Observer};
 use seamalloc::{
-    Allocator, Config, Error, PoolBlock, PoolId, Route, SegmentSource, Segments, SourceError, StrategyKind,
+    Allocator, Backup, Config, Error, PoolBlock, PoolId, Route, SegmentSource, Segments, SourceError, StrategyKind,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -153,6 +153,24 @@ impl World {
         }
     }
 
+    pub(crate) fn create_tag(&mut self, pool: usize) -> Done {
+        self.pools[pool] = self.allocator.create_tag()?;
+        Ok(())
+    }
+
+    /// Lets a tag sleep, and keeps its contents on the host or in a file.
+    pub(crate) fn sleep(&mut self, pool: usize, file: bool) -> Done {
+        let path = || std::env::temp_dir().join(format!("seamalloc-host-memory-{}", std::process::id()));
+        let backup = outside(|| if file { Backup::File(path()) } else { Backup::Host });
+        let slept = self.allocator.sleep(self.pools[pool], &backup);
+        outside(|| drop(backup));
+        slept.map(|bytes| assert!(bytes > 0))
+    }
+
+    pub(crate) fn wake(&mut self, pool: usize) -> Done {
+        self.allocator.wake(self.pools[pool]).map(|bytes| assert!(bytes > 0))
+    }
+
     pub(crate) fn route(&mut self, pool: usize) -> Done {
         self.allocator.begin_allocate_to_pool(self.pools[pool], Route::stream(CAPTURED).capturing())
     }
@@ -253,7 +271,8 @@ impl World {
         assert_eq!(info.total - info.free, self.allocator.reserved(), "{when}: the bytes that are held");
         let memory = self.allocator.fragmentation();
         let parts = memory.allocated + memory.pending + memory.free + memory.unsettled;
-        assert_eq!(memory.reserved, parts, "{when}: {memory:?}");
+        assert_eq!(memory.reserved + memory.asleep, parts, "{when}: {memory:?}");
+        let asleep = self.pools.iter().any(|pool| self.allocator.is_asleep(*pool));
         assert_eq!(memory.unsettled, 0, "{when}: no driver call has failed");
         let mut taken = Taken::default();
         for &(address, size) in self.blocks.iter().filter(|(address, _)| *address != 0) {
@@ -263,7 +282,7 @@ impl World {
             assert!(self.allocator.owns(address), "{when}: {address:#x} is not live any more");
             let pieces = self.gpu.physical(Range { address, size });
             let bytes: u64 = pieces.iter().map(|piece| piece.size).sum();
-            assert_eq!(bytes, size, "{when}: memory at {address:#x}");
+            assert!(bytes == size || (asleep && bytes == 0), "{when}: {bytes} bytes of memory at {address:#x}");
             taken.take(&pieces);
         }
         assert!(self.gpu.faults().is_empty(), "{when}: {:?}", self.gpu.faults());

@@ -43,6 +43,7 @@ from ._options import join
 from ._pinned import empty_pinned, pin_memory, pinned
 from ._record import Recording, record
 from ._switch import enable, enabled
+from ._tags import sleep, tag, wake
 from ._unavailable import LibraryError, UnavailableError
 from .guard import check_guards, explain, findings
 
@@ -73,10 +74,13 @@ __all__ = [
     "record",
     "report",
     "serve",
+    "sleep",
     "snapshot",
     "stats",
     "stop_serving",
+    "tag",
     "trim",
+    "wake",
     "whatif",
 ]
 # Those that are compared where none is named. The option `strategy` takes the classic allocators and Paddle's too.

@@ -32,6 +32,12 @@ PINNED = 1 << 16
 FileName = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
+class Pool(ctypes.Structure):
+    """`seam_pool`."""
+
+    _fields_ = [("first", c_uint64), ("second", c_uint64)]
+
+
 class Error(RuntimeError):
     """What the library refused or could not do. `status` is its number in `seam_status`, `name` its name there."""
 
@@ -118,6 +124,11 @@ def _load() -> ctypes.CDLL:
         "seam_flight_write": (c_uint64, c_char_p),
         "seam_trim": (c_uint64, c_uint64, POINTER(c_uint64)),
         "seam_empty_cache": (c_uint64, POINTER(c_uint64)),
+        "seam_pool_create_tag": (c_uint64, POINTER(Pool)),
+        "seam_pool_begin_thread": (c_uint64, Pool, c_uint32),
+        "seam_pool_end": (c_uint64, Pool),
+        "seam_pool_sleep": (c_uint64, Pool, c_uint32, c_char_p, POINTER(c_uint64)),
+        "seam_pool_wake": (c_uint64, Pool, POINTER(c_uint64)),
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)

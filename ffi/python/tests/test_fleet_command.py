@@ -147,7 +147,14 @@ class Command(InFolder):
             snapshot(self.folder, f"rank-{rank}.pickle")
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)):
             command = [sys.executable, "-m", "seamalloc", "fleet", f"{self.folder}/rank-*", "--workers", "2"]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            # Whoever starts this in the background has it ignore SIGINT.
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
             self.wait_for(lambda: len(self.started()) == 2)
             process.send_signal(number)
             out, said = process.communicate(timeout=30)

@@ -100,6 +100,38 @@ print(seamalloc.report())
         self.assertIn("seamalloc, device 0 (sim:h200)", out)
         self.assertRegex(out, r"in use +1\.00 KiB, at most 10\.00 MiB")
 
+    def test_tags_sleep_and_wake(self):
+        run_code(
+            ALLOCATE
+            + """
+def held():
+    return seamalloc.stats()["reserved_bytes"]["all"]["current"]
+with seamalloc.tag("weights"):
+    weights = get(10 * MIB)
+    with seamalloc.tag("cache"):
+        cache = get(6 * MIB)
+other = get(4 * MIB)
+assert held() == 20 * MIB
+assert seamalloc.sleep("weights") == 10 * MIB and seamalloc.sleep("cache", discard=True) == 6 * MIB
+assert held() == 4 * MIB and seamalloc.sleep("cache") == 0
+try:
+    with seamalloc.tag("weights"):
+        seamalloc._library.check(library.seam_malloc(seamalloc._library.plugged(0), 1, None, ctypes.byref(ctypes.c_void_p())))
+    raise AssertionError("a tag that sleeps gave memory")
+except seamalloc.Error as error:
+    assert error.name == "SEAM_STATUS_POOL_ASLEEP", error
+assert seamalloc.wake("weights") == 10 * MIB and seamalloc.wake("weights") == 0 and held() == 14 * MIB
+put(cache)
+assert seamalloc.wake("cache") == 6 * MIB
+try:
+    seamalloc.sleep("none")
+    raise AssertionError("there is no such tag")
+except KeyError:
+    pass
+put(weights), put(other)
+"""
+        )
+
     def test_writes_snapshots_and_traces(self):
         with tempfile.TemporaryDirectory() as folder:
             run_code(

@@ -1,7 +1,7 @@
 //! The bytes in memory: an allocator writes marks of its own, and looks whether they are still there.
 //!
 //! Owns: the contract of [`Contents`]. Guard mode fills and reads; memory that is
-//! exchanged for other memory is copied.
+//! exchanged for other memory is copied; memory that sleeps is read, and written when it wakes.
 
 use crate::driver::error::DriverResult;
 use crate::ids::StreamId;
@@ -22,6 +22,14 @@ pub trait Contents {
     /// pre: no work writes the range meanwhile (unchecked).
     /// pre: no capture forbids the call.
     fn read(&self, address: u64, bytes: &mut [u8]) -> DriverResult<()>;
+
+    /// `cuMemcpyHtoDAsync` on a stream of the driver's own: copies bytes of the CPU to memory. The CPU waits for the copy, and
+    /// for no other work.
+    ///
+    /// pre: the range is memory of this device that it may use, and not empty.
+    /// pre: no work uses the range meanwhile (unchecked).
+    /// pre: no capture forbids the call.
+    fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()>;
 
     /// `cuMemcpyDtoDAsync` on a stream of the driver's own: copies `size` bytes to other memory of the device. The CPU waits
     /// for the copy, and for no other work.

@@ -137,6 +137,8 @@ entry_points! {
         (address: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream);
     memcpy_dtoh_async = "cuMemcpyDtoHAsync_v2", "3.2",
         (host: *mut c_void, address: CUdeviceptr, bytes: usize, stream: CUstream);
+    memcpy_htod_async = "cuMemcpyHtoDAsync_v2", "3.2",
+        (address: CUdeviceptr, host: *const c_void, bytes: usize, stream: CUstream);
     memcpy_dtod_async = "cuMemcpyDtoDAsync_v2", "3.2",
         (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
     event_create = "cuEventCreate", "2.0", (event: *mut CUevent, flags: c_uint);

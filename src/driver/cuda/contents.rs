@@ -33,6 +33,21 @@ impl Contents for CudaDriver {
         self.demand(Call::Read, arguments, copy)
     }
 
+    fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()> {
+        let raw = self.raw_stream(Call::Write, self.own_stream(Call::Write)?)?;
+        let size = bytes.len();
+        let arguments = || range_text(address, size as u64);
+        let copy = |api: &CudaApi| {
+            // SAFETY: the buffer is live and has so many bytes; the driver checks the address; the stream is alive.
+            let copied = unsafe { api.memcpy_htod_async(address, bytes.as_ptr().cast(), size, raw) }?;
+            // Whatever became of the copy, nothing reads the buffer afterwards.
+            // SAFETY: the stream is alive.
+            let waited = unsafe { api.stream_synchronize(raw) }?;
+            Ok(if copied == Status::SUCCESS { waited } else { copied })
+        };
+        self.demand(Call::Write, arguments, copy)
+    }
+
     fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()> {
         let raw = self.raw_stream(Call::Copy, self.own_stream(Call::Copy)?)?;
         let bytes = host_size(Call::Copy, size)?;

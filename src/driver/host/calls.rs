@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::addresses::{Reserved, map_anywhere, reserve};
 use super::chunk::Chunk;
 use super::device::HostDriver;
-use super::work::{HostWork, copy_words, read_bytes};
+use super::work::{HostWork, copy_words, read_bytes, write_bytes};
 use crate::driver::bookkeeping::{Answer, Fault, Range, refuse};
 use crate::driver::{
     Call, CallStats, CaptureMode, Contents, DeviceProperties, Driver, DriverResult, EventId, Events, Handle,
@@ -194,6 +194,13 @@ impl Contents for HostDriver {
         self.call(Call::Read, |shared| {
             shared.state.write().captures.refuse_unsafe()?;
             read_bytes(&shared.state.read().memory, address, bytes)
+        })
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()> {
+        self.call(Call::Write, |shared| {
+            shared.state.write().captures.refuse_unsafe()?;
+            write_bytes(&shared.state.read().memory, address, bytes)
         })
     }
 

@@ -73,6 +73,25 @@ pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
     }
 }
 
+/// Writes bytes from an address on. Bytes beside them in the first and the last word keep what others write there.
+///
+/// # Safety
+/// As for [`set_bytes`].
+pub(super) unsafe fn write_bytes(address: u64, from: &[u8]) {
+    let before = ((WORD - address % WORD) % WORD) as usize;
+    let (head, rest) = from.split_at(before.min(from.len()));
+    let (whole, tail) = rest.as_chunks::<{ WORD as usize }>();
+    let middle = address + head.len() as u64;
+    // SAFETY: the caller's promise is the same, and the first word lies at a multiple of 8.
+    let to = unsafe { words(middle, whole.len()) };
+    to.zip(whole).for_each(|(word, bytes)| word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed));
+    let end = middle + whole.len() as u64 * WORD;
+    for (at, byte) in (address..).zip(head).chain((end..).zip(tail)) {
+        // SAFETY: the byte is one of those that the caller speaks of.
+        unsafe { set_bytes(at, 1, *byte) };
+    }
+}
+
 /// Reads bytes from an address on.
 ///
 /// # Safety

@@ -162,6 +162,14 @@ pub(super) fn read_bytes(memory: &HostMemory, address: u64, bytes: &mut [u8]) ->
     Ok(())
 }
 
+/// Sets bytes, under the memory's lock. Refuses addresses that the device may not use.
+pub(super) fn write_bytes(memory: &HostMemory, address: u64, bytes: &[u8]) -> Answer<()> {
+    memory.check_usable(Range { address, size: bytes.len() as u64 }, StreamId::DEFAULT)?;
+    // SAFETY: the range is mapped with access, as was just looked up, and the lock keeps it so.
+    unsafe { words::write_bytes(address, bytes) };
+    Ok(())
+}
+
 /// Copies words, under the memory's lock. Refuses addresses that the device may not use.
 pub(super) fn copy_words(memory: &HostMemory, from: Range, to: u64) -> Answer<()> {
     memory.check_copy(from, Range { address: to, size: from.size })?;

@@ -214,6 +214,16 @@ impl Contents for SimGpu {
         })
     }
 
+    fn write(&self, address: u64, bytes: &[u8]) -> DriverResult<()> {
+        let range = Range { address, size: bytes.len() as u64 };
+        self.call(Call::Write, range.size, |state| {
+            state.captures.refuse_unsafe()?;
+            state.memory.check_usable(range, StreamId::DEFAULT)?;
+            state.contents.write_at(address, bytes, &state.memory);
+            Ok(())
+        })
+    }
+
     fn copy(&self, from: u64, to: u64, size: u64) -> DriverResult<()> {
         let [from, to] = [from, to].map(|address| Range { address, size });
         self.charged(Call::Copy, size, |state| {

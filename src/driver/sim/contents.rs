@@ -142,6 +142,30 @@ impl Contents {
         }
     }
 
+    /// Sets the bytes of a range, which may be used.
+    pub(super) fn write_at(&mut self, address: u64, bytes: &[u8], memory: &Memory<()>) {
+        let mut left = bytes;
+        for piece in memory.physical_at(Range { address, size: left.len() as u64 }) {
+            let Some((part, rest)) = left.split_at_checked(piece.size as usize) else { return };
+            self.write(piece, part);
+            left = rest;
+        }
+    }
+
+    /// Sets the bytes of a piece. As everywhere, zeros are what is not known.
+    fn write(&mut self, piece: Piece, bytes: &[u8]) {
+        self.clear(piece);
+        let mut at = piece.offset;
+        for equal in bytes.chunk_by(|a, b| a == b) {
+            let end = at + equal.len() as u64;
+            if let Some(&value) = equal.first().filter(|value| **value != 0) {
+                let run = Run { end, value, writer: Writer::Kernel };
+                self.0.entry(piece.memory).or_default().insert(at, run);
+            }
+            at = end;
+        }
+    }
+
     /// Returns the numbers of the memory of `range` of which bytes are known.
     pub(super) fn known_in(&self, range: Range, memory: &Memory<()>) -> Vec<u64> {
         if self.0.is_empty() {

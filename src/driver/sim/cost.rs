@@ -86,7 +86,7 @@ const fn flat(call: Call, size: u64) -> u64 {
         Call::StreamNumber => 0,
         // Not measured: about a kernel's launch, and a launch with a wait for a small copy.
         Call::Fill => 2_500,
-        Call::Read => 12_000,
+        Call::Read | Call::Write => 12_000,
         // The mean of four traces, second passes: an operation through PyTorch's cudaMallocAsync backend takes 781, 962, 871 and
         // 736 ns, its own tables included, on an H200 with driver 580. Allocations and frees were not told apart.
         Call::PoolMalloc | Call::PoolFree => 840,

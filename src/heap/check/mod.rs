@@ -69,6 +69,7 @@ impl Heap {
             found.stitched_blocks += 1;
             found.blocks += 1;
         }
+        self.what_sleeps_is_not_held(&mut found)?;
         self.pairs_of_private_pools_are_their_own()?;
         self.vacant_pools_are_empty()?;
         self.blocks_of_private_pools_stay_theirs()?;

@@ -2,7 +2,7 @@
 
 use super::super::block::{Kind, State};
 use super::super::tables::{Heap, PrivatePair};
-use super::Checked;
+use super::{Checked, Found};
 
 impl Heap {
     /// Each pair of a private pool belongs to that pool and one stream.
@@ -43,6 +43,27 @@ impl Heap {
             if block.state == State::Allocated && !block.has_uses {
                 return Err(format!("{id:?} {block:?} would be freed as any other"));
             }
+        }
+        Ok(())
+    }
+
+    /// The chunks that sleep are those of private pools that sleep, which have them alone, and their bytes are not held.
+    pub(super) fn what_sleeps_is_not_held(&self, found: &mut Found) -> Checked {
+        let mut bytes = [0; 2];
+        for (id, chunk) in self.home.iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.asleep) {
+            for (class, size) in self.bytes_by_class(&chunk) {
+                bytes[class as usize] += size;
+            }
+            let owners = self.blocks_over(chunk.span()).map(|id| self.owner_of(self.blocks[id].pool));
+            if let Some(owner) = owners.into_iter().find(|owner| self.private.asleep(*owner).is_none()) {
+                return Err(format!("chunk {id:?} sleeps, and a part of it belongs to {owner}, which does not"));
+            }
+        }
+        if bytes != self.asleep {
+            return Err(format!("{bytes:?} bytes sleep, {:?} counted", self.asleep));
+        }
+        for (held, asleep) in found.held.iter_mut().zip(bytes) {
+            *held -= asleep;
         }
         Ok(())
     }

@@ -217,6 +217,16 @@ const OF_PRIVATE_POOLS: &[Break] = &[
 
 const OF_SUMS: &[Break] = &[
     (
+        "a chunk that sleeps and belongs to nobody who does",
+        |h| {
+            let home = h.home.as_mut().unwrap();
+            let (id, _) = home.chunks().next().unwrap();
+            home.set_handle(id, None);
+        },
+        "which does not",
+    ),
+    ("bytes that sleep in no chunk", |h| h.asleep[0] += GRANULE, "bytes sleep"),
+    (
         "a chunk with no blocks",
         |h| {
             let address = home_end(h) - GRANULE;
@@ -226,6 +236,7 @@ const OF_SUMS: &[Break] = &[
                 handle: Handle(1),
                 slab: false,
                 fixed: false,
+                asleep: false,
             });
         },
         "bytes in chunks",

@@ -19,9 +19,21 @@ pub(super) fn fit_rules(config: &Config) -> &'static FitRules {
     if config.split == Split::Off { &FIT } else { &FIT_BY_GRANULE }
 }
 
+const APART: FitRules = FitRules { takes_idle: false, ..FIT };
+const APART_BY_GRANULE: FitRules = FitRules { takes_idle: false, ..FIT_BY_GRANULE };
+
+/// Does the same for a request: that of a private pool with chunks of its own takes no idle memory.
+pub(super) fn fit_rules_of(context: &StrategyContext<'_>, request: &Request) -> &'static FitRules {
+    if context.heap.takes_idle(request.pool) {
+        return fit_rules(context.config);
+    }
+    if context.config.split == Split::Off { &APART } else { &APART_BY_GRANULE }
+}
+
 /// Takes a block of one range at home that the stream may use at once.
 pub(super) fn at_home(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
-    let id = context.heap.fit(request, fit_rules(context.config));
+    let rules = fit_rules_of(context, request);
+    let id = context.heap.fit(request, rules);
     if id.is_some() { Ok(Some(id)) } else { run_at_home(context, request) }
 }
 

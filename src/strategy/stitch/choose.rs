@@ -49,7 +49,8 @@ impl Range {
 /// inside a chunk, and only the last may end inside one. O(n) in the free ranges, with a logarithm for each that is
 /// taken.
 pub(super) fn spans(heap: &Heap, size: u64, pool: PoolIndex) -> Result<Spans> {
-    spans_of(heap, size, &[pool, heap.idle()])
+    let (own, with_idle) = ([pool], [pool, heap.idle()]);
+    spans_of(heap, size, if heap.takes_idle(pool) { &with_idle } else { &own })
 }
 
 /// Returns the most bytes that one view could have over free memory of these large pools and wholly free slabs.

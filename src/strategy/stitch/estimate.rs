@@ -108,8 +108,12 @@ pub(super) fn growth_needed(heap: &Heap, request: &Request, assumption: Assumpti
 /// Returns the large pools from which a request of a pool may take memory.
 fn pools(heap: &Heap, pool: PoolIndex, across: bool) -> Grown<Vec<PoolIndex>> {
     let own = pool.large();
-    let others = heap.stream_pools().filter(|other| across && *other != own);
-    [own, heap.idle()].into_iter().chain(others).try_to_vec()
+    if heap.is_asleep(own) {
+        return Ok(Vec::new());
+    }
+    let takes_idle = heap.takes_idle(own);
+    let others = heap.stream_pools().filter(|other| takes_idle && across && *other != own);
+    [own, heap.idle()].into_iter().take(if takes_idle { 2 } else { 1 }).chain(others).try_to_vec()
 }
 
 /// Returns whether free memory has room for a slab.

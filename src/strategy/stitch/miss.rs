@@ -2,7 +2,7 @@
 //!
 //! Owns: [`Stitch`], the order of its steps, and what is undone when one fails.
 
-use super::at_home::{fit_rules, run_at_home};
+use super::at_home::{fit_rules, fit_rules_of, run_at_home};
 use super::choose;
 use super::estimate;
 use super::grow::{Growth, grow_slab, release_added};
@@ -175,7 +175,8 @@ impl Stitch {
         }
         let Request { size, pool, .. } = *request;
         self.attempt(context, request, |_, context| {
-            let id = context.heap.fit(request, fit_rules(context.config));
+            let rules = fit_rules_of(context, request);
+            let id = context.heap.fit(request, rules);
             if id.is_some() {
                 return Ok(id);
             }
@@ -216,13 +217,15 @@ impl Stitch {
         context: &mut StrategyContext<'_>,
         request: &Request,
     ) -> std::result::Result<BlockId, Miss> {
-        let id = context.heap.fit(request, fit_rules(context.config));
+        let rules = fit_rules_of(context, request);
+        let id = context.heap.fit(request, rules);
         if id.is_some() {
             return Ok(id);
         }
         context.gather(request)?;
+        let takes_idle = context.heap.takes_idle(request.pool);
         let idle = context.heap.best_fit(context.heap.idle().small(), GRANULE);
-        if idle.is_some() {
+        if idle.is_some() && takes_idle {
             map_home(context, Span::new(context.heap.block(idle).address, GRANULE))?;
             context.heap.take_slab(idle, request.pool);
             return Ok(idle);
@@ -240,8 +243,10 @@ impl Stitch {
                 return Ok(id);
             }
         }
-        let pools = [request.pool.large(), context.heap.idle()];
-        let (id, slab) = choose::slab_anywhere(context.heap, &pools)?.ok_or(Miss::OUT_OF_MEMORY)?;
+        let own = request.pool.large();
+        let (own, with_idle) = ([own], [own, context.heap.idle()]);
+        let pools: &[PoolIndex] = if takes_idle { &with_idle } else { &own };
+        let (id, slab) = choose::slab_anywhere(context.heap, pools)?.ok_or(Miss::OUT_OF_MEMORY)?;
         // Mapped before it is cut out: if this fails, nothing has changed.
         map_home(context, slab)?;
         let id = context.heap.carve(id, slab)?;
@@ -343,7 +348,8 @@ impl Stitch {
     ) -> std::result::Result<Joined, Miss> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
-        let id = context.heap.fit(request, fit_rules(context.config));
+        let rules = fit_rules_of(context, request);
+        let id = context.heap.fit(request, rules);
         if id.is_some() {
             return Ok(Joined::Block(id));
         }

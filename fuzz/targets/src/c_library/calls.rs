@@ -17,6 +17,7 @@ use seamalloc_c_library::pools::*;
 use seamalloc_c_library::recording::*;
 use seamalloc_c_library::segments::seam_visit_segments;
 use seamalloc_c_library::shared_memory::*;
+use seamalloc_c_library::sleep::*;
 use seamalloc_c_library::sources::*;
 use seamalloc_c_library::status::*;
 use seamalloc_c_library::{seam_abi_version, seam_version};
@@ -173,6 +174,18 @@ functions! {
         let (alloc, free) = if of_c { (ALLOC, FREE) } else { (ALLOC.filter(|_| kind == 1), FREE.filter(|_| kind == 2)) };
         Some(seam_pool_open_with(allocator, pool, alloc, free, END.filter(|_| kind < 2), user(a), a.small()))
     };
+    seam_pool_create_tag |a| {
+        let (allocator, wanted) = (a.allocator(), a.small() > 0);
+        let place = if wanted { from_mut(&mut a.pool_made) } else { ptr::null_mut() };
+        Some(unsafe { seam_pool_create_tag(allocator, place) })
+    };
+    seam_pool_open_tag |a| Some(seam_pool_open_tag(a.allocator(), a.pool()));
+    seam_pool_sleep |a| {
+        // No file of an input's own choice is made.
+        let (allocator, pool, backup) = (a.allocator(), a.pool(), a.small());
+        Some(unsafe { seam_pool_sleep(allocator, pool, backup, ptr::null(), a.memory()) })
+    };
+    seam_pool_wake |a| Some(unsafe { seam_pool_wake(a.allocator(), a.pool(), a.memory()) });
     seam_pool_set_unsplit |a| Some(seam_pool_set_unsplit(a.allocator(), a.pool()));
     seam_pool_empty |a| Some(unsafe { seam_pool_empty(a.allocator(), a.pool(), a.memory()) });
     seam_snapshot |a| Some(unsafe { seam_snapshot(a.allocator(), a.path()) });

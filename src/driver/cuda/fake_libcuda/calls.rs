@@ -216,11 +216,13 @@ fn memory_is_filled_in_stream_order_and_copied_on_a_stream_of_its_own() {
     assert_eq!(bytes, [0x5a; 100]);
     driver.copy(RESERVED, RESERVED + 4096, 1024).unwrap();
     assert_eq!(with(|state| state.copied.clone()), [(RESERVED, RESERVED + 4096, 1024)]);
+    driver.write(RESERVED, &[1, 2, 3]).unwrap();
+    assert_eq!(with(|state| state.written.clone()), [(RESERVED, vec![1, 2, 3])]);
     let (fills, copies, made) = with(|state| (state.fills.clone(), state.copies.clone(), state.streams.clone()));
     assert_eq!(fills, [(RESERVED, 0xab, 300, stream.0 as usize)]);
-    assert_eq!((copies.len(), made.len()), (3, 2), "one stream for all");
+    assert_eq!((copies.len(), made.len()), (4, 2), "one stream for all");
     assert!(copies.iter().all(|of| *of != stream.0 as usize && Some(of) == made.last()));
-    assert_eq!(with(|state| state.synchronized), 3, "the CPU waits for each copy");
+    assert_eq!(with(|state| state.synchronized), 4, "the CPU waits for each copy");
     driver.destroy_stream(stream).unwrap();
     drop(driver);
     assert!(with(|state| state.streams.is_empty()), "the driver destroys the stream that it has made");

@@ -66,6 +66,8 @@ struct State {
     fills: Vec<(CUdeviceptr, u8, usize, usize)>,
     /// The streams on which memory was copied to the CPU.
     copies: Vec<usize>,
+    /// From the CPU: to, and what.
+    written: Vec<(CUdeviceptr, Vec<u8>)>,
     /// Inside of the device: from, to and bytes.
     copied: Vec<(CUdeviceptr, CUdeviceptr, usize)>,
     /// The live pools, with their release thresholds, and what they were made of.
@@ -353,6 +355,20 @@ unsafe extern "C" fn memcpy_dtoh_async(host: *mut c_void, _: CUdeviceptr, size: 
         Status::SUCCESS.0
     })
 }
+unsafe extern "C" fn memcpy_htod_async(
+    to: CUdeviceptr,
+    host: *const c_void,
+    size: usize,
+    stream: CUstream,
+) -> RawStatus {
+    in_context(|state| {
+        state.copies.push(stream.addr());
+        // SAFETY: the driver under test passes a buffer of its own with so many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(host.cast::<u8>(), size) };
+        state.written.push((to, bytes.to_vec()));
+        Status::SUCCESS.0
+    })
+}
 unsafe extern "C" fn event_create(event: *mut CUevent, flags: c_uint) -> RawStatus {
     assert_eq!(flags, EVENT_DISABLE_TIMING);
     in_context(|state| {
@@ -445,6 +461,7 @@ fn entry_points() -> EntryPoints {
         mem_get_info: Some(mem_get_info),
         memset_d8_async: Some(memset_d8_async),
         memcpy_dtoh_async: Some(memcpy_dtoh_async),
+        memcpy_htod_async: Some(memcpy_htod_async),
         memcpy_dtod_async: Some(memcpy_dtod_async),
         event_create: Some(event_create),
         stream_create: Some(stream_create),

@@ -411,6 +411,7 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::StreamNumber => gpu.stream_number(S).map(drop),
         Call::Fill => gpu.fill(address, 512, 1, S),
         Call::Read => gpu.read(address, &mut [0; 8]),
+        Call::Write => gpu.write(address, &[0; 8]),
         Call::Copy => gpu.copy(address, address + 512, 512),
         Call::EnablePeer => {
             gpu.connect_peer(1);

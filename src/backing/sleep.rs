@@ -1,0 +1,184 @@
+//! A private pool sleeps: its physical memory goes back to the driver, and comes again under the same addresses.
+//!
+//! Owns: the order of the calls, and the way back when one of them fails.
+//!
+//! ```text
+//!           home            views          memory
+//! awake     |aa..|bbbb|     |bbbb|aa..|    two chunks
+//! asleep    |aa..|bbbb|     |bbbb|aa..|    none: these are only addresses. What a and b hold is kept elsewhere
+//! ```
+//! To sleep, what is live is copied first; then every place of every chunk is unmapped, each of which can be mapped again while
+//! the memory is there; and only then is the memory released. To wake, new memory is created, mapped at every place and
+//! written; it is the pool's once all of that is done.
+//!
+//! No work may use the memory meanwhile: the program says so by its call, and the caller has waited for the device.
+
+use super::context::{Miss, StrategyContext};
+use super::mapping::{Mapping, Piece};
+use super::place::Place;
+use crate::config::Increase;
+use crate::driver::DriverResult;
+use crate::error::{Error, Result};
+use crate::fallible::{Grown, TryPush, with_room};
+use crate::heap::{Backup, Saved, Sleeper};
+use crate::ids::{Class, PoolId};
+use crate::span::Span;
+
+/// Gives the memory of a private pool with chunks of its own back, and keeps what its live blocks hold. Returns the bytes given
+/// back. The device has passed all work.
+///
+/// # Errors
+/// Everything is as before, but for live memory that could not be mapped again at once: that is tried again before anything
+/// else (`PendingRollback`).
+pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &Backup) -> Result<u64> {
+    context.retry_rollback()?;
+    let sleeper = context.heap.sleeper(owner)?;
+    if sleeper.chunks.iter().any(|(_, chunk)| chunk.fixed) {
+        let why = "memory of it was shared with other processes, or registered elsewhere, by more than its addresses";
+        return Err(Error::NotSleepable { pool: owner, why });
+    }
+    let saved = save(context, &sleeper, backup)?;
+    context.heap.reserve_sleep(&sleeper)?;
+    context.rollback.reserve_handles(sleeper.chunks.len())?;
+    context.rollback.reserve_places(sleeper.places.len())?;
+    unmap_everywhere(context, &sleeper)?;
+    context.heap.fall_asleep(owner, &sleeper, saved);
+    for (_, chunk) in &sleeper.chunks {
+        let class = Class::of(chunk.slab);
+        if let Err(error) = context.rollback.release(context.driver, (chunk.handle, chunk.size), class) {
+            tracing::error!(%error, bytes = chunk.size, "memory of a pool that sleeps could not be released yet");
+            context.heap.pending_rollback(class, chunk.size, 0);
+        }
+    }
+    Ok(sleeper.bytes())
+}
+
+/// Copies what is live in the chunks.
+fn save(context: &StrategyContext<'_>, sleeper: &Sleeper, backup: &Backup) -> Result<Saved> {
+    let mut saved = Saved::new(backup)?;
+    if !saved.keeps() {
+        return Ok(saved);
+    }
+    let addresses = sleeper.addresses()?;
+    for ((_, chunk), address) in sleeper.chunks.iter().zip(addresses) {
+        // What is mapped nowhere has no contents that anybody could miss.
+        let Some(address) = address else { continue };
+        for span in context.heap.live_in(chunk)? {
+            let from = address + (span.start - chunk.address);
+            saved.keep(span, |offset, bytes| Ok(context.driver.read(from + offset, bytes)?))?;
+        }
+    }
+    Ok(saved)
+}
+
+/// Unmaps the chunks at all places, or at none.
+fn unmap_everywhere(context: &mut StrategyContext<'_>, sleeper: &Sleeper) -> Result<()> {
+    let mut gone: Vec<Place> = with_room(sleeper.places.len())?;
+    for place in &sleeper.places {
+        let (_, chunk) = sleeper.chunks[place.chunk];
+        let mut place = Place::of(place.span, chunk.handle, 0)?;
+        let unmapped = place.exchange(context.driver, std::iter::empty());
+        gone.push(place);
+        if let Err(error) = unmapped {
+            for place in gone.into_iter().rev() {
+                context.rollback.restore(context.driver, place);
+            }
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// Gives a private pool that sleeps its memory again, and what its live blocks held. Returns the bytes taken.
+///
+/// # Errors
+/// [`Miss::OutOfMemory`] if the limits or the device leave too little room. The pool sleeps on, whatever the error, and what
+/// was kept is kept.
+pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> std::result::Result<u64, Miss> {
+    context.retry_rollback()?;
+    let sleeper = context.heap.sleeper(owner)?;
+    let bytes = sleeper.bytes();
+    if !context.allows(Increase::of(bytes)) {
+        return Err(Miss::OUT_OF_MEMORY);
+    }
+    let mut memory = Mapping::of_new_pieces(Class::Large, sleeper.chunks.len())?;
+    let mut runs = runs_of(&sleeper)?;
+    context.rollback.reserve(1 + runs.len())?;
+    let made = make(context, &sleeper, &mut memory, &mut runs).and_then(|()| fill(context, owner, &sleeper));
+    if let Err(error) = made {
+        undo(context, memory, runs);
+        return Err(error.into());
+    }
+    context.heap.wake_up(owner, &sleeper, memory.pieces.iter().filter_map(|piece| piece.handle));
+    Ok(bytes)
+}
+
+/// Places that lie one behind the other, with the numbers of their chunks.
+struct Run {
+    mapping: Mapping,
+    chunks: Vec<usize>,
+}
+
+/// Returns the places in runs, each of which is mapped with one call for its access.
+fn runs_of(sleeper: &Sleeper) -> Grown<Vec<Run>> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut last = None;
+    for place in &sleeper.places {
+        let piece = Piece { size: place.span.size, handle: None };
+        let begins = last != Some((place.view, place.span.start));
+        if begins {
+            runs.try_push(Run { mapping: Mapping::at_home(place.span.start, Vec::new()), chunks: Vec::new() })?;
+        }
+        if let Some(run) = runs.last_mut() {
+            run.mapping.pieces.try_push(piece)?;
+            run.chunks.try_push(place.chunk)?;
+        }
+        last = Some((place.view, place.span.end()));
+    }
+    Ok(runs)
+}
+
+/// Creates the memory, and maps it everywhere.
+fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, runs: &mut [Run]) -> Result<()> {
+    for (_, chunk) in &sleeper.chunks {
+        memory.create(context.driver, chunk.size, chunk.size)?;
+    }
+    for run in runs {
+        for (piece, chunk) in run.mapping.pieces.iter_mut().zip(&run.chunks) {
+            piece.handle = memory.pieces.get(*chunk).and_then(|piece| piece.handle);
+        }
+        run.mapping.map(context.driver)?;
+    }
+    Ok(())
+}
+
+/// Writes what was kept.
+fn fill(context: &StrategyContext<'_>, owner: PoolId, sleeper: &Sleeper) -> Result<()> {
+    const GONE: Error = Error::Internal("the place of a live block that sleeps is gone");
+    let saved = context.heap.private().asleep(owner).ok_or(GONE)?;
+    let addresses = sleeper.addresses()?;
+    saved.restore(|span: Span, offset, bytes| {
+        let chunk = sleeper.chunk_at(span.start).ok_or(GONE)?;
+        let address = addresses.get(chunk).copied().flatten().ok_or(GONE)?;
+        let (_, chunk) = sleeper.chunks[chunk];
+        Ok(context.driver.write(address + (span.start - chunk.address) + offset, bytes)?)
+    })
+}
+
+/// Gives back memory with which a pool could not wake. Where a place could not be unmapped, the memory counts as held until it
+/// is, so it is released after that.
+fn undo(context: &mut StrategyContext<'_>, memory: Mapping, runs: Vec<Run>) {
+    let undone = |run: &mut Run| -> DriverResult<()> { run.mapping.undo(context.driver) };
+    let mut left = runs;
+    // As far as it goes; those that remain are undone in the same order later.
+    left.retain_mut(|run| undone(run).is_err());
+    if left.is_empty() {
+        context.rollback.undo(context.heap, context.driver, memory);
+        return;
+    }
+    tracing::error!(places = left.len(), "a pool could not wake, and this could not be undone yet");
+    context.rollback.keep(context.heap, memory);
+    for run in left {
+        context.rollback.keep(context.heap, run.mapping);
+    }
+}

@@ -1,0 +1,255 @@
+//! Private pools with chunks of their own, which can sleep: their memory goes, their blocks, views and addresses stay.
+//!
+//! Owns: which chunks these are, where they are mapped, what of them is live, and what is counted of them. `backing/sleep.rs`
+//! makes the calls.
+
+use super::block::{Block, State};
+use super::chunk_map::Chunk;
+use super::pool::Pool;
+use super::saved::Saved;
+use super::tables::Heap;
+use crate::error::{Error, Result};
+use crate::fallible::{Grown, TryCollect, TryPush};
+use crate::ids::{ChunkId, Class, Handle, PoolId, PoolIndex, ViewId};
+use crate::span::Span;
+use rustc_hash::FxHashMap;
+
+/// A place at which a chunk of [`Sleeper`] is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlaceOfChunk {
+    /// The view in which the place lies; `None` at home.
+    pub(crate) view: Option<ViewId>,
+    pub(crate) span: Span,
+    /// The chunk, by its number in the list.
+    pub(crate) chunk: usize,
+}
+
+/// The chunks of a private pool, and where they are mapped.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    /// In the order of their addresses.
+    pub(crate) chunks: Vec<(ChunkId, Chunk)>,
+    /// Those at home first, then view by view; each in the order of addresses.
+    pub(crate) places: Vec<PlaceOfChunk>,
+}
+
+impl Sleeper {
+    /// Returns the bytes of all chunks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|(_, chunk)| chunk.size).sum()
+    }
+
+    /// Returns an address at which each chunk is mapped, if there is one.
+    pub(crate) fn addresses(&self) -> Grown<Vec<Option<u64>>> {
+        let mut addresses = self.chunks.iter().map(|_| None).try_to_vec()?;
+        for place in self.places.iter().rev() {
+            addresses[place.chunk] = Some(place.span.start);
+        }
+        Ok(addresses)
+    }
+
+    /// Returns the number of the chunk that holds an address of home.
+    pub(crate) fn chunk_at(&self, address: u64) -> Option<usize> {
+        let behind = self.chunks.partition_point(|(_, chunk)| chunk.address <= address);
+        let at = behind.checked_sub(1)?;
+        self.chunks.get(at).filter(|(_, chunk)| address < chunk.end()).map(|_| at)
+    }
+}
+
+impl Heap {
+    /// Returns whether a private pool has pools of blocks, though maybe no blocks.
+    pub(crate) fn has_pairs(&self, owner: PoolId) -> bool {
+        self.pair_of(owner).is_some()
+    }
+
+    /// Returns a large pool of a private pool, if it has any.
+    pub(crate) fn pair_of(&self, owner: PoolId) -> Option<PoolIndex> {
+        self.pairs_of(owner).last()
+    }
+
+    /// Returns whether requests of a pool may take idle memory.
+    pub(crate) fn takes_idle(&self, pool: PoolIndex) -> bool {
+        !self.pools[pool].apart
+    }
+
+    /// Returns whether a pool is part of a private pool that sleeps: what it has free is nothing that anybody could have.
+    pub(crate) fn is_asleep(&self, pool: PoolIndex) -> bool {
+        self.pools[pool].apart && self.private.asleep(self.owner_of(pool)).is_some()
+    }
+
+    /// Returns the bytes of live blocks, and of freed ones that wait, of private pools that sleep.
+    pub(super) fn live_asleep(&self) -> u64 {
+        if self.asleep == [0; 2] {
+            return 0;
+        }
+        let free = |(index, pool): (PoolIndex, &Pool)| {
+            let mut bytes = 0;
+            let visited = pool.free.visit_from(&self.blocks, 0, |id| {
+                bytes += self.blocks[id].size;
+                Ok(())
+            });
+            if self.is_asleep(index) && visited.is_ok() { bytes } else { 0 }
+        };
+        self.asleep.iter().sum::<u64>().saturating_sub(self.pools.iter().map(free).sum())
+    }
+
+    /// Returns the chunks of a private pool with chunks of its own, and all their places.
+    ///
+    /// # Errors
+    /// The host has no memory for the lists, or a chunk is not the pool's alone.
+    pub(crate) fn sleeper(&self, owner: PoolId) -> Result<Sleeper> {
+        let Some(home) = &self.home else { return Ok(Sleeper { chunks: Vec::new(), places: Vec::new() }) };
+        let mut chunks = Vec::new();
+        for (id, chunk) in home.chunks() {
+            let is_owned = |id| self.is_owned_by(self.blocks[id].pool, owner);
+            if !self.blocks_over(chunk.span()).any(is_owned) {
+                continue;
+            }
+            if !self.blocks_over(chunk.span()).all(is_owned) {
+                return Err(Error::Internal("a chunk of a private pool is not its own"));
+            }
+            chunks.try_push((id, chunk))?;
+        }
+        chunks.sort_unstable_by_key(|(_, chunk)| chunk.address);
+        let mut number = FxHashMap::default();
+        number.try_reserve(chunks.len())?;
+        number.extend(chunks.iter().enumerate().map(|(at, (id, _))| (*id, at)));
+        let mut places = Vec::new();
+        for (at, (_, chunk)) in chunks.iter().enumerate().filter(|(_, (_, chunk))| !home.is_bare(chunk.address, 1)) {
+            places.try_push(PlaceOfChunk { view: None, span: chunk.span(), chunk: at })?;
+        }
+        for (view, of) in self.views.iter() {
+            let mut at = of.address;
+            for id in &of.chunks {
+                let size = home.chunk(*id).map_or_else(|| of.hole_at(at - of.address), |chunk| chunk.size);
+                if let Some(chunk) = number.get(id) {
+                    places.try_push(PlaceOfChunk { view: Some(view), span: Span::new(at, size), chunk: *chunk })?;
+                }
+                at += size;
+            }
+        }
+        Ok(Sleeper { chunks, places })
+    }
+
+    /// Returns the spans of a chunk that live blocks have, or blocks that are freed and not free yet.
+    pub(crate) fn live_in(&self, chunk: &Chunk) -> Grown<Vec<Span>> {
+        let mut spans: Vec<Span> = Vec::new();
+        for id in self.blocks_over(chunk.span()) {
+            let block = &self.blocks[id];
+            if !matches!(block.state, State::Allocated | State::Pending | State::Piece) {
+                continue;
+            }
+            let Some(part) = block.span().intersection(&chunk.span()) else { continue };
+            match spans.last_mut().filter(|last| last.end() == part.start) {
+                Some(last) => last.size += part.size,
+                None => spans.try_push(part)?,
+            }
+        }
+        Ok(spans)
+    }
+
+    /// Makes room for a pin of each view over the chunks.
+    pub(crate) fn reserve_sleep(&mut self, sleeper: &Sleeper) -> Grown<()> {
+        sleeper.places.iter().filter_map(|place| place.view).try_for_each(|view| self.views.reserve_pin(view))
+    }
+
+    /// Notes that the chunks of a private pool have no memory any more. The views over them stay, whoever needed them.
+    pub(crate) fn fall_asleep(&mut self, owner: PoolId, sleeper: &Sleeper, saved: Saved) {
+        for view in sleeper.places.iter().filter_map(|place| place.view) {
+            self.views.pin(view, owner);
+        }
+        for (id, chunk) in &sleeper.chunks {
+            self.count_asleep(chunk, true);
+            if let Some(home) = &mut self.home {
+                home.set_handle(*id, None);
+            }
+        }
+        self.private.set_asleep(owner, Some(saved));
+    }
+
+    /// Notes that the chunks of a private pool have memory again, by these handles.
+    pub(crate) fn wake_up(&mut self, owner: PoolId, sleeper: &Sleeper, handles: impl Iterator<Item = Handle>) {
+        for ((id, chunk), handle) in sleeper.chunks.iter().zip(handles) {
+            self.count_asleep(chunk, false);
+            if let Some(home) = &mut self.home {
+                home.set_handle(*id, Some(handle));
+            }
+        }
+        self.private.set_asleep(owner, None);
+    }
+
+    /// Returns the bytes of the blocks over a chunk, by the class that they are counted for.
+    pub(super) fn bytes_by_class(&self, chunk: &Chunk) -> [(Class, u64); 2] {
+        let mut bytes = Class::ALL.map(|class| (class, 0));
+        for id in self.blocks_over(chunk.span()) {
+            let block = &self.blocks[id];
+            let class = if chunk.slab { Class::Small } else { block.pool.class() };
+            let size = block.span().intersection(&chunk.span()).map_or(0, |part| part.size);
+            bytes.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, bytes)| *bytes += size);
+        }
+        bytes
+    }
+
+    /// Counts the bytes of a chunk as asleep instead of held, or the other way round.
+    fn count_asleep(&mut self, chunk: &Chunk, asleep: bool) {
+        for (class, size) in self.bytes_by_class(chunk).into_iter().filter(|(_, size)| *size > 0) {
+            if asleep {
+                self.counters.reserved_bytes.sub(class, size);
+                self.asleep[class as usize] += size;
+            } else {
+                self.counters.reserved_bytes.add(class, size);
+                self.asleep[class as usize] -= size;
+            }
+        }
+    }
+
+    /// Returns the bytes of chunks of a private pool that sleep.
+    pub(crate) fn bytes_asleep(&self, owner: PoolId) -> u64 {
+        if self.private.asleep(owner).is_none() {
+            return 0;
+        }
+        let of_owner = |chunk: &Chunk| self.is_owned_by(self.blocks[self.covering(chunk.address)].pool, owner);
+        let chunks = self.home.iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk);
+        chunks.filter(|chunk| chunk.asleep && of_owner(chunk)).map(|chunk| chunk.size).sum()
+    }
+
+    /// Ends the sleep of a released private pool in which nothing is live: its addresses at home are free, and those of its
+    /// views go back with the next release. Returns whether the pool sleeps no more.
+    ///
+    /// # Errors
+    /// The host has no memory for a list. The pool sleeps on, with fewer chunks.
+    pub(crate) fn forget_asleep(&mut self, owner: PoolId) -> Result<bool> {
+        if self.private.asleep(owner).is_none() {
+            return Ok(true);
+        }
+        let live = |block: &Block| matches!(block.state, State::Allocated | State::Pending | State::Piece);
+        if self.blocks.iter().any(|(_, block)| live(block) && self.is_owned_by(block.pool, owner)) {
+            return Ok(false);
+        }
+        let Sleeper { chunks, places } = self.sleeper(owner)?;
+        for view in places.iter().filter_map(|place| place.view) {
+            if let Some(mappings) = self.views.get(view).map(|view| view.mappings()).filter(|mappings| *mappings > 0) {
+                self.unmapped_view(view, mappings);
+            }
+        }
+        for (id, chunk) in chunks {
+            let blocks = self.blocks_over(chunk.span()).try_to_vec()?;
+            let Some(first) = blocks.first() else { continue };
+            let mut slots = self.reserve_parts(*first, blocks.len())?;
+            for (class, size) in self.bytes_by_class(&chunk) {
+                self.asleep[class as usize] -= size;
+            }
+            if let Some(home) = &mut self.home {
+                self.counters.mappings -= u64::from(!home.is_bare(chunk.address, 1));
+                home.remove_chunk(id);
+            }
+            for id in blocks {
+                if let Some(part) = self.blocks[id].span().intersection(&chunk.span()) {
+                    self.lose_memory(id, part, &mut slots);
+                }
+            }
+        }
+        self.private.set_asleep(owner, None);
+        Ok(true)
+    }
+}

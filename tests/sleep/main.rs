@@ -1,0 +1,13 @@
+//! Tags sleep and wake: contents are equal to the bit, addresses stay, and memory is accounted to the byte.
+//!
+//! On the host's memory, where blocks hold real words.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
+
+mod contents;
+mod failures;
+#[path = "../random/mod.rs"]
+mod random;
+mod rules;
+mod world;
