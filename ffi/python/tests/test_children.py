@@ -318,7 +318,7 @@ class OfPyTorch(Programs):
     address = torch._C._cuda_cudaCachingAllocator_raw_alloc(10 << 20, 0)
     assert seamalloc.stats()["allocated_bytes"]["all"]["current"] == 10 << 20
     # In one piece: several processes write to the same place.
-    print(seamalloc.stats()["options"] + "\n", end="")
+    print(seamalloc.stats()["options"] + "\\n", end="")
     """
 
     def test_of_the_shim_have_the_shim(self):
