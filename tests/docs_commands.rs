@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod documents;
+
+use documents::{command_lines, pages};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -28,32 +31,8 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The pages that say how the project is today.
-fn pages() -> Vec<PathBuf> {
-    let entries = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut pages: Vec<_> = entries.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect();
-    pages.extend(
-        ["README.md", "CONTRIBUTING.md", "docs/measurements/simulated/README.md"].map(|page| root().join(page)),
-    );
-    pages
-}
-
 fn text_of(path: &Path) -> String {
     fs::read_to_string(path).unwrap()
-}
-
-/// Lines of `sh` blocks, without comments, and code spans of prose.
-fn command_lines(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for (index, part) in text.split("```").enumerate() {
-        if index % 2 == 0 {
-            found.extend(part.split('`').skip(1).step_by(2).map(|span| span.replace('\n', " ")));
-        } else if let Some(lines) = part.strip_prefix("sh\n") {
-            let lines = lines.replace("\\\n", " ");
-            found.extend(lines.lines().filter_map(|line| line.split(" #").next()).map(str::to_owned));
-        }
-    }
-    found
 }
 
 /// Every manifest of the project, as one text.
@@ -135,7 +114,7 @@ fn commands_name_what_exists() {
     let (manifests, steps, recipes) =
         (manifests(), text_of(&root().join(".ci/run")), text_of(&root().join("justfile")));
     let (mut wrong, mut looked_at) = (Vec::new(), 0);
-    for page in pages() {
+    for page in pages(&root()) {
         for line in command_lines(&text_of(&page)) {
             // Environment variables stand before the command.
             let is_variable = |word: &&str| {
@@ -178,7 +157,7 @@ fn a_command_makes_every_picture() {
         [".ci/tabulation/pictures.py", ".ci/tabulation/runs.py", "page/tests/browser/drawings.py"]
             .map(|path| text_of(&root().join(path)));
     let mut shown = Vec::new();
-    for page in pages() {
+    for page in pages(&root()) {
         let text = text_of(&page);
         for target in text.split("![").skip(1).filter_map(|rest| rest.split("](").nth(1)?.split(')').next()) {
             let file = page.parent().unwrap().join(target);

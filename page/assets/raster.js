@@ -23,15 +23,15 @@
       for (const layer of [this.red, this.green, this.blue, this.used, this.held]) layer.fill(0);
     }
 
+    /** The part of a rectangle that is in the picture. */
+    within(left, right, top, bottom) {
+      return [Math.max(0, left), Math.min(this.width, right), Math.max(0, top), Math.min(this.height, bottom)];
+    }
+
     /** Memory that is held: coordinates are pixels, with fractions. */
     hold(left, right, top, bottom) {
-      const { width, height, held } = this;
-      [left, right, top, bottom] = [
-        Math.max(0, left),
-        Math.min(width, right),
-        Math.max(0, top),
-        Math.min(height, bottom),
-      ];
+      const { width, held } = this;
+      [left, right, top, bottom] = this.within(left, right, top, bottom);
       if (left >= right || top >= bottom) return;
       for (let y = Math.floor(top); y < bottom; y++) {
         const part = Math.min(bottom, y + 1) - Math.max(top, y);
@@ -43,13 +43,8 @@
 
     /** A block, of a colour from 0 to 255. */
     fill(left, right, top, bottom, red, green, blue) {
-      const { width, height, used } = this;
-      [left, right, top, bottom] = [
-        Math.max(0, left),
-        Math.min(width, right),
-        Math.max(0, top),
-        Math.min(height, bottom),
-      ];
+      const { width, used } = this;
+      [left, right, top, bottom] = this.within(left, right, top, bottom);
       if (left >= right || top >= bottom) return;
       for (let y = Math.floor(top); y < bottom; y++) {
         const part = Math.min(bottom, y + 1) - Math.max(top, y);

@@ -3,7 +3,11 @@
 //! Looked at are lines of `sh` blocks, and code spans in prose, that begin with `seamalloc` or `cargo run --release --`. Pages of measurements name the
 //! commands of their commit, and decisions those of their day; only the page of simulated figures is of today.
 
+#[path = "../../../tests/documents/mod.rs"]
+mod documents;
+
 use super::{Folder, run, seamalloc, snapshot, stdout};
+use documents::{command_lines, pages};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,28 +47,6 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-fn pages() -> Vec<PathBuf> {
-    let entries = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut pages: Vec<_> = entries.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect();
-    pages.extend(
-        ["README.md", "CONTRIBUTING.md", "docs/measurements/simulated/README.md"].map(|page| root().join(page)),
-    );
-    pages
-}
-
-/// Lines of `sh` blocks, and code spans of prose.
-fn candidates(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for (index, part) in text.split("```").enumerate() {
-        if index % 2 == 0 {
-            found.extend(part.split('`').skip(1).step_by(2).map(|span| span.replace('\n', " ")));
-        } else if let Some(lines) = part.strip_prefix("sh\n") {
-            found.extend(lines.replace("\\\n", " ").lines().map(str::to_owned));
-        }
-    }
-    found
-}
-
 /// The arguments of a command line of ours, without comments and redirections; with values in the place of names for them.
 fn arguments(line: &str) -> Option<Vec<String>> {
     let rest = BEGINNINGS.iter().find_map(|beginning| line.trim().strip_prefix(beginning))?;
@@ -92,10 +74,10 @@ fn arguments(line: &str) -> Option<Vec<String>> {
 /// Every command line of every page, with the page.
 fn documented() -> BTreeSet<(Vec<String>, String)> {
     let mut found = BTreeSet::new();
-    for page in pages() {
+    for page in pages(&root()) {
         let text = fs::read_to_string(&page).unwrap();
         let name = page.strip_prefix(root()).unwrap().display().to_string();
-        found.extend(candidates(&text).iter().filter_map(|line| arguments(line)).map(|words| (words, name.clone())));
+        found.extend(command_lines(&text).iter().filter_map(|line| arguments(line)).map(|words| (words, name.clone())));
     }
     assert!(found.len() > 80, "only {} command lines were found", found.len());
     found
