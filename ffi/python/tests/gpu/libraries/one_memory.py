@@ -11,6 +11,8 @@ Prints lines of JSON; the last is the result.
 """
 
 import argparse
+import collections
+import contextlib
 import gc
 import json
 import random
@@ -73,6 +75,8 @@ class Program:
         self.live, self.live_bytes, self.most_live = [], 0, live_bytes
         self.done = dict.fromkeys((*(f"{name} alloc" for name in LIBRARIES), "torch to cupy", "cupy to torch", "torch to numba",
                                    "rmm to cupy", "cupy to numba", "triton"), 0)
+        # Seconds of the CPU's time in each kind of call, waits included, and how many calls.
+        self.seconds, self.calls = collections.Counter(), collections.Counter()
         self.most_held = 0
         self.base = self.used_now()
         self.refused = {}
@@ -84,11 +88,21 @@ class Program:
     def look(self):
         self.most_held = max(self.most_held, self.used_now() - self.base)
 
+    @contextlib.contextmanager
+    def timed(self, what):
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - started
+            self.calls[what] += 1
+
     # ---- Arrays of n words, that hold first, first + 1, ...
 
     def make(self, name, n):
         first = self.random.randrange(1 << 20)
-        made = getattr(self, f"make_{name}")(n, first)
+        with self.timed(f"make {name}"):
+            made = getattr(self, f"make_{name}")(n, first)
         self.done[f"{name} alloc"] += 1
         self.live.append((name, n, first, made))
         self.live_bytes += 4 * n
@@ -137,6 +151,11 @@ class Program:
 
     def drop(self, position=None):
         position = self.random.randrange(len(self.live)) if position is None else position
+        with self.timed(f"check and free {self.live[position][0]}"):
+            self.drop_one(position)
+
+    def drop_one(self, position):
+        """Nothing else may name the array: it is freed where its last name is deleted."""
         name, n, first, made = self.live.pop(position)
         self.live_bytes -= 4 * n
         if name == "torch":
@@ -257,7 +276,8 @@ class Program:
                 name = self.random.choice(LIBRARIES)
                 self.attempt(name, lambda: self.make(name, n))
                 if self.random.random() < 0.5:
-                    self.attempt("exchange", self.exchange)
+                    with self.timed("exchange"):
+                        self.attempt("exchange", self.exchange)
                 if self.live and self.random.random() < 0.45:
                     self.attempt("check", self.drop)
             rounds += 20
@@ -318,6 +338,8 @@ def main():
         import seamalloc
 
         program.base -= seamalloc.stats()["reserved_bytes"]["all"]["current"]
+    program.seconds.clear()
+    program.calls.clear()
     started = time.monotonic()
     turns = program.by_turns(limit * 0.7)
     print(json.dumps({"turns": turns, "held_gib": round(program.most_held / (1 << 30), 3)}), flush=True)
@@ -328,6 +350,7 @@ def main():
         "mode": chosen.mode, "limit_gib": chosen.limit_gib, "only_limit": chosen.only_limit, "wrong_words": program.wrong(),
         "wrong_before": base_wrong, "first_turns": turns, "last_turns": again, "requests": rounds, "seconds": round(seconds, 2),
         "most_held_gib": round(program.most_held / (1 << 30), 3), "refused": program.refused, "done": program.done,
+        "seconds_in": {what: [round(spent, 2), program.calls[what]] for what, spent in program.seconds.most_common()},
     }
     if chosen.mode == "ours":
         stats = seamalloc.stats()
