@@ -72,7 +72,9 @@ def _make(driver: Any) -> Any:
             """At every use of the context; the first one counts."""
             if self._idle is not None:
                 return
-            device = self.context.device.id
+            # A context that others made has CUDA's own name for its device.
+            found = self.context.device
+            device = int(getattr(found, "id", found))
             self.deallocations.memory_capacity = _memory.memory_info(device)[1]
             self._freed: list[int] = []
             self._idle = _memory.Idle(device)

@@ -151,9 +151,13 @@ class MemoryPointer:
         self.value = pointer.value
         weakref.finalize(self, finalizer)
 
-def manager():
-    context = types.SimpleNamespace(device=types.SimpleNamespace(id=0))
-    return _memory_manager(context)
+class CUdevice:
+    # What CUDA calls a device, where others made the context.
+    def __int__(self):
+        return 0
+
+def manager(device=types.SimpleNamespace(id=0)):
+    return _memory_manager(types.SimpleNamespace(device=device))
 """
 
 FILES = {

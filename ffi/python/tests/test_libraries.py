@@ -356,6 +356,19 @@ assert manager.memalloc(MIB).size == MIB
 """,
         )
 
+    def test_a_context_that_others_made_is_served(self):
+        self.run_here(
+            self.CODE
+            + """
+others = driver.manager(driver.CUdevice())
+array = others.memalloc(MIB)
+assert array.size == MIB and live() == MIB
+del array; gc.collect()
+others.deallocations.clear()
+assert live() == 0
+""",
+        )
+
     def test_the_environment_variable_s_name_leads_to_it(self):
         self.run_here("""
 import importlib
