@@ -7,7 +7,8 @@ together, and whether every word is right.
 `ours`: all over seamalloc, with the limit. `own`: each over its own allocator (PyTorch's, CuPy's pool, Numba's cudaMalloc, RMM's
 pool). --only-limit leaves no more of the device than the limit free, by one cudaMalloc of the rest.
 
-Prints lines of JSON; the last is the result.
+Prints lines of JSON; the last is the result. CuPy compiles a kernel where it is needed first and keeps it on the disk, a second each: to
+compare modes, run one once before.
 """
 
 import argparse

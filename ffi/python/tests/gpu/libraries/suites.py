@@ -1,6 +1,6 @@
 """The libraries' own tests over their own allocators and over seamalloc, on one GPU; the long ones at the same time.
 
-    python suites.py --tests FOLDER --out FOLDER [--only numba cupy rmm cuda_core] [--budget SECONDS]
+    python suites.py --tests FOLDER --out FOLDER [--only numba cupy rmm cuda_core] [--select EXPRESSION] [--budget SECONDS]
 
 FOLDER has `cupy/` (CuPy's tests), `rmm/` (those of python/rmm/rmm/tests); Numba's are in its package, cuda.core's are here.
 Beside the libraries: pip install pytest pytest-xdist filecheck cffi (the last two are what Numba's tests import).
@@ -76,7 +76,7 @@ def suites(tests):
     }
 
 
-def start(name, over, out, suite, limit):
+def start(name, over, out, suite, limit, select=None):
     folder, files, _, workers = suite
     outcomes = out / f"{name}-{over}.jsonl"
     for name_known in ("used", "left"):
@@ -94,7 +94,7 @@ def start(name, over, out, suite, limit):
         sys.executable, "-m", "pytest", "-q", "-p", "suites_plugin", "-p", "no:cacheprovider", "--tb=short", "-W", "ignore",
         "-o", "addopts=", "-o", "filterwarnings=", "--continue-on-collection-errors", "--rootdir", str(folder),
         *(["-c", str(folder / "pytest.ini")] if (folder / "pytest.ini").exists() else ["-c", "/dev/null"]),
-        *(["-n", str(workers), "--dist", "loadfile"] if workers else []), *files,
+        *(["-k", select] if select else []), *(["-n", str(workers), "--dist", "loadfile"] if workers else []), *files,
     ]
     log = open(out / f"{name}-{over}.log", "w")
     return subprocess.Popen(["timeout", "-s", "INT", "-k", "8", str(limit + 12), *command], cwd=folder, env=environment,
@@ -124,6 +124,7 @@ def main():
     parser.add_argument("--tests", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--select", help="pytest's -k: only tests whose names have it")
     parser.add_argument("--budget", type=float, help="seconds for all of them, more or less than they have; each gets its share")
     chosen = parser.parse_args()
     chosen.out = chosen.out.resolve()
@@ -139,10 +140,10 @@ def main():
     for name, suite in picked.items():
         limit = max(5, int(suite[2] * part))
         if suite[3]:
-            running = {over: start(name, over, chosen.out, suite, limit) for over in ("own", "ours")}
+            running = {over: start(name, over, chosen.out, suite, limit, chosen.select) for over in ("own", "ours")}
             codes = {over: process.wait() for over, process in running.items()}
         else:
-            codes = {over: start(name, over, chosen.out, suite, limit // 2).wait() for over in ("own", "ours")}
+            codes = {over: start(name, over, chosen.out, suite, limit // 2, chosen.select).wait() for over in ("own", "ours")}
         found = {over: read(chosen.out / f"{name}-{over}.jsonl") for over in codes}
         both = found["own"].keys() & found["ours"].keys()
         counts = {over: collections.Counter(found[over][test]["outcome"] for test in both) for over in found}
