@@ -119,10 +119,10 @@ impl Allocator {
     fn note_beside_arenas(&self, core: &mut Core, id: BlockId) {
         let class = core.heap.block(id).pool.class();
         let has = core.heap.counters().figures(class);
-        if core.headroom.risen(class, has, &self.arenas.bank) {
+        if core.peak_room.risen(class, has, &self.arenas.bank) {
             self.settle(core);
         } else {
-            core.headroom.fallen(class, has, &self.arenas.bank);
+            core.peak_room.fallen(class, has, &self.arenas.bank);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::driver::{Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
 use crate::guard::Guard;
-use crate::heap::{FitRules, GRANULE, Headroom, Heap, HeapRules, Request, ViewUsage};
+use crate::heap::{FitRules, GRANULE, Heap, HeapRules, PeakRoom, Request, ViewUsage};
 use crate::planning::Planning;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
@@ -76,7 +76,7 @@ pub(super) struct Core {
     /// How much arenas are in demand.
     pub(super) demand: Demand,
     /// While there are arenas: how far the heap may rise before all of them are to be counted.
-    pub(super) headroom: Headroom,
+    pub(super) peak_room: PeakRoom,
 }
 
 /// The rules of requests to private pools with memory of their own.
@@ -146,7 +146,7 @@ impl Allocator {
             opened: Opened::default(),
             peers: Vec::new(),
             demand: Demand::new(arenas_at_once),
-            headroom: Headroom::default(),
+            peak_room: PeakRoom::default(),
         };
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default(), arenas })
     }
@@ -226,7 +226,7 @@ impl Core {
         let before = self.heap.counters().all_figures();
         let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
         // What has waited was not allocated any more: that it is free leaves no more room below the peaks.
-        self.headroom.lower(before, self.heap.counters().all_figures());
+        self.peak_room.lower(before, self.heap.counters().all_figures());
         if self.heap.gives_back() {
             self.give_back();
         }

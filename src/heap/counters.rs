@@ -3,7 +3,7 @@
 //! Owns: the counters behind [`Stats`]. They are written at every operation: three writes to add, one to subtract.
 
 use super::block::Block;
-use super::headroom::Figures;
+use super::peak_room::Figures;
 use crate::ids::Class;
 use crate::report::stats::{PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
 
