@@ -5,12 +5,13 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
+use super::headroom::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};
-use crate::config::{self, Config, Limits, StrategyKind, StreamSharing};
+use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
-use crate::driver::{Driver, StreamId};
+use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
 use crate::guard::Guard;
@@ -21,6 +22,7 @@ use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
 use crate::strategy::{self, AnyStrategy, Rules, Strategy, rules_of_own_segments};
 use crate::streams::{LowWaterMark, Streams};
+use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -75,6 +77,8 @@ pub(super) struct Core {
     pub(super) peers: Vec<u32>,
     /// How much arenas are in demand.
     pub(super) demand: Demand,
+    /// When the device was last looked at for the sake of others, with a headroom.
+    pub(super) looks: Looks,
     /// While there are arenas: how far the heap may rise before all of them are to be counted.
     pub(super) peak_room: PeakRoom,
 }
@@ -98,7 +102,7 @@ impl Allocator {
     /// Makes an allocator that holds no memory. Makes no driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
+    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
     /// the device cannot do what the strategy needs; [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
         let config = without_full_fraction(config.validated()?);
@@ -111,6 +115,9 @@ impl Allocator {
         }
         if kind.needs_memory_pools() && !properties.memory_pools {
             return Err(Error::NoMemoryPools { strategy: kind.name(), device: copy_of(&properties.name)? });
+        }
+        if config.headroom >= properties.total_memory {
+            return Err(headroom_too_large(&config, properties).into());
         }
         if needs_virtual_memory && !GRANULE.is_multiple_of(properties.granularity) {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
@@ -146,6 +153,7 @@ impl Allocator {
             opened: Opened::default(),
             peers: Vec::new(),
             demand: Demand::new(arenas_at_once),
+            looks: Looks::default(),
             peak_room: PeakRoom::default(),
         };
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default(), arenas })
@@ -298,6 +306,15 @@ impl Core {
     pub(super) fn is_own_stream(&self, id: crate::ids::BlockId, stream: StreamId) -> bool {
         let of = self.heap.pool(self.heap.block(id).pool.large());
         of.stream == stream && !of.ended
+    }
+}
+
+/// The error for a headroom beside which nothing could be held.
+fn headroom_too_large(config: &Config, device: &DeviceProperties) -> ConfigError {
+    ConfigError::BadValue {
+        option: "headroom".to_owned(),
+        found: format_bytes_exactly(config.headroom),
+        expected: format!("less than all memory of {}, {}", device.name, format_bytes_exactly(device.total_memory)),
     }
 }
 

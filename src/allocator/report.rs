@@ -104,7 +104,7 @@ impl Allocator {
     pub fn largest_request(&self) -> Result<u64> {
         let free = self.driver.memory_info()?.free;
         let core = &*self.lock()?;
-        let room = free.min(core.limits.room(core.heap.reserved()));
+        let room = core.limits.room(core.heap.reserved(), free);
         let room = room - room % GRANULE;
         let across = core.rules.sharing.may_wait();
         let of = |pool| core.strategy.largest_with_growth(&core.heap, &core.config, pool, across, room);

@@ -146,6 +146,10 @@ pub struct Config {
     /// The most physical bytes that the allocator may hold at any moment, for any purpose: all that it has taken from
     /// the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit counts.
     pub memory_limit: Option<u64>,
+    /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into them: what is free is
+    /// used first, then given back, and then the request is refused. Where others take of them nevertheless, free memory goes back at a miss
+    /// until they are free again ([`Allocator::keep_headroom`](crate::Allocator::keep_headroom)). The limits hold beside it. 0: none.
+    pub headroom: u64,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: StreamSharing,
     /// With `sharing:auto`: the part (0 to 1) of the memory that the allocator may hold before memory counts as short. It is
@@ -248,6 +252,7 @@ impl Default for Config {
             garbage_collection_threshold: 0.0,
             memory_fraction: None,
             memory_limit: None,
+            headroom: 0,
             sharing: StreamSharing::default(),
             sharing_threshold: None,
             arenas: Arenas::default(),

@@ -22,7 +22,7 @@ impl Config {
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
     /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
-    /// `memory_limit:80GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
+    /// `memory_limit:80GiB`, `headroom:4GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
     /// and `max_view_address_space`, and those of guard mode: `guard`, `guard_sample`, `guard_min_size` and
     /// `guard_quarantine_mb`. The strategies `exact` and `buddy` have `exact_buffer_mb` and `buddy_capacity_mb`, those of Paddle
     /// its flags, such as `FLAGS_free_idle_chunk:True` ([`PaddleFlags`]).
@@ -103,6 +103,7 @@ impl Config {
             "max_views" => self.max_views = whole(key, value, "views")?,
             "max_view_address_space" => self.max_view_address_space = bytes(key, value, "4TiB")?,
             "memory_limit" => self.memory_limit = Some(bytes(key, value, "80GiB")?),
+            "headroom" => self.headroom = bytes(key, value, "4GiB")?,
             "defragLevel" => self.defrag_level = whole(key, value, "attempts to skip")?,
             "guard" => self.guard.set(value).ok_or_else(|| bad_value(key, value, VALUES))?,
             "guard_sample" => self.guard.sample = whole(key, value, "allocations")?,
@@ -198,6 +199,9 @@ impl fmt::Display for Config {
         }
         if let Some(limit) = self.memory_limit {
             parts.push(format_args!("memory_limit:{}", Exactly(limit)))?;
+        }
+        if self.headroom != default.headroom {
+            parts.push(format_args!("headroom:{}", Exactly(self.headroom)))?;
         }
         if self.max_views != default.max_views {
             parts.push(format_args!("max_views:{}", self.max_views))?;

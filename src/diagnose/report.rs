@@ -37,6 +37,7 @@ impl ReportInput<'_> {
             device_total: self.device.map_or(self.properties.total_memory, |info| info.total),
             device_free: self.device.map_or(0, |info| info.free),
             limit: self.limits.lowest(),
+            headroom: self.limits.headroom(),
             reserved: memory.reserved,
             allocated: memory.allocated.saturating_sub(memory.asleep),
             pending: memory.pending,

@@ -5,7 +5,7 @@
 use super::block::Block;
 use super::peak_room::Figures;
 use crate::ids::Class;
-use crate::report::stats::{PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
+use crate::report::stats::{HeadroomStats, PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PoolCount {
@@ -148,6 +148,7 @@ pub(crate) struct Counters {
     pub(crate) waits: Waits,
     pub(crate) pending_waits: PendingWaits,
     pub(crate) splits: SplitStats,
+    pub(crate) headroom: HeadroomStats,
     pub(crate) stalls: Stalls,
 }
 
@@ -295,6 +296,7 @@ impl Counters {
             waits: self.waits,
             pending_waits: self.pending_waits,
             splits: self.splits,
+            headroom: self.headroom,
             shortage: Default::default(),
             arenas: Default::default(),
             host_bytes: 0,
