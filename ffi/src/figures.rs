@@ -137,6 +137,14 @@ pub struct Stats {
     pub plan_placed: u64,
     /// Large requests that did not: no plan had them, or their places were taken.
     pub plan_departures: u64,
+    /// With the option `headroom`: how often the device was asked how much is free, to give memory back where that is too little.
+    pub headroom_looks: u64,
+    /// How often it was too little.
+    pub headroom_short: u64,
+    /// How often memory went back for it.
+    pub headroom_yields: u64,
+    /// The bytes that went back.
+    pub headroom_yielded_bytes: u64,
 }
 
 impl From<Figure> for Stat {
@@ -202,6 +210,10 @@ impl From<Figures> for Stats {
             plan_steps: figures.plans.steps,
             plan_placed: figures.plans.placed,
             plan_departures: figures.plans.departures,
+            headroom_looks: figures.headroom.looks,
+            headroom_short: figures.headroom.short,
+            headroom_yields: figures.headroom.yields,
+            headroom_yielded_bytes: figures.headroom.yielded_bytes,
         }
     }
 }
@@ -349,6 +361,12 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "placed": stats.plan_placed,
         "departures": stats.plan_departures,
     });
+    let headroom = json!({
+        "looks": stats.headroom_looks,
+        "short": stats.headroom_short,
+        "yields": stats.headroom_yields,
+        "yielded_bytes": stats.headroom_yielded_bytes,
+    });
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
@@ -392,6 +410,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "splits": splits,
         "pending_waits": pending_waits,
         "plans": plans,
+        "headroom": headroom,
         "guard": guard,
         "driver_calls": calls,
     }))
