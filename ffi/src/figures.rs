@@ -5,7 +5,7 @@ use crate::ids::AllocatorId;
 use crate::registry::borrow;
 use crate::status::{Outcome, Status};
 use seamalloc::driver::MemoryInfo;
-use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
+use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures, StrategyKind};
 use seamalloc_trace::fragmentation_json;
 use serde_json::{Map, Value, json};
 use std::ffi::c_char;
@@ -324,6 +324,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     let instance = borrow(allocator)?;
     let driver = instance.allocator.driver();
     let figures = instance.allocator.stats();
+    let (strategy, instead_of) = (figures.strategy.name(), figures.instead_of.map(StrategyKind::name));
     let histogram = figures.stalls.by_us;
     let guard = figures.guard;
     let stats = Stats::from(figures);
@@ -372,7 +373,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "times": stats.times_short,
         "border_bytes": stats.shortage_border_bytes,
     });
-    Ok(json!({
+    let mut stats = json!({
         "device": driver.properties().name,
         "options": instance.allocator.config().to_string(),
         "allocation": by_pool(stats.allocation),
@@ -410,10 +411,12 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "splits": splits,
         "pending_waits": pending_waits,
         "plans": plans,
-        "headroom": headroom,
         "guard": guard,
         "driver_calls": calls,
-    }))
+    });
+    // Beside the rest: the macro can take no more.
+    (stats["strategy"], stats["instead_of"], stats["headroom"]) = (json!(strategy), json!(instead_of), headroom);
+    Ok(stats)
 }
 
 fn by_pool(StatByPool { all, small_pool, large_pool }: StatByPool) -> Value {

@@ -26,6 +26,9 @@ use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+/// Under which name the log is told that a device cannot have the default strategy.
+const FALLBACK: &str = "seamalloc::fallback";
+
 /// A caching allocator for the memory of one device.
 ///
 /// Addresses are those of the device (`CUdeviceptr`). Memory freed on a stream is handed out again on that stream in
@@ -59,6 +62,8 @@ pub(super) struct Core {
     pub(super) rollback: PendingRollback,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) config: Config,
+    /// The strategy that the device cannot have, in whose place the present one is.
+    pub(super) instead_of: Option<StrategyKind>,
     pub(super) rules: Rules,
     pub(super) own_rules: OwnRules,
     pub(super) limits: Limits,
@@ -105,9 +110,9 @@ impl Allocator {
     /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
     /// the device cannot do what the strategy needs; [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
-        let config = without_full_fraction(config.validated()?);
-        let kind = config.strategy;
         let properties = driver.properties();
+        let (config, instead_of) = for_device(without_full_fraction(config.validated()?), properties);
+        let kind = config.strategy;
         let needs_virtual_memory = kind.needs_virtual_memory() || config.guard.page;
         if needs_virtual_memory && !properties.virtual_memory {
             let strategy = if kind.needs_virtual_memory() { kind.name() } else { "guard:page" };
@@ -144,6 +149,7 @@ impl Allocator {
             rules,
             limits: Limits::new(&config, properties.total_memory),
             config,
+            instead_of,
             low_water: LowWaterMark::default(),
             has_pre_work: guard.is_some() || kind == StrategyKind::Planned,
             guard,
@@ -169,6 +175,14 @@ impl Allocator {
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
+    }
+
+    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
+    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none. Then the strategy is
+    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
+    #[must_use]
+    pub fn instead_of(&self) -> Option<StrategyKind> {
+        self.core.lock().instead_of
     }
 
     /// Returns the options in force.
@@ -265,6 +279,7 @@ impl Core {
             request,
             may_exchange: self.nobody_else_looks(),
             refused,
+            instead_of: self.instead_of,
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
             Ok(report) => {
@@ -307,6 +322,22 @@ impl Core {
         let of = self.heap.pool(self.heap.block(id).pool.large());
         of.stream == stream && !of.ended
     }
+}
+
+/// Returns the options with a strategy that the device can have, if none was named; and the one that it cannot.
+fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
+    let wanted = config.strategy;
+    if device.virtual_memory || config.insists_on_strategy() || !wanted.needs_virtual_memory() {
+        return (config, None);
+    }
+    let strategy = StrategyKind::Caching;
+    tracing::warn!(
+        target: FALLBACK,
+        "{} has no virtual memory management, which the strategy `{wanted}` needs: `{strategy}` takes its place, which joins no free \
+         memory. Name `strategy:{strategy}` to say that this is meant",
+        device.name
+    );
+    (Config { strategy, ..config }, Some(wanted))
 }
 
 /// The error for a headroom beside which nothing could be held.

@@ -44,6 +44,8 @@ impl Allocator {
         let counted =
             if self.arenas.are_active() { self.stats_with_arenas(core) } else { core.heap.counters().stats() };
         Stats {
+            strategy: core.config.strategy,
+            instead_of: core.instead_of,
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),

@@ -70,7 +70,7 @@ impl Config {
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         match key {
-            "strategy" => self.strategy = value.parse()?,
+            "strategy" => (self.strategy, self.strategy_named) = (value.parse()?, true),
             "sharing" => {
                 let policy = StreamSharing::ALL.into_iter().find(|policy| policy.name() == value);
                 self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed`, `wait` or `auto`"))?;
@@ -112,12 +112,14 @@ impl Config {
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
-                "cudaMallocAsync" => self.strategy = StrategyKind::MallocAsync,
+                "cudaMallocAsync" => (self.strategy, self.strategy_named) = (StrategyKind::MallocAsync, true),
                 _ => return Err(bad_value(key, value, "`native` or `cudaMallocAsync`")),
             },
             "expandable_segments" => match value {
-                "True" => self.strategy = StrategyKind::Expandable,
-                "False" if self.strategy == StrategyKind::Expandable => self.strategy = StrategyKind::default(),
+                "True" => (self.strategy, self.strategy_named) = (StrategyKind::Expandable, true),
+                "False" if self.strategy == StrategyKind::Expandable => {
+                    (self.strategy, self.strategy_named) = (StrategyKind::default(), false);
+                }
                 "False" => {}
                 _ => return Err(bad_value(key, value, "`True` or `False`")),
             },
@@ -170,7 +172,7 @@ impl fmt::Display for Config {
         let default = Self::default();
         let mut parts = Parts { f, written: false };
         match self.strategy {
-            StrategyKind::Stitch => {}
+            StrategyKind::Stitch if !self.strategy_named => {}
             StrategyKind::Expandable => parts.push(format_args!("expandable_segments:True"))?,
             kind => parts.push(format_args!("strategy:{kind}"))?,
         }

@@ -109,6 +109,7 @@ fn what_is_wrong_is_named() {
 fn every_option_is_printed_and_read_back() {
     let config = Config {
         strategy: StrategyKind::Gmlake,
+        strategy_named: true,
         max_split_size: Some(256 << 20),
         max_non_split_rounding: 128 << 20,
         large_segment_size: 64 << 20,

@@ -29,6 +29,7 @@ impl ReportInput<'_> {
         Ok(OutOfMemory {
             device: copy_of(&self.properties.name)?,
             strategy: config.strategy,
+            instead_of: self.instead_of,
             stream,
             pool: heap.owner_of(request.pool),
             requested: request.requested,

@@ -267,6 +267,8 @@ impl Counters {
     /// Returns a copy for users. The caller adds the figures that are not counted here.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
+            strategy: Default::default(),
+            instead_of: None,
             plans: Default::default(),
             allocation: self.allocation.by_pool(),
             segment: self.segment.by_pool(),

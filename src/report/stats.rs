@@ -7,6 +7,7 @@ use super::guard::GuardStats;
 pub use super::pending_waits::PendingWaits;
 pub use super::stalls::{STALL_BUCKETS, Stalls};
 pub use super::waits::Waits;
+use crate::config::StrategyKind;
 
 /// One figure over time, as PyTorch reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,6 +121,10 @@ impl SplitStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
+    /// The strategy in force.
+    pub strategy: StrategyKind,
+    /// The strategy in whose place it is, because the device has no virtual memory ([`Allocator::instead_of`](crate::Allocator::instead_of)).
+    pub instead_of: Option<StrategyKind>,
     /// Blocks that were handed out and that the program has not freed.
     pub allocation: StatByPool,
     /// Segments taken with `malloc`. As in PyTorch, expandable segments are not counted.

@@ -34,6 +34,11 @@ def plans_of(plans: dict[str, int]) -> str:
     return f"{plans['plans']} in {plans['steps']} steps; {plans['placed']} requests took their places, {plans['departures']} did not"
 
 
+def strategy_of(stats: Mapping[str, Any]) -> str:
+    """A strategy in the place of another one."""
+    return f"{stats['strategy']}, since the device has no virtual memory, which {stats['instead_of']} needs"
+
+
 def headroom_of(headroom: dict[str, int]) -> str:
     """What went back because others needed it."""
     given = in_units(headroom["yielded_bytes"])
@@ -72,6 +77,7 @@ def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, A
             "time in the driver",
             f"{milliseconds(stats['stall_total_ns'])}, at most {milliseconds(stats['stall_worst_ns'])} at once",
         ),
+        *([("strategy", strategy_of(stats))] if stats["instead_of"] else []),
         ("options", stats["options"] or "defaults"),
     ]
     guard = stats["guard"]

@@ -23,6 +23,8 @@ pub struct OutOfMemory {
     pub device: String,
     /// The strategy that refused it.
     pub strategy: StrategyKind,
+    /// The strategy in whose place it is, because the device has no virtual memory.
+    pub instead_of: Option<StrategyKind>,
     /// The stream of the request.
     pub stream: StreamId,
     /// The private pool that the request named or was routed to; [`PoolId::NONE`] if it was for none.
@@ -302,7 +304,14 @@ impl fmt::Display for OutOfMemory {
         if self.joinable > self.reachable {
             write!(f, ", {} but for the bounds on views", format_bytes(self.joinable))?;
         }
-        write!(f, ". {}", self.explanation())
+        write!(f, ". {}", self.explanation())?;
+        self.instead_of.map_or(Ok(()), |wanted| {
+            write!(
+                f,
+                " The strategy is `{}`, since the device has no virtual memory, which `{wanted}` needs.",
+                self.strategy
+            )
+        })
     }
 }
 
