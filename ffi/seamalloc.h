@@ -294,6 +294,14 @@ typedef struct {
     uint64_t plan_placed;
     // Large requests that did not: no plan had them, or their places were taken.
     uint64_t plan_departures;
+    // With the option `headroom`: how often the device was asked how much is free, to give memory back where that is too little.
+    uint64_t headroom_looks;
+    // How often it was too little.
+    uint64_t headroom_short;
+    // How often memory went back for it.
+    uint64_t headroom_yields;
+    // The bytes that went back.
+    uint64_t headroom_yielded_bytes;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.

@@ -114,7 +114,8 @@ pub enum Error {
     Config(#[from] crate::config::ConfigError),
     /// The device cannot do what the strategy needs.
     #[error(
-        "strategy `{strategy}` needs virtual memory management, which {device} does not have; `caching` works without"
+        "strategy `{strategy}` needs virtual memory management, which {device} does not have; `caching` works without: give \
+         strategy:caching, or no strategy"
     )]
     NoVirtualMemory {
         /// The strategy's name.

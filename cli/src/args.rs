@@ -103,7 +103,7 @@ impl RunArgs {
         let run = |strategy| ReplayOptions {
             lag: self.lag,
             passes: self.passes,
-            ..ReplayOptions::new(Config { strategy, ..self.conf.clone() }, device.clone())
+            ..ReplayOptions::new(self.conf.clone().of_strategy(strategy), device.clone())
         };
         kinds.into_iter().map(run).collect()
     }

@@ -66,7 +66,7 @@ impl Below {
     }
 
     fn allocator(strategy: StrategyKind, options: &Config) -> Self {
-        Self::Allocator(Box::new(Config { strategy, ..options.clone() }))
+        Self::Allocator(Box::new(options.clone().of_strategy(strategy)))
     }
 
     /// Its name.

@@ -5,7 +5,7 @@ use crate::ids::AllocatorId;
 use crate::registry::borrow;
 use crate::status::{Outcome, Status};
 use seamalloc::driver::MemoryInfo;
-use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures};
+use seamalloc::{Stat as Figure, StatByPool as FigureByPool, Stats as Figures, StrategyKind};
 use seamalloc_trace::fragmentation_json;
 use serde_json::{Map, Value, json};
 use std::ffi::c_char;
@@ -137,6 +137,14 @@ pub struct Stats {
     pub plan_placed: u64,
     /// Large requests that did not: no plan had them, or their places were taken.
     pub plan_departures: u64,
+    /// With the option `headroom`: how often the device was asked how much is free, to give memory back where that is too little.
+    pub headroom_looks: u64,
+    /// How often it was too little.
+    pub headroom_short: u64,
+    /// How often memory went back for it.
+    pub headroom_yields: u64,
+    /// The bytes that went back.
+    pub headroom_yielded_bytes: u64,
 }
 
 impl From<Figure> for Stat {
@@ -202,6 +210,10 @@ impl From<Figures> for Stats {
             plan_steps: figures.plans.steps,
             plan_placed: figures.plans.placed,
             plan_departures: figures.plans.departures,
+            headroom_looks: figures.headroom.looks,
+            headroom_short: figures.headroom.short,
+            headroom_yields: figures.headroom.yields,
+            headroom_yielded_bytes: figures.headroom.yielded_bytes,
         }
     }
 }
@@ -312,6 +324,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     let instance = borrow(allocator)?;
     let driver = instance.allocator.driver();
     let figures = instance.allocator.stats();
+    let (strategy, instead_of) = (figures.strategy.name(), figures.instead_of.map(StrategyKind::name));
     let histogram = figures.stalls.by_us;
     let guard = figures.guard;
     let stats = Stats::from(figures);
@@ -349,12 +362,18 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "placed": stats.plan_placed,
         "departures": stats.plan_departures,
     });
+    let headroom = json!({
+        "looks": stats.headroom_looks,
+        "short": stats.headroom_short,
+        "yields": stats.headroom_yields,
+        "yielded_bytes": stats.headroom_yielded_bytes,
+    });
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
         "border_bytes": stats.shortage_border_bytes,
     });
-    Ok(json!({
+    let mut stats = json!({
         "device": driver.properties().name,
         "options": instance.allocator.config().to_string(),
         "allocation": by_pool(stats.allocation),
@@ -394,7 +413,10 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "plans": plans,
         "guard": guard,
         "driver_calls": calls,
-    }))
+    });
+    // Beside the rest: the macro can take no more.
+    (stats["strategy"], stats["instead_of"], stats["headroom"]) = (json!(strategy), json!(instead_of), headroom);
+    Ok(stats)
 }
 
 fn by_pool(StatByPool { all, small_pool, large_pool }: StatByPool) -> Value {

@@ -88,6 +88,10 @@ pub const METRICS: &[Metric] = &[
         s.retries_total as f64
     }),
     counter("seamalloc_refusals_total", "Requests that were refused for want of memory.", |s| s.refusals_total as f64),
+    counter("seamalloc_yields_total", "Times that memory went back for others, with a headroom.", |s| {
+        s.yields_total as f64
+    }),
+    counter("seamalloc_yielded_bytes_total", "Memory that went back then.", |s| s.yielded_bytes_total as f64),
 ];
 
 /// Returns the metrics of processes as Prometheus reads them. Each has the labels `pid`, `device` and `allocator`.

@@ -72,6 +72,10 @@ pub struct Sample {
     pub retries_total: u64,
     /// Requests that were refused.
     pub refusals_total: u64,
+    /// How often memory went back because too little of the device was free for others (`headroom`).
+    pub yields_total: u64,
+    /// The bytes that went back then.
+    pub yielded_bytes_total: u64,
 }
 
 /// A process and its allocators.
@@ -128,6 +132,8 @@ impl Sample {
             driver_frees_total: stats.num_device_free,
             retries_total: stats.num_alloc_retries,
             refusals_total: stats.num_ooms,
+            yields_total: stats.headroom.yields,
+            yielded_bytes_total: stats.headroom.yielded_bytes,
         }
     }
 

@@ -119,10 +119,10 @@ impl Allocator {
     fn note_beside_arenas(&self, core: &mut Core, id: BlockId) {
         let class = core.heap.block(id).pool.class();
         let has = core.heap.counters().figures(class);
-        if core.headroom.risen(class, has, &self.arenas.bank) {
+        if core.peak_room.risen(class, has, &self.arenas.bank) {
             self.settle(core);
         } else {
-            core.headroom.fallen(class, has, &self.arenas.bank);
+            core.peak_room.fallen(class, has, &self.arenas.bank);
         }
     }
 
@@ -198,6 +198,14 @@ impl Allocator {
     /// Serves a request that no free block fits: by the strategy, then by callbacks, then by the last resort.
     #[cold]
     fn miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<u64> {
+        let served = self.serve_miss(core, order, prepared);
+        if core.config.headroom > 0 {
+            self.yield_at_miss(core);
+        }
+        served
+    }
+
+    fn serve_miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<u64> {
         if self.arenas.are_active() {
             return self.miss_beside_arenas(core, order, prepared);
         }

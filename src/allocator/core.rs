@@ -5,24 +5,29 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
+use super::headroom::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};
-use crate::config::{self, Config, Limits, StrategyKind, StreamSharing};
+use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
-use crate::driver::{Driver, StreamId};
+use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
 use crate::guard::Guard;
-use crate::heap::{FitRules, GRANULE, Headroom, Heap, HeapRules, Request, ViewUsage};
+use crate::heap::{FitRules, GRANULE, Heap, HeapRules, PeakRoom, Request, ViewUsage};
 use crate::planning::Planning;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
 use crate::strategy::{self, AnyStrategy, Rules, Strategy, rules_of_own_segments};
 use crate::streams::{LowWaterMark, Streams};
+use crate::units::format_bytes_exactly;
 use parking_lot::Mutex;
 use std::sync::Arc;
+
+/// Under which name the log is told that a device cannot have the default strategy.
+const FALLBACK: &str = "seamalloc::fallback";
 
 /// A caching allocator for the memory of one device.
 ///
@@ -57,6 +62,8 @@ pub(super) struct Core {
     pub(super) rollback: PendingRollback,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) config: Config,
+    /// The strategy that the device cannot have, in whose place the present one is.
+    pub(super) instead_of: Option<StrategyKind>,
     pub(super) rules: Rules,
     pub(super) own_rules: OwnRules,
     pub(super) limits: Limits,
@@ -75,8 +82,10 @@ pub(super) struct Core {
     pub(super) peers: Vec<u32>,
     /// How much arenas are in demand.
     pub(super) demand: Demand,
+    /// When the device was last looked at for the sake of others, with a headroom.
+    pub(super) looks: Looks,
     /// While there are arenas: how far the heap may rise before all of them are to be counted.
-    pub(super) headroom: Headroom,
+    pub(super) peak_room: PeakRoom,
 }
 
 /// The rules of requests to private pools with memory of their own.
@@ -98,12 +107,12 @@ impl Allocator {
     /// Makes an allocator that holds no memory. Makes no driver call.
     ///
     /// # Errors
-    /// [`Error::Config`] for options outside of their range; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
+    /// [`Error::Config`] for options outside of their range, a headroom of all that the device has among them; [`Error::NoVirtualMemory`] and [`Error::Granularity`] if
     /// the device cannot do what the strategy needs; [`Error::HostMemory`].
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Self> {
-        let config = without_full_fraction(config.validated()?);
-        let kind = config.strategy;
         let properties = driver.properties();
+        let (config, instead_of) = for_device(without_full_fraction(config.validated()?), properties);
+        let kind = config.strategy;
         let needs_virtual_memory = kind.needs_virtual_memory() || config.guard.page;
         if needs_virtual_memory && !properties.virtual_memory {
             let strategy = if kind.needs_virtual_memory() { kind.name() } else { "guard:page" };
@@ -111,6 +120,9 @@ impl Allocator {
         }
         if kind.needs_memory_pools() && !properties.memory_pools {
             return Err(Error::NoMemoryPools { strategy: kind.name(), device: copy_of(&properties.name)? });
+        }
+        if config.headroom >= properties.total_memory {
+            return Err(headroom_too_large(&config, properties).into());
         }
         if needs_virtual_memory && !GRANULE.is_multiple_of(properties.granularity) {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
@@ -137,6 +149,7 @@ impl Allocator {
             rules,
             limits: Limits::new(&config, properties.total_memory),
             config,
+            instead_of,
             low_water: LowWaterMark::default(),
             has_pre_work: guard.is_some() || kind == StrategyKind::Planned,
             guard,
@@ -146,7 +159,8 @@ impl Allocator {
             opened: Opened::default(),
             peers: Vec::new(),
             demand: Demand::new(arenas_at_once),
-            headroom: Headroom::default(),
+            looks: Looks::default(),
+            peak_room: PeakRoom::default(),
         };
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default(), arenas })
     }
@@ -161,6 +175,14 @@ impl Allocator {
     #[must_use]
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.driver
+    }
+
+    /// Returns the strategy that the device cannot have, if another one is in its place: [`StrategyKind::Stitch`] where no strategy was
+    /// named and the device has no virtual memory, as vGPUs and some virtual machines have none. Then the strategy is
+    /// [`StrategyKind::Caching`], which needs none and wastes what PyTorch's own allocator wastes; the log has a warning.
+    #[must_use]
+    pub fn instead_of(&self) -> Option<StrategyKind> {
+        self.core.lock().instead_of
     }
 
     /// Returns the options in force.
@@ -226,7 +248,7 @@ impl Core {
         let before = self.heap.counters().all_figures();
         let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
         // What has waited was not allocated any more: that it is free leaves no more room below the peaks.
-        self.headroom.lower(before, self.heap.counters().all_figures());
+        self.peak_room.lower(before, self.heap.counters().all_figures());
         if self.heap.gives_back() {
             self.give_back();
         }
@@ -257,6 +279,7 @@ impl Core {
             request,
             may_exchange: self.nobody_else_looks(),
             refused,
+            instead_of: self.instead_of,
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
             Ok(report) => {
@@ -298,6 +321,31 @@ impl Core {
     pub(super) fn is_own_stream(&self, id: crate::ids::BlockId, stream: StreamId) -> bool {
         let of = self.heap.pool(self.heap.block(id).pool.large());
         of.stream == stream && !of.ended
+    }
+}
+
+/// Returns the options with a strategy that the device can have, if none was named; and the one that it cannot.
+fn for_device(config: Config, device: &DeviceProperties) -> (Config, Option<StrategyKind>) {
+    let wanted = config.strategy;
+    if device.virtual_memory || config.insists_on_strategy() || !wanted.needs_virtual_memory() {
+        return (config, None);
+    }
+    let strategy = StrategyKind::Caching;
+    tracing::warn!(
+        target: FALLBACK,
+        "{} has no virtual memory management, which the strategy `{wanted}` needs: `{strategy}` takes its place, which joins no free \
+         memory. Name `strategy:{strategy}` to say that this is meant",
+        device.name
+    );
+    (Config { strategy, ..config }, Some(wanted))
+}
+
+/// The error for a headroom beside which nothing could be held.
+fn headroom_too_large(config: &Config, device: &DeviceProperties) -> ConfigError {
+    ConfigError::BadValue {
+        option: "headroom".to_owned(),
+        found: format_bytes_exactly(config.headroom),
+        expected: format!("less than all memory of {}, {}", device.name, format_bytes_exactly(device.total_memory)),
     }
 }
 

@@ -73,28 +73,30 @@ impl IdleRelease {
     }
 
     /// Looks at the allocator at the time `now` of any clock that does not go backwards, and gives memory back if it is idle.
-    /// Returns the bytes given back. It may call the driver, which does not wait for the GPU.
+    /// Returns the bytes given back. It may call the driver, which does not wait for the GPU. With a headroom it looks after that too
+    /// ([`Allocator::keep_headroom`]), idle or not.
     ///
     /// # Errors
-    /// As [`Allocator::release_passed`].
+    /// As [`Allocator::release_passed`] and [`Allocator::keep_headroom`].
     pub fn tick(&mut self, allocator: &Allocator, now: Duration) -> Result<u64> {
+        let kept = allocator.keep_headroom()?;
         let stats = allocator.stats();
         let seen = (stats.allocation.all.allocated, stats.allocation.all.freed);
         if self.seen.replace(seen) != Some(seen) {
             (self.since, self.looks) = (now, 0);
-            return Ok(0);
+            return Ok(kept);
         }
         let free = stats.reserved_bytes.all.current.saturating_sub(stats.allocated_bytes.all.current);
         let idle = now.saturating_sub(self.since);
         if free == 0 || self.looks >= MOST_LOOKS || idle < self.after.max(price(free)) {
-            return Ok(0);
+            return Ok(kept);
         }
         self.looks += 1;
         let given = allocator.release_passed()?;
         if given > 0 {
             tracing::info!(bytes = given, idle_s = idle.as_secs(), "memory of an idle program went back");
         }
-        Ok(given)
+        Ok(kept + given)
     }
 }
 

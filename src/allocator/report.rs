@@ -44,6 +44,8 @@ impl Allocator {
         let counted =
             if self.arenas.are_active() { self.stats_with_arenas(core) } else { core.heap.counters().stats() };
         Stats {
+            strategy: core.config.strategy,
+            instead_of: core.instead_of,
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),
@@ -104,7 +106,7 @@ impl Allocator {
     pub fn largest_request(&self) -> Result<u64> {
         let free = self.driver.memory_info()?.free;
         let core = &*self.lock()?;
-        let room = free.min(core.limits.room(core.heap.reserved()));
+        let room = core.limits.room(core.heap.reserved(), free);
         let room = room - room % GRANULE;
         let across = core.rules.sharing.may_wait();
         let of = |pool| core.strategy.largest_with_growth(&core.heap, &core.config, pool, across, room);

@@ -83,9 +83,24 @@ impl StrategyContext<'_> {
         self.streams.shortage.in_force(self.config.sharing) == StreamSharing::Never
     }
 
-    /// Returns whether the limits allow this increase.
+    /// Returns whether the limits allow this increase, and the device keeps its headroom.
     pub(crate) fn allows(&self, more: Increase) -> bool {
-        self.limits.allows(self.heap.reserved(), more)
+        self.limits.allows(self.heap.reserved(), more) && self.leaves_headroom(more)
+    }
+
+    /// Returns whether the device keeps its headroom. It is asked each time, since what others hold there changes without a word; where it
+    /// does not tell, memory grows as without a headroom.
+    fn leaves_headroom(&self, more: Increase) -> bool {
+        if self.limits.headroom() == 0 {
+            return true;
+        }
+        match self.driver.memory_info() {
+            Ok(info) => self.limits.leaves_headroom(info.free, more),
+            Err(error) => {
+                tracing::warn!(%error, "the device does not tell how much is free: memory grows without regard to the headroom");
+                true
+            }
+        }
     }
 
     /// Returns by how many bytes memory can grow at present; 0 if the driver does not tell.
@@ -95,7 +110,7 @@ impl StrategyContext<'_> {
 
     /// Does the same, if the driver tells.
     pub(crate) fn known_room(&self) -> Option<u64> {
-        self.driver.memory_info().ok().map(|info| info.free.min(self.limits.room(self.heap.reserved())))
+        self.driver.memory_info().ok().map(|info| self.limits.room(self.heap.reserved(), info.free))
     }
 
     /// Tries again to undo earlier failed calls.

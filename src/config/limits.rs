@@ -1,7 +1,8 @@
 //! How much memory an allocator may hold.
 //!
 //! Owns: the two limits, and whether an increase keeps within them. PyTorch's strategies count a whole segment against
-//! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken.
+//! the fraction, whatever they map of it; the limit in bytes counts the bytes that are really taken. Beside them stands the
+//! headroom: not how much is held, but how much of the device stays free, whoever holds the rest.
 
 use super::options::Config;
 use crate::driver::MemoryInfo;
@@ -29,6 +30,7 @@ pub enum Limit {
 pub(crate) struct Limits {
     fraction: Option<u64>,
     bytes: Option<u64>,
+    headroom: u64,
 }
 
 /// Memory that is about to be taken, in bytes, as each limit counts it. `None`: this limit is checked elsewhere.
@@ -59,7 +61,7 @@ impl Limits {
     /// The limits under these options, on a device with `total` bytes.
     pub(crate) fn new(config: &Config, total: u64) -> Self {
         let fraction = config.memory_fraction.map(|fraction| (total as f64 * fraction) as u64);
-        Self { fraction, bytes: config.memory_limit }
+        Self { fraction, bytes: config.memory_limit, headroom: config.headroom }
     }
 
     /// Returns the lower of the two limits.
@@ -72,9 +74,20 @@ impl Limits {
         self.fraction
     }
 
-    /// Returns the bytes that may be taken if `held` bytes are held.
-    pub(crate) fn room(&self, held: u64) -> u64 {
-        self.lowest().map_or(u64::MAX, |limit| limit.saturating_sub(held))
+    /// Returns the bytes of the device that stay free.
+    pub(crate) fn headroom(&self) -> u64 {
+        self.headroom
+    }
+
+    /// Returns the bytes that may be taken if `held` bytes are held, and the device has so many free.
+    pub(crate) fn room(&self, held: u64, free: u64) -> u64 {
+        let within = self.lowest().map_or(u64::MAX, |limit| limit.saturating_sub(held));
+        within.min(free.saturating_sub(self.headroom))
+    }
+
+    /// Returns whether the headroom stays free if so many bytes are taken of a device with `free` bytes.
+    pub(crate) fn leaves_headroom(&self, free: u64, more: Increase) -> bool {
+        more.against_bytes.is_none_or(|more| more.saturating_add(self.headroom) <= free)
     }
 
     /// Returns how many bytes may be held before memory counts as short, if `held` bytes are and the device has this much:
@@ -83,7 +96,13 @@ impl Limits {
         let part = |of: u64, default: f64| (of as f64 * config.sharing_threshold.unwrap_or(default)) as u64;
         let of_device = device.map(|MemoryInfo { free, total }| {
             let others = total.saturating_sub(free).saturating_sub(held);
-            part(total, PLENTY_OF_DEVICE).saturating_sub(others)
+            // What is left beside the headroom counts as it is: it is no part of what others will take.
+            let plenty = part(total, PLENTY_OF_DEVICE).saturating_sub(others);
+            if self.headroom == 0 {
+                plenty
+            } else {
+                plenty.min(held.saturating_add(free).saturating_sub(self.headroom))
+            }
         });
         self.lowest().map(|limit| part(limit, 1.0)).into_iter().chain(of_device).min().unwrap_or(u64::MAX)
     }
@@ -116,8 +135,8 @@ mod tests {
         let config = Config { memory_fraction: Some(0.5), memory_limit: Some(60), ..Config::default() };
         let limits = Limits::new(&config, 100);
         assert_eq!(
-            (limits.lowest(), limits.by_fraction(), limits.room(45), limits.room(99)),
-            (Some(50), Some(50), 5, 0)
+            (limits.lowest(), limits.by_fraction(), limits.room(45, 100), limits.room(45, 3), limits.room(99, 100)),
+            (Some(50), Some(50), 5, 3, 0)
         );
         assert!(limits.allows(45, Increase::of(5)) && !limits.allows(45, Increase::of(6)));
         assert!(limits.allows(45, Increase::taken(15)) && !limits.allows(45, Increase::segment(6)));
@@ -144,12 +163,29 @@ mod tests {
         assert_eq!(border("sharing_threshold:0", 0, 1000), 0);
         let config = Config::default();
         assert_eq!(Limits::new(&config, 1000).border(&config, 0, None), u64::MAX);
+        // The headroom is not to be had, and is no part of the tenth that others will take.
+        assert_eq!(border("headroom:50B", 300, 700), 900);
+        assert_eq!(border("headroom:300B", 300, 700), 700);
+        assert_eq!(border("headroom:300B", 300, 200), 200);
+        assert_eq!(border("headroom:300B,memory_limit:600B", 300, 700), 600);
+    }
+
+    #[test]
+    fn the_headroom_stays_free_whatever_the_limits_allow() {
+        let config = Config { memory_limit: Some(60), headroom: 20, ..Config::default() };
+        let limits = Limits::new(&config, 100);
+        assert_eq!((limits.room(45, 55), limits.room(45, 30), limits.room(45, 19)), (15, 10, 0));
+        assert!(limits.leaves_headroom(30, Increase::of(10)) && !limits.leaves_headroom(30, Increase::of(11)));
+        assert!(limits.leaves_headroom(20, Increase::of(0)) && !limits.leaves_headroom(19, Increase::of(0)));
+        assert!(!limits.leaves_headroom(u64::MAX - 1, Increase::of(u64::MAX)));
+        // What PyTorch counts is not what is taken.
+        assert!(limits.leaves_headroom(0, Increase::segment(10)));
     }
 
     #[test]
     fn without_limits_everything_is_allowed() {
         let limits = Limits::new(&Config::default(), 100);
-        assert_eq!((limits.lowest(), limits.room(7)), (None, u64::MAX));
+        assert_eq!((limits.lowest(), limits.room(7, u64::MAX)), (None, u64::MAX));
         assert!(limits.allows(u64::MAX, Increase::of(u64::MAX)));
     }
 }

@@ -17,7 +17,7 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 32] = [
+const OPTIONS: [&str; 33] = [
     "strategy",
     "sharing",
     "sharing_threshold",
@@ -50,6 +50,7 @@ const OPTIONS: [&str; 32] = [
     "per_process_memory_fraction",
     "memory_fraction",
     "memory_limit",
+    "headroom",
 ];
 
 /// The names of all options that have an effect.

@@ -126,6 +126,11 @@ impl Split {
 pub struct Config {
     /// What happens on a miss. `expandable_segments:True` is the same as [`StrategyKind::Expandable`].
     pub strategy: StrategyKind,
+    /// Whether the program has chosen the strategy: by its name in text, by [`Self::with_strategy`] or [`Self::of_strategy`], or here. Then a
+    /// device without the virtual memory that it needs is an error, [`Error::NoVirtualMemory`](crate::Error::NoVirtualMemory). Otherwise
+    /// `caching` takes the place of the default there, with a warning ([`Allocator::instead_of`](crate::Allocator::instead_of)). Any strategy
+    /// but the default counts as chosen.
+    pub strategy_named: bool,
     /// Blocks of at least this many bytes are not split, and serve only requests of at least this size. `None`: no
     /// limit. At least [`Config::large_segment_size`]. As in PyTorch, blocks of expandable segments are split all the
     /// same.
@@ -146,6 +151,10 @@ pub struct Config {
     /// The most physical bytes that the allocator may hold at any moment, for any purpose: all that it has taken from
     /// the driver and not given back. `None`: no limit. If `memory_fraction` allows less, the lower limit counts.
     pub memory_limit: Option<u64>,
+    /// The bytes of the device that stay free for others: NCCL, cuBLAS, other processes. Memory does not grow into them: what is free is
+    /// used first, then given back, and then the request is refused. Where others take of them nevertheless, free memory goes back at a miss
+    /// until they are free again ([`Allocator::keep_headroom`](crate::Allocator::keep_headroom)). The limits hold beside it. 0: none.
+    pub headroom: u64,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: StreamSharing,
     /// With `sharing:auto`: the part (0 to 1) of the memory that the allocator may hold before memory counts as short. It is
@@ -241,6 +250,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             strategy: StrategyKind::default(),
+            strategy_named: false,
             max_split_size: None,
             max_non_split_rounding: LARGE_SEGMENT,
             large_segment_size: LARGE_SEGMENT,
@@ -248,6 +258,7 @@ impl Default for Config {
             garbage_collection_threshold: 0.0,
             memory_fraction: None,
             memory_limit: None,
+            headroom: 0,
             sharing: StreamSharing::default(),
             sharing_threshold: None,
             arenas: Arenas::default(),
@@ -276,7 +287,18 @@ impl Config {
     /// The default options with another strategy.
     #[must_use]
     pub fn with_strategy(strategy: StrategyKind) -> Self {
-        Self { strategy, ..Self::default() }
+        Self::default().of_strategy(strategy)
+    }
+
+    /// Returns these options with another strategy, which the program has chosen.
+    #[must_use]
+    pub fn of_strategy(self, strategy: StrategyKind) -> Self {
+        Self { strategy, strategy_named: true, ..self }
+    }
+
+    /// Returns whether a device must have what the strategy needs.
+    pub(crate) fn insists_on_strategy(&self) -> bool {
+        self.strategy_named || self.strategy != StrategyKind::default()
     }
 
     /// Returns whether streams are safe by the rule of Paddle's `StreamSafeCUDAAllocator`.

@@ -22,7 +22,7 @@ impl Config {
     /// Reads options in PyTorch's syntax over the defaults: `max_split_size_mb:512,expandable_segments:True`.
     ///
     /// Besides PyTorch's keys there are `strategy:NAME`, `memory_fraction`, short for `per_process_memory_fraction`,
-    /// `memory_limit:80GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
+    /// `memory_limit:80GiB`, `headroom:4GiB`, those of stitching: `sharing`, `max_view_mappings`, `max_views`
     /// and `max_view_address_space`, and those of guard mode: `guard`, `guard_sample`, `guard_min_size` and
     /// `guard_quarantine_mb`. The strategies `exact` and `buddy` have `exact_buffer_mb` and `buddy_capacity_mb`, those of Paddle
     /// its flags, such as `FLAGS_free_idle_chunk:True` ([`PaddleFlags`]).
@@ -70,7 +70,7 @@ impl Config {
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         match key {
-            "strategy" => self.strategy = value.parse()?,
+            "strategy" => (self.strategy, self.strategy_named) = (value.parse()?, true),
             "sharing" => {
                 let policy = StreamSharing::ALL.into_iter().find(|policy| policy.name() == value);
                 self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed`, `wait` or `auto`"))?;
@@ -103,6 +103,7 @@ impl Config {
             "max_views" => self.max_views = whole(key, value, "views")?,
             "max_view_address_space" => self.max_view_address_space = bytes(key, value, "4TiB")?,
             "memory_limit" => self.memory_limit = Some(bytes(key, value, "80GiB")?),
+            "headroom" => self.headroom = bytes(key, value, "4GiB")?,
             "defragLevel" => self.defrag_level = whole(key, value, "attempts to skip")?,
             "guard" => self.guard.set(value).ok_or_else(|| bad_value(key, value, VALUES))?,
             "guard_sample" => self.guard.sample = whole(key, value, "allocations")?,
@@ -111,12 +112,14 @@ impl Config {
             "autoGC" => self.auto_gc = whole(key, value, "GiB")?,
             "backend" => match value {
                 "native" => {}
-                "cudaMallocAsync" => self.strategy = StrategyKind::MallocAsync,
+                "cudaMallocAsync" => (self.strategy, self.strategy_named) = (StrategyKind::MallocAsync, true),
                 _ => return Err(bad_value(key, value, "`native` or `cudaMallocAsync`")),
             },
             "expandable_segments" => match value {
-                "True" => self.strategy = StrategyKind::Expandable,
-                "False" if self.strategy == StrategyKind::Expandable => self.strategy = StrategyKind::default(),
+                "True" => (self.strategy, self.strategy_named) = (StrategyKind::Expandable, true),
+                "False" if self.strategy == StrategyKind::Expandable => {
+                    (self.strategy, self.strategy_named) = (StrategyKind::default(), false);
+                }
                 "False" => {}
                 _ => return Err(bad_value(key, value, "`True` or `False`")),
             },
@@ -169,7 +172,7 @@ impl fmt::Display for Config {
         let default = Self::default();
         let mut parts = Parts { f, written: false };
         match self.strategy {
-            StrategyKind::Stitch => {}
+            StrategyKind::Stitch if !self.strategy_named => {}
             StrategyKind::Expandable => parts.push(format_args!("expandable_segments:True"))?,
             kind => parts.push(format_args!("strategy:{kind}"))?,
         }
@@ -198,6 +201,9 @@ impl fmt::Display for Config {
         }
         if let Some(limit) = self.memory_limit {
             parts.push(format_args!("memory_limit:{}", Exactly(limit)))?;
+        }
+        if self.headroom != default.headroom {
+            parts.push(format_args!("headroom:{}", Exactly(self.headroom)))?;
         }
         if self.max_views != default.max_views {
             parts.push(format_args!("max_views:{}", self.max_views))?;

@@ -109,6 +109,7 @@ fn what_is_wrong_is_named() {
 fn every_option_is_printed_and_read_back() {
     let config = Config {
         strategy: StrategyKind::Gmlake,
+        strategy_named: true,
         max_split_size: Some(256 << 20),
         max_non_split_rounding: 128 << 20,
         large_segment_size: 64 << 20,
@@ -116,6 +117,7 @@ fn every_option_is_printed_and_read_back() {
         garbage_collection_threshold: 0.6,
         memory_fraction: Some(0.25),
         memory_limit: Some(80 << 30),
+        headroom: 4 << 30,
         sharing: StreamSharing::Never,
         arenas: Arenas::Off,
         split: Split::LastResort,
@@ -190,6 +192,7 @@ fn what_is_printed_is_read_back() {
         "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
         "memory_limit:1000001B",
         "memory_limit:0B",
+        "memory_limit:80GiB,headroom:1.5GiB",
         "strategy:gmlake,fragLimit:268435456,reuseLimit:2.5,defragLevel:1,autoGC:80",
         "large_segment_size_mb:64,max_split_size_mb:256,max_non_split_rounding_mb:128",
         "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.6,per_process_memory_fraction:0.25",

@@ -28,6 +28,7 @@ pub(super) fn diagnose(input: &ReportInput<'_>, figures: &Figures<'_>) -> Grown<
         split_chunks(input, figures),
         stitch(input, figures),
         raise_limit(input, figures),
+        lower_headroom(input, figures),
         free_device(input, figures),
     ];
     let mut advice = advice.into_iter().flatten().try_to_vec()?;
@@ -122,17 +123,24 @@ fn stitch(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
 
 /// Advises a higher limit, if the device has room for it.
 fn raise_limit(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
-    let info = input.device.filter(|info| figures.growth <= info.free);
+    let info = input.device.filter(|info| figures.growth <= info.free.saturating_sub(input.limits.headroom()));
     let limit = info.and_then(|_| figures.exceeded())?;
     let to = figures.memory.reserved.saturating_add(figures.growth);
     Some(Advice::RaiseLimit { limit, to, total: input.properties.total_memory })
+}
+
+/// Advises a smaller headroom, if the device has room for the growth, and no limit forbids it.
+fn lower_headroom(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
+    let info = input.device.filter(|_| figures.exceeded().is_none())?;
+    let to = info.free.checked_sub(figures.growth)?;
+    (to < input.limits.headroom()).then_some(Advice::LowerHeadroom { to })
 }
 
 /// Advises to free memory of the device that others hold.
 fn free_device(input: &ReportInput<'_>, figures: &Figures<'_>) -> Option<Advice> {
     let info = input.device.filter(|_| figures.exceeded().is_none())?;
     let elsewhere = info.total.saturating_sub(info.free).saturating_sub(figures.memory.reserved);
-    let missing = figures.growth.saturating_sub(info.free);
+    let missing = figures.growth.saturating_sub(info.free.saturating_sub(input.limits.headroom()));
     (missing > 0 && missing <= elsewhere).then_some(Advice::FreeDevice { missing, elsewhere })
 }
 

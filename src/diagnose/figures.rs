@@ -49,7 +49,7 @@ impl<'a> Figures<'a> {
         let segmented = heap.is_segmented(request.pool);
         let strategy = if segmented { OWN_SEGMENTS_STRATEGY } else { input.strategy };
         let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
-        let room = input.device.map_or(0, |info| info.free).min(limits.room(heap.reserved()));
+        let room = limits.room(heap.reserved(), input.device.map_or(0, |info| info.free));
         let awake = (memory.allocated + memory.pending).saturating_sub(memory.asleep);
         let needed = (awake + memory.unsettled).saturating_add(request.size);
         let unbounded = Config {
@@ -80,7 +80,7 @@ impl<'a> Figures<'a> {
     pub(super) fn exceeds_all(&self) -> bool {
         let ReportInput { heap, request, limits, properties, device, .. } = *self.input;
         let total = device.map_or(properties.total_memory, |info| info.total);
-        let most = limits.lowest().unwrap_or(u64::MAX).min(total);
+        let most = limits.lowest().unwrap_or(u64::MAX).min(total.saturating_sub(limits.headroom()));
         // A source of the program's may have memory that is not the device's.
         request.size > most && !heap.has_source(request.pool)
     }

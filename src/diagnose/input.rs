@@ -1,6 +1,6 @@
 //! The input of a report.
 
-use crate::config::{Config, Limits};
+use crate::config::{Config, Limits, StrategyKind};
 use crate::driver::{DeviceProperties, MemoryInfo};
 use crate::heap::{Heap, Request, ViewUsage};
 use crate::strategy::Strategy;
@@ -19,4 +19,6 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) may_exchange: bool,
     /// If the bounds on views forbade a view: how much all views would have taken with it.
     pub(crate) refused: Option<ViewUsage>,
+    /// The strategy in whose place the present one is.
+    pub(crate) instead_of: Option<StrategyKind>,
 }

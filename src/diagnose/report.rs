@@ -29,6 +29,7 @@ impl ReportInput<'_> {
         Ok(OutOfMemory {
             device: copy_of(&self.properties.name)?,
             strategy: config.strategy,
+            instead_of: self.instead_of,
             stream,
             pool: heap.owner_of(request.pool),
             requested: request.requested,
@@ -37,6 +38,7 @@ impl ReportInput<'_> {
             device_total: self.device.map_or(self.properties.total_memory, |info| info.total),
             device_free: self.device.map_or(0, |info| info.free),
             limit: self.limits.lowest(),
+            headroom: self.limits.headroom(),
             reserved: memory.reserved,
             allocated: memory.allocated.saturating_sub(memory.asleep),
             pending: memory.pending,

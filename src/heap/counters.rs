@@ -3,9 +3,9 @@
 //! Owns: the counters behind [`Stats`]. They are written at every operation: three writes to add, one to subtract.
 
 use super::block::Block;
-use super::headroom::Figures;
+use super::peak_room::Figures;
 use crate::ids::Class;
-use crate::report::stats::{PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
+use crate::report::stats::{HeadroomStats, PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PoolCount {
@@ -148,6 +148,7 @@ pub(crate) struct Counters {
     pub(crate) waits: Waits,
     pub(crate) pending_waits: PendingWaits,
     pub(crate) splits: SplitStats,
+    pub(crate) headroom: HeadroomStats,
     pub(crate) stalls: Stalls,
 }
 
@@ -266,6 +267,8 @@ impl Counters {
     /// Returns a copy for users. The caller adds the figures that are not counted here.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
+            strategy: Default::default(),
+            instead_of: None,
             plans: Default::default(),
             allocation: self.allocation.by_pool(),
             segment: self.segment.by_pool(),
@@ -295,6 +298,7 @@ impl Counters {
             waits: self.waits,
             pending_waits: self.pending_waits,
             splits: self.splits,
+            headroom: self.headroom,
             shortage: Default::default(),
             arenas: Default::default(),
             host_bytes: 0,

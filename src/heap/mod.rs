@@ -12,7 +12,7 @@
 //! | tables | [`Heap`] itself, and reading it |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
-//! | arena, headroom | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
+//! | arena, peak_room | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
 //! | pool_bytes, driver_pool | what the driver's pool of stream-ordered memory holds beside blocks |
 //! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
@@ -40,13 +40,13 @@ mod free;
 mod free_index;
 mod guarded;
 mod hand_out;
-mod headroom;
 mod host_bytes;
 mod layout;
 mod measure;
 mod notify;
 mod observers;
 mod own_segments;
+mod peak_room;
 mod physical;
 mod placing;
 mod planned;
@@ -72,9 +72,9 @@ pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
 pub(crate) use fit::{FitRules, Request};
 pub(crate) use flight_log::Kept;
 pub(crate) use guarded::GuardedMemory;
-pub(crate) use headroom::{Bank, Figures, Headroom};
 pub(crate) use host_bytes::map_bytes;
 pub(crate) use layout::{Layout, Merging, Placement};
+pub(crate) use peak_room::{Bank, Figures, PeakRoom};
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;
 pub use private_pools::Route;

@@ -7,6 +7,7 @@ use super::guard::GuardStats;
 pub use super::pending_waits::PendingWaits;
 pub use super::stalls::{STALL_BUCKETS, Stalls};
 pub use super::waits::Waits;
+use crate::config::StrategyKind;
 
 /// One figure over time, as PyTorch reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +60,21 @@ pub struct ShortageStats {
     pub border_bytes: u64,
 }
 
+/// What was done for the headroom ([`Config::headroom`](crate::Config::headroom)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct HeadroomStats {
+    /// How often the device was asked how much is free, to give memory back where that is too little.
+    pub looks: u64,
+    /// How often it was too little.
+    pub short: u64,
+    /// How often memory went back for it.
+    pub yields: u64,
+    /// The bytes that went back.
+    pub yielded_bytes: u64,
+}
+
 /// Steps that were planned, with the strategy `planned`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -105,6 +121,10 @@ impl SplitStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
+    /// The strategy in force.
+    pub strategy: StrategyKind,
+    /// The strategy in whose place it is, because the device has no virtual memory ([`Allocator::instead_of`](crate::Allocator::instead_of)).
+    pub instead_of: Option<StrategyKind>,
     /// Blocks that were handed out and that the program has not freed.
     pub allocation: StatByPool,
     /// Segments taken with `malloc`. As in PyTorch, expandable segments are not counted.
@@ -165,6 +185,8 @@ pub struct Stats {
     pub plans: PlanStats,
     /// Whether memory is short, with `sharing:auto`.
     pub shortage: ShortageStats,
+    /// What went back for the sake of others, with a headroom.
+    pub headroom: HeadroomStats,
     /// The heaps of single streams, with the strategy `stitch`.
     pub arenas: ArenaStats,
     /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no

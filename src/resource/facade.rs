@@ -64,7 +64,7 @@ impl Facade {
     /// [`Error::Config`](crate::Error::Config) for an unknown name or option.
     pub fn builder(strategy: &str, options: &str) -> Result<FacadeBuilder> {
         let strategy = strategy.parse::<StrategyKind>()?;
-        let config = Config { strategy, ..Config::parse(options)? }.validated()?;
+        let config = Config::parse(options)?.of_strategy(strategy).validated()?;
         let spread = if strategy == StrategyKind::PaddleThreadLocal { Spread::Thread } else { Spread::Device };
         Ok(FacadeBuilder { config, spread, around_each: Vec::new(), around_all: Vec::new() })
     }

@@ -43,8 +43,9 @@ impl Strategy for Caching {
 
     /// Releases whole segments. `cudaFree` itself waits for the GPU, so no release is free of waiting.
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
-        let (down_to, may_wait) = match goal {
+        let (down_to, partly) = match goal {
             Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
+            Goal::Towards { down_to } => (down_to, true),
             // `cudaFree` waits.
             Goal::Passed => return Ok(false),
             Goal::Everything => {
@@ -55,11 +56,12 @@ impl Strategy for Caching {
         let whole = whole_segments(context.heap)?;
         let sizes = whole.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
         let missing = context.heap.reserved().saturating_sub(down_to);
-        if !may_wait && sizes.iter().sum::<u64>() < missing {
+        let suffices = sizes.iter().sum::<u64>() >= missing;
+        if !partly && !suffices {
             return Ok(false);
         }
         choose(&sizes, missing)?.into_iter().try_for_each(|index| release_segment(context, whole[index]))?;
-        Ok(true)
+        Ok(suffices || matches!(goal, Goal::DownTo { .. }))
     }
 }
 

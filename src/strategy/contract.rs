@@ -95,6 +95,9 @@ pub(crate) enum Goal {
     Everything,
     /// All free memory that the GPU is known to have passed, without a wait.
     Passed,
+    /// As much of what the GPU has passed as there is, until no more than `down_to` bytes are held; without a wait, but for strategies
+    /// whose every release waits (`cudaFree`). Never more than [`Self::DownTo`] gives back.
+    Towards { down_to: u64 },
     /// Just enough that no more than `down_to` bytes are held. If `may_wait`, the CPU may wait for the GPU, and
     /// everything goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that is
     /// too little.

@@ -48,7 +48,8 @@ impl Strategy for Expandable {
         match goal {
             Goal::Everything => release_everything(context, |_, _| Ok(true)).map(|()| true),
             Goal::Passed => Ok(false),
-            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait),
+            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
+            Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
         }
     }
 
@@ -99,8 +100,14 @@ pub(super) fn release_everything(
     Ok(())
 }
 
-/// Unmaps units from the end of free blocks: passed ones first, and among these the ones unused longest.
-pub(super) fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool) -> Result<bool> {
+/// Unmaps units from the end of free blocks: passed ones first, and among these the ones unused longest. If there are too few, all of
+/// them, or none unless `partly`.
+pub(super) fn release_down_to(
+    context: &mut StrategyContext<'_>,
+    down_to: u64,
+    may_wait: bool,
+    partly: bool,
+) -> Result<bool> {
     let mut found = free_units(context)?;
     found.retain(|(_, passed)| *passed || may_wait);
     let heap = &*context.heap;
@@ -113,7 +120,8 @@ pub(super) fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, m
     let of = each.try_to_vec()?;
     let sizes = of.iter().map(|of| found[*of].0.unit).try_to_vec()?;
     let missing = heap.reserved().saturating_sub(down_to);
-    if !may_wait && sizes.iter().sum::<u64>() < missing {
+    let suffices = sizes.iter().sum::<u64>() >= missing;
+    if !suffices && !partly {
         return Ok(false);
     }
     let mut counts = filled(0, found.len())?;
@@ -128,7 +136,7 @@ pub(super) fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, m
         unmap_units(context, Units { first: units.end - count, ..units })?;
         release_empty_segments(context, pool)?;
     }
-    Ok(true)
+    Ok(suffices || may_wait)
 }
 
 /// Returns the units that could be given back, for each free block of public pools, and whether the GPU has passed

@@ -98,14 +98,15 @@ impl Strategy for MallocAsync {
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         self.pool.refresh(context);
         self.pool.give_back(context)?;
-        let (down_to, may_wait) = match goal {
+        let (down_to, may_wait, partly) = match goal {
             Goal::Passed => return Ok(false),
-            Goal::Everything => (0, true),
-            Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
+            Goal::Everything => (0, true, true),
+            Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
+            Goal::Towards { down_to } => (down_to, false, true),
         };
         let too_much = context.heap.reserved().saturating_sub(down_to);
         let idle = context.heap.pool_held() - context.heap.pool_used();
-        if too_much == 0 || (idle < too_much && !may_wait) {
+        if too_much == 0 || (idle < too_much && !partly) {
             return Ok(too_much == 0);
         }
         if may_wait {

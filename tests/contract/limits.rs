@@ -9,10 +9,11 @@ use seamalloc::{Allocator, Error, StrategyKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A simulated GPU that knows the most bytes that were held at any moment.
+/// A simulated GPU that knows the most bytes that were held at any moment, and the fewest that were free after a growth.
 struct Peak {
     sim: Device,
     most: AtomicU64,
+    least_free: AtomicU64,
 }
 
 impl Peak {
@@ -23,6 +24,7 @@ impl Peak {
     fn note(&self) {
         let info = Driver::memory_info(&self.sim).unwrap();
         self.most.fetch_max(info.total - info.free, Ordering::Relaxed);
+        self.least_free.fetch_min(info.free, Ordering::Relaxed);
     }
 }
 
@@ -44,7 +46,7 @@ impl ForwardingDriver for Peak {
 
 fn on(kind: StrategyKind, device: &str, options: &str) -> (Arc<Peak>, Allocator) {
     let sim = device_of(device);
-    let gpu = Arc::new(Peak { sim, most: AtomicU64::new(0) });
+    let gpu = Arc::new(Peak { sim, most: AtomicU64::new(0), least_free: AtomicU64::new(u64::MAX) });
     let config = config_of(kind, &format!("{SMALL_CHUNKS},{options}"));
     let allocator = Allocator::new(Arc::<Peak>::clone(&gpu), config).unwrap();
     (gpu, allocator)
@@ -147,4 +149,59 @@ pub(crate) fn no_moment_of_any_program_is_beyond_the_limit(Subject { kind, .. }:
         assert!(gpu.most_held() <= limit, "{kind}: {} held of {limit}", gpu.most_held());
     }
     assert!(refused > 40, "{kind}: the limit was met {refused} times");
+}
+
+/// Others take and give memory without a word. No growth takes of the headroom, and all that is live can be given back.
+pub(crate) fn growth_leaves_the_headroom_free_whatever_others_take(Subject { kind, .. }: Subject) {
+    let mut refused = 0;
+    for seed in 0..12 {
+        let mut random = Random(seed);
+        let headroom = (100 + random.below(300)) * MIB + random.below(2);
+        let sharing = ["never", "completed", "wait", "auto"][seed as usize % 4];
+        let (gpu, allocator) =
+            on(kind, "sim:h200,capacity=1GiB", &format!("headroom:{headroom}B,sharing:{sharing},split:last_resort"));
+        let (mut live, mut others) = (Vec::new(), Vec::new());
+        for _ in 0..300 {
+            if random.below(12) == 0 {
+                // They need nobody's leave, and take of the headroom as well.
+                let free = Driver::memory_info(&gpu.sim).unwrap().free;
+                let wanted = (1 + random.below(100)) * MIB;
+                if wanted <= free {
+                    others.push((gpu.inner().malloc(wanted).unwrap(), wanted.next_multiple_of(2 * MIB)));
+                }
+            } else if random.below(12) == 0 && !others.is_empty() {
+                let (address, _) = others.swap_remove(random.below(others.len() as u64) as usize);
+                gpu.inner().free(address).unwrap();
+            }
+            gpu.least_free.store(u64::MAX, Ordering::Relaxed);
+            let held = reserved(&allocator);
+            match step(&allocator, &mut random, &mut live) {
+                Ok(()) => {}
+                Err(Error::OutOfMemory(report)) => {
+                    assert_eq!(report.headroom, headroom);
+                    refused += 1;
+                }
+                Err(error) => panic!("{kind}: {error}"),
+            }
+            // The driver's own pool may grow for a moment, before that is undone.
+            if reserved(&allocator) > held {
+                gpu.note();
+            }
+            let least = gpu.least_free.load(Ordering::Relaxed);
+            assert!(least >= headroom, "{kind}: a growth left {least} of {headroom} free");
+            if random.below(6) == 0 && live.len() > 24 {
+                allocator.free(live.swap_remove(0)).unwrap();
+            }
+            let info = Driver::memory_info(&gpu.sim).unwrap();
+            let theirs: u64 = others.iter().map(|(_, size)| size).sum();
+            assert_eq!(info.total - info.free, reserved(&allocator) + theirs, "{kind}");
+            allocator.check().unwrap();
+        }
+        let looks = allocator.stats().headroom;
+        assert!(looks.looks > 0 && looks.yields <= looks.short && looks.short <= looks.looks, "{looks:?}");
+        live.into_iter().for_each(|address| allocator.free(address).unwrap());
+        allocator.empty_cache().unwrap();
+        assert_eq!(reserved(&allocator), 0, "{kind}");
+    }
+    assert!(refused > 10, "{kind}: the headroom was met {refused} times");
 }

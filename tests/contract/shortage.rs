@@ -39,6 +39,36 @@ pub(crate) fn a_limit_that_is_the_cause_is_named_with_the_one_that_would_do(Subj
     assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::RaiseLimit { .. })), "{report}");
 }
 
+pub(crate) fn a_headroom_that_is_the_cause_is_named_with_the_one_that_would_do(Subject { kind, .. }: Subject) {
+    let script = [Allocate(60 * MIB, MAIN), Allocate(50 * MIB, MAIN)];
+    let device = "sim:h200,capacity=400MiB";
+    for options in ["headroom:300MiB", "headroom:300MiB,memory_limit:350MiB,per_process_memory_fraction:0.9"] {
+        let options = text_of(kind, options);
+        let (run, report) = Run::short(device, &options, &script);
+        assert_eq!((report.cause, report.headroom), (Cause::TooLittle, 300 * MIB), "{report}");
+        let advice = advised(&report, |advice| matches!(advice, Advice::LowerHeadroom { .. }));
+        let Advice::LowerHeadroom { to } = advice else { panic!("{advice:?}") };
+        assert!((200 * MIB..300 * MIB).contains(&to), "{report}");
+        assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::RaiseLimit { .. })), "{report}");
+        let words = report.to_string();
+        assert!(words.contains("300.00 MiB are to stay free for others (headroom)"), "{words}");
+        assert!(words.contains(&format!("(headroom:{}MiB)", to / MIB)), "{words}");
+        assert!(follow(advice, run, device, &options, &script));
+    }
+    // Where a limit forbids the request too, neither alone would help.
+    let options = text_of(kind, "headroom:300MiB,memory_limit:100MiB");
+    let (_, report) = Run::short(device, &options, &script);
+    let is_no_help = |advice: &Advice| matches!(advice, Advice::LowerHeadroom { .. } | Advice::RaiseLimit { .. });
+    assert!(!report.advice.iter().any(is_no_help), "{report}");
+    // Nor does it where the device itself has too little.
+    let options = text_of(kind, "headroom:20MiB");
+    let (_, report) = Run::short("sim:h200,capacity=100MiB", &options, &script);
+    assert!(!report.advice.iter().any(|advice| matches!(advice, Advice::LowerHeadroom { .. })), "{report}");
+    let all = Run::short("sim:h200,capacity=100MiB", &options, &[Allocate(90 * MIB, MAIN)]).1;
+    assert_eq!(all.cause, Cause::RequestTooLarge, "{all}");
+    assert!(all.to_string().contains("the 80.00 MiB that the device has beside the headroom"), "{all}");
+}
+
 pub(crate) fn what_others_hold_of_the_device_is_named_and_its_release_helps(Subject { kind, .. }: Subject) {
     let gpu = Arc::new(device_of("sim:h200,capacity=200MiB"));
     let [other, allocator] = [(); 2].map(|()| Allocator::new(Arc::<Device>::clone(&gpu), config_of(kind, "")).unwrap());

@@ -110,6 +110,7 @@ macro_rules! contract_of_the_drivers_memory {
         );
         promises!(limits:
             no_moment_of_any_program_is_beyond_the_limit,
+            growth_leaves_the_headroom_free_whatever_others_take,
         );
         promises!(pressure:
             threads_may_be_short_at_the_same_time,
@@ -117,6 +118,7 @@ macro_rules! contract_of_the_drivers_memory {
         );
         promises!(shortage:
             a_limit_that_is_the_cause_is_named_with_the_one_that_would_do,
+            a_headroom_that_is_the_cause_is_named_with_the_one_that_would_do,
             what_is_refused_is_refused_again,
         );
         promises!(failures:

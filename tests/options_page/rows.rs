@@ -63,6 +63,15 @@ pub(crate) const GROUPS: &[Group] = &[
                 example: "200MiB",
             },
             Row {
+                name: "headroom",
+                field: "headroom",
+                value: "a size with a unit, `4GiB`",
+                default: |config| format!("{}B", config.headroom),
+                of: Of::All,
+                when: "NCCL, cuBLAS or another process must find memory on the GPU whatever the rest is used for",
+                example: "350MiB",
+            },
+            Row {
                 name: "per_process_memory_fraction",
                 field: "memory_fraction",
                 value: "0 to 1",

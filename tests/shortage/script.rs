@@ -114,6 +114,7 @@ pub(crate) fn follow(advice: Advice, run: Run, device: &str, options: &str, scri
         }
         Advice::Stitch { chunk_size: None } => again("strategy:stitch"),
         Advice::Stitch { chunk_size: Some(size) } => again(&format!("strategy:stitch,chunk_size_mb:{}", size / MIB)),
+        Advice::LowerHeadroom { to } => again(&format!("headroom:{to}B")),
         Advice::RaiseLimit { limit, to, total } => {
             if limit != Limit::Bytes {
                 run.allocator.set_memory_fraction(Advice::fraction(to, total)).unwrap();

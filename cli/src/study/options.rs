@@ -57,7 +57,7 @@ impl StudyArgs {
             return Err(Failure::Usage(format!("the study sets `{option}` itself; leave it out of --conf")));
         }
         self.svg.as_deref().map_or(Ok(()), check_writable)?;
-        let config = Config { strategy: StrategyKind::Stitch, ..self.conf.clone() };
+        let config = self.conf.clone().of_strategy(StrategyKind::Stitch);
         let options = ReplayOptions { passes: PASSES, ..ReplayOptions::new(config, self.device.clone()) };
         Ok((options, Output::new(color, None)?))
     }

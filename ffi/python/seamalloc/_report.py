@@ -34,6 +34,17 @@ def plans_of(plans: dict[str, int]) -> str:
     return f"{plans['plans']} in {plans['steps']} steps; {plans['placed']} requests took their places, {plans['departures']} did not"
 
 
+def strategy_of(stats: Mapping[str, Any]) -> str:
+    """A strategy in the place of another one."""
+    return f"{stats['strategy']}, since the device has no virtual memory, which {stats['instead_of']} needs"
+
+
+def headroom_of(headroom: dict[str, int]) -> str:
+    """What went back because others needed it."""
+    given = in_units(headroom["yielded_bytes"])
+    return f"short {headroom['short']} times at {headroom['looks']} looks; {given} went back in {headroom['yields']} steps"
+
+
 def memory_of(stats: Mapping[str, Any]) -> str:
     """Whether memory is plentiful or short."""
     shortage = stats["shortage"]
@@ -59,12 +70,14 @@ def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("streams with a heap of their own", f"{stats['arenas']['now']} now, {stats['arenas']['formed']} times one was made"),
         *([("waits for freed memory", pending_waits_of(pending))] if pending["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
+        *([("headroom", headroom_of(stats["headroom"]))] if stats["headroom"]["looks"] else []),
         *([("plans", plans_of(stats["plans"]))] if stats["plans"]["steps"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (
             "time in the driver",
             f"{milliseconds(stats['stall_total_ns'])}, at most {milliseconds(stats['stall_worst_ns'])} at once",
         ),
+        *([("strategy", strategy_of(stats))] if stats["instead_of"] else []),
         ("options", stats["options"] or "defaults"),
     ]
     guard = stats["guard"]

@@ -4,7 +4,7 @@
 
 use super::table::{self, Formed};
 use crate::config::rounding::{RoundupDivisions, SMALL_LIMIT, round_size};
-use crate::heap::{Bank, FitRules, Headroom, Heap, Request};
+use crate::heap::{Bank, FitRules, Heap, PeakRoom, Request};
 use crate::ids::{Class, PoolIndex, StreamId};
 
 /// The heap of one stream. It serves requests as the allocator's heap would, from what was lent to it.
@@ -16,7 +16,7 @@ pub(super) struct Arena {
     pub(super) large: PoolIndex,
     pub(super) fit: FitRules,
     pub(super) roundup: RoundupDivisions,
-    pub(super) headroom: Headroom,
+    pub(super) peak_room: PeakRoom,
     /// Allocations served since the memory was lent.
     pub(super) served: u64,
     /// What the move of its memory has cost, in requests.
@@ -50,7 +50,7 @@ impl Arena {
         let id = self.heap.fit(&request, &self.fit).some()?;
         let address = self.heap.hand_out(id, &request, &self.fit).ok()?;
         self.served += 1;
-        let settles = self.headroom.risen(class, self.heap.counters().figures(class), bank);
+        let settles = self.peak_room.risen(class, self.heap.counters().figures(class), bank);
         Some(Served { address, settles })
     }
 
@@ -60,7 +60,7 @@ impl Arena {
         let id = self.heap.take_live(address).ok()?;
         let class = self.heap.block(id).pool.class();
         self.heap.free_at_once(id);
-        self.headroom.fallen(class, self.heap.counters().figures(class), bank);
+        self.peak_room.fallen(class, self.heap.counters().figures(class), bank);
         Some(())
     }
 }

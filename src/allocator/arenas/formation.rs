@@ -7,7 +7,7 @@ use super::registry::Arenas;
 use crate::allocator::core::{Allocator, Core};
 use crate::config::{self, StrategyKind, StreamSharing};
 use crate::error::Result;
-use crate::heap::{FitRules, Headroom, Heap, HeapRules, Layout, Lent};
+use crate::heap::{FitRules, Heap, HeapRules, Layout, Lent, PeakRoom};
 use crate::ids::{PoolIndex, StreamId};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -88,7 +88,7 @@ impl Arenas {
             large,
             fit: FitRules { takes_idle: false, ..core.rules.fit },
             roundup: core.config.roundup_power2_divisions,
-            headroom: Headroom::default(),
+            peak_room: PeakRoom::default(),
             served: 0,
             cost: 0,
         });

@@ -23,7 +23,7 @@
 //! Locks are taken in one order: the allocator's, then those of arenas by number. An arena comes and goes under both. So who
 //! has the allocator's lock knows which arenas there are, and who has an arena's lock knows whether it still is one.
 //!
-//! Statistics are exact. What arenas count is added up; for peaks see `heap/headroom.rs`.
+//! Statistics are exact. What arenas count is added up; for peaks see `heap/peak_room.rs`.
 //!
 //! **Limitations.**
 //! - Several threads with one stream stand in line as before.

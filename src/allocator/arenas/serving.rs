@@ -6,7 +6,7 @@ use super::arena::{Served, Tables};
 use super::registry::{Locked, formed};
 use crate::allocator::core::{Allocator, Core};
 use crate::error::Result;
-use crate::heap::{Block, Figures, Headroom, Heap};
+use crate::heap::{Block, Figures, Heap, PeakRoom};
 use crate::ids::StreamId;
 use crate::report::stats::Stats;
 use parking_lot::MutexGuard;
@@ -89,8 +89,8 @@ impl Allocator {
     fn settle_locked(&self, core: &mut Core, locked: &mut Locked<'_>) {
         let room = core.heap.counters_mut().settle(formed(locked).map(|arena| arena.heap.counters_mut()));
         let part = self.arenas.bank.divide(room, formed(locked).count() + 1);
-        core.headroom = room_of(&core.heap, part);
-        formed(locked).for_each(|arena| arena.headroom = room_of(&arena.heap, part));
+        core.peak_room = room_of(&core.heap, part);
+        formed(locked).for_each(|arena| arena.peak_room = room_of(&arena.heap, part));
     }
 
     /// Returns the statistics of all heaps together.
@@ -113,6 +113,6 @@ impl Allocator {
 }
 
 /// Returns the room of a heap that gets this part.
-fn room_of(heap: &Heap, part: Figures) -> Headroom {
-    Headroom::new(heap.counters().all_figures(), part)
+fn room_of(heap: &Heap, part: Figures) -> PeakRoom {
+    PeakRoom::new(heap.counters().all_figures(), part)
 }

@@ -16,7 +16,7 @@ const PREFIX: &str = "sim";
 /// reserve several times a device's memory in addresses.
 pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
-const KEYS: [&str; 1] = ["capacity"];
+const KEYS: [&str; 2] = ["capacity", "vmm"];
 
 /// The specification of a simulated GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct SimConfig {
     pub profile: Profile,
     /// Physical memory in bytes. It may be more than the card has.
     pub capacity: u64,
+    /// Whether it has virtual memory management. Some vGPUs and virtual machines have none: then those calls are refused.
+    pub virtual_memory: bool,
     /// Whether the clock advances by the cost of each call. `false` if the clock counts something else, such as the
     /// operations of a replay; a wait still advances it, but is then not counted as time.
     pub calls_advance_clock: bool,
@@ -34,11 +36,12 @@ impl SimConfig {
     /// Specifies the card with all of its memory.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
-        Self { profile, capacity: profile.memory(), calls_advance_clock: true }
+        Self { profile, capacity: profile.memory(), virtual_memory: true, calls_advance_clock: true }
     }
 
     /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB` or `sim:capacity=80GiB`. The default profile is the H200, the
-    /// default capacity all memory of the card.
+    /// default capacity all memory of the card. `vmm=no` is a device without virtual memory management, `vmm=yes` one with it, as all are
+    /// by default.
     ///
     /// # Errors
     /// [`SimConfigError`]; an unknown profile or key names the nearest known one.
@@ -52,6 +55,13 @@ impl SimConfig {
         for (at, part) in parts.split(',').map(str::trim).enumerate() {
             match part.split_once('=') {
                 Some((key, value)) if key.trim() == "capacity" => config.capacity = parse_bytes(value)?,
+                Some((key, value)) if key.trim() == "vmm" => {
+                    config.virtual_memory = match value.trim() {
+                        "yes" => true,
+                        "no" => false,
+                        found => return Err(SimConfigError::Switch { found: found.to_owned() }),
+                    };
+                }
                 Some((key, _)) => return Err(unknown("key", key.trim(), &KEYS)),
                 None if at == 0 => {
                     let names = Profile::ALL.map(Profile::name);
@@ -94,6 +104,9 @@ impl fmt::Display for SimConfig {
         if self.capacity != self.profile.memory() {
             write!(f, ",capacity={}", format_bytes_exactly(self.capacity))?;
         }
+        if !self.virtual_memory {
+            f.write_str(",vmm=no")?;
+        }
         Ok(())
     }
 }
@@ -119,6 +132,12 @@ pub enum SimConfigError {
         nearest: &'static str,
         /// All known names.
         known: String,
+    },
+    /// Whether the device has virtual memory is neither `yes` nor `no`.
+    #[error("vmm: `{found}`; expected `yes` or `no`")]
+    Switch {
+        /// The value as given.
+        found: String,
     },
     /// The capacity is not a size.
     #[error("capacity: {0}")]
@@ -153,6 +172,9 @@ mod tests {
             ("sim:a100-80gb", "sim:a100-80gb"),
             ("sim:h100,capacity=2TiB", "sim:h100,capacity=2TiB"),
             ("sim:h200,capacity=80000000001", "sim:h200,capacity=80000000001B"),
+            ("sim:a100-80gb, vmm = no", "sim:a100-80gb,vmm=no"),
+            ("sim:vmm=no,capacity=2GiB", "sim:h200,capacity=2GiB,vmm=no"),
+            ("sim:h200,vmm=yes", "sim:h200"),
         ] {
             let config = SimConfig::parse(spec).unwrap();
             assert_eq!(config.to_string(), written, "{spec}");
@@ -168,7 +190,8 @@ mod tests {
             ("sim:a100", "a100-80gb"),
             ("sim:h10", "h100"),
             ("sim:h200,capacty=1GiB", "capacity"),
-            ("sim:h200,lag=3", "capacity"),
+            ("sim:h200,vm=no", "vmm"),
+            ("sim:h200,lag=3", "vmm"),
             ("sim:h200,h100", "capacity"),
         ] {
             match SimConfig::parse(spec) {
@@ -187,6 +210,7 @@ mod tests {
         }
         assert!(matches!(SimConfig::parse("sim:"), Err(SimConfigError::Unknown { .. })));
         assert!(matches!(SimConfig::parse("sim:h200,capacity=lots"), Err(SimConfigError::Bytes(_))));
+        assert_eq!(SimConfig::parse("sim:vmm=maybe").unwrap_err().to_string(), "vmm: `maybe`; expected `yes` or `no`");
         for spec in ["sim:capacity=0", "sim:capacity=2097151"] {
             assert!(matches!(SimConfig::parse(spec), Err(SimConfigError::Capacity { .. })), "{spec}");
         }

@@ -11,7 +11,7 @@ use super::config::{SimConfig, SimConfigError};
 use super::contents::Writer;
 use super::state::State;
 use super::streams::Hold;
-use crate::driver::bookkeeping::{Answer, Fault, GRANULARITY, Leaks, Piece, Range, new_identity};
+use crate::driver::bookkeeping::{Answer, Fault, GRANULARITY, Leaks, Piece, Range, new_identity, refuse};
 use crate::driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
 /// A simulated GPU. It can be shared between threads, in an `Arc`.
@@ -50,7 +50,7 @@ impl SimGpu {
             granularity: GRANULARITY,
             recommended_granularity: GRANULARITY,
             ordinal: 0,
-            virtual_memory: true,
+            virtual_memory: config.virtual_memory,
             memory_pools: true,
         };
         let state = State::new(config.capacity);
@@ -239,6 +239,24 @@ impl SimGpu {
         self.state.lock().leaks()
     }
 
+    /// Refuses calls of virtual memory, if the device has none.
+    fn supports(&self, call: Call) -> Answer<()> {
+        let needs_it = matches!(
+            call,
+            Call::Reserve
+                | Call::AddressFree
+                | Call::Create
+                | Call::Release
+                | Call::Map
+                | Call::Unmap
+                | Call::SetAccess
+        );
+        if needs_it && !self.config.virtual_memory {
+            return Err(refuse(Status::NOT_SUPPORTED, "the device has no virtual memory management".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Makes one driver call that concerns `size` bytes, at the cost of the table.
     pub(super) fn call<T>(&self, call: Call, size: u64, run: impl FnOnce(&mut State) -> Answer<T>) -> DriverResult<T> {
         let profile = self.config.profile;
@@ -256,7 +274,7 @@ impl SimGpu {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let before = state.timeline.now();
-        let answer = match state.failure(call) {
+        let answer = match state.failure(call).and_then(|()| self.supports(call)) {
             Ok(()) => run(state),
             Err(refusal) => Err(refusal),
         };

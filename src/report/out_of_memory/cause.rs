@@ -92,6 +92,11 @@ pub enum Advice {
         /// The device's memory in bytes, to which a fraction refers.
         total: u64,
     },
+    /// A smaller headroom, by the option `headroom`.
+    LowerHeadroom {
+        /// At most this many bytes.
+        to: u64,
+    },
     /// Memory of the device that others hold: other processes, other allocators, libraries.
     FreeDevice {
         /// At least this many bytes must become free.
@@ -167,6 +172,12 @@ impl fmt::Display for Advice {
                 };
                 write!(f, "a higher limit, {} at least ({options}), for which the device has room", format_bytes(to))
             }
+            Self::LowerHeadroom { to } => write!(
+                f,
+                "a smaller headroom, {} at most (headroom:{}), which leaves as much of the device to others",
+                format_bytes(to),
+                format_bytes_exactly(to)
+            ),
             Self::FreeDevice { missing, elsewhere } => write!(
                 f,
                 "{} less in the hands of others, who hold {} of the device outside of this allocator (other processes \

@@ -23,6 +23,8 @@ pub struct OutOfMemory {
     pub device: String,
     /// The strategy that refused it.
     pub strategy: StrategyKind,
+    /// The strategy in whose place it is, because the device has no virtual memory.
+    pub instead_of: Option<StrategyKind>,
     /// The stream of the request.
     pub stream: StreamId,
     /// The private pool that the request named or was routed to; [`PoolId::NONE`] if it was for none.
@@ -39,6 +41,8 @@ pub struct OutOfMemory {
     pub device_free: u64,
     /// The most that this allocator may hold, if it is limited.
     pub limit: Option<u64>,
+    /// The bytes of the device that are to stay free for others (the option `headroom`); 0 for none.
+    pub headroom: u64,
     /// The bytes that it holds.
     pub reserved: u64,
     /// The part of `reserved` in blocks that the program has not freed.
@@ -115,17 +119,21 @@ impl OutOfMemory {
         let strategy = self.strategy;
         match self.cause {
             Cause::TooLittle => {
-                let most = self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(self.device_free));
+                let left = self.device_free.saturating_sub(self.headroom);
+                let most = self.limit.unwrap_or(u64::MAX).min(self.reserved.saturating_add(left));
                 let used = self.allocated.saturating_add(self.pending);
                 format!(
-                    "What is in use and the request together are {}, and this allocator can hold no more than {}.",
+                    "What is in use and the request together are {}, and this allocator can hold no more than {}{}.",
                     format_bytes(used.saturating_add(self.rounded)),
                     format_bytes(most),
+                    if self.headroom > 0 { " beside the headroom" } else { "" },
                 )
             }
             Cause::RequestTooLarge => {
-                let most = match self.limit.filter(|limit| *limit < self.device_total) {
+                let shared = self.device_total.saturating_sub(self.headroom);
+                let most = match self.limit.filter(|limit| *limit < shared) {
                     Some(limit) => format!("the {} that this allocator may hold", format_bytes(limit)),
+                    None if self.headroom > 0 => format!("the {} that the device has beside the headroom", format_bytes(shared)),
                     None => format!("the {} that the device has", format_bytes(self.device_total)),
                 };
                 format!("The request alone is {}, more than {most}.", format_bytes(self.rounded))
@@ -271,6 +279,9 @@ impl fmt::Display for OutOfMemory {
             format_bytes(self.device_total),
             format_bytes(self.device_free),
         )?;
+        if self.headroom > 0 {
+            write!(f, " Of that, {} are to stay free for others (headroom).", format_bytes(self.headroom))?;
+        }
         if let Some(limit) = self.limit {
             write!(f, " This allocator may hold {}.", format_bytes(limit))?;
         }
@@ -293,7 +304,14 @@ impl fmt::Display for OutOfMemory {
         if self.joinable > self.reachable {
             write!(f, ", {} but for the bounds on views", format_bytes(self.joinable))?;
         }
-        write!(f, ". {}", self.explanation())
+        write!(f, ". {}", self.explanation())?;
+        self.instead_of.map_or(Ok(()), |wanted| {
+            write!(
+                f,
+                " The strategy is `{}`, since the device has no virtual memory, which `{wanted}` needs.",
+                self.strategy
+            )
+        })
     }
 }
 

@@ -67,7 +67,8 @@ impl Strategy for GmLake {
         match goal {
             Goal::Everything => release_everything(context).map(|()| true),
             Goal::Passed => Ok(false),
-            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait),
+            Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
+            Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
         }
     }
 
@@ -148,7 +149,7 @@ fn release_everything(context: &mut StrategyContext<'_>) -> Result<()> {
     Ok(release_home(context)?)
 }
 
-fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool) -> Result<bool> {
+fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bool, partly: bool) -> Result<bool> {
     finish_drops(context)?;
     if may_wait {
         context.wait_for_all()?
@@ -164,7 +165,8 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
     }
     let sizes = found.iter().map(|id| context.heap.block(*id).size).try_to_vec()?;
     let missing = context.heap.reserved().saturating_sub(down_to);
-    if !may_wait && sizes.iter().sum::<u64>() < missing {
+    let suffices = sizes.iter().sum::<u64>() >= missing;
+    if !suffices && !partly {
         return Ok(false);
     }
     let chosen = choose(&sizes, missing)?;
@@ -172,7 +174,7 @@ fn release_down_to(context: &mut StrategyContext<'_>, down_to: u64, may_wait: bo
     let pblocks = of_kind(true).map(|index| found[*index]).try_to_vec()?;
     pblock::release(context, &pblocks)?;
     of_kind(false).try_for_each(|index| release_segment(context, found[*index]))?;
-    Ok(true)
+    Ok(suffices || may_wait)
 }
 
 /// Tries states 1 and 2, and the reuse of larger sBlocks.

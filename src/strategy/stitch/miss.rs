@@ -94,8 +94,9 @@ impl Strategy for Stitch {
 
     fn release(&mut self, context: &mut StrategyContext<'_>, goal: Goal) -> Result<bool> {
         context.retry_rollback()?;
-        let (down_to, may_wait) = match goal {
-            Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
+        let (down_to, may_wait, partly) = match goal {
+            Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
+            Goal::Towards { down_to } => (down_to, false, true),
             Goal::Passed => {
                 finish_drops(context)?;
                 context.advance_epochs()?;
@@ -119,11 +120,12 @@ impl Strategy for Stitch {
         }
         let missing = context.heap.reserved().saturating_sub(down_to);
         let releasable = ReleasableChunks::of(context.heap)?;
-        if !may_wait && releasable.bytes() < missing {
+        let suffices = releasable.bytes() >= missing;
+        if !suffices && !partly {
             return Ok(false);
         }
         releasable.release(context, missing)?;
-        Ok(true)
+        Ok(suffices || may_wait)
     }
 
     fn give_back_outside(&mut self, context: &mut StrategyContext<'_>, used: &[Span]) -> Result<()> {

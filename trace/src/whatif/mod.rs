@@ -14,7 +14,7 @@ use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions};
 use crate::trace::Trace;
 use growth::{Growth, grow, has_growth, once};
-use seamalloc::{Config, StrategyKind};
+use seamalloc::StrategyKind;
 use serde_json::Value;
 
 type Figure = Column<WhatIf>;
@@ -199,7 +199,7 @@ fn report(
         if let Some((_, known)) = found.iter().find(|(kind, _)| *kind == strategy) {
             return Ok(*known);
         }
-        let options = ReplayOptions { config: Config { strategy, ..options.config.clone() }, ..options.clone() };
+        let options = ReplayOptions { config: options.config.clone().of_strategy(strategy), ..options.clone() };
         let seek = if sought { grow } else { once };
         let new = seek(trace, &options, &mut |done, total| progress(strategy, done, total))?;
         found.push((strategy, new));
@@ -258,7 +258,7 @@ mod tests {
 
     pub(super) fn options(strategy: StrategyKind, capacity: u64) -> ReplayOptions {
         let device = SimConfig { capacity, ..SimConfig::default() };
-        ReplayOptions::new(Config::with_strategy(strategy), device)
+        ReplayOptions::new(seamalloc::Config::with_strategy(strategy), device)
     }
 
     /// Weights of 100 MiB that stay, and a step of so many MiB.

@@ -1,6 +1,6 @@
 //! How far heaps of one allocator may rise before a peak of all together could be a new one.
 //!
-//! Owns: [`Headroom`] of a heap, and the [`Bank`] between them. A peak of the sum over several heaps cannot be told from
+//! Owns: [`PeakRoom`] of a heap, and the [`Bank`] between them. A peak of the sum over several heaps cannot be told from
 //! their own peaks. So the room below each peak is divided among the heaps and a bank, which lends where a heap rises and
 //! takes back where it falls:
 //! ```text
@@ -30,7 +30,7 @@ struct Room {
 
 /// Up to where a heap may rise, by [`Class`] and figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Headroom([[Room; FIGURES]; 2]);
+pub(crate) struct PeakRoom([[Room; FIGURES]; 2]);
 
 /// What all heaps of an allocator may add together, beside what each of them may. On a cache line of its own.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct Bank([[AtomicU64; FIGURES]; 2]);
 /// What a heap has of each figure, or all heaps together may add, by [`Class`].
 pub(crate) type Figures = [[u64; FIGURES]; 2];
 
-impl Headroom {
+impl PeakRoom {
     /// Notes that a heap has risen, and has so much of a class now. Returns whether all heaps are to be counted.
     #[inline]
     pub(crate) fn risen(&mut self, class: Class, has: [u64; FIGURES], bank: &Bank) -> bool {
@@ -114,7 +114,7 @@ impl Bank {
     }
 }
 
-impl Headroom {
+impl PeakRoom {
     /// The room of a heap that has so much, and gets this part.
     pub(crate) fn new(has: Figures, part: Figures) -> Self {
         let room = |class: usize, figure: usize| {
@@ -147,7 +147,7 @@ mod tests {
             let bank = Bank::default();
             let divide = |live: &[u64], left: u64| {
                 let part = bank.divide(all(left), live.len());
-                live.iter().map(|has| Headroom::new(all(*has), part)).collect::<Vec<_>>()
+                live.iter().map(|has| PeakRoom::new(all(*has), part)).collect::<Vec<_>>()
             };
             let mut live = vec![0u64; heaps];
             let mut rooms = divide(&live, total);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// Limits and levels.
-    fn rooms(of: &Headroom) -> [(u64, u64); FIGURES] {
+    fn rooms(of: &PeakRoom) -> [(u64, u64); FIGURES] {
         of.0[CLASS as usize].map(|room| (room.limit, room.level))
     }
 
@@ -194,7 +194,7 @@ mod tests {
     fn a_heap_borrows_what_it_needs_and_an_eighth_of_the_rest() {
         let bank = Bank::default();
         bank.divide(all(1600), 1);
-        let mut heap = Headroom::new(all(10), all(5));
+        let mut heap = PeakRoom::new(all(10), all(5));
         assert!(!heap.risen(CLASS, [15; FIGURES], &bank));
         assert_eq!((rooms(&heap), in_bank(&bank)), ([(15, 5); FIGURES], [800; FIGURES]));
         assert!(!heap.risen(CLASS, [15, 20, 10], &bank));
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_heap_gives_back_what_is_more_than_twice_its_level() {
         let bank = Bank::default();
-        let mut heap = Headroom::new(all(100), all(10));
+        let mut heap = PeakRoom::new(all(100), all(10));
         heap.fallen(CLASS, [90; FIGURES], &bank);
         assert_eq!((rooms(&heap), in_bank(&bank)), ([(110, 10); FIGURES], [0; FIGURES]));
         heap.fallen(CLASS, [95, 89, 110], &bank);
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_is_not_live_any_more_is_no_room() {
-        let mut heap = Headroom::new(all(100), all(10));
+        let mut heap = PeakRoom::new(all(100), all(10));
         heap.lower(all(50), [[40, 50, 60]; 2]);
         assert_eq!(rooms(&heap), [(100, 10), (110, 10), (110, 10)]);
     }
@@ -231,7 +231,7 @@ mod tests {
     fn a_heap_that_falls_lends_to_one_that_rises() {
         let bank = Bank::default();
         let part = bank.divide(all(100), 2);
-        let (mut falling, mut rising) = (Headroom::new(all(1000), part), Headroom::new(all(0), part));
+        let (mut falling, mut rising) = (PeakRoom::new(all(1000), part), PeakRoom::new(all(0), part));
         falling.fallen(CLASS, [0; FIGURES], &bank);
         assert!((1..10).all(|times| !rising.risen(CLASS, [50 * times; FIGURES], &bank)));
         assert!(rising.risen(CLASS, [1200; FIGURES], &bank));

@@ -1,0 +1,171 @@
+//! Free memory goes back where others need the device's.
+//!
+//! Owns: when the device is looked at, and how much goes back.
+//!
+//! # Note: headroom
+//!
+//! **Rationale.** NCCL, cuBLAS and other processes take memory of the device when they need it, and fail where there is none,
+//! while an allocator that caches has gigabytes free. A limit on what is held does not help: it says nothing of what others hold.
+//!
+//! **Approach.** Two things, by one option. Memory does not grow into the headroom: `StrategyContext::allows` asks the device
+//! before each growth, and what then follows is what follows at a limit. And where others take of the headroom, free memory goes
+//! back until it is whole again. That is found out at misses, after the request is served, so that it takes what it needs of
+//! what is free: the device is asked once in [`PAUSE`] or [`MISSES`] misses, never at a hit. Only what the GPU has passed goes,
+//! without a wait (where a free of the driver's waits by itself, it waits). A look that finds the device short, and nothing to
+//! give, doubles the pause, up to [`LONGEST`] times.
+//!
+//! **Limitations.**
+//! - A program without misses looks at nothing. [`Allocator::keep_headroom`] does so at any time.
+//! - Between the question and the growth others may take memory too: the headroom is kept, not owned.
+//! - During a capture nothing goes back.
+
+use super::core::{Allocator, Core};
+use crate::driver::in_relaxed_capture_mode;
+use crate::error::Result;
+use crate::strategy::Goal;
+use std::sync::Arc;
+
+/// Between two looks, in nanoseconds of the device's clock: a look costs 3.4 us on an H200.
+const PAUSE: u64 = 10_000_000;
+/// A look is due after so many misses too, whatever the clock says. A miss costs the driver some 20 us where it maps anything.
+const MISSES: u64 = 256;
+/// The most by which both are stretched while looks find nothing to give.
+const LONGEST: u64 = 64;
+
+/// When the device was last looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Looks {
+    at_ns: u64,
+    /// Misses since then.
+    misses: u64,
+    /// By how much the pause is stretched; 0 before the first look.
+    stretch: u64,
+}
+
+impl Looks {
+    /// Counts a miss. Returns whether a look is due.
+    fn due(&mut self, now_ns: u64) -> bool {
+        self.misses += 1;
+        let waited = now_ns.saturating_sub(self.at_ns);
+        waited >= PAUSE.saturating_mul(self.stretch) || self.misses > MISSES.saturating_mul(self.stretch)
+    }
+
+    /// Notes a look, and whether it was in vain: the device is short, and nothing went back.
+    fn done(&mut self, now_ns: u64, in_vain: bool) {
+        let stretch = if in_vain { self.stretch.saturating_mul(2).min(LONGEST) } else { 1 };
+        *self = Self { at_ns: now_ns, misses: 0, stretch: stretch.max(1) };
+    }
+}
+
+impl Allocator {
+    /// Looks at how much of the device is free, and gives free memory back until the headroom
+    /// ([`Config::headroom`](crate::Config::headroom)) is free again. Returns the bytes given back. Requests that find no free block
+    /// do so now and then; a program that makes none calls it before others need memory, or now and then.
+    ///
+    /// As much goes as is missing and the GPU has passed: what is free for every stream, and what streams keep for themselves and
+    /// are done with. An event is recorded on each stream that freed memory since the last call, so that the rest can go at a
+    /// later one. With `stitch`, `planned`, `expandable` and `malloc-async` nothing is waited for; strategies of plain memory give
+    /// it back by `cudaFree`, which waits. Memory of private pools stays. During a stream capture, and without a headroom, nothing
+    /// is done.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver): the device did not tell how much is free, or a call failed; memory given back before
+    /// stays given back, and is accounted. [`Error::HostMemory`](crate::Error::HostMemory).
+    ///
+    /// ```
+    /// # use seamalloc::{Allocator, Config, driver::{prelude::*, StreamId, sim::{SimConfig, SimGpu}}};
+    /// # use std::sync::Arc;
+    /// let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=10GiB")?)?);
+    /// let allocator = Allocator::new(gpu.clone(), Config::parse("headroom:4GiB")?)?;
+    /// allocator.free(allocator.allocate(6 << 30, StreamId::DEFAULT)?)?;
+    /// // Another process takes memory.
+    /// gpu.malloc(1 << 30)?;
+    /// assert_eq!(allocator.keep_headroom()?, 1 << 30);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keep_headroom(&self) -> Result<u64> {
+        let core = &mut *self.lock()?;
+        if core.config.headroom == 0 || core.capturing() {
+            return Ok(0);
+        }
+        core.keep_headroom(|_| Ok(()))
+    }
+
+    /// Does the same after a miss, if a look is due. What fails is logged: the request was served, or refused, all the same.
+    #[cold]
+    pub(super) fn yield_at_miss(&self, core: &mut Core) {
+        if core.capturing() || !core.looks.due(core.driver.clock_ns()) {
+            return;
+        }
+        let active = self.arenas.are_active();
+        // What arenas have is not known to be free before they give it back.
+        let recall = |core: &mut Core| if active { self.arenas.recall_all(core) } else { Ok(()) };
+        if let Err(error) = core.keep_headroom(recall) {
+            tracing::warn!(%error, "memory that others need could not be given back");
+        }
+        if active {
+            self.settle(core);
+        }
+    }
+}
+
+impl Core {
+    /// Gives memory back until the headroom is free, or nothing more can go. `prepare` comes before, where too little is free.
+    fn keep_headroom(&mut self, prepare: impl FnOnce(&mut Self) -> Result<()>) -> Result<u64> {
+        self.heap.counters_mut().headroom.looks += 1;
+        // Whatever becomes of it, the next one is not due at once.
+        self.looks.done(self.driver.clock_ns(), true);
+        let free = self.timed(|_, context| context.driver.memory_info())?.free;
+        let missing = self.limits.headroom().saturating_sub(free);
+        if missing == 0 {
+            self.looks.done(self.driver.clock_ns(), false);
+            return Ok(0);
+        }
+        self.heap.counters_mut().headroom.short += 1;
+        prepare(self)?;
+        self.drain_guard();
+        let before = self.heap.reserved();
+        let down_to = before.saturating_sub(missing);
+        let driver = Arc::clone(&self.driver);
+        // A capture of which nobody told the allocator may be under way on another thread.
+        let released = in_relaxed_capture_mode(&*driver, true, || {
+            self.timed(|strategy, context| {
+                context.streams.recorded.poll(context.heap, context.driver)?;
+                strategy.release(context, Goal::Towards { down_to })
+            })
+        });
+        let given = before.saturating_sub(self.heap.reserved());
+        if given > 0 {
+            let counted = &mut self.heap.counters_mut().headroom;
+            counted.yields += 1;
+            counted.yielded_bytes += given;
+            self.looks.done(self.driver.clock_ns(), false);
+            tracing::info!(bytes = given, missing, free, "memory went back: others need the device's");
+        }
+        released?;
+        self.checked()?;
+        Ok(given)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_keep_their_distance_and_stretch_it_while_they_are_in_vain() {
+        let mut looks = Looks::default();
+        assert!(looks.due(0), "the first miss looks");
+        looks.done(0, false);
+        assert!(!looks.due(PAUSE - 1) && looks.due(PAUSE));
+        looks.done(PAUSE, true);
+        assert!(!looks.due(3 * PAUSE - 1) && looks.due(3 * PAUSE));
+        (0..20).for_each(|_| looks.done(0, true));
+        assert!(!looks.due(LONGEST * PAUSE - 1) && looks.due(LONGEST * PAUSE));
+        looks.done(0, false);
+        assert_eq!((1..=2 * MISSES).find(|_| looks.due(0)), Some(MISSES + 1), "without a clock misses count");
+        // A clock that goes back makes none due.
+        looks.done(PAUSE, false);
+        assert!(!looks.due(0));
+    }
+}
