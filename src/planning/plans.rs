@@ -25,6 +25,8 @@ const MATCHED: u32 = 64;
 const DISPLACED: u32 = 16;
 const FOUND: u32 = 8;
 
+/// A plan that was followed in none of so many steps per plan keeps no memory.
+const FORGOTTEN_AFTER: u64 = 4;
 /// A plan does not suit if more than this part (1/n) of the bytes of all its places is taken for good.
 const UNSUITED: u64 = 32;
 
@@ -37,6 +39,8 @@ pub(super) struct Plan {
     places: Vec<u64>,
     /// The signature of the step that came after it last.
     pub(super) successor: u64,
+    /// The step at whose end it was made first.
+    made: u64,
     /// The step in which it was followed last; 0: in none.
     pub(super) followed: u64,
     /// How many steps in a row departed from it.
@@ -181,16 +185,20 @@ impl Plans {
         self.plans.iter_mut().find(|plan| plan.signature == signature)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.plans.len()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = &Plan> {
         self.plans.iter()
     }
 
+    /// Returns the plans that the program may follow soon: those that it has followed lately, and new ones.
+    pub(super) fn in_use(&self, steps: u64) -> impl Iterator<Item = &Plan> {
+        let count = self.plans.len() as u64;
+        let (known, new) = (steps.saturating_sub(FORGOTTEN_AFTER * count), steps.saturating_sub(count));
+        let is_used = move |plan: &Plan| if plan.followed > 0 { plan.followed >= known } else { plan.made > new };
+        self.plans.iter().filter(move |plan| is_used(plan))
+    }
+
     /// Adds a plan, or renews it.
-    pub(super) fn put(&mut self, signature: u64, keys: Vec<Key>, places: Vec<u64>) -> Grown<()> {
+    pub(super) fn put(&mut self, signature: u64, keys: Vec<Key>, places: Vec<u64>, made: u64) -> Grown<()> {
         if let Some(plan) = self.with_signature(signature) {
             (plan.keys, plan.places) = (keys, places);
             (plan.renewals, plan.departed, plan.suited) = (plan.renewals + 1, 0, false);
@@ -200,7 +208,7 @@ impl Plans {
             let oldest = self.plans.iter().enumerate().min_by_key(|(_, plan)| plan.followed).map(|(index, _)| index);
             oldest.map(|index| self.plans.swap_remove(index));
         }
-        let plan = Plan { signature, keys, places, successor: 0, followed: 0, departed: 0, renewals: 0, suited: false };
+        let plan = Plan { signature, keys, places, successor: 0, made, followed: 0, departed: 0, renewals: 0, suited: false };
         self.plans.try_push(plan)
     }
 
