@@ -68,6 +68,7 @@ struct Submitted {
     signature: u64,
     keys: Vec<Key>,
     origin: Origin,
+    peak: u64,
 }
 
 /// The lowest live memory since it became low, in bytes, and when that was.
@@ -100,6 +101,9 @@ pub(crate) struct Planning {
     end: Option<Position>,
     /// Requests of the present step that got their places.
     placed: usize,
+    /// The most bytes that were live in it, and in the step that ended last.
+    peak: u64,
+    ended_peak: u64,
     /// Steps in a row that were expected and followed their plans.
     settled: u64,
     /// What was held after memory went back, in bytes; 0: it has not, since the last step ended.
@@ -155,7 +159,7 @@ impl Planning {
     pub(crate) fn next_place(&mut self, heap: &Heap, size: u64, pool: PoolIndex) -> Option<Span> {
         let Self { recorder, plans, .. } = self;
         let is_open = |span| heap.blocks_over(span).all(|id| recorder.is_open(heap, id));
-        let place = plans.next(Key { size, pool }, &recorder.records, self.expected, is_open);
+        let place = plans.next(Key { size, pool }, &recorder.records, (self.expected, heap.reserved()), is_open);
         place.map(|place| Span::new(place, size))
     }
 
@@ -165,6 +169,7 @@ impl Planning {
         let block = heap.block(id);
         self.recorder.served(heap, Key { size: block.size, pool: block.pool.large() }, id);
         self.placed += usize::from(as_planned);
+        self.peak = self.peak.max(heap.counters().allocated_bytes.current());
     }
 
     /// Notes that the place of the next request is taken.
@@ -185,6 +190,7 @@ impl Planning {
     pub(crate) fn end_step(&mut self, heap: &Heap, apart: bool) -> Result<Option<Vec<Span>>> {
         let end = self.end.take().unwrap_or_else(|| self.recorder.position());
         let placed = std::mem::take(&mut self.placed);
+        self.ended_peak = std::mem::take(&mut self.peak);
         self.valley = None;
         self.plans.begin();
         let mut ended = std::mem::take(&mut self.ended);
@@ -238,7 +244,7 @@ impl Planning {
         match self.plans.with_signature(signature) {
             Some(plan) => {
                 self.expected = plan.successor;
-                plan.followed = steps;
+                (plan.followed, plan.peak) = (steps, self.ended_peak);
                 plan.departed = if departed { plan.departed + 1 } else { 0 };
                 plan.suited |= !departed;
                 wanted &= plan.departed > plan.renewals.min(RENEW_LATER) && plan.renewals < MAX_RENEWALS;
@@ -269,7 +275,7 @@ impl Planning {
         let keys = ended.records.iter().map(|record| record.key).try_to_vec()?;
         self.problems += 1;
         let number = self.problems;
-        self.submitted.try_push(Submitted { number, signature, keys, origin })?;
+        self.submitted.try_push(Submitted { number, signature, keys, origin, peak: self.ended_peak })?;
         let submitted = catch_unwind(AssertUnwindSafe(|| planner.submit(number, problem)));
         if submitted.is_err() {
             self.lose_planner();
@@ -296,12 +302,12 @@ impl Planning {
             };
             let Some((number, places)) = answer else { return Ok(()) };
             let Some(index) = self.submitted.iter().position(|of| of.number == number) else { continue };
-            let Submitted { signature, keys, origin, .. } = self.submitted.remove(index);
+            let Submitted { signature, keys, origin, peak, .. } = self.submitted.remove(index);
             let addresses = origin.addresses(&places)?;
             let unplaced = addresses.iter().filter(|address| **address == memory::NOWHERE).count();
             tracing::debug!(signature, requests = keys.len(), unplaced, "a step is planned");
             self.stats.plans += 1;
-            self.plans.put(signature, keys, addresses, self.steps)?;
+            self.plans.put(self.steps, peak, signature, keys, addresses)?;
             // What this plan does not use is not known to be of no use before it was followed.
             self.settled = 0;
             self.expected = signature;
