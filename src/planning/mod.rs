@@ -108,6 +108,9 @@ pub(crate) struct Planning {
     settled: u64,
     /// What was held after memory went back, in bytes; 0: it has not, since the last step ended.
     gave_back: u64,
+    /// Whether memory has gone back since steps follow their plans, and whether all has.
+    has_given: bool,
+    given_all: bool,
     /// How much beside the plans is kept, in bytes: so much was held again within a step after memory had gone back.
     kept: u64,
     stats: PlanStats,
@@ -224,6 +227,9 @@ impl Planning {
         );
         // Slabs of small requests, which nobody plans, come and go within a step.
         let gave_back = std::mem::take(&mut self.gave_back);
+        if self.settled == 0 {
+            (self.has_given, self.given_all) = (false, false);
+        }
         if gave_back > 0 {
             self.kept += heap.reserved().saturating_sub(gave_back);
         }
@@ -318,7 +324,7 @@ impl Planning {
     /// Returns whether memory that no plan uses is to go back now.
     fn gives_back(&self) -> bool {
         let all = self.plans.in_use(self.steps).count().max(1) as u64;
-        (all..all + GIVING_BACK).contains(&self.settled)
+        !self.given_all && (all..all + GIVING_BACK).contains(&self.settled)
     }
 
     /// Returns how much memory beside the plans is to be kept, in bytes.
@@ -326,8 +332,11 @@ impl Planning {
         self.kept
     }
 
-    /// Notes that memory went back, and what is held now, in bytes.
-    pub(crate) fn gave_back(&mut self, held: u64) {
+    /// Notes that memory went back, and how much was held before and is now, in bytes.
+    pub(crate) fn gave_back(&mut self, before: u64, held: u64) {
+        // Nothing went back, and all streams have passed what went back before: nothing will.
+        self.given_all = self.has_given && before == held;
+        self.has_given |= before != held;
         self.gave_back = held;
     }
 
