@@ -170,7 +170,8 @@ fn solve_part(part: &PlanPart, means: &Means) -> Vec<Option<Place>> {
         room += **size;
         before < load
     });
-    let fewest = fewest.count();
+    let decided = part.requests.iter().filter_map(|request| Some(request.fixed?.range + 1)).max();
+    let fewest = fewest.count().max(decided.unwrap_or(0));
     let mut best = Solution::none(part);
     let (mut count, mut more) = (fewest.max(1), 1);
     // Ranges behind those that suffice are left out: a border at their ends would hide how much of the line is used.
@@ -307,9 +308,13 @@ impl Line {
         let mut offsets = vec![None; part.requests.len()];
         let peak = moment_of_peak(part);
         let is_live = |request: &Lifetime| (request.lower..request.upper).contains(&peak) || peak < request.carried_to;
-        let mut live: Vec<usize> = (0..part.requests.len()).filter(|index| is_live(&part.requests[*index])).collect();
+        let is_free = |index: &usize| part.requests[*index].fixed.is_none() && is_live(&part.requests[*index]);
+        let mut live: Vec<usize> = (0..part.requests.len()).filter(is_free).collect();
         live.sort_by_key(|index| (part.requests[*index].size, *index));
-        let taken = |range: usize| part.taken.iter().any(|taken| taken.range == range);
+        let taken = |range: usize| {
+            let fixed = part.requests.iter().any(|request| request.fixed.is_some_and(|place| place.range == range));
+            fixed || part.taken.iter().any(|taken| taken.range == range)
+        };
         for (range, (start, size)) in self.ranges.iter().enumerate().take(part.held).rev() {
             let (mut at, mut left) = (*start, if taken(range) { 0 } else { *size });
             loop {
@@ -330,7 +335,8 @@ impl Line {
         let requests = part.requests.iter().enumerate().map(|(number, request)| {
             let (lower, upper, carried) = (request.lower.into(), request.upper.into(), i64::from(request.carried_to));
             let id = number.to_string();
-            let fixed = offsets[number];
+            let decided = request.fixed.and_then(|place| Some(self.ranges.get(place.range)?.0 + place.offset));
+            let fixed = decided.or(offsets[number]);
             if carried == 0 {
                 return Buffer { fixed, ..Buffer::new(id, lower, upper, request.size) };
             }
@@ -384,7 +390,7 @@ mod tests {
         };
         let request = |lower: u32| {
             let upper = lower + 1 + next(8) as u32;
-            Lifetime { size: (2 + next(9)) * MIB, lower, upper, carried_to: 0 }
+            Lifetime { size: (2 + next(9)) * MIB, lower, upper, carried_to: 0, fixed: None }
         };
         let requests: Vec<_> = (0..14).map(request).collect();
         let mut part = PlanPart { moments: 24, requests, ..PlanPart::default() };

@@ -118,7 +118,12 @@ impl Core {
             Ok(_) => return,
             Err(error) => return tracing::warn!(%error, "a step could not be planned; it is served without a plan"),
         };
-        if let Err(error) = self.timed(|strategy, context| strategy.give_back_outside(context, &used)) {
+        let (keep, before) = (planning.kept(), self.heap.reserved());
+        let given = self.timed(|strategy, context| strategy.give_back_outside(context, &used, keep));
+        if let Some(planning) = &mut self.planning {
+            planning.gave_back(before, self.heap.reserved());
+        }
+        if let Err(error) = given {
             tracing::warn!(%error, "memory that no plan uses could not be given back; it is kept");
         }
     }

@@ -9,17 +9,16 @@
 //! What is live at a step's end and was requested in it counts as free: the next step makes the same request again, and the plan
 //! says where.
 
-use super::problem::{Lifetime, Places, PlanPart, PlanProblem, Taken};
-use super::recorder::{Earlier, Ended, Key, NEVER, Record};
+use super::carried::{Carried, CommonPlaces};
+use super::problem::{Lifetime, Place, Places, PlanPart, PlanProblem, Taken};
+use super::recorder::{Ended, Key, NEVER, Record};
 use crate::config::rounding::MIN_BLOCK;
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush, filled, with_room};
 use crate::heap::{Heap, State};
 use crate::ids::PoolIndex;
 use crate::span::Span;
-use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 
 /// In bytes: a smaller range can serve no large request.
 const LEAST_RANGE: u64 = 1 << 20;
@@ -83,6 +82,7 @@ impl Parts {
 pub(super) fn problem(
     ended: &Ended,
     carried: &Carried,
+    common: &mut CommonPlaces,
     since: &[Record],
     heap: &Heap,
     apart: bool,
@@ -118,15 +118,31 @@ pub(super) fn problem(
             lower: record.lower,
             upper: upper.max(record.lower + 1),
             carried_to: carried.to[number as usize],
+            fixed: None,
         };
         problem.parts[part].moments = problem.parts[part].moments.max(request.upper);
         problem.parts[part].requests.try_push(request)?;
         origin.parts[part].numbers.try_push(number)?;
     }
     for (part, of) in problem.parts.iter_mut().zip(&origin.parts) {
+        fix_carried(part, of, &ended.records, common)?;
         add_taken(part, &of.ranges, ended, carried)?;
     }
     Ok((problem, origin))
+}
+
+/// Gives requests that live on into the next step the places that such requests have in every plan.
+fn fix_carried(part: &mut PlanPart, of: &OriginPart, records: &[Record], common: &mut CommonPlaces) -> Grown<()> {
+    let carried = part.requests.iter().zip(&of.numbers).filter(|(request, _)| request.carried_to > 0);
+    let keys = carried.filter_map(|(_, number)| records.get(*number as usize)).map(|record| record.key);
+    let mut addresses = common.places(keys, &of.ranges, part.held)?.into_iter();
+    for request in part.requests.iter_mut().filter(|request| request.carried_to > 0) {
+        let Some(address) = addresses.next().filter(|address| *address != NOWHERE) else { continue };
+        let within = |span: &Span| span.start <= address && address + request.size <= span.end();
+        let range = of.ranges.iter().position(within);
+        request.fixed = range.map(|range| Place { range, offset: address - of.ranges[range].start });
+    }
+    Ok(())
 }
 
 /// Adds the memory that blocks of earlier steps have at first, unless a request of this one takes their part.
@@ -134,12 +150,23 @@ fn add_taken(part: &mut PlanPart, ranges: &[Span], ended: &Ended, carried: &Carr
     let mut sorted = ranges.iter().copied().enumerate().try_to_vec()?;
     sorted.sort_unstable_by_key(|(_, range)| range.start);
     let matched = carried.is_matched.iter().copied();
+    let mut fixed: Vec<(usize, u64, u64)> = Vec::new();
+    for (place, size) in part.requests.iter().filter_map(|request| Some((request.fixed?, request.size))) {
+        fixed.try_push((place.range, place.offset, place.offset + size))?;
+    }
+    fixed.sort_unstable();
     for (earlier, _) in ended.earlier.iter().zip(matched).filter(|(of, matched)| !matched && of.upper > 0) {
         for span in earlier.spans() {
             let first = sorted.partition_point(|(_, range)| range.end() <= span.start);
             for (range, within) in sorted[first..].iter().take_while(|(_, range)| range.start < span.end()) {
                 if let Some(taken) = within.intersection(&span) {
                     let offset = taken.start - within.start;
+                    // What lies in the place of a request that lives on does so only until plans are followed.
+                    let before = fixed.partition_point(|(of, _, end)| (*of, *end) <= (*range, offset));
+                    let is_fixed = fixed.get(before).is_some_and(|(of, start, _)| of == range && *start < offset + taken.size);
+                    if is_fixed {
+                        continue;
+                    }
                     part.taken.try_push(Taken { range: *range, offset, size: taken.size, upper: earlier.upper })?;
                 }
             }
@@ -192,45 +219,6 @@ fn open_spans<'a>(records: impl Iterator<Item = &'a Record>, heap: &Heap, parts:
 fn is_live(heap: &Heap, record: &Record) -> bool {
     let block = heap.block(record.block);
     block.state == State::Allocated && Key { size: block.size, pool: block.pool.large() } == record.key
-}
-
-/// Which requests live on in the next step, and until when.
-pub(super) struct Carried {
-    /// By record; 0: not at all, as far as is known.
-    to: Vec<u32>,
-    /// By block of an earlier step: whether a request of this one takes its part in the next.
-    is_matched: Vec<bool>,
-}
-
-impl Carried {
-    /// Matches blocks that an earlier step left with those that this one leaves, in their orders: where a program repeats itself,
-    /// each is freed at that moment of the next step at which its predecessor was.
-    pub(super) fn of(records: &[Record], earlier: &[Earlier]) -> Grown<Self> {
-        let mut waiting: FxHashMap<Key, VecDeque<usize>> = FxHashMap::default();
-        for (index, of) in earlier.iter().enumerate() {
-            waiting.try_reserve(1)?;
-            let queue = waiting.entry(of.key).or_default();
-            queue.try_reserve(1)?;
-            queue.push_back(index);
-        }
-        let mut carried = Self { to: filled(0, records.len())?, is_matched: filled(false, earlier.len())? };
-        for (number, record) in records.iter().enumerate().filter(|(_, record)| record.upper == NEVER) {
-            let Some(queue) = waiting.get_mut(&record.key) else { continue };
-            let Some(index) = queue.front().copied().filter(|index| earlier[*index].upper <= record.lower) else {
-                continue;
-            };
-            queue.pop_front();
-            carried.to[number] = earlier[index].upper;
-            carried.is_matched[index] = true;
-        }
-        Ok(carried)
-    }
-
-    /// Returns the bytes of the requests that the program has not freed, and that took nobody's part.
-    pub(super) fn left(&self, records: &[Record]) -> u64 {
-        let left = records.iter().zip(&self.to).filter(|(record, to)| !record.is_freed && **to == 0);
-        left.map(|(record, _)| record.key.size).sum()
-    }
 }
 
 impl Origin {

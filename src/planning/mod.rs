@@ -19,6 +19,7 @@
 //! other blocks move on, requests find their places taken, and the step is planned anew. Requests of private pools, captures and
 //! guard mode are not planned.
 
+mod carried;
 mod memory;
 mod plans;
 mod problem;
@@ -32,7 +33,8 @@ use crate::heap::Heap;
 use crate::ids::{BlockId, PoolIndex};
 use crate::report::stats::PlanStats;
 use crate::span::Span;
-use memory::{Carried, Origin};
+use carried::{Carried, CommonPlaces};
+use memory::Origin;
 use plans::Plans;
 use recorder::{Ended, Key, Position, Recorder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,14 +54,12 @@ const DEPARTED: usize = 64;
 const RENEW_LATER: u32 = 3;
 /// A step ends where live memory was lowest before it rose by this part (1/n) of what is held.
 const RISE: u64 = 8;
-/// A plan that was followed in none of so many steps per plan keeps no memory.
-const FORGOTTEN_AFTER: u64 = 4;
 /// A step is not planned if it leaves more than this part (1/n) of what is held.
 const LEFT: u64 = 32;
 /// How often one plan is renewed.
 const MAX_RENEWALS: u32 = 8;
-/// Once so many steps in a row were expected and have followed their plans, memory that no plan uses goes back, after each of `GIVING_BACK` steps.
-const SETTLED: u64 = 1;
+/// Once as many steps in a row as there are plans in use were expected and have followed them, memory that no plan uses goes back, after each of
+/// so many steps.
 const GIVING_BACK: u64 = 4;
 
 /// A problem that a planner has.
@@ -68,6 +68,7 @@ struct Submitted {
     signature: u64,
     keys: Vec<Key>,
     origin: Origin,
+    peak: u64,
 }
 
 /// The lowest live memory since it became low, in bytes, and when that was.
@@ -81,6 +82,7 @@ struct Valley {
 pub(crate) struct Planning {
     recorder: Recorder,
     plans: Plans,
+    common: CommonPlaces,
     planner: Option<Box<dyn Planner>>,
     submitted: Vec<Submitted>,
     /// Signatures of steps, the latest last.
@@ -99,8 +101,18 @@ pub(crate) struct Planning {
     end: Option<Position>,
     /// Requests of the present step that got their places.
     placed: usize,
+    /// The most bytes that were live in it, and in the step that ended last.
+    peak: u64,
+    ended_peak: u64,
     /// Steps in a row that were expected and followed their plans.
     settled: u64,
+    /// What was held after memory went back, in bytes; 0: it has not, since the last step ended.
+    gave_back: u64,
+    /// Whether memory has gone back since steps follow their plans, and whether all has.
+    has_given: bool,
+    given_all: bool,
+    /// How much beside the plans is kept, in bytes: so much was held again within a step after memory had gone back.
+    kept: u64,
     stats: PlanStats,
 }
 
@@ -116,7 +128,7 @@ impl Planning {
 
     /// Returns the bytes of host memory that plans and records take.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.recorder.host_bytes() + self.plans.host_bytes()
+        self.recorder.host_bytes() + self.plans.host_bytes() + self.common.host_bytes()
     }
 
     /// Returns whether the step ends before the next large request: its plan is complete, or memory has risen again from where it
@@ -150,7 +162,7 @@ impl Planning {
     pub(crate) fn next_place(&mut self, heap: &Heap, size: u64, pool: PoolIndex) -> Option<Span> {
         let Self { recorder, plans, .. } = self;
         let is_open = |span| heap.blocks_over(span).all(|id| recorder.is_open(heap, id));
-        let place = plans.next(Key { size, pool }, &recorder.records, self.expected, is_open);
+        let place = plans.next(Key { size, pool }, &recorder.records, (self.expected, heap.reserved()), is_open);
         place.map(|place| Span::new(place, size))
     }
 
@@ -160,6 +172,7 @@ impl Planning {
         let block = heap.block(id);
         self.recorder.served(heap, Key { size: block.size, pool: block.pool.large() }, id);
         self.placed += usize::from(as_planned);
+        self.peak = self.peak.max(heap.counters().allocated_bytes.current());
     }
 
     /// Notes that the place of the next request is taken.
@@ -180,6 +193,7 @@ impl Planning {
     pub(crate) fn end_step(&mut self, heap: &Heap, apart: bool) -> Result<Option<Vec<Span>>> {
         let end = self.end.take().unwrap_or_else(|| self.recorder.position());
         let placed = std::mem::take(&mut self.placed);
+        self.ended_peak = std::mem::take(&mut self.peak);
         self.valley = None;
         self.plans.begin();
         let mut ended = std::mem::take(&mut self.ended);
@@ -211,6 +225,14 @@ impl Planning {
             live = heap.counters().allocated_bytes.current(),
             "a step has ended"
         );
+        // Slabs of small requests, which nobody plans, come and go within a step.
+        let gave_back = std::mem::take(&mut self.gave_back);
+        if self.settled == 0 {
+            (self.has_given, self.given_all) = (false, false);
+        }
+        if gave_back > 0 {
+            self.kept += heap.reserved().saturating_sub(gave_back);
+        }
         self.stats.steps += 1;
         self.stats.placed += placed as u64;
         self.stats.departures += departures as u64;
@@ -228,7 +250,7 @@ impl Planning {
         match self.plans.with_signature(signature) {
             Some(plan) => {
                 self.expected = plan.successor;
-                plan.followed = steps;
+                (plan.followed, plan.peak) = (steps, self.ended_peak);
                 plan.departed = if departed { plan.departed + 1 } else { 0 };
                 plan.suited |= !departed;
                 wanted &= plan.departed > plan.renewals.min(RENEW_LATER) && plan.renewals < MAX_RENEWALS;
@@ -254,11 +276,12 @@ impl Planning {
         if carried.left(&ended.records) > heap.reserved() / LEFT {
             return Ok(());
         }
-        let (problem, origin) = memory::problem(ended, &carried, &self.recorder.records, heap, apart)?;
+        let (problem, origin) =
+            memory::problem(ended, &carried, &mut self.common, &self.recorder.records, heap, apart)?;
         let keys = ended.records.iter().map(|record| record.key).try_to_vec()?;
         self.problems += 1;
         let number = self.problems;
-        self.submitted.try_push(Submitted { number, signature, keys, origin })?;
+        self.submitted.try_push(Submitted { number, signature, keys, origin, peak: self.ended_peak })?;
         let submitted = catch_unwind(AssertUnwindSafe(|| planner.submit(number, problem)));
         if submitted.is_err() {
             self.lose_planner();
@@ -285,12 +308,12 @@ impl Planning {
             };
             let Some((number, places)) = answer else { return Ok(()) };
             let Some(index) = self.submitted.iter().position(|of| of.number == number) else { continue };
-            let Submitted { signature, keys, origin, .. } = self.submitted.remove(index);
+            let Submitted { signature, keys, origin, peak, .. } = self.submitted.remove(index);
             let addresses = origin.addresses(&places)?;
             let unplaced = addresses.iter().filter(|address| **address == memory::NOWHERE).count();
             tracing::debug!(signature, requests = keys.len(), unplaced, "a step is planned");
             self.stats.plans += 1;
-            self.plans.put(signature, keys, addresses)?;
+            self.plans.put(self.steps, peak, signature, keys, addresses)?;
             // What this plan does not use is not known to be of no use before it was followed.
             self.settled = 0;
             self.expected = signature;
@@ -300,15 +323,27 @@ impl Planning {
 
     /// Returns whether memory that no plan uses is to go back now.
     fn gives_back(&self) -> bool {
-        (SETTLED..SETTLED + GIVING_BACK).contains(&self.settled)
+        let all = self.plans.in_use(self.steps).count().max(1) as u64;
+        !self.given_all && (all..all + GIVING_BACK).contains(&self.settled)
+    }
+
+    /// Returns how much memory beside the plans is to be kept, in bytes.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept
+    }
+
+    /// Notes that memory went back, and how much was held before and is now, in bytes.
+    pub(crate) fn gave_back(&mut self, before: u64, held: u64) {
+        // Nothing went back, and all streams have passed what went back before: nothing will.
+        self.given_all = self.has_given && before == held;
+        self.has_given |= before != held;
+        self.gave_back = held;
     }
 
     /// Returns the memory that plans use.
     fn used(&self) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
-        let since = self.steps.saturating_sub(FORGOTTEN_AFTER * self.plans.len() as u64);
-        let in_use = self.plans.iter().filter(|plan| plan.followed > 0 && plan.followed >= since);
-        for (place, size) in in_use.flat_map(plans::Plan::places) {
+        for (place, size) in self.plans.in_use(self.steps).flat_map(plans::Plan::places) {
             spans.try_push(Span::new(place, size))?;
         }
         Ok(memory::joined(spans)?)

@@ -25,8 +25,13 @@ const MATCHED: u32 = 64;
 const DISPLACED: u32 = 16;
 const FOUND: u32 = 8;
 
+/// A plan that was followed in none of so many steps per plan keeps no memory.
+const FORGOTTEN_AFTER: u64 = 4;
 /// A plan does not suit if more than this part (1/n) of the bytes of all its places is taken for good.
 const UNSUITED: u64 = 32;
+/// Memory is tight for a plan if less than this part (1/n) of what is held is never live in its step. Then none
+/// of its places may be taken, and half of the spare bytes have to suffice for the requests without places.
+const TIGHT: u64 = 256;
 
 /// A plan of one step.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ pub(super) struct Plan {
     places: Vec<u64>,
     /// The signature of the step that came after it last.
     pub(super) successor: u64,
+    /// The step at whose end it was made first.
+    made: u64,
     /// The step in which it was followed last; 0: in none.
     pub(super) followed: u64,
     /// How many steps in a row departed from it.
@@ -45,6 +52,8 @@ pub(super) struct Plan {
     pub(super) renewals: u32,
     /// Whether a step has followed it to the end.
     pub(super) suited: bool,
+    /// The most bytes that were live in the step of which it was made, or that followed it last.
+    pub(super) peak: u64,
 }
 
 /// Where a step is in a plan.
@@ -102,7 +111,7 @@ impl Plans {
         &mut self,
         key: Key,
         records: &[Record],
-        expected: u64,
+        (expected, held): (u64, u64),
         is_open: impl Fn(Span) -> bool,
     ) -> Option<u64> {
         if let Some(cursor) = self.cursor.as_mut().filter(|_| !self.is_lost) {
@@ -114,11 +123,17 @@ impl Plans {
                 return (place != NOWHERE && cursor.places).then_some(place);
             }
         }
-        self.search(key, records, expected, is_open)
+        self.search(key, records, (expected, held), is_open)
     }
 
     #[cold]
-    fn search(&mut self, key: Key, records: &[Record], expected: u64, is_open: impl Fn(Span) -> bool) -> Option<u64> {
+    fn search(
+        &mut self,
+        key: Key,
+        records: &[Record],
+        (expected, held): (u64, u64),
+        is_open: impl Fn(Span) -> bool,
+    ) -> Option<u64> {
         if self.is_lost {
             return None;
         }
@@ -129,7 +144,7 @@ impl Plans {
         };
         let mut cursor = cursor?;
         if before != Some(cursor.plan) {
-            cursor.places = self.plans[cursor.plan].suits(is_open);
+            cursor.places = self.plans[cursor.plan].suits(held, is_open);
         }
         self.cursor = Some(Cursor { at: cursor.at + 1, matched: cursor.matched + 1, ..cursor });
         let place = self.plans[cursor.plan].places[cursor.at];
@@ -181,18 +196,22 @@ impl Plans {
         self.plans.iter_mut().find(|plan| plan.signature == signature)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.plans.len()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = &Plan> {
         self.plans.iter()
     }
 
+    /// Returns the plans that the program may follow soon: those that it has followed lately, and new ones.
+    pub(super) fn in_use(&self, steps: u64) -> impl Iterator<Item = &Plan> {
+        let count = self.plans.len() as u64;
+        let (known, new) = (steps.saturating_sub(FORGOTTEN_AFTER * count), steps.saturating_sub(count));
+        let is_used = move |plan: &Plan| if plan.followed > 0 { plan.followed >= known } else { plan.made > new };
+        self.plans.iter().filter(move |plan| is_used(plan))
+    }
+
     /// Adds a plan, or renews it.
-    pub(super) fn put(&mut self, signature: u64, keys: Vec<Key>, places: Vec<u64>) -> Grown<()> {
+    pub(super) fn put(&mut self, made: u64, peak: u64, signature: u64, keys: Vec<Key>, places: Vec<u64>) -> Grown<()> {
         if let Some(plan) = self.with_signature(signature) {
-            (plan.keys, plan.places) = (keys, places);
+            (plan.keys, plan.places, plan.peak) = (keys, places, peak);
             (plan.renewals, plan.departed, plan.suited) = (plan.renewals + 1, 0, false);
             return Ok(());
         }
@@ -200,7 +219,7 @@ impl Plans {
             let oldest = self.plans.iter().enumerate().min_by_key(|(_, plan)| plan.followed).map(|(index, _)| index);
             oldest.map(|index| self.plans.swap_remove(index));
         }
-        let plan = Plan { signature, keys, places, successor: 0, followed: 0, departed: 0, renewals: 0, suited: false };
+        let plan = Plan { signature, keys, places, successor: 0, made, followed: 0, departed: 0, renewals: 0, suited: false, peak };
         self.plans.try_push(plan)
     }
 
@@ -213,8 +232,8 @@ impl Plans {
 
 impl Plan {
     /// Returns whether the memory is still that of the plan, as far as is known.
-    fn suits(&self, is_open: impl Fn(Span) -> bool) -> bool {
-        if self.followed > 0 && self.departed == 0 {
+    fn suits(&self, held: u64, is_open: impl Fn(Span) -> bool) -> bool {
+        if self.suited && self.departed == 0 {
             return true;
         }
         let (mut open, mut all) = (0, 0);
@@ -222,7 +241,15 @@ impl Plan {
             all += size;
             open += if is_open(Span::new(place, size)) { size } else { 0 };
         }
-        all - open <= all / UNSUITED
+        // With nothing to spare, what departs would need new memory, which it may not without the plan.
+        let spare = held.saturating_sub(self.peak);
+        if spare >= held / TIGHT { all - open <= all / UNSUITED } else { all == open && self.unplaced() <= spare / 2 }
+    }
+
+    /// Returns the bytes of all requests that have no place.
+    fn unplaced(&self) -> u64 {
+        let without = self.places.iter().zip(&self.keys).filter(|(place, _)| **place == NOWHERE);
+        without.map(|(_, key)| key.size).sum()
     }
 
     /// Returns the place and the size of each request that has one.

@@ -35,6 +35,8 @@ pub struct Lifetime {
     pub upper: u32,
     /// If it lives on in the next step: until which moment of that step, `lower` at most. Otherwise 0.
     pub carried_to: u32,
+    /// Where it has to lie, if that is decided already. No two such places are taken at once.
+    pub fixed: Option<Place>,
 }
 
 /// Memory that is taken when the step begins.

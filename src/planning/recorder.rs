@@ -41,6 +41,8 @@ pub(super) struct Record {
 pub(super) struct Earlier {
     pub(super) key: Key,
     pub(super) upper: u32,
+    /// Its place among the requests of earlier steps: the older, the less. 0: it was not noted.
+    pub(super) age: u64,
     /// Where it lay, if in one piece; or in which pieces.
     pub(super) at: Span,
     pub(super) pieces: Vec<Span>,
@@ -51,6 +53,10 @@ impl Earlier {
     pub(super) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
         std::iter::once(self.at).chain(self.pieces.iter().copied()).filter(|span| span.size > 0)
     }
+}
+
+fn age(step: u32, number: u32) -> u64 {
+    (u64::from(step) << 32) | u64::from(number)
 }
 
 /// A moment of a step, and how many requests came before it.
@@ -126,10 +132,12 @@ impl Recorder {
         ended.extend_from_slice(self.records.get(count..).unwrap_or_default());
         self.records.truncate(count);
         std::mem::swap(ended, &mut self.records);
-        for record in ended.iter_mut().filter(|record| record.upper != NEVER && record.upper > moment) {
+        let crossing = |(_, record): &(u32, &mut Record)| record.upper != NEVER && record.upper > moment;
+        for (number, record) in (0..).zip(ended.iter_mut()).filter(crossing) {
             earlier.push(Earlier {
                 key: record.key,
                 upper: record.upper - moment,
+                age: age(self.step, number),
                 at: Span::default(),
                 pieces: Vec::new(),
             });
@@ -224,7 +232,8 @@ impl Recorder {
                 let mut spans = heap.home_spans(block);
                 let at = spans.next().unwrap_or_default();
                 let listed = spans.try_for_each(|span| pieces.try_push(span));
-                let earlier = Earlier { key, upper: self.moment, at, pieces };
+                let noted = self.of_block.get(block.0 as usize).map_or(0, |(step, number)| age(*step, *number));
+                let earlier = Earlier { key, upper: self.moment, age: noted, at, pieces };
                 let full = self.earlier.len() >= MAX_REQUESTS;
                 self.is_partial |= full || listed.is_err() || self.earlier.try_push(earlier).is_err();
             }

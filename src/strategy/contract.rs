@@ -152,7 +152,7 @@ pub(crate) trait Strategy: Send {
     ///
     /// # Errors
     /// A driver call failed. What was given back before it stays given back.
-    fn give_back_outside(&mut self, _context: &mut StrategyContext<'_>, _used: &[Span]) -> Result<()> {
+    fn give_back_outside(&mut self, _context: &mut StrategyContext<'_>, _used: &[Span], _keep: u64) -> Result<()> {
         Ok(())
     }
 

@@ -128,11 +128,13 @@ impl Strategy for Stitch {
         Ok(suffices || may_wait)
     }
 
-    fn give_back_outside(&mut self, context: &mut StrategyContext<'_>, used: &[Span]) -> Result<()> {
+    fn give_back_outside(&mut self, context: &mut StrategyContext<'_>, used: &[Span], keep: u64) -> Result<()> {
         context.retry_rollback()?;
         finish_drops(context)?;
         context.advance_epochs()?;
-        ReleasableChunks::of(context.heap)?.outside(used).release(context, u64::MAX)
+        let outside = ReleasableChunks::of(context.heap)?.outside(used);
+        let bytes = outside.bytes().saturating_sub(keep);
+        if bytes == 0 { Ok(()) } else { outside.release(context, bytes) }
     }
 
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
