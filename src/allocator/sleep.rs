@@ -130,6 +130,20 @@ impl Allocator {
         })
     }
 
+    /// Gives page-locked memory back to the host that was kept for backups ([`Backup::Pinned`]), and that no tag which sleeps
+    /// needs. Returns the bytes.
+    ///
+    /// # Errors
+    /// [`Error::NotSleepable`] during a stream capture; [`Error::Driver`], after which the rest is kept.
+    pub fn release_backups(&self) -> Result<u64> {
+        let core = &mut *self.lock()?;
+        if core.capturing() {
+            let why = "a stream may be being captured: end the capture, and its route, first";
+            return Err(Error::NotSleepable { pool: PoolId::NONE, why });
+        }
+        Ok(core.timed(|_, context| backing::release_backups(context))?)
+    }
+
     /// Returns whether a tag sleeps.
     #[must_use]
     pub fn is_asleep(&self, tag: PoolId) -> bool {

@@ -4,7 +4,7 @@
 //! `private.rs`. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
-use super::saved::Saved;
+use super::saved::{Saved, Stock};
 use super::segment_source::Segments;
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, boxed};
@@ -140,6 +140,8 @@ pub(crate) struct PrivatePools {
     captures: u32,
     /// How many pools got their number here.
     numbered: u64,
+    /// Page-locked memory of backups that serves none.
+    stock: Stock,
 }
 
 impl PrivatePools {
@@ -227,9 +229,24 @@ impl PrivatePools {
 
     /// Notes that a pool sleeps, and what its live blocks hold, or that it is awake.
     pub(crate) fn set_asleep(&mut self, id: PoolId, saved: Option<Saved>) {
-        if let Some(pool) = self.pools.get_mut(&id) {
-            pool.asleep = saved;
+        let Some(pool) = self.pools.get_mut(&id) else { return };
+        if let Some(before) = std::mem::replace(&mut pool.asleep, saved) {
+            self.stock.take_from(before);
         }
+    }
+
+    /// Takes page-locked memory from all pools that sleep, at the end of the allocator.
+    pub(crate) fn end_backups(&mut self) {
+        self.pools.values_mut().filter_map(|pool| pool.asleep.take()).for_each(|saved| self.stock.take_from(saved));
+    }
+
+    /// Returns the page-locked memory of backups.
+    pub(crate) fn stock(&self) -> &Stock {
+        &self.stock
+    }
+
+    pub(crate) fn stock_mut(&mut self) -> &mut Stock {
+        &mut self.stock
     }
 
     /// Returns what the live blocks of a pool hold, while it sleeps.
