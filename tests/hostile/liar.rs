@@ -3,8 +3,8 @@
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{
     Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle,
-    HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked, PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, Status,
-    StreamCapture, StreamId, Streams, VirtualMemory,
+    HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked, PeerAccess, PlainMemory, PoolAttribute,
+    ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -154,7 +154,8 @@ impl fmt::Display for Leaks {
         if self.is_empty() {
             return f.write_str("nothing held");
         }
-        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, host_buffers, bytes } = self;
+        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, host_buffers, bytes } =
+            self;
         write!(
             f,
             "still held: {reservations} reservations, {handles} handles, {mappings} mappings, {mallocs} mallocs, \

@@ -48,5 +48,11 @@ pub trait PageLocked {
     ///
     /// pre: every copy of the buffer was waited for; else [`Status::NOT_READY`](crate::driver::Status::NOT_READY).
     /// pre: `with` makes no call of this driver.
-    fn host_bytes(&self, buffer: HostBuffer, offset: u64, size: u64, with: &mut dyn FnMut(&mut [u8])) -> DriverResult<()>;
+    fn host_bytes(
+        &self,
+        buffer: HostBuffer,
+        offset: u64,
+        size: u64,
+        with: &mut dyn FnMut(&mut [u8]),
+    ) -> DriverResult<()>;
 }

@@ -22,7 +22,8 @@ use super::page_locked::LockedBuffer;
 use super::place::Place;
 use crate::driver::call_counters::CallCounters;
 use crate::driver::{
-    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, HostBuffer, MemoryPool, Status, StreamId, WeakExported,
+    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, HostBuffer, MemoryPool, Status, StreamId,
+    WeakExported,
 };
 
 /// An NVIDIA GPU.
