@@ -137,6 +137,14 @@ pub struct Stats {
     pub plan_placed: u64,
     /// Large requests that did not: no plan had them, or their places were taken.
     pub plan_departures: u64,
+    /// How often a tag fell asleep.
+    pub sleeps: u64,
+    /// How often one woke.
+    pub wakes: u64,
+    /// Bytes that waking all tags that sleep takes from the device.
+    pub asleep_bytes: u64,
+    /// Page-locked memory of the host for backups of tags.
+    pub page_locked_bytes: u64,
 }
 
 impl From<Figure> for Stat {
@@ -202,6 +210,10 @@ impl From<Figures> for Stats {
             plan_steps: figures.plans.steps,
             plan_placed: figures.plans.placed,
             plan_departures: figures.plans.departures,
+            sleeps: figures.sleep.sleeps,
+            wakes: figures.sleep.wakes,
+            asleep_bytes: figures.sleep.asleep_bytes,
+            page_locked_bytes: figures.sleep.page_locked_bytes,
         }
     }
 }
@@ -349,6 +361,12 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "placed": stats.plan_placed,
         "departures": stats.plan_departures,
     });
+    let sleep = json!({
+        "sleeps": stats.sleeps,
+        "wakes": stats.wakes,
+        "asleep_bytes": stats.asleep_bytes,
+        "page_locked_bytes": stats.page_locked_bytes,
+    });
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
@@ -392,6 +410,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "splits": splits,
         "pending_waits": pending_waits,
         "plans": plans,
+        "sleep": sleep,
         "guard": guard,
         "driver_calls": calls,
     }))

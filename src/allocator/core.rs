@@ -7,6 +7,7 @@ use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
 use super::opened::Opened;
 use super::shares::Shares;
+use super::sleep_callbacks::SleepCallbacks;
 use crate::backing::{PendingRollback, StrategyContext};
 use crate::config::{self, Config, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
@@ -47,6 +48,7 @@ pub struct Allocator {
     pub(super) core: Mutex<Core>,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) callbacks: Callbacks,
+    pub(super) sleep_callbacks: SleepCallbacks,
     pub(super) arenas: Arenas,
 }
 
@@ -148,7 +150,13 @@ impl Allocator {
             demand: Demand::new(arenas_at_once),
             headroom: Headroom::default(),
         };
-        Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default(), arenas })
+        Ok(Self {
+            core: Mutex::new(core),
+            driver,
+            callbacks: Callbacks::default(),
+            sleep_callbacks: SleepCallbacks::default(),
+            arenas,
+        })
     }
 
     /// Lets a test look at the tables, and break them.

@@ -11,6 +11,7 @@
 //! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
+//! | sleep_change, sleep_callbacks | programs are told of that, before and after |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
@@ -42,6 +43,8 @@ mod report;
 mod shared_memory;
 mod shares;
 mod sleep;
+mod sleep_callbacks;
+mod sleep_change;
 mod streams;
 
 pub use self::core::Allocator;

@@ -148,6 +148,8 @@ pub(crate) struct Counters {
     pub(crate) waits: Waits,
     pub(crate) pending_waits: PendingWaits,
     pub(crate) splits: SplitStats,
+    pub(crate) sleeps: u64,
+    pub(crate) wakes: u64,
     pub(crate) stalls: Stalls,
 }
 
@@ -295,6 +297,7 @@ impl Counters {
             waits: self.waits,
             pending_waits: self.pending_waits,
             splits: self.splits,
+            sleep: Default::default(),
             shortage: Default::default(),
             arenas: Default::default(),
             host_bytes: 0,
