@@ -9,6 +9,7 @@ A tag is all that is allocated in vLLM's context of it, and what lies free in on
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,8 +70,7 @@ class Allocator:
 
     def names(self, tags: Any = None) -> list[str]:
         """The tags that exist, of those that are asked for."""
-        mine = [name for name in _tags.tags() if name.startswith(PREFIX)]
-        return [name for name in mine if tags is None or name[len(PREFIX) :] in tags]
+        return [name for name in _tags.tags() if name.startswith(PREFIX) and (tags is None or name[len(PREFIX) :] in tags)]
 
 
 allocator = Allocator()
@@ -128,14 +128,22 @@ def __getattr__(name: str) -> Any:
 
 
 def register() -> None:
-    """Makes it a backend of vLLM by the name `seamalloc`, and its tags those of vLLM where seamalloc is PyTorch's allocator. May be
-    called again. Raises `LibraryError` where there is no such vLLM."""
+    """Makes it a backend of vLLM, and its tags those of vLLM where seamalloc is PyTorch's allocator. May be called again. Raises
+    `LibraryError` where there is no such vLLM."""
     contract = _contract()
     try:
         contract.SleepModeBackendFactory.register_backend(BACKEND, __name__, "SeamallocBackend")
     except ValueError:
-        pass  # It is there already.
+        pass  # It is there.
     if enabled() is not None:
         from vllm.device_allocator.cumem import CuMemAllocator
 
         CuMemAllocator.instance = allocator
+
+
+def plugin() -> None:
+    """`register` for vLLM, which calls it in each of its processes: where this vLLM has no backends, it says so and goes on."""
+    try:
+        register()
+    except LibraryError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=2)

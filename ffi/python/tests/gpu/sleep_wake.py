@@ -288,10 +288,17 @@ def rlhf(gib):
     import torch
 
     held, needed, public = [], {}, 0
+    # What cuBLAS keeps for this thread is nobody's tag.
+    torch.nn.Linear(8192, 8192, device="cuda", dtype=torch.bfloat16)(torch.ones(256, 8192, device="cuda", dtype=torch.bfloat16))
     with seamalloc.tag("weights"):
         model = torch.nn.Sequential(
             *[part for _ in range(16) for part in (torch.nn.Linear(8192, 8192, device="cuda", dtype=torch.bfloat16), torch.nn.GELU())]
         )
+
+    def changed():
+        """Ends what was between two phases."""
+        held.append(seamalloc.stats()["reserved_bytes"]["all"]["peak"])
+        torch.cuda.reset_peak_memory_stats()
 
     def phase(name):
         """Ends a phase: what it held at most, and what it had in blocks at most that were awake."""
@@ -306,7 +313,7 @@ def rlhf(gib):
         with torch.no_grad(), seamalloc.tag("generation"):
             tokens = torch.ones(256, 8192, device="cuda", dtype=torch.bfloat16)
             for block in cache:
-                block.copy_(model(tokens).sum().to(block.dtype).expand_as(block))
+                block.copy_(model(tokens).mean().expand_as(block))
 
     def train():
         with seamalloc.tag("training", all_threads=True):
@@ -326,20 +333,20 @@ def rlhf(gib):
         spent["sleep_cache"].append(seconds(lambda: [seamalloc.sleep(name, discard=True) for name in ("generation", "cache")])[1])
         if turn > 0:
             spent["wake_training"].append(seconds(lambda: seamalloc.wake("training"))[1])
-        torch.cuda.reset_peak_memory_stats()
+        changed()
         trained &= train()
         phase("train")
         tags = seamalloc.tags()
         public = seamalloc.stats()["allocated_bytes"]["all"]["current"] - sum(of["allocated_bytes"] for of in tags.values())
         spent["sleep_training"].append(seconds(lambda: seamalloc.sleep("training", pinned=True))[1])
         spent["wake_cache"].append(seconds(lambda: [seamalloc.wake(name) for name in ("generation", "cache")])[1])
-        torch.cuda.reset_peak_memory_stats()
+        changed()
     larger, peak = max(needed.values()), max(held)
     return tell(
         "rlhf",
         "held",
         # Gradients and activations of the backward pass are not outside of the tag.
-        trained and peak <= HELD * larger and public < 64 * MIB,
+        trained and peak <= HELD * larger and public < 160 * MIB,
         held_gib=round(peak / GIB, 3),
         ratio=round(peak / larger, 4),
         phases_gib={name: round(size / GIB, 3) for name, size in needed.items()},
