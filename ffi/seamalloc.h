@@ -40,6 +40,21 @@
 // It is kept in a file, which must not exist.
 #define SEAM_BACKUP_FILE 2
 
+// It is kept in page-locked memory of the host, which is copied to and from at the speed of the link, and kept for the next sleep.
+#define SEAM_BACKUP_PINNED 3
+
+// For `stage` of `seam_sleep_notice`: a tag is about to sleep.
+#define SEAM_SLEEP_BEFORE 0
+
+// It sleeps: it fell asleep, or waking it failed.
+#define SEAM_SLEEP_ASLEEP 1
+
+// It is about to wake.
+#define SEAM_SLEEP_BEFORE_WAKE 2
+
+// It is awake: it woke, or sleeping failed.
+#define SEAM_SLEEP_AWAKE 3
+
 // For `flags` of `seam_pool_open_with`: each segment is one block, and what a request leaves of it serves no other. PyTorch's
 // `no_split`.
 #define SEAM_POOL_UNSPLIT 2
@@ -302,6 +317,14 @@ typedef struct {
     uint64_t headroom_yields;
     // The bytes that went back.
     uint64_t headroom_yielded_bytes;
+    // How often a tag fell asleep.
+    uint64_t sleeps;
+    // How often one woke.
+    uint64_t wakes;
+    // Bytes that waking all tags that sleep takes from the device.
+    uint64_t asleep_bytes;
+    // Page-locked memory of the host for backups of tags.
+    uint64_t page_locked_bytes;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
@@ -407,6 +430,22 @@ typedef struct {
 // Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
 // It must return (no exception, no longjmp).
 typedef void (*seam_segment_visitor)(const seam_segment *segment, const seam_block *blocks, size_t count, void *user);
+
+// What a callback is told of a tag.
+typedef struct {
+    // Of this struct.
+    size_t size;
+    // `SEAM_SLEEP_*`.
+    uint32_t stage;
+    // The tag.
+    seam_pool tag;
+    // The physical memory that it has while it is awake.
+    uint64_t bytes;
+} seam_sleep_notice;
+
+// Is told of a tag, and answers whether it agrees to what is about to be done; its answer does not count afterwards. Called without
+// a lock of the library, in the thread that makes the change. It must return (no exception, no longjmp).
+typedef bool (*seam_sleep_callback)(const seam_sleep_notice *notice, void *user);
 
 // Gives a private pool a segment of `bytes`: 2 MiB, the option `large_segment_size_mb` (20 MiB), or a multiple of 2 MiB.
 // `*address` gets its first byte, a multiple of 512, where no memory lies that the allocator has already. Answers 0; where
@@ -750,6 +789,11 @@ seam_status seam_pool_begin_streams(seam_allocator allocator,
 // As `seam_pool_begin_streams`, for all requests of the calling thread, whatever their stream.
 seam_status seam_pool_begin_thread(seam_allocator allocator, seam_pool pool, uint32_t flags);
 
+// As `seam_pool_begin_streams`, for all requests of all threads that no other route covers, whenever it was begun: also those of
+// PyTorch's backward passes, which run in threads of their own.
+seam_status seam_pool_begin_other_threads(seam_allocator allocator,
+                                          seam_pool pool);
+
 // As `seam_pool_begin_streams`, for the requests that `filter` says.
 seam_status seam_pool_begin_filter(seam_allocator allocator,
                                    seam_pool pool,
@@ -757,8 +801,10 @@ seam_status seam_pool_begin_filter(seam_allocator allocator,
                                    void *user,
                                    uint32_t flags);
 
-// Ends what `seam_pool_begin_*` began.
-seam_status seam_pool_end(seam_allocator allocator, seam_pool pool);
+// Ends what `seam_pool_begin_*` began. A pool may have routes of several threads at once: then it is the last one of the calling
+// thread, or else the last one of `seam_pool_begin_other_threads`.
+seam_status seam_pool_end(seam_allocator allocator,
+                          seam_pool pool);
 
 // The live blocks of a private pool, by address: a checkpoint of it. At most `capacity` are written to `blocks`, or none
 // where they do not suffice (`SEAM_STATUS_BUFFER_TOO_SMALL`). `*count` gets how many there are; it may be NULL. With a
@@ -857,6 +903,24 @@ seam_status seam_open_shared(seam_allocator allocator, const void *handle, size_
 // While a stream is being captured, it is closed later.
 seam_status seam_close_shared(seam_allocator allocator, void *address);
 
+// From now on `callback` is called before and after each change of a tag between awake and asleep. Where it answers false before
+// one, it is not made (`SEAM_STATUS_NOT_SLEEPABLE`). Each that agreed is told how the change came out, also where it failed. `id`
+// gets a number to remove it by; it may be NULL.
+seam_status seam_on_sleep(seam_allocator allocator,
+                          seam_sleep_callback callback,
+                          void *user,
+                          uint64_t *id);
+
+// Removes a callback of `seam_on_sleep`. A change that is under way still calls it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none
+// of that number.
+seam_status seam_remove_sleep_callback(seam_allocator allocator,
+                                       uint64_t id);
+
+// Gives page-locked memory back to the host that was kept for backups, and that no tag which sleeps needs. `released` gets the
+// bytes; it may be NULL.
+seam_status seam_release_backups(seam_allocator allocator,
+                                 uint64_t *released);
+
 // A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
 // sleep. Only with the strategies `stitch` and `planned` (`SEAM_STATUS_NOT_SLEEPABLE`).
 seam_status seam_pool_create_tag(seam_allocator allocator,
@@ -867,8 +931,8 @@ seam_status seam_pool_create_tag(seam_allocator allocator,
 seam_status seam_pool_open_tag(seam_allocator allocator,
                                seam_pool pool);
 
-// Waits for the device, keeps what the live blocks of a tag hold as `backup` says (`SEAM_BACKUP_HOST`, `SEAM_BACKUP_DISCARD`,
-// `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL otherwise), and gives all of the tag's physical memory back.
+// Waits for the device, keeps what the live blocks of a tag hold as `backup` says (`SEAM_BACKUP_HOST`, `SEAM_BACKUP_PINNED`,
+// `SEAM_BACKUP_DISCARD`, `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL otherwise), and gives all of the tag's physical memory back.
 // `given` gets the bytes given back; it may be NULL. Addresses stay. Until `seam_pool_wake` has returned, no work of any
 // stream, device or process may use the tag's memory; blocks can be freed, and requests for the tag are
 // `SEAM_STATUS_POOL_ASLEEP`. Where it fails, everything is as before.

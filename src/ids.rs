@@ -50,6 +50,10 @@ pub struct Handle(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryPool(pub u64);
 
+/// Page-locked memory of the host, which a driver copies from and to by itself (`cuMemHostAlloc`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HostBuffer(pub u64);
+
 /// An event of the driver's (`CUevent`) as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);

@@ -68,8 +68,9 @@ pub use report::guard::{Explanation, Finding, GuardStats};
 pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
+pub use report::sleep::{SleepNotice, SleepStage};
 pub use report::stats::{
-    ArenaStats, HeadroomStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat,
+    ArenaStats, HeadroomStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SleepStats, SplitStats, Stalls, Stat,
     StatByPool, Stats, Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};

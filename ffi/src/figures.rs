@@ -145,6 +145,14 @@ pub struct Stats {
     pub headroom_yields: u64,
     /// The bytes that went back.
     pub headroom_yielded_bytes: u64,
+    /// How often a tag fell asleep.
+    pub sleeps: u64,
+    /// How often one woke.
+    pub wakes: u64,
+    /// Bytes that waking all tags that sleep takes from the device.
+    pub asleep_bytes: u64,
+    /// Page-locked memory of the host for backups of tags.
+    pub page_locked_bytes: u64,
 }
 
 impl From<Figure> for Stat {
@@ -214,6 +222,10 @@ impl From<Figures> for Stats {
             headroom_short: figures.headroom.short,
             headroom_yields: figures.headroom.yields,
             headroom_yielded_bytes: figures.headroom.yielded_bytes,
+            sleeps: figures.sleep.sleeps,
+            wakes: figures.sleep.wakes,
+            asleep_bytes: figures.sleep.asleep_bytes,
+            page_locked_bytes: figures.sleep.page_locked_bytes,
         }
     }
 }
@@ -368,6 +380,12 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "yields": stats.headroom_yields,
         "yielded_bytes": stats.headroom_yielded_bytes,
     });
+    let sleep = json!({
+        "sleeps": stats.sleeps,
+        "wakes": stats.wakes,
+        "asleep_bytes": stats.asleep_bytes,
+        "page_locked_bytes": stats.page_locked_bytes,
+    });
     let shortage = json!({
         "is_short": stats.memory_is_short != 0,
         "times": stats.times_short,
@@ -411,6 +429,7 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "splits": splits,
         "pending_waits": pending_waits,
         "plans": plans,
+        "sleep": sleep,
         "guard": guard,
         "driver_calls": calls,
     });

@@ -95,6 +95,13 @@ pub extern "C" fn seam_pool_begin_thread(allocator: AllocatorId, pool: Pool, fla
     call(|| begin(allocator, pool, Route::this_thread(), flags))
 }
 
+/// As `seam_pool_begin_streams`, for all requests of all threads that no other route covers, whenever it was begun: also those of
+/// PyTorch's backward passes, which run in threads of their own.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_pool_begin_other_threads(allocator: AllocatorId, pool: Pool) -> Status {
+    call(|| begin(allocator, pool, Route::other_threads(), 0))
+}
+
 /// As `seam_pool_begin_streams`, for the requests that `filter` says.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_begin_filter(
@@ -120,7 +127,8 @@ fn begin(allocator: AllocatorId, pool: Pool, route: Route, flags: u32) -> Outcom
     Ok(borrow(allocator)?.allocator.begin_allocate_to_pool(pool.id(), route)?)
 }
 
-/// Ends what `seam_pool_begin_*` began.
+/// Ends what `seam_pool_begin_*` began. A pool may have routes of several threads at once: then it is the last one of the calling
+/// thread, or else the last one of `seam_pool_begin_other_threads`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_pool_end(allocator: AllocatorId, pool: Pool) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.end_allocate_to_pool(pool.id())?))

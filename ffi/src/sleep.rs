@@ -1,11 +1,11 @@
 //! Tags: private pools that sleep and wake.
 
-use crate::boundary::{call, file, optional_out, out_param};
+use crate::boundary::{User, call, file, optional_out, out_param};
 use crate::ids::{AllocatorId, Pool};
 use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
-use seamalloc::Backup;
-use std::ffi::c_char;
+use seamalloc::{Backup, CallbackId, SleepNotice as Notice, SleepStage};
+use std::ffi::{c_char, c_void};
 
 /// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
 pub const BACKUP_HOST: u32 = 0;
@@ -13,6 +13,84 @@ pub const BACKUP_HOST: u32 = 0;
 pub const BACKUP_DISCARD: u32 = 1;
 /// It is kept in a file, which must not exist.
 pub const BACKUP_FILE: u32 = 2;
+/// It is kept in page-locked memory of the host, which is copied to and from at the speed of the link, and kept for the next sleep.
+pub const BACKUP_PINNED: u32 = 3;
+
+/// For `stage` of `seam_sleep_notice`: a tag is about to sleep.
+pub const SLEEP_BEFORE: u32 = 0;
+/// It sleeps: it fell asleep, or waking it failed.
+pub const SLEEP_ASLEEP: u32 = 1;
+/// It is about to wake.
+pub const SLEEP_BEFORE_WAKE: u32 = 2;
+/// It is awake: it woke, or sleeping failed.
+pub const SLEEP_AWAKE: u32 = 3;
+
+/// What a callback is told of a tag.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SleepNotice {
+    /// Of this struct.
+    pub size: usize,
+    /// `SEAM_SLEEP_*`.
+    pub stage: u32,
+    /// The tag.
+    pub tag: Pool,
+    /// The physical memory that it has while it is awake.
+    pub bytes: u64,
+}
+
+/// Is told of a tag, and answers whether it agrees to what is about to be done; its answer does not count afterwards. Called without
+/// a lock of the library, in the thread that makes the change. It must return (no exception, no longjmp).
+pub type SleepCallback = Option<unsafe extern "C" fn(notice: *const SleepNotice, user: *mut c_void) -> bool>;
+
+/// From now on `callback` is called before and after each change of a tag between awake and asleep. Where it answers false before
+/// one, it is not made (`SEAM_STATUS_NOT_SLEEPABLE`). Each that agreed is told how the change came out, also where it failed. `id`
+/// gets a number to remove it by; it may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_on_sleep(
+    allocator: AllocatorId,
+    callback: SleepCallback,
+    user: *mut c_void,
+    id: *mut u64,
+) -> Status {
+    let add = || {
+        let callback = callback.ok_or_else(|| Failure::argument("callback is NULL"))?;
+        let user = User::new(user);
+        let callback = move |notice: &Notice| {
+            let stage = match notice.stage {
+                SleepStage::BeforeSleep => SLEEP_BEFORE,
+                SleepStage::Asleep => SLEEP_ASLEEP,
+                SleepStage::BeforeWake => SLEEP_BEFORE_WAKE,
+                _ => SLEEP_AWAKE,
+            };
+            let notice =
+                SleepNotice { size: size_of::<SleepNotice>(), stage, tag: notice.tag.into(), bytes: notice.bytes };
+            // SAFETY: the caller promised that it may be called like this until it is removed.
+            unsafe { callback(&raw const notice, user.get()) }
+        };
+        Ok(borrow(allocator)?.allocator.on_sleep(callback)?.number())
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { optional_out(id, 0, add) }
+}
+
+/// Removes a callback of `seam_on_sleep`. A change that is under way still calls it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none
+/// of that number.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) -> Status {
+    call(|| match borrow(allocator)?.allocator.remove_sleep_callback(CallbackId::from_number(id)) {
+        true => Ok(()),
+        false => Err(Failure::argument(format_args!("there is no callback {id}"))),
+    })
+}
+
+/// Gives page-locked memory back to the host that was kept for backups, and that no tag which sleeps needs. `released` gets the
+/// bytes; it may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: *mut u64) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { optional_out(released, 0, || Ok(borrow(allocator)?.allocator.release_backups()?)) }
+}
 
 /// A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
 /// sleep. Only with the strategies `stitch` and `planned` (`SEAM_STATUS_NOT_SLEEPABLE`).
@@ -30,8 +108,8 @@ pub extern "C" fn seam_pool_open_tag(allocator: AllocatorId, pool: Pool) -> Stat
     call(|| Ok(borrow(allocator)?.allocator.open_tag(pool.id())?))
 }
 
-/// Waits for the device, keeps what the live blocks of a tag hold as `backup` says (`SEAM_BACKUP_HOST`, `SEAM_BACKUP_DISCARD`,
-/// `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL otherwise), and gives all of the tag's physical memory back.
+/// Waits for the device, keeps what the live blocks of a tag hold as `backup` says (`SEAM_BACKUP_HOST`, `SEAM_BACKUP_PINNED`,
+/// `SEAM_BACKUP_DISCARD`, `SEAM_BACKUP_FILE` with the file's name in `path`, which is NULL otherwise), and gives all of the tag's physical memory back.
 /// `given` gets the bytes given back; it may be NULL. Addresses stay. Until `seam_pool_wake` has returned, no work of any
 /// stream, device or process may use the tag's memory; blocks can be freed, and requests for the tag are
 /// `SEAM_STATUS_POOL_ASLEEP`. Where it fails, everything is as before.
@@ -58,10 +136,11 @@ unsafe fn backup_of(backup: u32, path: *const c_char) -> Outcome<Backup> {
     match backup {
         // SAFETY: the caller's promise.
         BACKUP_FILE => Ok(Backup::File(unsafe { file(path) }?.to_path_buf())),
-        BACKUP_HOST | BACKUP_DISCARD if !path.is_null() => {
+        BACKUP_HOST | BACKUP_DISCARD | BACKUP_PINNED if !path.is_null() => {
             Err(Failure::argument("path is not NULL, and backup is not SEAM_BACKUP_FILE"))
         }
         BACKUP_HOST => Ok(Backup::Host),
+        BACKUP_PINNED => Ok(Backup::Pinned),
         BACKUP_DISCARD => Ok(Backup::Discard),
         _ => Err(Failure::argument(format_args!("backup is {backup}, which is no SEAM_BACKUP_*"))),
     }

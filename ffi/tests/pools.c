@@ -30,6 +30,18 @@ static void a_pool_keeps_its_memory_to_itself(seam_allocator a) {
     OK(seam_free(a, other));
 }
 
+/* Writes the stages one behind the other, as the digits 1 to 4. */
+static bool noted(const seam_sleep_notice *notice, void *user) {
+    uint64_t *seen = user;
+    *seen = *seen << 4 | (notice->stage + 1);
+    return notice->size == sizeof *notice && notice->bytes == 10 * MIB;
+}
+
+static bool refused(const seam_sleep_notice *notice, void *user) {
+    (void)notice, (void)user;
+    return false;
+}
+
 static void a_tag_sleeps_and_wakes(seam_allocator a) {
     seam_pool tag, named = {5, 5};
     OK(seam_pool_create_tag(a, &tag));
@@ -37,21 +49,43 @@ static void a_tag_sleeps_and_wakes(seam_allocator a) {
     void *address = get(a, 10 * MIB, NULL);
     OK(seam_pool_end(a, tag));
     uint64_t bytes = 1;
-    FAILS(seam_pool_sleep(a, tag, 3, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "backup is 3");
+    FAILS(seam_pool_sleep(a, tag, 4, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "backup is 4");
     FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_HOST, "file", NULL), SEAM_STATUS_INVALID_ARGUMENT, "path is not NULL");
     FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_FILE, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "path is NULL");
     FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_FILE, "/no/such/folder/file", &bytes), SEAM_STATUS_FILE, "/no/such/folder");
     CHECK(bytes == 0 && pool_stats(a, tag).reserved_bytes == 10 * MIB);
-    for (uint32_t backup = SEAM_BACKUP_HOST; backup <= SEAM_BACKUP_DISCARD; backup++) {
-        OK(seam_pool_sleep(a, tag, backup, NULL, &bytes));
+    seam_stats stats = {.size = sizeof stats};
+    uint64_t seen = 0, callback;
+    OK(seam_on_sleep(a, noted, &seen, &callback));
+    const uint32_t backups[] = {SEAM_BACKUP_HOST, SEAM_BACKUP_DISCARD, SEAM_BACKUP_PINNED};
+    for (size_t i = 0; i < sizeof backups / sizeof *backups; i++) {
+        seen = 0;
+        OK(seam_pool_sleep(a, tag, backups[i], NULL, &bytes));
+        OK(seam_get_stats(a, &stats));
+        CHECK(stats.asleep_bytes == 10 * MIB && stats.sleeps == i + 1 && stats.wakes == i && stats.page_locked_bytes > 0);
+        CHECK(seen == 0x12);
         CHECK(bytes == 10 * MIB && pool_stats(a, tag).asleep_bytes == 10 * MIB && pool_stats(a, tag).reserved_bytes == 0);
         void *none;
         FAILS(seam_pool_malloc(a, tag, MIB, NULL, &none), SEAM_STATUS_POOL_ASLEEP, "wake it first");
         OK(seam_pool_wake(a, tag, &bytes));
         CHECK(bytes == 10 * MIB && pool_stats(a, tag).asleep_bytes == 0);
         OK(seam_pool_wake(a, tag, &bytes));
-        CHECK(bytes == 0);
+        CHECK(bytes == 0 && seen == 0x1234);
     }
+    OK(seam_remove_sleep_callback(a, callback));
+    FAILS(seam_remove_sleep_callback(a, callback), SEAM_STATUS_INVALID_ARGUMENT, "there is no callback");
+    FAILS(seam_on_sleep(a, NULL, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "callback is NULL");
+    OK(seam_on_sleep(a, refused, NULL, &callback));
+    FAILS(seam_pool_sleep(a, tag, SEAM_BACKUP_HOST, NULL, NULL), SEAM_STATUS_NOT_SLEEPABLE, "refused");
+    OK(seam_remove_sleep_callback(a, callback));
+    OK(seam_release_backups(a, &bytes));
+    OK(seam_get_stats(a, &stats));
+    CHECK(bytes >= 10 * MIB && stats.page_locked_bytes == 0);
+    OK(seam_pool_begin_other_threads(a, tag));
+    void *other = get(a, MIB, NULL);
+    OK(seam_pool_end(a, tag));
+    CHECK(pool_stats(a, tag).allocations == 2);
+    OK(seam_free(a, other));
     OK(seam_free(a, address));
     OK(seam_pool_release(a, tag));
     OK(seam_pool_open_tag(a, named));

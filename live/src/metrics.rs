@@ -58,6 +58,10 @@ pub const METRICS: &[Metric] = &[
     ),
     gauge("seamalloc_limit_bytes", "The most memory that may be held; 0 is no limit.", |s| s.limit_bytes as f64),
     gauge("seamalloc_host_bytes", "Memory of the host for the allocator's tables.", |s| s.host_bytes as f64),
+    gauge("seamalloc_asleep_bytes", "Memory that waking all tags that sleep takes.", |s| s.asleep_bytes as f64),
+    gauge("seamalloc_page_locked_bytes", "Page-locked memory of the host for backups of tags that sleep.", |s| {
+        s.page_locked_bytes as f64
+    }),
     gauge("seamalloc_live_blocks", "Live blocks.", |s| s.live_blocks as f64),
     gauge("seamalloc_views", "Stitched views that exist.", |s| s.views as f64),
     gauge("seamalloc_arenas", "Heaps of single streams that exist.", |s| s.arenas as f64),

@@ -40,6 +40,10 @@ pub struct Sample {
     pub limit_bytes: u64,
     /// The tables of the allocator, in memory of the host.
     pub host_bytes: u64,
+    /// What waking all tags that sleep takes.
+    pub asleep_bytes: u64,
+    /// Page-locked memory of the host for backups of tags.
+    pub page_locked_bytes: u64,
     /// Live blocks.
     pub live_blocks: u64,
     /// Views that exist.
@@ -116,6 +120,8 @@ impl Sample {
             largest_request_bytes: memory.largest_reachable(),
             limit_bytes: config.memory_limit.into_iter().chain(by_fraction).min().unwrap_or(0),
             host_bytes: stats.host_bytes,
+            asleep_bytes: stats.sleep.asleep_bytes,
+            page_locked_bytes: stats.sleep.page_locked_bytes,
             live_blocks: stats.allocation.all.current,
             views: stats.views,
             arenas: stats.arenas.now,

@@ -8,6 +8,7 @@ use super::callbacks::Callbacks;
 use super::headroom::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
+use super::sleep_callbacks::SleepCallbacks;
 use crate::backing::{PendingRollback, StrategyContext};
 use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
@@ -52,6 +53,7 @@ pub struct Allocator {
     pub(super) core: Mutex<Core>,
     pub(super) driver: Arc<dyn Driver>,
     pub(super) callbacks: Callbacks,
+    pub(super) sleep_callbacks: SleepCallbacks,
     pub(super) arenas: Arenas,
 }
 
@@ -162,7 +164,13 @@ impl Allocator {
             looks: Looks::default(),
             peak_room: PeakRoom::default(),
         };
-        Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default(), arenas })
+        Ok(Self {
+            core: Mutex::new(core),
+            driver,
+            callbacks: Callbacks::default(),
+            sleep_callbacks: SleepCallbacks::default(),
+            arenas,
+        })
     }
 
     /// Lets a test look at the tables, and break them.

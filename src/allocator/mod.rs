@@ -12,6 +12,7 @@
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
 //! | headroom | free memory goes back where others need the device's |
+//! | sleep_change, sleep_callbacks | programs are told of that, before and after |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
@@ -44,6 +45,8 @@ mod report;
 mod shared_memory;
 mod shares;
 mod sleep;
+mod sleep_callbacks;
+mod sleep_change;
 mod streams;
 
 pub use self::core::Allocator;

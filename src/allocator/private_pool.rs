@@ -123,7 +123,8 @@ impl Allocator {
     }
 
     /// Routes the requests that `route` covers to a private pool from now on. If several routes cover a request, the
-    /// one begun last takes it. For a stream capture, use [`Route::capturing`]: begin the route before the capture, and
+    /// one begun last takes it. A pool has one route at a time, or several of threads ([`Route::this_thread`],
+    /// [`Route::other_threads`]). For a stream capture, use [`Route::capturing`]: begin the route before the capture, and
     /// end it after the capture.
     ///
     /// A capture takes no memory of the pool that the GPU may still be using: if some was freed on a stream outside of
@@ -134,27 +135,39 @@ impl Allocator {
     /// [`Error::UnknownPool`](crate::Error::UnknownPool); [`Error::PoolRouted`](crate::Error::PoolRouted);
     /// [`Error::Driver`](crate::Error::Driver) if a wait failed, and nothing is routed.
     pub fn begin_allocate_to_pool(&self, pool: PoolId, route: Route) -> Result<()> {
+        self.begin_route(pool, route).map(|_| ())
+    }
+
+    /// Does the same. Returns the number of the route.
+    pub(crate) fn begin_route(&self, pool: PoolId, route: Route) -> Result<u64> {
         let core = &mut *self.lock()?;
-        core.heap.private_mut().may_begin(pool)?;
+        core.heap.private_mut().may_begin(pool, &route)?;
         if route.is_capturing() {
             // No event can be queried until the end of the route.
             core.poll()?;
             core.wait_for_pool(pool)?;
             core.gather_for_capture()?;
         }
-        core.heap.private_mut().begin(pool, route)?;
+        let number = core.heap.private_mut().begin(pool, route)?;
         core.has_pre_work = true;
-        core.checked()
+        core.checked()?;
+        Ok(number)
     }
 
-    /// Ends the route that [`Self::begin_allocate_to_pool`] began.
+    /// Ends the route that [`Self::begin_allocate_to_pool`] began. Where a pool has several, it is the last one of the calling
+    /// thread, or else the last one of [`Route::other_threads`].
     ///
     /// # Errors
     /// [`Error::PoolNotRouted`](crate::Error::PoolNotRouted) if no requests are routed to the pool;
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist.
     pub fn end_allocate_to_pool(&self, pool: PoolId) -> Result<()> {
+        self.end_route(pool, None)
+    }
+
+    /// Ends the route of that number.
+    pub(crate) fn end_route(&self, pool: PoolId, number: Option<u64>) -> Result<()> {
         let core = &mut *self.lock()?;
-        core.heap.private_mut().end(pool)?;
+        core.heap.private_mut().end(pool, number)?;
         core.merge_released_pools();
         if core.rules.frees_to_driver {
             // What was freed in the capture and waits for no stream.

@@ -4,7 +4,7 @@
 //! for frees, take the memory of ended private pools, and let the strategy release.
 
 use super::core::{Allocator, Core};
-use crate::backing::{StrategyContext, reclaim_private_pools, release_own_segments};
+use crate::backing::{self, StrategyContext, reclaim_private_pools, release_own_segments};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::guard::Guard;
@@ -199,6 +199,10 @@ impl Drop for Allocator {
             core.close_private();
             if let Err(error) = core.close() {
                 tracing::warn!(%error, "memory could not be given back");
+            }
+            core.heap.private_mut().end_backups();
+            if let Err(error) = core.timed(|_, context| backing::release_backups(context)) {
+                tracing::warn!(%error, "page-locked memory of the host could not be given back");
             }
         }
         core.heap.private_mut().leak_sources();

@@ -49,6 +49,7 @@ impl Allocator {
             max_split_size: core.config.max_split_size,
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),
+            sleep: core.heap.sleep_stats(),
             plans: core.planning.as_ref().map_or_else(Default::default, Planning::stats),
             arenas: self.arenas.stats(core.demand.formed()),
             host_bytes: (core.heap.host_bytes()

@@ -9,6 +9,7 @@ use crate::config::StrategyKind;
 use crate::error::{Error, Result};
 use crate::heap::{Backup, Request};
 use crate::ids::{Class, PoolId};
+use crate::report::sleep::SleepStage;
 use crate::strategy::Goal;
 
 /// # Sleep and wake
@@ -80,11 +81,15 @@ impl Allocator {
     /// [`Error::HostMemory`] if the backup does not fit; [`Error::Backup`] if its file fails; [`Error::Driver`]. The tag is
     /// awake then, and everything is as before.
     pub fn sleep(&self, tag: PoolId, backup: &Backup) -> Result<u64> {
+        let Some(change) = self.begin_change(tag, SleepStage::BeforeSleep)? else { return Ok(0) };
+        let slept = self.fall_asleep(tag, backup);
+        change.end(slept.is_ok());
+        slept
+    }
+
+    fn fall_asleep(&self, tag: PoolId, backup: &Backup) -> Result<u64> {
         let core = &mut *self.lock()?;
         core.may_sleep(tag)?;
-        if core.heap.private().asleep(tag).is_some() {
-            return Ok(0);
-        }
         let slept = core.timed(|_, context| {
             context.wait_for_all()?;
             backing::sleep(context, tag, backup)
@@ -101,11 +106,15 @@ impl Allocator {
     /// [`Error::Backup`] if the file fails; [`Error::HostMemory`]; [`Error::Driver`]. The tag sleeps on then, with all that was
     /// kept, and waking it can be tried again.
     pub fn wake(&self, tag: PoolId) -> Result<u64> {
+        let Some(change) = self.begin_change(tag, SleepStage::BeforeWake)? else { return Ok(0) };
+        let woken = self.wake_up(tag);
+        change.end(woken.is_ok());
+        woken
+    }
+
+    fn wake_up(&self, tag: PoolId) -> Result<u64> {
         let core = &mut *self.lock()?;
         core.may_sleep(tag)?;
-        if core.heap.private().asleep(tag).is_none() {
-            return Ok(0);
-        }
         let bytes = core.heap.bytes_asleep(tag);
         let mut woken = core.timed(|_, context| backing::wake(context, tag));
         for everything in [false, true] {
@@ -130,6 +139,20 @@ impl Allocator {
         })
     }
 
+    /// Gives page-locked memory back to the host that was kept for backups ([`Backup::Pinned`]), and that no tag which sleeps
+    /// needs. Returns the bytes.
+    ///
+    /// # Errors
+    /// [`Error::NotSleepable`] during a stream capture; [`Error::Driver`], after which the rest is kept.
+    pub fn release_backups(&self) -> Result<u64> {
+        let core = &mut *self.lock()?;
+        if core.capturing() {
+            let why = "a stream may be being captured: end the capture, and its route, first";
+            return Err(Error::NotSleepable { pool: PoolId::NONE, why });
+        }
+        Ok(core.timed(|_, context| backing::release_backups(context))?)
+    }
+
     /// Returns whether a tag sleeps.
     #[must_use]
     pub fn is_asleep(&self, tag: PoolId) -> bool {
@@ -147,7 +170,7 @@ impl Core {
     }
 
     /// Refuses a pool that can neither sleep nor wake at present.
-    fn may_sleep(&mut self, pool: PoolId) -> Result<()> {
+    pub(super) fn may_sleep(&mut self, pool: PoolId) -> Result<()> {
         self.heap.private_mut().used(pool)?;
         let why = if !self.heap.private().is_apart(pool) {
             "it shares chunks with others: make it by `create_tag` or `open_tag`, before it has memory"

@@ -3,6 +3,7 @@
 //! Owns: every driver call for memory, their order, and what is undone when one fails. The strategy chooses which
 //! memory, and when. A step that fails has changed nothing, or has noted its changes in the heap.
 
+mod backup;
 mod chunks;
 mod context;
 mod driver_pool;
@@ -18,6 +19,7 @@ mod sleep;
 mod units;
 mod view;
 
+pub(crate) use backup::release_backups;
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
 pub(crate) use context::{Miss, StrategyContext};
 pub(crate) use driver_pool::DriverPool;

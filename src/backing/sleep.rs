@@ -1,6 +1,6 @@
 //! A private pool sleeps: its physical memory goes back to the driver, and comes again under the same addresses.
 //!
-//! Owns: the order of the calls, and the way back when one of them fails.
+//! Owns: the order of the calls, and the way back when one of them fails. `backup.rs` copies.
 //!
 //! ```text
 //!           home            views          memory
@@ -13,6 +13,7 @@
 //!
 //! No work may use the memory meanwhile: the program says so by its call, and the caller has waited for the device.
 
+use super::backup::{restore, save};
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
@@ -20,9 +21,8 @@ use crate::config::Increase;
 use crate::driver::DriverResult;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush, with_room};
-use crate::heap::{Backup, Saved, Sleeper};
+use crate::heap::{Backup, Sleeper};
 use crate::ids::{Class, PoolId};
-use crate::span::Span;
 
 /// Gives the memory of a private pool with chunks of its own back, and keeps what its live blocks hold. Returns the bytes given
 /// back. The device has passed all work.
@@ -37,11 +37,14 @@ pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &B
         let why = "memory of it was shared with other processes, or registered elsewhere, by more than its addresses";
         return Err(Error::NotSleepable { pool: owner, why });
     }
-    let saved = save(context, &sleeper, backup)?;
     context.heap.reserve_sleep(&sleeper)?;
     context.rollback.reserve_handles(sleeper.chunks.len())?;
     context.rollback.reserve_places(sleeper.places.len())?;
-    unmap_everywhere(context, &sleeper)?;
+    let saved = save(context, &sleeper, backup)?;
+    if let Err(error) = unmap_everywhere(context, &sleeper) {
+        context.heap.private_mut().stock_mut().take_from(saved);
+        return Err(error);
+    }
     context.heap.fall_asleep(owner, &sleeper, saved);
     for (_, chunk) in &sleeper.chunks {
         let class = Class::of(chunk.slab);
@@ -51,24 +54,6 @@ pub(crate) fn sleep(context: &mut StrategyContext<'_>, owner: PoolId, backup: &B
         }
     }
     Ok(sleeper.bytes())
-}
-
-/// Copies what is live in the chunks.
-fn save(context: &StrategyContext<'_>, sleeper: &Sleeper, backup: &Backup) -> Result<Saved> {
-    let mut saved = Saved::new(backup)?;
-    if !saved.keeps() {
-        return Ok(saved);
-    }
-    let addresses = sleeper.addresses()?;
-    for ((_, chunk), address) in sleeper.chunks.iter().zip(addresses) {
-        // What is mapped nowhere has no contents that anybody could miss.
-        let Some(address) = address else { continue };
-        for span in context.heap.live_in(chunk)? {
-            let from = address + (span.start - chunk.address);
-            saved.keep(span, |offset, bytes| Ok(context.driver.read(from + offset, bytes)?))?;
-        }
-    }
-    Ok(saved)
 }
 
 /// Unmaps the chunks at all places, or at none.
@@ -104,7 +89,7 @@ pub(crate) fn wake(context: &mut StrategyContext<'_>, owner: PoolId) -> std::res
     let mut memory = Mapping::of_new_pieces(Class::Large, sleeper.chunks.len())?;
     let mut runs = runs_of(&sleeper)?;
     context.rollback.reserve(1 + runs.len())?;
-    let made = make(context, &sleeper, &mut memory, &mut runs).and_then(|()| fill(context, owner, &sleeper));
+    let made = make(context, &sleeper, &mut memory, &mut runs).and_then(|()| restore(context, owner, &sleeper));
     if let Err(error) = made {
         undo(context, memory, runs);
         return Err(error.into());
@@ -150,19 +135,6 @@ fn make(context: &StrategyContext<'_>, sleeper: &Sleeper, memory: &mut Mapping, 
         run.mapping.map(context.driver)?;
     }
     Ok(())
-}
-
-/// Writes what was kept.
-fn fill(context: &StrategyContext<'_>, owner: PoolId, sleeper: &Sleeper) -> Result<()> {
-    const GONE: Error = Error::Internal("the place of a live block that sleeps is gone");
-    let saved = context.heap.private().asleep(owner).ok_or(GONE)?;
-    let addresses = sleeper.addresses()?;
-    saved.restore(|span: Span, offset, bytes| {
-        let chunk = sleeper.chunk_at(span.start).ok_or(GONE)?;
-        let address = addresses.get(chunk).copied().flatten().ok_or(GONE)?;
-        let (_, chunk) = sleeper.chunks[chunk];
-        Ok(context.driver.write(address + (span.start - chunk.address) + offset, bytes)?)
-    })
 }
 
 /// Gives back memory with which a pool could not wake. Where a place could not be unmapped, the memory counts as held until it

@@ -115,6 +115,16 @@ calls! {
     Write = "write", "cuMemcpyHtoDAsync";
     /// `cuMemcpyDtoDAsync`: made where memory is exchanged for other memory
     Copy = "copy", "cuMemcpyDtoDAsync";
+    /// `cuMemHostAlloc`
+    HostMalloc = "host_malloc", "cuMemHostAlloc";
+    /// `cuMemFreeHost`
+    HostFree = "host_free", "cuMemFreeHost";
+    /// `cuMemcpyDtoHAsync` into page-locked memory, which the CPU does not wait for
+    CopyOut = "copy_out", "cuMemcpyDtoHAsync";
+    /// `cuMemcpyHtoDAsync` from page-locked memory, which the CPU does not wait for
+    CopyIn = "copy_in", "cuMemcpyHtoDAsync";
+    /// `cuEventSynchronize` behind the copies of page-locked memory
+    HostWait = "host_wait", "cuEventSynchronize";
     /// `cuCtxEnablePeerAccess`
     EnablePeer = "enable_peer", "cuCtxEnablePeerAccess";
     /// `cuMemExportToShareableHandle`
@@ -166,7 +176,18 @@ impl Call {
     /// memory under live addresses, and where memory sleeps and wakes.
     #[must_use]
     pub const fn is_of_contents(self) -> bool {
-        matches!(self, Self::Fill | Self::Read | Self::Write | Self::Copy)
+        matches!(
+            self,
+            Self::Fill
+                | Self::Read
+                | Self::Write
+                | Self::Copy
+                | Self::HostMalloc
+                | Self::HostFree
+                | Self::CopyOut
+                | Self::CopyIn
+                | Self::HostWait
+        )
     }
 
     /// Returns whether only an allocator over the driver's pools of stream-ordered memory makes this call.

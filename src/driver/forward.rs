@@ -5,11 +5,11 @@
 
 use super::call_stats::CallStats;
 use super::contract::{
-    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PeerAccess,
-    PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory,
+    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PageLocked,
+    PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory,
 };
 use super::error::{Call, DriverResult};
-use crate::ids::{EventId, Handle, MemoryPool, StreamId};
+use crate::ids::{EventId, Handle, HostBuffer, MemoryPool, StreamId};
 
 /// Defines [`ForwardingDriver`], and implements the traits for it, from a list of methods by trait. `calls` make a
 /// driver call, each given with its [`Call`] and the type that it returns in a [`DriverResult`]; `answers` make none.
@@ -166,6 +166,18 @@ forward! {
         }
         answers {}
     }
+    PageLocked {
+        calls {
+            HostMalloc: host_malloc(size: u64) -> HostBuffer;
+            HostFree: host_free(buffer: HostBuffer) -> ();
+            CopyOut: copy_out(from: u64, buffer: HostBuffer, offset: u64, size: u64) -> ();
+            CopyIn: copy_in(buffer: HostBuffer, offset: u64, to: u64, size: u64) -> ();
+            HostWait: host_wait(buffer: HostBuffer) -> ();
+        }
+        answers {
+            host_bytes(buffer: HostBuffer, offset: u64, size: u64, with: &mut dyn FnMut(&mut [u8])) -> DriverResult<()>;
+        }
+    }
     PeerAccess {
         calls {
             EnablePeer: enable_peer_access(peer: u32, plain: bool) -> ();
@@ -250,6 +262,11 @@ mod tests {
             Call::Read => driver.read(0, &mut [0]),
             Call::Write => driver.write(0, &[0]),
             Call::Copy => driver.copy(0, 8, 8),
+            Call::HostMalloc => driver.host_malloc(0).map(drop),
+            Call::HostFree => driver.host_free(HostBuffer(77)),
+            Call::CopyOut => driver.copy_out(0, HostBuffer(77), 0, 8),
+            Call::CopyIn => driver.copy_in(HostBuffer(77), 0, 0, 8),
+            Call::HostWait => driver.host_wait(HostBuffer(77)),
             Call::EnablePeer => driver.enable_peer_access(1, true),
             Call::Export => driver.export(handle).map(drop),
             Call::Import => driver.import(&Exported::new(std::io::pipe().unwrap().0.into()), 0).map(drop),
@@ -284,6 +301,7 @@ mod tests {
         let driver: &dyn Driver = &layer;
         assert_eq!(driver.properties(), layer.gpu.properties());
         assert_eq!(driver.canonical_stream(StreamId(3)), Ok(StreamId(3)));
+        assert!(driver.host_bytes(HostBuffer(77), 0, 8, &mut |_| ()).is_err());
         assert_eq!((driver.call_stats(), driver.busy_ns()), (layer.gpu.call_stats(), layer.gpu.busy_ns()));
         assert_eq!(*layer.made.lock().unwrap(), expected, "these are no calls");
     }

@@ -27,12 +27,12 @@ mod machine;
 pub mod prelude;
 pub mod sim;
 
-pub use crate::ids::{EventId, Handle, MemoryPool, StreamId};
+pub use crate::ids::{EventId, Handle, HostBuffer, MemoryPool, StreamId};
 pub use call_stats::{CallStat, CallStats};
 pub(crate) use contract::in_relaxed_capture_mode;
 pub use contract::{
-    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PeerAccess,
-    PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory, WeakExported,
+    CaptureMode, Contents, DeviceProperties, Driver, Events, Exported, IpcMemory, MemoryInfo, MemoryPools, PageLocked,
+    PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, StreamCapture, Streams, VirtualMemory, WeakExported,
 };
 pub use device::{Device, OpenDevice, OpenError};
 pub use error::{Call, DriverError, DriverResult, Status};

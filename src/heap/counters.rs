@@ -149,6 +149,8 @@ pub(crate) struct Counters {
     pub(crate) pending_waits: PendingWaits,
     pub(crate) splits: SplitStats,
     pub(crate) headroom: HeadroomStats,
+    pub(crate) sleeps: u64,
+    pub(crate) wakes: u64,
     pub(crate) stalls: Stalls,
 }
 
@@ -299,6 +301,7 @@ impl Counters {
             pending_waits: self.pending_waits,
             splits: self.splits,
             headroom: self.headroom,
+            sleep: Default::default(),
             shortage: Default::default(),
             arenas: Default::default(),
             host_bytes: 0,

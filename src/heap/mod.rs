@@ -26,6 +26,7 @@
 
 mod arena;
 mod block;
+mod bulk_copy;
 mod check;
 mod checkpoint;
 mod chunk_map;
@@ -79,7 +80,7 @@ pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;
 pub use private_pools::Route;
 pub use saved::Backup;
-pub(crate) use saved::Saved;
+pub(crate) use saved::{Locked, Saved};
 pub(crate) use segment::Backing;
 pub(crate) use segment_source::guarded;
 pub use segment_source::{SegmentSource, Segments, SourceError};

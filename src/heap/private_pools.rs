@@ -4,7 +4,7 @@
 //! `private.rs`. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
-use super::saved::Saved;
+use super::saved::{Saved, Stock};
 use super::segment_source::Segments;
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, boxed};
@@ -30,6 +30,8 @@ pub struct Route {
 enum Covers {
     Stream(StreamId),
     Thread(ThreadId),
+    /// Every thread of which no other route covers the request.
+    OtherThreads,
     /// `None` if the host had no memory for it: then the route does not begin.
     When(Option<Box<dyn Filter>>),
 }
@@ -67,6 +69,13 @@ impl Route {
         Self { covers: Covers::Thread(thread::current().id()), captures: false }
     }
 
+    /// Routes requests of all threads, on any stream, that no other route covers, whenever it was begun: those of backward passes,
+    /// which PyTorch runs in threads of its own, without taking what other threads route elsewhere.
+    #[must_use]
+    pub fn other_threads() -> Self {
+        Self { covers: Covers::OtherThreads, captures: false }
+    }
+
     /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
     /// that a capture forbids, in any thread.
     #[must_use]
@@ -80,8 +89,18 @@ impl Route {
         self.captures
     }
 
+    /// Returns whether it is of threads, of which a pool may have several routes at once.
+    fn is_of_threads(&self) -> bool {
+        matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
+    }
+
+    fn is_of_others(&self) -> bool {
+        matches!(self.covers, Covers::OtherThreads)
+    }
+
     fn covers(&self, stream: StreamId) -> bool {
         let covers = match &self.covers {
+            Covers::OtherThreads => return true,
             Covers::Stream(of) => return *of == stream,
             Covers::Thread(thread) => return thread::current().id() == *thread,
             Covers::When(covers) => covers,
@@ -118,6 +137,8 @@ pub(crate) struct PrivatePool {
     apart: bool,
     /// What its live blocks hold, while it sleeps.
     asleep: Option<Saved>,
+    /// Whether a call is under way that lets it sleep or wakes it.
+    pub(crate) turning: bool,
 }
 
 impl PrivatePool {
@@ -132,14 +153,18 @@ impl PrivatePool {
 #[derive(Debug, Default)]
 pub(crate) struct PrivatePools {
     pools: FxHashMap<PoolId, PrivatePool>,
-    /// In the order in which they were begun.
-    routes: Vec<(PoolId, Route)>,
+    /// In the order in which they were begun, each with a number.
+    routes: Vec<(PoolId, Route, u64)>,
+    /// How many were begun.
+    begun: u64,
     /// How many of the routes capture.
     capturing: usize,
     /// How many captures were begun.
     captures: u32,
     /// How many pools got their number here.
     numbered: u64,
+    /// Page-locked memory of backups that serves none.
+    stock: Stock,
 }
 
 impl PrivatePools {
@@ -227,8 +252,30 @@ impl PrivatePools {
 
     /// Notes that a pool sleeps, and what its live blocks hold, or that it is awake.
     pub(crate) fn set_asleep(&mut self, id: PoolId, saved: Option<Saved>) {
+        let Some(pool) = self.pools.get_mut(&id) else { return };
+        if let Some(before) = std::mem::replace(&mut pool.asleep, saved) {
+            self.stock.take_from(before);
+        }
+    }
+
+    /// Takes page-locked memory from all pools that sleep, at the end of the allocator.
+    pub(crate) fn end_backups(&mut self) {
+        self.pools.values_mut().filter_map(|pool| pool.asleep.take()).for_each(|saved| self.stock.take_from(saved));
+    }
+
+    /// Returns the page-locked memory of backups.
+    pub(crate) fn stock(&self) -> &Stock {
+        &self.stock
+    }
+
+    pub(crate) fn stock_mut(&mut self) -> &mut Stock {
+        &mut self.stock
+    }
+
+    /// Notes whether a call is under way that lets a pool sleep or wakes it.
+    pub(crate) fn set_turning(&mut self, id: PoolId, turning: bool) {
         if let Some(pool) = self.pools.get_mut(&id) {
-            pool.asleep = saved;
+            pool.turning = turning;
         }
     }
 
@@ -284,15 +331,21 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Refuses a pool that [`Self::begin`] would refuse.
-    pub(crate) fn may_begin(&mut self, id: PoolId) -> Result<()> {
+    /// Refuses a route that [`Self::begin`] would refuse. Of threads a pool may have several, each of which ends by itself.
+    pub(crate) fn may_begin(&mut self, id: PoolId, route: &Route) -> Result<()> {
         self.used(id)?;
-        if self.is_routed(id) { Err(Error::PoolRouted { pool: id }) } else { Ok(()) }
+        let mut others = self.routes.iter().filter(|(of, ..)| *of == id);
+        let free = if route.is_of_threads() {
+            others.all(|(_, other, _)| other.is_of_threads())
+        } else {
+            others.next().is_none()
+        };
+        if free { Ok(()) } else { Err(Error::PoolRouted { pool: id }) }
     }
 
-    /// Routes requests to a pool. The new route precedes all earlier ones.
-    pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<()> {
-        self.may_begin(id)?;
+    /// Routes requests to a pool. The new route precedes all earlier ones. Returns its number.
+    pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<u64> {
+        self.may_begin(id, &route)?;
         if matches!(route.covers, Covers::When(None)) {
             return Err(Error::HostMemory);
         }
@@ -304,19 +357,30 @@ impl PrivatePools {
             let capture = self.captures;
             self.used(id)?.capture = capture;
         }
-        self.routes.push((id, route));
-        Ok(())
+        self.begun += 1;
+        self.routes.push((id, route, self.begun));
+        Ok(self.begun)
     }
 
-    /// Ends the route to a pool, even if the pool was released meanwhile.
-    pub(crate) fn end(&mut self, id: PoolId) -> Result<()> {
+    /// Ends a route to a pool, even if the pool was released meanwhile: that of the number, or else the last of the calling
+    /// thread, or else the last of all threads, or else the only one.
+    pub(crate) fn end(&mut self, id: PoolId, number: Option<u64>) -> Result<()> {
         let not_routed = if self.pools.contains_key(&id) {
             Error::PoolNotRouted { pool: id }
         } else {
             Error::UnknownPool { pool: id }
         };
-        let at = self.routes.iter().position(|(of, _)| *of == id).ok_or(not_routed)?;
-        let (_, route) = self.routes.remove(at);
+        let last = |fits: &dyn Fn(&Route, u64) -> bool| {
+            self.routes.iter().rposition(|(of, route, number)| *of == id && fits(route, *number))
+        };
+        let caller = thread::current().id();
+        let at = match number {
+            Some(number) => last(&|_, of| of == number),
+            None => last(&|route, _| matches!(route.covers, Covers::Thread(of) if of == caller))
+                .or_else(|| last(&|route, _| route.is_of_others()))
+                .or_else(|| last(&|_, _| self.routes.iter().filter(|(of, ..)| *of == id).count() == 1)),
+        };
+        let (_, route, _) = self.routes.remove(at.ok_or(not_routed)?);
         if route.captures {
             self.capturing -= 1;
         }
@@ -327,13 +391,16 @@ impl PrivatePools {
     }
 
     fn is_routed(&self, id: PoolId) -> bool {
-        self.routes.iter().any(|(of, _)| *of == id)
+        self.routes.iter().any(|(of, ..)| *of == id)
     }
 
     /// Returns the pool to which a request of the calling thread on `stream` goes. Of several routes that cover it, the
-    /// one begun last counts.
+    /// one begun last counts, and before those of whatever thread.
     pub(crate) fn route_of(&self, stream: StreamId) -> Option<PoolId> {
-        self.routes.iter().rev().find(|(_, route)| route.covers(stream)).map(|(id, _)| *id)
+        let find = |others: bool| {
+            self.routes.iter().rev().find(|(_, route, _)| route.is_of_others() == others && route.covers(stream))
+        };
+        find(false).or_else(|| find(true)).map(|(id, ..)| *id)
     }
 
     /// Notes that a block of the pool was handed out in a capture.
@@ -396,11 +463,46 @@ mod tests {
         pools.begin(one, Route::stream(A).capturing()).unwrap();
         assert!(pools.capturing());
         assert_eq!((pools.route_of(A), pools.route_of(B)), (Some(one), Some(all)));
-        pools.end(one).unwrap();
+        pools.end(one, None).unwrap();
         assert!(!pools.capturing());
         assert_eq!(pools.route_of(A), Some(all));
-        pools.end(all).unwrap();
+        pools.end(all, None).unwrap();
         assert_eq!((pools.route_of(A), pools.routes()), (None, 0));
+    }
+
+    #[test]
+    fn threads_have_routes_of_their_own_to_one_pool() {
+        let mut pools = PrivatePools::default();
+        let (tag, other) = (pools.create().unwrap(), pools.create().unwrap());
+        pools.begin(other, Route::other_threads()).unwrap();
+        pools.begin(tag, Route::this_thread()).unwrap();
+        let elsewhere = |pools: &mut PrivatePools, run: &(dyn Fn(&mut PrivatePools) + Sync)| {
+            thread::scope(|scope| scope.spawn(|| run(pools)).join().unwrap());
+        };
+        elsewhere(&mut pools, &|pools| {
+            assert_eq!(pools.route_of(A), Some(other), "it has none of its own");
+            pools.begin(tag, Route::this_thread()).unwrap();
+            pools.begin(tag, Route::this_thread()).unwrap();
+            assert_eq!(pools.route_of(A), Some(tag));
+            pools.end(tag, None).unwrap();
+            assert_eq!(pools.route_of(A), Some(tag), "one inside of the other");
+        });
+        assert_eq!(pools.route_of(A), Some(tag));
+        // Begun last, and it takes nothing that a route covers already.
+        pools.begin(other, Route::other_threads()).unwrap();
+        assert_eq!(pools.route_of(A), Some(tag));
+        assert!(
+            pools.begin(tag, Route::stream(A)).is_err() && pools.begin(tag, Route::this_thread().capturing()).is_err()
+        );
+        pools.end(tag, None).unwrap();
+        assert_eq!(pools.route_of(A), Some(other), "the other thread's route is not this one's");
+        [(); 2].iter().for_each(|()| pools.end(other, None).unwrap());
+        assert_eq!(pools.route_of(A), None);
+        pools.end(tag, None).unwrap();
+        assert_eq!((pools.routes(), pools.end(tag, None).is_err()), (0, true));
+        let numbers = [0, 1].map(|_| pools.begin(tag, Route::this_thread()).unwrap());
+        pools.end(tag, Some(numbers[0])).unwrap();
+        assert!(pools.end(tag, Some(numbers[0])).is_err() && pools.end(tag, Some(numbers[1])).is_ok());
     }
 
     #[test]
@@ -413,7 +515,7 @@ mod tests {
         pools.begin(id, Route::this_thread()).unwrap();
         pools.release(id).unwrap();
         assert!(pools.released().unwrap().is_empty() && pools.release(id).is_err() && pools.retain(id).is_err());
-        pools.end(id).unwrap();
+        pools.end(id, None).unwrap();
         assert_eq!(pools.released().unwrap(), [id]);
         pools.open(id).unwrap();
         assert!(pools.released().unwrap().is_empty(), "opened again before its memory was given to all");
@@ -452,7 +554,7 @@ mod tests {
         assert_eq!(told(&pools), (2, true, true, 1, true));
         [(); 2].iter().for_each(|()| pools.release(id).unwrap());
         assert_eq!(told(&pools), (0, true, true, 1, true), "its route is a use too");
-        pools.end(id).unwrap();
+        pools.end(id, None).unwrap();
         assert_eq!(told(&pools), (0, false, true, 0, false), "its memory waits for the device");
         let [first, second] = [0, 1].map(|_| pools.create().unwrap());
         assert_eq!(pools.in_use(), 2);

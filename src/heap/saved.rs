@@ -3,22 +3,26 @@
 //! Owns: the copies, in memory of the host or in a file, and how they are written and read. `backing/sleep.rs` gets the bytes
 //! from the device and puts them back.
 
+use super::bulk_copy::{self, PART};
 use crate::error::{Error, Result};
-use crate::fallible::{TryPush, filled, text};
+use crate::fallible::{Grown, text};
+use crate::ids::HostBuffer;
 use crate::span::Span;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-
-/// Bytes that are copied to a file, or from it, at a time.
-const STEP: usize = 16 << 20;
 
 /// What becomes of the contents of a private pool that sleeps ([`Allocator::sleep`](crate::Allocator::sleep)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backup {
-    /// They are kept in memory of the host: as many bytes as live blocks have. It is not page-locked.
+    /// They are kept in memory of the host: as many bytes as live blocks have. It is not page-locked, but for 128 MiB through
+    /// which the copies go, and which are kept for the next one.
     Host,
+    /// They are kept in page-locked memory of the host, which is copied to and from at the speed of the link. It takes the host a
+    /// third of a second a GiB to have such memory, so it is kept once the pool is awake, for the next one that sleeps
+    /// ([`Allocator::release_backups`](crate::Allocator::release_backups) gives it back).
+    Pinned,
     /// They are lost: after waking, live blocks keep their addresses and hold anything.
     Discard,
     /// They are kept in a file of this name, which must not exist. Where the system allows it, the name is gone again as soon
@@ -26,7 +30,67 @@ pub enum Backup {
     File(PathBuf),
 }
 
-/// The copies of all live bytes of a private pool.
+/// Page-locked memory of the host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Locked {
+    pub(crate) buffer: HostBuffer,
+    pub(crate) size: u64,
+}
+
+/// Page-locked memory that serves no backup at present. There is always room for all that serves one.
+#[derive(Debug, Default)]
+pub(crate) struct Stock {
+    free: Vec<Locked>,
+    /// How many buffers serve.
+    serving: usize,
+    /// The bytes of all.
+    bytes: u64,
+}
+
+impl Stock {
+    /// Returns the bytes of all page-locked memory, whether it serves or not.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes a buffer of at least so many bytes, the smallest.
+    pub(crate) fn take(&mut self, at_least: u64) -> Option<Locked> {
+        let fitting = self.free.iter().enumerate().filter(|(_, locked)| locked.size >= at_least);
+        let (at, _) = fitting.min_by_key(|(_, locked)| locked.size)?;
+        self.serving += 1;
+        Some(self.free.swap_remove(at))
+    }
+
+    /// Makes room for one more buffer.
+    pub(crate) fn reserve(&mut self) -> Grown<()> {
+        self.free.try_reserve(self.serving + 1)
+    }
+
+    /// Notes a buffer that was made, which serves.
+    pub(crate) fn made(&mut self, locked: Locked) {
+        self.serving += 1;
+        self.bytes += locked.size;
+    }
+
+    /// Notes that a buffer serves no more.
+    pub(crate) fn put(&mut self, locked: Locked) {
+        self.serving = self.serving.saturating_sub(1);
+        self.free.push(locked);
+    }
+
+    /// Takes all page-locked memory of a backup that is not needed any more.
+    pub(crate) fn take_from(&mut self, mut saved: Saved) {
+        saved.locked_mut().into_iter().flat_map(|locked| locked.drain(..)).for_each(|locked| self.put(locked));
+    }
+
+    /// Notes that a buffer that was taken is gone.
+    pub(crate) fn gone(&mut self, locked: Locked) {
+        self.serving = self.serving.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(locked.size);
+    }
+}
+
+/// The copies of all live bytes of a private pool: one stream of bytes, the spans one behind the other.
 #[derive(Debug)]
 pub(crate) struct Saved {
     /// Spans of home, in the order in which they were saved.
@@ -37,8 +101,9 @@ pub(crate) struct Saved {
 #[derive(Debug)]
 enum Bytes {
     Nowhere,
-    /// One list for each span.
+    /// In parts of one size.
     Host(Vec<Vec<u8>>),
+    Locked(Vec<Locked>),
     File(Kept),
 }
 
@@ -51,13 +116,14 @@ struct Kept {
 }
 
 impl Saved {
-    /// Makes a place for contents.
+    /// Makes a place for the contents of spans.
     ///
     /// # Errors
     /// [`Error::Backup`] if the file cannot be made; [`Error::HostMemory`].
-    pub(crate) fn new(backup: &Backup) -> Result<Self> {
+    pub(crate) fn new(backup: &Backup, spans: Vec<Span>) -> Result<Self> {
         let bytes = match backup {
             Backup::Host => Bytes::Host(Vec::new()),
+            Backup::Pinned => Bytes::Locked(Vec::new()),
             Backup::Discard => Bytes::Nowhere,
             Backup::File(path) => {
                 let mut copy = PathBuf::new();
@@ -70,7 +136,7 @@ impl Saved {
                 Bytes::File(Kept { file, path: copy, named })
             }
         };
-        Ok(Self { spans: Vec::new(), bytes })
+        Ok(Self { spans, bytes })
     }
 
     /// Returns whether anything is to be kept.
@@ -78,47 +144,44 @@ impl Saved {
         !matches!(self.bytes, Bytes::Nowhere)
     }
 
-    /// Keeps what `read` gives of a span: it is called with offsets in the span, and buffers for the bytes from there on.
-    pub(crate) fn keep(&mut self, span: Span, mut read: impl FnMut(u64, &mut [u8]) -> Result<()>) -> Result<()> {
-        self.spans.try_reserve(1)?;
-        match &mut self.bytes {
-            Bytes::Nowhere => return Ok(()),
-            Bytes::Host(kept) => {
-                let mut bytes = filled(0, host_size(span)?)?;
-                read(0, &mut bytes)?;
-                kept.try_push(bytes)?;
-            }
-            Bytes::File(kept) => {
-                let mut buffer = filled(0, host_size(span)?.min(STEP))?;
-                for part in steps(span, buffer.len()) {
-                    let Some(bytes) = buffer.get_mut(..part.size as usize) else { break };
-                    read(part.start, bytes)?;
-                    kept.file.write_all(bytes).map_err(|error| kept.failed(&error))?;
-                }
-            }
-        }
-        self.spans.push(span);
-        Ok(())
+    /// Returns the spans.
+    pub(crate) fn spans(&self) -> &[Span] {
+        &self.spans
     }
 
-    /// Gives all that is kept to `write`, in its order: the span, an offset in it, and the bytes from there on.
-    pub(crate) fn restore(&self, mut write: impl FnMut(Span, u64, &[u8]) -> Result<()>) -> Result<()> {
+    /// Returns the page-locked memory in which all is kept, if it is such; for all other backups `None`.
+    pub(crate) fn locked(&self) -> Option<&[Locked]> {
+        if let Bytes::Locked(locked) = &self.bytes { Some(locked) } else { None }
+    }
+
+    /// Returns the list of page-locked memory, to add to it or to empty it.
+    pub(crate) fn locked_mut(&mut self) -> Option<&mut Vec<Locked>> {
+        if let Bytes::Locked(locked) = &mut self.bytes { Some(locked) } else { None }
+    }
+
+    /// Keeps bytes behind those that are kept already; a multiple of 4 MiB, but for the last ones.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        match &mut self.bytes {
+            Bytes::Nowhere | Bytes::Locked(_) => Ok(()),
+            Bytes::Host(parts) => Ok(bulk_copy::append(parts, bytes)?),
+            Bytes::File(kept) => kept.file.write_all(bytes).map_err(|error| kept.failed(&error)),
+        }
+    }
+
+    /// Copies what is kept from a place on, which is a multiple of 4 MiB.
+    pub(crate) fn get(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         match &self.bytes {
-            Bytes::Nowhere => Ok(()),
-            Bytes::Host(kept) => self.spans.iter().zip(kept).try_for_each(|(span, bytes)| write(*span, 0, bytes)),
+            Bytes::Nowhere | Bytes::Locked(_) => Ok(()),
+            Bytes::Host(parts) => {
+                const FEWER: Error = Error::Internal("fewer bytes were kept of a pool that sleeps than it has");
+                let first = usize::try_from(at).map_err(|_| FEWER)? / PART;
+                let parts = parts.get(first..first + bytes.len().div_ceil(PART)).ok_or(FEWER)?;
+                if bulk_copy::copy(parts, bytes)? { Ok(()) } else { Err(FEWER) }
+            }
             Bytes::File(kept) => {
                 let mut file = &kept.file;
-                file.rewind().map_err(|error| kept.failed(&error))?;
-                let longest = self.spans.iter().map(|span| span.size).max().unwrap_or(0);
-                let mut buffer = filled(0, host_size(Span::new(0, longest))?.min(STEP))?;
-                for span in &self.spans {
-                    for part in steps(*span, buffer.len()) {
-                        let Some(bytes) = buffer.get_mut(..part.size as usize) else { break };
-                        file.read_exact(bytes).map_err(|error| kept.failed(&error))?;
-                        write(*span, part.start, bytes)?;
-                    }
-                }
-                Ok(())
+                let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(bytes));
+                read.map_err(|error| kept.failed(&error))
             }
         }
     }
@@ -138,16 +201,6 @@ impl Drop for Kept {
             tracing::warn!(%error, path = ?self.path, "the file of a private pool that slept could not be removed");
         }
     }
-}
-
-/// Returns the parts of a span, by their offsets in it, of at most so many bytes.
-fn steps(span: Span, most: usize) -> impl Iterator<Item = Span> {
-    let most = (most as u64).max(1);
-    (0..span.size.div_ceil(most)).map(move |step| Span::new(step * most, most.min(span.size - step * most)))
-}
-
-fn host_size(span: Span) -> Result<usize> {
-    usize::try_from(span.size).map_err(|_| Error::HostMemory)
 }
 
 fn failed(path: PathBuf, error: &std::io::Error) -> Error {

@@ -11,6 +11,7 @@ use super::tables::Heap;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::ids::{ChunkId, Class, Handle, PoolId, PoolIndex, ViewId};
+use crate::report::stats::SleepStats;
 use crate::span::Span;
 use rustc_hash::FxHashMap;
 
@@ -164,6 +165,7 @@ impl Heap {
                 home.set_handle(*id, None);
             }
         }
+        self.counters.sleeps += 1;
         self.private.set_asleep(owner, Some(saved));
     }
 
@@ -175,6 +177,7 @@ impl Heap {
                 home.set_handle(*id, Some(handle));
             }
         }
+        self.counters.wakes += 1;
         self.private.set_asleep(owner, None);
     }
 
@@ -200,6 +203,16 @@ impl Heap {
                 self.counters.reserved_bytes.add(class, size);
                 self.asleep[class as usize] -= size;
             }
+        }
+    }
+
+    /// Returns the figures of tags that sleep.
+    pub(crate) fn sleep_stats(&self) -> SleepStats {
+        SleepStats {
+            sleeps: self.counters.sleeps,
+            wakes: self.counters.wakes,
+            asleep_bytes: self.asleep.iter().sum(),
+            page_locked_bytes: self.private.stock().bytes(),
         }
     }
 

@@ -137,7 +137,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
         Block::new_in(self.allocator.clone(), self.id, size, stream.into())
     }
 
-    /// Routes the requests that `route` covers to the pool, until the route that is returned ends. A pool has one route at a time.
+    /// Routes the requests that `route` covers to the pool, until the route that is returned ends. A pool has one route at a
+    /// time, or several of threads.
     ///
     /// # Errors
     /// Those of [`Allocator::begin_allocate_to_pool`].
@@ -145,8 +146,8 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     where
         A: Clone,
     {
-        self.allocator.begin_allocate_to_pool(self.id, route)?;
-        Ok(PoolRoute { allocator: self.allocator.clone(), pool: self.id })
+        let number = self.allocator.begin_route(self.id, route)?;
+        Ok(PoolRoute { allocator: self.allocator.clone(), pool: self.id, number })
     }
 
     /// Routes the requests for a stream to the pool while the stream is captured: call it before the capture begins, and end the
@@ -228,6 +229,7 @@ pub struct PoolRoute<A: Deref<Target = Allocator> = Arc<Allocator>> {
     allocator: A,
     /// [`PoolId::NONE`] if there is no route to end.
     pool: PoolId,
+    number: u64,
 }
 
 impl<A: Deref<Target = Allocator>> PoolRoute<A> {
@@ -243,14 +245,14 @@ impl<A: Deref<Target = Allocator>> PoolRoute<A> {
     /// Those of [`Allocator::end_allocate_to_pool`]; it is not tried again.
     pub fn end(mut self) -> Result<()> {
         let pool = std::mem::replace(&mut self.pool, PoolId::NONE);
-        self.allocator.end_allocate_to_pool(pool)
+        self.allocator.end_route(pool, Some(self.number))
     }
 }
 
 impl<A: Deref<Target = Allocator>> Drop for PoolRoute<A> {
     fn drop(&mut self) {
         if self.pool != PoolId::NONE
-            && let Err(error) = self.allocator.end_allocate_to_pool(self.pool)
+            && let Err(error) = self.allocator.end_route(self.pool, Some(self.number))
         {
             tracing::error!(%error, pool = %self.pool, "a route to a private pool that is dropped could not be ended");
         }

@@ -10,6 +10,7 @@ pub mod out_of_memory;
 mod pending_waits;
 pub mod pool;
 pub mod pressure;
+pub mod sleep;
 pub mod snapshot;
 mod stalls;
 pub mod stats;

@@ -116,6 +116,21 @@ impl SplitStats {
     }
 }
 
+/// Tags that sleep ([`Allocator::sleep`](crate::Allocator::sleep)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SleepStats {
+    /// How often one fell asleep.
+    pub sleeps: u64,
+    /// How often one woke.
+    pub wakes: u64,
+    /// Bytes that waking all of them takes from the device. They are not part of `reserved_bytes`.
+    pub asleep_bytes: u64,
+    /// Page-locked memory of the host for backups, whether it serves one at present or is kept for the next.
+    pub page_locked_bytes: u64,
+}
+
 /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -181,6 +196,8 @@ pub struct Stats {
     pub pending_waits: PendingWaits,
     /// Chunks that were split.
     pub splits: SplitStats,
+    /// Tags that sleep.
+    pub sleep: SleepStats,
     /// Steps that were planned.
     pub plans: PlanStats,
     /// Whether memory is short, with `sharing:auto`.

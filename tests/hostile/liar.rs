@@ -3,8 +3,8 @@
 use seamalloc::driver::sim::CaptureMode;
 use seamalloc::driver::{
     Call, CallStats, Contents, DeviceProperties, Driver, DriverError, DriverResult, EventId, Events, Exported, Handle,
-    IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PeerAccess, PlainMemory, PoolAttribute, ProcessSharing, Status,
-    StreamCapture, StreamId, Streams, VirtualMemory,
+    HostBuffer, IpcMemory, MemoryInfo, MemoryPool, MemoryPools, PageLocked, PeerAccess, PlainMemory, PoolAttribute,
+    ProcessSharing, Status, StreamCapture, StreamId, Streams, VirtualMemory,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -202,6 +202,29 @@ impl Contents for Liar {
     }
     fn copy(&self, _: u64, _: u64, _: u64) -> DriverResult<()> {
         self.answer(Call::Copy, ())
+    }
+}
+
+impl PageLocked for Liar {
+    fn host_malloc(&self, _: u64) -> DriverResult<HostBuffer> {
+        self.answer(Call::HostMalloc, HostBuffer(7))
+    }
+    fn host_free(&self, _: HostBuffer) -> DriverResult<()> {
+        self.answer(Call::HostFree, ())
+    }
+    fn copy_out(&self, _: u64, _: HostBuffer, _: u64, _: u64) -> DriverResult<()> {
+        self.answer(Call::CopyOut, ())
+    }
+    fn copy_in(&self, _: HostBuffer, _: u64, _: u64, _: u64) -> DriverResult<()> {
+        self.answer(Call::CopyIn, ())
+    }
+    fn host_wait(&self, _: HostBuffer) -> DriverResult<()> {
+        self.answer(Call::HostWait, ())
+    }
+    fn host_bytes(&self, _: HostBuffer, _: u64, _: u64, with: &mut dyn FnMut(&mut [u8])) -> DriverResult<()> {
+        // Fewer than it was asked for.
+        with(&mut [1, 2, 3]);
+        self.answer(Call::HostWait, ())
     }
 }
 

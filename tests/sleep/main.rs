@@ -7,7 +7,9 @@
 
 mod contents;
 mod failures;
+mod links;
 #[path = "../random/mod.rs"]
 mod random;
 mod rules;
+mod told;
 mod world;

@@ -14,7 +14,7 @@ pub(crate) const MAIN: StreamId = StreamId::DEFAULT;
 pub(crate) const SIDE: StreamId = StreamId(7);
 
 /// The calls of sleeping and waking.
-pub(crate) const OF_SLEEP: [Call; 9] = [
+pub(crate) const OF_SLEEP: [Call; 12] = [
     Call::Synchronize,
     Call::Reserve,
     Call::Create,
@@ -22,8 +22,11 @@ pub(crate) const OF_SLEEP: [Call; 9] = [
     Call::Map,
     Call::Unmap,
     Call::SetAccess,
-    Call::Read,
-    Call::Write,
+    Call::HostMalloc,
+    Call::HostFree,
+    Call::CopyOut,
+    Call::CopyIn,
+    Call::HostWait,
 ];
 
 /// The host's memory, of which calls can be made to fail.
@@ -195,8 +198,8 @@ impl World {
 }
 
 /// Returns each kind of backup. The file has a name of its own.
-pub(crate) fn backups(name: &str) -> [Backup; 3] {
-    [Backup::Host, Backup::Discard, Backup::File(file(name))]
+pub(crate) fn backups(name: &str) -> [Backup; 4] {
+    [Backup::Host, Backup::Pinned, Backup::Discard, Backup::File(file(name))]
 }
 
 /// Returns the name of a file that does not exist.

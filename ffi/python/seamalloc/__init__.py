@@ -43,7 +43,7 @@ from ._options import join
 from ._pinned import empty_pinned, pin_memory, pinned
 from ._record import Recording, record
 from ._switch import enable, enabled
-from ._tags import sleep, tag, wake
+from ._tags import on_sleep, release_backups, sleep, tag, tags, wake
 from ._unavailable import LibraryError, UnavailableError
 from .guard import check_guards, explain, findings
 
@@ -69,9 +69,11 @@ __all__ = [
     "forget_stream",
     "fragmentation",
     "metrics",
+    "on_sleep",
     "pin_memory",
     "pinned",
     "record",
+    "release_backups",
     "report",
     "serve",
     "sleep",
@@ -79,6 +81,7 @@ __all__ = [
     "stats",
     "stop_serving",
     "tag",
+    "tags",
     "trim",
     "wake",
     "whatif",

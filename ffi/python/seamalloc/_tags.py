@@ -5,18 +5,41 @@ A tag is a private pool of the device's allocator with chunks of physical memory
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import byref, c_uint64
+from ctypes import POINTER, byref, c_bool, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
 
 from ._devices import Device, current_device
 from ._library import FileName, Pool, check, library, path_of, plugged
 
-_HOST, _DISCARD, _FILE = 0, 1, 2
+_HOST, _DISCARD, _FILE, _PINNED = 0, 1, 2, 3
+# Of `SEAM_SLEEP_*`, by their numbers.
+_STAGES = ("before_sleep", "asleep", "before_wake", "awake")
 
 _lock = threading.Lock()
 _tags: dict[tuple[int, str], Pool] = {}
+
+
+class _Notice(ctypes.Structure):
+    """`seam_sleep_notice`."""
+
+    _fields_ = [("size", c_size_t), ("stage", c_uint32), ("tag", Pool), ("bytes", c_uint64)]
+
+
+class _PoolStats(ctypes.Structure):
+    """`seam_pool_stats`."""
+
+    _fields_ = [("size", c_size_t)] + [
+        (name, c_uint64)
+        for name in ("uses", "routed", "captured", "allocations", "allocated_bytes", "active_bytes", "reserved_bytes", "asleep_bytes")
+    ]
+
+
+_CALLBACK = ctypes.CFUNCTYPE(c_bool, POINTER(_Notice), c_void_p)
 
 
 def _of(name: str, device: Device, make: bool) -> tuple[int, Pool]:
@@ -37,27 +60,37 @@ def _of(name: str, device: Device, make: bool) -> tuple[int, Pool]:
 
 
 @contextmanager
-def tag(name: str, device: Device = None) -> Iterator[None]:
+def tag(name: str, device: Device = None, *, all_threads: bool = False) -> Iterator[None]:
     """What this thread allocates in the context belongs to the tag of that name, whatever the stream: weights, kv-cache,
-    optimizer. Contexts of different tags may lie inside of each other, of which the inner one counts; one tag has one context
-    at a time. Backward passes of PyTorch allocate in threads of their own, which no context of another thread covers."""
+    optimizer. Contexts may lie inside of each other, of which the inner one counts, and several threads may have one of the same
+    tag at once. With `all_threads` it is also what threads without a context of their own allocate meanwhile: those of PyTorch's
+    backward passes, which allocate in threads of their own."""
     handle, pool = _of(name, device, True)
-    check(library.seam_pool_begin_thread(handle, pool, 0))
+    if all_threads:
+        check(library.seam_pool_begin_other_threads(handle, pool))
     try:
-        yield
+        check(library.seam_pool_begin_thread(handle, pool, 0))
+        try:
+            yield
+        finally:
+            check(library.seam_pool_end(handle, pool))
     finally:
-        check(library.seam_pool_end(handle, pool))
+        if all_threads:
+            check(library.seam_pool_end(handle, pool))
 
 
-def sleep(name: str, device: Device = None, *, discard: bool = False, file: FileName | None = None) -> int:
+def sleep(
+    name: str, device: Device = None, *, discard: bool = False, file: FileName | None = None, pinned: bool = False
+) -> int:
     """Waits for the device, and gives all physical memory of a tag back to it. Returns the bytes given back. What its tensors
-    hold is kept in the host's memory, or in a new file of that name, or lost with `discard`. Addresses stay, and graphs over
-    them; until `wake`, nothing may use the tensors, nor launch such a graph. Where it fails, everything is as before."""
-    if discard and file is not None:
-        raise ValueError("discard and file exclude each other")
+    hold is kept in the host's memory, with `pinned` in page-locked memory at the speed of the link, or in a new file of that name,
+    or lost with `discard`. Addresses stay, and graphs over them; until `wake`, nothing may use the tensors, nor launch such a graph.
+    Where it fails, everything is as before."""
+    if discard + pinned + (file is not None) > 1:
+        raise ValueError("discard, file and pinned exclude each other")
     handle, pool = _of(name, device, False)
     given = c_uint64()
-    kind = _FILE if file is not None else _DISCARD if discard else _HOST
+    kind = _FILE if file is not None else _DISCARD if discard else _PINNED if pinned else _HOST
     check(library.seam_pool_sleep(handle, pool, kind, None if file is None else path_of(file), byref(given)))
     return given.value
 
@@ -69,3 +102,60 @@ def wake(name: str, device: Device = None) -> int:
     taken = c_uint64()
     check(library.seam_pool_wake(handle, pool, byref(taken)))
     return taken.value
+
+
+def release_backups(device: Device = None) -> int:
+    """Gives page-locked memory back to the host that was kept for the next sleep. Returns the bytes."""
+    released = c_uint64()
+    check(library.seam_release_backups(plugged(current_device(device)), byref(released)))
+    return released.value
+
+
+def tags(device: Device = None) -> dict[str, dict[str, int]]:
+    """The tags of a device: what each holds, and what it takes when it wakes."""
+    number = current_device(device)
+    with _lock:
+        mine = {name: pool for (of, name), pool in _tags.items() if of == number}
+    found = {}
+    for name, pool in mine.items():
+        stats = _PoolStats(size=ctypes.sizeof(_PoolStats))
+        check(library.seam_pool_get_stats(plugged(number), pool, byref(stats)))
+        of = ("allocations", "allocated_bytes", "reserved_bytes", "asleep_bytes")
+        found[name] = {figure: int(getattr(stats, figure)) for figure in of}
+    return found
+
+
+def on_sleep(callback: Callable[[str, str, int], Any], device: Device = None) -> Callable[[], None]:
+    """Has `callback(stage, name, bytes)` called before and after each change of a tag: for memory that NCCL or others have
+    registered. `stage` is "before_sleep", "asleep", "before_wake" or "awake". An exception before a change refuses it, and each
+    callback that agreed is told how it came out, also where it failed. Returns a function that ends this."""
+    number = current_device(device)
+
+    def told(notice: Any, user: Any) -> bool:
+        found = notice.contents
+        with _lock:
+            pools = ((of, pool) for (at, of), pool in _tags.items() if at == number)
+            same = (of for of, pool in pools if (pool.first, pool.second) == (found.tag.first, found.tag.second))
+            name = next(same, f"({found.tag.first}, {found.tag.second})")
+        try:
+            callback(_STAGES[found.stage], name, int(found.bytes))
+        except BaseException:
+            # It is in no caller's way: the change is what fails.
+            import traceback
+
+            traceback.print_exc()
+            return False
+        return True
+
+    # Kept, as the library calls it, until it is removed.
+    function, handle, added = _CALLBACK(told), plugged(number), c_uint64()
+    check(library.seam_on_sleep(handle, function, None, byref(added)))
+
+    def end() -> None:
+        if kept.pop("function", None) is not None:
+            atexit.unregister(end)
+            check(library.seam_remove_sleep_callback(handle, added.value))
+
+    kept = {"function": function}
+    atexit.register(end)
+    return end

@@ -135,6 +135,8 @@ pub struct Leaks {
     pub streams: usize,
     /// Events.
     pub events: usize,
+    /// Buffers of page-locked memory of the host.
+    pub host_buffers: usize,
     /// Physical bytes of the handles, mappings, allocations and pools together.
     pub bytes: u64,
 }
@@ -152,7 +154,8 @@ impl fmt::Display for Leaks {
         if self.is_empty() {
             return f.write_str("nothing held");
         }
-        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, bytes } = self;
+        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, host_buffers, bytes } =
+            self;
         write!(
             f,
             "still held: {reservations} reservations, {handles} handles, {mappings} mappings, {mallocs} mallocs, \
@@ -161,6 +164,9 @@ impl fmt::Display for Leaks {
         )?;
         if pools + pooled + streams > 0 {
             write!(f, ", {pools} pools, {pooled} allocations of pools, {streams} streams")?;
+        }
+        if *host_buffers > 0 {
+            write!(f, ", {host_buffers} buffers of the host")?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 mod addresses;
 mod capture;
 mod faults;
+mod host_buffers;
 mod memory;
 mod refusal;
 mod shared_memory;
@@ -19,6 +20,7 @@ pub(super) use capture::Captures;
 #[cfg(test)]
 pub(super) use capture::{CAPTURED_EVENT, ILLEGAL_STATE, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_WRONG_THREAD};
 pub use faults::{Fault, Leaks, Range};
+pub(super) use host_buffers::HostBuffers;
 pub use memory::Piece;
 pub(super) use memory::{GRANULARITY, Memory};
 pub(super) use refusal::{Answer, Refusal, refuse};

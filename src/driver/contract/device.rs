@@ -5,6 +5,7 @@
 use super::contents::Contents;
 use super::events::Events;
 use super::memory_pools::MemoryPools;
+use super::page_locked::PageLocked;
 use super::peer_access::PeerAccess;
 use super::plain_memory::PlainMemory;
 use super::process_sharing::ProcessSharing;
@@ -62,6 +63,7 @@ pub trait Driver:
     + Streams
     + StreamCapture
     + Contents
+    + PageLocked
     + PeerAccess
     + ProcessSharing
     + Send

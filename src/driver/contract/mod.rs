@@ -9,6 +9,7 @@
 //! streams.rs           Streams: which stream a handle names, and the wait for one
 //! stream_capture.rs    StreamCapture: what captures forbid, and how a thread makes such a call nevertheless
 //! contents.rs          Contents: the bytes in memory, for guard mode
+//! page_locked.rs       PageLocked: memory of the host that is copied from and to at the speed of the link
 //! peer_access.rs       PeerAccess: other devices of the process
 //! process_sharing.rs   ProcessSharing: other processes
 //! ```
@@ -27,6 +28,7 @@ mod contents;
 mod device;
 mod events;
 mod memory_pools;
+mod page_locked;
 mod peer_access;
 mod plain_memory;
 mod process_sharing;
@@ -38,6 +40,7 @@ pub use contents::Contents;
 pub use device::{DeviceProperties, Driver, MemoryInfo};
 pub use events::Events;
 pub use memory_pools::{MemoryPools, PoolAttribute};
+pub use page_locked::PageLocked;
 pub use peer_access::PeerAccess;
 pub use plain_memory::PlainMemory;
 pub use process_sharing::{Exported, IpcMemory, ProcessSharing, WeakExported};

@@ -65,7 +65,7 @@ impl Contents for CudaDriver {
 
 impl CudaDriver {
     /// Returns the stream for copies, which is made when it is first needed, for this call.
-    fn own_stream(&self, call: Call) -> DriverResult<StreamId> {
+    pub(super) fn own_stream(&self, call: Call) -> DriverResult<StreamId> {
         let mut own = self.own_stream.lock();
         if let Some(stream) = *own {
             return Ok(stream);

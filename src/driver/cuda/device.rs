@@ -18,10 +18,12 @@ use super::api::CudaApi;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
+use super::page_locked::LockedBuffer;
 use super::place::Place;
 use crate::driver::call_counters::CallCounters;
 use crate::driver::{
-    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, MemoryPool, Status, StreamId, WeakExported,
+    Call, DeviceProperties, DriverError, DriverResult, EventId, Handle, HostBuffer, MemoryPool, Status, StreamId,
+    WeakExported,
 };
 
 /// An NVIDIA GPU.
@@ -45,6 +47,8 @@ pub struct CudaDriver {
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     /// The live handles, and their exports, which are open while somebody else has them.
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
+    /// Live page-locked memory of the host.
+    pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
     /// The live pools of stream-ordered memory.
     pub(super) pools: Mutex<FxHashSet<MemoryPool>>,
     /// The streams that were made here.
@@ -171,7 +175,7 @@ impl Drop for CudaDriver {
     }
 }
 
-fn raw_event(event: EventId) -> CUevent {
+pub(super) fn raw_event(event: EventId) -> CUevent {
     ptr::with_exposed_provenance_mut(event.0 as usize)
 }
 

@@ -34,6 +34,7 @@ pub(crate) mod fake_libcuda;
 mod ffi;
 mod memory_pools;
 mod open;
+mod page_locked;
 mod peer_access;
 mod place;
 mod process_sharing;

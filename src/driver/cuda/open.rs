@@ -151,6 +151,7 @@ impl CudaDriver {
             access: Access::of(place.access(device)),
             events: Mutex::default(),
             handles: Mutex::default(),
+            buffers: Mutex::default(),
             pools: Mutex::default(),
             streams: Mutex::default(),
             own_stream: Mutex::default(),

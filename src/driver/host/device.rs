@@ -241,7 +241,8 @@ impl HostDriver {
     #[must_use]
     pub fn leaks(&self) -> Leaks {
         let events = self.shared.with_streams(|streams| streams.events());
-        Leaks { events, ..self.shared.state.read().memory.leaks() }
+        let state = self.shared.state.read();
+        Leaks { events, host_buffers: state.buffers.count(), ..state.memory.leaks() }
     }
 
     /// Makes one driver call, timed and counted.

@@ -29,6 +29,7 @@ mod config;
 mod device;
 mod lane;
 mod memory_pools;
+mod page_locked;
 mod process_sharing;
 mod state;
 mod streams;

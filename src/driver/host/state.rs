@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::addresses::Reserved;
 use super::chunk::{Chunk, HostMemory};
 use super::work::HostWork;
-use crate::driver::bookkeeping::{Answer, Captures, Fault, refuse};
+use crate::driver::bookkeeping::{Answer, Captures, Fault, HostBuffers, refuse};
 use crate::driver::{Exported, Status, StreamId};
 
 /// The most faults that are kept.
@@ -20,6 +20,8 @@ const FAULTS_KEPT: usize = 10_000;
 pub(super) struct State {
     pub(super) memory: HostMemory,
     pub(super) captures: Captures,
+    /// Page-locked memory, as far as there is any beside the machine's own.
+    pub(super) buffers: HostBuffers<Vec<u8>>,
     /// The work of each capture under way, by the stream of which it was begun, in the order in which it was given.
     pub(super) captured: FxHashMap<StreamId, Vec<Arc<HostWork>>>,
     /// The status of every call once the context is lost.
@@ -32,6 +34,7 @@ impl State {
         Self {
             memory: HostMemory::new(capacity),
             captures: Captures::default(),
+            buffers: HostBuffers::new(),
             captured: FxHashMap::default(),
             lost: None,
             faults: Vec::new(),

@@ -60,9 +60,14 @@ impl Contents {
 
     /// Copies the bytes of a range to another, both of which may be used.
     pub(super) fn copy(&mut self, from: Range, to: Range, memory: &Memory<()>) {
+        self.copy_pieces(memory.physical_at(from), memory.physical_at(to));
+    }
+
+    /// Copies the bytes of pieces to others, which are as many.
+    pub(super) fn copy_pieces(&mut self, from: Vec<Piece>, to: Vec<Piece>) {
         let mut known = Vec::new();
         let mut begin = 0;
-        for piece in memory.physical_at(from) {
+        for piece in from {
             let end = piece.offset + piece.size;
             let runs = self.0.get(&piece.memory).into_iter().flat_map(|runs| runs.range(..end).rev());
             for (at, run) in runs.take_while(|(_, run)| run.end > piece.offset) {
@@ -72,7 +77,7 @@ impl Contents {
             begin += piece.size;
         }
         let mut begin = 0;
-        for piece in memory.physical_at(to) {
+        for piece in to {
             self.clear(piece);
             let end = begin + piece.size;
             for (at, run) in known.iter().filter(|(at, run)| *at < end && run.end > begin) {
@@ -153,7 +158,7 @@ impl Contents {
     }
 
     /// Sets the bytes of a piece. As everywhere, zeros are what is not known.
-    fn write(&mut self, piece: Piece, bytes: &[u8]) {
+    pub(super) fn write(&mut self, piece: Piece, bytes: &[u8]) {
         self.clear(piece);
         let mut at = piece.offset;
         for equal in bytes.chunk_by(|a, b| a == b) {

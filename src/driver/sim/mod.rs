@@ -30,6 +30,7 @@ mod contents;
 mod cost;
 mod gpu;
 mod memory_pools;
+mod page_locked;
 mod peers;
 mod pool;
 mod pool_calls;

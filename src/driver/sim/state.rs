@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use super::addresses::AddressSpace;
 use super::contents::Contents;
 use super::memory_pools::Pools;
+use super::page_locked::Copies;
 use super::peers::Peers;
 use super::streams::Timeline;
 use crate::driver::bookkeeping::{Answer, Captures, Fault, Leaks, Memory, refuse};
@@ -29,6 +30,7 @@ pub(super) struct State {
     pub(super) memory: Memory<()>,
     pub(super) addresses: AddressSpace,
     pub(super) contents: Contents,
+    pub(super) copies: Copies,
     pub(super) pools: Pools,
     pub(super) timeline: Timeline,
     pub(super) captures: Captures,
@@ -49,6 +51,7 @@ impl State {
             memory: Memory::new(capacity),
             addresses: AddressSpace::new(),
             contents: Contents::default(),
+            copies: Copies::new(),
             pools: Pools::default(),
             timeline: Timeline::default(),
             captures: Captures::default(),
@@ -108,6 +111,7 @@ impl State {
     /// Returns the resources that are held on the device at present.
     pub(super) fn leaks(&self) -> Leaks {
         let (pools, streams) = (self.pools.count(), self.pools.streams());
-        Leaks { events: self.timeline.events(), pools, streams, ..self.memory.leaks() }
+        let host_buffers = self.copies.buffers.count();
+        Leaks { events: self.timeline.events(), pools, streams, host_buffers, ..self.memory.leaks() }
     }
 }

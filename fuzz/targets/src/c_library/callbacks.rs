@@ -7,6 +7,7 @@ use seamalloc_c_library::observers::{Event, ObserverCallback};
 use seamalloc_c_library::pluggable::{MessageHandler, seam_set_message_handler};
 use seamalloc_c_library::pools::PoolFilter;
 use seamalloc_c_library::segments::{Block, Segment, SegmentVisitor};
+use seamalloc_c_library::sleep::{SLEEP_AWAKE, SleepCallback, SleepNotice};
 use seamalloc_c_library::sources::{SegmentAlloc, SegmentFree, SourceEnd};
 use seamalloc_c_library::status::Status;
 use std::ffi::{c_char, c_void};
@@ -18,6 +19,7 @@ const FIRST_OWN: usize = 0x1000_0000_0000;
 static NEXT_OWN: AtomicUsize = AtomicUsize::new(FIRST_OWN);
 
 pub(super) const PRESSURE: PressureCallback = Some(pressure);
+pub(super) const SLEEP: SleepCallback = Some(sleep);
 pub(super) const OBSERVER: ObserverCallback = Some(observer);
 pub(super) const FILTER: PoolFilter = Some(filter);
 pub(super) const VISITOR: SegmentVisitor = Some(visitor);
@@ -27,6 +29,13 @@ pub(super) const FREE: SegmentFree = Some(free);
 pub(super) const END: SourceEnd = Some(end);
 
 unsafe extern "C" fn pressure(_: *const MemoryPressure, user: *mut c_void) -> bool {
+    user.addr() % 2 == 1
+}
+
+unsafe extern "C" fn sleep(notice: *const SleepNotice, user: *mut c_void) -> bool {
+    // SAFETY: the library passes a live notice.
+    let notice = unsafe { &*notice };
+    assert!(notice.size == size_of::<SleepNotice>() && notice.stage <= SLEEP_AWAKE);
     user.addr() % 2 == 1
 }
 

@@ -5,7 +5,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what all calls keep is said once, above the list")]
 
 use super::arguments::Arguments;
-use super::callbacks::{ALLOC, END, FILTER, FREE, HANDLER, OBSERVER, PRESSURE, VISITOR};
+use super::callbacks::{ALLOC, END, FILTER, FREE, HANDLER, OBSERVER, PRESSURE, SLEEP, VISITOR};
 use seamalloc_c_library::allocator::*;
 use seamalloc_c_library::figures::*;
 use seamalloc_c_library::guard::*;
@@ -186,6 +186,16 @@ functions! {
         Some(unsafe { seam_pool_sleep(allocator, pool, backup, ptr::null(), a.memory()) })
     };
     seam_pool_wake |a| Some(unsafe { seam_pool_wake(a.allocator(), a.pool(), a.memory()) });
+    seam_on_sleep |a| {
+        let (allocator, callback, user) = (a.allocator(), a.flag().then_some(SLEEP).flatten(), user(a));
+        Some(unsafe { seam_on_sleep(allocator, callback, user, from_mut(&mut a.callback)) })
+    };
+    seam_remove_sleep_callback |a| {
+        let (allocator, callback) = (a.allocator(), a.callbacks.pop().unwrap_or(7));
+        Some(seam_remove_sleep_callback(allocator, callback))
+    };
+    seam_release_backups |a| Some(unsafe { seam_release_backups(a.allocator(), a.memory()) });
+    seam_pool_begin_other_threads |a| Some(seam_pool_begin_other_threads(a.allocator(), a.pool()));
     seam_pool_set_unsplit |a| Some(seam_pool_set_unsplit(a.allocator(), a.pool()));
     seam_pool_empty |a| Some(unsafe { seam_pool_empty(a.allocator(), a.pool(), a.memory()) });
     seam_snapshot |a| Some(unsafe { seam_snapshot(a.allocator(), a.path()) });

@@ -365,6 +365,7 @@ impl<P> Memory<P> {
             pools: 0,
             streams: 0,
             events: 0,
+            host_buffers: 0,
             bytes: self.held,
         }
     }

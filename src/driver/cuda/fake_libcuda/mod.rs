@@ -5,6 +5,7 @@
 
 mod calls;
 pub(crate) mod old_drivers;
+mod page_locked;
 mod peers;
 mod pinned;
 mod pools;
@@ -56,6 +57,10 @@ struct State {
     nodes: Vec<(c_int, u32)>,
     /// Page-locked allocations: their sizes and flags, and how many were freed.
     page_locked: (Vec<(usize, c_uint)>, usize),
+    /// The bytes of those that live.
+    host: Vec<Box<[u8]>>,
+    /// How often events were recorded, and waited for.
+    behind: (u32, u32),
     /// The address from which set-access is refused.
     access_fails_from: Option<CUdeviceptr>,
     /// Contexts that were given peer access to device 1's plain memory.
@@ -285,11 +290,15 @@ unsafe extern "C" fn mem_free(_: CUdeviceptr) -> RawStatus {
 unsafe extern "C" fn mem_host_alloc(address: *mut *mut c_void, size: usize, flags: c_uint) -> RawStatus {
     in_context(|state| {
         state.page_locked.0.push((size, flags));
-        put(address, ptr::without_provenance_mut(state.page_locked.0.len() << 20))
+        let mut bytes = vec![0_u8; size].into_boxed_slice();
+        let pointer = bytes.as_mut_ptr();
+        state.host.push(bytes);
+        put(address, pointer.cast())
     })
 }
-unsafe extern "C" fn mem_free_host(_: *mut c_void) -> RawStatus {
+unsafe extern "C" fn mem_free_host(address: *mut c_void) -> RawStatus {
     in_context(|state| {
+        state.host.retain(|bytes| bytes.as_ptr() != address.cast());
         state.page_locked.1 += 1;
         Status::SUCCESS.0
     })
@@ -387,7 +396,16 @@ unsafe extern "C" fn event_query(event: CUevent) -> RawStatus {
     in_context(|state| if state.events.contains(&event.addr()) { state.query } else { Status::INVALID_HANDLE.0 })
 }
 unsafe extern "C" fn event_record(_: CUevent, _: CUstream) -> RawStatus {
-    in_context(|_| Status::SUCCESS.0)
+    in_context(|state| {
+        state.behind.0 += 1;
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn event_synchronize(_: CUevent) -> RawStatus {
+    in_context(|state| {
+        state.behind.1 += 1;
+        Status::SUCCESS.0
+    })
 }
 unsafe extern "C" fn stream_synchronize(_: CUstream) -> RawStatus {
     in_context(|state| {
@@ -454,6 +472,7 @@ fn entry_points() -> EntryPoints {
         ctx_enable_peer_access: Some(ctx_enable_peer_access),
         ctx_disable_peer_access: Some(ctx_disable_peer_access),
         event_record: Some(event_record),
+        event_synchronize: Some(event_synchronize),
         stream_synchronize: Some(stream_synchronize),
         stream_get_id: Some(stream_get_id),
         mem_unmap: Some(mem_unmap),

@@ -1,5 +1,6 @@
 //! The host's memory: real bytes behind addresses, and what it shares with the simulated GPU.
 
+mod page_locked;
 mod rules;
 mod sharing;
 mod streams;

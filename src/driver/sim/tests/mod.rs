@@ -386,6 +386,7 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
     let pool = gpu.pool_create(u64::MAX).unwrap();
     let pooled = gpu.pool_malloc(pool, G, S).unwrap();
     let own = gpu.stream_create().unwrap();
+    let buffer = gpu.host_malloc(4096).unwrap();
     let start = gpu.now_ns();
     gpu.launch(S, &[], 1_000_000).unwrap();
     let before = (gpu.leaks(), gpu.memory_info().unwrap());
@@ -413,6 +414,11 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::Read => gpu.read(address, &mut [0; 8]),
         Call::Write => gpu.write(address, &[0; 8]),
         Call::Copy => gpu.copy(address, address + 512, 512),
+        Call::HostMalloc => gpu.host_malloc(G).map(drop),
+        Call::HostFree => gpu.host_free(buffer),
+        Call::CopyOut => gpu.copy_out(address, buffer, 0, 512),
+        Call::CopyIn => gpu.copy_in(buffer, 0, address, 512),
+        Call::HostWait => gpu.host_wait(buffer),
         Call::EnablePeer => {
             gpu.connect_peer(1);
             let answer = gpu.enable_peer_access(1, true);

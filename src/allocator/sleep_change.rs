@@ -1,0 +1,114 @@
+//! A tag that falls asleep or wakes, as a program's callbacks see it.
+//!
+//! Owns: who is told what, and that each who agreed to a change is told how it ended.
+
+use super::callbacks::CallbackId;
+use super::core::Allocator;
+use super::sleep_callbacks::{Callback, call};
+use crate::error::{Error, Result};
+use crate::ids::PoolId;
+use crate::report::sleep::{SleepNotice, SleepStage};
+use std::sync::Arc;
+
+/// A change of which callbacks were told. The end of it tells them how it came out.
+pub(super) struct Change<'a> {
+    allocator: &'a Allocator,
+    told: Vec<Callback>,
+    pub(super) notice: SleepNotice,
+}
+
+impl<'a> Change<'a> {
+    /// Asks all callbacks, for a tag that is marked as turning.
+    ///
+    /// # Errors
+    /// [`Error::NotSleepable`] if one refuses; [`Error::HostMemory`]. Those that had agreed were told that nothing changed.
+    pub(super) fn begin(allocator: &'a Allocator, notice: SleepNotice) -> Result<Self> {
+        let mut change = Self { allocator, told: Vec::new(), notice };
+        let callbacks = allocator.sleep_callbacks.all()?;
+        change.told.try_reserve(callbacks.len())?;
+        for callback in callbacks {
+            if !call(&callback, &notice) {
+                change.end(false);
+                return Err(Error::NotSleepable { pool: notice.tag, why: "a callback of `on_sleep` refused" });
+            }
+            change.told.push(callback);
+        }
+        Ok(change)
+    }
+
+    /// Tells all that agreed how it came out, the last one first.
+    pub(super) fn end(mut self, done: bool) {
+        let falls = self.notice.stage == SleepStage::BeforeSleep;
+        let stage = if falls == done { SleepStage::Asleep } else { SleepStage::Awake };
+        let notice = SleepNotice { stage, ..self.notice };
+        while let Some(callback) = self.told.pop() {
+            call(&callback, &notice);
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.allocator.core.lock().heap.private_mut().set_turning(self.notice.tag, false);
+    }
+}
+
+impl Allocator {
+    /// Registers `callback` for tags that sleep and wake, for programs that have told others of a tag's memory: NCCL's registered
+    /// buffers, RDMA, pools of other libraries. It is called before and after each change, in the thread that makes it
+    /// ([`SleepStage`]); its answer counts before one: `false` refuses it, with [`Error::NotSleepable`]. Each callback that agreed
+    /// is told how the change came out, also where it failed: the last one first.
+    ///
+    /// It is called without any lock of the allocator, and may call every method, such as
+    /// [`pool_blocks`](Self::pool_blocks) for the addresses; but not `sleep` and `wake` of the same tag, which are refused
+    /// meanwhile. Where it panics it does not agree. It should hold the allocator by [`std::sync::Weak`].
+    ///
+    /// ```
+    /// use seamalloc::{Allocator, Backup, SleepStage};
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// let allocator = Allocator::open("sim:h200", "")?;
+    /// let told = Arc::new(Mutex::new(Vec::new()));
+    /// let seen = Arc::clone(&told);
+    /// allocator.on_sleep(move |notice| {
+    ///     seen.lock().is_ok_and(|mut seen| {
+    ///         seen.push(notice.stage);
+    ///         true
+    ///     })
+    /// })?;
+    /// let tag = allocator.create_tag()?;
+    /// allocator.sleep(tag, &Backup::Discard)?;
+    /// assert_eq!(*told.lock().unwrap(), [SleepStage::BeforeSleep, SleepStage::Asleep]);
+    /// # Ok::<(), seamalloc::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::HostMemory`].
+    pub fn on_sleep(&self, callback: impl Fn(&SleepNotice) -> bool + Send + Sync + 'static) -> Result<CallbackId> {
+        Ok(self.sleep_callbacks.add(Arc::new(callback))?)
+    }
+
+    /// Removes a callback of [`Self::on_sleep`]. Returns whether it was there. A change under way still tells it how it came out.
+    pub fn remove_sleep_callback(&self, callback: CallbackId) -> bool {
+        self.sleep_callbacks.remove(callback)
+    }
+
+    /// Begins a change of a tag: `None` if there is nothing to change.
+    pub(super) fn begin_change(&self, tag: PoolId, stage: SleepStage) -> Result<Option<Change<'_>>> {
+        let notice = {
+            let core = &mut *self.lock()?;
+            core.may_sleep(tag)?;
+            if core.heap.private().asleep(tag).is_some() != (stage == SleepStage::BeforeWake) {
+                return Ok(None);
+            }
+            if core.heap.private().get(tag).is_some_and(|pool| pool.turning) {
+                let why = "another call lets it sleep, or wakes it, at this moment";
+                return Err(Error::NotSleepable { pool: tag, why });
+            }
+            let bytes = core.heap.sleeper(tag)?.bytes();
+            core.heap.private_mut().set_turning(tag, true);
+            SleepNotice { stage, tag, bytes }
+        };
+        Change::begin(self, notice).map(Some)
+    }
+}

@@ -1,0 +1,109 @@
+//! Backups of many bytes: through the stage and back, and at the speed of the simulated link.
+
+use crate::world::{MAIN, MIB, World, backups};
+use seamalloc::driver::sim::{Profile, SimConfig, SimGpu};
+use seamalloc::driver::{Call, Driver, Status};
+use seamalloc::{Allocator, Backup, Config, Error};
+use std::sync::Arc;
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn a_backup_that_is_larger_than_the_stage_keeps_every_word() {
+    for backup in backups("large") {
+        if backup == Backup::Discard {
+            continue;
+        }
+        let mut world = World::new(512 * MIB, "strategy:stitch,chunk_size_mb:32");
+        let tag = world.allocator.create_tag().unwrap();
+        let blocks: Vec<u64> = [70, 3, 41, 5, 90].map(|size| world.allocate(tag, size * MIB, MAIN).unwrap()).to_vec();
+        // Holes between what is live, so that no copy is of whole stages.
+        world.free(blocks[1]);
+        world.free(blocks[3]);
+        for _ in 0..2 {
+            world.allocator.sleep(tag, &backup).unwrap();
+            assert_eq!(world.device.used(), 0);
+            world.allocator.wake(tag).unwrap();
+            world.check_all();
+        }
+        let locked = world.allocator.stats().sleep.page_locked_bytes;
+        let expected = if backup == Backup::Pinned { 202 * MIB } else { 128 * MIB };
+        assert_eq!(locked, expected, "{backup:?}: the second sleep has made none");
+        world.end(&[tag]);
+    }
+}
+
+#[test]
+fn page_locked_memory_is_copied_at_the_speed_of_the_link() {
+    let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h100").unwrap()).unwrap());
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
+    let tag = allocator.create_tag().unwrap();
+    let blocks: Vec<u64> = (0..120).map(|_| allocator.allocate_in(tag, GIB / 4, MAIN).unwrap()).collect();
+    let link = Profile::H100.link(30 * GIB);
+    for turn in 0..2 {
+        let begin = gpu.now_ns();
+        assert_eq!(allocator.sleep(tag, &Backup::Pinned), Ok(30 * GIB));
+        let asleep = gpu.now_ns();
+        assert_eq!(gpu.memory_info().unwrap().free, 80 * GIB);
+        let stats = allocator.stats().sleep;
+        assert_eq!((stats.asleep_bytes, stats.sleeps, stats.wakes), (30 * GIB, turn + 1, turn));
+        assert_eq!(stats.page_locked_bytes, 30 * GIB);
+        assert_eq!(allocator.wake(tag), Ok(30 * GIB));
+        let (fell, woke) = (asleep - begin, gpu.now_ns() - asleep);
+        if turn > 0 {
+            assert!(link * 10 > fell * 9, "{fell} ns, of which the link takes {link}");
+        } else {
+            let locking = gpu.call_stats().get(Call::HostMalloc).total_ns;
+            assert!(
+                fell < locking + link / 10,
+                "copies run while memory is locked: {fell} ns, {locking} of them locking"
+            );
+        }
+        assert!(link * 10 > woke * 9, "{woke} ns, of which the link takes {link}");
+    }
+    assert_eq!(gpu.call_stats().get(Call::HostMalloc).count, 120, "only the first sleep locks memory");
+    assert_eq!(allocator.release_backups(), Ok(30 * GIB));
+    assert_eq!((allocator.release_backups(), allocator.stats().sleep.page_locked_bytes), (Ok(0), 0));
+    blocks.into_iter().for_each(|address| allocator.free(address).unwrap());
+    drop(allocator);
+    assert!(gpu.leaks().is_empty());
+}
+
+#[test]
+fn a_tag_that_ends_asleep_leaves_its_page_locked_memory_to_others() {
+    let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
+    let [first, second] = [0, 1].map(|_| allocator.create_tag().unwrap());
+    let [a, b] = [first, second].map(|tag| allocator.allocate_in(tag, 300 * MIB, MAIN).unwrap());
+    allocator.sleep(first, &Backup::Pinned).unwrap();
+    assert_eq!(allocator.release_backups(), Ok(0), "it serves");
+    allocator.free(a).unwrap();
+    allocator.release_pool(first).unwrap();
+    allocator.empty_cache().unwrap();
+    let made = gpu.call_stats().get(Call::HostMalloc).count;
+    allocator.sleep(second, &Backup::Pinned).unwrap();
+    assert_eq!(gpu.call_stats().get(Call::HostMalloc).count, made, "it has what the first one had");
+    // The end of the allocator, with a tag that sleeps and a live block of it.
+    drop(allocator);
+    assert_eq!(gpu.leaks().host_buffers, 0);
+    let _ = b;
+}
+
+#[test]
+fn a_host_without_memory_to_lock_leaves_the_tag_awake_and_keeps_none() {
+    for backup in [Backup::Pinned, Backup::Host] {
+        let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
+        let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
+        let tag = allocator.create_tag().unwrap();
+        let block = allocator.allocate_in(tag, 700 * MIB, MAIN).unwrap();
+        gpu.fail_nth(Call::HostMalloc, 2, Status::OUT_OF_MEMORY);
+        assert_eq!(allocator.sleep(tag, &backup), Err(Error::HostMemory), "it is not the device that has none");
+        assert!(!allocator.is_asleep(tag) && allocator.reserved() == 700 * MIB);
+        if backup == Backup::Pinned {
+            assert_eq!((gpu.leaks().host_buffers, allocator.stats().sleep.page_locked_bytes), (0, 0));
+        }
+        allocator.sleep(tag, &backup).unwrap();
+        allocator.wake(tag).unwrap();
+        allocator.free(block).unwrap();
+    }
+}
