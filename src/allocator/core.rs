@@ -5,6 +5,7 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
+use super::growing::Growths;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};
@@ -71,6 +72,7 @@ pub(super) struct Core {
     pub(super) strategy: AnyStrategy,
     pub(super) shares: Shares,
     pub(super) opened: Opened,
+    pub(super) growths: Growths,
     /// Devices that may use the memory.
     pub(super) peers: Vec<u32>,
     /// How much arenas are in demand.
@@ -144,6 +146,7 @@ impl Allocator {
             strategy,
             shares: Shares::default(),
             opened: Opened::default(),
+            growths: Growths::default(),
             peers: Vec::new(),
             demand: Demand::new(arenas_at_once),
             headroom: Headroom::default(),
