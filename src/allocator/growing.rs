@@ -84,6 +84,12 @@ impl Growths {
         self.0.get(&address).ok_or(Error::InvalidAddress { address })
     }
 
+    /// Returns how much of an allocation is in use, has memory, and is reserved.
+    pub(super) fn extent(&self, address: u64) -> Result<Extent> {
+        let Growth { len, mapped, capacity, .. } = *self.get(address)?;
+        Ok(Extent { len, mapped, capacity })
+    }
+
     /// Returns an allocation that does not grow at this moment.
     fn idle(&mut self, address: u64) -> Result<&mut Growth> {
         match self.0.get_mut(&address).ok_or(Error::InvalidAddress { address })? {
@@ -219,9 +225,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidAddress`] if nothing was reserved there.
     pub fn extent(&self, address: u64) -> Result<Extent> {
-        let core = self.core.lock();
-        let Growth { len, mapped, capacity, .. } = *core.growths.get(address)?;
-        Ok(Extent { len, mapped, capacity })
+        self.core.lock().growths.extent(address)
     }
 }
 

@@ -41,11 +41,12 @@ impl Heap {
         self.views.add_growing(reservation, new)
     }
 
-    /// Returns a view that grew for another allocation, has at least so many addresses, but not many more, and serves a private
-    /// pool if, and only if, that is to be its pool.
+    /// Returns a view that nothing uses and no other request may have, with at least so many addresses, but not many more: it
+    /// grew for another allocation, as a rule. It was a private pool's if, and only if, it is to be that pool's again.
     pub(crate) fn spare_growing(&self, capacity: u64, owner: PoolId) -> Option<ViewId> {
         let fits = |view: &View| {
-            view.growing.is_none() && view.addresses > view.size && (capacity..=capacity.saturating_mul(2)).contains(&view.addresses)
+            let is_spare = view.growing.is_none() && view.serial == 0 && view.users == 0;
+            is_spare && (capacity..=capacity.saturating_mul(2)).contains(&view.addresses)
         };
         let of_owner = |view: &View| match owner {
             PoolId::NONE => view.pins.is_empty(),

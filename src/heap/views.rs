@@ -61,7 +61,7 @@ pub(crate) struct View {
     pub(crate) tick: u64,
     /// A number that no other view has, so that a plan remembered for this view does not find the next one in its slot.
     /// 0 once the view serves no more requests.
-    serial: u64,
+    pub(super) serial: u64,
     /// Its neighbours in the list of unused views.
     before: ViewId,
     after: ViewId,
@@ -310,10 +310,10 @@ impl Views {
         let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         self.mappings -= view.mappings();
         (view.chunks, view.holes) = (Vec::new(), Vec::new());
-        if view.growing.is_some() {
+        self.retire(id);
+        if let Some(view) = self.get_mut(id) {
             view.size = 0;
         }
-        self.retire(id);
     }
 
     /// Makes room for `more` chunks, or holes, in each view over a chunk.
