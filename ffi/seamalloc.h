@@ -119,6 +119,10 @@ typedef enum {
     SEAM_STATUS_POOL_ASLEEP = 25,
     // The private pool cannot sleep, or not now; the text says why.
     SEAM_STATUS_NOT_SLEEPABLE = 26,
+    // An allocation cannot grow in place, or not now, or what is asked cannot be done with one that does; the text says why.
+    SEAM_STATUS_NOT_GROWABLE = 27,
+    // An allocation was to grow beyond the addresses that were reserved for it.
+    SEAM_STATUS_BEYOND_CAPACITY = 28,
 } seam_status;
 
 // What happened. Names and meanings are those of PyTorch's memory snapshots.
@@ -625,6 +629,49 @@ seam_status seam_fragmentation_json(seam_allocator allocator, char *buffer, size
 // Logs what an allocator has done so far, at the level `info`: on standard error, where the environment variable
 // SEAMALLOC_LOG asks for it.
 seam_status seam_log_summary(seam_allocator allocator);
+
+// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. It has no memory yet:
+// `seam_grow` gives it some, `seam_shrink` takes it back, and `seam_free`, or another function that frees, ends it.
+// `seam_record_stream` is as for any allocation, and holds for what it will get too. Only with the strategies `stitch` and
+// `planned`, and not in guard mode (`SEAM_STATUS_NOT_GROWABLE`). `*address` is set to NULL where this fails.
+seam_status seam_reserve(seam_allocator allocator,
+                         size_t capacity,
+                         seam_stream stream,
+                         void **address);
+
+// As `seam_reserve`, for an allocation of a private pool, such as a tag that sleeps and wakes.
+seam_status seam_pool_reserve(seam_allocator allocator,
+                              seam_pool pool,
+                              size_t capacity,
+                              seam_stream stream,
+                              void **address);
+
+// Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its stream. Its
+// address and contents stay; a smaller size than it has changes nothing. Where it has that much memory already, the device is not
+// called. `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` leave it as it was.
+seam_status seam_grow(seam_allocator allocator,
+                      void *address,
+                      size_t size);
+
+// Gives back memory behind the first `size` bytes of an allocation of `seam_reserve`, as `seam_free` does, in whole chunks. The
+// rest keeps its address and contents; a larger size than it has changes nothing.
+seam_status seam_shrink(seam_allocator allocator,
+                        void *address,
+                        size_t size);
+
+// Grows or shrinks an allocation of `seam_reserve` to `size` bytes: what TensorRT asks of `IGpuAllocator::reallocate` for memory
+// that it allocated as `kRESIZABLE`.
+seam_status seam_resize(seam_allocator allocator,
+                        void *address,
+                        size_t size);
+
+// How much of an allocation of `seam_reserve` is in use, as last asked for (`len`), has memory (`mapped`), and is reserved
+// (`capacity`), in bytes. Each may be NULL.
+seam_status seam_extent(seam_allocator allocator,
+                        void *address,
+                        size_t *len,
+                        size_t *mapped,
+                        size_t *capacity);
 
 // What an address belongs to, as a sentence: the allocation that it lies in, live or freed, or at whose edge; its size,
 // streams and number. "" where that is not known, or guard mode is off. Works after an illegal address was used, when

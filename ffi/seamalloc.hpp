@@ -94,6 +94,7 @@ inline void check(seam_status status) {
 }
 
 class block;
+class growing;
 
 namespace detail {
 
@@ -152,6 +153,9 @@ public:
     // Memory for work on `stream`; of no bytes, a block without memory.
     block allocate(std::size_t size, seam_stream stream = nullptr) const;
 
+    // An allocation of up to `capacity` bytes that grows in place, for work on `stream`. It has no memory yet.
+    growing reserve(std::size_t capacity, seam_stream stream = nullptr) const;
+
     seam_stats stats() const {
         seam_stats found;
         found.size = sizeof found;
@@ -191,6 +195,7 @@ public:
 
 private:
     friend class block;
+    friend class growing;
     friend class pool;
 
     explicit allocator(std::shared_ptr<detail::owned> found) : owned_(std::move(found)) {}
@@ -284,6 +289,78 @@ inline block allocator::allocate(std::size_t size, seam_stream stream) const {
     return block(owned_, address, size, stream);
 }
 
+// An allocation that grows and shrinks at one address, freed in the order of its streams when it ends. Keeps its allocator.
+// Without addresses when moved from.
+class growing {
+public:
+    growing() noexcept = default;
+    growing(growing &&other) noexcept
+        : owner_(std::move(other.owner_)), address_(std::exchange(other.address_, nullptr)) {}
+    growing &operator=(growing &&other) noexcept {
+        growing taken(std::move(other));
+        std::swap(owner_, taken.owner_);
+        std::swap(address_, taken.address_);
+        return *this;
+    }
+    growing(const growing &) = delete;
+    growing &operator=(const growing &) = delete;
+    ~growing() {
+        if (address_ != nullptr) {
+            (void)seam_free(owner_->handle, address_);
+        }
+    }
+
+    // It never changes.
+    void *address() const noexcept { return address_; }
+    // In use, as last asked for.
+    std::size_t size() const { return extent(0); }
+    // With memory: up to here it grows without the device.
+    std::size_t mapped() const { return extent(1); }
+    // Reserved.
+    std::size_t capacity() const { return extent(2); }
+    explicit operator bool() const noexcept { return address_ != nullptr; }
+
+    // At least the first `size` bytes can be used, and hold what they held. Throws without a change.
+    void grow(std::size_t size) { check(seam_grow(handle(), address_, size)); }
+
+    // Gives back memory behind the first `size` bytes.
+    void shrink(std::size_t size) { check(seam_shrink(handle(), address_, size)); }
+
+    // Work on `stream` uses it: what it gives back waits for that stream too.
+    void record_stream(seam_stream stream) const { check(seam_record_stream(handle(), address_, stream)); }
+
+    // The address, which the caller is to free (`seam_free`), while the allocator lives.
+    void *release() noexcept {
+        owner_.reset();
+        return std::exchange(address_, nullptr);
+    }
+
+private:
+    friend class allocator;
+    friend class pool;
+
+    growing(std::shared_ptr<detail::owned> owner, void *address) noexcept : owner_(std::move(owner)), address_(address) {}
+
+    seam_allocator handle() const noexcept { return owner_ == nullptr ? 0 : owner_->handle; }
+
+    std::size_t extent(int which) const {
+        std::size_t found[3] = {0, 0, 0};
+        if (address_ != nullptr) {
+            check(seam_extent(handle(), address_, &found[0], &found[1], &found[2]));
+        }
+        return found[which];
+    }
+
+    std::shared_ptr<detail::owned> owner_;
+    void *address_ = nullptr;
+};
+
+inline growing allocator::reserve(std::size_t capacity, seam_stream stream) const {
+    void *address = nullptr;
+    check(seam_reserve(handle(), capacity, stream, &address));
+    return growing(owned_, address);
+}
+
 // A private pool: its memory serves only requests made for it, and its addresses stay mapped while anybody uses it, as a
 // CUDA graph needs. One use of it, which ends with this.
 class pool {
@@ -311,6 +388,13 @@ public:
         void *address = nullptr;
         check(seam_pool_malloc(owner_->handle, id_, size, stream, &address));
         return block(owner_, address, size, stream);
+    }
+
+    // One of the pool that grows in place.
+    growing reserve(std::size_t capacity, seam_stream stream = nullptr) const {
+        void *address = nullptr;
+        check(seam_pool_reserve(owner_->handle, id_, capacity, stream, &address));
+        return growing(owner_, address);
     }
 
     seam_pool_stats stats() const {

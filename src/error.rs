@@ -98,6 +98,25 @@ pub enum Error {
         /// What the system says.
         detail: String,
     },
+    /// An allocation cannot grow in place, or not now: it is none that was reserved, the strategy or an option forbids it, or what
+    /// is asked of it cannot be done with one that grows. Nothing has changed.
+    #[error("the allocation at {address:#x} cannot grow in place, or this cannot be done with one that does: {why}")]
+    NotGrowable {
+        /// Its address; 0 if there is none yet.
+        address: u64,
+        /// Why, and what to do.
+        why: &'static str,
+    },
+    /// An allocation was to grow beyond the addresses that were reserved for it. Nothing has changed.
+    #[error("{size} bytes are more than the {capacity} that were reserved at {address:#x}")]
+    BeyondCapacity {
+        /// Its address.
+        address: u64,
+        /// Bytes asked for.
+        size: u64,
+        /// Bytes reserved.
+        capacity: u64,
+    },
     /// A block cannot be handed out again where it was, because its private pool does not hold that memory free. The
     /// blocks before it in the list were handed out.
     #[error(

@@ -185,6 +185,10 @@ pub(crate) struct ViewId(pub(crate) u32);
 impl ViewId {
     /// No view.
     pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) fn is_some(self) -> bool {
+        self != Self::NONE
+    }
 }
 
 /// A chunk: an index into the chunks at home.

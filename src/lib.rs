@@ -11,7 +11,7 @@
 //!
 //! - [`Allocator`]: a caching allocator for the memory of one device, with one of the strategies of [`StrategyKind`].
 //!   `stitch` joins free memory wherever it lies; the others are PyTorch's two and GMLake's algorithm, for comparison.
-//! - [`Block`], [`Pool`], [`PoolRoute`], [`Stream`]: what a program owns, and what ends when it is dropped.
+//! - [`Block`], [`Growing`], [`Pool`], [`PoolRoute`], [`Stream`]: what a program owns, and what ends when it is dropped.
 //! - [`HostPool`]: the same for page-locked memory of the machine, which the CPU uses too.
 //! - [`resource`]: layers over an allocator: limits, logs, retries, one allocator a stream, pools of graphs.
 //! - [`driver`]: the calls that an allocator makes of a GPU. [`driver::sim::SimGpu`] simulates one,
@@ -49,7 +49,7 @@ mod strategy;
 mod streams;
 pub mod units;
 
-pub use allocator::{Allocator, CallbackId, IdleRelease};
+pub use allocator::{Allocator, CallbackId, Extent, IdleRelease};
 pub use config::{
     Arenas, ClassicOptions, Config, ConfigError, GuardOptions, PaddleFlags, Split, StrategyKind, StreamSharing,
     rounding,
@@ -59,7 +59,7 @@ pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
 pub use host_pool::HostPool;
 pub use ids::{PoolId, StreamId};
 pub use ipc::{IpcError, IpcHandle};
-pub use owned::{Block, Pool, PoolRoute, RawBlock, Stream};
+pub use owned::{Block, Growing, Pool, PoolRoute, RawBlock, Stream};
 #[cfg(feature = "cudarc")]
 pub use owned::{CudaBlock, CudaBlockError};
 pub use report::flight::Flight;

@@ -37,6 +37,7 @@ pub mod allocator;
 mod boundary;
 pub mod figures;
 mod fork;
+pub mod growing;
 pub mod guard;
 pub mod hooks;
 mod idle;

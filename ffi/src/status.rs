@@ -75,6 +75,10 @@ pub enum Status {
     PoolAsleep = 25,
     /// The private pool cannot sleep, or not now; the text says why.
     NotSleepable = 26,
+    /// An allocation cannot grow in place, or not now, or what is asked cannot be done with one that does; the text says why.
+    NotGrowable = 27,
+    /// An allocation was to grow beyond the addresses that were reserved for it.
+    BeyondCapacity = 28,
 }
 
 /// Why a call did not do what was asked. As large as a pointer, so that the result of a call that succeeds stays in
@@ -188,6 +192,8 @@ impl From<Error> for Failure {
             Error::Source { .. } => Status::Source,
             Error::PoolAsleep { .. } => Status::PoolAsleep,
             Error::NotSleepable { .. } => Status::NotSleepable,
+            Error::NotGrowable { .. } => Status::NotGrowable,
+            Error::BeyondCapacity { .. } => Status::BeyondCapacity,
             Error::Backup { .. } => Status::File,
             Error::Ipc(_) | Error::NotOfPools { .. } => Status::Ipc,
             // And what is newer than this table.
@@ -304,7 +310,7 @@ pub extern "C" fn seam_clear_last_error() {
 /// A status by its name, "SEAM_STATUS_OUT_OF_MEMORY". Never NULL; "SEAM_STATUS_UNKNOWN" for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
-    let names: [&CStr; 27] = [
+    let names: [&CStr; 29] = [
         c"SEAM_STATUS_OK",
         c"SEAM_STATUS_INVALID_ARGUMENT",
         c"SEAM_STATUS_INVALID_HANDLE",
@@ -332,6 +338,8 @@ pub extern "C" fn seam_status_name(status: i32) -> *const c_char {
         c"SEAM_STATUS_HOST_MEMORY",
         c"SEAM_STATUS_POOL_ASLEEP",
         c"SEAM_STATUS_NOT_SLEEPABLE",
+        c"SEAM_STATUS_NOT_GROWABLE",
+        c"SEAM_STATUS_BEYOND_CAPACITY",
     ];
     let name = usize::try_from(status).ok().and_then(|index| names.get(index));
     name.copied().unwrap_or(c"SEAM_STATUS_UNKNOWN").as_ptr()

@@ -206,7 +206,7 @@ static void statuses_have_names(void) {
     CHECK(strcmp(seam_status_name(SEAM_STATUS_OK), "SEAM_STATUS_OK") == 0);
     CHECK(strcmp(seam_status_name(SEAM_STATUS_INTERNAL), "SEAM_STATUS_INTERNAL") == 0);
     CHECK(strcmp(seam_status_name(SEAM_STATUS_SOURCE), "SEAM_STATUS_SOURCE") == 0);
-    CHECK(strcmp(seam_status_name(SEAM_STATUS_NOT_SLEEPABLE + 1), "SEAM_STATUS_UNKNOWN") == 0);
+    CHECK(strcmp(seam_status_name(SEAM_STATUS_BEYOND_CAPACITY + 1), "SEAM_STATUS_UNKNOWN") == 0);
     CHECK(strcmp(seam_status_name(-1), "SEAM_STATUS_UNKNOWN") == 0);
 }
 

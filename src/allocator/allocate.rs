@@ -11,7 +11,7 @@ use crate::config::StreamSharing;
 use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Layout, Request, ViewUsage};
-use crate::ids::{BlockId, PoolId, StreamId};
+use crate::ids::{BlockId, Class, PoolId, StreamId, ViewId};
 use crate::span::Span;
 use crate::strategy::{Means, Rules, Strategy, serve_own_segments};
 use parking_lot::MutexGuard;
@@ -24,6 +24,15 @@ pub(super) struct Order {
     pub(super) stream: StreamId,
     /// The private pool that it names.
     pub(super) owner: Option<PoolId>,
+    /// The view that it extends ([`Request::extends`]), or none.
+    pub(super) extends: ViewId,
+}
+
+impl Order {
+    #[inline(always)]
+    pub(super) fn new(size: u64, stream: StreamId, owner: Option<PoolId>) -> Self {
+        Self { size, stream, owner, extends: ViewId::NONE }
+    }
 }
 
 /// A request for a pool, and its details if the pool is private.
@@ -89,10 +98,10 @@ impl Allocator {
         if core.has_pre_work {
             let owner = core.poll_before_request(stream)?;
             if core.guard.is_some() {
-                return self.allocate_watched(guard, &Order { size, stream, owner });
+                return self.allocate_watched(guard, &Order::new(size, stream, owner));
             }
             if let Some(owner) = owner {
-                return self.serve_private(guard, &Order { size, stream, owner: Some(owner) }, owner);
+                return self.serve_private(guard, &Order::new(size, stream, Some(owner)), owner);
             }
             if core.planning.is_some() {
                 return self.allocate_planned(guard, size, stream);
@@ -101,7 +110,7 @@ impl Allocator {
         let request = core.public_request(size, stream)?;
         let id = core.heap.fit(&request, &core.rules.fit);
         if id.is_none() {
-            return self.miss(guard, &Order { size, stream, owner: None }, Prepared { request, private: None });
+            return self.miss(guard, &Order::new(size, stream, None), Prepared { request, private: None });
         }
         if core.heap.is_bare(id, request.size) {
             core.map_bare(id, &request)?;
@@ -141,7 +150,7 @@ impl Allocator {
         let size = bounded(size)?;
         core.make_whole()?;
         core.poll()?;
-        let order = Order { size, stream, owner: Some(pool) };
+        let order = Order::new(size, stream, Some(pool));
         if core.guard.is_some() {
             return self.allocate_watched(guard, &order);
         }
@@ -162,7 +171,7 @@ impl Allocator {
         let size = bounded(size)?;
         core.make_whole()?;
         core.poll()?;
-        let prepared = core.private_request(&Order { size, stream, owner: Some(pool) }, pool)?;
+        let prepared = core.private_request(&Order::new(size, stream, Some(pool)), pool)?;
         let rules = FitRules { takes_idle: false, ..*fit_rules(&core.rules, &core.own_rules, &prepared) };
         let Some(id) = core.heap.fit(&prepared.request, &rules).some() else { return Ok(None) };
         core.make_usable(id, &prepared.request)?;
@@ -340,15 +349,22 @@ impl Core {
             Some(known) => known,
             None => self.register_stream(stream, size)?,
         };
-        Ok(Request { size, requested, pool, class })
+        Ok(Request { size, requested, pool, class, extends: ViewId::NONE })
     }
 
     /// Makes the request of an order.
     pub(super) fn prepare(&mut self, order: &Order) -> Result<Prepared> {
-        match order.owner {
-            Some(owner) => self.private_request(order, owner),
-            None => Ok(Prepared { request: self.public_request(order.size, order.stream)?, private: None }),
+        let mut prepared = match order.owner {
+            Some(owner) => self.private_request(order, owner)?,
+            None => Prepared { request: self.public_request(order.size, order.stream)?, private: None },
+        };
+        if order.extends.is_some() {
+            // Whole granules, whatever the rounding.
+            let Order { size, extends, .. } = *order;
+            let (pool, requested) = (prepared.request.pool.large(), size);
+            prepared.request = Request { size, requested, pool, class: Class::Large, extends };
         }
+        Ok(prepared)
     }
 
     /// Makes a request of an order for a private pool, which has pools of its own for the stream.
@@ -368,12 +384,15 @@ impl Core {
         if number.is_some() {
             self.heap.renumber_stream(pool.large(), number);
         }
-        let request = Request { size, requested: order.size, pool, class };
+        let request = Request { size, requested: order.size, pool, class, extends: ViewId::NONE };
         Ok(Prepared { request, private: Some(Private { owner, captured, unsplit, apart }) })
     }
 
     /// Takes the free block that serves a request best, or none.
     fn fit(&mut self, prepared: &Prepared) -> BlockId {
+        if prepared.request.extends.is_some() {
+            return BlockId::NONE;
+        }
         let rules = fit_rules(&self.rules, &self.own_rules, prepared);
         self.heap.fit(&prepared.request, rules)
     }
@@ -385,7 +404,16 @@ impl Core {
             reserved.inspect_err(|_| self.heap.put_back(id))?;
         }
         let rules = fit_rules(&self.rules, &self.own_rules, prepared);
-        let address = self.heap.hand_out(id, &prepared.request, rules)?;
+        let mut request = prepared.request;
+        if request.extends.is_some() {
+            // Chunks are mapped whole.
+            request.size = self.heap.block(id).size;
+            request.requested = request.size;
+        }
+        let address = self.heap.hand_out(id, &request, rules)?;
+        if request.extends.is_some() {
+            self.heap.begin_part(id);
+        }
         if let Some(Private { owner, captured, .. }) = prepared.private {
             self.heap.handed_out_privately(id, owner, captured);
         }

@@ -28,7 +28,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::UnknownPool`] if the pool has no use, and nothing has changed; [`Error::NotRestorable`] if a block
     /// cannot be had, which is always so with other strategies than `stitch` and for pools with segments of their own;
-    /// [`Error::Driver`] if a wait failed; [`Error::HostMemory`], after which some of the pool's blocks may have been
+    /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed; [`Error::HostMemory`], after which some of the pool's blocks may have been
     /// freed, and the same call can succeed.
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
         let core = &mut *self.lock()?;
@@ -38,6 +38,7 @@ impl Allocator {
         if let (Some(first), false) = (blocks.first(), stitched) {
             return Err(Error::NotRestorable { address: first.address });
         }
+        core.growths.none_of(pool)?;
         core.heap.reserve_restored(blocks.len())?;
         for live in core.heap.live_of(pool)? {
             core.free(live.address)?;

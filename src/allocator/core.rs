@@ -5,6 +5,7 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
+use super::growing::Growths;
 use super::headroom::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
@@ -80,6 +81,7 @@ pub(super) struct Core {
     pub(super) strategy: AnyStrategy,
     pub(super) shares: Shares,
     pub(super) opened: Opened,
+    pub(super) growths: Growths,
     /// Devices that may use the memory.
     pub(super) peers: Vec<u32>,
     /// How much arenas are in demand.
@@ -159,6 +161,7 @@ impl Allocator {
             strategy,
             shares: Shares::default(),
             opened: Opened::default(),
+            growths: Growths::default(),
             peers: Vec::new(),
             demand: Demand::new(arenas_at_once),
             looks: Looks::default(),

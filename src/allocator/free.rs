@@ -68,6 +68,9 @@ impl Allocator {
         }
         let core = &mut *self.lock_for(address)?;
         let stream = core.driver.canonical_stream(stream)?;
+        if core.grows_at(address)? {
+            return core.free_growing_on(address, stream);
+        }
         let id = core.live(address)?;
         core.name_stream(id, stream)?;
         core.naming(stream, |core| core.free(address))
@@ -96,6 +99,10 @@ impl Allocator {
             return freed;
         }
         let core = &mut *self.lock_for(address)?;
+        if core.grows_at(address)? {
+            let stream = core.driver.canonical_stream(stream)?;
+            return core.free_growing_on(address, stream);
+        }
         let id = core.take_live(address)?;
         if !core.is_own_stream(id, stream) {
             // That the stream is the current one at the free does not make it a named one.
@@ -115,8 +122,11 @@ impl Allocator {
 impl Core {
     #[inline]
     pub(super) fn free(&mut self, address: u64) -> Result<()> {
-        let id = self.take_live(address)?;
-        self.free_block(id)
+        match self.take_live(address) {
+            Ok(id) => self.free_block(id),
+            // What was reserved, and has nothing yet, is no live block.
+            Err(error) => self.free_empty_growing(address, error),
+        }
     }
 
     /// Frees by `free`, which names a stream; guard mode is told which.
@@ -137,10 +147,34 @@ impl Core {
     fn free_block(&mut self, id: BlockId) -> Result<()> {
         let Block { address, size, pool, has_uses, .. } = *self.heap.block(id);
         if has_uses {
+            if !self.growths.is_empty() && self.heap.grown_in(id).is_some() {
+                self.heap.keep_live(id);
+                return self.free_growing(address);
+            }
             self.free_used(id)?;
         } else {
             self.heap.free_at_once(id);
         }
+        self.freed(address, size, pool)
+    }
+
+    /// Frees the last part of an allocation that grows, which was taken out of the table of live allocations.
+    pub(super) fn free_part(&mut self, id: BlockId) -> Result<()> {
+        let Block { address, size, pool, .. } = *self.heap.block(id);
+        self.heap.end_part(id, true);
+        if let Err(error) = self.free_used(id) {
+            // It is live still, if it could not be freed.
+            if self.heap.live(address) == Ok(id) {
+                self.heap.end_part(id, false);
+            }
+            return Err(error);
+        }
+        self.freed(address, size, pool)
+    }
+
+    /// Takes the steps that follow on a free.
+    #[inline]
+    fn freed(&mut self, address: u64, size: u64, pool: PoolIndex) -> Result<()> {
         self.shares.end(address);
         if self.heap.gives_back() {
             self.give_back();

@@ -10,6 +10,7 @@
 //! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
 //! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
+//! | growing | allocations that grow in place |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
 //! | headroom | free memory goes back where others need the device's |
 //! | sleep_change, sleep_callbacks | programs are told of that, before and after |
@@ -27,6 +28,7 @@ mod callbacks;
 mod checkpoint;
 mod core;
 mod free;
+mod growing;
 mod guarded;
 mod headroom;
 mod idle;
@@ -51,4 +53,5 @@ mod streams;
 
 pub use self::core::Allocator;
 pub use callbacks::CallbackId;
+pub use growing::Extent;
 pub use idle::IdleRelease;

@@ -30,7 +30,7 @@ impl Allocator {
         stream: StreamId,
     ) -> Result<u64> {
         let core = &mut **guard;
-        let order = Order { size, stream, owner: None };
+        let order = Order::new(size, stream, None);
         let request = core.public_request(size, stream)?;
         if request.class == Class::Small {
             return self.serve_prepared(guard, &order, Prepared { request, private: None });

@@ -193,6 +193,7 @@ impl Drop for Allocator {
             tracing::warn!(live, bytes, "an allocator is dropped while allocations of it are live; their memory leaks");
         }
         core.close_shared_at_end();
+        core.close_growing();
         if core.capturing() {
             tracing::warn!("an allocator is dropped while a stream is being captured; all its memory leaks");
         } else {

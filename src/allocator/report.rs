@@ -26,6 +26,9 @@ impl Allocator {
         {
             return Ok(block.size);
         }
+        if core.grows_at(address)? {
+            return Ok(core.growths.extent(address)?.mapped);
+        }
         let block = core.heap.block(core.heap.live(address)?);
         Ok(if core.guard.is_some() { block.requested } else { block.size })
     }
@@ -34,6 +37,10 @@ impl Allocator {
     #[must_use]
     pub fn owns(&self, address: u64) -> bool {
         let core = self.core.lock();
+        // A part of an allocation that grows is none of its own.
+        if let Ok(true) | Err(_) = core.grows_at(address) {
+            return core.growths.extent(address).is_ok();
+        }
         core.heap.live(address).is_ok() || (self.arenas.are_active() && self.live_in_arena(address).is_some())
     }
 

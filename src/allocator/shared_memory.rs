@@ -29,9 +29,11 @@ impl Allocator {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::Ipc`](crate::Error::Ipc) if the socket or thread cannot be made;
     /// [`Error::Driver`](crate::Error::Driver) if the memory cannot be exported;
-    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for the two calls below.
+    /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for the two calls below;
+    /// [`Error::NotGrowable`](crate::Error::NotGrowable) for an allocation that grows in place, as for them.
     pub fn share(&self, address: u64) -> Result<IpcHandle> {
         let core = &mut *self.lock()?;
+        core.must_not_grow(address)?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
         let PhysicalSpan { memory, offset } = core.heap.physical(block)?;
@@ -69,6 +71,7 @@ impl Allocator {
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn fix_memory(&self, address: u64) -> Result<()> {
         let core = &mut *self.lock()?;
+        core.must_not_grow(address)?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("registration elsewhere")?;
         core.heap.private().must_be_awake(core.heap.owner_of(core.heap.block(block).pool))?;
@@ -82,6 +85,7 @@ impl Allocator {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn handle_len(&self, address: u64) -> Result<usize> {
         let core = self.lock()?;
+        core.must_not_grow(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
         Ok(match core.heap.physical(core.heap.live(address)?)?.memory {
             Physical::Plain(_) => IpcHandle::PLAIN_LEN,

@@ -8,7 +8,7 @@ use crate::backing::{self, Miss};
 use crate::config::StrategyKind;
 use crate::error::{Error, Result};
 use crate::heap::{Backup, Request};
-use crate::ids::{Class, PoolId};
+use crate::ids::{Class, PoolId, ViewId};
 use crate::report::sleep::SleepStage;
 use crate::strategy::Goal;
 
@@ -134,7 +134,7 @@ impl Allocator {
             Miss::Failed(error) => error,
             Miss::OutOfMemory { refused } => {
                 let pool = core.heap.pair_of(tag).unwrap_or(core.heap.idle());
-                core.out_of_memory(&Request { size: bytes, requested: bytes, pool, class: Class::Large }, refused)
+                core.out_of_memory(&Request { size: bytes, requested: bytes, pool, class: Class::Large, extends: ViewId::NONE }, refused)
             }
         })
     }

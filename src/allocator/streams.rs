@@ -36,6 +36,10 @@ impl Allocator {
         }
         let core = &mut *self.lock_for(address)?;
         let stream = core.driver.canonical_stream(stream)?;
+        if core.grows_at(address)? {
+            core.name_growing(address, stream)?;
+            return core.checked();
+        }
         let id = core.heap.live(address)?;
         core.name_stream(id, stream)?;
         core.checked()
@@ -53,6 +57,10 @@ impl Allocator {
         }
         let core = &mut *self.lock_for(address)?;
         let stream = core.driver.canonical_stream(stream)?;
+        if core.grows_at(address)? {
+            core.erase_growing(address, stream);
+            return core.checked();
+        }
         let id = core.heap.live(address)?;
         core.streams.recorded.forget_use(&mut core.heap, id, stream);
         if core.guard.is_some() {
@@ -191,6 +199,7 @@ impl Core {
             }
         }
         self.heap.end_stream(stream);
+        self.growths.forget_stream(stream);
         if let Some(guard) = &mut self.guard {
             guard.forget_stream(stream);
         }

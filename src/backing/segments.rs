@@ -193,5 +193,5 @@ fn call<T>(
 
 /// Returns whether some of these bytes are addresses of a view.
 fn overlaps_view(heap: &Heap, span: Span) -> bool {
-    heap.views().iter().any(|(_, view)| view.span().intersection(&span).is_some())
+    heap.views().iter().any(|(_, view)| view.reservation().intersection(&span).is_some())
 }

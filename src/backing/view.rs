@@ -65,11 +65,7 @@ impl ViewPlan {
 
     /// Returns how much views take with this one, if the others take `usage`.
     fn usage_with(&self, usage: ViewUsage) -> ViewUsage {
-        ViewUsage {
-            views: usage.views + 1,
-            mappings: usage.mappings + self.chunks.len(),
-            addresses: usage.addresses.saturating_add(self.size()),
-        }
+        usage.with(ViewUsage { views: 1, mappings: self.chunks.len(), addresses: self.size() })
     }
 }
 
@@ -101,15 +97,20 @@ pub(crate) fn build_view(
 /// Drops views until the planned one is within the bounds: those unused longest first, and only views that no stream
 /// can still be using. If that cannot suffice, drops none and returns how much views would have taken.
 pub(crate) fn make_room(context: &mut StrategyContext<'_>, plan: &ViewPlan) -> Result<Option<ViewUsage>, Error> {
+    make_room_for(context, plan.usage_with(ViewUsage::default()))
+}
+
+/// Does the same for `more` of each bounded quantity.
+pub(super) fn make_room_for(context: &mut StrategyContext<'_>, more: ViewUsage) -> Result<Option<ViewUsage>, Error> {
     let views = context.heap.views();
     let mut left = views.usage();
     let mut done_with = views.unused().filter(|(_, view)| context.heap.is_done_with(view));
     let mut dropped = Vec::new();
-    while !plan.usage_with(left).is_within(context.config) {
-        let Some((id, view)) = done_with.next() else { return Ok(Some(plan.usage_with(left))) };
+    while !left.with(more).is_within(context.config) {
+        let Some((id, view)) = done_with.next() else { return Ok(Some(left.with(more))) };
         left.views -= 1;
         left.mappings -= view.mappings();
-        left.addresses -= view.size;
+        left.addresses -= view.addresses;
         dropped.try_push(id)?;
     }
     drop(done_with);
@@ -122,14 +123,14 @@ pub(crate) fn usage_of_kept_views(heap: &Heap) -> ViewUsage {
     kept.fold(ViewUsage::default(), |usage, (_, view)| ViewUsage {
         views: usage.views + 1,
         mappings: usage.mappings + view.mappings(),
-        addresses: usage.addresses + view.size,
+        addresses: usage.addresses + view.addresses,
     })
 }
 
 /// Drops a view without users that every stream has passed.
 pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> Result<(), Error> {
     let Some(view) = context.heap.views().get(id) else { return Ok(()) };
-    let (span, mappings) = (view.span(), view.mappings());
+    let (span, reservation, mappings) = (view.span(), view.reservation(), view.mappings());
     if !view.holes.is_empty() {
         // The chunks are unmapped one by one and each is noted, so that the heap is right whichever call fails.
         cut_view(context, id, |_| true)?;
@@ -138,7 +139,7 @@ pub(crate) fn drop_view(context: &mut StrategyContext<'_>, id: ViewId) -> Result
         context.driver.unmap(span.start, span.size)?;
         context.heap.unmapped_view(id, mappings);
     }
-    context.driver.address_free(span.start, span.size)?;
+    context.driver.address_free(reservation.start, reservation.size)?;
     context.heap.remove_view(id);
     Ok(())
 }
@@ -170,6 +171,7 @@ pub(crate) fn cut_view(
 
 /// Gives back the addresses of views without mappings.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
-    let unmapped = context.heap.views().iter().filter(|(_, view)| view.chunks.is_empty()).map(|(id, _)| id);
+    let unmapped = context.heap.views().iter().filter(|(_, view)| view.chunks.is_empty() && view.users == 0 && view.growing.is_none());
+    let unmapped = unmapped.map(|(id, _)| id);
     unmapped.try_to_vec()?.into_iter().try_for_each(|id| drop_view(context, id))
 }

@@ -11,7 +11,7 @@ use super::tables::Heap;
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT};
 use crate::error::{Error, Result};
 use crate::fallible::TryCollect;
-use crate::ids::{BlockId, Class, PoolId, PoolIndex};
+use crate::ids::{BlockId, Class, PoolId, PoolIndex, ViewId};
 use crate::report::pool::PoolBlock;
 use crate::span::Span;
 
@@ -44,7 +44,7 @@ impl Heap {
         let class = Class::of(block.size <= SMALL_LIMIT);
         if let Some(id) = self.retake_guarded(owner, block) {
             let pool = self.blocks[id].pool;
-            return Ok((id, Request { size: block.size, requested: block.requested, pool, class }));
+            return Ok((id, Request { size: block.size, requested: block.requested, pool, class, extends: ViewId::NONE }));
         }
         let home = self.home.as_ref().ok_or(gone.clone())?;
         let id = if home.holds(block.address) {
@@ -54,7 +54,7 @@ impl Heap {
         };
         let id = id?.ok_or(gone)?;
         let pool = self.blocks[id].pool;
-        Ok((id, Request { size: block.size, requested: block.requested, pool, class }))
+        Ok((id, Request { size: block.size, requested: block.requested, pool, class, extends: ViewId::NONE }))
     }
 
     fn retake_home(&mut self, owner: PoolId, block: &PoolBlock, class: Class) -> Result<Option<BlockId>> {

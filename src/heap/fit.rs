@@ -7,7 +7,7 @@ use super::chunk_map::GRANULE;
 use super::layout::Placement;
 use super::tables::Heap;
 use crate::config::rounding::MIN_BLOCK;
-use crate::ids::{BlockId, Class, PoolIndex};
+use crate::ids::{BlockId, Class, PoolIndex, ViewId};
 use crate::span::Span;
 
 /// How a request finds its block, and how the rest of the block is used.
@@ -58,6 +58,8 @@ pub(crate) struct Request {
     pub(crate) requested: u64,
     pub(crate) pool: PoolIndex,
     pub(crate) class: Class,
+    /// The view behind whose last part the bytes are to lie, in whole chunks; [`ViewId::NONE`] if they may lie anywhere.
+    pub(crate) extends: ViewId,
 }
 
 impl Heap {

@@ -16,6 +16,7 @@
 //! | pool_bytes, driver_pool | what the driver's pool of stream-ordered memory holds beside blocks |
 //! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
+//! | growing | parts of a view that grows for one allocation |
 //! | sleep, saved | chunks of private pools that have no memory for a while, and what they held |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
@@ -39,6 +40,7 @@ mod flight;
 mod flight_log;
 mod free;
 mod free_index;
+mod growing;
 mod guarded;
 mod hand_out;
 mod host_bytes;
@@ -72,6 +74,7 @@ pub(crate) use block::{Block, Kind, Slots, State};
 pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
 pub(crate) use fit::{FitRules, Request};
 pub(crate) use flight_log::Kept;
+pub(crate) use growing::Tail;
 pub(crate) use guarded::GuardedMemory;
 pub(crate) use host_bytes::map_bytes;
 pub(crate) use layout::{Layout, Merging, Placement};

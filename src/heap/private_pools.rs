@@ -147,6 +147,11 @@ impl PrivatePool {
     pub(crate) fn is_in_order(&self) -> bool {
         !self.captured && !self.used_by_others
     }
+
+    /// Returns whether a capture has taken memory of it.
+    pub(crate) fn is_captured(&self) -> bool {
+        self.captured
+    }
 }
 
 /// Every private pool, and the routes to them.

@@ -285,7 +285,7 @@ impl Heap {
 
     /// Returns whether a view has no user, and the GPU has passed all uses of it.
     pub(crate) fn is_done_with(&self, view: &View) -> bool {
-        view.users == 0 && view.pins.is_empty() && self.has_passed(view)
+        view.users == 0 && view.pins.is_empty() && view.growing.is_none() && self.has_passed(view)
     }
 
     /// Returns whether the GPU has passed all uses of a view that have ended. Uses by private pools are left out: their

@@ -38,7 +38,12 @@ impl PlanHash {
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) address: u64,
+    /// Bytes from the address on in which chunks are, or were, mapped.
     pub(crate) size: u64,
+    /// Bytes of address space from the address on: more than its size if it was made to grow.
+    pub(crate) addresses: u64,
+    /// What is handed out of it, while it grows for one allocation.
+    pub(crate) growing: Option<Extent>,
     /// In the order of their addresses; [`ChunkId::NONE`] in a hole.
     pub(crate) chunks: Vec<ChunkId>,
     /// The parts whose chunk went back to the driver while another part was in use: offsets from the view's start, in
@@ -56,7 +61,7 @@ pub(crate) struct View {
     pub(crate) tick: u64,
     /// A number that no other view has, so that a plan remembered for this view does not find the next one in its slot.
     /// 0 once the view serves no more requests.
-    serial: u64,
+    pub(super) serial: u64,
     /// Its neighbours in the list of unused views.
     before: ViewId,
     after: ViewId,
@@ -84,10 +89,24 @@ impl View {
         hole_at(&self.holes, offset)
     }
 
-    /// Returns the addresses of the view.
+    /// Returns the addresses of the view at which chunks are mapped.
     pub(crate) fn span(&self) -> Span {
         Span::new(self.address, self.size)
     }
+
+    /// Returns all addresses that were reserved for the view.
+    pub(crate) fn reservation(&self) -> Span {
+        Span::new(self.address, self.addresses)
+    }
+}
+
+/// How much of a view that grows is handed out: parts one behind the other, from its first byte on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Bytes of all parts together.
+    pub(crate) bytes: u64,
+    /// How many parts there are. Other users of the view are freed parts that wait for streams.
+    pub(crate) parts: u32,
 }
 
 /// Returns the bytes of the one of these holes that begins at an offset; 0 if there is none.
@@ -112,6 +131,15 @@ pub(crate) struct ViewUsage {
 }
 
 impl ViewUsage {
+    /// Returns both together.
+    pub(crate) fn with(self, more: Self) -> Self {
+        Self {
+            views: self.views + more.views,
+            mappings: self.mappings + more.mappings,
+            addresses: self.addresses.saturating_add(more.addresses),
+        }
+    }
+
     pub(crate) fn is_within(&self, config: &Config) -> bool {
         self.views <= config.max_views
             && self.mappings <= config.max_view_mappings
@@ -188,16 +216,42 @@ impl Views {
 
     /// Adds a view without users.
     pub(crate) fn add(&mut self, address: u64, size: u64, new: NewView) -> ViewId {
+        let id = self.insert(Span::new(address, size), size, None, new);
+        self.by_size.insert((size, id));
+        id
+    }
+
+    /// Adds a view without chunks at reserved addresses, which grows for one allocation and serves no other request.
+    pub(super) fn add_growing(&mut self, reservation: Span, new: NewView) -> ViewId {
+        let id = self.insert(reservation, 0, Some(Extent::default()), new);
+        self.retire(id);
+        id
+    }
+
+    fn insert(&mut self, reservation: Span, size: u64, growing: Option<Extent>, new: NewView) -> ViewId {
         let NewView { chunks, last_uses } = new;
+        let Span { start: address, size: addresses } = reservation;
         let id = self.vacant.pop().unwrap_or(ViewId(self.slots.len() as u32));
         self.mappings += chunks.len();
-        self.address_space += size;
-        self.by_size.insert((size, id));
+        self.address_space += addresses;
         self.serials += 1;
-        let (holes, pins) = (Vec::new(), Vec::new());
+        let (holes, pins, users) = (Vec::new(), Vec::new(), 0);
         let (tick, serial, before, after) = (self.clock, self.serials, ViewId::NONE, ViewId::NONE);
-        let view = View { address, size, chunks, holes, users: 0, last_uses, pins, tick, serial, before, after };
-        let view = Some(view);
+        let view = Some(View {
+            address,
+            size,
+            addresses,
+            growing,
+            chunks,
+            holes,
+            users,
+            last_uses,
+            pins,
+            tick,
+            serial,
+            before,
+            after,
+        });
         match self.slots.get_mut(id.0 as usize) {
             Some(vacant) => *vacant = view,
             None => self.slots.push(view),
@@ -247,7 +301,7 @@ impl Views {
         self.vacant.push(id);
         self.by_size.remove(&(view.size, id));
         self.mappings -= view.mappings();
-        self.address_space -= view.size;
+        self.address_space -= view.addresses;
         Some(view)
     }
 
@@ -257,6 +311,9 @@ impl Views {
         self.mappings -= view.mappings();
         (view.chunks, view.holes) = (Vec::new(), Vec::new());
         self.retire(id);
+        if let Some(view) = self.get_mut(id) {
+            view.size = 0;
+        }
     }
 
     /// Makes room for `more` chunks, or holes, in each view over a chunk.
@@ -306,6 +363,37 @@ impl Views {
         view.holes.insert(at, hole);
         self.mappings -= 1;
         self.retire(id);
+    }
+
+    /// Changes how much of a view that grows is handed out; with `None`, it grows no more.
+    pub(super) fn set_growing(&mut self, id: ViewId, growing: Option<Extent>) {
+        if let Some(view) = self.get_mut(id) {
+            view.growing = growing;
+        }
+    }
+
+    /// Makes room for `more` chunks behind those of a view.
+    pub(super) fn reserve_chunks(&mut self, id: ViewId, more: usize) -> Grown<()> {
+        self.get_mut(id).map_or(Ok(()), |view| view.chunks.try_reserve(more))
+    }
+
+    /// Notes that chunks of so many bytes are mapped behind those of a view, for which there is room.
+    pub(super) fn append(&mut self, id: ViewId, chunks: impl Iterator<Item = ChunkId>, bytes: u64) {
+        let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let before = view.chunks.len();
+        view.chunks.extend(chunks);
+        view.size += bytes;
+        self.mappings += view.chunks.len() - before;
+    }
+
+    /// Notes that only the first chunks of a view, and holes between them, are left, with `size` bytes.
+    pub(super) fn truncate(&mut self, id: ViewId, chunks: usize, size: u64) {
+        let Some(view) = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let before = view.mappings();
+        view.chunks.truncate(chunks);
+        view.holes.retain(|hole| hole.start < size);
+        view.size = size;
+        self.mappings -= before - view.mappings();
     }
 
     fn retire(&mut self, id: ViewId) {

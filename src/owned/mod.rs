@@ -1,6 +1,6 @@
 //! What a program owns of an allocator, and what ends when it is dropped.
 //!
-//! Owns: [`Block`], a live allocation; [`Pool`] and [`PoolRoute`], the use of a private pool and its route; [`Stream`], a stream
+//! Owns: [`Block`], a live allocation; [`Growing`], one that grows in place; [`Pool`] and [`PoolRoute`], the use of a private pool and its route; [`Stream`], a stream
 //! until it is forgotten. Each is its allocator, or a way to it, and a few numbers: nothing here keeps a table.
 //!
 //! # Note: the way to the allocator
@@ -17,6 +17,7 @@
 mod block;
 #[cfg(feature = "cudarc")]
 mod cudarc;
+mod growing;
 mod pool;
 mod raw_block;
 mod stream;
@@ -24,6 +25,7 @@ mod stream;
 pub use block::Block;
 #[cfg(feature = "cudarc")]
 pub use cudarc::{CudaBlock, CudaBlockError};
+pub use growing::Growing;
 pub use pool::{Pool, PoolRoute};
 pub use raw_block::RawBlock;
 pub use stream::Stream;

@@ -1,6 +1,7 @@
 //! The use of a private pool, and a route to one, which end when they are dropped.
 
 use super::block::Block;
+use super::growing::Growing;
 use crate::allocator::Allocator;
 use crate::error::{Error, Result};
 use crate::heap::{Backup, Route, Segments};
@@ -124,6 +125,18 @@ impl<A: Deref<Target = Allocator>> Pool<A> {
     {
         self.allocator.retain_pool(self.id)?;
         Ok(Self { allocator: self.allocator.clone(), id: self.id })
+    }
+
+    /// Reserves `capacity` bytes of addresses for an allocation of the pool that grows in place, for work on `stream`. It may outlive
+    /// the pool, and grows by public memory then.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::reserve_in`].
+    pub fn growing(&self, capacity: u64, stream: impl Into<StreamId>) -> Result<Growing<A>>
+    where
+        A: Clone,
+    {
+        Growing::new_in(self.allocator.clone(), self.id, capacity, stream)
     }
 
     /// Allocates `size` bytes from the pool for work on `stream`, whatever is routed where. The block may outlive the pool.

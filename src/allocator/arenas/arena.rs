@@ -5,7 +5,7 @@
 use super::table::{self, Formed};
 use crate::config::rounding::{RoundupDivisions, SMALL_LIMIT, round_size};
 use crate::heap::{Bank, FitRules, Heap, PeakRoom, Request};
-use crate::ids::{Class, PoolIndex, StreamId};
+use crate::ids::{Class, PoolIndex, StreamId, ViewId};
 
 /// The heap of one stream. It serves requests as the allocator's heap would, from what was lent to it.
 pub(super) struct Arena {
@@ -46,7 +46,7 @@ impl Arena {
     pub(super) fn allocate(&mut self, requested: u64, bank: &Bank) -> Option<Served> {
         let size = round_size(requested, &self.roundup);
         let class = Class::of(size <= SMALL_LIMIT);
-        let request = Request { size, requested, pool: PoolIndex::DEFAULT.of(class), class };
+        let request = Request { size, requested, pool: PoolIndex::DEFAULT.of(class), class, extends: ViewId::NONE };
         let id = self.heap.fit(&request, &self.fit).some()?;
         let address = self.heap.hand_out(id, &request, &self.fit).ok()?;
         self.served += 1;

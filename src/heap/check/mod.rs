@@ -11,6 +11,7 @@ mod tests;
 use super::block::{Block, Kind, State};
 use super::segment::{Backing, Segment};
 use super::tables::Heap;
+use super::views::Extent;
 use crate::ids::{BlockId, Class};
 
 /// The broken rule and its place, if any.
@@ -75,6 +76,7 @@ impl Heap {
         self.blocks_of_private_pools_stay_theirs()?;
         self.pins_are_of_private_pools()?;
         self.pieces_are_all_stitched(&found)?;
+        self.views_are_their_chunks()?;
         self.chunks_are_what_lies_at_home(&found)?;
         self.no_block_is_lost(&found)?;
         self.counters_count_what_is_there(&found)
@@ -120,6 +122,32 @@ impl Heap {
         let using: u32 = self.views.iter().map(|(_, view)| view.users).sum();
         if stitched != pieces || *users != using {
             return Err(format!("{stitched} bytes stitched of {pieces} in pieces, {users} blocks of {using} users"));
+        }
+        Ok(())
+    }
+
+    /// The chunks of a view, and the holes between them, make up its size. The parts of one that grows lie at its start, one behind
+    /// the other.
+    fn views_are_their_chunks(&self) -> Checked {
+        for (id, view) in self.views.iter().filter(|(_, view)| !view.chunks.is_empty() || view.growing.is_some()) {
+            let bytes = view.offset_of(view.chunks.len(), |chunk| Some(self.home.as_ref()?.chunk(chunk)?.size));
+            if bytes != view.size || view.size > view.addresses {
+                return Err(format!("view {id:?} has {} bytes of {}, its chunks {bytes}", view.size, view.addresses));
+            }
+            let Some(Extent { bytes, parts }) = view.growing else { continue };
+            let of_view = |block: &&Block| block.kind == Kind::View && block.view() == id;
+            let live = self.blocks.iter().map(|(_, block)| block).filter(of_view);
+            let (mut live_bytes, mut live_parts) = (0, 0);
+            for block in live.filter(|block| block.state == State::Allocated) {
+                live_bytes += block.size;
+                live_parts += 1;
+                if block.end() > view.address + bytes || !block.has_uses {
+                    return Err(format!("a part of view {id:?}, which has {bytes} bytes of parts, is {block:?}"));
+                }
+            }
+            if (live_bytes, live_parts) != (bytes, parts) || view.users < parts {
+                return Err(format!("view {id:?} has {live_parts} parts of {live_bytes} bytes, counted {parts} of {bytes}"));
+            }
         }
         Ok(())
     }

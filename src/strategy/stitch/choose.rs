@@ -19,11 +19,11 @@ use std::collections::BinaryHeap;
 
 /// A free range of home, as a view could use it.
 #[derive(Clone, Copy, Debug)]
-struct Range {
+pub(super) struct Range {
     start: u64,
     /// Where its whole chunks begin and end; equal if it holds none.
-    from: u64,
-    to: u64,
+    pub(super) from: u64,
+    pub(super) to: u64,
     end: u64,
     start_chunk: ChunkId,
     end_chunk: ChunkId,
@@ -177,7 +177,7 @@ impl<'a> Composition<'a> {
 }
 
 /// Returns the free ranges of large pools and of the slabs beside them.
-fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>> {
+pub(super) fn open_ranges(heap: &Heap, pools: &[PoolIndex]) -> Result<Vec<Range>> {
     let Some(home) = heap.home() else { return Ok(Vec::new()) };
     let open = |id: BlockId| pools.iter().any(|pool| heap.is_open(id, *pool));
     let mut out = Vec::new();

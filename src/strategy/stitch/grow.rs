@@ -14,7 +14,7 @@ use crate::span::Span;
 /// The most bytes of a chunk: a request that grows home by less gets one chunk. Each chunk costs driver time, and the
 /// free part of a chunk that is partly in use serves no view: smaller chunks cost time, larger ones memory.
 /// docs/decisions/0013-chunk-size-rule.md has the figures.
-const LARGEST_CHUNK: u64 = 20 << 20;
+pub(super) const LARGEST_CHUNK: u64 = 20 << 20;
 /// A request gets at most about this many chunks, so that no stall exceeds a few milliseconds, unless the size of
 /// chunks is set.
 const MAX_CHUNKS: u64 = 130;
@@ -43,7 +43,9 @@ impl Growth {
     pub(super) fn new(context: &StrategyContext<'_>, request: &Request, missing: u64) -> Self {
         let chunk = largest_chunk(context.config, request.size);
         let exact = missing.next_multiple_of(GRANULE);
-        let ahead = (context.heap.reserved() / AHEAD).min(chunk) / GRANULE * GRANULE;
+        // What extends a view takes chunks whole, and has its own rule for what it takes ahead.
+        let ahead = if request.extends.is_some() { 0 } else { context.heap.reserved() / AHEAD };
+        let ahead = ahead.min(chunk) / GRANULE * GRANULE;
         Self { pool: request.pool, chunk, exact, ahead }
     }
 

@@ -174,7 +174,7 @@ impl Stitch {
         context: &mut StrategyContext<'_>,
         request: &Request,
     ) -> std::result::Result<BlockId, Miss> {
-        if request.class == Class::Small {
+        if request.class == Class::Small || request.extends.is_some() {
             return self.miss(context, request);
         }
         let Request { size, pool, .. } = *request;
@@ -352,6 +352,9 @@ impl Stitch {
     ) -> std::result::Result<Joined, Miss> {
         let Request { size, pool, .. } = *request;
         self.refused = None;
+        if request.extends.is_some() {
+            return self.extend(context, request);
+        }
         let rules = fit_rules_of(context, request);
         let id = context.heap.fit(request, rules);
         if id.is_some() {

@@ -41,6 +41,7 @@ mod at_home;
 mod before_growth;
 mod choose;
 mod estimate;
+mod extend;
 mod grow;
 mod last_resort;
 mod miss;
@@ -48,5 +49,6 @@ mod others;
 mod release;
 mod remembered;
 mod split;
+mod whole;
 
 pub(super) use miss::Stitch;

@@ -25,7 +25,8 @@ const MAX_VIEWS: usize = 300;
 /// memory grow.
 pub(super) fn take(context: &mut StrategyContext<'_>, request: &Request) -> Result<Option<BlockId>> {
     let Request { size, pool, .. } = *request;
-    if !context.may_wait_for_others(request)? {
+    // What extends a view takes whole chunks, which `wait_for_others` hands over.
+    if request.extends.is_some() || !context.may_wait_for_others(request)? {
         return Ok(None);
     }
     if let Some(run) = run(context.heap, &context.streams.epochs, request)? {

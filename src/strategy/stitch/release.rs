@@ -107,14 +107,14 @@ fn freed_at(heap: &Heap, chunk: &Chunk) -> Option<u64> {
     (classes != [true; 2]).then_some(latest)
 }
 
-/// Drops every view over any of the chunks. Of views that are in use, or pinned by a private pool, only the mappings of
-/// these chunks are removed.
+/// Drops every view over any of the chunks. Of views that are in use, that grow, or that are pinned by a private pool, only
+/// the mappings of these chunks are removed.
 fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)]) -> Result<()> {
     let mut ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
     ids.sort_unstable();
     let gone = |chunk: ChunkId| ids.binary_search(&chunk).is_ok();
     let views = context.heap.views().iter().filter(|(_, view)| view.chunks.iter().any(|chunk| gone(*chunk)));
-    let views = views.map(|(id, view): (ViewId, _)| (id, view.users > 0 || !view.pins.is_empty()));
+    let views = views.map(|(id, view): (ViewId, _)| (id, view.users > 0 || !view.pins.is_empty() || view.growing.is_some()));
     for (view, stays) in views.try_to_vec()? {
         if stays { cut_view(context, view, gone)? } else { drop_view(context, view)? }
     }

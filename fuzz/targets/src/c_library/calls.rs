@@ -8,6 +8,7 @@ use super::arguments::Arguments;
 use super::callbacks::{ALLOC, END, FILTER, FREE, HANDLER, OBSERVER, PRESSURE, SLEEP, VISITOR};
 use seamalloc_c_library::allocator::*;
 use seamalloc_c_library::figures::*;
+use seamalloc_c_library::growing::*;
 use seamalloc_c_library::guard::*;
 use seamalloc_c_library::hooks::*;
 use seamalloc_c_library::live::*;
@@ -280,6 +281,19 @@ functions! {
         let place = if wanted { from_mut(&mut a.address) } else { ptr::null_mut() };
         Some(unsafe { seam_host_malloc(allocator, size, place) })
     };
+    seam_reserve |a| {
+        let (allocator, capacity, stream, wanted) = (a.allocator(), a.size(), a.stream(), a.small() > 0);
+        let place = if wanted { from_mut(&mut a.address) } else { ptr::null_mut() };
+        Some(unsafe { seam_reserve(allocator, capacity, stream, place) })
+    };
+    seam_pool_reserve |a| {
+        let (allocator, pool, capacity, stream) = (a.allocator(), a.pool(), a.size(), a.stream());
+        Some(unsafe { seam_pool_reserve(allocator, pool, capacity, stream, from_mut(&mut a.address)) })
+    };
+    seam_grow |a| Some(seam_grow(a.allocator(), a.block(), a.size()));
+    seam_shrink |a| Some(seam_shrink(a.allocator(), a.block(), a.size()));
+    seam_resize |a| Some(seam_resize(a.allocator(), a.block(), a.size()));
+    seam_extent |a| Some(unsafe { seam_extent(a.allocator(), a.block(), a.memory(), a.memory(), a.memory()) });
 }
 
 fn freed(a: &mut Arguments<'_>, allocator: u64, block: *mut c_void, done: Status) -> Option<Status> {

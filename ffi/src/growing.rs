@@ -1,0 +1,96 @@
+//! Allocations that grow in place.
+
+use crate::boundary::{self, call, out_param, pointer};
+use crate::ids::{AllocatorId, Pool, Stream};
+use crate::registry::borrow;
+use crate::status::Status;
+use std::ffi::c_void;
+use std::ptr;
+
+/// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. It has no memory yet:
+/// `seam_grow` gives it some, `seam_shrink` takes it back, and `seam_free`, or another function that frees, ends it.
+/// `seam_record_stream` is as for any allocation, and holds for what it will get too. Only with the strategies `stitch` and
+/// `planned`, and not in guard mode (`SEAM_STATUS_NOT_GROWABLE`). `*address` is set to NULL where this fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_reserve(
+    allocator: AllocatorId,
+    capacity: usize,
+    stream: Stream,
+    address: *mut *mut c_void,
+) -> Status {
+    let reserve = || {
+        let instance = borrow(allocator)?;
+        let stream = boundary::stream(stream)?;
+        Ok(pointer(instance.served(instance.allocator.reserve(capacity as u64, stream))?))
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
+}
+
+/// As `seam_reserve`, for an allocation of a private pool, such as a tag that sleeps and wakes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_pool_reserve(
+    allocator: AllocatorId,
+    pool: Pool,
+    capacity: usize,
+    stream: Stream,
+    address: *mut *mut c_void,
+) -> Status {
+    let reserve = || {
+        let instance = borrow(allocator)?;
+        let stream = boundary::stream(stream)?;
+        Ok(pointer(instance.served(instance.allocator.reserve_in(pool.id(), capacity as u64, stream))?))
+    };
+    // SAFETY: as for every function (see the header).
+    unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
+}
+
+/// Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its stream. Its
+/// address and contents stay; a smaller size than it has changes nothing. Where it has that much memory already, the device is not
+/// called. `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` leave it as it was.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_grow(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
+    call(|| {
+        let instance = borrow(allocator)?;
+        Ok(instance.served(instance.allocator.grow(address.addr() as u64, size as u64))?)
+    })
+}
+
+/// Gives back memory behind the first `size` bytes of an allocation of `seam_reserve`, as `seam_free` does, in whole chunks. The
+/// rest keeps its address and contents; a larger size than it has changes nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_shrink(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
+    call(|| Ok(borrow(allocator)?.allocator.shrink(address.addr() as u64, size as u64)?))
+}
+
+/// Grows or shrinks an allocation of `seam_reserve` to `size` bytes: what TensorRT asks of `IGpuAllocator::reallocate` for memory
+/// that it allocated as `kRESIZABLE`.
+#[unsafe(no_mangle)]
+pub extern "C" fn seam_resize(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
+    call(|| {
+        let instance = borrow(allocator)?;
+        Ok(instance.served(instance.allocator.resize(address.addr() as u64, size as u64))?)
+    })
+}
+
+/// How much of an allocation of `seam_reserve` is in use, as last asked for (`len`), has memory (`mapped`), and is reserved
+/// (`capacity`), in bytes. Each may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_extent(
+    allocator: AllocatorId,
+    address: *mut c_void,
+    len: *mut usize,
+    mapped: *mut usize,
+    capacity: *mut usize,
+) -> Status {
+    call(|| {
+        let extent = borrow(allocator)?.allocator.extent(address.addr() as u64)?;
+        for (place, bytes) in [(len, extent.len), (mapped, extent.mapped), (capacity, extent.capacity)] {
+            // SAFETY: as for every function (see the header).
+            if let Some(place) = unsafe { place.as_mut() } {
+                *place = bytes as usize;
+            }
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,169 @@
+//! Views that grow for one allocation: their addresses, and the chunks that are mapped behind those that are there.
+//!
+//! Owns: the driver calls for them, and what must be over before anything is unmapped. The strategy chooses the chunks.
+
+use super::context::{Miss, StrategyContext};
+use super::mapping::{Mapping, Piece};
+use super::view::{drop_view, make_room_for};
+use crate::driver::Call;
+use crate::error::{Error, Result};
+use crate::fallible::TryCollect;
+use crate::heap::{Chunk, GRANULE, Request, Tail, ViewUsage, Window};
+use crate::ids::{BlockId, ChunkId, PoolId, ViewId};
+use crate::span::Span;
+
+/// Reserves addresses for a view that grows to `capacity` bytes, a multiple of the granule. A view that grew for an earlier
+/// allocation serves again, with what is still mapped there.
+///
+/// # Errors
+/// [`Miss::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses. Nothing has changed.
+pub(crate) fn reserve_addresses(
+    context: &mut StrategyContext<'_>,
+    capacity: u64,
+    owner: PoolId,
+) -> std::result::Result<ViewId, Miss> {
+    if let Some(view) = context.heap.spare_growing(capacity, owner) {
+        context.heap.set_growing(view, true);
+        return Ok(view);
+    }
+    context.retry_rollback()?;
+    make_room(context, ViewUsage { views: 1, mappings: 0, addresses: capacity })?;
+    let new = context.heap.reserve_growing()?;
+    let span = Span::new(context.driver.reserve(capacity, GRANULE)?, capacity);
+    context.heap.check_answer(Call::Reserve, span, GRANULE)?;
+    Ok(context.heap.add_growing(span, new))
+}
+
+/// Ends the growth of a view. If nothing is mapped there, its addresses are given back; otherwise it stays as it is, for the
+/// next allocation that grows, until its memory goes or others need the room.
+///
+/// # Errors
+/// A driver call failed. The view grows no more, and its addresses go back with the next release.
+pub(crate) fn release_addresses(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> {
+    context.heap.set_growing(view, false);
+    let is_empty = |of: &crate::heap::View| of.mappings() == 0 && context.heap.is_done_with(of);
+    if context.heap.views().get(view).is_some_and(is_empty) && !context.capturing() {
+        context.retry_rollback()?;
+        drop_view(context, view)?;
+    }
+    Ok(())
+}
+
+/// Drops views until `more` of each bounded quantity is within the bounds.
+fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> std::result::Result<(), Miss> {
+    if context.heap.views().usage().with(more).is_within(context.config) {
+        return Ok(());
+    }
+    let mut refused = make_room_for(context, more)?;
+    if refused.is_some() && more.is_within(context.config) && !context.capturing() {
+        context.advance_epochs()?;
+        refused = make_room_for(context, more)?;
+    }
+    if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
+}
+
+/// Returns which chunks behind the parts of a view serve a request where they are mapped. The rest is unmapped, once the GPU has
+/// passed it: the CPU waits where that is not yet so.
+///
+/// # Errors
+/// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use what would be unmapped. What was unmapped
+/// before a call that failed stays so.
+pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request) -> Result<Tail> {
+    let view = request.extends;
+    if context.heap.has_pending_parts(view) {
+        refuse_in_capture(context, view)?;
+        context.streams.recorded.poll(context.heap, context.driver)?;
+        if context.heap.has_pending_parts(view) {
+            context.wait_for_recorded_streams()?;
+        }
+    }
+    let tail = context.heap.tail(view, request.size, request.pool)?;
+    let runs = context.heap.mapped_behind(view, tail.before)?;
+    let Some(of) = context.heap.views().get(view) else { return Ok(tail) };
+    let address = of.address;
+    let kept = of.growing.map_or(0, |extent| extent.bytes) + tail.bytes;
+    if !runs.is_empty() {
+        context.retry_rollback()?;
+        wait_to_unmap(context, view)?;
+        for (chunks, run) in runs {
+            context.driver.unmap(address + run.start, run.size)?;
+            context.heap.cut_tail(view, chunks, run.start);
+        }
+    }
+    // What is left there has no memory any more.
+    context.heap.cut_tail(view, tail.before, kept);
+    Ok(tail)
+}
+
+/// Waits until the GPU has passed all uses of a view that have ended.
+fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> {
+    let state = |context: &StrategyContext<'_>| {
+        let view = context.heap.views().get(view);
+        view.map_or((true, false), |view| (context.heap.has_passed(view), !view.pins.is_empty()))
+    };
+    // Uses of private pools are in nobody's epochs.
+    let (passed, pinned) = state(context);
+    if passed && !pinned {
+        return Ok(());
+    }
+    refuse_in_capture(context, view)?;
+    if pinned {
+        let captured = context.heap.views().get(view).is_some_and(|view| {
+            view.pins.iter().any(|owner| context.heap.private().get(*owner).is_some_and(crate::heap::PrivatePool::is_captured))
+        });
+        if captured {
+            let why = "a graph may use the addresses that it gave back, and their memory serves other requests";
+            return Err(Error::NotGrowable { address: address_of(context, view), why });
+        }
+    } else {
+        context.advance_epochs()?;
+        if state(context).0 {
+            return Ok(());
+        }
+    }
+    Ok(context.wait_for_all()?)
+}
+
+fn refuse_in_capture(context: &StrategyContext<'_>, view: ViewId) -> Result<()> {
+    if !context.capturing() {
+        return Ok(());
+    }
+    let why = "what it gave back is in use or serves others, and the CPU cannot wait while a stream is being captured";
+    Err(Error::NotGrowable { address: address_of(context, view), why })
+}
+
+fn address_of(context: &StrategyContext<'_>, view: ViewId) -> u64 {
+    context.heap.views().get(view).map_or(0, |view| view.address)
+}
+
+/// Maps chunks, all of them free for the request, behind those of the view that it extends, and hands out the next part: the
+/// kept chunks and these. Returns its block.
+///
+/// # Errors
+/// [`Miss::OutOfMemory`] if there is no room for the mappings, of the bounds or of the device. Nothing has changed.
+pub(crate) fn map_part(
+    context: &mut StrategyContext<'_>,
+    request: &Request,
+    tail: &Tail,
+    chunks: &[(ChunkId, Chunk)],
+) -> std::result::Result<BlockId, Miss> {
+    let view = request.extends;
+    let ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
+    let bytes = chunks.iter().map(|(_, chunk)| chunk.size).sum::<u64>();
+    context.heap.reserve_part(view, &ids, &tail.kept)?;
+    if !chunks.is_empty() {
+        context.retry_rollback()?;
+        make_room(context, ViewUsage { views: 0, mappings: chunks.len(), addresses: 0 })?;
+        context.rollback.reserve(1)?;
+        let pieces = chunks.iter().map(|(_, chunk)| Piece { size: chunk.size, handle: Some(chunk.handle) });
+        let end = context.heap.views().get(view).map_or(0, |view| view.address + view.size);
+        let mut mapping = Mapping::at_home(end, pieces.try_to_vec()?);
+        if let Err(error) = mapping.map(context.driver) {
+            context.rollback.undo(context.heap, context.driver, mapping);
+            return Err(error.into());
+        }
+        context.heap.map_behind(view, &ids, bytes);
+    }
+    let offset = context.heap.views().get(view).and_then(|view| view.growing).map_or(0, |extent| extent.bytes);
+    Ok(context.heap.take_window(Window { view, offset }, tail.bytes + bytes, request.pool)?)
+}

@@ -1,0 +1,218 @@
+//! An allocation that grows in place, and frees itself.
+
+use crate::allocator::{Allocator, Extent};
+use crate::error::Result;
+use crate::ids::{PoolId, StreamId};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// An allocation that grows and shrinks at one address, and is freed when it is dropped: a key-value cache, a buffer of tokens.
+///
+/// `A` is the way to its allocator, as for a [`Block`](super::Block), and a drop does what that of a block does.
+///
+/// ```
+/// use seamalloc::{Allocator, StreamId};
+///
+/// let allocator = Allocator::open("sim:h200", "")?;
+/// let token = 320 << 10;
+/// let mut cache = allocator.growing(40 << 30, StreamId::DEFAULT)?;
+/// let address = cache.address();
+/// for tokens in 1..=1000 {
+///     cache.grow(tokens * token)?;
+/// }
+/// assert_eq!((cache.address(), cache.len()), (address, 1000 * token));
+/// assert!(cache.mapped() - cache.len() <= 4 << 20);
+/// cache.shrink(10 * token)?;
+/// assert_eq!(cache.mapped(), 4 << 20);
+/// # Ok::<(), seamalloc::Error>(())
+/// ```
+#[must_use = "an allocation that is not kept is freed at once"]
+pub struct Growing<A: Deref<Target = Allocator> = Arc<Allocator>> {
+    allocator: A,
+    /// 0 if there is nothing to free.
+    address: u64,
+    stream: StreamId,
+    last_use: StreamId,
+    extent: Extent,
+}
+
+impl Allocator {
+    /// Reserves `capacity` bytes of addresses, as [`Self::reserve`] does, for an allocation that grows and is freed when it is
+    /// dropped. [`Growing::new`] makes one that does not borrow the allocator.
+    ///
+    /// # Errors
+    /// Those of [`Self::reserve`].
+    pub fn growing(&self, capacity: u64, stream: impl Into<StreamId>) -> Result<Growing<&Self>> {
+        Growing::new(self, capacity, stream)
+    }
+}
+
+impl<A: Deref<Target = Allocator>> Growing<A> {
+    /// Reserves `capacity` bytes of addresses for work on `stream`. It has no memory yet.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::reserve`].
+    pub fn new(allocator: A, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
+        let stream = stream.into();
+        let address = allocator.reserve(capacity, stream)?;
+        Ok(Self::of(allocator, address, capacity, stream))
+    }
+
+    /// Does the same for one of a private pool ([`Allocator::reserve_in`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::reserve_in`].
+    pub fn new_in(allocator: A, pool: PoolId, capacity: u64, stream: impl Into<StreamId>) -> Result<Self> {
+        let stream = stream.into();
+        let address = allocator.reserve_in(pool, capacity, stream)?;
+        Ok(Self::of(allocator, address, capacity, stream))
+    }
+
+    fn of(allocator: A, address: u64, capacity: u64, stream: StreamId) -> Self {
+        Self { allocator, address, stream, last_use: stream, extent: Extent { len: 0, mapped: 0, capacity } }
+    }
+
+    /// Returns where it begins: an address of the device, a multiple of 2 MiB, which never changes.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Returns its address as a pointer, for functions of C that take one. On a GPU it may not be dereferenced.
+    #[must_use]
+    pub fn as_ptr<T>(&self) -> *mut T {
+        std::ptr::with_exposed_provenance_mut(self.address as usize)
+    }
+
+    /// Returns the bytes in use: those that the last [`Self::grow`] or [`Self::shrink`] asked for.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.extent.len
+    }
+
+    /// Returns whether nothing of it is in use.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.extent.len == 0
+    }
+
+    /// Returns the bytes that have memory, at least [`Self::len`]: up to here it grows without the driver.
+    #[must_use]
+    pub fn mapped(&self) -> u64 {
+        self.extent.mapped
+    }
+
+    /// Returns the bytes of addresses, as asked for.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.extent.capacity
+    }
+
+    /// Returns the stream that it was reserved for.
+    #[must_use]
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Returns its allocator.
+    #[must_use]
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    /// Grows to at least `size` bytes; a smaller size than it has changes nothing. The address and what it holds stay. Within
+    /// [`Self::mapped`] it takes no lock.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::grow`]; it is as before.
+    pub fn grow(&mut self, size: u64) -> Result<()> {
+        if size <= self.extent.mapped {
+            self.extent.len = self.extent.len.max(size);
+            return Ok(());
+        }
+        self.allocator.grow(self.address, size)?;
+        self.look()
+    }
+
+    /// Shrinks to `size` bytes; a larger size than it has changes nothing. Whole chunks of memory behind them serve other requests,
+    /// in the order of its streams.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::shrink`]. [`Self::mapped`] says what is left.
+    pub fn shrink(&mut self, size: u64) -> Result<()> {
+        if size >= self.extent.len {
+            return Ok(());
+        }
+        let shrunk = self.allocator.shrink(self.address, size);
+        let looked = self.look();
+        self.extent.len = self.extent.len.min(size);
+        shrunk.and(looked)
+    }
+
+    /// Asks the allocator how much it has.
+    fn look(&mut self) -> Result<()> {
+        self.extent = self.allocator.extent(self.address)?;
+        Ok(())
+    }
+
+    /// Says on which stream it is used last, as [`Block::set_last_use`](super::Block::set_last_use) does.
+    pub fn set_last_use(&mut self, stream: impl Into<StreamId>) {
+        self.last_use = stream.into();
+    }
+
+    /// Says that work on `stream` uses it: what it gives back waits for that stream too ([`Allocator::record_stream`]).
+    ///
+    /// # Errors
+    /// Those of [`Allocator::record_stream`].
+    pub fn record_stream(&self, stream: impl Into<StreamId>) -> Result<()> {
+        self.allocator.record_stream(self.address, stream.into())
+    }
+
+    /// Returns its address; it is no longer freed by itself, but by [`Allocator::free`].
+    #[must_use = "the allocation leaks unless somebody frees it"]
+    pub fn into_address(mut self) -> u64 {
+        std::mem::take(&mut self.address)
+    }
+
+    /// Frees it now, and says whether that failed. Afterwards it has no memory and no addresses, and dropping it does nothing.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::free_on`]. What was not freed yet stays, and the call can be made again.
+    pub fn free(&mut self) -> Result<()> {
+        self.give_back()?;
+        (self.address, self.extent) = (0, Extent { len: 0, mapped: 0, capacity: 0 });
+        Ok(())
+    }
+
+    fn give_back(&self) -> Result<()> {
+        if self.last_use == self.stream {
+            self.allocator.free(self.address)
+        } else {
+            self.allocator.free_on(self.address, self.last_use)
+        }
+    }
+}
+
+impl<A: Deref<Target = Allocator>> Drop for Growing<A> {
+    fn drop(&mut self) {
+        if let Err(error) = self.give_back() {
+            let (address, bytes) = (self.address, self.extent.mapped);
+            tracing::error!(%error, address, bytes, "an allocation that is dropped could not be freed; its memory leaks");
+        }
+    }
+}
+
+impl<A: Deref<Target = Allocator>> fmt::Debug for Growing<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut growing = f.debug_struct("Growing");
+        growing
+            .field("address", &format_args!("{:#x}", self.address))
+            .field("extent", &self.extent)
+            .field("stream", &self.stream);
+        if self.last_use != self.stream {
+            growing.field("last_use", &self.last_use);
+        }
+        growing.finish_non_exhaustive()
+    }
+}

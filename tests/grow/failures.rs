@@ -1,0 +1,128 @@
+//! Each call of the driver fails in turn, once, twice or from then on, while an allocation is reserved, grows, shrinks or goes.
+
+use crate::world::{MAIN, MIB, SIDE, World};
+use seamalloc::driver::{Call, Status, StreamId};
+use std::collections::BTreeSet;
+
+/// Bytes: what is checked so often is small.
+const HALF: u64 = MIB / 2;
+
+/// Chunks of two sizes are free, and the cache has a part of 6 MiB and a tail that is mapped and was given back.
+fn furnished() -> (World, u64) {
+    let mut world = World::new(128 * HALF, "strategy:stitch,chunk_size_mb:2,sharing:wait");
+    let blocks: Vec<u64> = [8, 4, 4, 4, 12, 4].map(|halves| world.allocate(halves * HALF, MAIN).unwrap()).to_vec();
+    let cache = world.reserve(100 * HALF, SIDE).unwrap();
+    world.grow(cache, 30 * HALF).unwrap();
+    world.shrink(cache, 11 * HALF).unwrap();
+    // A part of the tail serves another request, so that it is unmapped.
+    world.allocate(6 * HALF, SIDE).unwrap();
+    [0, 2, 4].into_iter().for_each(|at| world.free(blocks[at]));
+    (world, cache)
+}
+
+/// The steps, by their names.
+const STEPS: [&str; 7] = ["reserve", "grow", "grow much", "shrink", "split", "shrink used elsewhere", "free"];
+
+fn step(world: &mut World, cache: u64, name: &str) -> Result<(), seamalloc::Error> {
+    match name {
+        "reserve" => world.reserve(300 * HALF, MAIN).map(drop),
+        "grow" => world.grow(cache, 20 * HALF),
+        "grow much" => world.grow(cache, 60 * HALF),
+        "shrink" => world.shrink(cache, 0),
+        "split" => world.shrink(cache, 5 * HALF),
+        "shrink used elsewhere" => {
+            world.allocator.record_stream(cache, StreamId(9)).unwrap();
+            world.shrink(cache, 8)
+        }
+        _ => {
+            let freed = world.allocator.free_on(cache, StreamId(9));
+            if freed.is_ok() {
+                world.live.remove(&cache);
+            }
+            freed
+        }
+    }
+}
+
+fn fail_each(name: &str, count: u64, status: Status) -> BTreeSet<Call> {
+    let mut failed = BTreeSet::new();
+    for nth in 1.. {
+        let (mut world, cache) = furnished();
+        let (held, mapped, reserved) = (world.device.used(), world.mapped(cache), world.allocator.fragmentation());
+        world.device.fail(nth, count, status);
+        let answer = step(&mut world, cache, name);
+        let calls = world.device.heal();
+        // Nothing is undone yet that could not be: it is counted.
+        world.allocator.check().unwrap();
+        assert_eq!(world.allocator.stats().reserved_bytes.all.current, world.device.used(), "{name}: {calls:?}");
+        if calls.is_empty() {
+            answer.unwrap();
+            world.check_all();
+            world.end(&[]);
+            break;
+        }
+        failed.extend(calls.iter().copied());
+        if answer.is_err() && name.starts_with("grow") {
+            assert_eq!(world.mapped(cache), mapped, "{name}: {calls:?}");
+        }
+        if answer.is_err() && world.live.contains_key(&cache) {
+            // What was given back before the failure is given back.
+            world.live.get_mut(&cache).unwrap().size = world.allocator.extent(cache).unwrap().len;
+        }
+        // The next request undoes what could not be undone.
+        let small = world.allocate(512, MAIN).unwrap();
+        world.free(small);
+        world.check_all();
+        if answer.is_err() && name == "grow" {
+            let used = world.device.used();
+            assert!(used <= held + 2 * MIB, "{name}: {calls:?}: {used} bytes are held of {held}");
+            assert!(world.allocator.fragmentation().views <= reserved.views);
+        }
+        // And the way goes on.
+        if world.live.contains_key(&cache) {
+            world.grow(cache, 50 * HALF).unwrap();
+            world.check_all();
+            world.shrink(cache, 3 * HALF).unwrap();
+        }
+        world.check_all();
+        world.end(&[]);
+    }
+    failed
+}
+
+#[test]
+fn every_call_that_fails_leaves_contents_and_accounts_as_they_were() {
+    for name in STEPS {
+        for (count, status) in [
+            (1, Status::UNKNOWN),
+            (u64::MAX, Status::UNKNOWN),
+            (1, Status::OUT_OF_MEMORY),
+            (u64::MAX, Status::OUT_OF_MEMORY),
+        ] {
+            let failed = fail_each(name, count, status);
+            let expected: &[Call] = match name {
+                "reserve" => &[Call::Reserve],
+                "grow" => &[Call::Unmap, Call::Map, Call::SetAccess],
+                "grow much" => &[Call::Unmap, Call::Map, Call::SetAccess, Call::Create],
+                _ => &[],
+            };
+            assert!(expected.iter().all(|call| failed.contains(call)), "{name}: {failed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_device_without_memory_refuses_and_all_stays() {
+    let mut world = World::new(64 * MIB, "strategy:stitch,chunk_size_mb:4");
+    let cache = world.reserve(200 * MIB, MAIN).unwrap();
+    world.grow(cache, 40 * MIB).unwrap();
+    for size in [65 * MIB, 100 * MIB, 200 * MIB] {
+        let error = world.grow(cache, size).unwrap_err();
+        assert!(error.is_out_of_memory(), "{error}");
+        assert_eq!((world.mapped(cache), world.device.used()), (40 * MIB, 40 * MIB));
+        world.check_all();
+    }
+    world.grow(cache, 64 * MIB).unwrap();
+    assert_eq!(world.allocator.stats().num_ooms, 3);
+    world.end(&[]);
+}

@@ -1,0 +1,100 @@
+//! Allocations of private pools and tags grow too: tags sleep and wake with them.
+
+use crate::world::{MAIN, MIB, OPTIONS, World};
+use seamalloc::{Backup, Error, PoolId};
+
+#[test]
+fn a_tag_sleeps_and_wakes_with_what_has_grown() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let tag = world.allocator.create_tag().unwrap();
+    let free = world.allocate(20 * MIB, MAIN).unwrap();
+    world.free(free);
+    let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 30 * MIB).unwrap();
+    assert_eq!(world.device.used(), 50 * MIB, "a tag takes no memory of others");
+    world.shrink(cache, 21 * MIB).unwrap();
+    world.check_all();
+    for backup in [Backup::Host, Backup::Host] {
+        let slept = world.allocator.sleep(tag, &backup).unwrap();
+        assert_eq!((slept, world.device.used()), (30 * MIB, 20 * MIB));
+        world.allocator.check().unwrap();
+        assert_eq!(world.allocator.grow(cache, 40 * MIB), Err(Error::PoolAsleep { pool: tag }));
+        world.shrink(cache, 13 * MIB).unwrap();
+        world.allocator.check().unwrap();
+        world.allocator.wake(tag).unwrap();
+        world.check_all();
+        world.grow(cache, 30 * MIB).unwrap();
+        assert_eq!(world.device.used(), 50 * MIB);
+        world.check_all();
+    }
+    // Its own tail serves another request of the tag, and is unmapped then.
+    world.shrink(cache, 4 * MIB).unwrap();
+    let other = world.allocator.allocate_in(tag, 24 * MIB, MAIN).unwrap();
+    world.allocator.grow(cache, 20 * MIB).unwrap();
+    world.allocator.shrink(cache, 4 * MIB).unwrap();
+    world.allocator.free(other).unwrap();
+    world.check_all();
+    world.allocator.sleep(tag, &Backup::Host).unwrap();
+    world.free(cache);
+    world.allocator.check().unwrap();
+    world.allocator.wake(tag).unwrap();
+    world.check_all();
+    world.end(&[tag]);
+}
+
+#[test]
+fn what_is_freed_in_a_tag_serves_the_next_one_of_it_and_no_other() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let [a, b] = [(); 2].map(|()| world.allocator.create_tag().unwrap());
+    let cache = world.reserve_in(a, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 30 * MIB).unwrap();
+    world.free(cache);
+    let other = world.reserve_in(b, 100 * MIB, MAIN).unwrap();
+    let public = world.reserve(100 * MIB, MAIN).unwrap();
+    assert!(other != cache && public != cache);
+    let again = world.reserve_in(a, 100 * MIB, MAIN).unwrap();
+    assert_eq!(again, cache);
+    world.grow(again, 30 * MIB).unwrap();
+    assert_eq!(world.device.used(), 30 * MIB);
+    world.check_all();
+    world.end(&[a, b]);
+}
+
+#[test]
+fn one_that_outlives_its_pool_grows_by_public_memory() {
+    for tag in [false, true] {
+        let mut world = World::new(256 * MIB, OPTIONS);
+        let pool = if tag { world.allocator.create_tag().unwrap() } else { world.allocator.create_pool() };
+        let cache = world.reserve_in(pool, 100 * MIB, MAIN).unwrap();
+        world.grow(cache, 10 * MIB).unwrap();
+        assert_eq!(world.allocator.pool_stats(pool).unwrap().allocated_bytes, 10 * MIB);
+        world.allocator.release_pool(pool).unwrap();
+        world.check_all();
+        world.grow(cache, 50 * MIB).unwrap();
+        world.check_all();
+        world.shrink(cache, 8).unwrap();
+        world.grow(cache, 20 * MIB).unwrap();
+        world.check_all();
+        world.end(&[]);
+    }
+}
+
+#[test]
+fn pools_that_cannot_have_one_refuse() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    assert_eq!(world.allocator.reserve_in(PoolId(9, 9), MIB, MAIN), unknown());
+    let pool = world.allocator.create_pool();
+    let blocks = world.allocator.pool_blocks(pool).unwrap();
+    let cache = world.reserve_in(pool, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 10 * MIB).unwrap();
+    let restored = world.allocator.restore_pool(pool, &blocks);
+    assert!(matches!(restored, Err(Error::NotGrowable { address, .. }) if address == cache));
+    world.check_all();
+    world.free(cache);
+    world.allocator.restore_pool(pool, &blocks).unwrap();
+    world.end(&[pool]);
+}
+
+fn unknown() -> Result<u64, Error> {
+    Err(Error::UnknownPool { pool: PoolId(9, 9) })
+}

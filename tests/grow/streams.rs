@@ -1,0 +1,109 @@
+//! What is given back serves others, and its addresses are unmapped, only once the GPU has passed it.
+
+use crate::world::{MAIN, MIB, OPTIONS, SIDE, World};
+use seamalloc::driver::Driver;
+use seamalloc::driver::host::{HostWork, Range};
+
+/// Gives a stream work that uses a range once the stream is let go.
+fn use_later(world: &World, stream: seamalloc::StreamId, address: u64, size: u64) {
+    world.device.host.hold(stream).unwrap();
+    world.device.host.launch(stream, HostWork::Use { range: Range { address, size } }).unwrap();
+}
+
+#[test]
+fn a_tail_that_the_gpu_uses_is_not_unmapped_under_it() {
+    for stream in [MAIN, SIDE] {
+        let mut world = World::new(256 * MIB, "strategy:stitch,chunk_size_mb:4,sharing:wait");
+        let cache = world.reserve(64 * MIB, stream).unwrap();
+        world.grow(cache, 40 * MIB).unwrap();
+        world.check_all();
+        use_later(&world, stream, cache, 40 * MIB);
+        world.shrink(cache, 4 * MIB).unwrap();
+        // It serves its stream, in order; so the tail cannot be had where it is.
+        let other = world.allocator.allocate(20 * MIB, stream).unwrap();
+        // The CPU waits: a held stream is let go by that.
+        world.allocator.grow(cache, 30 * MIB).unwrap();
+        Driver::synchronize(&world.device.host).unwrap();
+        assert_eq!(world.device.host.faults(), []);
+        world.allocator.shrink(cache, 4 * MIB).unwrap();
+        world.allocator.free(other).unwrap();
+        world.check_all();
+        world.end(&[]);
+    }
+}
+
+#[test]
+fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 8 * MIB).unwrap();
+    world.allocator.record_stream(cache, SIDE).unwrap();
+    world.grow(cache, 40 * MIB).unwrap();
+    world.check_all();
+    use_later(&world, SIDE, cache, 40 * MIB);
+    world.shrink(cache, 4 * MIB).unwrap();
+    let held = world.device.used();
+    assert_eq!(world.allocator.fragmentation().pending, 36 * MIB, "what the side stream uses is not free");
+    let other = world.allocate(20 * MIB, MAIN).unwrap();
+    assert_eq!(world.device.used(), held + 20 * MIB);
+    world.device.host.finish(SIDE);
+    Driver::synchronize(&world.device.host).unwrap();
+    world.grow(cache, 40 * MIB).unwrap();
+    assert_eq!(world.device.used(), held + 20 * MIB, "what has passed serves again");
+    world.free(other);
+    world.check_all();
+    // Erased, it waits for nobody.
+    world.allocator.erase_stream(cache, SIDE).unwrap();
+    world.shrink(cache, 4 * MIB).unwrap();
+    assert_eq!(world.allocator.fragmentation().pending, 0);
+    world.end(&[]);
+}
+
+#[test]
+fn growing_back_over_a_tail_that_waits_for_a_stream_waits_for_it() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 40 * MIB).unwrap();
+    world.allocator.record_stream(cache, SIDE).unwrap();
+    world.check_all();
+    use_later(&world, SIDE, cache, 40 * MIB);
+    world.shrink(cache, 4 * MIB).unwrap();
+    world.grow(cache, 40 * MIB).unwrap();
+    world.check_all();
+    world.end(&[]);
+}
+
+#[test]
+fn all_of_it_waits_for_the_stream_of_its_last_use() {
+    for under in [false, true] {
+        let mut world = World::new(256 * MIB, OPTIONS);
+        let cache = world.reserve(64 * MIB, MAIN).unwrap();
+        world.grow(cache, 20 * MIB).unwrap();
+        world.check_all();
+        use_later(&world, SIDE, cache, 20 * MIB);
+        world.live.remove(&cache);
+        let free = if under { seamalloc::Allocator::free_under } else { seamalloc::Allocator::free_on };
+        free(&world.allocator, cache, SIDE).unwrap();
+        assert_eq!(world.allocator.fragmentation().pending, 20 * MIB);
+        let next = world.reserve(64 * MIB, MAIN).unwrap();
+        world.grow(next, 20 * MIB).unwrap();
+        world.check_all();
+        world.end(&[]);
+    }
+}
+
+#[test]
+fn a_stream_that_is_forgotten_is_not_named_again() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let side = world.device.host.create_stream();
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    world.allocator.record_stream(cache, side).unwrap();
+    world.allocator.forget_stream(side).unwrap();
+    world.device.host.destroy_stream(side);
+    world.grow(cache, 30 * MIB).unwrap();
+    world.shrink(cache, 0).unwrap();
+    assert_eq!(world.allocator.fragmentation().pending, 0);
+    world.check_all();
+    world.end(&[]);
+}
