@@ -113,8 +113,10 @@ calls! {
     Read = "read", "cuMemcpyDtoHAsync";
     /// `cuMemcpyHtoDAsync`: made where memory wakes
     Write = "write", "cuMemcpyHtoDAsync";
-    /// `cuMemcpyDtoDAsync`: made where memory is exchanged for other memory
-    Copy = "copy", "cuMemcpyDtoDAsync";
+    /// `cuMemcpyAsync` between two places that the device uses: made where memory is exchanged for other memory
+    Copy = "copy", "cuMemcpyAsync";
+    /// `cuMemCreate` on a node of the machine: made where live memory is spilled
+    CreateOnHost = "create_on_host", "cuMemCreate (host)";
     /// `cuCtxEnablePeerAccess`
     EnablePeer = "enable_peer", "cuCtxEnablePeerAccess";
     /// `cuMemExportToShareableHandle`
@@ -166,7 +168,7 @@ impl Call {
     /// memory under live addresses, and where memory sleeps and wakes.
     #[must_use]
     pub const fn is_of_contents(self) -> bool {
-        matches!(self, Self::Fill | Self::Read | Self::Write | Self::Copy)
+        matches!(self, Self::Fill | Self::Read | Self::Write | Self::Copy | Self::CreateOnHost)
     }
 
     /// Returns whether only an allocator over the driver's pools of stream-ordered memory makes this call.

@@ -137,6 +137,8 @@ pub struct Leaks {
     pub events: usize,
     /// Physical bytes of the handles, mappings, allocations and pools together.
     pub bytes: u64,
+    /// Bytes of the machine's memory, of [`create_on_host`](crate::driver::VirtualMemory::create_on_host).
+    pub host_bytes: u64,
 }
 
 impl Leaks {
@@ -152,7 +154,7 @@ impl fmt::Display for Leaks {
         if self.is_empty() {
             return f.write_str("nothing held");
         }
-        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, bytes } = self;
+        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, bytes, host_bytes } = self;
         write!(
             f,
             "still held: {reservations} reservations, {handles} handles, {mappings} mappings, {mallocs} mallocs, \
@@ -161,6 +163,9 @@ impl fmt::Display for Leaks {
         )?;
         if pools + pooled + streams > 0 {
             write!(f, ", {pools} pools, {pooled} allocations of pools, {streams} streams")?;
+        }
+        if *host_bytes > 0 {
+            write!(f, ", {} of the machine", format_bytes(*host_bytes))?;
         }
         Ok(())
     }
