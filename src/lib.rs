@@ -51,8 +51,8 @@ pub mod units;
 
 pub use allocator::{Allocator, CallbackId, IdleRelease};
 pub use config::{
-    Arenas, ClassicOptions, Config, ConfigError, GuardOptions, PaddleFlags, Split, StrategyKind, StreamSharing,
-    rounding,
+    Advice, Arenas, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate,
+    SpillPolicy, Split, StrategyKind, StreamSharing, rounding,
 };
 pub use error::{Error, Result};
 pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
@@ -69,7 +69,7 @@ pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::stats::{
-    ArenaStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SplitStats, Stalls, Stat, StatByPool, Stats,
+    ArenaStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats,
     Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};

@@ -42,6 +42,7 @@ mod report;
 mod shared_memory;
 mod shares;
 mod sleep;
+mod spill;
 mod streams;
 
 pub use self::core::Allocator;
