@@ -137,6 +137,18 @@ pub struct Stats {
     pub plan_placed: u64,
     /// Large requests that did not: no plan had them, or their places were taken.
     pub plan_departures: u64,
+    /// With `spill:host=SIZE`: bytes of the machine's memory in which live memory lies. No part of `reserved_bytes`.
+    pub spilled_bytes: Stat,
+    /// Requests that were served only because memory was spilled for them.
+    pub spill_requests: u64,
+    /// Pieces of memory that were spilled.
+    pub spills: u64,
+    /// Pieces that came back to the device.
+    pub spill_returns: u64,
+    /// Bytes of them.
+    pub spill_returned_bytes: u64,
+    /// The time in the driver that both took. A part of `stall_total_ns`.
+    pub spill_total_ns: u64,
 }
 
 impl From<Figure> for Stat {
@@ -202,6 +214,12 @@ impl From<Figures> for Stats {
             plan_steps: figures.plans.steps,
             plan_placed: figures.plans.placed,
             plan_departures: figures.plans.departures,
+            spilled_bytes: figures.spilled_bytes.into(),
+            spill_requests: figures.spills.requests,
+            spills: figures.spills.chunks,
+            spill_returns: figures.spills.returned_chunks,
+            spill_returned_bytes: figures.spills.returned_bytes,
+            spill_total_ns: figures.spills.total_ns,
         }
     }
 }
@@ -335,6 +353,13 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "parts": stats.split_parts,
         "copied_bytes": stats.split_copied_bytes,
     });
+    let spills = json!({
+        "requests": stats.spill_requests,
+        "chunks": stats.spills,
+        "returned_chunks": stats.spill_returns,
+        "returned_bytes": stats.spill_returned_bytes,
+        "total_ns": stats.spill_total_ns,
+    });
     let pending_waits = json!({
         "requests": stats.pending_waits,
         "events": stats.pending_wait_events,
@@ -390,6 +415,8 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "shortage": shortage,
         "arenas": arenas,
         "splits": splits,
+        "spilled_bytes": figure(stats.spilled_bytes),
+        "spills": spills,
         "pending_waits": pending_waits,
         "plans": plans,
         "guard": guard,

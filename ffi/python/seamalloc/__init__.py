@@ -42,6 +42,7 @@ from ._live import dump_flight, metrics, serve, stop_serving
 from ._options import join
 from ._pinned import empty_pinned, pin_memory, pinned
 from ._record import Recording, record
+from ._spill import advise, unspill
 from ._switch import enable, enabled
 from ._tags import sleep, tag, wake
 from ._unavailable import LibraryError, UnavailableError
@@ -58,6 +59,7 @@ __all__ = [
     "OutOfMemory",
     "Recording",
     "UnavailableError",
+    "advise",
     "check_guards",
     "dump_flight",
     "empty_pinned",
@@ -80,6 +82,7 @@ __all__ = [
     "stop_serving",
     "tag",
     "trim",
+    "unspill",
     "wake",
     "whatif",
 ]
