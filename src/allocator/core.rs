@@ -247,7 +247,7 @@ impl Core {
             self.give_back();
         }
         if self.heap.spilled() > 0 {
-            self.drop_spilled();
+            self.drop_spilled()?;
         }
         polled
     }

@@ -124,16 +124,29 @@ impl Core {
         });
         match returned {
             Ok(bytes) => tracing::debug!(bytes, "spilled memory came back"),
-            Err(error) => tracing::warn!(%error, "spilled memory could not come back; it stays where it is"),
+            Err(error) => {
+                tracing::warn!(%error, "spilled memory could not come back; it stays where it is");
+                if !self.rollback.is_whole() {
+                    // Nobody else would hear of it: the program may use the memory at once. What fails again is tried before anything else.
+                    let restored = self.timed(|_, context| context.retry_rollback());
+                    restored.unwrap_or_else(|error| tracing::error!(%error, "live memory is missing at its address"));
+                }
+            }
         }
     }
 
     /// Gives the machine's memory back in which nothing is live any more. A failure is logged: it stays, and is tried again.
+    ///
+    /// # Errors
+    /// A call failed, and memory is missing at an address: nothing may be served before it is back.
     #[cold]
-    pub(super) fn drop_spilled(&mut self) {
-        if let Err(error) = self.timed(|_, context| backing::drop_spilled(context)) {
+    pub(super) fn drop_spilled(&mut self) -> Result<()> {
+        let Err(error) = self.timed(|_, context| backing::drop_spilled(context)) else { return Ok(()) };
+        if self.rollback.is_whole() {
             tracing::warn!(%error, "memory of the machine that is free could not be given back yet");
+            return Ok(());
         }
+        Err(error)
     }
 
     /// Lets a block that is about to be freed wait for its own stream too, if it is spilled: then its memory goes back instead of

@@ -1,6 +1,6 @@
 //! Each call of the driver fails in turn, once or from then on, while memory is spilled, comes back, or goes.
 
-use crate::world::{MAIN, MIB, OF_SPILLING, SIDE, World};
+use crate::world::{MAIN, MIB, OF_SPILLING, SIDE, TOO_LARGE, World};
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Advice, Error};
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
         let (mut world, large) = World::furnished(SPILL);
         let mut gone = None;
         if step != Step::Spill {
-            let new = world.allocate(40 * MIB, MAIN).unwrap();
+            let new = world.allocate(TOO_LARGE, MAIN).unwrap();
             assert!(world.spilled() > 0);
             if step != Step::Go {
                 world.free(new);
@@ -39,7 +39,7 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
         let before = world.device.used();
         world.device.fail(nth, count, status);
         let answer = match step {
-            Step::Spill => world.allocator.allocate(40 * MIB, MAIN).map(Some),
+            Step::Spill => world.allocator.allocate(TOO_LARGE, MAIN).map(Some),
             Step::Return => world.allocator.unspill().map(|_| None),
             Step::Hot => large.iter().try_for_each(|address| world.allocator.advise(*address, Advice::Hot)).map(|()| None),
             Step::Go => {
@@ -52,7 +52,7 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
         let calls = world.device.heal();
         let when = format!("{step:?}: {count} from the {nth}th with {status:?}, {calls:?}: {answer:?}");
         if let Ok(Some(address)) = answer {
-            world.fill(address, 40 * MIB, MAIN);
+            world.fill(address, TOO_LARGE, MAIN);
         }
         if let Err(error) = &answer {
             assert!(matches!(error, Error::Driver(_) | Error::OutOfMemory(_)) && !calls.is_empty(), "{when}");
@@ -68,7 +68,7 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
             let (device, host) = world.device.used();
             assert!(device + host <= before.0 + before.1 + 2 * MIB, "{when}: {before:?}, {device}, {host}");
             // And it can be tried again.
-            world.allocate(40 * MIB, MAIN).unwrap_or_else(|error| panic!("{when}, then: {error}"));
+            world.allocate(TOO_LARGE, MAIN).unwrap_or_else(|error| panic!("{when}, then: {error}"));
             world.check_all();
         }
         if matches!(step, Step::Return | Step::Hot) && answer.is_err() {

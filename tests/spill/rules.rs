@@ -1,6 +1,6 @@
 //! What is spilled, and what never is.
 
-use crate::world::{MAIN, MIB, SIDE, World};
+use crate::world::{FURNISHED, MAIN, MIB, SIDE, TOO_LARGE, World};
 use seamalloc::driver::{Call, CaptureMode, Driver, StreamId};
 use seamalloc::{Advice, Error, PoolId, Route, SpillCandidate, SpillPolicy};
 
@@ -9,16 +9,16 @@ const SPILL: &str = "spill:host=1GiB";
 #[test]
 fn a_request_that_would_be_refused_is_served() {
     let (mut refused, _) = World::furnished("");
-    assert!(refused.allocate(40 * MIB, MAIN).unwrap_err().is_out_of_memory());
+    assert!(refused.allocate(TOO_LARGE, MAIN).unwrap_err().is_out_of_memory());
     let (mut world, _) = World::furnished(SPILL);
     assert_eq!((world.spilled(), world.stats().spills.chunks), (0, 0), "nothing is spilled while there is room");
-    let large = world.allocate(40 * MIB, MAIN).unwrap();
+    let large = world.allocate(TOO_LARGE, MAIN).unwrap();
     world.check_all();
     let stats = world.stats();
-    assert!(stats.spilled_bytes.current >= 10 * MIB && stats.spilled_bytes.current <= 40 * MIB, "{stats:?}");
+    assert!(stats.spilled_bytes.current >= 10 * MIB && stats.spilled_bytes.current <= TOO_LARGE, "{stats:?}");
     assert!(stats.spills.chunks > 0 && stats.spills.requests == 1 && stats.spills.total_ns > 0, "{:?}", stats.spills);
     assert_eq!(stats.num_ooms, 0);
-    assert!(stats.reserved_bytes.all.peak <= 64 * MIB, "the device has no more");
+    assert!(stats.reserved_bytes.all.peak <= FURNISHED, "the device has no more");
     // Contents written after it stay too.
     let first = *world.live.keys().next().unwrap();
     let size = world.live[&first].size;
@@ -31,7 +31,7 @@ fn a_request_that_would_be_refused_is_served() {
 #[test]
 fn it_is_off_by_default_and_a_budget_bounds_it() {
     let (mut world, _) = World::furnished("spill:host=8MiB");
-    let Err(Error::OutOfMemory(report)) = world.allocate(40 * MIB, MAIN) else { panic!("beyond the budget") };
+    let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("beyond the budget") };
     assert_eq!((report.spill_budget, report.spilled, report.spill_policy), (Some(8 * MIB), 0, "coldest"));
     assert!(report.to_string().contains("spilled to the machine's memory, of 8.00 MiB, coldest first"), "{report}");
     assert_eq!(world.stats().spills.chunks, 0, "nothing is spilled for a request that is refused all the same");
@@ -44,7 +44,7 @@ fn it_is_off_by_default_and_a_budget_bounds_it() {
     world.check_all();
     world.end();
     let (world, _) = World::furnished("");
-    let Err(Error::OutOfMemory(report)) = world.allocator.allocate(40 * MIB, MAIN) else { panic!("it is off") };
+    let Err(Error::OutOfMemory(report)) = world.allocator.allocate(TOO_LARGE, MAIN) else { panic!("it is off") };
     assert!(report.spill_budget.is_none() && !report.to_string().contains("spilled"), "{report}");
     world.end();
 }
@@ -120,10 +120,10 @@ fn a_policy_of_the_programs_decides() {
         }
     }
     let (mut world, large) = World::furnished(SPILL);
-    world.allocator.set_spill_policy(Only(9 * MIB));
-    let Err(Error::OutOfMemory(report)) = world.allocate(40 * MIB, MAIN) else { panic!("one block is too little") };
+    world.allocator.set_spill_policy(Only(5 * MIB));
+    let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("one block is too little") };
     assert_eq!(report.spill_policy, "only");
-    let nine = *large.iter().find(|address| world.live[address].size == 9 * MIB).unwrap();
+    let nine = *large.iter().find(|address| world.live[address].size == 5 * MIB).unwrap();
     while world.allocate(2 * MIB, MAIN).is_ok() {}
     let spilled = world.spilled();
     assert!(spilled > 0 && spilled <= 16 * MIB, "{spilled}");
