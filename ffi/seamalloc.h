@@ -59,6 +59,15 @@
 // `no_split`.
 #define SEAM_POOL_UNSPLIT 2
 
+// For `advice` of `seam_advise`: the allocation is not used for a while, and is spilled first.
+#define SEAM_ADVICE_COLD 0
+
+// Nothing is known of it.
+#define SEAM_ADVICE_NORMAL 1
+
+// It is used all the time: it is spilled last, and comes back to the device at once if there is room.
+#define SEAM_ADVICE_HOT 2
+
 // What a function returns. After anything but `SEAM_STATUS_OK` nothing has changed for live allocations, and
 // `seam_last_error_text` says more.
 typedef enum {
@@ -329,6 +338,18 @@ typedef struct {
     uint64_t asleep_bytes;
     // Page-locked memory of the host for backups of tags.
     uint64_t page_locked_bytes;
+    // With `spill:host=SIZE`: bytes of the machine's memory in which live memory lies. No part of `reserved_bytes`.
+    seam_stat spilled_bytes;
+    // Requests that were served only because memory was spilled for them.
+    uint64_t spill_requests;
+    // Pieces of memory that were spilled.
+    uint64_t spills;
+    // Pieces that came back to the device.
+    uint64_t spill_returns;
+    // Bytes of them.
+    uint64_t spill_returned_bytes;
+    // The time in the driver that both took. A part of `stall_total_ns`.
+    uint64_t spill_total_ns;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
@@ -1030,6 +1051,18 @@ seam_status seam_pool_malloc_held(seam_allocator allocator,
                                   size_t size,
                                   seam_stream stream,
                                   void **address);
+
+// Says how the program uses a live allocation from now on (`SEAM_ADVICE_COLD`, `SEAM_ADVICE_NORMAL`, `SEAM_ADVICE_HOT`). It
+// matters with the option `spill:host=SIZE`, by which live memory that does not fit the device lies in the machine's memory.
+seam_status seam_advise(seam_allocator allocator,
+                        void *address,
+                        uint32_t advice);
+
+// Lets what was spilled come back to the device, as far as there is room; free memory is given back for it. `returned` gets the
+// bytes that came back; it may be NULL. The CPU waits for the device. Until it has returned, no thread may give the device work
+// that uses memory of the allocator. During a stream capture nothing comes back.
+seam_status seam_unspill(seam_allocator allocator,
+                         uint64_t *returned);
 
 // The status of the last call of this thread that failed, `SEAM_STATUS_OK` if none did since `seam_clear_last_error`. A call that
 // succeeds leaves it as it is.

@@ -92,6 +92,21 @@ impl Class {
     }
 }
 
+/// For what physical memory is counted that is part of no block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Account {
+    /// Memory of the device, for a class of requests.
+    Device(Class),
+    /// Memory of the machine.
+    Host,
+}
+
+impl From<Class> for Account {
+    fn from(class: Class) -> Self {
+        Self::Device(class)
+    }
+}
+
 /// The index of one of the heap's pools. A stream has a pair of them: one for large requests, one for small ones. So
 /// has each stream of a private pool, and so has idle memory.
 ///

@@ -51,8 +51,8 @@ pub mod units;
 
 pub use allocator::{Allocator, CallbackId, Extent, IdleRelease};
 pub use config::{
-    Arenas, ClassicOptions, Config, ConfigError, GuardOptions, PaddleFlags, Split, StrategyKind, StreamSharing,
-    rounding,
+    Advice, Arenas, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate,
+    SpillPolicy, Split, StrategyKind, StreamSharing, rounding,
 };
 pub use error::{Error, Result};
 pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
@@ -70,8 +70,8 @@ pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::sleep::{SleepNotice, SleepStage};
 pub use report::stats::{
-    ArenaStats, HeadroomStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SleepStats, SplitStats, Stalls, Stat,
-    StatByPool, Stats, Waits,
+    ArenaStats, HeadroomStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SleepStats, SpillStats, SplitStats,
+    Stalls, Stat, StatByPool, Stats, Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 

@@ -100,6 +100,26 @@ fn every_word_is_right_where_chunks_are_split() {
     assert!(splits > 100, "{splits} chunks were split: too tame to show anything");
 }
 
+/// More is live than the device has: memory of the machine comes under live addresses, and that of the device comes back.
+#[test]
+fn every_word_is_right_where_memory_is_spilled() {
+    let mut chunks = 0;
+    for (seed, faults, options) in [
+        (1, false, "memory_limit:3GiB"),
+        (2, true, "memory_limit:3GiB,chunk_size_mb:32"),
+        (3, true, "memory_limit:3500MiB,sharing:never"),
+        (4, true, "memory_limit:3GiB,split:last_resort,sharing:wait"),
+    ] {
+        let report = run(&Plan { faults, ..plan(&format!("spill:host=8GiB,{options}"), seed) });
+        report.verdict().unwrap_or_else(|error| panic!("{options}: {error}"));
+        assert_eq!((report.findings.wrong, report.left), (0, 0), "{options}");
+        assert!(report.tally.replays > 50, "{options}: {:?}", report.tally);
+        println!("{options}: {:?}, {:?}", report.stats.spills, report.stats.spilled_bytes);
+        chunks += report.stats.spills.chunks;
+    }
+    assert!(chunks > 100, "{chunks} chunks were spilled: too tame to show anything");
+}
+
 /// The same program on the machine's memory, whose words are really written, read and compared. Driver calls fail besides.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod on_the_host {

@@ -153,6 +153,18 @@ pub struct Stats {
     pub asleep_bytes: u64,
     /// Page-locked memory of the host for backups of tags.
     pub page_locked_bytes: u64,
+    /// With `spill:host=SIZE`: bytes of the machine's memory in which live memory lies. No part of `reserved_bytes`.
+    pub spilled_bytes: Stat,
+    /// Requests that were served only because memory was spilled for them.
+    pub spill_requests: u64,
+    /// Pieces of memory that were spilled.
+    pub spills: u64,
+    /// Pieces that came back to the device.
+    pub spill_returns: u64,
+    /// Bytes of them.
+    pub spill_returned_bytes: u64,
+    /// The time in the driver that both took. A part of `stall_total_ns`.
+    pub spill_total_ns: u64,
 }
 
 impl From<Figure> for Stat {
@@ -226,6 +238,12 @@ impl From<Figures> for Stats {
             wakes: figures.sleep.wakes,
             asleep_bytes: figures.sleep.asleep_bytes,
             page_locked_bytes: figures.sleep.page_locked_bytes,
+            spilled_bytes: figures.spilled_bytes.into(),
+            spill_requests: figures.spills.requests,
+            spills: figures.spills.chunks,
+            spill_returns: figures.spills.returned_chunks,
+            spill_returned_bytes: figures.spills.returned_bytes,
+            spill_total_ns: figures.spills.total_ns,
         }
     }
 }
@@ -360,6 +378,13 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "parts": stats.split_parts,
         "copied_bytes": stats.split_copied_bytes,
     });
+    let spills = json!({
+        "requests": stats.spill_requests,
+        "chunks": stats.spills,
+        "returned_chunks": stats.spill_returns,
+        "returned_bytes": stats.spill_returned_bytes,
+        "total_ns": stats.spill_total_ns,
+    });
     let pending_waits = json!({
         "requests": stats.pending_waits,
         "events": stats.pending_wait_events,
@@ -427,6 +452,8 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "shortage": shortage,
         "arenas": arenas,
         "splits": splits,
+        "spilled_bytes": figure(stats.spilled_bytes),
+        "spills": spills,
         "pending_waits": pending_waits,
         "plans": plans,
         "sleep": sleep,

@@ -57,6 +57,7 @@ pub mod shared_memory;
 pub mod sleep;
 mod slots;
 pub mod sources;
+pub mod spill;
 pub mod status;
 
 use std::ffi::{CStr, c_char};

@@ -80,6 +80,14 @@ pub struct Sample {
     pub yields_total: u64,
     /// The bytes that went back then.
     pub yielded_bytes_total: u64,
+    /// Live memory that lies in the machine's (`spill:host=SIZE`). It is a part of `live_bytes`, and none of `reserved_bytes`.
+    pub spilled_bytes: u64,
+    /// Pieces of memory that were spilled.
+    pub spills_total: u64,
+    /// Pieces that came back.
+    pub spill_returns_total: u64,
+    /// The time in the driver that both took.
+    pub spill_ns_total: u64,
 }
 
 /// A process and its allocators.
@@ -140,6 +148,10 @@ impl Sample {
             refusals_total: stats.num_ooms,
             yields_total: stats.headroom.yields,
             yielded_bytes_total: stats.headroom.yielded_bytes,
+            spilled_bytes: memory.spilled,
+            spills_total: stats.spills.chunks,
+            spill_returns_total: stats.spills.returned_chunks,
+            spill_ns_total: stats.spills.total_ns,
         }
     }
 

@@ -10,8 +10,8 @@ use super::headroom::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use super::sleep_callbacks::SleepCallbacks;
-use crate::backing::{PendingRollback, StrategyContext};
-use crate::config::{self, Config, ConfigError, Limits, StrategyKind, StreamSharing};
+use crate::backing::{PendingRollback, Spill, StrategyContext};
+use crate::config::{self, ColdestFirst, Config, ConfigError, Limits, SpillPolicy, StrategyKind, StreamSharing};
 use crate::diagnose::ReportInput;
 use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
@@ -79,6 +79,7 @@ pub(super) struct Core {
     /// Plans, with the strategy `planned`.
     pub(super) planning: Option<Planning>,
     pub(super) strategy: AnyStrategy,
+    pub(super) spill_policy: Box<dyn SpillPolicy>,
     pub(super) shares: Shares,
     pub(super) opened: Opened,
     pub(super) growths: Growths,
@@ -132,6 +133,13 @@ impl Allocator {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
+        let kind_spills = matches!(kind, StrategyKind::Stitch | StrategyKind::Planned);
+        // Live memory that is spilled has its age and its order in one heap; other strategies have none that could be.
+        let config = match config.spill {
+            Some(_) if kind_spills => Config { arenas: config::Arenas::Off, ..config },
+            Some(_) => Config { spill: None, ..config },
+            None => config,
+        };
         let arenas_at_once = config.arenas == config::Arenas::Always;
         let arenas = Arenas::new(arenas_at_once);
         let strategy = strategy::new(kind);
@@ -141,6 +149,7 @@ impl Allocator {
             home_is_shared: kind.joins_free_memory(),
             layout: strategy.layout(&config, properties.total_memory),
             flight: config.flight_recorder,
+            ages: config.spill.is_some(),
         })?;
         let guard = Guard::new(&config.guard);
         let rules = strategy.rules(&config);
@@ -159,6 +168,7 @@ impl Allocator {
             guard,
             planning: (kind == StrategyKind::Planned).then(Planning::default),
             strategy,
+            spill_policy: Box::new(ColdestFirst),
             shares: Shares::default(),
             opened: Opened::default(),
             growths: Growths::default(),
@@ -207,7 +217,7 @@ impl Core {
     /// Runs a step that calls the driver, and counts its time as a stall.
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
-        let exchanges = self.may_exchange();
+        let (exchanges, budget) = (self.may_exchange(), self.may_spill());
         let mut context = StrategyContext {
             heap: &mut self.heap,
             streams: &mut self.streams,
@@ -216,6 +226,7 @@ impl Core {
             config: &self.config,
             limits: self.limits,
             exchanges,
+            spill: budget.map(|budget| Spill { budget, policy: &*self.spill_policy }),
         };
         let result = step(&mut *self.strategy, &mut context);
         self.has_pre_work |= !self.rollback.is_whole();
@@ -230,6 +241,11 @@ impl Core {
     /// Returns whether physical memory may be exchanged under live addresses. Work of other devices is not waited for.
     fn may_exchange(&self) -> bool {
         self.config.split != config::Split::Off && self.nobody_else_looks()
+    }
+
+    /// Returns how much live memory may be spilled, if any.
+    pub(super) fn may_spill(&self) -> Option<u64> {
+        self.config.spill.filter(|_| self.nobody_else_looks())
     }
 
     /// Returns whether no other device and no guard knows what memory is behind an address.
@@ -263,6 +279,9 @@ impl Core {
         if self.heap.gives_back() {
             self.give_back();
         }
+        if self.heap.spilled() > 0 {
+            self.drop_spilled()?;
+        }
         polled
     }
 
@@ -288,6 +307,7 @@ impl Core {
             properties: self.driver.properties(),
             device,
             request,
+            spill_policy: self.spill_policy.name(),
             may_exchange: self.nobody_else_looks(),
             refused,
             instead_of: self.instead_of,

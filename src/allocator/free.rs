@@ -219,6 +219,16 @@ impl Core {
         if self.rules.frees_to_driver && self.free_to_driver(id)? {
             return Ok(());
         }
+        let own = !self.capturing() && self.wait_for_own(id).inspect_err(|_| self.heap.keep_live(id))?;
+        let freed = self.free_in_order(id);
+        if own && freed.is_err() {
+            self.forget_own(id);
+        }
+        freed
+    }
+
+    /// Frees a block once the streams have passed that were named for it.
+    fn free_in_order(&mut self, id: BlockId) -> Result<()> {
         let in_use = self.streams.recorded.has_uses(id);
         if in_use && !self.capturing() {
             let before = self.driver.busy_ns();
@@ -283,6 +293,9 @@ impl Core {
         self.on_epochs("freed memory could not be gathered", |epochs, on| epochs.gather_all(on));
         if let Some(planning) = &mut self.planning {
             planning.memory_is_low();
+        }
+        if self.heap.spilled() > 0 {
+            self.return_spilled();
         }
     }
 

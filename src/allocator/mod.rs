@@ -49,6 +49,7 @@ mod shares;
 mod sleep;
 mod sleep_callbacks;
 mod sleep_change;
+mod spill;
 mod streams;
 
 pub use self::core::Allocator;

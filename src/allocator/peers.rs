@@ -20,6 +20,10 @@ impl Allocator {
     pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
         let core = &mut *self.lock()?;
         core.must_not_be_pooled("access of other devices")?;
+        // Of memory that other devices use, nothing is exchanged any more.
+        if core.heap.spilled() > 0 && !core.capturing() {
+            core.bring_back(None)?;
+        }
         let plain = core.config.strategy.has_plain_memory() || core.heap.private().has_segmented();
         core.peers.try_reserve(1)?;
         core.timed(|_, context| context.driver.enable_peer_access(ordinal, plain))?;

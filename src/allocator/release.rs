@@ -132,6 +132,7 @@ impl Core {
             }
             reclaim(strategy, context, Goal::DownTo { down_to, may_wait: true })
         })?;
+        self.drop_spilled()?;
         self.checked()?;
         Ok(before.saturating_sub(self.heap.reserved()))
     }

@@ -36,6 +36,7 @@ impl Allocator {
         core.must_not_grow(address)?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
+        core.must_be_on_device(block)?;
         let PhysicalSpan { memory, offset } = core.heap.physical(block)?;
         let place = match memory {
             Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
@@ -75,6 +76,7 @@ impl Allocator {
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("registration elsewhere")?;
         core.heap.private().must_be_awake(core.heap.owner_of(core.heap.block(block).pool))?;
+        core.must_be_on_device(block)?;
         core.heap.fix_memory(block);
         Ok(())
     }

@@ -130,6 +130,7 @@ impl Allocator {
 impl Core {
     /// Notes that another stream than its own uses a block. Returns whether that was not known.
     pub(super) fn name_stream(&mut self, id: BlockId, stream: StreamId) -> Result<bool> {
+        self.heap.used_now(id);
         if !self.config.paddle_stream_safe() {
             return Ok(self.streams.recorded.record_use(&mut self.heap, id, stream)?);
         }

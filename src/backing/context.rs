@@ -4,7 +4,7 @@
 //! making calls that captures forbid.
 
 use super::rollback::PendingRollback;
-use crate::config::{Config, Increase, Limits, StreamSharing};
+use crate::config::{Config, Increase, Limits, SpillPolicy, StreamSharing};
 use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
@@ -23,6 +23,16 @@ pub(crate) struct StrategyContext<'a> {
     pub(crate) limits: Limits,
     /// Whether physical memory may be exchanged under live addresses ([`Split`](crate::config::Split)).
     pub(crate) exchanges: bool,
+    /// How live memory may be spilled, if it may be.
+    pub(crate) spill: Option<Spill<'a>>,
+}
+
+/// How live memory may be spilled.
+#[derive(Clone, Copy)]
+pub(crate) struct Spill<'a> {
+    /// The most bytes of the machine's memory.
+    pub(crate) budget: u64,
+    pub(crate) policy: &'a dyn SpillPolicy,
 }
 
 /// Why no memory was found for a request.

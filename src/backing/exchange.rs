@@ -21,8 +21,8 @@ use crate::config::Increase;
 use crate::driver::{Call, DriverError, DriverResult};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, with_room};
-use crate::heap::{Chunk, GRANULE};
-use crate::ids::{ChunkId, Class, Handle};
+use crate::heap::{Chunk, GRANULE, Heap};
+use crate::ids::{Account, ChunkId, Class, Handle};
 use crate::span::Span;
 
 /// What becomes of the memory of a part.
@@ -30,10 +30,18 @@ use crate::span::Span;
 pub(crate) enum Fate {
     /// Its contents are copied to new memory.
     Copied,
+    /// Its contents are copied to memory of the machine. Then nothing else of the chunk is copied to the device's.
+    Spilled,
     /// It is free: new memory, with any contents.
     Renewed,
     /// It is free: there is no memory any more.
     Lost,
+}
+
+impl Fate {
+    fn is_copied(self) -> bool {
+        matches!(self, Self::Copied | Self::Spilled)
+    }
 }
 
 /// A part of a chunk that becomes a chunk.
@@ -52,9 +60,13 @@ struct NewMemory {
 }
 
 impl NewMemory {
-    fn of(parts: &[Part]) -> Result<Self> {
-        let of = |fate| Mapping::of_new_pieces(Class::Large, parts.iter().filter(|part| part.fate == fate).count());
-        Ok(Self { copied: of(Fate::Copied)?, renewed: of(Fate::Renewed)? })
+    fn of(parts: &[Part], spilled: bool) -> Result<Self> {
+        let of = |account: Account, fate: &dyn Fn(Fate) -> bool| {
+            Mapping::of_new_pieces(account, parts.iter().filter(|part| fate(part.fate)).count())
+        };
+        let device = Account::Device(Class::Large);
+        let copied = of(if spilled { Account::Host } else { device }, &Fate::is_copied)?;
+        Ok(Self { copied, renewed: of(device, &|fate| fate == Fate::Renewed)? })
     }
 
     /// Creates the memory, and copies the contents to it from `source`, where the old memory is mapped.
@@ -62,7 +74,7 @@ impl NewMemory {
         let driver = context.driver;
         for part in parts {
             match part.fate {
-                Fate::Copied => self.copied.create(driver, part.size, part.size)?,
+                Fate::Copied | Fate::Spilled => self.copied.create(driver, part.size, part.size)?,
                 Fate::Renewed => self.renewed.create(driver, part.size, part.size)?,
                 Fate::Lost => {}
             }
@@ -76,7 +88,7 @@ impl NewMemory {
         self.copied.map(driver)?;
         let mut to = copies.start;
         for part in parts {
-            if part.fate == Fate::Copied {
+            if part.fate.is_copied() {
                 driver.copy(from, to, part.size)?;
                 to += part.size;
             }
@@ -85,8 +97,14 @@ impl NewMemory {
         Ok(())
     }
 
-    fn size(&self) -> u64 {
-        self.copied.pieces.iter().chain(&self.renewed.pieces).map(|piece| piece.size).sum()
+    /// Counts it as held beside the old memory, until it is counted in the place of that.
+    fn count(&self, heap: &mut Heap, held: bool) {
+        for mapping in [&self.copied, &self.renewed] {
+            let size = mapping.pieces.iter().map(|piece| piece.size).sum();
+            let account = mapping.owned.unwrap_or(Account::Device(Class::Large));
+            let (now, before) = if held { (size, 0) } else { (0, size) };
+            heap.pending_rollback(account, now, before);
+        }
     }
 
     /// Returns the bytes and the handle of each part.
@@ -94,7 +112,7 @@ impl NewMemory {
         let (mut copied, mut renewed) = (self.copied.pieces.iter(), self.renewed.pieces.iter());
         parts.iter().map(move |part| {
             let piece = match part.fate {
-                Fate::Copied => copied.next(),
+                Fate::Copied | Fate::Spilled => copied.next(),
                 Fate::Renewed => renewed.next(),
                 Fate::Lost => None,
             };
@@ -118,7 +136,9 @@ pub(crate) fn exchange(
     context.retry_rollback().map_err(|error| failure(context, error))?;
     let chunk = context.heap.home().and_then(|home| home.chunk(id));
     let chunk = chunk.ok_or(Error::Internal("a chunk that is gone is to be exchanged"))?;
-    let bytes = parts.iter().filter(|part| part.fate != Fate::Lost).map(|part| part.size).sum();
+    let spills = parts.iter().any(|part| part.fate == Fate::Spilled);
+    let of_device = |part: &&Part| matches!(part.fate, Fate::Copied | Fate::Renewed);
+    let bytes = parts.iter().filter(of_device).map(|part| part.size).sum();
     if !context.allows(Increase::of(bytes)) {
         return Err(Miss::OUT_OF_MEMORY);
     }
@@ -131,30 +151,38 @@ pub(crate) fn exchange(
     context.rollback.reserve(2)?;
     context.rollback.reserve_handles(1)?;
     context.rollback.reserve_places(places.len())?;
-    let mut new = NewMemory::of(parts)?;
+    let mut new = NewMemory::of(parts, spills)?;
     if let Err(error) = new.make(context, parts, places.first().map(Place::address)) {
         undo(context, new);
         return Err(error.into());
     }
     // Both are held for a moment.
-    context.heap.pending_rollback(Class::Large, new.size(), 0);
+    new.count(context.heap, true);
     if let Err(error) = map_everywhere(context, places, &new, parts) {
-        context.heap.pending_rollback(Class::Large, 0, new.size());
+        new.count(context.heap, false);
         undo(context, new);
         return Err(failure(context, error));
     }
-    let size = new.size();
-    context.heap.exchanged(id, new.of_parts(parts), room)?;
-    new.copied.disown();
-    context.rollback.undo(context.heap, context.driver, new.copied);
-    let released = context.rollback.release(context.driver, (chunk.handle, chunk.size), Class::Large);
+    // What moves between the device and the machine is never counted twice for one of them.
+    let moves = spills || chunk.spilled;
+    if moves {
+        new.count(context.heap, false);
+    }
+    context.heap.exchanged(id, new.of_parts(parts), spills, room)?;
+    let account = if chunk.spilled { Account::Host } else { Account::Device(Class::Large) };
+    let released = context.rollback.release(context.driver, (chunk.handle, chunk.size), account);
     let kept = if let Err(error) = released {
         tracing::error!(%error, bytes = chunk.size, "memory that was exchanged could not be released yet");
         chunk.size
     } else {
         0
     };
-    context.heap.pending_rollback(Class::Large, kept, size);
+    if !moves {
+        new.count(context.heap, false);
+    }
+    context.heap.pending_rollback(account, kept, 0);
+    new.copied.disown();
+    context.rollback.undo(context.heap, context.driver, new.copied);
     Ok(())
 }
 

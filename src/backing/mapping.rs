@@ -4,7 +4,7 @@
 
 use crate::driver::{Driver, DriverResult};
 use crate::fallible::{Grown, with_room};
-use crate::ids::{Class, Handle};
+use crate::ids::{Account, Class, Handle};
 use crate::span::Span;
 
 /// A piece of a mapping.
@@ -22,8 +22,8 @@ pub(crate) struct Mapping {
     pub(crate) pieces: Vec<Piece>,
     /// How many bytes from the address on are mapped.
     mapped: u64,
-    /// The class that the memory is counted for, if it was created for this mapping. Otherwise it is owned elsewhere.
-    pub(super) owned: Option<Class>,
+    /// What the memory is counted for, if it was created for this mapping. Otherwise it is owned elsewhere.
+    pub(super) owned: Option<Account>,
     /// Addresses that are given back with the mapping.
     reservation: Span,
 }
@@ -33,7 +33,7 @@ impl Mapping {
     /// that stay reserved.
     pub(crate) fn of_new_memory(address: u64, class: Class, size: u64, piece: u64) -> Grown<Self> {
         let pieces = with_room(size.div_ceil(piece) as usize)?;
-        Ok(Self { address, pieces, mapped: 0, owned: Some(class), reservation: Span::default() })
+        Ok(Self { address, pieces, mapped: 0, owned: Some(class.into()), reservation: Span::default() })
     }
 
     /// Sets the address, inside of a reservation that is given back with the mapping.
@@ -42,8 +42,9 @@ impl Mapping {
     }
 
     /// Prepares a mapping of memory that will be created in so many pieces, at an address that is not known yet.
-    pub(crate) fn of_new_pieces(class: Class, count: usize) -> Grown<Self> {
-        Ok(Self { address: 0, pieces: with_room(count)?, mapped: 0, owned: Some(class), reservation: Span::default() })
+    pub(crate) fn of_new_pieces(account: impl Into<Account>, count: usize) -> Grown<Self> {
+        let owned = Some(account.into());
+        Ok(Self { address: 0, pieces: with_room(count)?, mapped: 0, owned, reservation: Span::default() })
     }
 
     /// Leaves the memory to another owner: only the mapping is undone.
@@ -67,7 +68,9 @@ impl Mapping {
         let mut missing = size;
         while missing > 0 {
             let size = piece.min(missing);
-            self.pieces.push(Piece { size, handle: Some(driver.create(size)?) });
+            let on_host = self.owned == Some(Account::Host);
+            let handle = if on_host { driver.create_on_host(size)? } else { driver.create(size)? };
+            self.pieces.push(Piece { size, handle: Some(handle) });
             missing -= size;
         }
         Ok(())

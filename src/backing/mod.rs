@@ -17,12 +17,13 @@ mod release_plan;
 mod rollback;
 mod segments;
 mod sleep;
+mod spill;
 mod units;
 mod view;
 
 pub(crate) use backup::release_backups;
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
-pub(crate) use context::{Miss, StrategyContext};
+pub(crate) use context::{Miss, Spill, StrategyContext};
 pub(crate) use driver_pool::DriverPool;
 pub(crate) use exchange::{Fate, Part, exchange};
 pub(crate) use guarded::{GUARD_RANGE, map_guarded, unmap_guarded};
@@ -35,6 +36,7 @@ pub(crate) use segments::{
     release_segments_from, release_whole_segments, whole_segments,
 };
 pub(crate) use sleep::{sleep, wake};
+pub(crate) use spill::{drop_spilled, spill, unspill};
 pub(crate) use units::{
     Units, UnmappedPart, map_units, move_units, release_empty_segments, release_reservation, reserve_segment,
     unmap_units, whole_units,

@@ -8,14 +8,14 @@ use super::place::Place;
 use crate::driver::{Driver, DriverResult};
 use crate::fallible::Grown;
 use crate::heap::Heap;
-use crate::ids::{Class, Handle};
+use crate::ids::{Account, Handle};
 
 /// Mappings that are still to be undone.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRollback {
     mappings: Vec<Mapping>,
-    /// Memory that is not mapped: handle, bytes, and the class that it is counted for.
-    unreleased: Vec<(Handle, u64, Class)>,
+    /// Memory that is not mapped: handle, bytes, and what it is counted for.
+    unreleased: Vec<(Handle, u64, Account)>,
     /// Places of live memory that could not be mapped there again.
     unrestored: Vec<Place>,
 }
@@ -57,8 +57,8 @@ impl PendingRollback {
 
     /// Keeps a mapping whose memory others still need, to undo it later.
     pub(super) fn keep(&mut self, heap: &mut Heap, mapping: Mapping) {
-        if let Some(class) = mapping.owned {
-            heap.pending_rollback(class, mapping.held(), 0);
+        if let Some(account) = mapping.owned {
+            heap.pending_rollback(account, mapping.held(), 0);
         }
         self.mappings.push(mapping);
     }
@@ -78,9 +78,9 @@ impl PendingRollback {
         &mut self,
         driver: &dyn Driver,
         (handle, size): (Handle, u64),
-        class: Class,
+        account: impl Into<Account>,
     ) -> DriverResult<()> {
-        driver.release(handle).inspect_err(|_| self.unreleased.push((handle, size, class)))
+        driver.release(handle).inspect_err(|_| self.unreleased.push((handle, size, account.into())))
     }
 
     /// Tries again to undo everything.
@@ -89,16 +89,16 @@ impl PendingRollback {
             place.restore(driver)?;
             self.unrestored.pop();
         }
-        while let Some(&(handle, size, class)) = self.unreleased.last() {
+        while let Some(&(handle, size, account)) = self.unreleased.last() {
             driver.release(handle)?;
-            heap.pending_rollback(class, 0, size);
+            heap.pending_rollback(account, 0, size);
             self.unreleased.pop();
         }
         while let Some(mapping) = self.mappings.last_mut() {
             let before = mapping.held();
             let result = mapping.undo(driver);
-            if let Some(class) = mapping.owned {
-                heap.pending_rollback(class, mapping.held(), before);
+            if let Some(account) = mapping.owned {
+                heap.pending_rollback(account, mapping.held(), before);
             }
             result?;
             self.mappings.pop();

@@ -16,12 +16,15 @@ impl Config {
     /// Refuses options with which the allocator looks at contents in the order of streams.
     ///
     /// # Errors
-    /// [`ConfigError::BadValue`] for guard mode and `split`.
+    /// [`ConfigError::BadValue`] for guard mode, `split` and `spill`.
     pub fn check_for_host_pool(&self) -> Result<(), ConfigError> {
         let refused = |option: &str, found: &str| {
             let expected = "`off`: the CPU uses the memory too, of which no stream knows".to_owned();
             Err(ConfigError::BadValue { option: option.to_owned(), found: found.to_owned(), expected })
         };
+        if let Some(bytes) = self.spill {
+            return refused("spill", &format!("host={}", crate::units::format_bytes_exactly(bytes)));
+        }
         match (self.split, self.guard.is_on()) {
             (split @ (Split::LastResort | Split::BeforeGrowth), _) => refused("split", split.name()),
             (Split::Off, true) => refused("guard", "on"),

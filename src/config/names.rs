@@ -17,11 +17,12 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 33] = [
+const OPTIONS: [&str; 34] = [
     "strategy",
     "sharing",
     "sharing_threshold",
     "arenas",
+    "spill",
     "split",
     "wait_ms",
     "idle_release_s",

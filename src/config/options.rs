@@ -166,6 +166,13 @@ pub struct Config {
     pub arenas: Arenas,
     /// Whether chunks that are partly in use are split.
     pub split: Split,
+    /// How many bytes of the machine's memory may be taken, with the strategies `stitch` and `planned`, so that live memory which
+    /// does not fit the device lies there. Before a request is refused, chunks that were not used for long are then backed by the
+    /// machine's memory, at their addresses and with their contents; kernels that use them take longer. `None`: none.
+    ///
+    /// What a program must keep to is what [`Split`] asks: while it allocates, no other thread launches work that uses memory of
+    /// the allocator. Streams have no heaps of their own then ([`Config::arenas`]).
+    pub spill: Option<u64>,
     /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still uses, before it
     /// is refused, with the strategy `stitch`. It waits for what was freed first, until it can be served and an eighth of what
     /// was pending is free. `None`: as long as that takes, and in the end for the whole device. With a number, 0 included, the
@@ -263,6 +270,7 @@ impl Default for Config {
             sharing_threshold: None,
             arenas: Arenas::default(),
             split: Split::default(),
+            spill: None,
             wait_ms: None,
             idle_release_s: None,
             chunk_size: None,

@@ -84,6 +84,7 @@ impl Config {
                 let choice = Split::ALL.into_iter().find(|choice| choice.name() == value);
                 self.split = choice.ok_or_else(|| bad_value(key, value, "`off`, `last_resort` or `before_growth`"))?;
             }
+            "spill" => self.spill = spill(value).ok_or_else(|| bad_value(key, value, SPILL))?,
             "wait_ms" => self.wait_ms = Some(whole(key, value, "milliseconds, or None")?),
             "idle_release_s" => {
                 let seconds = whole(key, value, "seconds of at least 1, or None")?;
@@ -229,6 +230,9 @@ impl fmt::Display for Config {
         if self.split != default.split {
             parts.push(format_args!("split:{}", self.split.name()))?;
         }
+        if let Some(bytes) = self.spill {
+            parts.push(format_args!("spill:host={}", Exactly(bytes)))?;
+        }
         if let Some(most) = self.wait_ms {
             parts.push(format_args!("wait_ms:{most}"))?;
         }
@@ -303,6 +307,17 @@ fn bytes(option: &str, value: &str, example: &str) -> Result<u64, ConfigError> {
         let expected = format!("a size with a unit, such as {example}, or None ({})", error.problem);
         bad_value(option, value, &expected)
     })
+}
+
+/// What the value of `spill` may be.
+const SPILL: &str = "`off`, or `host=SIZE` with a size such as 64GiB";
+
+/// Reads `off`, or `host=64GiB`.
+fn spill(value: &str) -> Option<Option<u64>> {
+    match value.strip_prefix("host=") {
+        Some(size) => parse_bytes_with_unit(size.trim()).ok().map(Some).filter(|size| *size != Some(0)),
+        None => (value == "off").then_some(None),
+    }
 }
 
 fn fraction(option: &str, value: &str) -> Result<f64, ConfigError> {

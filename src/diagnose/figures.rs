@@ -50,7 +50,7 @@ impl<'a> Figures<'a> {
         let strategy = if segmented { OWN_SEGMENTS_STRATEGY } else { input.strategy };
         let assumption = if input.refused.is_some() { Assumption::NoMoreViews } else { Assumption::AsIs };
         let room = limits.room(heap.reserved(), input.device.map_or(0, |info| info.free));
-        let awake = (memory.allocated + memory.pending).saturating_sub(memory.asleep);
+        let awake = (memory.allocated + memory.pending).saturating_sub(memory.asleep + memory.spilled);
         let needed = (awake + memory.unsettled).saturating_add(request.size);
         let unbounded = Config {
             max_views: usize::MAX,

@@ -15,6 +15,8 @@ pub(crate) struct ReportInput<'a> {
     /// `None` if the driver did not tell.
     pub(crate) device: Option<MemoryInfo>,
     pub(crate) request: &'a Request,
+    /// What chooses the memory that is spilled.
+    pub(crate) spill_policy: &'static str,
     /// Whether memory could be exchanged under live addresses, if the program allowed it.
     pub(crate) may_exchange: bool,
     /// If the bounds on views forbade a view: how much all views would have taken with it.

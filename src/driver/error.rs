@@ -113,8 +113,10 @@ calls! {
     Read = "read", "cuMemcpyDtoHAsync";
     /// `cuMemcpyHtoDAsync`: made where memory wakes
     Write = "write", "cuMemcpyHtoDAsync";
-    /// `cuMemcpyDtoDAsync`: made where memory is exchanged for other memory
-    Copy = "copy", "cuMemcpyDtoDAsync";
+    /// `cuMemcpyAsync` between two places that the device uses: made where memory is exchanged for other memory
+    Copy = "copy", "cuMemcpyAsync";
+    /// `cuMemCreate` on a node of the machine: made where live memory is spilled
+    CreateOnHost = "create_on_host", "cuMemCreate (host)";
     /// `cuMemHostAlloc`
     HostMalloc = "host_malloc", "cuMemHostAlloc";
     /// `cuMemFreeHost`
@@ -182,6 +184,7 @@ impl Call {
                 | Self::Read
                 | Self::Write
                 | Self::Copy
+                | Self::CreateOnHost
                 | Self::HostMalloc
                 | Self::HostFree
                 | Self::CopyOut

@@ -103,6 +103,7 @@ forward! {
             Reserve: reserve(size: u64, alignment: u64) -> u64;
             AddressFree: address_free(address: u64, size: u64) -> ();
             Create: create(size: u64) -> Handle;
+            CreateOnHost: create_on_host(size: u64) -> Handle;
             Release: release(handle: Handle) -> ();
             Map: map(address: u64, size: u64, offset: u64, handle: Handle) -> ();
             Unmap: unmap(address: u64, size: u64) -> ();
@@ -267,6 +268,7 @@ mod tests {
             Call::CopyOut => driver.copy_out(0, HostBuffer(77), 0, 8),
             Call::CopyIn => driver.copy_in(HostBuffer(77), 0, 0, 8),
             Call::HostWait => driver.host_wait(HostBuffer(77)),
+            Call::CreateOnHost => driver.create_on_host(0).map(drop),
             Call::EnablePeer => driver.enable_peer_access(1, true),
             Call::Export => driver.export(handle).map(drop),
             Call::Import => driver.import(&Exported::new(std::io::pipe().unwrap().0.into()), 0).map(drop),

@@ -280,7 +280,7 @@ mod tests {
                 allocator.with_heap(|heap| -> Result<()> {
                     let Some(large) = heap.pool_of.get(&stream).copied() else { return Ok(()) };
                     let (before, spans) = (home(heap), expected(heap, large));
-                    let rules = HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false, layout: Layout::PYTORCH, flight: 0 };
+                    let rules = HeapRules { oversize_from: u64::MAX, adopts_idle: false, home_is_shared: false, layout: Layout::PYTORCH, flight: 0, ages: false };
                     let mut arena = Heap::new(rules)?;
                     let lent = heap.lend(large, &mut arena)?;
                     assert_eq!(arena.lent_spans().collect::<Vec<_>>(), spans);

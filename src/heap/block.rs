@@ -5,6 +5,7 @@
 //! Slot 0 is a sentinel that no block ever uses. A missing neighbour is slot 0, so links are written without a check,
 //! and an id out of range reads the sentinel instead of panicking.
 
+use crate::config::Advice;
 use crate::error::{Error, Result};
 use crate::fallible::with_room;
 use crate::ids::{BlockId, PoolIndex, SegmentId, ViewId};
@@ -60,7 +61,8 @@ pub(crate) struct Block {
     /// Bytes as requested, when the block was last handed out.
     pub(crate) requested: u64,
     /// The clock of the pool when the last of the bytes became free. The clock counts searches (an age, for garbage
-    /// collection), or the epochs of the stream.
+    /// collection), or the epochs of the stream. Of a live block, where memory may be spilled: the count of operations when the
+    /// program last said that it uses it.
     pub(crate) freed_at: u64,
     /// The neighbour before it in its segment.
     pub(crate) prev: BlockId,
@@ -79,6 +81,8 @@ pub(crate) struct Block {
     /// Whether freeing the block takes more than merging: other streams were named by `record_stream`, or the block is
     /// of a private pool.
     pub(crate) has_uses: bool,
+    /// Of a live block, where memory may be spilled: what the program said of its use.
+    pub(crate) advice: Advice,
 }
 
 const VACANT: Block = Block {
@@ -96,6 +100,7 @@ const VACANT: Block = Block {
     kind: Kind::Malloc,
     state: State::Vacant,
     has_uses: false,
+    advice: Advice::Normal,
 };
 
 impl Block {

@@ -31,6 +31,8 @@ pub(crate) struct Chunk {
     pub(crate) fixed: bool,
     /// Whether it sleeps: its memory is gone, and its handle with it. Its addresses stay.
     pub(crate) asleep: bool,
+    /// Whether it is spilled: its memory is the machine's.
+    pub(crate) spilled: bool,
 }
 
 impl Chunk {
@@ -290,7 +292,7 @@ mod tests {
         let mut address = START;
         let mut chunks = Vec::new();
         for (handle, granules) in (0..).map(Handle).zip(granules) {
-            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false, fixed: false, asleep: false };
+            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false, fixed: false, asleep: false, spilled: false };
             chunks.push((home.add_chunk(chunk), chunk));
             address = chunk.end();
         }

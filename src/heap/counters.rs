@@ -5,7 +5,9 @@
 use super::block::Block;
 use super::peak_room::Figures;
 use crate::ids::Class;
-use crate::report::stats::{HeadroomStats, PendingWaits, SplitStats, Stalls, Stat, StatByPool, Stats, Waits};
+use crate::report::stats::{
+    HeadroomStats, PendingWaits, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
+};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PoolCount {
@@ -65,6 +67,11 @@ impl Counter {
 
     pub(crate) fn current(&self) -> u64 {
         self.pools[0].current + self.pools[1].current
+    }
+
+    /// Returns all that was ever added, modulo 2^64.
+    pub(crate) fn ever(&self) -> u64 {
+        self.pools[0].added.wrapping_add(self.pools[1].added)
     }
 
     /// Moves a part of the present value to another counter.
@@ -131,6 +138,8 @@ pub(crate) struct Counters {
     pub(crate) active_bytes: Counter,
     pub(crate) inactive_split_bytes: Counter,
     pub(crate) requested_bytes: Counter,
+    /// Memory of the machine.
+    pub(crate) spilled_bytes: Counter,
     /// Live blocks that went to other counters, less those that came from there, modulo 2^64.
     moved: u64,
     pub(crate) oversize_allocations: Counter,
@@ -151,11 +160,12 @@ pub(crate) struct Counters {
     pub(crate) headroom: HeadroomStats,
     pub(crate) sleeps: u64,
     pub(crate) wakes: u64,
+    pub(crate) spills: SpillStats,
     pub(crate) stalls: Stalls,
 }
 
 impl Counters {
-    fn each(&mut self) -> [&mut Counter; 11] {
+    fn each(&mut self) -> [&mut Counter; 12] {
         [
             &mut self.allocation,
             &mut self.segment,
@@ -166,6 +176,7 @@ impl Counters {
             &mut self.active_bytes,
             &mut self.inactive_split_bytes,
             &mut self.requested_bytes,
+            &mut self.spilled_bytes,
             &mut self.oversize_allocations,
             &mut self.oversize_segments,
         ]
@@ -302,6 +313,8 @@ impl Counters {
             splits: self.splits,
             headroom: self.headroom,
             sleep: Default::default(),
+            spilled_bytes: self.spilled_bytes.by_pool().all,
+            spills: self.spills,
             shortage: Default::default(),
             arenas: Default::default(),
             host_bytes: 0,

@@ -56,7 +56,8 @@ impl Heap {
     }
 
     /// Notes that other chunks are mapped wherever one was: given the bytes of each, which add up to its own, and its handle,
-    /// or none where there is no memory any more. What was at home stays there, and nothing is said of live blocks.
+    /// or none where there is no memory any more; and whether that memory is the machine's. What was at home stays there, and
+    /// nothing is said of live blocks.
     ///
     /// # Errors
     /// There is no such chunk.
@@ -64,6 +65,7 @@ impl Heap {
         &mut self,
         id: ChunkId,
         parts: impl Iterator<Item = (u64, Option<Handle>)>,
+        spilled: bool,
         room: ExchangeRoom,
     ) -> Result<()> {
         let ExchangeRoom { mut new, mut slots } = room;
@@ -76,7 +78,7 @@ impl Heap {
         for (size, handle) in parts {
             let mut number = ChunkId::NONE;
             if let Some(handle) = handle {
-                let chunk = Chunk { address: old.address + offset, size, handle, ..old };
+                let chunk = Chunk { address: old.address + offset, size, handle, spilled, ..old };
                 number = home.add_chunk(chunk);
                 if !bare {
                     home.mapped(chunk);
@@ -89,10 +91,21 @@ impl Heap {
         self.views.splice(id, &new, |of| Some(home.chunk(of)?.size));
         let maps = u64::from(!bare) * chunks + self.views.mappings() as u64;
         self.counters.mappings = self.counters.mappings + maps - mapped;
-        for (span, _) in new.iter().filter(|(_, number)| *number == ChunkId::NONE) {
+        for (span, number) in new {
             let span = Span::new(old.address + span.start, span.size);
+            if number != ChunkId::NONE {
+                if spilled != old.spilled {
+                    self.count_spilled(&Chunk { address: span.start, size: span.size, ..old }, spilled);
+                }
+                continue;
+            }
             let block = self.block_around(span).ok_or(Error::Internal("memory that is lost was not free"))?;
-            self.unmapped(block, span, &mut slots);
+            if old.spilled {
+                self.no_more_spilled(self.blocks[block].pool.class(), span.size);
+                self.lose_memory(block, span, &mut slots);
+            } else {
+                self.unmapped(block, span, &mut slots);
+            }
         }
         Ok(())
     }

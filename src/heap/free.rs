@@ -45,6 +45,7 @@ impl Heap {
     /// Frees a block that every stream has finished with: it merges with its free neighbours and can be handed out
     /// again.
     pub(crate) fn free_completed(&mut self, id: BlockId) {
+        self.passed_spilled(id);
         let Block { address, requested, pool, .. } = self.blocks[id];
         self.notify(Action::FreeCompleted, Span::new(address, requested), pool);
         self.complete(id);

@@ -4,6 +4,7 @@ use super::block::{Block, Kind, State};
 use super::fit::{FitRules, Request};
 use super::flight::Entry;
 use super::tables::Heap;
+use crate::config::Advice;
 use crate::error::{Error, Result};
 use crate::fallible::try_insert;
 use crate::ids::{BlockId, Class};
@@ -60,6 +61,9 @@ impl Heap {
         block.state = State::Allocated;
         block.pool = request.pool;
         block.requested = request.requested;
+        if self.rules.ages {
+            (block.freed_at, block.advice) = (self.counters.operations(), Advice::Normal);
+        }
         self.addresses.insert(address, id);
         self.counters.allocation.add(class, 1);
         self.counters.allocated_bytes.add(class, taken);
@@ -213,6 +217,7 @@ mod tests {
                 home_is_shared: false,
                 layout: Layout::PYTORCH,
                 flight: 0,
+                ages: false,
             };
             let mut heap = Heap::new(rules).unwrap();
             let addresses = [512, 1024, 1536];

@@ -40,6 +40,7 @@ impl Heap {
             requested: self.counters.requested_bytes.current(),
             free: pools.iter().map(|pool| pool.free).sum::<u64>() + self.driver_pool.idle,
             asleep: self.live_asleep(),
+            spilled: self.spilling.bytes.iter().sum(),
             unsettled: self.pending_rollback.iter().sum(),
             streams: streams.try_to_vec()?,
             pools,

@@ -7,7 +7,7 @@ use super::tables::Heap;
 use crate::driver::{Call, DriverError, DriverResult, Status};
 use crate::error::{Error, Result};
 use crate::fallible::text;
-use crate::ids::{BlockId, ChunkId, Class, Handle, PoolIndex, SegmentId};
+use crate::ids::{Account, BlockId, ChunkId, Class, Handle, PoolIndex, SegmentId};
 use crate::report::observer::Action;
 use crate::span::Span;
 
@@ -300,7 +300,8 @@ impl Heap {
     }
 
     /// Notes the bytes that failed growths hold outside of all blocks: `now` instead of `before`.
-    pub(crate) fn pending_rollback(&mut self, class: Class, now: u64, before: u64) {
+    pub(crate) fn pending_rollback(&mut self, account: impl Into<Account>, now: u64, before: u64) {
+        let Account::Device(class) = account.into() else { return self.pending_on_host(now, before) };
         self.pending_rollback[class as usize] += now;
         self.pending_rollback[class as usize] -= before;
         self.counters.reserved_bytes.add(class, now.saturating_sub(before));

@@ -295,6 +295,26 @@ impl Heap {
         view.last_uses.iter().all(|of| self.is_private(of.0) || passed(of))
     }
 
+    /// Returns the latest epoch in which a part of a chunk was freed, if all of it is free and every stream has passed.
+    pub(crate) fn freed_at(&self, chunk: &Chunk) -> Option<u64> {
+        let mut latest = 0;
+        let mut classes = [false; 2];
+        for id in self.blocks_over(chunk.span()) {
+            let Block { state, pool, freed_at, .. } = self.blocks[id];
+            classes[pool.class() as usize] = true;
+            let large = pool.large();
+            // Memory that was freed in no epoch was never used.
+            let passed = large == self.idle || freed_at == 0 || freed_at < self.pools[large].passed;
+            // Memory of a private pool stays where it is.
+            if state != State::Free || !passed || self.is_private(pool) {
+                return None;
+            }
+            latest = latest.max(freed_at);
+        }
+        // Large and small memory never become one block.
+        (classes != [true; 2]).then_some(latest)
+    }
+
     /// Makes all free memory at home idle, whole slabs included, because every stream has passed all its work.
     pub(crate) fn make_all_idle(&mut self) -> Result<()> {
         for large in self.pairs() {
@@ -395,21 +415,31 @@ impl Heap {
         if size != GRANULE || self.home.as_ref().is_none_or(|home| home.is_slab(address)) {
             return;
         }
-        if self.home.as_ref().and_then(|home| home.chunk_at(address)).is_some_and(|(_, chunk)| chunk.asleep) {
-            self.asleep[Class::Small as usize] -= size;
-            self.asleep[Class::Large as usize] += size;
-        } else {
-            self.counters.reserved_bytes.sub(Class::Small, size);
-            self.counters.reserved_bytes.add(Class::Large, size);
-        }
+        self.recount(address, size, Class::Small, Class::Large);
         self.hand_over(id, pool.large());
     }
 
     /// Makes a slab for small blocks of 2 MiB of large memory, which are not in the index.
     pub(crate) fn make_slab(&mut self, id: BlockId, pool: PoolIndex) {
         self.assign(id, pool);
-        self.counters.reserved_bytes.sub(Class::Large, GRANULE);
-        self.counters.reserved_bytes.add(Class::Small, GRANULE);
+        self.recount(self.blocks[id].address, GRANULE, Class::Large, Class::Small);
+    }
+
+    /// Counts a part of a chunk for another class.
+    fn recount(&mut self, address: u64, size: u64, from: Class, to: Class) {
+        let chunk = self.home.as_ref().and_then(|home| home.chunk_at(address)).map(|(_, chunk)| chunk);
+        let elsewhere = match chunk {
+            Some(chunk) if chunk.asleep => Some(&mut self.asleep),
+            Some(chunk) if chunk.spilled => Some(&mut self.spilling.bytes),
+            _ => None,
+        };
+        if let Some(bytes) = elsewhere {
+            bytes[from as usize] -= size;
+            bytes[to as usize] += size;
+        } else {
+            self.counters.reserved_bytes.sub(from, size);
+            self.counters.reserved_bytes.add(to, size);
+        }
     }
 
     /// Takes a free slab out of the index for another pool of small blocks.

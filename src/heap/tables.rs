@@ -15,6 +15,7 @@ use super::pool::{Pool, Pools};
 use super::pool_bytes::DriverPoolBytes;
 use super::private_pools::PrivatePools;
 use super::segment::Segment;
+use super::spill::Spilling;
 use super::views::Views;
 use crate::error::Result;
 use crate::fallible::Grown;
@@ -40,6 +41,8 @@ pub(crate) struct HeapRules {
     pub(crate) layout: Layout,
     /// How many operations the flight recorder keeps.
     pub(crate) flight: usize,
+    /// Whether live blocks have an age, because they may be spilled.
+    pub(crate) ages: bool,
 }
 
 /// The pair of pools that serves one stream of a private pool.
@@ -94,6 +97,8 @@ pub(crate) struct Heap {
     pub(super) pending_rollback: [u64; 2],
     /// Bytes of blocks in chunks that sleep, which are not held. By [`Class`].
     pub(super) asleep: [u64; 2],
+    /// Chunks whose memory is the machine's, which are not held either.
+    pub(super) spilling: Spilling,
     /// Whether a segment has become free that is to go back to the driver ([`Layout::gives_back_from`]).
     pub(super) gives_back: bool,
     /// The bytes of the driver's pool, for a strategy that has one.
@@ -127,6 +132,7 @@ impl Heap {
             retired: Vec::new(),
             pending_rollback: [0; 2],
             asleep: [0; 2],
+            spilling: Spilling::default(),
             gives_back: false,
             driver_pool: DriverPoolBytes::default(),
         };

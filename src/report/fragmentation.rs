@@ -74,8 +74,8 @@ pub struct StreamMemory {
 /// Sizes are bytes.
 ///
 /// Every byte held is in exactly one place: `reserved` is `allocated + pending + free + unsettled`, and `free` is the sum
-/// over `pools`. Of private pools that sleep, live blocks have no memory: these are `asleep`, and the sum is more than `reserved`
-/// by as much.
+/// over `pools`. Of private pools that sleep, live blocks have no memory: these are `asleep`. What is `spilled` has the machine's
+/// memory. The sum is more than `reserved` by both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -95,6 +95,8 @@ pub struct Fragmentation {
     /// The part of `allocated` and `pending` in private pools that sleep, for which no memory is held. What lies free in them is
     /// counted nowhere.
     pub asleep: u64,
+    /// The part of `allocated` and `free` that is spilled: its memory is the machine's, and not held of the device.
+    pub spilled: u64,
     /// The pools that have free memory.
     pub pools: Vec<PoolMemory>,
     /// The default stream, and every other stream that made a request.
@@ -118,10 +120,10 @@ pub struct Fragmentation {
 
 impl Fragmentation {
     /// Returns the part of the reserved bytes that the program asked for and that is still in use, by the program or by
-    /// other streams. 1 is perfect; it is also 1 if nothing is held. Blocks that sleep count as if they were held.
+    /// other streams. 1 is perfect; it is also 1 if nothing is held. What sleeps or is spilled counts as if it were held.
     #[must_use]
     pub fn utilization(&self) -> f64 {
-        let held = self.reserved.saturating_add(self.asleep);
+        let held = self.reserved.saturating_add(self.asleep).saturating_add(self.spilled);
         if held == 0 { 1.0 } else { self.requested as f64 / held as f64 }
     }
 

@@ -131,6 +131,39 @@ pub struct SleepStats {
     pub page_locked_bytes: u64,
 }
 
+/// Live memory that was spilled to the machine's memory ([`Config::spill`](crate::Config::spill)), and came back.
+/// [`Stats::spilled_bytes`] has the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SpillStats {
+    /// How many times a request was served only because memory was spilled for it.
+    pub requests: u64,
+    /// Pieces of memory that were spilled.
+    pub chunks: u64,
+    /// Pieces that came back to the device.
+    pub returned_chunks: u64,
+    /// Bytes of them.
+    pub returned_bytes: u64,
+    /// The time in the driver, in nanoseconds, that spilling and coming back took, with the waits for the device. It is part of
+    /// [`Stats::stalls`].
+    pub total_ns: u64,
+}
+
+impl SpillStats {
+    /// Returns what was done since `earlier`, which must be an older copy of the same figures.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            requests: self.requests.saturating_sub(earlier.requests),
+            chunks: self.chunks.saturating_sub(earlier.chunks),
+            returned_chunks: self.returned_chunks.saturating_sub(earlier.returned_chunks),
+            returned_bytes: self.returned_bytes.saturating_sub(earlier.returned_bytes),
+            total_ns: self.total_ns.saturating_sub(earlier.total_ns),
+        }
+    }
+}
+
 /// What an allocator has done and holds. Figures in bytes end in `_bytes`; the others are counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -198,6 +231,11 @@ pub struct Stats {
     pub splits: SplitStats,
     /// Tags that sleep.
     pub sleep: SleepStats,
+    /// Bytes of the machine's memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
+    /// in them are part of `allocated_bytes`.
+    pub spilled_bytes: Stat,
+    /// How memory was spilled.
+    pub spills: SpillStats,
     /// Steps that were planned.
     pub plans: PlanStats,
     /// Whether memory is short, with `sharing:auto`.

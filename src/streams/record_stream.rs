@@ -107,6 +107,24 @@ impl RecordedStreams {
         if stream == pool.stream && !pool.ended {
             return Ok(false);
         }
+        self.add_use(heap, id, stream)
+    }
+
+    /// Notes that a block which is about to be freed has to wait for its own stream too. Returns whether it was not known; never
+    /// of a stream that has ended, or that is somebody else's.
+    ///
+    /// # Errors
+    /// The host has no memory to note it. Nothing has changed.
+    pub(crate) fn record_own(&mut self, heap: &mut Heap, id: BlockId) -> Grown<bool> {
+        let pool = heap.pool(heap.block(id).pool.large());
+        if pool.ended || heap.is_borrowed(pool.stream) {
+            return Ok(false);
+        }
+        let stream = pool.stream;
+        self.add_use(heap, id, stream)
+    }
+
+    fn add_use(&mut self, heap: &mut Heap, id: BlockId, stream: StreamId) -> Grown<bool> {
         let is_new = match self.uses.get_mut(&id) {
             Some(uses) if uses.contains(&stream) => false,
             Some(uses) => {

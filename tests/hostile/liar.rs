@@ -89,6 +89,9 @@ impl VirtualMemory for Liar {
         }
         self.answer(Call::Create, Handle(7))
     }
+    fn create_on_host(&self, _: u64) -> DriverResult<Handle> {
+        self.answer(Call::CreateOnHost, Handle(7))
+    }
     fn release(&self, _: Handle) -> DriverResult<()> {
         self.answer(Call::Release, ())
     }

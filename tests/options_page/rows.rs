@@ -105,6 +105,15 @@ pub(crate) const GROUPS: &[Group] = &[
                 example: "last_resort",
             },
             Row {
+                name: "spill",
+                field: "spill",
+                value: "`host=` and a size, or `off`",
+                default: |config| config.spill.map_or("off".to_owned(), |bytes| format!("host={}B", bytes)),
+                of: OF_STITCH,
+                when: "what is live does not fit, a slower job is better than none, and no thread launches work while another allocates",
+                example: "host=64GiB",
+            },
+            Row {
                 name: "sharing",
                 field: "sharing",
                 value: "a name",

@@ -42,6 +42,7 @@ from ._live import dump_flight, metrics, serve, stop_serving
 from ._options import join
 from ._pinned import empty_pinned, pin_memory, pinned
 from ._record import Recording, record
+from ._spill import advise, unspill
 from ._switch import enable, enabled
 from ._tags import on_sleep, release_backups, sleep, tag, tags, wake
 from ._unavailable import LibraryError, UnavailableError
@@ -58,6 +59,7 @@ __all__ = [
     "OutOfMemory",
     "Recording",
     "UnavailableError",
+    "advise",
     "check_guards",
     "dump_flight",
     "empty_pinned",
@@ -83,6 +85,7 @@ __all__ = [
     "tag",
     "tags",
     "trim",
+    "unspill",
     "wake",
     "whatif",
 ]

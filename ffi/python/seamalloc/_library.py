@@ -136,6 +136,8 @@ def _load() -> ctypes.CDLL:
         "seam_release_backups": (c_uint64, POINTER(c_uint64)),
         "seam_pool_sleep": (c_uint64, Pool, c_uint32, c_char_p, POINTER(c_uint64)),
         "seam_pool_wake": (c_uint64, Pool, POINTER(c_uint64)),
+        "seam_advise": (c_uint64, c_void_p, c_uint32),
+        "seam_unspill": (c_uint64, POINTER(c_uint64)),
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)

@@ -19,6 +19,12 @@ def milliseconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:.2f} ms"
 
 
+def spills_of(stats: dict[str, Any]) -> str:
+    found, spills = stats["spilled_bytes"], stats["spills"]
+    spent = milliseconds(spills["total_ns"])
+    return f"{in_units(found['current'])} in the machine's memory, at most {in_units(found['peak'])}; {spent}"
+
+
 def splits_of(splits: dict[str, int]) -> str:
     return f"{splits['chunks']} into {splits['parts']}, {in_units(splits['copied_bytes'])} copied"
 
@@ -71,6 +77,7 @@ def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         *([("waits for freed memory", pending_waits_of(pending))] if pending["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
         *([("headroom", headroom_of(stats["headroom"]))] if stats["headroom"]["looks"] else []),
+        *([("spilled", spills_of(stats))] if stats["spills"]["chunks"] else []),
         *([("plans", plans_of(stats["plans"]))] if stats["plans"]["steps"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (

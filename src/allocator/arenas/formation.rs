@@ -80,6 +80,7 @@ impl Arenas {
                 home_is_shared: false,
                 layout: Layout::PYTORCH,
                 flight: core.config.flight_recorder,
+                ages: false,
             })?,
         };
         let arena = place.insert(Arena {

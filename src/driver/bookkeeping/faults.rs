@@ -139,6 +139,8 @@ pub struct Leaks {
     pub host_buffers: usize,
     /// Physical bytes of the handles, mappings, allocations and pools together.
     pub bytes: u64,
+    /// Bytes of the machine's memory, of [`create_on_host`](crate::driver::VirtualMemory::create_on_host).
+    pub host_bytes: u64,
 }
 
 impl Leaks {
@@ -154,8 +156,19 @@ impl fmt::Display for Leaks {
         if self.is_empty() {
             return f.write_str("nothing held");
         }
-        let Self { reservations, handles, mappings, mallocs, pools, pooled, streams, events, host_buffers, bytes } =
-            self;
+        let Self {
+            reservations,
+            handles,
+            mappings,
+            mallocs,
+            pools,
+            pooled,
+            streams,
+            events,
+            host_buffers,
+            bytes,
+            host_bytes,
+        } = self;
         write!(
             f,
             "still held: {reservations} reservations, {handles} handles, {mappings} mappings, {mallocs} mallocs, \
@@ -167,6 +180,9 @@ impl fmt::Display for Leaks {
         }
         if *host_buffers > 0 {
             write!(f, ", {host_buffers} buffers of the host")?;
+        }
+        if *host_bytes > 0 {
+            write!(f, ", {} of the machine", format_bytes(*host_bytes))?;
         }
         Ok(())
     }

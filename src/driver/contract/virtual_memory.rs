@@ -31,9 +31,15 @@ pub trait VirtualMemory {
     /// [`Status::OUT_OF_MEMORY`](crate::driver::Status::OUT_OF_MEMORY) if the device has less than that free.
     fn create(&self, size: u64) -> DriverResult<Handle>;
 
+    /// `cuMemCreate` on a NUMA node of the machine (`CU_MEM_LOCATION_TYPE_HOST_NUMA`, CUDA 12.2): returns a handle of `size` bytes
+    /// of the machine's memory, page-locked. It is mapped, used and released as memory of the device, but slower, and takes
+    /// none of it. Returns [`Status::OUT_OF_MEMORY`](crate::driver::Status::OUT_OF_MEMORY) if the machine has less than that
+    /// free, and [`Status::NOT_SUPPORTED`](crate::driver::Status::NOT_SUPPORTED) where the device cannot use such memory.
+    fn create_on_host(&self, size: u64) -> DriverResult<Handle>;
+
     /// `cuMemRelease`: drops the handle. The memory goes back to the device once no mapping of it is left.
     ///
-    /// pre: `handle` came from `create` or [`import`](super::ProcessSharing::import), and was not released.
+    /// pre: `handle` came from `create`, `create_on_host` or [`import`](super::ProcessSharing::import), and was not released.
     fn release(&self, handle: Handle) -> DriverResult<()>;
 
     /// `cuMemMap`: maps the whole of `handle` at `address`. A handle may be mapped at several addresses. The memory cannot

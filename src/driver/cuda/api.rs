@@ -139,7 +139,7 @@ entry_points! {
         (host: *mut c_void, address: CUdeviceptr, bytes: usize, stream: CUstream);
     memcpy_htod_async = "cuMemcpyHtoDAsync_v2", "3.2",
         (address: CUdeviceptr, host: *const c_void, bytes: usize, stream: CUstream);
-    memcpy_dtod_async = "cuMemcpyDtoDAsync_v2", "3.2",
+    memcpy_async = "cuMemcpyAsync", "4.0",
         (to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
     event_create = "cuEventCreate", "2.0", (event: *mut CUevent, flags: c_uint);
     event_destroy = "cuEventDestroy_v2", "4.0", (event: CUevent);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::api::CudaApi;
 use super::device::{CudaDriver, LiveEvent, event_text, handle_text, stream_text, unknown_event, unknown_handle};
 use super::ffi;
+use super::place::Place;
 use crate::driver::in_relaxed_capture_mode;
 use crate::driver::machine::{UNKNOWN_MEMORY, memory};
 use crate::driver::{
@@ -47,6 +48,22 @@ impl VirtualMemory for CudaDriver {
         let mut handle = 0;
         // SAFETY: both pointers are to live values.
         self.demand(Call::Create, arguments, |api| unsafe { api.mem_create(&mut handle, bytes, &prop, 0) })?;
+        let handle = Handle(handle);
+        self.handles.lock().insert(handle, None);
+        Ok(handle)
+    }
+
+    fn create_on_host(&self, size: u64) -> DriverResult<Handle> {
+        let bytes = host_size(Call::CreateOnHost, size)?;
+        let arguments = || format!("{size} bytes");
+        let Some(node) = self.host_node else {
+            let why = "the device has no virtual memory on the machine's nodes";
+            return Err(DriverError::new(Call::CreateOnHost, Status::NOT_SUPPORTED, why));
+        };
+        let prop = Place::Node(node).prop(self.device);
+        let mut handle = 0;
+        // SAFETY: both pointers are to live values.
+        self.demand(Call::CreateOnHost, arguments, |api| unsafe { api.mem_create(&mut handle, bytes, &prop, 0) })?;
         let handle = Handle(handle);
         self.handles.lock().insert(handle, None);
         Ok(handle)

@@ -54,7 +54,7 @@ impl Contents for CudaDriver {
         let arguments = || format!("{} to {to:#x}", range_text(from, size));
         let copy = |api: &CudaApi| {
             // SAFETY: addresses are integers to the driver, which checks them; the stream is alive.
-            let copied = unsafe { api.memcpy_dtod_async(to, from, bytes, raw) }?;
+            let copied = unsafe { api.memcpy_async(to, from, bytes, raw) }?;
             // SAFETY: the stream is alive.
             let waited = unsafe { api.stream_synchronize(raw) }?;
             Ok(if copied == Status::SUCCESS { waited } else { copied })

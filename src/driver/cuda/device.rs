@@ -43,6 +43,8 @@ pub struct CudaDriver {
     pub(super) properties: DeviceProperties,
     /// Memory of a GPU is created exportable wherever possible: on an H200 this took no longer.
     pub(super) place: Place,
+    /// The machine's node on which memory for the device is created, if the device can use any: the nearest.
+    pub(super) host_node: Option<c_int>,
     pub(super) access: Access,
     pub(super) events: Mutex<FxHashMap<EventId, Arc<LiveEvent>>>,
     /// The live handles, and their exports, which are open while somebody else has them.

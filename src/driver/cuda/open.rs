@@ -135,6 +135,7 @@ impl CudaDriver {
             properties.granularity = granularity(&api, &prop, ffi::MEM_GRANULARITY_MINIMUM)?;
             properties.recommended_granularity = granularity(&api, &prop, ffi::MEM_GRANULARITY_RECOMMENDED)?;
         }
+        let host_node = host_node(&api, device).filter(|_| properties.virtual_memory);
         let mut total = 0;
         // SAFETY: the pointer is to a live integer.
         api.check("cuDeviceTotalMem", unsafe { api.device_total_mem(&mut total, device) }?)?;
@@ -148,6 +149,7 @@ impl CudaDriver {
             context,
             properties,
             place,
+            host_node,
             access: Access::of(place.access(device)),
             events: Mutex::default(),
             handles: Mutex::default(),
@@ -189,6 +191,14 @@ fn has_virtual_memory(api: &CudaApi, device: CUdevice) -> Result<bool, CudaOpenE
         tracing::warn!(%missing, "this driver is too old for virtual memory: only the strategy `caching` works");
     }
     Ok(missing.is_none())
+}
+
+/// Returns the node of the machine that is nearest to the device, if the device can use virtual memory there. A driver that
+/// does not know the attributes has none.
+fn host_node(api: &CudaApi, device: CUdevice) -> Option<c_int> {
+    let has_memory = has_attribute(api, ffi::ATTRIBUTE_HOST_VIRTUAL_MEMORY, device).unwrap_or(false);
+    let nearest = attribute(api, ffi::ATTRIBUTE_HOST_NUMA_ID, device).ok().filter(|_| has_memory);
+    nearest.map(|node| node.max(0))
 }
 
 /// Returns whether the device has pools of stream-ordered memory, and the driver has all calls for them. A driver that does not

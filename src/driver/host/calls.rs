@@ -33,6 +33,10 @@ impl VirtualMemory for HostDriver {
         self.locked(Call::Create, |state| state.memory.create(size, || self.file.chunk(size)))
     }
 
+    fn create_on_host(&self, size: u64) -> DriverResult<Handle> {
+        self.locked(Call::CreateOnHost, |state| state.memory.create_on_host(size, || self.file.chunk(size)))
+    }
+
     fn release(&self, handle: Handle) -> DriverResult<()> {
         self.locked(Call::Release, |state| state.memory.release(handle).map(drop))
     }

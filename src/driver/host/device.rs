@@ -15,6 +15,7 @@ use super::work::HostWork;
 use super::workers::Shared;
 use crate::driver::bookkeeping::{Answer, Fault, GRANULARITY, Leaks, Piece, Range, new_identity, refuse};
 use crate::driver::call_counters::CallCounters;
+use crate::driver::machine::memory;
 use crate::driver::{Call, CaptureMode, DeviceProperties, DriverError, DriverResult, Status, StreamId};
 
 /// A device whose memory is the machine's: on Linux, without a GPU.
@@ -91,7 +92,9 @@ impl HostDriver {
             virtual_memory: true,
             memory_pools: false,
         };
-        let shared = Arc::new(Shared::new(State::new(config.capacity)));
+        // What the machine has beside the device, which is a part of it.
+        let beside = memory().map_or(config.capacity, |memory| memory.free);
+        let shared = Arc::new(Shared::new(State::new(config.capacity, beside)));
         Ok(Self { config, identity: new_identity(), properties, file, shared, calls: CallCounters::default() })
     }
 

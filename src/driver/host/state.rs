@@ -30,9 +30,9 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(capacity: u64) -> Self {
+    pub(super) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
-            memory: HostMemory::new(capacity),
+            memory: HostMemory::new(capacity, host_capacity),
             captures: Captures::default(),
             buffers: HostBuffers::new(),
             captured: FxHashMap::default(),

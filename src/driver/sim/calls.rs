@@ -35,6 +35,10 @@ impl VirtualMemory for SimGpu {
         self.call(Call::Create, size, |state| state.memory.create(size, || Ok(())))
     }
 
+    fn create_on_host(&self, size: u64) -> DriverResult<Handle> {
+        self.call(Call::CreateOnHost, size, |state| state.memory.create_on_host(size, || Ok(())))
+    }
+
     fn release(&self, handle: Handle) -> DriverResult<()> {
         self.charged(Call::Release, 0, |state| {
             let (number, _) = state.memory.of_handle(handle)?;
@@ -229,8 +233,9 @@ impl Contents for SimGpu {
         self.charged(Call::Copy, size, |state| {
             state.captures.refuse_unsafe()?;
             state.memory.check_copy(from, to)?;
+            let over_bus = [from, to].iter().any(|range| state.memory.is_on_host(range.address));
             state.contents.copy(from, to, &state.memory);
-            Ok(((), self.config.profile.cost(Call::Copy, size)))
+            Ok(((), self.config.profile.copy(size, over_bus)))
         })
     }
 }

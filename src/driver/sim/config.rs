@@ -16,7 +16,10 @@ const PREFIX: &str = "sim";
 /// reserve several times a device's memory in addresses.
 pub const MAX_CAPACITY: u64 = 16 << 40;
 /// The keys that a specification may have.
-const KEYS: [&str; 2] = ["capacity", "vmm"];
+const KEYS: [&str; 3] = ["capacity", "vmm", "host"];
+/// Bytes of the machine's memory that a device may use, unless the specification says how many: what a server with eight GPUs
+/// and 2 TiB has for each.
+const HOST_CAPACITY: u64 = 256 << 30;
 
 /// The specification of a simulated GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +30,9 @@ pub struct SimConfig {
     pub capacity: u64,
     /// Whether it has virtual memory management. Some vGPUs and virtual machines have none: then those calls are refused.
     pub virtual_memory: bool,
+    /// The machine's memory that the device may use, in bytes
+    /// ([`create_on_host`](crate::driver::VirtualMemory::create_on_host)).
+    pub host_capacity: u64,
     /// Whether the clock advances by the cost of each call. `false` if the clock counts something else, such as the
     /// operations of a replay; a wait still advances it, but is then not counted as time.
     pub calls_advance_clock: bool,
@@ -36,12 +42,13 @@ impl SimConfig {
     /// Specifies the card with all of its memory.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
-        Self { profile, capacity: profile.memory(), virtual_memory: true, calls_advance_clock: true }
+        let capacity = profile.memory();
+        Self { profile, capacity, virtual_memory: true, host_capacity: HOST_CAPACITY, calls_advance_clock: true }
     }
 
-    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB` or `sim:capacity=80GiB`. The default profile is the H200, the
-    /// default capacity all memory of the card. `vmm=no` is a device without virtual memory management, `vmm=yes` one with it, as all are
-    /// by default.
+    /// Reads `sim`, `sim:h200`, `sim:h200,capacity=80GiB`, `sim:capacity=80GiB` or `sim:h200,host=64GiB`. The default profile is the
+    /// H200, the default capacity all memory of the card, and the default of the machine's memory 256 GiB. `vmm=no` is a device
+    /// without virtual memory management, `vmm=yes` one with it, as all are by default.
     ///
     /// # Errors
     /// [`SimConfigError`]; an unknown profile or key names the nearest known one.
@@ -62,6 +69,7 @@ impl SimConfig {
                         found => return Err(SimConfigError::Switch { found: found.to_owned() }),
                     };
                 }
+                Some((key, value)) if key.trim() == "host" => config.host_capacity = parse_bytes(value)?,
                 Some((key, _)) => return Err(unknown("key", key.trim(), &KEYS)),
                 None if at == 0 => {
                     let names = Profile::ALL.map(Profile::name);
@@ -106,6 +114,9 @@ impl fmt::Display for SimConfig {
         }
         if !self.virtual_memory {
             f.write_str(",vmm=no")?;
+        }
+        if self.host_capacity != HOST_CAPACITY {
+            write!(f, ",host={}", format_bytes_exactly(self.host_capacity))?;
         }
         Ok(())
     }
@@ -167,6 +178,8 @@ mod tests {
             ("sim", "sim:h200"),
             ("sim:h200", "sim:h200"),
             (" sim:h200 , capacity = 80GiB ", "sim:h200,capacity=80GiB"),
+            ("sim:host=64GiB,capacity=80GiB", "sim:h200,capacity=80GiB,host=64GiB"),
+            ("sim:h200,host=0", "sim:h200,host=0B"),
             ("sim:capacity=1.5g", "sim:h200,capacity=1536MiB"),
             ("sim:h200,capacity=150109880320", "sim:h200"),
             ("sim:a100-80gb", "sim:a100-80gb"),

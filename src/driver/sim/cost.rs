@@ -73,6 +73,13 @@ const FURTHER_LIMIT: u64 = 128 * MIB;
 /// Copies inside of the device's memory, which the CPU waits for: 1.3 ms for 1 GiB.
 const COPY_NS_PER_MIB: u64 = 1_270;
 
+/// Page-locked memory of the machine: on an H200 exchanging 1 GiB for it, by chunks of 2 and 4 MiB, took 0.28 to 0.5 s in all
+/// (`HOST_NUMA`), of which the copy is counted by itself.
+const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
+
+/// Copies between the device's memory and the machine's, not measured by themselves: 1 GiB at 50 GB/s, a bus of PCIe 5.
+const BUS_NS_PER_MIB: u64 = 21_000;
+
 /// Copies between the device's memory and page-locked memory of the host: 55.3 GB/s each way on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
@@ -104,6 +111,7 @@ const fn flat(call: Call, size: u64) -> u64 {
         // Not measured: as a reservation of addresses, and about what a stream takes.
         Call::PoolCreate | Call::PoolDestroy | Call::PoolTrim => 10_000,
         Call::StreamCreate | Call::StreamDestroy => 5_000,
+        Call::CreateOnHost => 8_300_u64.saturating_add(size.saturating_mul(CREATE_ON_HOST_NS_PER_MIB) / MIB),
         Call::Copy => 12_000_u64.saturating_add(size.saturating_mul(COPY_NS_PER_MIB) / MIB),
         // Measured on another day, also from Python: 330, less 160 for the same loop without the call.
         Call::ExchangeCaptureMode => 170,
@@ -271,6 +279,13 @@ impl Profile {
         const STEP: u64 = 32 * MIB;
         let each = self.cost(Call::Unmap, STEP) + self.cost(Call::Release, STEP);
         self.cost(call, 0).saturating_add(steps.saturating_mul(each))
+    }
+
+    /// Returns the time of one copy: inside of the device's memory, or between it and the machine's.
+    #[must_use]
+    pub fn copy(self, size: u64, over_bus: bool) -> u64 {
+        let bus = if over_bus { size.saturating_mul(BUS_NS_PER_MIB) / MIB } else { 0 };
+        self.cost(Call::Copy, size).max(bus)
     }
 
     /// Returns the time of one `map`: the `first` one of a handle costs more than later ones.

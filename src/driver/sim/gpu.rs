@@ -53,7 +53,7 @@ impl SimGpu {
             virtual_memory: config.virtual_memory,
             memory_pools: true,
         };
-        let state = State::new(config.capacity);
+        let state = State::new(config.capacity, config.host_capacity);
         let identity = new_identity();
         Ok(Self { config, identity, properties, state: Mutex::new(state), busy_ns: AtomicU64::new(0) })
     }

@@ -45,10 +45,10 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Makes the state of a device with this many bytes of memory and nothing on it.
-    pub(super) fn new(capacity: u64) -> Self {
+    /// Makes the state of a device with this many bytes of memory, which may use so many of the machine's, and nothing on it.
+    pub(super) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
-            memory: Memory::new(capacity),
+            memory: Memory::new(capacity, host_capacity),
             addresses: AddressSpace::new(),
             contents: Contents::default(),
             copies: Copies::new(),

@@ -5,6 +5,7 @@
 
 mod block;
 mod private;
+mod spill;
 #[cfg(test)]
 mod tests;
 
@@ -71,6 +72,7 @@ impl Heap {
             found.blocks += 1;
         }
         self.what_sleeps_is_not_held(&mut found)?;
+        self.what_is_spilled_is_not_held(&mut found)?;
         self.pairs_of_private_pools_are_their_own()?;
         self.vacant_pools_are_empty()?;
         self.blocks_of_private_pools_stay_theirs()?;

@@ -237,6 +237,7 @@ const OF_SUMS: &[Break] = &[
                 slab: false,
                 fixed: false,
                 asleep: false,
+                spilled: false,
             });
         },
         "bytes in chunks",

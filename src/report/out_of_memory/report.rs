@@ -60,6 +60,12 @@ pub struct OutOfMemory {
     pub free_on_other_streams: u64,
     /// Free bytes in other private pools, small and large: they serve only those pools until these are released.
     pub free_in_private_pools: u64,
+    /// Bytes of live memory that are spilled to the machine's memory, and no part of `reserved` and `allocated`.
+    pub spilled: u64,
+    /// The most that may be ([`Config::spill`](crate::Config::spill)).
+    pub spill_budget: Option<u64>,
+    /// The name of the policy that chose it; empty if nothing may be.
+    pub spill_policy: &'static str,
     /// How all the memory is divided up.
     pub memory: Fragmentation,
     /// Why the free memory did not serve the request.
@@ -296,6 +302,10 @@ impl fmt::Display for OutOfMemory {
         let whereabouts = self.whereabouts();
         if !whereabouts.is_empty() {
             write!(f, " ({whereabouts})")?;
+        }
+        if let Some(budget) = self.spill_budget {
+            let (spilled, budget) = (format_bytes(self.spilled), format_bytes(budget));
+            write!(f, ". Besides, {spilled} are spilled to the machine's memory, of {budget}, {} first", self.spill_policy)?;
         }
         write!(f, ". The largest free block for this request is {}", format_bytes(self.largest_free))?;
         if self.reachable > self.largest_free {

@@ -7,7 +7,7 @@
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
 use super::split::{EVERY, candidates, may_split, split};
-use crate::backing::{Miss, StrategyContext};
+use crate::backing::{Miss, StrategyContext, spill};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
@@ -53,7 +53,46 @@ impl Stitch {
                 done => return done,
             }
         }
-        self.replace(context, request, whole(request), |_, _| true)
+        match self.replace(context, request, whole(request), |_, _| true) {
+            Err(Miss::OutOfMemory { .. }) => self.spill_and_replace(context, request),
+            done => done,
+        }
+    }
+
+    /// Spills live memory to the machine's, where the program allows it, and grows by as much.
+    fn spill_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+        if context.spill.is_none() || context.capturing() {
+            return Err(Miss::OUT_OF_MEMORY);
+        }
+        for all in [false, true] {
+            let missing = match request.class {
+                Class::Small => GRANULE,
+                Class::Large => match self.join(context, request)? {
+                    Joined::Block(id) => return self.attempt(context, request, |_, _| Ok(id)),
+                    Joined::Missing(missing) if !all => missing,
+                    // What is free joins nothing: the request gets memory of its own.
+                    Joined::Missing(_) => request.size,
+                },
+            };
+            let missing = missing.next_multiple_of(GRANULE);
+            let room = context.room();
+            if room < missing && !spill(context, missing - room)? {
+                break;
+            }
+            self.spends_spare = true;
+            let served = match self.miss(context, request) {
+                Err(Miss::OutOfMemory { .. }) => self.replace(context, request, missing, |_, _| true),
+                done => done,
+            };
+            match served {
+                Err(Miss::OutOfMemory { .. }) => {}
+                done => {
+                    context.heap.counters_mut().spills.requests += u64::from(done.is_ok());
+                    return done;
+                }
+            }
+        }
+        Err(Miss::OUT_OF_MEMORY)
     }
 
     /// Does the same with what the GPU has passed so far, without a wait. Nothing is split, which takes a wait for the device.

@@ -5,7 +5,7 @@
 use crate::backing::{StrategyContext, choose, cut_view, drop_view, release_chunks};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, TryPush};
-use crate::heap::{Block, Chunk, Heap, State};
+use crate::heap::{Chunk, Heap};
 use crate::ids::{BlockId, ChunkId, ViewId};
 use crate::span::Span;
 use rustc_hash::FxHashMap;
@@ -42,7 +42,9 @@ impl ReleasableChunks {
         let mut found = Vec::new();
         for (id, chunk) in home.chunks() {
             let over = over.remove(&id).unwrap_or_default();
-            let Some(freed_at) = freed_at(heap, &chunk).filter(|_| !over.busy) else { continue };
+            // What is spilled would give the device nothing.
+            let freed_at = heap.freed_at(&chunk).filter(|_| !over.busy && !chunk.spilled);
+            let Some(freed_at) = freed_at else { continue };
             // Slabs grow downwards from the end of home.
             let from_edge = if chunk.slab { chunk.address } else { home.span.end() - chunk.end() };
             found.try_push(((over.tick, freed_at, from_edge, found.len()), (id, chunk)))?;
@@ -85,26 +87,6 @@ impl ReleasableChunks {
         }
         Ok(())
     }
-}
-
-/// Returns the latest epoch in which a part of a chunk was freed, if all of it is free and every stream has passed.
-fn freed_at(heap: &Heap, chunk: &Chunk) -> Option<u64> {
-    let mut latest = 0;
-    let mut classes = [false; 2];
-    for id in heap.blocks_over(chunk.span()) {
-        let Block { state, pool, freed_at, .. } = *heap.block(id);
-        classes[pool.class() as usize] = true;
-        let large = pool.large();
-        // Memory that was freed in no epoch was never used.
-        let passed = large == heap.idle() || freed_at == 0 || freed_at < heap.pool(large).passed;
-        // Memory of a private pool stays where it is.
-        if state != State::Free || !passed || heap.is_private(pool) {
-            return None;
-        }
-        latest = latest.max(freed_at);
-    }
-    // Large and small memory never become one block.
-    (classes != [true; 2]).then_some(latest)
 }
 
 /// Drops every view over any of the chunks. Of views that are in use, that grow, or that are pinned by a private pool, only

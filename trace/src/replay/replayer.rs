@@ -259,6 +259,8 @@ impl<'t> Replayer<'t> {
             views_reused: stats.views_reused - before.views_reused,
             views_dropped: stats.views_dropped - before.views_dropped,
             splits: stats.splits.since(&before.splits),
+            spills: stats.spills.since(&before.spills),
+            peak_spilled: stats.spilled_bytes.peak,
             pending_waits: stats.pending_waits.since(&before.pending_waits),
             mappings: stats.mappings,
             view_mappings: stats.view_mappings,

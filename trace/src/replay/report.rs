@@ -7,7 +7,7 @@ use seamalloc::driver::cuda::CudaOpenError;
 use seamalloc::driver::host::HostConfigError;
 use seamalloc::driver::sim::{SimConfig, SimConfigError};
 use seamalloc::{
-    Config, ConfigError, Error, Fragmentation, OutOfMemoryReport, PendingWaits, SplitStats, Stalls, Waits,
+    Config, ConfigError, Error, Fragmentation, OutOfMemoryReport, PendingWaits, SpillStats, SplitStats, Stalls, Waits,
 };
 use seamalloc_plan::stored::StoredPlanError;
 
@@ -114,6 +114,10 @@ pub struct PassReport {
     pub views_dropped: u64,
     /// Chunks that were split in the pass, what they became, and what was copied for it.
     pub splits: SplitStats,
+    /// Live memory that was spilled to the machine's in the pass, and came back.
+    pub spills: SpillStats,
+    /// The most bytes of it at any moment of the pass.
+    pub peak_spilled: u64,
     /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
     pub pending_waits: PendingWaits,
     /// Mappings at the end of the pass.

@@ -19,6 +19,7 @@ use seamalloc_c_library::recording::*;
 use seamalloc_c_library::segments::seam_visit_segments;
 use seamalloc_c_library::shared_memory::*;
 use seamalloc_c_library::sleep::*;
+use seamalloc_c_library::spill::*;
 use seamalloc_c_library::sources::*;
 use seamalloc_c_library::status::*;
 use seamalloc_c_library::{seam_abi_version, seam_version};
@@ -197,6 +198,11 @@ functions! {
     };
     seam_release_backups |a| Some(unsafe { seam_release_backups(a.allocator(), a.memory()) });
     seam_pool_begin_other_threads |a| Some(seam_pool_begin_other_threads(a.allocator(), a.pool()));
+    seam_advise |a| {
+        let (allocator, block, advice) = (a.allocator(), a.block(), a.small());
+        Some(seam_advise(allocator, block, advice))
+    };
+    seam_unspill |a| Some(unsafe { seam_unspill(a.allocator(), a.memory()) });
     seam_pool_set_unsplit |a| Some(seam_pool_set_unsplit(a.allocator(), a.pool()));
     seam_pool_empty |a| Some(unsafe { seam_pool_empty(a.allocator(), a.pool(), a.memory()) });
     seam_snapshot |a| Some(unsafe { seam_snapshot(a.allocator(), a.path()) });

@@ -47,8 +47,17 @@ struct Physical<P> {
     was_mapped: bool,
     /// Whether it belongs to another device, which counts its bytes.
     foreign: bool,
+    /// Whether it is the machine's memory, which the device uses.
+    on_host: bool,
     /// The machine's side of it, dropped with the last handle and mapping.
     backing: P,
+}
+
+impl<P> Physical<P> {
+    /// Memory of this device, with one handle.
+    fn new(size: u64, backing: P) -> Self {
+        Self { size, mappings: 0, handles: 1, was_mapped: false, foreign: false, on_host: false, backing }
+    }
 }
 
 #[derive(Debug)]
@@ -91,6 +100,9 @@ struct Pooled {
 pub(in crate::driver) struct Memory<P> {
     capacity: u64,
     held: u64,
+    /// Of the machine's memory: what may be created, and what was.
+    host_capacity: u64,
+    host_held: u64,
     /// Start to size, also in the two maps below.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
@@ -104,10 +116,13 @@ pub(in crate::driver) struct Memory<P> {
 }
 
 impl<P> Memory<P> {
-    pub(in crate::driver) fn new(capacity: u64) -> Self {
+    /// Of a device with so many bytes, which may use so many of the machine's.
+    pub(in crate::driver) fn new(capacity: u64, host_capacity: u64) -> Self {
         Self {
             capacity,
             held: 0,
+            host_capacity,
+            host_held: 0,
             reservations: BTreeMap::new(),
             mappings: BTreeMap::new(),
             mallocs: BTreeMap::new(),
@@ -171,7 +186,27 @@ impl<P> Memory<P> {
         let backing = make()?;
         self.held += size;
         let number = self.next_number();
-        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: false, backing }))
+        Ok(self.add(number, Physical::new(size, backing)))
+    }
+
+    /// Creates memory of the machine.
+    pub(in crate::driver) fn create_on_host(&mut self, size: u64, make: impl FnOnce() -> Answer<P>) -> Answer<Handle> {
+        check_size(size)?;
+        let free = self.host_capacity.saturating_sub(self.host_held);
+        if size > free {
+            let why = format!("{size} bytes of the machine wanted, {free} of {} free", self.host_capacity);
+            return Err(refuse(Status::OUT_OF_MEMORY, why));
+        }
+        let backing = make()?;
+        self.host_held += size;
+        let number = self.next_number();
+        Ok(self.add(number, Physical { on_host: true, ..Physical::new(size, backing) }))
+    }
+
+    /// Returns whether the memory that is mapped at an address is the machine's.
+    pub(in crate::driver) fn is_on_host(&self, address: u64) -> bool {
+        let mapping = self.mappings.range(..=address).next_back().filter(|(at, mapping)| *at + mapping.size > address);
+        mapping.and_then(|(_, mapping)| self.physical.get(&mapping.physical)).is_some_and(|physical| physical.on_host)
     }
 
     fn add(&mut self, number: u64, physical: Physical<P>) -> Handle {
@@ -207,7 +242,7 @@ impl<P> Memory<P> {
     pub(in crate::driver) fn import_foreign(&mut self, size: u64, backing: P) -> Answer<Handle> {
         check_size(size)?;
         let number = self.next_number();
-        Ok(self.add(number, Physical { size, mappings: 0, handles: 1, was_mapped: false, foreign: true, backing }))
+        Ok(self.add(number, Physical { foreign: true, ..Physical::new(size, backing) }))
     }
 
     /// Drops the handle. Returns its size.
@@ -367,6 +402,7 @@ impl<P> Memory<P> {
             events: 0,
             host_buffers: 0,
             bytes: self.held,
+            host_bytes: self.host_held,
         }
     }
 
@@ -386,7 +422,9 @@ impl<P> Memory<P> {
             && physical.handles == 0
             && physical.mappings == 0
         {
-            if !physical.foreign {
+            if physical.on_host {
+                self.host_held -= physical.size;
+            } else if !physical.foreign {
                 self.held -= physical.size;
             }
             self.physical.remove(&number);

@@ -349,7 +349,7 @@ unsafe extern "C" fn memset_d8_async(address: CUdeviceptr, value: c_uchar, size:
         Status::SUCCESS.0
     })
 }
-unsafe extern "C" fn memcpy_dtod_async(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) -> RawStatus {
+unsafe extern "C" fn memcpy_async(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) -> RawStatus {
     in_context(|state| {
         state.copies.push(stream.addr());
         state.copied.push((from, to, size));
@@ -481,7 +481,7 @@ fn entry_points() -> EntryPoints {
         memset_d8_async: Some(memset_d8_async),
         memcpy_dtoh_async: Some(memcpy_dtoh_async),
         memcpy_htod_async: Some(memcpy_htod_async),
-        memcpy_dtod_async: Some(memcpy_dtod_async),
+        memcpy_async: Some(memcpy_async),
         event_create: Some(event_create),
         stream_create: Some(stream_create),
         stream_destroy: Some(stream_destroy),

@@ -26,6 +26,20 @@ fn it_is_of_a_node_and_for_both_cpu_and_device() {
 }
 
 #[test]
+fn a_device_creates_memory_of_the_nearest_node_for_itself_alone() {
+    let driver = open();
+    let handle = driver.create_on_host(GRANULARITY as u64).unwrap();
+    let prop = with(|state| state.properties.unwrap());
+    assert_eq!((prop.location.kind, prop.location.id), (MEM_LOCATION_TYPE_HOST_NUMA, NEAREST_NODE));
+    assert_eq!(prop.requested_handle_types, MEM_HANDLE_TYPE_NONE);
+    driver.map(0x20_0000, GRANULARITY as u64, 0, handle).unwrap();
+    driver.release(handle).unwrap();
+    with(|state| state.lacks.push(ATTRIBUTE_HOST_VIRTUAL_MEMORY));
+    let error = open().create_on_host(GRANULARITY as u64).unwrap_err();
+    assert_eq!((error.call, error.status), (Call::CreateOnHost, Status::NOT_SUPPORTED));
+}
+
+#[test]
 fn plain_memory_is_page_locked_too() {
     let driver = open_pinned(None);
     let address = driver.malloc(4096).unwrap();

@@ -119,6 +119,39 @@ fn create_and_malloc_share_the_memory_there_is() {
 }
 
 #[test]
+fn memory_of_the_machine_is_mapped_as_the_devices_and_takes_none_of_it() {
+    let gpu = SimGpu::new(SimConfig { capacity: 2 * G, host_capacity: 3 * G, ..SimConfig::default() }).unwrap();
+    let [own, host] = [gpu.create(2 * G).unwrap(), gpu.create_on_host(2 * G).unwrap()];
+    assert_eq!(gpu.memory_info().unwrap(), MemoryInfo { free: 0, total: 2 * G });
+    assert_eq!(status(gpu.create_on_host(2 * G)), Status::OUT_OF_MEMORY, "the machine has 3");
+    for size in [0, 1, G + 4096] {
+        assert_eq!(status(gpu.create_on_host(size)), Status::INVALID_VALUE, "{size}");
+    }
+    let address = gpu.reserve(4 * G, 0).unwrap();
+    for (at, handle) in [(0, own), (2 * G, host)] {
+        gpu.map(address + at, 2 * G, 0, handle).unwrap();
+    }
+    gpu.set_access(address, 4 * G).unwrap();
+    gpu.write(address, &[7; 4096]).unwrap();
+    let took = |from, to| {
+        let before = gpu.busy_ns();
+        gpu.copy(from, to, G).unwrap();
+        gpu.busy_ns() - before
+    };
+    assert!(took(address, address + 2 * G) > 3 * took(address, address + G), "over the bus");
+    let mut bytes = [0; 4096];
+    gpu.read(address + 2 * G, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4096]);
+    gpu.release(host).unwrap();
+    assert_eq!((gpu.leaks().bytes, gpu.leaks().host_bytes), (2 * G, 2 * G), "it is still mapped");
+    gpu.unmap(address, 4 * G).unwrap();
+    assert_eq!((gpu.leaks().bytes, gpu.leaks().host_bytes), (2 * G, 0));
+    gpu.release(own).unwrap();
+    gpu.address_free(address, 4 * G).unwrap();
+    assert!(gpu.leaks().is_empty());
+}
+
+#[test]
 fn malloc_is_freed_by_its_first_address() {
     let gpu = gpu();
     let [first, second] = [gpu.malloc(512).unwrap(), gpu.malloc(G).unwrap()];
@@ -419,6 +452,7 @@ fn attempt(gpu: &SimGpu, call: Call) -> Option<DriverResult<()>> {
         Call::CopyOut => gpu.copy_out(address, buffer, 0, 512),
         Call::CopyIn => gpu.copy_in(buffer, 0, address, 512),
         Call::HostWait => gpu.host_wait(buffer),
+        Call::CreateOnHost => gpu.create_on_host(G).map(drop),
         Call::EnablePeer => {
             gpu.connect_peer(1);
             let answer = gpu.enable_peer_access(1, true);

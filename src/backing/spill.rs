@@ -1,0 +1,164 @@
+//! Live memory is spilled to the machine's memory, and comes back.
+//!
+//! Owns: which chunks, and how many of them. `exchange.rs` makes the calls; the heap says which may be.
+
+use super::context::{Miss, Spill, StrategyContext};
+use super::exchange::{Fate, Part, exchange};
+use crate::config::SpillCandidate;
+use crate::error::Result;
+use crate::fallible::{Grown, TryCollect, TryPush};
+use crate::heap::{Chunk, Heap};
+use crate::ids::{BlockId, ChunkId};
+use rustc_hash::FxHashMap;
+use std::cmp::Reverse;
+
+/// How many chunks are tried at once that cannot be exchanged, for bounds or for what the driver says.
+const MAX_REFUSED: u32 = 16;
+
+/// A chunk that is to be spilled.
+struct Chosen {
+    id: ChunkId,
+    chunk: Chunk,
+    candidate: SpillCandidate,
+    coldness: u64,
+}
+
+/// Spills live memory until the device has about `bytes` more, if it may be spilled at present. The CPU has waited for the device.
+/// Returns whether any was spilled: none if all that may be would not suffice.
+///
+/// # Errors
+/// Those of [`exchange`].
+pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::result::Result<bool, Miss> {
+    let Some(spill) = context.spill.filter(|_| !context.capturing()) else { return Ok(false) };
+    drop_spilled(context)?;
+    let before = context.driver.busy_ns();
+    let owners = context.heap.owners_of_pieces()?;
+    let budget = spill.budget.saturating_sub(context.heap.spilled());
+    let chosen = choose(context.heap, &spill, &owners, bytes, budget)?;
+    if chosen.is_empty() {
+        return Ok(false);
+    }
+    if context.heap.counters().spills.chunks == 0 {
+        tracing::warn!(
+            bytes,
+            budget = spill.budget,
+            policy = spill.policy.name(),
+            "live memory does not fit the device: what is used least is spilled to the machine's memory, and is slower from now on"
+        );
+    }
+    let (mut gained, mut refused) = (0, 0);
+    for Chosen { id, chunk, candidate, .. } in chosen {
+        if gained >= bytes || refused >= MAX_REFUSED {
+            break;
+        }
+        let parts = context.heap.spill_parts(&chunk);
+        let fate = |live| if live { Fate::Spilled } else { Fate::Lost };
+        let parts = parts.map(|(span, live)| Part { size: span.size, fate: fate(live) }).try_to_vec()?;
+        match exchange(context, id, &parts) {
+            Ok(()) => {}
+            Err(Miss::OutOfMemory { .. }) => {
+                refused += 1;
+                continue;
+            }
+            Err(failed) => return Err(failed),
+        }
+        context.heap.watch_spilled(chunk.span(), &owners);
+        context.heap.counters_mut().spills.chunks += 1;
+        tracing::debug!(address = chunk.address, bytes = candidate.live, age = candidate.age, "memory was spilled");
+        gained += candidate.size;
+    }
+    let spent = context.driver.busy_ns().saturating_sub(before);
+    context.heap.counters_mut().spills.total_ns += spent;
+    if gained > 0 {
+        context.heap.has_spilled();
+    }
+    Ok(gained > 0)
+}
+
+/// Chooses the coldest chunks by which the device gets so many bytes, within the budget: none, if all are too few.
+fn choose(
+    heap: &Heap,
+    spill: &Spill<'_>,
+    owners: &FxHashMap<BlockId, BlockId>,
+    bytes: u64,
+    mut budget: u64,
+) -> Grown<Vec<Chosen>> {
+    let mut all = Vec::new();
+    for (id, chunk) in heap.home().into_iter().flat_map(|home| home.chunks()) {
+        let Some(candidate) = heap.spill_candidate(&chunk, owners) else { continue };
+        let Some(coldness) = spill.policy.coldness(&candidate) else { continue };
+        all.try_push(Chosen { id, chunk, candidate, coldness })?;
+    }
+    all.sort_unstable_by_key(|of| (Reverse(of.coldness), Reverse(of.candidate.size), of.chunk.address));
+    let mut gained = 0;
+    all.retain(|of| {
+        let takes = gained < bytes && of.candidate.live <= budget;
+        if takes {
+            gained += of.candidate.size;
+            budget -= of.candidate.live;
+        }
+        takes
+    });
+    if gained < bytes {
+        all.clear();
+    }
+    Ok(all)
+}
+
+/// Gives the machine's memory back in which nothing is live any more, where every stream has passed.
+///
+/// # Errors
+/// A driver call failed; what was given back before stays so.
+pub(crate) fn drop_spilled(context: &mut StrategyContext<'_>) -> Result<()> {
+    if context.heap.spilled() == 0 || context.capturing() {
+        return Ok(());
+    }
+    for (id, size) in context.heap.spilled_and_free()? {
+        match exchange(context, id, &[Part { size, fate: Fate::Lost }]) {
+            Ok(()) | Err(Miss::OutOfMemory { .. }) => {}
+            Err(Miss::Failed(error)) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Lets what is spilled come back, the hottest first, or only these chunks, as long as the device has room for it and `spare` bytes
+/// more. The CPU has waited for the device. Returns the bytes that came back.
+///
+/// # Errors
+/// A driver call failed; what came back before stays so.
+pub(crate) fn unspill(context: &mut StrategyContext<'_>, only: Option<&[ChunkId]>, spare: u64) -> Result<u64> {
+    drop_spilled(context)?;
+    let before = context.driver.busy_ns();
+    let owners = context.heap.owners_of_pieces()?;
+    let mut all = Vec::new();
+    for (id, chunk) in context.heap.spilled_chunks().filter(|(id, _)| only.is_none_or(|only| only.contains(id))) {
+        let on_device = Chunk { spilled: false, ..chunk };
+        let candidate = context.heap.spill_candidate(&on_device, &owners);
+        let coldness = candidate.zip(context.spill).and_then(|(of, spill)| spill.policy.coldness(&of));
+        all.try_push((coldness.unwrap_or(0), chunk.address, id, chunk.size))?;
+    }
+    all.sort_unstable();
+    let (mut returned, mut refused) = (0, 0);
+    for (_, _, id, size) in all {
+        if refused >= MAX_REFUSED {
+            break;
+        }
+        if context.room() < size.saturating_add(spare) {
+            continue;
+        }
+        match exchange(context, id, &[Part { size, fate: Fate::Copied }]) {
+            Ok(()) => returned += size,
+            Err(Miss::OutOfMemory { .. }) => {
+                refused += 1;
+                continue;
+            }
+            Err(Miss::Failed(error)) => return Err(error),
+        }
+        let spills = &mut context.heap.counters_mut().spills;
+        (spills.returned_chunks, spills.returned_bytes) = (spills.returned_chunks + 1, spills.returned_bytes + size);
+    }
+    let spent = context.driver.busy_ns().saturating_sub(before);
+    context.heap.counters_mut().spills.total_ns += spent;
+    Ok(returned)
+}

@@ -1,0 +1,31 @@
+//! The rules of memory that is spilled.
+
+use super::super::tables::Heap;
+use super::{Checked, Found};
+
+impl Heap {
+    /// What is spilled is counted apart from what is held of the device, and no more than that: neither what others know, nor what
+    /// sleeps.
+    pub(super) fn what_is_spilled_is_not_held(&self, found: &mut Found) -> Checked {
+        let mut bytes = [0; 2];
+        for (id, chunk) in self.home.iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled) {
+            if chunk.fixed || chunk.asleep || chunk.slab {
+                return Err(format!("chunk {id:?} is spilled: {chunk:?}"));
+            }
+            for (class, size) in self.bytes_by_class(&chunk) {
+                bytes[class as usize] += size;
+            }
+        }
+        if bytes != self.spilling.bytes {
+            return Err(format!("{bytes:?} bytes are spilled, {:?} counted", self.spilling.bytes));
+        }
+        let (all, counted) = (self.spilled(), self.counters.spilled_bytes.current());
+        if all != counted {
+            return Err(format!("{all} bytes of the machine's memory, {counted} counted"));
+        }
+        for (held, spilled) in found.held.iter_mut().zip(bytes) {
+            *held -= spilled;
+        }
+        Ok(())
+    }
+}

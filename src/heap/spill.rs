@@ -1,0 +1,269 @@
+//! Live memory that is spilled: its chunks keep their places, and their physical memory is the machine's.
+//!
+//! Owns: which chunks may be spilled and where they are cut, what is counted of them, and when they may come back.
+//! `backing/spill.rs` chooses, and `backing/exchange.rs` makes the calls.
+//!
+//! ```text
+//! home     |aaaaaaaabbbbbb....cc|     one chunk of the device: a, b and c are live
+//! spilled  |aaaaaa|aa|bbbb|..|cc|     parts of one block each, and the granules that two share. Dots: no memory any more
+//! ```
+//! So a block that is freed leaves parts in which nothing else is live, and their memory goes back to the machine.
+
+use super::block::{Kind, State};
+use super::chunk_map::{Chunk, GRANULE};
+use super::tables::Heap;
+use crate::config::{Advice, SpillCandidate};
+use crate::fallible::{Grown, TryPush};
+use crate::ids::{BlockId, ChunkId, Class};
+use crate::span::Span;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// How many times the device's memory the program allocates without a spill before memory may come back by itself: some steps of
+/// a trainer, in each of which the peak comes again.
+const QUIET: u64 = 16;
+/// How often that doubles, if what came back is spilled again.
+const MAX_DOUBLINGS: u32 = 20;
+
+/// What is spilled, and what happened since.
+#[derive(Debug, Default)]
+pub(crate) struct Spilling {
+    /// Bytes of blocks in chunks that are spilled. By [`Class`].
+    pub(super) bytes: [u64; 2],
+    /// Bytes of the machine's memory that are part of no chunk, because a call could not be undone yet.
+    unsettled: u64,
+    /// Blocks that wait for their own stream too, because they are spilled.
+    waits_for_own: FxHashSet<BlockId>,
+    /// Ranges of home that were freed when there were so many operations, and that every stream has passed.
+    passed: Vec<Span>,
+    passed_at: u64,
+    /// All bytes that were ever allocated when memory was last spilled, or came back by itself.
+    quiet_since: u64,
+    /// Whether memory came back by itself since it was last spilled.
+    returned: bool,
+    doublings: u32,
+}
+
+impl Heap {
+    /// Returns the bytes of the machine's memory that are held.
+    #[inline]
+    pub(crate) fn spilled(&self) -> u64 {
+        let Spilling { bytes, unsettled, .. } = &self.spilling;
+        bytes.iter().sum::<u64>() + unsettled
+    }
+
+    /// Notes the bytes of the machine's memory that failed calls hold outside of all chunks: `now` instead of `before`.
+    pub(super) fn pending_on_host(&mut self, now: u64, before: u64) {
+        self.spilling.unsettled = self.spilling.unsettled + now - before;
+        self.counters.spilled_bytes.add(Class::Large, now.saturating_sub(before));
+        self.counters.spilled_bytes.sub(Class::Large, before.saturating_sub(now));
+    }
+
+    /// Counts the bytes of a chunk as spilled instead of held, or the other way round.
+    pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
+        for (class, size) in self.bytes_by_class(chunk).into_iter().filter(|(_, size)| *size > 0) {
+            if spilled {
+                self.counters.reserved_bytes.sub(class, size);
+                self.spilling.bytes[class as usize] += size;
+                self.counters.spilled_bytes.add(Class::Large, size);
+            } else {
+                self.counters.reserved_bytes.add(class, size);
+                self.no_more_spilled(class, size);
+            }
+        }
+    }
+
+    /// Counts bytes no more that were spilled.
+    pub(super) fn no_more_spilled(&mut self, class: Class, size: u64) {
+        self.spilling.bytes[class as usize] -= size;
+        self.counters.spilled_bytes.sub(Class::Large, size);
+    }
+
+    /// Notes what the program says of its use of a live block, which is a use too.
+    pub(crate) fn advise(&mut self, id: BlockId, advice: Advice) {
+        self.used_now(id);
+        if self.rules.ages {
+            self.blocks[id].advice = advice;
+        }
+    }
+
+    /// Notes that the program uses a live block.
+    pub(crate) fn used_now(&mut self, id: BlockId) {
+        if self.rules.ages {
+            self.blocks[id].freed_at = self.counters.operations();
+        }
+    }
+
+    /// Returns the spilled chunks of which a live block has a part.
+    pub(crate) fn spilled_under(&self, id: BlockId) -> Grown<Vec<ChunkId>> {
+        let mut chunks: Vec<ChunkId> = Vec::new();
+        let Some(home) = self.home.as_ref().filter(|_| self.spilled() > 0) else { return Ok(chunks) };
+        for span in self.home_spans(id) {
+            let mut at = span.start;
+            while let Some((chunk, of)) = home.chunk_at(at).filter(|_| at < span.end()) {
+                if of.spilled && !chunks.contains(&chunk) {
+                    chunks.try_push(chunk)?;
+                }
+                at = of.end();
+            }
+        }
+        Ok(chunks)
+    }
+
+    /// Returns the live blocks that pieces of home belong to.
+    pub(crate) fn owners_of_pieces(&self) -> Grown<FxHashMap<BlockId, BlockId>> {
+        let mut owners = FxHashMap::default();
+        for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
+            for piece in std::iter::successors(block.left.some(), |piece| self.blocks[*piece].right.some()) {
+                owners.try_reserve(1)?;
+                owners.insert(piece, id);
+            }
+        }
+        Ok(owners)
+    }
+
+    /// Returns what may be spilled of a chunk, with the owners of all pieces; `None` if it may not be.
+    pub(crate) fn spill_candidate(&self, chunk: &Chunk, owners: &FxHashMap<BlockId, BlockId>) -> Option<SpillCandidate> {
+        if chunk.fixed || chunk.asleep || chunk.slab || chunk.spilled {
+            return None;
+        }
+        let now = self.counters.operations();
+        let mut found =
+            SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
+        for id in self.blocks_over(chunk.span()) {
+            let block = &self.blocks[id];
+            // Graphs rely on what private pools have, free memory included; small blocks are used and reused all the time.
+            if self.is_private(block.pool) || block.pool.is_small() {
+                return None;
+            }
+            let owner = match block.state {
+                State::Free => continue,
+                State::Allocated => id,
+                State::Piece => *owners.get(&id)?,
+                _ => return None,
+            };
+            let owner = &self.blocks[owner];
+            if owner.state != State::Allocated {
+                return None;
+            }
+            found.largest = found.largest.max(owner.size);
+            found.age = found.age.min(now.wrapping_sub(owner.freed_at));
+            found.advice = found.advice.max(owner.advice);
+        }
+        found.live = self.spill_parts(chunk).filter(|(_, live)| *live).map(|(span, _)| span.size).sum();
+        (found.live > 0).then_some(found)
+    }
+
+    /// Returns the parts that a chunk is cut into where it is spilled, as spans of home, and whether something in each is live.
+    pub(crate) fn spill_parts(&self, chunk: &Chunk) -> impl Iterator<Item = (Span, bool)> + use<'_> {
+        let whole = chunk.span();
+        let is_free = |id: BlockId| self.blocks[id].state == State::Free;
+        std::iter::successors(Some((Span::new(whole.start, 0), false)), move |(last, _)| {
+            let start = last.end();
+            if start >= whole.end() {
+                return None;
+            }
+            let mut id = self.covering(start);
+            let live = !is_free(id);
+            // Of free blocks, as many as lie one behind the other.
+            let mut end = self.blocks[id].end();
+            while !live && end < whole.end() && is_free(self.blocks[id].next) {
+                id = self.blocks[id].next;
+                end = self.blocks[id].end();
+            }
+            let cut = (end / GRANULE * GRANULE).min(whole.end());
+            if cut > start {
+                return Some((Span::between(start, cut), live));
+            }
+            // A granule that is not of one block, or not free as a whole.
+            Some((Span::new(start, GRANULE), true))
+        })
+        .skip(1)
+    }
+
+    /// Notes that the blocks over a chunk that was spilled are not freed like others: what nobody uses any more goes back.
+    pub(crate) fn watch_spilled(&mut self, span: Span, owners: &FxHashMap<BlockId, BlockId>) {
+        let mut id = self.covering(span.start);
+        while id.is_some() && self.blocks[id].address < span.end() {
+            let owner = owners.get(&id).copied().unwrap_or(id);
+            if self.blocks[owner].state == State::Allocated {
+                self.set_has_uses(owner, true);
+            }
+            id = self.blocks[id].next;
+        }
+    }
+
+    /// Notes that a block waits for its own stream before it is free.
+    pub(crate) fn waits_for_own(&mut self, id: BlockId) -> Grown<()> {
+        self.spilling.waits_for_own.try_reserve(1)?;
+        self.spilling.waits_for_own.insert(id);
+        Ok(())
+    }
+
+    /// Takes back [`Self::waits_for_own`].
+    pub(crate) fn waits_for_own_no_more(&mut self, id: BlockId) {
+        self.spilling.waits_for_own.remove(&id);
+    }
+
+    /// Notes that every stream has passed a block which is about to be free, if it has waited for its own. That holds until the
+    /// next operation.
+    pub(super) fn passed_spilled(&mut self, id: BlockId) {
+        if self.spilling.waits_for_own.is_empty() || !self.spilling.waits_for_own.remove(&id) {
+            return;
+        }
+        let now = self.counters.operations();
+        if self.spilling.passed_at != now {
+            self.spilling.passed.clear();
+            self.spilling.passed_at = now;
+        }
+        let mut passed = std::mem::take(&mut self.spilling.passed);
+        if self.home_spans(id).try_for_each(|span| passed.try_push(span)).is_err() {
+            // Its memory goes with the next epoch.
+            passed.clear();
+        }
+        self.spilling.passed = passed;
+    }
+
+    /// Returns the chunks that are spilled, in which nothing is live any more, and that every stream has passed.
+    pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
+        let mut found = Vec::new();
+        let passed = if self.spilling.passed_at == self.counters.operations() { &self.spilling.passed[..] } else { &[] };
+        for (id, chunk) in self.spilled_chunks() {
+            let free = |id: &BlockId| self.blocks[*id].state == State::Free && !self.is_private(self.blocks[*id].pool);
+            let all_free = || self.blocks_over(chunk.span()).all(|id| free(&id));
+            let just_freed = || {
+                all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end())
+            };
+            if just_freed() || self.freed_at(&chunk).is_some() {
+                found.try_push((id, chunk.size))?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the chunks that are spilled.
+    pub(crate) fn spilled_chunks(&self) -> impl Iterator<Item = (ChunkId, Chunk)> + '_ {
+        let home = self.home.as_ref().filter(|_| self.spilled() > 0);
+        home.into_iter().flat_map(|home| home.chunks()).filter(|(_, chunk)| chunk.spilled)
+    }
+
+    /// Notes that memory was spilled.
+    pub(crate) fn has_spilled(&mut self) {
+        let spilling = &mut self.spilling;
+        if spilling.returned {
+            spilling.doublings = (spilling.doublings + 1).min(MAX_DOUBLINGS);
+        }
+        (spilling.returned, spilling.quiet_since) = (false, self.counters.allocated_bytes.ever());
+    }
+
+    /// Notes that memory came back by itself.
+    pub(crate) fn has_returned(&mut self) {
+        (self.spilling.returned, self.spilling.quiet_since) = (true, self.counters.allocated_bytes.ever());
+    }
+
+    /// Returns whether memory may come back by itself, of a device with so many bytes. Where what came back was spilled again,
+    /// the next time is twice as far off: memory does not go to and fro.
+    pub(crate) fn may_return(&self, total: u64) -> bool {
+        let allocated = self.counters.allocated_bytes.ever().wrapping_sub(self.spilling.quiet_since);
+        self.spilled() > 0 && allocated >= total.saturating_mul(QUIET << self.spilling.doublings)
+    }
+}

@@ -1,0 +1,170 @@
+//! What is spilled comes back, or its memory goes.
+
+use crate::world::{MAIN, MIB, SIDE, World};
+use seamalloc::Advice;
+use seamalloc::driver::{Call, Driver};
+
+/// Three blocks fill a device; a fourth spills the oldest. Returns these, the new one last.
+fn spilled(options: &str) -> (World, Vec<u64>) {
+    let mut world = World::new(48 * MIB, &format!("chunk_size_mb:8,spill:host=1GiB,{options}"));
+    let mut blocks: Vec<u64> = (0..3).map(|_| world.allocate(16 * MIB, MAIN).unwrap()).collect();
+    world.allocator.advise(blocks[0], Advice::Cold).unwrap();
+    blocks.push(world.allocate(16 * MIB, MAIN).unwrap());
+    assert_eq!((world.spilled(), world.stats().spills.chunks), (16 * MIB, 2));
+    (world, blocks)
+}
+
+#[test]
+fn what_is_spilled_comes_back_when_the_program_asks() {
+    let (mut world, blocks) = spilled("");
+    assert_eq!(world.allocator.unspill(), Ok(0), "there is no room");
+    assert_eq!(world.spilled(), 16 * MIB);
+    world.free(blocks[3]);
+    assert_eq!(world.spilled(), 16 * MIB, "a free alone moves nothing");
+    assert_eq!(world.allocator.unspill(), Ok(16 * MIB));
+    let stats = world.stats();
+    assert_eq!((stats.spilled_bytes.current, stats.spilled_bytes.peak), (0, 16 * MIB));
+    assert_eq!((stats.spills.returned_chunks, stats.spills.returned_bytes), (2, 16 * MIB));
+    assert_eq!(stats.reserved_bytes.all.current, 48 * MIB);
+    world.check_all();
+    assert_eq!(world.allocator.unspill(), Ok(0));
+    world.end();
+}
+
+#[test]
+fn what_the_program_calls_hot_comes_back_at_once_if_there_is_room() {
+    let (mut world, blocks) = spilled("");
+    world.allocator.advise(blocks[0], Advice::Hot).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB, "there is none");
+    world.free(blocks[3]);
+    world.allocator.advise(blocks[1], Advice::Hot).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB, "that one is on the device");
+    world.allocator.advise(blocks[0], Advice::Hot).unwrap();
+    assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.end();
+}
+
+/// The machine's memory of a freed block goes back, once its stream has passed, and serves nobody as if it were the device's.
+#[test]
+fn the_memory_of_a_freed_block_goes_back_to_the_machine() {
+    for options in ["", "sharing:never", "sharing:wait"] {
+        let (mut world, blocks) = spilled(options);
+        // Work that uses it is still running: it holds until the device is waited for.
+        let hold = world.device.host.hold(MAIN).unwrap();
+        world.free(blocks[0]);
+        assert_eq!(world.spilled(), 16 * MIB, "{options}: it may still be used");
+        world.device.host.finish_hold(hold);
+        Driver::synchronize(&world.device.host).unwrap();
+        // A miss looks which blocks are done with.
+        let device = world.stats().reserved_bytes.all.current;
+        let new = world.allocate(17 * MIB, SIDE);
+        assert!(new.is_ok() && world.stats().reserved_bytes.all.current <= device, "{options}");
+        world.allocator.empty_cache().unwrap();
+        world.check_all();
+        world.allocator.unspill().unwrap();
+        world.free(new.unwrap());
+        world.free(blocks[3]);
+        world.allocator.unspill().unwrap();
+        assert_eq!(world.spilled(), 0, "{options}");
+        world.check_all();
+        world.end();
+    }
+}
+
+/// It goes without a wait for the device: an event tells.
+#[test]
+fn a_free_of_what_is_spilled_waits_for_nothing() {
+    let (mut world, blocks) = spilled("");
+    let waits = |world: &World| {
+        [Call::Synchronize, Call::EventSynchronize, Call::Unmap].map(|call| world.device.calls(call).count)
+    };
+    Driver::synchronize(&world.device.host).unwrap();
+    let before = waits(&world);
+    world.free(blocks[0]);
+    assert_eq!(waits(&world), before);
+    let stats = world.stats();
+    assert_eq!((stats.allocation.all.current, stats.active.all.current), (3, 4), "it waits for its own stream");
+    // The next miss finds it done, and nothing else is spilled for a request that has room.
+    world.free(blocks[1]);
+    let new = world.allocate(16 * MIB, SIDE).unwrap();
+    assert_eq!((world.spilled(), world.stats().spills.chunks), (0, 2));
+    assert_eq!(world.device.used(), (48 * MIB, 0));
+    world.check_all();
+    world.free(new);
+    world.end();
+}
+
+/// A block that ends inside of a chunk leaves at most the granules that it shares with others.
+#[test]
+fn only_granules_that_blocks_share_stay() {
+    let mut world = World::new(48 * MIB, "chunk_size_mb:16,spill:host=1GiB");
+    let blocks: Vec<u64> = (0..4).map(|_| world.allocate(11 * MIB, MAIN).unwrap()).collect();
+    let new = world.allocate(40 * MIB, MAIN).unwrap();
+    let before = world.spilled();
+    assert!(before >= 36 * MIB, "{before}");
+    world.check_all();
+    world.free(blocks[1]);
+    Driver::synchronize(&world.device.host).unwrap();
+    world.allocator.empty_cache().unwrap();
+    world.check_all();
+    let gone = before - world.spilled();
+    assert!((8 * MIB..=12 * MIB).contains(&gone), "{gone} of 11 MiB went back");
+    world.free(new);
+    world.end();
+}
+
+/// Memory comes back by itself once the program has allocated much without a need to spill, and not before; where it is spilled
+/// again soon, the next time is twice as far off.
+#[test]
+fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
+    let (mut world, blocks) = spilled("");
+    // Steps that need little: the free memory of a step falls to a low-water mark in each.
+    let steps = |world: &mut World, most: u64| {
+        let before = world.stats().spills;
+        for step in 1..=most {
+            let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
+            some.into_iter().for_each(|address| world.free(address));
+            if world.stats().spills.returned_chunks > before.returned_chunks {
+                return Some(step);
+            }
+        }
+        None
+    };
+    world.free(blocks[3]);
+    assert_eq!(steps(&mut world, 1000), None, "what is live would fill the device");
+    world.free(blocks[2]);
+    let first = steps(&mut world, 1000).expect("it comes back by itself");
+    assert_eq!(world.spilled(), 0);
+    assert!(first < 10, "{first}: it was quiet for long");
+    world.check_all();
+    world.allocator.advise(blocks[0], Advice::Cold).unwrap();
+    let mut apart = Vec::new();
+    for _ in 0..3 {
+        let again = world.allocate(32 * MIB, MAIN).unwrap();
+        assert_eq!(world.spilled(), 16 * MIB);
+        world.free(again);
+        apart.push(steps(&mut world, 10_000).expect("it comes back again"));
+        assert_eq!(world.spilled(), 0);
+    }
+    println!("{apart:?} steps");
+    assert!(apart[0] > 40 && apart.windows(2).all(|two| two[1] > 3 * two[0] / 2), "{apart:?} steps");
+    world.check_all();
+    world.end();
+}
+
+/// While the device is as full as before, nothing comes back, however much is allocated.
+#[test]
+fn nothing_comes_back_while_there_is_no_room() {
+    let (mut world, blocks) = spilled("");
+    world.free(blocks[3]);
+    let kept = world.allocate(14 * MIB, MAIN).unwrap();
+    for _ in 0..2_000 {
+        let address = world.allocate(MIB + 512, SIDE).unwrap();
+        world.free(address);
+    }
+    assert_eq!(world.stats().spills.returned_chunks, 0);
+    world.free(kept);
+    world.check_all();
+    world.end();
+}

@@ -1,0 +1,285 @@
+//! What is spilled, and what never is.
+
+use crate::world::{FURNISHED, MAIN, MIB, SIDE, TOO_LARGE, World};
+use seamalloc::driver::{Call, CaptureMode, Driver, StreamId};
+use seamalloc::{Advice, Error, PoolId, Route, SpillCandidate, SpillPolicy};
+
+const SPILL: &str = "spill:host=1GiB";
+
+#[test]
+fn a_request_that_would_be_refused_is_served() {
+    let (mut refused, _) = World::furnished("");
+    assert!(refused.allocate(TOO_LARGE, MAIN).unwrap_err().is_out_of_memory());
+    let (mut world, _) = World::furnished(SPILL);
+    assert_eq!((world.spilled(), world.stats().spills.chunks), (0, 0), "nothing is spilled while there is room");
+    let large = world.allocate(TOO_LARGE, MAIN).unwrap();
+    world.check_all();
+    let stats = world.stats();
+    assert!(stats.spilled_bytes.current >= 10 * MIB && stats.spilled_bytes.current <= TOO_LARGE, "{stats:?}");
+    assert!(stats.spills.chunks > 0 && stats.spills.requests == 1 && stats.spills.total_ns > 0, "{:?}", stats.spills);
+    assert_eq!(stats.num_ooms, 0);
+    assert!(stats.reserved_bytes.all.peak <= FURNISHED, "the device has no more");
+    // Contents written after it stay too.
+    let first = *world.live.keys().next().unwrap();
+    let size = world.live[&first].size;
+    world.fill(first, size, MAIN);
+    world.check_all();
+    world.free(large);
+    world.end();
+}
+
+#[test]
+fn it_is_off_by_default_and_a_budget_bounds_it() {
+    let (mut world, _) = World::furnished("spill:host=8MiB");
+    let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("beyond the budget") };
+    assert_eq!((report.spill_budget, report.spilled, report.spill_policy), (Some(8 * MIB), 0, "coldest"));
+    assert!(report.to_string().contains("spilled to the machine's memory, of 8.00 MiB, coldest first"), "{report}");
+    assert_eq!(world.stats().spills.chunks, 0, "nothing is spilled for a request that is refused all the same");
+    world.check_all();
+    let mut served = 0;
+    while world.allocate(2 * MIB, MAIN).is_ok() {
+        served += 1;
+    }
+    assert!(served > 0 && (MIB..=8 * MIB).contains(&world.spilled()), "{served}, {}", world.spilled());
+    world.check_all();
+    world.end();
+    let (world, _) = World::furnished("");
+    let Err(Error::OutOfMemory(report)) = world.allocator.allocate(TOO_LARGE, MAIN) else { panic!("it is off") };
+    assert!(report.spill_budget.is_none() && !report.to_string().contains("spilled"), "{report}");
+    world.end();
+}
+
+/// Returns which of these blocks have a part that is spilled: no longer than the machine's memory has it, it comes back.
+fn spilled_of(world: &World, blocks: &[u64]) -> Vec<usize> {
+    let is_spilled = |address: &u64| {
+        let before = world.stats().spills.returned_chunks;
+        world.allocator.advise(*address, Advice::Hot).unwrap();
+        world.stats().spills.returned_chunks > before
+    };
+    (0..blocks.len()).filter(|index| is_spilled(&blocks[*index])).collect()
+}
+
+/// Four blocks of 12 MiB in chunks of their own fill the device, but for a slab.
+fn four() -> (World, Vec<u64>) {
+    let mut world = World::new(50 * MIB, &format!("chunk_size_mb:12,{SPILL}"));
+    let blocks = (0..4).map(|_| world.allocate(12 * MIB, MAIN).unwrap()).collect();
+    (world, blocks)
+}
+
+#[test]
+fn the_programs_word_comes_first_then_age() {
+    let tells = |advise: &dyn Fn(&World, &[u64])| {
+        let (mut world, blocks) = four();
+        // Many operations make the ages differ.
+        for _ in 0..40 {
+            let small = world.allocate(512, MAIN).unwrap();
+            world.free(small);
+        }
+        advise(&world, &blocks);
+        let new = world.allocate(12 * MIB, MAIN);
+        let new = new.unwrap();
+        world.check_all();
+        world.free(new);
+        let spilled = spilled_of(&world, &blocks);
+        world.check_all();
+        world.end();
+        spilled
+    };
+    let cold = tells(&|world, blocks| world.allocator.advise(blocks[2], Advice::Cold).unwrap());
+    assert!(cold.contains(&2), "{cold:?}");
+    let used = tells(&|world, blocks| {
+        for block in [0, 1, 3] {
+            world.allocator.record_stream(blocks[block], SIDE).unwrap();
+        }
+    });
+    assert!(used.contains(&2), "{used:?}: the others were used since");
+    let hot = tells(&|world, blocks| {
+        for block in [0, 1] {
+            world.allocator.advise(blocks[block], Advice::Hot).unwrap();
+        }
+    });
+    assert!(!hot.contains(&0) && !hot.contains(&1), "{hot:?}");
+    let normal = tells(&|world, blocks| {
+        world.allocator.advise(blocks[3], Advice::Cold).unwrap();
+        world.allocator.advise(blocks[3], Advice::Normal).unwrap();
+        (0..3).for_each(|block| world.allocator.advise(blocks[block], Advice::Cold).unwrap());
+    });
+    assert!(!normal.contains(&3), "{normal:?}");
+}
+
+#[test]
+fn a_policy_of_the_programs_decides() {
+    struct Only(u64);
+    impl SpillPolicy for Only {
+        fn name(&self) -> &'static str {
+            "only"
+        }
+        fn coldness(&self, candidate: &SpillCandidate) -> Option<u64> {
+            assert!(candidate.live <= candidate.size && candidate.live > 0, "{candidate:?}");
+            (candidate.largest == self.0).then_some(1)
+        }
+    }
+    let (mut world, large) = World::furnished(SPILL);
+    world.allocator.set_spill_policy(Only(5 * MIB));
+    let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("one block is too little") };
+    assert_eq!(report.spill_policy, "only");
+    let nine = *large.iter().find(|address| world.live[address].size == 5 * MIB).unwrap();
+    while world.allocate(2 * MIB, MAIN).is_ok() {}
+    let spilled = world.spilled();
+    assert!(spilled > 0 && spilled <= 16 * MIB, "{spilled}");
+    world.check_all();
+    world.free(nine);
+    world.end();
+}
+
+#[test]
+fn what_others_know_is_never_spilled() {
+    let why: [(&str, &dyn Fn(&World, u64)); 2] = [
+        ("named to fix_memory", &|world, address| world.allocator.fix_memory(address).unwrap()),
+        ("shared with other processes", &|world, address| drop(world.allocator.share(address).unwrap())),
+    ];
+    for (why, fix) in why {
+        let (mut world, blocks) = four();
+        blocks.iter().for_each(|address| fix(&world, *address));
+        assert!(world.allocate(12 * MIB, MAIN).unwrap_err().is_out_of_memory(), "{why}");
+        assert_eq!(world.stats().spills.chunks, 0, "{why}");
+        world.check_all();
+        world.end();
+    }
+}
+
+/// What is spilled comes back before others are told of it, or they are not told.
+#[test]
+fn what_others_are_to_know_comes_back_first() {
+    let (mut world, blocks) = four();
+    let new = world.allocate(12 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 12 * MIB);
+    let spilled = *blocks.iter().find(|address| world.allocator.fix_memory(**address).is_err()).unwrap();
+    let error = world.allocator.share(spilled).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}: there is no room for it");
+    world.check_all();
+    world.free(new);
+    world.allocator.fix_memory(spilled).unwrap();
+    assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.end();
+}
+
+#[test]
+fn private_pools_tags_and_small_blocks_are_never_spilled() {
+    for tag in [false, true] {
+        let mut world = World::new(48 * MIB, &format!("chunk_size_mb:12,{SPILL}"));
+        let pool = if tag { world.allocator.create_tag().unwrap() } else { world.allocator.create_pool() };
+        for _ in 0..4 {
+            let address = world.allocator.allocate_in(pool, 12 * MIB, MAIN).unwrap();
+            world.fill(address, 12 * MIB, MAIN);
+        }
+        assert!(world.allocate(2 * MIB, MAIN).unwrap_err().is_out_of_memory(), "{tag}");
+        assert_eq!(world.stats().spills.chunks, 0, "{tag}");
+        world.check_all();
+        let live: Vec<u64> = world.live.keys().copied().collect();
+        live.into_iter().for_each(|address| world.free(address));
+        world.allocator.release_pool(pool).unwrap();
+        world.end();
+    }
+    let mut world = World::new(16 * MIB, SPILL);
+    for _ in 0..16 << 10 {
+        world.allocate(1 << 10, MAIN).unwrap();
+    }
+    assert!(world.allocate(1 << 10, MAIN).unwrap_err().is_out_of_memory());
+    assert_eq!(world.stats().spills.chunks, 0);
+    world.end();
+}
+
+/// A private pool's request is served by spilling what is not private.
+#[test]
+fn requests_of_private_pools_are_served_too() {
+    let (mut world, _) = four();
+    let pool: PoolId = world.allocator.create_pool();
+    let address = world.allocator.allocate_in(pool, 20 * MIB, MAIN).unwrap();
+    world.fill(address, 20 * MIB, MAIN);
+    assert_eq!(world.spilled(), 24 * MIB);
+    world.check_all();
+    world.free(address);
+    world.allocator.release_pool(pool).unwrap();
+    world.end();
+}
+
+#[test]
+fn nothing_is_spilled_and_nothing_comes_back_during_a_capture() {
+    let (mut world, blocks) = four();
+    let new = world.allocate(12 * MIB, MAIN).unwrap();
+    let spilled = world.spilled();
+    let stream = StreamId(9);
+    let pool = world.allocator.create_pool();
+    world.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
+    world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
+    assert!(world.allocator.allocate(30 * MIB, stream).unwrap_err().is_out_of_memory());
+    world.free(new);
+    assert_eq!(world.allocator.unspill(), Ok(0));
+    blocks.iter().for_each(|address| world.allocator.advise(*address, Advice::Hot).unwrap());
+    let gone = blocks[0];
+    world.free(gone);
+    assert_eq!((world.spilled(), world.stats().spills.returned_chunks), (spilled, 0));
+    world.device.host.end_capture(stream).unwrap();
+    world.allocator.end_allocate_to_pool(pool).unwrap();
+    world.allocator.release_pool(pool).unwrap();
+    assert!(world.allocator.unspill().unwrap() > 0 || world.spilled() == 0);
+    world.check_all();
+    world.end();
+}
+
+/// Another device may use the memory at any time, so that nothing is exchanged from then on.
+#[test]
+fn what_is_spilled_comes_back_before_another_device_has_access() {
+    let gpu = std::sync::Arc::new(seamalloc::driver::sim::SimGpu::new("sim:h200,capacity=64MiB".parse().unwrap()).unwrap());
+    gpu.connect_peer(1);
+    let config = seamalloc::Config::parse(&format!("chunk_size_mb:8,{SPILL}")).unwrap();
+    let allocator = seamalloc::Allocator::new(std::sync::Arc::<_>::clone(&gpu) as _, config).unwrap();
+    let old = allocator.allocate(48 * MIB, MAIN).unwrap();
+    let new = allocator.allocate(32 * MIB, MAIN).unwrap();
+    assert!(allocator.stats().spilled_bytes.current >= 16 * MIB);
+    allocator.free(new).unwrap();
+    allocator.enable_peer_access(1).unwrap();
+    assert_eq!(allocator.stats().spilled_bytes.current, 0);
+    assert!(allocator.allocate(32 * MIB, MAIN).unwrap_err().is_out_of_memory());
+    allocator.check().unwrap();
+    allocator.free(old).unwrap();
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+}
+
+/// The machine has too little, or cannot give any: the request is refused as without the option.
+#[test]
+fn a_machine_without_room_refuses() {
+    let gpu = std::sync::Arc::new(
+        seamalloc::driver::sim::SimGpu::new("sim:h200,capacity=64MiB,host=4MiB".parse().unwrap()).unwrap(),
+    );
+    let config = seamalloc::Config::parse(&format!("chunk_size_mb:8,{SPILL}")).unwrap();
+    let allocator = seamalloc::Allocator::new(std::sync::Arc::<_>::clone(&gpu) as _, config).unwrap();
+    let old = allocator.allocate(48 * MIB, MAIN).unwrap();
+    assert!(allocator.allocate(32 * MIB, MAIN).unwrap_err().is_out_of_memory());
+    assert_eq!((allocator.stats().spilled_bytes.current, gpu.leaks().host_bytes), (0, 0));
+    allocator.check().unwrap();
+    allocator.free(old).unwrap();
+    drop(allocator);
+    assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+}
+
+/// A hit makes no call of the driver, and neither does a free of what is not spilled.
+#[test]
+fn hits_call_no_driver() {
+    let (mut world, blocks) = four();
+    let new = world.allocate(12 * MIB, MAIN).unwrap();
+    let device: &dyn Driver = &*world.device;
+    let before = device.call_stats();
+    for _ in 0..100 {
+        world.allocator.free(new).unwrap();
+        assert_eq!(world.allocator.allocate(12 * MIB, MAIN).unwrap(), new);
+    }
+    assert_eq!(device.call_stats().since(&before).get(Call::Map).count, 0);
+    assert_eq!(device.call_stats(), before);
+    assert_eq!(world.stats().spills.chunks, 1);
+    assert!(blocks.len() == 4);
+    world.end();
+}

@@ -1,0 +1,209 @@
+//! A program whose live memory is more than its device has, on a device of which calls can be made to fail.
+
+use parking_lot::Mutex;
+use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
+use seamalloc::driver::{Call, CallStat, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
+use seamalloc::Stats;
+use seamalloc::{Allocator, Config, Error};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) const MIB: u64 = 1 << 20;
+/// Bytes of the device of [`World::furnished`], and of a request that is too large for what it has left.
+pub(crate) const FURNISHED: u64 = 36 * MIB;
+pub(crate) const TOO_LARGE: u64 = 24 * MIB;
+pub(crate) const MAIN: StreamId = StreamId::DEFAULT;
+pub(crate) const SIDE: StreamId = StreamId(7);
+
+/// The calls of spilling and coming back.
+pub(crate) const OF_SPILLING: [Call; 10] = [
+    Call::Synchronize,
+    Call::Reserve,
+    Call::AddressFree,
+    Call::Create,
+    Call::CreateOnHost,
+    Call::Release,
+    Call::Map,
+    Call::Unmap,
+    Call::SetAccess,
+    Call::Copy,
+];
+
+/// The host's memory, of which calls can be made to fail.
+pub(crate) struct Device {
+    pub(crate) host: HostDriver,
+    book: Mutex<Book>,
+}
+
+#[derive(Default)]
+struct Book {
+    made: u64,
+    /// Calls from this one on fail, and so many, with this status.
+    failing: Option<(u64, u64, Status)>,
+    failed: Vec<Call>,
+}
+
+impl ForwardingDriver for Device {
+    fn inner(&self) -> &dyn Driver {
+        &self.host
+    }
+
+    fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
+        if OF_SPILLING.contains(&call) {
+            let mut book = self.book.lock();
+            book.made += 1;
+            let made = book.made;
+            let failing = book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
+            if let Some((.., status)) = failing {
+                book.failed.push(call);
+                return Err(DriverError::new(call, status, "made to fail"));
+            }
+        }
+        make(&self.host)
+    }
+}
+
+impl Device {
+    /// Lets `count` calls fail from the nth on.
+    pub(crate) fn fail(&self, nth: u64, count: u64, status: Status) {
+        *self.book.lock() = Book { failing: Some((nth, count, status)), ..Book::default() };
+    }
+
+    /// Lets no more calls fail. Returns those that have.
+    pub(crate) fn heal(&self) -> Vec<Call> {
+        std::mem::take(&mut *self.book.lock()).failed
+    }
+
+    /// Returns how many bytes of the device, and of the machine, are in use.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        let leaks = self.host.leaks();
+        (leaks.bytes, leaks.host_bytes)
+    }
+
+    pub(crate) fn calls(&self, call: Call) -> CallStat {
+        Driver::call_stats(&self.host).get(call)
+    }
+}
+
+/// What a block holds: its bytes, and the first word.
+#[derive(Clone, Copy)]
+pub(crate) struct Live {
+    pub(crate) size: u64,
+    first: u64,
+}
+
+pub(crate) struct World {
+    pub(crate) device: Arc<Device>,
+    pub(crate) allocator: Allocator,
+    pub(crate) live: BTreeMap<u64, Live>,
+    numbers: u64,
+    pub(crate) words: u64,
+}
+
+impl World {
+    pub(crate) fn new(capacity: u64, options: &str) -> Self {
+        let device = Device { host: HostDriver::new(HostConfig { capacity }).unwrap(), book: Mutex::default() };
+        let device = Arc::new(device);
+        let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(options).unwrap()).unwrap();
+        Self { device, allocator, live: BTreeMap::new(), numbers: 0, words: 0 }
+    }
+
+    /// Allocates and fills a block.
+    pub(crate) fn allocate(&mut self, size: u64, stream: StreamId) -> Result<u64, Error> {
+        let address = self.allocator.allocate(size, stream)?;
+        self.fill(address, size, stream);
+        Ok(address)
+    }
+
+    /// Fills a block with words of its own, by a kernel.
+    pub(crate) fn fill(&mut self, address: u64, size: u64, stream: StreamId) {
+        let size = size / 8 * 8;
+        self.numbers += 1 << 40;
+        let first = self.numbers;
+        let words =
+            move |at: u64, words: &mut [u64]| words.iter_mut().zip(at..).for_each(|(word, at)| *word = first + at);
+        let to = Range { address, size };
+        self.device.host.launch(stream, HostWork::Fill { to, words: Arc::new(words) }).unwrap();
+        self.live.insert(address, Live { size, first });
+    }
+
+    pub(crate) fn free(&mut self, address: u64) {
+        self.live.remove(&address).unwrap();
+        self.allocator.free(address).unwrap();
+    }
+
+    /// Reads every word of a block, by a kernel.
+    pub(crate) fn check(&mut self, address: u64) {
+        let Live { size, first } = self.live[&address];
+        let wrong = Arc::new(AtomicU64::new(0));
+        let seen = Arc::new(AtomicU64::new(0));
+        let (wrongs, words_seen) = (Arc::clone(&wrong), Arc::clone(&seen));
+        let see = move |at: u64, words: &[u64]| {
+            let wrong = words.iter().zip(at..).filter(|(word, at)| **word != first + at).count();
+            wrongs.fetch_add(wrong as u64, Ordering::Relaxed);
+            words_seen.fetch_add(words.len() as u64, Ordering::Relaxed);
+        };
+        Driver::synchronize(&self.device.host).unwrap();
+        self.device.host.launch(MAIN, HostWork::Look { at: Range { address, size }, see: Arc::new(see) }).unwrap();
+        Driver::synchronize(&self.device.host).unwrap();
+        assert_eq!(seen.load(Ordering::Relaxed), size / 8);
+        let wrong = wrong.load(Ordering::Relaxed);
+        assert_eq!(wrong, 0, "{wrong} words of the block of {size} bytes at {address:#x} are not its own");
+        self.words += size / 8;
+    }
+
+    /// Reads every word of every block, and looks whether the allocator and the device agree to the byte.
+    pub(crate) fn check_all(&mut self) {
+        self.check_books();
+        let live: Vec<u64> = self.live.keys().copied().collect();
+        live.into_iter().for_each(|address| self.check(address));
+        assert_eq!(self.device.host.faults(), []);
+    }
+
+    pub(crate) fn check_books(&self) {
+        self.allocator.check().unwrap();
+        let stats = self.allocator.stats();
+        let counted = (stats.reserved_bytes.all.current, stats.spilled_bytes.current);
+        assert_eq!(counted, self.device.used(), "the allocator counts other bytes than the device and the machine");
+        let parts = self.allocator.fragmentation();
+        let sum = parts.allocated + parts.pending + parts.free + parts.unsettled;
+        assert_eq!(parts.reserved + parts.spilled, sum, "{parts:?}");
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.allocator.stats()
+    }
+
+    /// Returns the bytes that are spilled.
+    pub(crate) fn spilled(&self) -> u64 {
+        self.stats().spilled_bytes.current
+    }
+
+    /// Fills the device: blocks at home, some of which end inside of a chunk, one that is stitched, and small ones. Returns the
+    /// large ones, the oldest first.
+    pub(crate) fn furnished(options: &str) -> (Self, Vec<u64>) {
+        let mut world = Self::new(FURNISHED, &format!("chunk_size_mb:4,{options}"));
+        let mut large: Vec<u64> = [3, 7, 5, 4, 5].map(|mib| world.allocate(mib * MIB, MAIN).unwrap()).to_vec();
+        world.allocate(512, MAIN).unwrap();
+        world.allocate(900 << 10, SIDE).unwrap();
+        for index in [3, 1] {
+            world.free(large.remove(index));
+        }
+        Driver::synchronize(&world.device.host).unwrap();
+        large.push(world.allocate(10 * MIB, MAIN).unwrap());
+        assert!(world.allocator.fragmentation().views > 0, "nothing was stitched");
+        (world, large)
+    }
+
+    /// Frees everything and ends the allocator, which leaves nothing.
+    pub(crate) fn end(mut self) {
+        let live: Vec<u64> = self.live.keys().copied().collect();
+        live.into_iter().for_each(|address| self.free(address));
+        self.allocator.empty_cache().unwrap();
+        assert_eq!(self.device.used(), (0, 0));
+        let Self { device, allocator, .. } = self;
+        drop(allocator);
+        assert_eq!(device.host.leaks(), Default::default());
+    }
+}
