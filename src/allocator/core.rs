@@ -5,7 +5,7 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
-use super::headroom::Looks;
+use super::looks::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};

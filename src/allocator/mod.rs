@@ -11,7 +11,7 @@
 //! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
-//! | headroom | free memory goes back where others need the device's |
+//! | headroom, looks | free memory goes back where others need the device's |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
@@ -29,6 +29,7 @@ mod free;
 mod guarded;
 mod headroom;
 mod idle;
+mod looks;
 #[cfg(test)]
 mod old_drivers;
 mod open;
