@@ -6,7 +6,7 @@
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
 use super::growing::Growths;
-use super::headroom::Looks;
+use super::looks::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
 use super::sleep_callbacks::SleepCallbacks;

@@ -1,6 +1,6 @@
 //! Free memory goes back where others need the device's.
 //!
-//! Owns: when the device is looked at, and how much goes back.
+//! Owns: how much goes back, and in which order of steps. `looks.rs` has when.
 //!
 //! # Note: headroom
 //!
@@ -10,9 +10,9 @@
 //! **Approach.** Two things, by one option. Memory does not grow into the headroom: `StrategyContext::allows` asks the device
 //! before each growth, and what then follows is what follows at a limit. And where others take of the headroom, free memory goes
 //! back until it is whole again. That is found out at misses, after the request is served, so that it takes what it needs of
-//! what is free: the device is asked once in [`PAUSE`] or [`MISSES`] misses, never at a hit. Only what the GPU has passed goes,
+//! what is free: the device is asked once in 10 ms or 256 misses, never at a hit. Only what the GPU has passed goes,
 //! without a wait (where a free of the driver's waits by itself, it waits). A look that finds the device short, and nothing to
-//! give, doubles the pause, up to [`LONGEST`] times.
+//! give, doubles the pause, up to 64 times.
 //!
 //! **Limitations.**
 //! - A program without misses looks at nothing. [`Allocator::keep_headroom`] does so at any time.
@@ -24,38 +24,6 @@ use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use crate::strategy::Goal;
 use std::sync::Arc;
-
-/// Between two looks, in nanoseconds of the device's clock: a look costs 3.4 us on an H200.
-const PAUSE: u64 = 10_000_000;
-/// A look is due after so many misses too, whatever the clock says. A miss costs the driver some 20 us where it maps anything.
-const MISSES: u64 = 256;
-/// The most by which both are stretched while looks find nothing to give.
-const LONGEST: u64 = 64;
-
-/// When the device was last looked at.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Looks {
-    at_ns: u64,
-    /// Misses since then.
-    misses: u64,
-    /// By how much the pause is stretched; 0 before the first look.
-    stretch: u64,
-}
-
-impl Looks {
-    /// Counts a miss. Returns whether a look is due.
-    fn due(&mut self, now_ns: u64) -> bool {
-        self.misses += 1;
-        let waited = now_ns.saturating_sub(self.at_ns);
-        waited >= PAUSE.saturating_mul(self.stretch) || self.misses > MISSES.saturating_mul(self.stretch)
-    }
-
-    /// Notes a look, and whether it was in vain: the device is short, and nothing went back.
-    fn done(&mut self, now_ns: u64, in_vain: bool) {
-        let stretch = if in_vain { self.stretch.saturating_mul(2).min(LONGEST) } else { 1 };
-        *self = Self { at_ns: now_ns, misses: 0, stretch: stretch.max(1) };
-    }
-}
 
 impl Allocator {
     /// Looks at how much of the device is free, and gives free memory back until the headroom
@@ -145,27 +113,5 @@ impl Core {
         released?;
         self.checked()?;
         Ok(given)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn looks_keep_their_distance_and_stretch_it_while_they_are_in_vain() {
-        let mut looks = Looks::default();
-        assert!(looks.due(0), "the first miss looks");
-        looks.done(0, false);
-        assert!(!looks.due(PAUSE - 1) && looks.due(PAUSE));
-        looks.done(PAUSE, true);
-        assert!(!looks.due(3 * PAUSE - 1) && looks.due(3 * PAUSE));
-        (0..20).for_each(|_| looks.done(0, true));
-        assert!(!looks.due(LONGEST * PAUSE - 1) && looks.due(LONGEST * PAUSE));
-        looks.done(0, false);
-        assert_eq!((1..=2 * MISSES).find(|_| looks.due(0)), Some(MISSES + 1), "without a clock misses count");
-        // A clock that goes back makes none due.
-        looks.done(PAUSE, false);
-        assert!(!looks.due(0));
     }
 }

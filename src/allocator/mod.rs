@@ -12,7 +12,7 @@
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | growing | allocations that grow in place |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
-//! | headroom | free memory goes back where others need the device's |
+//! | headroom, looks | free memory goes back where others need the device's |
 //! | sleep_change, sleep_callbacks | programs are told of that, before and after |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
@@ -32,6 +32,7 @@ mod growing;
 mod guarded;
 mod headroom;
 mod idle;
+mod looks;
 #[cfg(test)]
 mod old_drivers;
 mod open;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::driver::StreamId;
 use crate::driver::cuda::CudaDriver;
 use crate::driver::cuda::fake_libcuda::old_drivers::{
-    misplaced_calls, of_cuda_10_1, warned, with_coarse_granularity, without_virtual_memory,
+    misplaced_calls, of_cuda_10_1, warned, with_a_false_claim, with_coarse_granularity, without_virtual_memory,
 };
 use crate::{Allocator, Config, Error, StrategyKind};
 
@@ -77,6 +77,12 @@ fn a_device_without_virtual_memory_has_plain_memory() {
 fn a_driver_without_the_calls_has_plain_memory() {
     only_plain_memory_works(of_cuda_10_1);
     plain_memory_takes_the_place_of_the_default(of_cuda_10_1);
+}
+
+#[test]
+fn a_device_that_only_claims_virtual_memory_has_plain_memory() {
+    only_plain_memory_works(with_a_false_claim);
+    plain_memory_takes_the_place_of_the_default(with_a_false_claim);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::device::CudaDriver;
 use super::error::CudaOpenError;
 use super::ffi::{self, CUdevice};
 use super::place::Place;
-use super::query::{attribute, find, granularity, has_attribute};
+use super::query::{attribute, find, granularities, has_attribute};
 use crate::driver::call_counters::CallCounters;
 use crate::driver::machine::memory;
 use crate::driver::{DeviceProperties, Status};
@@ -82,13 +82,9 @@ impl CudaDriver {
         let node = node.and_then(|node| c_int::try_from(node).ok()).map_or_else(nearest, Ok)?;
         let place = Place::Node(node);
         let has_host_memory = has_attribute(api, ffi::ATTRIBUTE_HOST_VIRTUAL_MEMORY, opened.device)?;
-        let virtual_memory = opened.properties.virtual_memory && has_host_memory;
-        if virtual_memory {
-            let prop = place.prop(opened.device);
-            opened.properties.granularity = granularity(api, &prop, ffi::MEM_GRANULARITY_MINIMUM)?;
-            opened.properties.recommended_granularity = granularity(api, &prop, ffi::MEM_GRANULARITY_RECOMMENDED)?;
-        }
-        opened.properties.virtual_memory = virtual_memory;
+        let may_have = opened.properties.virtual_memory && has_host_memory;
+        let found = if may_have { granularities(api, &place.prop(opened.device))? } else { None };
+        opened.properties.set_virtual_memory(found);
         opened.properties.memory_pools = false;
         opened.properties.name = format!("{PINNED}:{ordinal}");
         opened.properties.total_memory = memory().ok_or(CudaOpenError::UnknownMemory)?.total;
@@ -131,9 +127,11 @@ impl CudaDriver {
             memory_pools: has_memory_pools(&api, device),
         };
         if properties.virtual_memory {
-            let prop = Place::Device { direct_rdma, exportable: false }.prop(device);
-            properties.granularity = granularity(&api, &prop, ffi::MEM_GRANULARITY_MINIMUM)?;
-            properties.recommended_granularity = granularity(&api, &prop, ffi::MEM_GRANULARITY_RECOMMENDED)?;
+            let found = granularities(&api, &Place::Device { direct_rdma, exportable: false }.prop(device))?;
+            if found.is_none() {
+                tracing::warn!("this device claims virtual memory, and supports no call of it");
+            }
+            properties.set_virtual_memory(found);
         }
         let host_node = host_node(&api, device).filter(|_| properties.virtual_memory);
         let mut total = 0;
@@ -172,6 +170,16 @@ impl CudaDriver {
         match name.strip_prefix("cuda").ok_or_else(bad)? {
             "" => Ok(0),
             rest => rest.strip_prefix(':').and_then(number).ok_or_else(bad),
+        }
+    }
+}
+
+impl DeviceProperties {
+    /// Notes the least and the recommended granularity of virtual memory, if there is any.
+    fn set_virtual_memory(&mut self, granularities: Option<(u64, u64)>) {
+        self.virtual_memory = granularities.is_some();
+        if let Some((least, recommended)) = granularities {
+            (self.granularity, self.recommended_granularity) = (least, recommended);
         }
     }
 }

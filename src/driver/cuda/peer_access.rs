@@ -9,7 +9,7 @@ use super::context::{ContextError, PrimaryContext};
 use super::device::CudaDriver;
 use super::error::{CudaOpenError, MissingEntryPoint};
 use super::ffi::{self, CUdevice, MemAccessDesc, MemAllocationProp, MemLocation};
-use super::query::{find, granularity};
+use super::query::{find, granularities};
 use crate::driver::{Call, DriverError, DriverResult, PeerAccess, Status};
 
 impl PeerAccess for CudaDriver {
@@ -95,7 +95,9 @@ impl CudaDriver {
         }
         if own.virtual_memory {
             let prop = MemAllocationProp::on_device(device, false, false);
-            let theirs = granularity(&self.api, &prop, ffi::MEM_GRANULARITY_MINIMUM).map_err(peer_error)?;
+            let Some((theirs, _)) = granularities(&self.api, &prop).map_err(peer_error)? else {
+                return unsupported(format!("cuda:{ordinal} has no virtual memory management"));
+            };
             if !own.granularity.is_multiple_of(theirs) {
                 let detail = format!("granularity {theirs} of cuda:{ordinal}, {} of {}", own.granularity, own.name);
                 return unsupported(detail);

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use super::api::CudaApi;
 use super::error::CudaOpenError;
-use super::ffi::{CUdevice, MemAllocationProp};
+use super::ffi::{CUdevice, MEM_GRANULARITY_MINIMUM, MEM_GRANULARITY_RECOMMENDED, MemAllocationProp};
 use crate::driver::Status;
 
 /// Returns the device with that ordinal.
@@ -40,11 +40,21 @@ pub(super) fn attribute(api: &CudaApi, number: u32, device: CUdevice) -> Result<
     }
 }
 
-/// Returns a granularity of memory like `prop`, in bytes.
-pub(super) fn granularity(api: &CudaApi, prop: &MemAllocationProp, option: u32) -> Result<u64, CudaOpenError> {
+/// Returns the least and the recommended granularity of memory like `prop`, in bytes; `None` if the device refuses the question: some
+/// vGPUs say that they have virtual memory, and support none of its calls.
+pub(super) fn granularities(api: &CudaApi, prop: &MemAllocationProp) -> Result<Option<(u64, u64)>, CudaOpenError> {
+    let least = granularity(api, prop, MEM_GRANULARITY_MINIMUM)?;
+    let recommended = granularity(api, prop, MEM_GRANULARITY_RECOMMENDED)?;
+    Ok(least.zip(recommended))
+}
+
+fn granularity(api: &CudaApi, prop: &MemAllocationProp, option: u32) -> Result<Option<u64>, CudaOpenError> {
     let mut bytes = 0;
     // SAFETY: both pointers are to live values.
     let status = unsafe { api.mem_get_allocation_granularity(&mut bytes, prop, option) }?;
+    if status == Status::NOT_SUPPORTED {
+        return Ok(None);
+    }
     api.check("cuMemGetAllocationGranularity", status)?;
-    Ok(bytes as u64)
+    Ok(Some(bytes as u64))
 }

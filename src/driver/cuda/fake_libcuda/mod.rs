@@ -160,6 +160,9 @@ unsafe extern "C" fn mem_get_allocation_granularity(
 unsafe extern "C" fn coarse_granularity(bytes: *mut usize, _: *const MemAllocationProp, _: u32) -> RawStatus {
     put(bytes, 16 * GRANULARITY)
 }
+unsafe extern "C" fn no_granularity(_: *mut usize, _: *const MemAllocationProp, _: u32) -> RawStatus {
+    Status::NOT_SUPPORTED.0
+}
 unsafe extern "C" fn device_primary_ctx_retain(context: *mut CUcontext, device: CUdevice) -> RawStatus {
     put(context, ptr::without_provenance_mut(context_of(device)))
 }

@@ -57,6 +57,12 @@ pub(crate) fn of_cuda_10_1() -> CudaDriver {
     CudaDriver::open_with(CudaApi::of(old), 1).unwrap()
 }
 
+/// Opens a device that claims virtual memory and supports no call of it, as some vGPUs.
+pub(crate) fn with_a_false_claim() -> CudaDriver {
+    let vgpu = EntryPoints { mem_get_allocation_granularity: Some(no_granularity), ..entry_points() };
+    CudaDriver::open_with(CudaApi::of(vgpu), 1).unwrap()
+}
+
 /// Opens a device whose memory comes in pieces of 32 MiB.
 pub(crate) fn with_coarse_granularity() -> CudaDriver {
     let coarse = EntryPoints { mem_get_allocation_granularity: Some(coarse_granularity), ..entry_points() };
