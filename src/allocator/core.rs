@@ -5,6 +5,7 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
+use super::lender::Lender;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};
@@ -16,6 +17,7 @@ use crate::fallible::copy_of;
 use crate::guard::Guard;
 use crate::heap::{FitRules, GRANULE, Headroom, Heap, HeapRules, Request, ViewUsage};
 use crate::planning::Planning;
+use crate::report::lending::Lending;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
@@ -75,6 +77,10 @@ pub(super) struct Core {
     pub(super) peers: Vec<u32>,
     /// How much arenas are in demand.
     pub(super) demand: Demand,
+    /// Who asks other processes for memory, if they may be asked.
+    pub(super) lender: Option<Arc<dyn Lender>>,
+    /// What they said of the request that is being refused.
+    pub(super) lending: Option<Lending>,
     /// While there are arenas: how far the heap may rise before all of them are to be counted.
     pub(super) headroom: Headroom,
 }
@@ -146,6 +152,8 @@ impl Allocator {
             opened: Opened::default(),
             peers: Vec::new(),
             demand: Demand::new(arenas_at_once),
+            lender: None,
+            lending: None,
             headroom: Headroom::default(),
         };
         Ok(Self { core: Mutex::new(core), driver, callbacks: Callbacks::default(), arenas })
@@ -257,6 +265,7 @@ impl Core {
             request,
             may_exchange: self.nobody_else_looks(),
             refused,
+            lending: self.lending.take(),
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
             Ok(report) => {

@@ -12,6 +12,7 @@
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
 //! | idle | memory goes back while nobody uses the allocator |
+//! | lender, lending | other processes on the device are asked for memory, and ask |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
 //! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
@@ -27,6 +28,8 @@ mod core;
 mod free;
 mod guarded;
 mod idle;
+mod lender;
+mod lending;
 #[cfg(test)]
 mod old_drivers;
 mod open;
@@ -47,3 +50,4 @@ mod streams;
 pub use self::core::Allocator;
 pub use callbacks::CallbackId;
 pub use idle::IdleRelease;
+pub use lender::Lender;

@@ -17,7 +17,7 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 32] = [
+const OPTIONS: [&str; 36] = [
     "strategy",
     "sharing",
     "sharing_threshold",
@@ -28,6 +28,10 @@ const OPTIONS: [&str; 32] = [
     "flight_recorder",
     "flight_dump",
     "plan",
+    "broker",
+    "broker_guarantee",
+    "broker_weight",
+    "broker_wait_ms",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

@@ -3,6 +3,7 @@
 use crate::config::{Config, Limits};
 use crate::driver::{DeviceProperties, MemoryInfo};
 use crate::heap::{Heap, Request, ViewUsage};
+use crate::report::lending::Lending;
 use crate::strategy::Strategy;
 
 /// The allocator's state right after the failed request.
@@ -19,4 +20,6 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) may_exchange: bool,
     /// If the bounds on views forbade a view: how much all views would have taken with it.
     pub(crate) refused: Option<ViewUsage>,
+    /// What other processes were asked for.
+    pub(crate) lending: Option<Lending>,
 }

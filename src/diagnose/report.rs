@@ -48,6 +48,7 @@ impl ReportInput<'_> {
             memory,
             cause,
             advice,
+            lending: self.lending,
         })
     }
 }

@@ -46,7 +46,7 @@ impl Strategy for Caching {
         let (down_to, may_wait) = match goal {
             Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
             // `cudaFree` waits.
-            Goal::Passed => return Ok(false),
+            Goal::Passed { .. } => return Ok(false),
             Goal::Everything => {
                 release_whole_segments(context)?;
                 return Ok(true);

@@ -93,8 +93,11 @@ pub(crate) enum Means {
 pub(crate) enum Goal {
     /// Every free byte that can go. The CPU may wait.
     Everything,
-    /// All free memory that the GPU is known to have passed, without a wait.
-    Passed,
+    /// Free memory that the GPU is known to have passed, without a wait: so many bytes and hardly more, or all that there is.
+    Passed {
+        /// Bytes.
+        enough: u64,
+    },
     /// Just enough that no more than `down_to` bytes are held. If `may_wait`, the CPU may wait for the GPU, and
     /// everything goes if that is too little. Otherwise only memory that the GPU has passed goes, and none if that is
     /// too little.

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use super::api::CudaApi;
 use super::error::CudaOpenError;
-use super::ffi::{CUdevice, MemAllocationProp};
+use super::ffi::{ATTRIBUTE_PCI_BUS, ATTRIBUTE_PCI_DEVICE, ATTRIBUTE_PCI_DOMAIN, CUdevice, MemAllocationProp};
 use crate::driver::Status;
 
 /// Returns the device with that ordinal.
@@ -38,6 +38,13 @@ pub(super) fn attribute(api: &CudaApi, number: u32, device: CUdevice) -> Result<
         Status::INVALID_VALUE => Ok(0),
         status => api.check("cuDeviceGetAttribute", status).map(|()| value),
     }
+}
+
+/// Returns the device's place on the PCI bus, which is the same whatever `CUDA_VISIBLE_DEVICES` shows. `None` if the driver does not tell.
+pub(super) fn identity(api: &CudaApi, device: CUdevice) -> Option<String> {
+    let of = |number| attribute(api, number, device).ok();
+    let (domain, bus, slot) = (of(ATTRIBUTE_PCI_DOMAIN)?, of(ATTRIBUTE_PCI_BUS)?, of(ATTRIBUTE_PCI_DEVICE)?);
+    ((domain, bus, slot) != (0, 0, 0)).then(|| format!("{domain:04x}:{bus:02x}:{slot:02x}"))
 }
 
 /// Returns a granularity of memory like `prop`, in bytes.

@@ -50,6 +50,7 @@ impl SimGpu {
             granularity: GRANULARITY,
             recommended_granularity: GRANULARITY,
             ordinal: 0,
+            identity: String::new(),
             virtual_memory: true,
             memory_pools: true,
         };

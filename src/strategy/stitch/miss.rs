@@ -96,10 +96,10 @@ impl Strategy for Stitch {
         context.retry_rollback()?;
         let (down_to, may_wait) = match goal {
             Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
-            Goal::Passed => {
+            Goal::Passed { enough } => {
                 finish_drops(context)?;
                 context.advance_epochs()?;
-                ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
+                ReleasableChunks::of(context.heap)?.release(context, enough)?;
                 return Ok(true);
             }
             Goal::Everything => {
