@@ -340,7 +340,8 @@ impl Lender for Asker {
             }
             return Lent { again: returns, ..Lent::default() };
         }
-        let asked = exchange(&terms.socket, &First::Ask(self.question(shortage, member)), PATIENCE_OF_ASKERS, MAX_LINE);
+        let patience = left.clamp(PATIENCE, PATIENCE_OF_ASKERS);
+        let asked = exchange(&terms.socket, &First::Ask(self.question(shortage, member)), patience, MAX_LINE);
         let said = match asked {
             Ok(Said::Lent(said)) => said,
             Ok(_) => return Lent::default(),

@@ -155,8 +155,14 @@ mod tests {
     fn messages_are_as_the_page_shows_them() {
         let join = Join { version: 1, device: "0000:3b:00".into(), guarantee: 0, weight: 1, command: "x".into() };
         let texts = [
-            (line(&First::Join(join)), r#"{"join":{"version":1,"device":"0000:3b:00","guarantee":0,"weight":1,"command":"x"}}"#),
-            (line(&Said::Give { number: 6, bytes: 5, within_ms: 4 }), r#"{"give":{"number":6,"bytes":5,"within_ms":4}}"#),
+            (
+                line(&First::Join(join)),
+                r#"{"join":{"version":1,"device":"0000:3b:00","guarantee":0,"weight":1,"command":"x"}}"#,
+            ),
+            (
+                line(&Said::Give { number: 6, bytes: 5, within_ms: 4 }),
+                r#"{"give":{"number":6,"bytes":5,"within_ms":4}}"#,
+            ),
             (line(&First::Status { version: 1 }), r#"{"status":{"version":1}}"#),
             (
                 line(&Answer::Has(Has { number: 6, given: 5, held: 4, live: 3, free: 1 })),

@@ -19,6 +19,9 @@ const LAST_ANSWER: Duration = Duration::from_secs(5);
 /// The most bytes that a connection is read of at a time, so that one that says much does not keep others waiting.
 const AT_A_TIME: usize = 16 << 10;
 
+/// The most questions that one member has open.
+const MAX_OPEN: usize = 16;
+
 /// What a connection is for.
 #[derive(Debug)]
 pub(super) enum Role {
@@ -36,8 +39,17 @@ pub(super) enum Role {
 #[derive(Debug, Default)]
 pub(super) struct Member {
     pub(super) known: MemberStatus,
-    /// The question that it has not answered.
-    pub(super) open: Option<u64>,
+    /// The questions that it has not answered.
+    pub(super) open: Vec<u64>,
+    /// Whether one of them was not answered in time.
+    pub(super) late: bool,
+}
+
+impl Member {
+    /// Returns whether an answer can be hoped for.
+    pub(super) fn may_be_asked(&self) -> bool {
+        !self.late && self.open.len() < MAX_OPEN
+    }
 }
 
 #[derive(Debug)]
@@ -67,7 +79,7 @@ impl Peer {
         let pid = rustix::process::Pid::from_raw(self.pid);
         // Without it, its connection alone says that it has ended.
         self.process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        self.role = Role::Member(Box::new(Member { known, open: None }));
+        self.role = Role::Member(Box::new(Member { known, ..Member::default() }));
         self.until = None;
     }
 

@@ -3,9 +3,9 @@
 //! Owns: what a line of a peer does, and whose demand is served next. On one device it is one at a time, so that memory which one gave for
 //! a request is not counted for another; who holds less than its guarantee comes first, and then who asked first.
 
-use super::demand::{Demand, GIVE_WITHIN_MS, Step, Terms};
+use super::demand::{Demand, GIVE_WITHIN_MS, LOOK, Step, Terms};
 use super::event::Event;
-use super::peer::{Peer, Role};
+use super::peer::{Member, Peer, Role};
 use crate::protocol::{
     Answer, Ask, First, Has, Join, MAX_COMMAND, MAX_DEVICE, MAX_LIST, MemberStatus, Said, VERSION, line,
 };
@@ -21,10 +21,19 @@ const MAX_DEPARTED: usize = 256;
 pub(super) struct Room {
     pub(super) peers: BTreeMap<u64, Peer>,
     demands: Vec<Demand>,
+    looks: Vec<Look>,
     departed: Vec<(String, Instant)>,
     events: Vec<Event>,
     entered: u64,
     questions: u64,
+}
+
+/// Somebody wants to see all members: each is asked what it has.
+#[derive(Debug)]
+struct Look {
+    asker: u64,
+    waiting: BTreeSet<u64>,
+    until: Instant,
 }
 
 impl Room {
@@ -41,7 +50,7 @@ impl Room {
     /// Returns when something is over, whoever says nothing.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let steps = self.demands.iter().filter(|demand| demand.step != Step::Queued).map(|demand| demand.until);
-        steps.chain(self.peers.values().filter_map(Peer::until)).min()
+        steps.chain(self.looks.iter().map(|look| look.until)).chain(self.peers.values().filter_map(Peer::until)).min()
     }
 
     /// Reads and sends what can be.
@@ -61,6 +70,10 @@ impl Room {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.demands.retain(|demand| demand.asker != id);
         self.demands.iter_mut().for_each(|demand| demand.forget(id));
+        self.looks.retain(|look| look.asker != id);
+        for look in &mut self.looks {
+            look.waiting.remove(&id);
+        }
         if let Some(member) = peer.member() {
             self.departed.retain(|(_, at)| now.duration_since(*at) < DEPARTED);
             if self.departed.len() == MAX_DEPARTED {
@@ -78,32 +91,30 @@ impl Room {
         gone.into_iter().for_each(|id| self.leave(id, now));
         // A step may be over at once, where nobody is to be asked.
         while self.begin(now) || self.go_on(now) {}
+        // Who is late for a look is only shown as it was.
+        while let Some(at) = self.looks.iter().position(|look| look.waiting.is_empty() || now >= look.until) {
+            let look = self.looks.remove(at);
+            self.list(look.asker, now);
+        }
     }
 
     /// Begins the next demand of a device of which none is under way. Returns whether there was one.
     fn begin(&mut self, now: Instant) -> bool {
-        let busy: BTreeSet<&str> = self.demands.iter().filter(|demand| demand.step != Step::Queued).map(device).collect();
+        let busy: BTreeSet<&str> =
+            self.demands.iter().filter(|demand| demand.step != Step::Queued).map(device).collect();
         let waiting = self.demands.iter().enumerate();
         let next = waiting.filter(|(_, demand)| demand.step == Step::Queued && !busy.contains(device(demand)));
         // Of equals the first.
         let Some((at, _)) = next.min_by_key(|(_, demand)| !self.is_below_guarantee(&demand.ask)) else { return false };
-        self.questions += 1;
-        let number = self.questions;
+        let Some(Ask { device, member: own, .. }) = self.demands.get(at).map(|demand| demand.ask.clone()) else {
+            return false;
+        };
+        let concerns = |id: u64, member: &Member| member.known.device == device && own != Some(id);
+        let members = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.member()?)));
+        let all = members.filter(|(id, member)| concerns(*id, member)).count();
+        let (number, asked) = self.question(concerns);
+        let silent = u32::try_from(all - asked.len()).unwrap_or(u32::MAX);
         let Some(demand) = self.demands.get_mut(at) else { return false };
-        let (mut asked, mut silent) = (Vec::new(), 0);
-        for (id, peer) in &mut self.peers {
-            let Some(member) = peer.member_mut() else { continue };
-            if member.known.device != demand.ask.device || demand.ask.member == Some(*id) {
-                continue;
-            }
-            // Until it has answered, it is not waited for again.
-            if member.open.is_some() {
-                silent += 1;
-                continue;
-            }
-            member.open = Some(number);
-            asked.push(*id);
-        }
         demand.look(number, &asked, silent, now);
         asked.into_iter().for_each(|id| self.say(id, &Said::Spare { number }, now));
         true
@@ -119,7 +130,7 @@ impl Room {
         let gives = demand.next(number, now);
         for id in late {
             if let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) {
-                member.known.silent += 1;
+                (member.late, member.known.silent) = (true, member.known.silent + 1);
             }
         }
         if gives.is_empty() {
@@ -128,7 +139,7 @@ impl Room {
         }
         for (id, bytes) in gives {
             if let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) {
-                member.open = Some(number);
+                member.open.push(number);
                 member.known.asked_for = member.known.asked_for.saturating_add(bytes);
             }
             self.say(id, &Said::Give { number, bytes, within_ms: GIVE_WITHIN_MS }, now);
@@ -137,7 +148,8 @@ impl Room {
     }
 
     fn finish(&mut self, demand: &Demand, now: Instant) {
-        let departed = |(device, at): &(String, Instant)| *device == demand.ask.device && now.duration_since(*at) < DEPARTED;
+        let departed =
+            |(device, at): &(String, Instant)| *device == demand.ask.device && now.duration_since(*at) < DEPARTED;
         let lent = demand.lent(self.departed.iter().any(departed));
         let short = demand.ask.member.and_then(|id| self.peers.get_mut(&id)).and_then(Peer::member_mut);
         if let Some(member) = short {
@@ -191,7 +203,7 @@ impl Room {
                 peer.wait();
                 self.demands.push(Demand::new(id, peer.pid, ask, now));
             }
-            First::Status { .. } => self.list(id, now),
+            First::Status { .. } => self.look(id, now),
         }
     }
 
@@ -202,9 +214,44 @@ impl Room {
         command.truncate(end.unwrap_or(0));
         command.retain(|ch| !ch.is_control());
         let event = Event::Joined { member: id, pid: peer.pid, device: device.clone(), guarantee, weight };
-        peer.join(MemberStatus { member: id, pid: peer.pid, command, device, guarantee, weight, ..MemberStatus::default() });
+        peer.join(MemberStatus {
+            member: id,
+            pid: peer.pid,
+            command,
+            device,
+            guarantee,
+            weight,
+            ..MemberStatus::default()
+        });
         self.events.push(event);
         self.say(id, &Said::Joined { version: VERSION, member: id }, now);
+    }
+
+    /// Asks all members what they have.
+    fn look(&mut self, id: u64, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.wait();
+        let (number, asked) = self.question(|_, _| true);
+        let waiting = asked.iter().copied().collect();
+        self.looks.push(Look { asker: id, waiting, until: now + LOOK });
+        asked.into_iter().for_each(|member| self.say(member, &Said::Spare { number }, now));
+    }
+
+    /// Makes a new question for these members. Returns its number, and those that are asked: until one that was late has answered, it
+    /// is not waited for again.
+    fn question(&mut self, concerns: impl Fn(u64, &Member) -> bool) -> (u64, Vec<u64>) {
+        self.questions += 1;
+        let mut asked = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Some(member) = peer.member_mut()
+                && member.may_be_asked()
+                && concerns(*id, member)
+            {
+                member.open.push(self.questions);
+                asked.push(*id);
+            }
+        }
+        (self.questions, asked)
     }
 
     /// Answers with all members, as far as they fit.
@@ -223,14 +270,17 @@ impl Room {
     /// Notes what a member has, whenever it says so.
     fn has(&mut self, id: u64, has: Has) {
         let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) else { return };
-        if member.open != Some(has.number) {
-            return;
-        }
-        member.open = None;
+        // What answers no question is not counted.
+        let Some(at) = member.open.iter().position(|number| *number == has.number) else { return };
+        member.open.remove(at);
+        member.late &= !member.open.is_empty();
         let known = &mut member.known;
         (known.held, known.live, known.free) = (has.held, has.live, has.free);
         known.given = known.given.saturating_add(has.given);
         let terms = Terms { guarantee: known.guarantee, weight: known.weight };
+        for look in &mut self.looks {
+            look.waiting.remove(&id);
+        }
         if let Some(demand) = self.demands.iter_mut().find(|demand| demand.number == has.number) {
             demand.answered(id, terms, has);
         }
