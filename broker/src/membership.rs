@@ -314,7 +314,7 @@ struct Asker(Arc<Shared>);
 impl Asker {
     fn question(&self, shortage: &Shortage, member: Option<u64>) -> Ask {
         let device = self.0.terms.device.clone();
-        Ask { version: VERSION, device, member, missing: shortage.missing, held: shortage.held }
+        Ask { version: VERSION, device, member, missing: shortage.wanted, held: shortage.held }
     }
 }
 
@@ -353,7 +353,8 @@ impl Lender for Asker {
         };
         let LentSaid { processes, given, held, live, guaranteed, departed, .. } = said;
         let again = (processes > 0 || departed) && !left.is_zero();
-        if again && given < shortage.missing {
+        // What was given at first may be there at once; what did not suffice then is not asked for without end.
+        if again && (given < shortage.missing || waited > PAUSES.1) {
             thread::sleep(pause);
         }
         Lent { processes, given, held, live, guaranteed, again }

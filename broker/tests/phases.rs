@@ -308,13 +308,13 @@ fn weights_divide_what_is_left() {
     for process in [&mut heavy, &mut light] {
         assert!(process.phase(120 * MIB, 1).starts_with("done"));
     }
-    // 16 MiB are free. 128 MiB more come from both: 84 MiB and 28 MiB stay.
+    // 16 MiB are free. 128 MiB more come from both, and up to an eighth beyond: less than 84 MiB and 28 MiB stay.
     let mut short = world.process("");
     let answer = short.phase(144 * MIB, 1);
     assert!(answer.starts_with("done"), "{answer}");
     let members = status::members(&world.socket()).unwrap();
     let (heavy, light) = (members[0].held / MIB, members[1].held / MIB);
-    assert!(heavy + light <= 112 && heavy + light >= 100, "{heavy} {light}");
+    assert!(heavy + light <= 112 && heavy + light >= 90, "{heavy} {light}");
     assert!((2.5..3.6).contains(&(heavy as f64 / light as f64)), "{heavy} {light}");
 }
 

@@ -28,6 +28,9 @@ use std::time::Instant;
 /// In bytes: what is asked for beyond what is missing, for each time that it did not suffice. The driver was seen to refuse some
 /// memory that it calls free.
 const MORE_EACH_TIME: u64 = 32 << 20;
+/// At least this part (1/n) of what is held is asked for. A process that grows asks every now and then so, and not for each block: before
+/// it asks, its own memory has gone back, and the CPU has waited for the GPU.
+const AHEAD: u64 = 8;
 /// So often more is asked for.
 const TIMES_MORE: u64 = 8;
 
@@ -117,8 +120,9 @@ impl Asking {
         let lender = core.lender.clone()?;
         let told = self.told.get_or_insert(Lending { missing, ..Lending::default() });
         let more = MORE_EACH_TIME.saturating_mul(u64::from(told.rounds).min(TIMES_MORE));
-        let shortage =
-            Shortage { missing: missing.saturating_add(more), held: core.heap.reserved(), since: self.since };
+        let held = core.heap.reserved();
+        let wanted = missing.saturating_add(more).max(held / AHEAD);
+        let shortage = Shortage { missing, wanted, held, since: self.since };
         let answer = MutexGuard::unlocked(core, || {
             catch_unwind(AssertUnwindSafe(|| {
                 let answer = lender.ask(&shortage);

@@ -10,6 +10,8 @@ use std::time::Instant;
 pub struct Shortage {
     /// Bytes that the device lacks for it.
     pub missing: u64,
+    /// Bytes to ask for, at least as many: others that will be missing soon come with them.
+    pub wanted: u64,
     /// Bytes that the allocator holds.
     pub held: u64,
     /// When the request asked for the first time.
@@ -20,7 +22,7 @@ impl Shortage {
     /// So many bytes are missing beside those that are held, from now on.
     #[must_use]
     pub fn new(missing: u64, held: u64) -> Self {
-        Self { missing, held, since: Instant::now() }
+        Self { missing, wanted: missing, held, since: Instant::now() }
     }
 }
 
