@@ -102,7 +102,7 @@ fn members_come_lend_and_go() {
     assert_eq!(members.len(), 2);
     assert_eq!(
         members.iter().map(|member| member.given).sum::<u64>(),
-        members.iter().map(|member| member.received).sum()
+        members.iter().map(|member| member.received).sum::<u64>()
     );
     assert!(members.iter().all(|member| member.pid == std::process::id() as i32 && member.command.contains("serving")));
     assert_eq!((members[0].held, members[1].held), (one.reserved(), two.reserved()));

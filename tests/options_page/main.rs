@@ -44,7 +44,7 @@ no option has is an error that names the nearest one.
 | you see | give |
 |---|---|
 | the job nearly fits, and one thread does the work | [`split:last_resort`](#stitching-and-streams) |
-| others need memory on the same GPU | [`memory_limit`](#how-much-may-be-held) |
+| others need memory on the same GPU | [`memory_limit`](#how-much-may-be-held); now and then: [`broker:auto`](#lending-between-processes) |
 | a server holds memory while it idles | [`idle_release_s`](#stitching-and-streams) |
 | a request should be refused rather than wait | [`wait_ms`](#stitching-and-streams) |
 | the driver has no virtual memory | [`strategy:caching`](#which-allocator) |

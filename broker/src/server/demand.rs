@@ -16,6 +16,8 @@ pub(super) const LOOK: Duration = Duration::from_millis(100);
 pub(super) const GIVE: Duration = Duration::from_secs(2);
 /// What a member is told: after that it answers with what it has given by then.
 pub(super) const GIVE_WITHIN_MS: u64 = 1000;
+/// In bytes: the largest chunk that the option `chunk_size_mb` allows.
+const LARGEST_PIECE: u64 = 1 << 30;
 /// How often what some did not give is asked of the others.
 const ROUNDS: u32 = 3;
 
@@ -86,14 +88,16 @@ impl Demand {
     /// Notes an answer to the question of this step.
     pub(super) fn answered(&mut self, member: u64, terms: Terms, has: Has) {
         let Some(asked_for) = self.waiting.remove(&member) else { return };
-        self.given = self.given.saturating_add(has.given);
+        // Whatever it says: nothing went for a look, and hardly more than a piece beyond what it was asked for.
+        let given = if self.step == Step::Giving { has.given.min(asked_for.saturating_add(LARGEST_PIECE)) } else { 0 };
+        self.given = self.given.saturating_add(given);
         // Who gives less than its share has no more that can go: as much is in use as if it were.
         let free = if self.step == Step::Giving && has.given < asked_for { 0 } else { has.free };
         self.has.insert(member, (terms, Has { free, ..has }));
         if self.step == Step::Giving {
             let by = self.by.entry(member).or_insert(GivenBy { member, asked_for: 0, given: 0 });
             by.asked_for = by.asked_for.saturating_add(asked_for);
-            by.given = by.given.saturating_add(has.given);
+            by.given = by.given.saturating_add(given);
         }
     }
 
