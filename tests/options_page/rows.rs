@@ -296,8 +296,8 @@ pub(crate) const GROUPS: &[Group] = &[
             Row {
                 name: "broker_guarantee",
                 field: "broker_guarantee",
-                value: "bytes, or with a unit",
-                default: |config| config.broker_guarantee.to_string(),
+                value: "a size with a unit",
+                default: |config| format!("{}B", config.broker_guarantee),
                 of: Of::All,
                 when: "a process must not take time to get back what it needs all the time",
                 example: "1GiB",
