@@ -11,10 +11,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders with a package of their own.
-const PACKAGES: [&str; 13] = [
+const PACKAGES: [&str; 14] = [
     ".",
     "trace",
     "live",
+    "broker",
     "plan",
     "order",
     "evict",

@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     "src/",
     "trace/",
     "live/",
+    "broker/",
     "plan/",
     "order/",
     "evict/",
@@ -23,7 +24,7 @@ const FOLDERS: [&str; 13] = [
     "docs/",
 ];
 /// Pages that say how the code is today. Pages of measurements name the files of their commit.
-const TODAY: [&str; 28] = [
+const TODAY: [&str; 29] = [
     "README.md",
     "CONTRIBUTING.md",
     "docs/why.md",
@@ -40,6 +41,7 @@ const TODAY: [&str; 28] = [
     "docs/guard.md",
     "docs/sleep.md",
     "docs/spill.md",
+    "docs/broker.md",
     "docs/layers.md",
     "docs/options.md",
     "docs/peers.md",
@@ -183,9 +185,9 @@ fn paths_of_today_exist() {
 /// The words of all source files.
 fn words() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
-    for folder in
-        ["src", "trace", "live", "plan", "order", "page", "cli", "ffi", "fuzz", "tests", "benches", "examples"]
-    {
+    for folder in [
+        "src", "trace", "live", "broker", "plan", "order", "page", "cli", "ffi", "fuzz", "tests", "benches", "examples",
+    ] {
         for file in files(&root().join(folder), &[".rs", ".h", ".cpp", ".py", ".toml"]) {
             let text = fs::read_to_string(file).unwrap_or_default();
             words.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));

@@ -104,6 +104,10 @@ pub(crate) enum Command {
     #[cfg(unix)]
     #[command(after_help = top_help())]
     Top(crate::top::TopArgs),
+    /// Lend free memory between the processes of this user on one GPU; or show which take part.
+    #[cfg(unix)]
+    #[command(after_help = crate::broker::HELP)]
+    Broker(crate::broker::BrokerArgs),
     /// Compare what two versions print with --json, times left out.
     #[command(after_help = COMPARED)]
     Compare(CompareArgs),

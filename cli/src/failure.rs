@@ -64,6 +64,8 @@ pub(crate) enum Failure {
     NoRow { place: String, found: String },
     #[error(transparent)]
     Live(#[from] seamalloc_live::LiveError),
+    #[error(transparent)]
+    Broker(#[from] seamalloc_broker::BrokerError),
     #[error(
         "no program of this user tells of its allocators; one does with SEAMALLOC_SERVE=1 in its environment, or          seamalloc.enable(serve=True)"
     )]
@@ -96,6 +98,7 @@ impl Failure {
             | Self::NoRow { .. }
             | Self::NoFleet { .. }
             | Self::Live(_)
+            | Self::Broker(_)
             | Self::NobodyServes
             | Self::Differ(..)
             | Self::Output(_) => 1,

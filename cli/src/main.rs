@@ -1,6 +1,8 @@
 //! The `seamalloc` command: allocation traces and stress patterns on a simulated GPU, strategy beside strategy.
 
 mod args;
+#[cfg(unix)]
+mod broker;
 mod cliff;
 mod command_line;
 mod compare;
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args, cli.color),
         Command::Order(args) => order::run(args, cli.color),
         Command::Pinned(args) => pinned::run(args, cli.color),
+        #[cfg(unix)]
+        Command::Broker(args) => broker::run(args, cli.color),
         #[cfg(unix)]
         Command::Top(args) => top::run(args, cli.color),
         Command::Compare(args) => compare::run(args, cli.color),

@@ -1,9 +1,12 @@
-//! The thread that gives an idle program's memory back (`idle_release_s`).
+//! The threads that an allocator's options ask for: one gives an idle program's memory back (`idle_release_s`), one lends it to other
+//! processes (`broker`).
 //!
-//! Owns: how often it looks, and when it ends. [`IdleRelease`] decides.
+//! Owns: how often the first looks, and when both end. [`IdleRelease`] decides, and the broker.
 
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
+#[cfg(unix)]
+use crate::lending;
 use crate::live;
 use crate::registry;
 use crate::status::Outcome;
@@ -19,6 +22,8 @@ pub(crate) fn add(instance: Box<Instance>) -> Outcome<AllocatorId> {
     let after_s = instance.allocator.config().idle_release_s;
     let id = registry::add(instance)?;
     live::serve_if_asked();
+    #[cfg(unix)]
+    lending::take_part(id);
     if let Some(after_s) = after_s {
         watch(id, after_s);
     }

@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use seamalloc::driver::{Device, StreamId};
 use seamalloc::units::format_bytes;
 use seamalloc::{Allocator, Config, StrategyKind};
+#[cfg(unix)]
+use seamalloc_broker::Membership;
 use seamalloc_plan::online::Background;
 use seamalloc_plan::stored::StoredPlan;
 use seamalloc_trace::{FlightDump, Recorder};
@@ -27,6 +29,9 @@ pub(crate) struct Instance {
     pub(crate) ordinal: u32,
     /// The device as it was named.
     pub(crate) device: String,
+    /// While free memory is lent between processes. It ends before the allocator.
+    #[cfg(unix)]
+    pub(crate) membership: Mutex<Option<Membership>>,
     /// Writes the flight recorder when a request is refused.
     pub(crate) dump: FlightDump,
     /// Records what happens, where that was asked for.
@@ -83,6 +88,8 @@ impl Instance {
             allocator,
             ordinal,
             device: device.to_owned(),
+            #[cfg(unix)]
+            membership: Mutex::new(None),
             dump,
             recorder: Mutex::new(recorder),
             observers,

@@ -9,6 +9,7 @@
 //! shared_memory.rs   memory of one process in another
 //! figures.rs         statistics and fragmentation, as structs and as JSON
 //! idle.rs            the thread that gives an idle program's memory back
+//! lending.rs         memory that is lent between processes
 //! live.rs            what other processes are told, metrics, and the flight recorder in files
 //! segments.rs        what an allocator holds, segment by segment
 //! guard.rs           guard mode: explanations, findings, what a program says of its streams
@@ -43,6 +44,8 @@ pub mod hooks;
 mod idle;
 pub mod ids;
 mod instance;
+#[cfg(unix)]
+mod lending;
 pub mod live;
 mod log;
 pub mod observers;

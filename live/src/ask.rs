@@ -2,8 +2,9 @@
 
 use crate::error::LiveError;
 use crate::place::socket_of;
-use crate::protocol::{Answer, Asked, Bounded, MAX_ANSWER, MAX_DUMP, Question, admit};
+use crate::protocol::{Answer, Asked, MAX_ANSWER, MAX_DUMP, Question};
 use crate::sample::Process;
+use crate::talk::{Bounded, admit};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

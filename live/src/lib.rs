@@ -35,11 +35,13 @@ mod sample;
 #[cfg(unix)]
 mod server;
 mod source;
+#[cfg(unix)]
+pub mod talk;
 
 pub use error::LiveError;
 pub use metrics::{METRICS, Metric, prometheus};
 #[cfg(unix)]
-pub use place::{folder, listed};
+pub use place::{folder, listed, prepare};
 pub use sample::{Process, Sample};
 #[cfg(unix)]
 pub use server::Server;

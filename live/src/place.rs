@@ -26,7 +26,10 @@ pub(crate) fn socket_of(pid: u32) -> PathBuf {
 }
 
 /// Makes the folder, if it is not there, for this user alone.
-pub(crate) fn prepare(folder: &Path) -> Result<(), LiveError> {
+///
+/// # Errors
+/// [`LiveError::Folder`] if it cannot be made, or others may use it.
+pub fn prepare(folder: &Path) -> Result<(), LiveError> {
     match mkdir(folder, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => is_private(folder),
         Err(error) => Err(LiveError::Folder { path: folder.to_owned(), why: error.to_string() }),

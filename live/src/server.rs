@@ -5,8 +5,9 @@
 
 use crate::error::LiveError;
 use crate::place::{folder, prepare, socket_of};
-use crate::protocol::{Answer, Asked, Bounded, MAX_QUESTION, Question, admit};
+use crate::protocol::{Answer, Asked, MAX_QUESTION, Question};
 use crate::source::{Source, flight_of, samples_of};
+use crate::talk::{Bounded, admit};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, chmodat};

@@ -289,9 +289,13 @@ impl Allocator {
                 if found.is_ok() { (found, None) } else { Self::call_back(core, order, &mut prepared, calls)? }
             }
         };
-        match room {
-            Some(room) => self.wait_and_ask(core, order, prepared, room),
-            None => Ok((prepared, found)),
+        let (prepared, found) = match room {
+            Some(room) => self.wait_and_ask(core, order, prepared, room)?,
+            None => (prepared, found),
+        };
+        match found {
+            Err(refused) if core.lender.is_some() => self.borrow_memory(core, order, prepared, refused),
+            found => Ok((prepared, found)),
         }
     }
 

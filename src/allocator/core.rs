@@ -6,6 +6,7 @@
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
 use super::growing::Growths;
+use super::lender::Lender;
 use super::looks::Looks;
 use super::opened::Opened;
 use super::shares::Shares;
@@ -19,6 +20,7 @@ use crate::fallible::copy_of;
 use crate::guard::Guard;
 use crate::heap::{FitRules, GRANULE, Heap, HeapRules, PeakRoom, Request, ViewUsage};
 use crate::planning::Planning;
+use crate::report::lending::Lending;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
 use crate::span::Span;
@@ -89,6 +91,10 @@ pub(super) struct Core {
     pub(super) demand: Demand,
     /// When the device was last looked at for the sake of others, with a headroom.
     pub(super) looks: Looks,
+    /// Who asks other processes for memory, if they may be asked.
+    pub(super) lender: Option<Arc<dyn Lender>>,
+    /// What they said of the request that is being refused.
+    pub(super) lending: Option<Lending>,
     /// While there are arenas: how far the heap may rise before all of them are to be counted.
     pub(super) peak_room: PeakRoom,
 }
@@ -174,6 +180,8 @@ impl Allocator {
             growths: Growths::default(),
             peers: Vec::new(),
             demand: Demand::new(arenas_at_once),
+            lender: None,
+            lending: None,
             looks: Looks::default(),
             peak_room: PeakRoom::default(),
         };
@@ -311,6 +319,7 @@ impl Core {
             may_exchange: self.nobody_else_looks(),
             refused,
             instead_of: self.instead_of,
+            lending: self.lending.take(),
         };
         match input.report().and_then(|report| Ok(OutOfMemoryReport::new(report)?)) {
             Ok(report) => {

@@ -20,7 +20,6 @@
 use super::core::Allocator;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
-use crate::strategy::Goal;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,17 +118,8 @@ impl Allocator {
         if core.capturing() || !core.config.strategy.joins_free_memory() {
             return Ok(0);
         }
-        let before = core.heap.reserved();
-        core.drain_guard();
         let driver = Arc::clone(&core.driver);
         // A capture of which nobody told the allocator may be under way on another thread.
-        in_relaxed_capture_mode(&*driver, true, || {
-            core.timed(|strategy, context| {
-                context.streams.recorded.poll(context.heap, context.driver)?;
-                strategy.release(context, Goal::Passed)
-            })
-        })?;
-        core.checked()?;
-        Ok(before.saturating_sub(core.heap.reserved()))
+        in_relaxed_capture_mode(&*driver, true, || core.release_passed(u64::MAX))
     }
 }

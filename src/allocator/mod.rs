@@ -15,6 +15,7 @@
 //! | headroom, looks | free memory goes back where others need the device's |
 //! | sleep_change, sleep_callbacks | programs are told of that, before and after |
 //! | idle | memory goes back while nobody uses the allocator |
+//! | lender, lending | other processes on the device are asked for memory, and ask |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
 //! | streams | `record_stream`, `forget_stream` |
 //! | private_pool, own_segments, checkpoint | CUDA graphs and `MemPool` |
@@ -33,6 +34,8 @@ mod guarded;
 mod headroom;
 mod idle;
 mod looks;
+mod lender;
+mod lending;
 #[cfg(test)]
 mod old_drivers;
 mod open;
@@ -57,3 +60,4 @@ pub use self::core::Allocator;
 pub use callbacks::CallbackId;
 pub use growing::Extent;
 pub use idle::IdleRelease;
+pub use lender::Lender;

@@ -117,7 +117,7 @@ impl Allocator {
 
 impl Core {
     /// Gives memory back until no more than `down_to` bytes are held. Returns the bytes given back.
-    fn trim(&mut self, down_to: u64) -> Result<u64> {
+    pub(super) fn trim(&mut self, down_to: u64) -> Result<u64> {
         if self.capturing() {
             return Ok(0);
         }

@@ -3,6 +3,7 @@
 //! Owns: what may sleep, and what is given back to make room for what wakes. `backing/sleep.rs` makes the calls.
 
 use super::core::{Allocator, Core};
+use super::lending::Asking;
 use super::release::reclaim;
 use crate::backing::{self, Miss};
 use crate::config::StrategyKind;
@@ -113,30 +114,28 @@ impl Allocator {
     }
 
     fn wake_up(&self, tag: PoolId) -> Result<u64> {
-        let core = &mut *self.lock()?;
-        core.may_sleep(tag)?;
-        let bytes = core.heap.bytes_asleep(tag);
-        let mut woken = core.timed(|_, context| backing::wake(context, tag));
-        for everything in [false, true] {
-            if !matches!(woken, Err(Miss::OutOfMemory { .. })) {
-                break;
+        let guard = &mut self.lock()?;
+        let mut asking = Asking::new();
+        loop {
+            let core = &mut **guard;
+            core.may_sleep(tag)?;
+            let bytes = core.heap.bytes_asleep(tag);
+            let woken = core.wake(tag, bytes);
+            core.checked()?;
+            let refused = match woken {
+                Ok(bytes) => return Ok(bytes),
+                Err(Miss::Failed(error)) => return Err(error),
+                Err(Miss::OutOfMemory { refused }) => refused,
+            };
+            let lent = core.missing_of_device(bytes).and_then(|missing| asking.ask(guard, missing));
+            if !lent.is_some_and(|lent| lent.given > 0 || lent.again) {
+                guard.lending = asking.told();
+                let pool = guard.heap.pair_of(tag).unwrap_or(guard.heap.idle());
+                let class = Class::Large;
+                let request = Request { size: bytes, requested: bytes, pool, class, extends: ViewId::NONE };
+                return Err(guard.out_of_memory(&request, refused));
             }
-            woken = core.timed(|strategy, context| {
-                let missing = bytes.saturating_sub(context.room());
-                let down_to = context.heap.reserved().saturating_sub(missing);
-                let goal = if everything { Goal::Everything } else { Goal::DownTo { down_to, may_wait: true } };
-                reclaim(strategy, context, goal)?;
-                backing::wake(context, tag)
-            });
         }
-        core.checked()?;
-        woken.map_err(|miss| match miss {
-            Miss::Failed(error) => error,
-            Miss::OutOfMemory { refused } => {
-                let pool = core.heap.pair_of(tag).unwrap_or(core.heap.idle());
-                core.out_of_memory(&Request { size: bytes, requested: bytes, pool, class: Class::Large, extends: ViewId::NONE }, refused)
-            }
-        })
     }
 
     /// Gives page-locked memory back to the host that was kept for backups ([`Backup::Pinned`]), and that no tag which sleeps
@@ -161,6 +160,24 @@ impl Allocator {
 }
 
 impl Core {
+    /// Wakes a tag of which so many bytes sleep, if need be after free memory of others went back.
+    fn wake(&mut self, tag: PoolId, bytes: u64) -> std::result::Result<u64, Miss> {
+        let mut woken = self.timed(|_, context| backing::wake(context, tag));
+        for everything in [false, true] {
+            if !matches!(woken, Err(Miss::OutOfMemory { .. })) {
+                break;
+            }
+            woken = self.timed(|strategy, context| {
+                let missing = bytes.saturating_sub(context.room());
+                let down_to = context.heap.reserved().saturating_sub(missing);
+                let goal = if everything { Goal::Everything } else { Goal::DownTo { down_to, may_wait: true } };
+                reclaim(strategy, context, goal)?;
+                backing::wake(context, tag)
+            });
+        }
+        woken
+    }
+
     fn may_have_tags(&self, pool: PoolId) -> Result<()> {
         if matches!(self.config.strategy, StrategyKind::Stitch | StrategyKind::Planned) {
             return Ok(());

@@ -17,7 +17,7 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 34] = [
+const OPTIONS: [&str; 38] = [
     "strategy",
     "sharing",
     "sharing_threshold",
@@ -29,6 +29,10 @@ const OPTIONS: [&str; 34] = [
     "flight_recorder",
     "flight_dump",
     "plan",
+    "broker",
+    "broker_guarantee",
+    "broker_weight",
+    "broker_wait_ms",
     "chunk_size_mb",
     "max_view_mappings",
     "max_views",

@@ -226,6 +226,22 @@ pub struct Config {
     /// library, under PyTorch and in replays; in Rust give it to [`Allocator::set_planner`](crate::Allocator::set_planner). A step that is
     /// the file's is planned in its order; others are planned without it, and so are all with `auto`, which is `None`.
     pub plan: Option<String>,
+    /// Whether free memory is lent between processes of one user on one device: the socket of a broker (`seamalloc broker`), or `auto` for
+    /// `broker.sock` in `$XDG_RUNTIME_DIR/seamalloc` or `/tmp/seamalloc-UID`. A request that the device refuses then asks the others that
+    /// have opted in to give free memory back, and they are asked in turn. In the C library and under PyTorch; in Rust
+    /// `seamalloc_broker::Membership` does it. Where no broker listens, everything is as with `off`, which is `None`, and one that starts
+    /// later is found within a second.
+    pub broker: Option<String>,
+    /// The bytes, of what it holds, below which no other process asks this one to give memory back, with the option `broker`. Memory
+    /// goes in whole pieces: it may end below by less than one (with `stitch` a chunk). It keeps nobody from using memory that this
+    /// process does not hold yet.
+    pub broker_guarantee: u64,
+    /// How much this process keeps beyond its guarantee while others are short, relative to others, with the option `broker`: where both
+    /// have enough to give, one of weight 2 is left with twice as much as one of weight 1. 1 to 1,000,000.
+    pub broker_weight: u32,
+    /// The longest time, in milliseconds, that one request may wait for memory of other processes before it is refused, with the option
+    /// `broker`. Nobody waits where no other process has opted in. 0: they are asked once.
+    pub broker_wait_ms: u64,
     /// Guard mode, which finds mistakes of the program, at a high cost. Off by default, and free of cost then.
     pub guard: GuardOptions,
 }
@@ -250,6 +266,11 @@ const AUTO_GC: u64 = 1000;
 /// Operations: 256 KiB, an eighth or a quarter of what a core keeps at hand (L2), so that writing round and round drives little else
 /// out.
 const FLIGHT_RECORDER: usize = 16 << 10;
+/// In milliseconds: the phases of training and generation that take turns on a GPU take seconds.
+const BROKER_WAIT_MS: u64 = 10_000;
+/// So that a share of the memory of the largest devices can be computed in 128 bits.
+const MAX_BROKER_WEIGHT: u32 = 1_000_000;
+
 /// Operations: 1 GiB.
 const MAX_FLIGHT_RECORDER: usize = 1 << 26;
 
@@ -286,6 +307,10 @@ impl Default for Config {
             flight_recorder: FLIGHT_RECORDER,
             flight_dump: None,
             plan: None,
+            broker: None,
+            broker_guarantee: 0,
+            broker_weight: 1,
+            broker_wait_ms: BROKER_WAIT_MS,
             guard: GuardOptions::OFF,
         }
     }
@@ -360,10 +385,14 @@ impl Config {
             return bad("flight_recorder", self.flight_recorder.to_string(), expected);
         }
         let is_no_path = |path: &String| path.is_empty() || path.contains([',', '[', ']', '\0', '\n']);
-        for (option, path) in [("flight_dump", &self.flight_dump), ("plan", &self.plan)] {
+        for (option, path) in [("flight_dump", &self.flight_dump), ("plan", &self.plan), ("broker", &self.broker)] {
             if let Some(path) = path.as_ref().filter(|path| is_no_path(path)) {
                 return bad(option, path.clone(), "the name of a file, without commas and brackets".into());
             }
+        }
+        if !(1..=MAX_BROKER_WEIGHT).contains(&self.broker_weight) {
+            let expected = format!("a whole number from 1 to {MAX_BROKER_WEIGHT}");
+            return bad("broker_weight", self.broker_weight.to_string(), expected);
         }
         if !self.guard.is_whole() {
             return bad("guard", self.guard.to_string(), VALUES.into());

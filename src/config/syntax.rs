@@ -95,6 +95,10 @@ impl Config {
             "flight_recorder" => self.flight_recorder = whole(key, value, "operations")?,
             "flight_dump" => self.flight_dump = Some(value.to_owned()),
             "plan" => self.plan = Some(value.to_owned()).filter(|value| value != "auto"),
+            "broker" => self.broker = Some(value.to_owned()).filter(|value| value != "off"),
+            "broker_guarantee" => self.broker_guarantee = bytes(key, value, "8GiB")?,
+            "broker_weight" => self.broker_weight = whole(key, value, "shares")?,
+            "broker_wait_ms" => self.broker_wait_ms = whole(key, value, "milliseconds")?,
             "chunk_size_mb" => self.chunk_size = Some(mib(key, value)?),
             "max_view_mappings" => self.max_view_mappings = whole(key, value, "mappings")?,
             "fragLimit" => self.frag_limit = whole(key, value, "bytes")?,
@@ -247,6 +251,18 @@ impl fmt::Display for Config {
         }
         if let Some(path) = &self.plan {
             parts.push(format_args!("plan:{path}"))?;
+        }
+        if let Some(path) = &self.broker {
+            parts.push(format_args!("broker:{path}"))?;
+        }
+        if self.broker_guarantee != default.broker_guarantee {
+            parts.push(format_args!("broker_guarantee:{}", Exactly(self.broker_guarantee)))?;
+        }
+        if self.broker_weight != default.broker_weight {
+            parts.push(format_args!("broker_weight:{}", self.broker_weight))?;
+        }
+        if self.broker_wait_ms != default.broker_wait_ms {
+            parts.push(format_args!("broker_wait_ms:{}", self.broker_wait_ms))?;
         }
         if self.frag_limit != default.frag_limit {
             parts.push(format_args!("fragLimit:{}", self.frag_limit))?;

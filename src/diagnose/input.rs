@@ -3,6 +3,7 @@
 use crate::config::{Config, Limits, StrategyKind};
 use crate::driver::{DeviceProperties, MemoryInfo};
 use crate::heap::{Heap, Request, ViewUsage};
+use crate::report::lending::Lending;
 use crate::strategy::Strategy;
 
 /// The allocator's state right after the failed request.
@@ -23,4 +24,6 @@ pub(crate) struct ReportInput<'a> {
     pub(crate) refused: Option<ViewUsage>,
     /// The strategy in whose place the present one is.
     pub(crate) instead_of: Option<StrategyKind>,
+    /// What other processes were asked for.
+    pub(crate) lending: Option<Lending>,
 }

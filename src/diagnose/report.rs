@@ -53,6 +53,7 @@ impl ReportInput<'_> {
             memory,
             cause,
             advice,
+            lending: self.lending,
         })
     }
 }

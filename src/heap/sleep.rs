@@ -79,7 +79,7 @@ impl Heap {
     }
 
     /// Returns the bytes of live blocks, and of freed ones that wait, of private pools that sleep.
-    pub(super) fn live_asleep(&self) -> u64 {
+    pub(crate) fn live_asleep(&self) -> u64 {
         if self.asleep == [0; 2] {
             return 0;
         }

@@ -5,6 +5,7 @@
 pub mod flight;
 pub mod fragmentation;
 pub mod guard;
+pub mod lending;
 pub mod observer;
 pub mod out_of_memory;
 mod pending_waits;

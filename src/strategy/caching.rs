@@ -47,7 +47,7 @@ impl Strategy for Caching {
             Goal::DownTo { down_to, may_wait } => (down_to, may_wait),
             Goal::Towards { down_to } => (down_to, true),
             // `cudaFree` waits.
-            Goal::Passed => return Ok(false),
+            Goal::Passed { .. } => return Ok(false),
             Goal::Everything => {
                 release_whole_segments(context)?;
                 return Ok(true);

@@ -93,8 +93,11 @@ pub(crate) enum Means {
 pub(crate) enum Goal {
     /// Every free byte that can go. The CPU may wait.
     Everything,
-    /// All free memory that the GPU is known to have passed, without a wait.
-    Passed,
+    /// Free memory that the GPU is known to have passed, without a wait: so many bytes and hardly more, or all that there is.
+    Passed {
+        /// Bytes.
+        enough: u64,
+    },
     /// As much of what the GPU has passed as there is, until no more than `down_to` bytes are held; without a wait, but for strategies
     /// whose every release waits (`cudaFree`). Never more than [`Self::DownTo`] gives back.
     Towards { down_to: u64 },

@@ -47,7 +47,7 @@ impl Strategy for Expandable {
         context.retry_rollback()?;
         match goal {
             Goal::Everything => release_everything(context, |_, _| Ok(true)).map(|()| true),
-            Goal::Passed => Ok(false),
+            Goal::Passed { .. } => Ok(false),
             Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
             Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
         }

@@ -99,7 +99,7 @@ impl Strategy for MallocAsync {
         self.pool.refresh(context);
         self.pool.give_back(context)?;
         let (down_to, may_wait, partly) = match goal {
-            Goal::Passed => return Ok(false),
+            Goal::Passed { .. } => return Ok(false),
             Goal::Everything => (0, true, true),
             Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
             Goal::Towards { down_to } => (down_to, false, true),

@@ -36,6 +36,7 @@ impl Liar {
                 granularity: 2 * MIB,
                 recommended_granularity: 2 * MIB,
                 ordinal: 0,
+                identity: String::new(),
                 memory_pools: true,
                 virtual_memory: true,
             },

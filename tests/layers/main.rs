@@ -81,6 +81,11 @@ fn no_files_of_the_live_statistics_need_each_other() {
     no_circles("live/src");
 }
 
+#[test]
+fn no_files_of_the_broker_need_each_other() {
+    no_circles("broker/src");
+}
+
 fn no_circles(folder: &str) {
     let circles: Vec<String> = circles::circles(&arrows_in(folder)).iter().map(|circle| circles::say(circle)).collect();
     none(&circles);

@@ -47,6 +47,7 @@ no option has is an error that names the nearest one.
 | the job does not fit, and may be slower | [`spill:host=64GiB`](#stitching-and-streams) |
 | others need memory on the same GPU, as much as they like | [`memory_limit`](#how-much-may-be-held) |
 | others need some memory on the same GPU, now and then | [`headroom`](#how-much-may-be-held) |
+| other processes of yours on the same GPU need memory by turns | [`broker:auto`](#lending-between-processes) |
 | a server holds memory while it idles | [`idle_release_s`](#stitching-and-streams) |
 | a request should be refused rather than wait | [`wait_ms`](#stitching-and-streams) |
 | the driver has no virtual memory | [`strategy:caching`](#which-allocator) |

@@ -299,6 +299,48 @@ pub(crate) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        title: "Lending between processes",
+        about: "Free memory for other processes on the device, and theirs for this one ([broker.md](broker.md)).",
+        rows: &[
+            Row {
+                name: "broker",
+                field: "broker",
+                value: "a file's name, `auto` or `off`",
+                default: |_| "off".to_owned(),
+                of: Of::All,
+                when: "several processes of one user share a GPU, and their phases take turns",
+                example: "auto",
+            },
+            Row {
+                name: "broker_guarantee",
+                field: "broker_guarantee",
+                value: "a size with a unit",
+                default: |config| format!("{}B", config.broker_guarantee),
+                of: Of::All,
+                when: "a process must not take time to get back what it needs all the time",
+                example: "1GiB",
+            },
+            Row {
+                name: "broker_weight",
+                field: "broker_weight",
+                value: "1 to 1,000,000",
+                default: |config| config.broker_weight.to_string(),
+                of: Of::All,
+                when: "one process should keep more than another while a third is short",
+                example: "2",
+            },
+            Row {
+                name: "broker_wait_ms",
+                field: "broker_wait_ms",
+                value: "ms",
+                default: |config| config.broker_wait_ms.to_string(),
+                of: Of::All,
+                when: "phases of others last longer (more); a request must be refused in time (less)",
+                example: "0",
+            },
+        ],
+    },
+    Group {
         title: "The last operations",
         about: "What is written for a look at a refusal ([live.md](live.md)).",
         rows: &[

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod bad_input;
+#[cfg(unix)]
+mod broker;
 mod cliff;
 mod compare;
 mod documented;

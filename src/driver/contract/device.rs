@@ -32,6 +32,9 @@ pub struct DeviceProperties {
     pub name: String,
     /// The device's number among those that the process sees, 0 on a simulated one.
     pub ordinal: u32,
+    /// What tells the device from all others of the machine, in each of its processes alike: `0000:3b:00` of a GPU, its place on the
+    /// PCI bus. Empty if no other process can have the same device, or if the driver does not tell.
+    pub identity: String,
     /// Physical memory of the device in bytes.
     pub total_memory: u64,
     /// Every size and address of a virtual-memory call is a multiple of this, in bytes (2 MiB on all NVIDIA GPUs so far).

@@ -14,7 +14,7 @@ use super::device::CudaDriver;
 use super::error::CudaOpenError;
 use super::ffi::{self, CUdevice};
 use super::place::Place;
-use super::query::{attribute, find, granularities, has_attribute};
+use super::query::{attribute, find, granularities, has_attribute, identity};
 use crate::driver::call_counters::CallCounters;
 use crate::driver::machine::memory;
 use crate::driver::{DeviceProperties, Status};
@@ -86,6 +86,8 @@ impl CudaDriver {
         let found = if may_have { granularities(api, &place.prop(opened.device))? } else { None };
         opened.properties.set_virtual_memory(found);
         opened.properties.memory_pools = false;
+        // Its memory is the machine's, of which each process takes what the system gives.
+        opened.properties.identity = String::new();
         opened.properties.name = format!("{PINNED}:{ordinal}");
         opened.properties.total_memory = memory().ok_or(CudaOpenError::UnknownMemory)?.total;
         opened.access = Access::of(place.access(opened.device));
@@ -120,6 +122,7 @@ impl CudaDriver {
         let mut properties = DeviceProperties {
             name: format!("cuda:{ordinal}"),
             ordinal,
+            identity: identity(&api, device).unwrap_or_default(),
             total_memory: 0,
             granularity: USUAL_GRANULARITY,
             recommended_granularity: USUAL_GRANULARITY,

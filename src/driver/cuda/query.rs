@@ -6,7 +6,10 @@ use std::ffi::c_int;
 
 use super::api::CudaApi;
 use super::error::CudaOpenError;
-use super::ffi::{CUdevice, MEM_GRANULARITY_MINIMUM, MEM_GRANULARITY_RECOMMENDED, MemAllocationProp};
+use super::ffi::{
+    ATTRIBUTE_PCI_BUS, ATTRIBUTE_PCI_DEVICE, ATTRIBUTE_PCI_DOMAIN, CUdevice, MEM_GRANULARITY_MINIMUM,
+    MEM_GRANULARITY_RECOMMENDED, MemAllocationProp,
+};
 use crate::driver::Status;
 
 /// Returns the device with that ordinal.
@@ -38,6 +41,13 @@ pub(super) fn attribute(api: &CudaApi, number: u32, device: CUdevice) -> Result<
         Status::INVALID_VALUE => Ok(0),
         status => api.check("cuDeviceGetAttribute", status).map(|()| value),
     }
+}
+
+/// Returns the device's place on the PCI bus, which is the same whatever `CUDA_VISIBLE_DEVICES` shows. `None` if the driver does not tell.
+pub(super) fn identity(api: &CudaApi, device: CUdevice) -> Option<String> {
+    let of = |number| attribute(api, number, device).ok();
+    let (domain, bus, slot) = (of(ATTRIBUTE_PCI_DOMAIN)?, of(ATTRIBUTE_PCI_BUS)?, of(ATTRIBUTE_PCI_DEVICE)?);
+    ((domain, bus, slot) != (0, 0, 0)).then(|| format!("{domain:04x}:{bus:02x}:{slot:02x}"))
 }
 
 /// Returns the least and the recommended granularity of memory like `prop`, in bytes; `None` if the device refuses the question: some

@@ -86,6 +86,7 @@ impl HostDriver {
         let properties = DeviceProperties {
             name: config.to_string(),
             ordinal: 0,
+            identity: String::new(),
             total_memory: config.capacity,
             granularity: GRANULARITY,
             recommended_granularity: GRANULARITY,

@@ -50,6 +50,7 @@ impl SimGpu {
             granularity: GRANULARITY,
             recommended_granularity: GRANULARITY,
             ordinal: 0,
+            identity: String::new(),
             virtual_memory: config.virtual_memory,
             memory_pools: true,
         };

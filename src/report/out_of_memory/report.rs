@@ -7,6 +7,7 @@ use crate::config::{StrategyKind, StreamSharing};
 use crate::fallible::{Grown, with_room};
 use crate::ids::{PoolId, StreamId};
 use crate::report::fragmentation::{Fragmentation, Owner};
+use crate::report::lending::Lending;
 use crate::units::format_bytes;
 use std::fmt;
 use std::ops::Deref;
@@ -73,6 +74,8 @@ pub struct OutOfMemory {
     /// Changes that would have helped, the least effort first. Each is true by the figures of this report: with it
     /// alone, the request would have been served.
     pub advice: Vec<Advice>,
+    /// What other processes were asked for before the refusal; `None` if none could be.
+    pub lending: Option<Lending>,
 }
 
 /// A report behind a pointer, so that errors stay small. A `Box` could not be had where the host has no memory either.
@@ -315,13 +318,14 @@ impl fmt::Display for OutOfMemory {
             write!(f, ", {} but for the bounds on views", format_bytes(self.joinable))?;
         }
         write!(f, ". {}", self.explanation())?;
-        self.instead_of.map_or(Ok(()), |wanted| {
+        if let Some(wanted) = self.instead_of {
             write!(
                 f,
                 " The strategy is `{}`, since the device has no virtual memory, which `{wanted}` needs.",
                 self.strategy
-            )
-        })
+            )?;
+        }
+        self.lending.as_ref().map_or(Ok(()), |lending| write!(f, " {lending}"))
     }
 }
 

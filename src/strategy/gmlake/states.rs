@@ -66,7 +66,7 @@ impl Strategy for GmLake {
         context.retry_rollback()?;
         match goal {
             Goal::Everything => release_everything(context).map(|()| true),
-            Goal::Passed => Ok(false),
+            Goal::Passed { .. } => Ok(false),
             Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
             Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
         }

@@ -70,7 +70,7 @@ impl Strategy for Vmm {
             Goal::Everything => {
                 release_everything(context, |context, pool| Ok(!is_captured(context, pool)?)).map(|()| true)
             }
-            Goal::Passed => Ok(false),
+            Goal::Passed { .. } => Ok(false),
             Goal::DownTo { down_to, may_wait } => release_down_to(context, down_to, may_wait, may_wait),
             Goal::Towards { down_to } => release_down_to(context, down_to, false, true),
         }

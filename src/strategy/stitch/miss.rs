@@ -97,10 +97,10 @@ impl Strategy for Stitch {
         let (down_to, may_wait, partly) = match goal {
             Goal::DownTo { down_to, may_wait } => (down_to, may_wait, may_wait),
             Goal::Towards { down_to } => (down_to, false, true),
-            Goal::Passed => {
+            Goal::Passed { enough } => {
                 finish_drops(context)?;
                 context.advance_epochs()?;
-                ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
+                ReleasableChunks::of(context.heap)?.release(context, enough)?;
                 return Ok(true);
             }
             Goal::Everything => {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::driver::prelude::*;
+use crate::driver::{Call, Status};
 
 fn open_pinned(node: Option<u32>) -> CudaDriver {
     CudaDriver::open_pinned_with(CudaApi::of(entry_points()), 1, node).unwrap()

@@ -1,0 +1,165 @@
+//! Who gives how much.
+//!
+//! Owns: the division of a demand. It knows bytes and weights, and no process.
+//!
+//! # Note: the level
+//!
+//! Think of a line at the same height over all guarantees, in bytes for each unit of weight. Everyone gives what it holds above the
+//! line, as far as that is free; the line sinks until that is enough. So who holds most for its weight gives first, and two that
+//! have enough to give end with memory above their guarantees in the ratio of their weights (weighted max-min fairness, as in
+//! Demers, Keshav and Shenker, SIGCOMM 1989).
+//!
+//! ```text
+//!      #
+//!      #  .  <- gives        # in use    . free
+//!  ----.--.---------- level
+//!   #  .  .
+//!   #  .  #
+//!  ---------- guarantees
+//! ```
+
+/// What one process could give. Sizes are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// What it holds.
+    pub held: u64,
+    /// The part of it that is free.
+    pub free: u64,
+    /// What it keeps in any case, of what it holds.
+    pub guarantee: u64,
+    /// How much it keeps beyond that, relative to others. 0 counts as 1.
+    pub weight: u32,
+}
+
+impl Holder {
+    /// Returns what it holds beyond its guarantee.
+    #[must_use]
+    pub fn above(&self) -> u64 {
+        self.held.saturating_sub(self.guarantee)
+    }
+
+    /// Returns what it can be asked for.
+    #[must_use]
+    pub fn lendable(&self) -> u64 {
+        self.free.min(self.above())
+    }
+
+    /// Returns what is free of it, and stays for its guarantee.
+    #[must_use]
+    pub fn guaranteed(&self) -> u64 {
+        self.free.min(self.held) - self.lendable().min(self.held)
+    }
+
+    /// Returns what it gives while the line is at this level.
+    fn gives(&self, level: u64) -> u64 {
+        let kept = level.saturating_mul(u64::from(self.weight.max(1)));
+        self.lendable().min(self.above().saturating_sub(kept))
+    }
+}
+
+/// Divides a demand. Returns what each gives: all together exactly the demand, or all that they can be asked for if that is less.
+#[must_use]
+pub fn divide(demand: u64, holders: &[Holder]) -> Vec<u64> {
+    let sum = |level: u64| holders.iter().map(|holder| u128::from(holder.gives(level))).sum::<u128>();
+    let demanded = u128::from(demand);
+    if sum(0) <= demanded {
+        return holders.iter().map(Holder::lendable).collect();
+    }
+    // The highest level at which enough is given.
+    let (mut enough, mut too_high) = (0, u64::MAX);
+    while too_high - enough > 1 {
+        let middle = enough + (too_high - enough) / 2;
+        if sum(middle) >= demanded { enough = middle } else { too_high = middle }
+    }
+    let mut shares: Vec<u64> = holders.iter().map(|holder| holder.gives(enough)).collect();
+    // At the next level it is too little: less than a byte for each unit of weight is left over.
+    let mut over = u64::try_from(sum(enough) - demanded).unwrap_or(u64::MAX);
+    for (share, holder) in shares.iter_mut().zip(holders) {
+        let next = holder.gives(enough.saturating_add(1));
+        let less = over.min(*share - next);
+        *share -= less;
+        over -= less;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn of(held: u64, free: u64, guarantee: u64, weight: u32) -> Holder {
+        Holder { held: held * GIB, free: free * GIB, guarantee: guarantee * GIB, weight }
+    }
+
+    fn shares(demand: u64, holders: &[Holder]) -> Vec<u64> {
+        divide(demand * GIB, holders).into_iter().map(|share| share / GIB).collect()
+    }
+
+    #[test]
+    fn who_holds_most_for_its_weight_gives_first() {
+        assert_eq!(shares(10, &[of(40, 40, 0, 1), of(20, 20, 0, 1)]), [10, 0]);
+        assert_eq!(shares(30, &[of(40, 40, 0, 1), of(20, 20, 0, 1)]), [25, 5]);
+        assert_eq!(shares(30, &[of(40, 40, 0, 2), of(20, 20, 0, 1)]), [20, 10], "they keep 20 and 10");
+        assert_eq!(shares(30, &[of(40, 40, 20, 1), of(20, 20, 0, 1)]), [15, 15], "they keep 5 each beyond 20 and 0");
+        assert_eq!(shares(30, &[of(40, 5, 0, 1), of(20, 20, 0, 1)]), [5, 20], "what is in use stays");
+        assert_eq!(shares(90, &[of(40, 40, 30, 1), of(20, 20, 25, 1)]), [10, 0]);
+        assert_eq!(shares(5, &[]), Vec::<u64>::new());
+    }
+
+    fn holder() -> impl Strategy<Value = Holder> {
+        let size = || prop_oneof![0..100u64, 0..200 * GIB, Just(u64::MAX)];
+        (size(), size(), prop_oneof![Just(0), size()], 0..=1_000_000u32)
+            .prop_map(|(held, free, guarantee, weight)| Holder { held, free: free.min(held), guarantee, weight })
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_exact_and_touches_neither_live_memory_nor_guarantees(
+            demand in prop_oneof![0..1000u64, 0..400 * GIB, Just(u64::MAX)],
+            holders in prop::collection::vec(holder(), 0..8),
+        ) {
+            let given = divide(demand, &holders);
+            let lendable: u128 = holders.iter().map(|holder| u128::from(holder.lendable())).sum();
+            let sum: u128 = given.iter().map(|share| u128::from(*share)).sum();
+            prop_assert_eq!(sum, lendable.min(u128::from(demand)));
+            for (share, holder) in given.iter().zip(&holders) {
+                prop_assert!(*share <= holder.free);
+                prop_assert!(*share == 0 || holder.held - share >= holder.guarantee);
+                prop_assert!(holder.guaranteed() + holder.lendable() == holder.free);
+            }
+        }
+
+        #[test]
+        fn no_one_gives_while_another_keeps_more_for_its_weight(
+            demand in 0..400 * GIB,
+            holders in prop::collection::vec(holder(), 2..6),
+        ) {
+            let given = divide(demand, &holders);
+            let kept = |at: usize| (holders[at].above() - given[at]) as f64 / f64::from(holders[at].weight.max(1));
+            for poor in 0..holders.len() {
+                for rich in 0..holders.len() {
+                    // One that has more to give is at the line, or below it.
+                    if given[poor] > 0 && given[rich] < holders[rich].lendable() {
+                        prop_assert!(kept(rich) <= kept(poor) * (1.0 + 1e-9) + 2.0, "{poor} {rich} {given:?} {holders:?}");
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn a_larger_demand_takes_no_less_from_anyone(
+            demand in 0..400 * GIB,
+            more in 0..100 * GIB,
+            holders in prop::collection::vec(holder(), 1..6),
+        ) {
+            let less = divide(demand, &holders);
+            for ((before, after), holder) in less.iter().zip(divide(demand + more, &holders)).zip(&holders) {
+                // To the bytes that are left over at one level.
+                prop_assert!(after.saturating_add(u64::from(holder.weight.max(1))) >= *before);
+            }
+        }
+    }
+}

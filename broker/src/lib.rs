@@ -1,0 +1,64 @@
+//! Free memory of a GPU, lent between the processes of one user.
+//!
+//! Allocators keep what they have freed, and other processes on the device run out of memory meanwhile. Here those that opted in tell a
+//! broker what they could spare when one of them is short, and give it back to the driver, where the one that is short takes it.
+//! docs/broker.md is the page for users; the command `seamalloc broker` runs [`Broker`].
+//!
+//! ```text
+//! protocol     what is said: lines of JSON
+//! place        where the socket is
+//! division     who gives how much
+//! server       the broker: its sockets (peer), its questions to members (demand)
+//! membership   a process that takes part: the thread that answers, and the lender that asks
+//! status       what the broker knows
+//! ```
+//!
+//! ```
+//! use seamalloc::{Allocator, Config, driver::{StreamId, sim::{SimConfig, SimGpu}}};
+//! use seamalloc_broker::{Broker, Membership, Terms};
+//! use std::sync::Arc;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let broker = Broker::start(&folder.path().join("broker.sock"))?;
+//! // Two processes would have one each, on one device.
+//! let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200,capacity=1GiB")?)?);
+//! let allocators = [(); 2].map(|()| Allocator::new(gpu.clone(), Config::default()).map(Arc::new));
+//! let [one, two] = allocators;
+//! let (one, two) = (one?, two?);
+//! let memberships = [&one, &two].map(|allocator| {
+//!     let terms = Terms::new("the one device", broker.path());
+//!     Membership::start(terms, Arc::downgrade(allocator)).map(|membership| {
+//!         allocator.set_lender(Some(membership.lender()));
+//!         membership
+//!     })
+//! });
+//! # for membership in &memberships { assert!(membership.as_ref().is_ok_and(|m| m.wait_joined(std::time::Duration::from_secs(10)))); }
+//! one.free(one.allocate(700 << 20, StreamId::DEFAULT)?)?;
+//! // What `one` has free goes to `two`.
+//! two.free(two.allocate(700 << 20, StreamId::DEFAULT)?)?;
+//! one.free(one.allocate(700 << 20, StreamId::DEFAULT)?)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod division;
+mod error;
+#[cfg(unix)]
+mod membership;
+#[cfg(unix)]
+mod place;
+mod protocol;
+#[cfg(unix)]
+mod server;
+#[cfg(unix)]
+pub mod status;
+
+pub use error::BrokerError;
+#[cfg(unix)]
+pub use membership::{Lent, Member, Membership, Terms};
+#[cfg(unix)]
+pub use place::default_socket;
+pub use protocol::{MAX_LINE, MemberStatus, VERSION};
+#[cfg(unix)]
+pub use server::{Broker, Event, GivenBy, Running};

@@ -1,0 +1,379 @@
+//! A process that takes part.
+//!
+//! Owns: the thread that answers the broker, and the lender that asks it. The thread sleeps until the broker says something; while there is
+//! no broker it looks for one every half second.
+
+use crate::error::BrokerError;
+use crate::protocol::{Answer, Ask, First, Has, Join, LentSaid, MAX_COMMAND, MAX_LINE, Said, VERSION, line};
+use crate::status::exchange;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+pub use seamalloc::Lent;
+use seamalloc::{Allocator, Lender, Shortage};
+use seamalloc_live::talk::{Bounded, admit};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For what the broker says at once, and for a line that is sent to it.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// For the answer to a question. The broker gives others three times two seconds, and serves one after the other.
+const PATIENCE_OF_ASKERS: Duration = Duration::from_secs(10);
+/// Between two looks for a broker that is not there.
+const AGAIN: Duration = Duration::from_millis(500);
+/// For so long a request waits for a broker to come back that was there when the process joined.
+const RETURN: Duration = Duration::from_secs(3);
+/// Between two questions of one request: an eighth of the time that it has waited, within these bounds.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// Between two releases for one question: work of the GPU may end meanwhile.
+const BETWEEN_RELEASES: Duration = Duration::from_millis(1);
+/// For so long the GPU may take to pass what is free, before the answer says that no more went.
+const MOST_RELEASES: Duration = Duration::from_millis(20);
+
+/// On what terms a process takes part.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Terms {
+    /// The device: [`DeviceProperties::identity`](seamalloc::driver::DeviceProperties::identity).
+    pub device: String,
+    /// The broker's socket.
+    pub socket: PathBuf,
+    /// In bytes: [`Config::broker_guarantee`](seamalloc::Config::broker_guarantee).
+    pub guarantee: u64,
+    /// [`Config::broker_weight`](seamalloc::Config::broker_weight).
+    pub weight: u32,
+    /// [`Config::broker_wait_ms`](seamalloc::Config::broker_wait_ms).
+    pub wait: Duration,
+}
+
+impl Terms {
+    /// No guarantee, weight 1, and the default wait.
+    #[must_use]
+    pub fn new(device: &str, socket: &Path) -> Self {
+        let config = seamalloc::Config::default();
+        Self {
+            device: device.to_owned(),
+            socket: socket.to_owned(),
+            guarantee: config.broker_guarantee,
+            weight: config.broker_weight,
+            wait: Duration::from_millis(config.broker_wait_ms),
+        }
+    }
+
+    /// The terms that an allocator's options name. `None` if they name no broker.
+    #[must_use]
+    pub fn of(allocator: &Allocator) -> Option<Self> {
+        let config = allocator.config();
+        let named = config.broker.as_deref()?;
+        let socket = if named == "auto" { crate::default_socket() } else { PathBuf::from(named) };
+        let terms = Self::new(&allocator.driver().properties().identity, &socket);
+        let wait = Duration::from_millis(config.broker_wait_ms);
+        Some(Self { guarantee: config.broker_guarantee, weight: config.broker_weight, wait, ..terms })
+    }
+}
+
+/// The allocator of a membership.
+pub trait Member: Send + 'static {
+    /// Calls `look` with the allocator. Returns `false` if it has ended: the membership then ends too.
+    fn with(&self, look: &mut dyn FnMut(&Allocator)) -> bool;
+}
+
+impl Member for Weak<Allocator> {
+    fn with(&self, look: &mut dyn FnMut(&Allocator)) -> bool {
+        self.upgrade().map(|allocator| look(&allocator)).is_some()
+    }
+}
+
+/// What the thread and the lender share.
+#[derive(Debug)]
+struct Shared {
+    terms: Terms,
+    /// The process that made it: a forked child has a copy, and no thread.
+    owner: u32,
+    link: Mutex<Link>,
+    joined: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    /// This process's number at the broker, while it is connected.
+    member: Option<u64>,
+    /// When the connection was lost.
+    lost: Option<Instant>,
+}
+
+/// A process takes part until this is dropped.
+#[derive(Debug)]
+pub struct Membership {
+    shared: Arc<Shared>,
+    /// Closed to end the thread.
+    stop: Mutex<Option<UnixStream>>,
+}
+
+impl Membership {
+    /// Starts the thread that joins the broker, and answers it. It is no error if no broker is there: one is looked for until there
+    /// is. The allocator asks others only once it has [`Self::lender`].
+    ///
+    /// # Errors
+    /// [`BrokerError::Thread`].
+    pub fn start(terms: Terms, member: impl Member) -> Result<Self, BrokerError> {
+        let (stop, stopped) = UnixStream::pair().map_err(BrokerError::Thread)?;
+        let (link, joined) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { terms, owner: std::process::id(), link, joined });
+        let of_thread = Arc::clone(&shared);
+        let run = move || {
+            // The allocator's sources and observers are the program's code.
+            if catch_unwind(AssertUnwindSafe(|| take_part(&of_thread, &member, &stopped))).is_err() {
+                tracing::error!("a panic while memory was lent; this process takes part no more");
+            }
+            of_thread.link.lock().member = None;
+        };
+        thread::Builder::new().name("seamalloc-lend".to_owned()).spawn(run).map_err(BrokerError::Thread)?;
+        Ok(Self { shared, stop: Mutex::new(Some(stop)) })
+    }
+
+    /// Returns who asks others, for [`Allocator::set_lender`].
+    #[must_use]
+    pub fn lender(&self) -> Arc<dyn Lender> {
+        Arc::new(Asker(Arc::clone(&self.shared)))
+    }
+
+    /// Returns whether a broker knows this process at present.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.shared.link.lock().member.is_some()
+    }
+
+    /// Waits until a broker knows this process. Returns whether one does.
+    #[must_use]
+    pub fn wait_joined(&self, most: Duration) -> bool {
+        let until = Instant::now() + most;
+        let mut link = self.shared.link.lock();
+        while link.member.is_none() {
+            if self.shared.joined.wait_until(&mut link, until).timed_out() {
+                return link.member.is_some();
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        // In a forked child this closes the child's end alone.
+        drop(self.stop.lock().take());
+    }
+}
+
+/// Joins whatever broker there is, until the end.
+fn take_part(shared: &Shared, member: &dyn Member, stopped: &UnixStream) {
+    let mut is_told = false;
+    loop {
+        let ended = match join(&shared.terms) {
+            Ok((stream, number, rest)) => {
+                tracing::info!(socket = %shared.terms.socket.display(), member = number, "free memory is lent by the broker");
+                is_told = false;
+                shared.link.lock().member = Some(number);
+                shared.joined.notify_all();
+                let ended = attend(&stream, rest, member, stopped);
+                *shared.link.lock() = Link { member: None, lost: Some(Instant::now()) };
+                // A forked child has the connection too.
+                let _ = stream.shutdown(Shutdown::Both);
+                ended
+            }
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(()) => return,
+            Err(error) if !is_told => {
+                let socket = shared.terms.socket.display();
+                tracing::warn!(%error, %socket, "there is no broker; memory is not lent until there is one");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        if is_over(stopped, AGAIN) || !member.with(&mut |_| {}) {
+            return;
+        }
+    }
+}
+
+/// Connects, and says on what terms. Returns the connection, this process's number, and what was read beyond it.
+fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
+    let stream = UnixStream::connect(&terms.socket)?;
+    admit(&stream)?;
+    let Terms { device, guarantee, weight, .. } = terms.clone();
+    let first = First::Join(Join { version: VERSION, device, guarantee, weight, command: command_line() });
+    let mut talk = Bounded::new(&stream, PATIENCE);
+    talk.write_all(&line(&first)?)?;
+    let (said, rest) = talk.line(MAX_LINE)?;
+    match serde_json::from_slice(&said)? {
+        Said::Joined { version: VERSION, member } => Ok((stream, member, rest)),
+        Said::Refused(why) => Err(io::Error::other(why)),
+        _ => Err(io::Error::new(ErrorKind::InvalidData, "what answers is no broker")),
+    }
+}
+
+/// Answers the broker until the membership ends. An error is that of the connection.
+fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: &UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut inbox = rest;
+    loop {
+        while let Some(end) = inbox.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = inbox.drain(..=end).collect();
+            if !answer(stream, serde_json::from_slice(&line)?, member)? {
+                return Ok(());
+            }
+        }
+        if inbox.len() > MAX_LINE {
+            return Err(io::Error::new(ErrorKind::InvalidData, "a line without an end"));
+        }
+        let mut polled = [PollFd::new(stream, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        match poll(&mut polled, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            polled => polled?,
+        };
+        let [_, ended] = polled.map(|polled| !polled.revents().is_empty());
+        if ended {
+            return Ok(());
+        }
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => inbox.extend_from_slice(piece.get(..read).unwrap_or_default()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Answers one question. Returns `false` if the allocator has ended, or its device gives nothing back any more.
+fn answer(stream: &UnixStream, said: Said, member: &dyn Member) -> io::Result<bool> {
+    let (number, bytes, within) = match said {
+        Said::Spare { number } => (number, 0, Duration::ZERO),
+        Said::Give { number, bytes, within_ms } => (number, bytes, Duration::from_millis(within_ms)),
+        Said::Refused(why) => return Err(io::Error::other(why)),
+        // From a later version, perhaps: it is not for this one.
+        Said::Joined { .. } | Said::Lent(_) | Said::Members(_) => return Ok(true),
+    };
+    let mut has = Has { number, ..Has::default() };
+    let mut goes_on = true;
+    let is_there = member.with(&mut |allocator| {
+        match give(allocator, bytes, within) {
+            Ok(given) => has.given = given,
+            Err(error) => {
+                // The end of the process, or of the device's context.
+                goes_on = !matches!(error, seamalloc::Error::Driver(_));
+                tracing::debug!(%error, "memory that another process needs stays");
+            }
+        }
+        let spare = allocator.spare();
+        (has.held, has.live, has.free) = (spare.held, spare.live, spare.free);
+    });
+    if !is_there || !goes_on {
+        return Ok(false);
+    }
+    Bounded::new(stream, PATIENCE).write_all(&line(&Answer::Has(has))?)?;
+    Ok(true)
+}
+
+/// Gives free memory back until these bytes went, or no more goes. Returns how many went.
+fn give(allocator: &Allocator, bytes: u64, within: Duration) -> seamalloc::Result<u64> {
+    let (begun, most) = (Instant::now(), within.min(MOST_RELEASES));
+    let mut given = 0;
+    while given < bytes {
+        match allocator.lend(bytes - given) {
+            Ok(now) => given += now,
+            // What went before is to be told.
+            Err(error) if given == 0 => return Err(error),
+            Err(_) => break,
+        }
+        if given >= bytes || allocator.spare().free == 0 || begun.elapsed() >= most {
+            break;
+        }
+        thread::sleep(BETWEEN_RELEASES);
+    }
+    Ok(given)
+}
+
+/// Waits. Returns whether the membership has ended.
+fn is_over(stopped: &UnixStream, most: Duration) -> bool {
+    let mut polled = [PollFd::new(stopped, PollFlags::IN)];
+    let timeout = Timespec::try_from(most).ok();
+    poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+/// Asks the broker for a request.
+struct Asker(Arc<Shared>);
+
+impl Asker {
+    fn question(&self, shortage: &Shortage, member: Option<u64>) -> Ask {
+        let device = self.0.terms.device.clone();
+        Ask { version: VERSION, device, member, missing: shortage.wanted, held: shortage.held }
+    }
+}
+
+impl Lender for Asker {
+    fn ask(&self, shortage: &Shortage) -> Lent {
+        let Shared { terms, owner, link, .. } = &*self.0;
+        if *owner != std::process::id() {
+            // Locks may be held by threads that do not exist here.
+            return Lent::default();
+        }
+        let (member, lost) = {
+            let link = link.lock();
+            (link.member, link.lost)
+        };
+        let waited = shortage.since.elapsed();
+        let left = terms.wait.saturating_sub(waited);
+        let pause = (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left);
+        if member.is_none() {
+            // It was killed, perhaps, and another one takes its place.
+            let returns = lost.is_some_and(|at| at.elapsed() < RETURN) && !left.is_zero();
+            if returns {
+                thread::sleep(pause);
+            }
+            return Lent { again: returns, ..Lent::default() };
+        }
+        let patience = left.clamp(PATIENCE, PATIENCE_OF_ASKERS);
+        let asked = exchange(&terms.socket, &First::Ask(self.question(shortage, member)), patience, MAX_LINE);
+        let said = match asked {
+            Ok(Said::Lent(said)) => said,
+            Ok(_) => return Lent::default(),
+            Err(error) => {
+                tracing::debug!(%error, "the broker does not answer");
+                thread::sleep(pause);
+                return Lent { again: !left.is_zero(), ..Lent::default() };
+            }
+        };
+        let LentSaid { processes, given, held, live, guaranteed, departed, .. } = said;
+        let again = (processes > 0 || departed) && !left.is_zero();
+        // What was given at first may be there at once; what did not suffice then is not asked for without end.
+        if again && (given < shortage.missing || waited > PAUSES.1) {
+            thread::sleep(pause);
+        }
+        Lent { processes, given, held, live, guaranteed, again }
+    }
+}
+
+/// The command line, cut.
+fn command_line() -> String {
+    let mut all = String::new();
+    for argument in std::env::args_os() {
+        if !all.is_empty() {
+            all.push(' ');
+        }
+        all.extend(argument.to_string_lossy().chars().map(|ch| if ch.is_control() { ' ' } else { ch }));
+        if all.len() > MAX_COMMAND {
+            break;
+        }
+    }
+    let end = (0..=MAX_COMMAND.min(all.len())).rev().find(|end| all.is_char_boundary(*end));
+    all.truncate(end.unwrap_or(0));
+    all
+}

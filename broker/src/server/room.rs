@@ -1,0 +1,315 @@
+//! All connections, and all demands.
+//!
+//! Owns: what a line of a peer does, and whose demand is served next. On one device it is one at a time, so that memory which one gave for
+//! a request is not counted for another; who holds less than its guarantee comes first, and then who asked first.
+
+use super::demand::{Demand, GIVE_WITHIN_MS, LOOK, Step, Terms};
+use super::event::Event;
+use super::peer::{Member, Peer, Role};
+use crate::protocol::{
+    Answer, Ask, First, Has, Join, MAX_COMMAND, MAX_DEVICE, MAX_LIST, MemberStatus, Said, VERSION, line,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// For so long after a process ended its driver may still be taking its memory back.
+const DEPARTED: Duration = Duration::from_secs(3);
+/// The most departures that are remembered.
+const MAX_DEPARTED: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    pub(super) peers: BTreeMap<u64, Peer>,
+    demands: Vec<Demand>,
+    looks: Vec<Look>,
+    departed: Vec<(String, Instant)>,
+    events: Vec<Event>,
+    entered: u64,
+    questions: u64,
+}
+
+/// Somebody wants to see all members: each is asked what it has.
+#[derive(Debug)]
+struct Look {
+    asker: u64,
+    waiting: BTreeSet<u64>,
+    until: Instant,
+}
+
+impl Room {
+    pub(super) fn enter(&mut self, peer: Peer) {
+        self.entered += 1;
+        self.peers.insert(self.entered, peer);
+    }
+
+    /// Returns what has happened since the last call.
+    pub(super) fn told(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Returns when something is over, whoever says nothing.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let steps = self.demands.iter().filter(|demand| demand.step != Step::Queued).map(|demand| demand.until);
+        steps.chain(self.looks.iter().map(|look| look.until)).chain(self.peers.values().filter_map(Peer::until)).min()
+    }
+
+    /// Reads and sends what can be.
+    pub(super) fn talk(&mut self, id: u64, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match peer.send().and_then(|()| peer.receive()) {
+            Ok(lines) => lines.iter().for_each(|line| self.heard(id, line, now)),
+            Err(error) => {
+                tracing::debug!(%error, peer = id, "a connection of the broker is closed");
+                self.leave(id, now);
+            }
+        }
+    }
+
+    /// Closes a connection.
+    pub(super) fn leave(&mut self, id: u64, now: Instant) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        self.demands.retain(|demand| demand.asker != id);
+        self.demands.iter_mut().for_each(|demand| demand.forget(id));
+        self.looks.retain(|look| look.asker != id);
+        for look in &mut self.looks {
+            look.waiting.remove(&id);
+        }
+        if let Some(member) = peer.member() {
+            self.departed.retain(|(_, at)| now.duration_since(*at) < DEPARTED);
+            if self.departed.len() == MAX_DEPARTED {
+                self.departed.remove(0);
+            }
+            self.departed.push((member.known.device.clone(), now));
+            self.events.push(Event::Left { member: id, pid: peer.pid, held: member.known.held });
+        }
+    }
+
+    /// Does what is due.
+    pub(super) fn advance(&mut self, now: Instant) {
+        let over = |peer: &Peer| peer.is_done() || peer.until().is_some_and(|until| now >= until);
+        let gone: Vec<u64> = self.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
+        gone.into_iter().for_each(|id| self.leave(id, now));
+        // A step may be over at once, where nobody is to be asked.
+        while self.begin(now) || self.go_on(now) {}
+        // Who is late for a look is only shown as it was.
+        while let Some(at) = self.looks.iter().position(|look| look.waiting.is_empty() || now >= look.until) {
+            let look = self.looks.remove(at);
+            self.list(look.asker, now);
+        }
+    }
+
+    /// Begins the next demand of a device of which none is under way. Returns whether there was one.
+    fn begin(&mut self, now: Instant) -> bool {
+        let busy: BTreeSet<&str> =
+            self.demands.iter().filter(|demand| demand.step != Step::Queued).map(device).collect();
+        let waiting = self.demands.iter().enumerate();
+        let next = waiting.filter(|(_, demand)| demand.step == Step::Queued && !busy.contains(device(demand)));
+        // Of equals the first.
+        let Some((at, _)) = next.min_by_key(|(_, demand)| !self.is_below_guarantee(&demand.ask)) else { return false };
+        let Some(Ask { device, member: own, .. }) = self.demands.get(at).map(|demand| demand.ask.clone()) else {
+            return false;
+        };
+        let concerns = |id: u64, member: &Member| member.known.device == device && own != Some(id);
+        let members = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.member()?)));
+        let all = members.filter(|(id, member)| concerns(*id, member)).count();
+        let (number, asked) = self.question(concerns);
+        let silent = u32::try_from(all - asked.len()).unwrap_or(u32::MAX);
+        let Some(demand) = self.demands.get_mut(at) else { return false };
+        demand.look(number, &asked, silent, now);
+        asked.into_iter().for_each(|id| self.say(id, &Said::Spare { number }, now));
+        true
+    }
+
+    /// Goes on with a demand of which a step is over. Returns whether there was one.
+    fn go_on(&mut self, now: Instant) -> bool {
+        let Some(at) = self.demands.iter().position(|demand| demand.is_due(now)) else { return false };
+        self.questions += 1;
+        let number = self.questions;
+        let Some(demand) = self.demands.get_mut(at) else { return false };
+        let late: Vec<u64> = demand.waiting.keys().copied().collect();
+        let gives = demand.next(number, now);
+        for id in late {
+            if let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) {
+                (member.late, member.known.silent) = (true, member.known.silent + 1);
+            }
+        }
+        if gives.is_empty() {
+            let demand = self.demands.remove(at);
+            self.finish(&demand, now);
+        }
+        for (id, bytes) in gives {
+            if let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) {
+                member.open.push(number);
+                member.known.asked_for = member.known.asked_for.saturating_add(bytes);
+            }
+            self.say(id, &Said::Give { number, bytes, within_ms: GIVE_WITHIN_MS }, now);
+        }
+        true
+    }
+
+    fn finish(&mut self, demand: &Demand, now: Instant) {
+        let departed =
+            |(device, at): &(String, Instant)| *device == demand.ask.device && now.duration_since(*at) < DEPARTED;
+        let lent = demand.lent(self.departed.iter().any(departed));
+        let short = demand.ask.member.and_then(|id| self.peers.get_mut(&id)).and_then(Peer::member_mut);
+        if let Some(member) = short {
+            member.known.was_short += 1;
+            member.known.received = member.known.received.saturating_add(lent.given);
+        }
+        if lent.given > 0 {
+            self.events.push(demand.event(now));
+        }
+        self.dismiss(demand.asker, &Said::Lent(lent), now);
+    }
+
+    fn is_below_guarantee(&self, ask: &Ask) -> bool {
+        let member = ask.member.and_then(|id| self.peers.get(&id)).and_then(Peer::member);
+        member.is_some_and(|member| ask.held < member.known.guarantee)
+    }
+
+    /// Takes a line of a peer.
+    fn heard(&mut self, id: u64, line: &[u8], now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match peer.role {
+            Role::New => match serde_json::from_slice::<First>(line) {
+                Ok(first) => self.first(id, first, now),
+                Err(error) => self.refuse(id, format!("this is no question: {error}"), now),
+            },
+            Role::Member(_) => match serde_json::from_slice::<Answer>(line) {
+                Ok(Answer::Has(has)) => self.has(id, has),
+                Err(error) => self.refuse(id, format!("this is no answer: {error}"), now),
+            },
+            // It asks one question.
+            Role::Asker | Role::Leaving => {}
+        }
+    }
+
+    fn first(&mut self, id: u64, first: First, now: Instant) {
+        let (version, device) = match &first {
+            First::Join(join) => (join.version, Some(&join.device)),
+            First::Ask(ask) => (ask.version, Some(&ask.device)),
+            First::Status { version } => (*version, None),
+        };
+        if version != VERSION {
+            return self.refuse(id, format!("it speaks version {version}, and this broker {VERSION}"), now);
+        }
+        if device.is_some_and(|device| device.is_empty() || device.len() > MAX_DEVICE) {
+            return self.refuse(id, format!("a device has a name, of {MAX_DEVICE} bytes at most"), now);
+        }
+        match first {
+            First::Join(join) => self.join(id, join, now),
+            First::Ask(ask) => {
+                let Some(peer) = self.peers.get_mut(&id) else { return };
+                peer.wait();
+                self.demands.push(Demand::new(id, peer.pid, ask, now));
+            }
+            First::Status { .. } => self.look(id, now),
+        }
+    }
+
+    fn join(&mut self, id: u64, join: Join, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Join { device, guarantee, weight, mut command, .. } = join;
+        let end = (0..=MAX_COMMAND.min(command.len())).rev().find(|end| command.is_char_boundary(*end));
+        command.truncate(end.unwrap_or(0));
+        command.retain(|ch| !ch.is_control());
+        let event = Event::Joined { member: id, pid: peer.pid, device: device.clone(), guarantee, weight };
+        peer.join(MemberStatus {
+            member: id,
+            pid: peer.pid,
+            command,
+            device,
+            guarantee,
+            weight,
+            ..MemberStatus::default()
+        });
+        self.events.push(event);
+        self.say(id, &Said::Joined { version: VERSION, member: id }, now);
+    }
+
+    /// Asks all members what they have.
+    fn look(&mut self, id: u64, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.wait();
+        let (number, asked) = self.question(|_, _| true);
+        let waiting = asked.iter().copied().collect();
+        self.looks.push(Look { asker: id, waiting, until: now + LOOK });
+        asked.into_iter().for_each(|member| self.say(member, &Said::Spare { number }, now));
+    }
+
+    /// Makes a new question for these members. Returns its number, and those that are asked: until one that was late has answered, it
+    /// is not waited for again.
+    fn question(&mut self, concerns: impl Fn(u64, &Member) -> bool) -> (u64, Vec<u64>) {
+        self.questions += 1;
+        let mut asked = Vec::new();
+        for (id, peer) in &mut self.peers {
+            if let Some(member) = peer.member_mut()
+                && member.may_be_asked()
+                && concerns(*id, member)
+            {
+                member.open.push(self.questions);
+                asked.push(*id);
+            }
+        }
+        (self.questions, asked)
+    }
+
+    /// Answers with all members, as far as they fit.
+    fn list(&mut self, id: u64, now: Instant) {
+        let mut room = MAX_LIST / 2;
+        let mut members = Vec::new();
+        for member in self.peers.values().filter_map(Peer::member) {
+            let length = line(&member.known).map_or(0, |line| line.len());
+            let Some(left) = room.checked_sub(length) else { break };
+            room = left;
+            members.push(member.known.clone());
+        }
+        self.dismiss(id, &Said::Members(members), now);
+    }
+
+    /// Notes what a member has, whenever it says so.
+    fn has(&mut self, id: u64, has: Has) {
+        let Some(member) = self.peers.get_mut(&id).and_then(Peer::member_mut) else { return };
+        // What answers no question is not counted.
+        let Some(at) = member.open.iter().position(|number| *number == has.number) else { return };
+        member.open.remove(at);
+        member.late &= !member.open.is_empty();
+        let known = &mut member.known;
+        (known.held, known.live, known.free) = (has.held, has.live, has.free);
+        known.given = known.given.saturating_add(has.given);
+        let terms = Terms { guarantee: known.guarantee, weight: known.weight };
+        for look in &mut self.looks {
+            look.waiting.remove(&id);
+        }
+        if let Some(demand) = self.demands.iter_mut().find(|demand| demand.number == has.number) {
+            demand.answered(id, terms, has);
+        }
+    }
+
+    fn refuse(&mut self, id: u64, why: String, now: Instant) {
+        if self.peers.get(&id).is_some_and(|peer| peer.member().is_some()) {
+            tracing::warn!(peer = id, why, "a process does not speak as a member; it takes part no more");
+            return self.leave(id, now);
+        }
+        self.dismiss(id, &Said::Refused(why), now);
+    }
+
+    fn dismiss(&mut self, id: u64, said: &Said, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if peer.dismiss(said, now).is_err() || peer.is_done() {
+            self.leave(id, now);
+        }
+    }
+
+    fn say(&mut self, id: u64, said: &Said, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if let Err(error) = peer.say(said) {
+            tracing::debug!(%error, peer = id, "a process takes part no more");
+            self.leave(id, now);
+        }
+    }
+}
+
+fn device(demand: &Demand) -> &str {
+    &demand.ask.device
+}

@@ -1,0 +1,35 @@
+//! What a broker knows.
+
+use crate::error::BrokerError;
+use crate::protocol::{First, MAX_LIST, MemberStatus, Said, VERSION, line};
+use seamalloc_live::talk::{Bounded, admit};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks a broker who takes part.
+///
+/// # Errors
+/// [`BrokerError::Ask`] if nobody answers in 5 s, [`BrokerError::Answer`] if what answers is something else.
+pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, BrokerError> {
+    let path = socket.to_owned();
+    match exchange(socket, &First::Status { version: VERSION }, PATIENCE, MAX_LIST) {
+        Ok(Said::Members(members)) => Ok(members),
+        Ok(Said::Refused(said)) => Err(BrokerError::Answer { path, said }),
+        Ok(_) => Err(BrokerError::Answer { path, said: "what was not asked for".to_owned() }),
+        Err(error) => Err(BrokerError::Ask { path, error }),
+    }
+}
+
+/// Asks one question, over a connection of its own.
+pub(crate) fn exchange(socket: &Path, first: &First, patience: Duration, most: usize) -> io::Result<Said> {
+    let stream = UnixStream::connect(socket)?;
+    admit(&stream)?;
+    let mut talk = Bounded::new(&stream, patience);
+    talk.write_all(&line(first)?)?;
+    let (said, _) = talk.line(most)?;
+    Ok(serde_json::from_slice(&said)?)
+}

@@ -1,0 +1,122 @@
+//! `seamalloc broker`: free memory that processes on one GPU lend each other.
+
+use crate::args::Color;
+use crate::failure::Failure;
+use crate::output::{self, Output};
+use crate::table::Table;
+use clap::{Args, Subcommand, ValueHint};
+use seamalloc::units::format_bytes;
+use seamalloc_broker::{Broker, BrokerError, MemberStatus, default_socket, status};
+use seamalloc_trace::columns::Column;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// What `--help` says below the options.
+pub(crate) const HELP: &str = "\
+A process takes part with the option broker:auto (SEAMALLOC_CONF=broker:auto, seamalloc.enable(broker='auto')), or
+broker:FILE for another socket. Only processes of the same user are served. It ends at SIGTERM and SIGINT, and its
+socket with it; what a broker left behind that was killed is taken over.";
+
+/// What the columns of `status` say.
+pub(crate) fn legend() -> String {
+    crate::explain::legend(COLUMNS)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BrokerArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    /// Listen, or ask, at this socket [default: broker.sock in $XDG_RUNTIME_DIR/seamalloc or /tmp/seamalloc-UID].
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    socket: Option<PathBuf>,
+    /// Print one JSON object a line: for each thing that happens, or for each process.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show the processes that take part, and what each holds and could give.
+    #[command(after_help = legend())]
+    Status,
+}
+
+const COLUMNS: &[Column<MemberStatus>] = &[
+    Column::run("pid", |row: &MemberStatus| row.pid.into()).text("pid", |row| row.pid.to_string().into()),
+    Column::run("device", |row: &MemberStatus| row.device.as_str().into())
+        .text("device", |row| row.device.as_str().into()),
+    Column::result("held", |row: &MemberStatus| row.held.into())
+        .figure("held", |row| format_bytes(row.held).into())
+        .legend("held", "memory held from the driver"),
+    Column::result("live", |row: &MemberStatus| row.live.into())
+        .figure("live", |row| format_bytes(row.live).into())
+        .legend("live", "the part of it that is in use"),
+    Column::result("free", |row: &MemberStatus| row.free.into())
+        .figure("free", |row| format_bytes(row.free).into())
+        .legend("free", "the rest, which goes to who is short, down to the guarantee"),
+    Column::result("guarantee", |row: &MemberStatus| row.guarantee.into())
+        .figure("guarantee", |row| format_bytes(row.guarantee).into()),
+    Column::result("weight", |row: &MemberStatus| row.weight.into())
+        .figure("weight", |row| row.weight.to_string().into()),
+    Column::result("given", |row: &MemberStatus| row.given.into())
+        .figure("given", |row| format_bytes(row.given).into())
+        .legend("given", "what it gave to others so far"),
+    Column::result("received", |row: &MemberStatus| row.received.into())
+        .figure("received", |row| format_bytes(row.received).into())
+        .legend("received", "what others gave when it was short"),
+    Column::result("silent", |row: &MemberStatus| row.silent.into())
+        .figure("silent", |row| row.silent.to_string().into())
+        .legend("silent", "how often it did not answer in time")
+        .spare(6),
+    Column::run("program", |row: &MemberStatus| row.command.as_str().into())
+        .text("program", |row| row.command.chars().take(PROGRAM).collect::<String>().into())
+        .spare(7),
+];
+
+/// Characters of a command line that are shown.
+const PROGRAM: usize = 40;
+
+pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
+    let socket = args.socket.clone().unwrap_or_else(default_socket);
+    if let Some(Action::Status) = args.action {
+        let members = status::members(&socket)?;
+        if args.json {
+            return members.iter().try_for_each(|member| output::print(&json!(member).to_string()));
+        }
+        if members.is_empty() {
+            return output::print("no process takes part");
+        }
+        let mut table = Table::new(COLUMNS);
+        members.iter().for_each(|member| table.add(member, 0));
+        return Output::new(color, None)?.table(&table);
+    }
+    // First, so that a signal finds no socket that would be left behind.
+    let stop = signals().map_err(BrokerError::Thread)?;
+    let broker = Broker::bind(&socket)?;
+    let begun = if args.json {
+        json!({ "event": "listens", "socket": socket.display().to_string() }).to_string()
+    } else {
+        format!("listens at {}", socket.display())
+    };
+    output::print(&begun)?;
+    let mut printed = Ok(());
+    let ended = broker.run(&stop, &mut |event| {
+        // Whoever read our output may have enough of it; the processes are served all the same.
+        if printed.is_ok() {
+            printed = output::print(&if args.json { json!(event).to_string() } else { event.to_string() });
+        }
+    });
+    Ok(ended.map_err(|error| BrokerError::Listen { path: socket, error })?)
+}
+
+/// Returns a socket at which something can be read once the process is asked to end.
+fn signals() -> std::io::Result<UnixStream> {
+    let (stop, asked) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        pipe::register(signal, asked.try_clone()?)?;
+    }
+    Ok(stop)
+}
