@@ -117,6 +117,8 @@ pub(crate) struct Planning {
     /// While live memory is low, and no plan knows where the step ends.
     valley: Option<Valley>,
     lows: Lows,
+    /// The most bytes that were live at a request since then.
+    high: u64,
     /// The step that ended last.
     ended: Ended,
     /// Where the step ends, once that is known.
@@ -161,7 +163,15 @@ impl Planning {
             self.end = Some(self.recorder.position());
             return true;
         }
-        let Some(valley) = &mut self.valley else { return false };
+        let Some(valley) = &mut self.valley else {
+            // The mark of low memory is a quarter of what is held below; steps may be smaller, as after a larger one.
+            self.high = self.high.max(live);
+            if live + held / RISE < self.high {
+                self.high = 0;
+                self.memory_is_low();
+            }
+            return false;
+        };
         if live < valley.live {
             *valley = Valley { live, at: self.recorder.position() };
         } else if live > valley.live + held / RISE {
