@@ -163,7 +163,8 @@ fn add_taken(part: &mut PlanPart, ranges: &[Span], ended: &Ended, carried: &Carr
                     let offset = taken.start - within.start;
                     // What lies in the place of a request that lives on does so only until plans are followed.
                     let before = fixed.partition_point(|(of, _, end)| (*of, *end) <= (*range, offset));
-                    let is_fixed = fixed.get(before).is_some_and(|(of, start, _)| of == range && *start < offset + taken.size);
+                    let is_fixed =
+                        fixed.get(before).is_some_and(|(of, start, _)| of == range && *start < offset + taken.size);
                     if is_fixed {
                         continue;
                     }

@@ -219,7 +219,18 @@ impl Plans {
             let oldest = self.plans.iter().enumerate().min_by_key(|(_, plan)| plan.followed).map(|(index, _)| index);
             oldest.map(|index| self.plans.swap_remove(index));
         }
-        let plan = Plan { signature, keys, places, successor: 0, made, followed: 0, departed: 0, renewals: 0, suited: false, peak };
+        let plan = Plan {
+            signature,
+            keys,
+            places,
+            successor: 0,
+            made,
+            followed: 0,
+            departed: 0,
+            renewals: 0,
+            suited: false,
+            peak,
+        };
         self.plans.try_push(plan)
     }
 
