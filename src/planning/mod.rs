@@ -346,7 +346,7 @@ impl Planning {
             let Some(index) = self.submitted.iter().position(|of| of.number == number) else { continue };
             let Submitted { signature, keys, origin, peak, .. } = self.submitted.remove(index);
             let addresses = origin.addresses(&places)?;
-            let unplaced = addresses.iter().filter(|address| **address == memory::NOWHERE).count();
+            let unplaced = addresses.iter().filter(|address| **address == recorder::NOWHERE).count();
             tracing::debug!(signature, requests = keys.len(), unplaced, "a step is planned");
             self.stats.plans += 1;
             self.plans.put(self.steps, peak, signature, keys, addresses)?;

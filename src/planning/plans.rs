@@ -7,8 +7,7 @@
 //! requests    a b x c e f       x is none of the plan's; d does not come: both are departures, the others have their places
 //! ```
 
-use super::memory::NOWHERE;
-use super::recorder::{Key, Record};
+use super::recorder::{Key, NOWHERE, Record};
 use crate::fallible::{Grown, TryPush};
 use crate::span::Span;
 
