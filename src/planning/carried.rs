@@ -8,8 +8,7 @@
 //! step of length 8    |1|2|3|4|aaaaaaaaa|bbb|  |
 //! ```
 
-use super::memory::NOWHERE;
-use super::recorder::{Earlier, Key, NEVER, Record};
+use super::recorder::{Earlier, Key, NEVER, NOWHERE, Record};
 use crate::fallible::{Grown, TryPush, filled, with_room};
 use crate::span::Span;
 use rustc_hash::FxHashMap;

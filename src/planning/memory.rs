@@ -11,7 +11,7 @@
 
 use super::carried::{Carried, CommonPlaces};
 use super::problem::{Lifetime, Place, Places, PlanPart, PlanProblem, Taken};
-use super::recorder::{Ended, Key, NEVER, Record};
+use super::recorder::{Ended, Key, NEVER, NOWHERE, Record};
 use crate::config::rounding::MIN_BLOCK;
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush, filled, with_room};
@@ -24,8 +24,6 @@ use std::cmp::Reverse;
 const LEAST_RANGE: u64 = 1 << 20;
 /// The most ranges of either kind. More make a planner slow, and the smallest gain least.
 const MAX_RANGES: usize = 1024;
-/// A request without a place.
-pub(super) const NOWHERE: u64 = 0;
 
 /// Where the ranges and the requests of a problem come from.
 #[derive(Debug)]
@@ -163,7 +161,8 @@ fn add_taken(part: &mut PlanPart, ranges: &[Span], ended: &Ended, carried: &Carr
                     let offset = taken.start - within.start;
                     // What lies in the place of a request that lives on does so only until plans are followed.
                     let before = fixed.partition_point(|(of, _, end)| (*of, *end) <= (*range, offset));
-                    let is_fixed = fixed.get(before).is_some_and(|(of, start, _)| of == range && *start < offset + taken.size);
+                    let is_fixed =
+                        fixed.get(before).is_some_and(|(of, start, _)| of == range && *start < offset + taken.size);
                     if is_fixed {
                         continue;
                     }

@@ -54,6 +54,9 @@ const DEPARTED: usize = 64;
 const RENEW_LATER: u32 = 3;
 /// A step ends where live memory was lowest before it rose by this part (1/n) of what is held.
 const RISE: u64 = 8;
+/// A step ends in a valley that is at most this part (1/n) of what is held above the deepest of the last `LOWS`, if that came twice.
+const DEEP: u64 = 64;
+const LOWS: usize = 8;
 /// A step is not planned if it leaves more than this part (1/n) of what is held.
 const LEFT: u64 = 32;
 /// How often one plan is renewed.
@@ -77,6 +80,24 @@ struct Valley {
     at: Position,
 }
 
+/// The last valleys. Memory may fall and rise several times in a step, as where activations are computed again; it ends in the deepest.
+#[derive(Default)]
+struct Lows {
+    last: [u64; LOWS],
+    count: usize,
+}
+
+impl Lows {
+    /// Notes a valley. Returns whether a step may end in it: it is about as deep as any that came more than once. In bytes.
+    fn is_deep(&mut self, live: u64, held: u64) -> bool {
+        self.last[self.count % LOWS] = live;
+        self.count += 1;
+        let known = &self.last[..self.count.min(LOWS)];
+        let lowest = known.iter().min().map_or(live, |lowest| lowest + held / DEEP);
+        live <= lowest || known.iter().filter(|low| **low <= lowest).count() < 2
+    }
+}
+
 /// The plans of an allocator, and its present step.
 #[derive(Default)]
 pub(crate) struct Planning {
@@ -95,6 +116,9 @@ pub(crate) struct Planning {
     problems: u64,
     /// While live memory is low, and no plan knows where the step ends.
     valley: Option<Valley>,
+    lows: Lows,
+    /// The most bytes that were live at a request since then.
+    high: u64,
     /// The step that ended last.
     ended: Ended,
     /// Where the step ends, once that is known.
@@ -139,12 +163,24 @@ impl Planning {
             self.end = Some(self.recorder.position());
             return true;
         }
-        let Some(valley) = &mut self.valley else { return false };
+        let Some(valley) = &mut self.valley else {
+            // The mark of low memory is a quarter of what is held below; steps may be smaller, as after a larger one.
+            self.high = self.high.max(live);
+            if live + held / RISE < self.high {
+                self.high = 0;
+                self.memory_is_low();
+            }
+            return false;
+        };
         if live < valley.live {
             *valley = Valley { live, at: self.recorder.position() };
         } else if live > valley.live + held / RISE {
-            self.end = Some(valley.at);
-            return true;
+            let Valley { live: low, at } = *valley;
+            if self.lows.is_deep(low, held) {
+                self.end = Some(at);
+                return true;
+            }
+            self.valley = None;
         }
         false
     }
@@ -310,7 +346,7 @@ impl Planning {
             let Some(index) = self.submitted.iter().position(|of| of.number == number) else { continue };
             let Submitted { signature, keys, origin, peak, .. } = self.submitted.remove(index);
             let addresses = origin.addresses(&places)?;
-            let unplaced = addresses.iter().filter(|address| **address == memory::NOWHERE).count();
+            let unplaced = addresses.iter().filter(|address| **address == recorder::NOWHERE).count();
             tracing::debug!(signature, requests = keys.len(), unplaced, "a step is planned");
             self.stats.plans += 1;
             self.plans.put(self.steps, peak, signature, keys, addresses)?;

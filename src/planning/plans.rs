@@ -7,8 +7,7 @@
 //! requests    a b x c e f       x is none of the plan's; d does not come: both are departures, the others have their places
 //! ```
 
-use super::memory::NOWHERE;
-use super::recorder::{Key, Record};
+use super::recorder::{Key, NOWHERE, Record};
 use crate::fallible::{Grown, TryPush};
 use crate::span::Span;
 
@@ -219,7 +218,18 @@ impl Plans {
             let oldest = self.plans.iter().enumerate().min_by_key(|(_, plan)| plan.followed).map(|(index, _)| index);
             oldest.map(|index| self.plans.swap_remove(index));
         }
-        let plan = Plan { signature, keys, places, successor: 0, made, followed: 0, departed: 0, renewals: 0, suited: false, peak };
+        let plan = Plan {
+            signature,
+            keys,
+            places,
+            successor: 0,
+            made,
+            followed: 0,
+            departed: 0,
+            renewals: 0,
+            suited: false,
+            peak,
+        };
         self.plans.try_push(plan)
     }
 

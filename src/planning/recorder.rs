@@ -14,6 +14,8 @@ pub(super) const MAX_REQUESTS: usize = 1 << 20;
 const MAX_WATCHED: usize = 256;
 /// The moment of a free that has not come.
 pub(super) const NEVER: u32 = u32::MAX;
+/// The address of a request without a place.
+pub(super) const NOWHERE: u64 = 0;
 
 /// What tells one request from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
