@@ -69,8 +69,8 @@ pub use report::out_of_memory::{OutOfMemory, OutOfMemoryReport};
 pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::stats::{
-    ArenaStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats,
-    Waits,
+    ArenaStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SpillStats, SplitStats, Stalls, Stat,
+    StatByPool, Stats, Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 

@@ -122,13 +122,16 @@ impl Heap {
     }
 
     /// Returns what may be spilled of a chunk, with the owners of all pieces; `None` if it may not be.
-    pub(crate) fn spill_candidate(&self, chunk: &Chunk, owners: &FxHashMap<BlockId, BlockId>) -> Option<SpillCandidate> {
+    pub(crate) fn spill_candidate(
+        &self,
+        chunk: &Chunk,
+        owners: &FxHashMap<BlockId, BlockId>,
+    ) -> Option<SpillCandidate> {
         if chunk.fixed || chunk.asleep || chunk.slab || chunk.spilled {
             return None;
         }
         let now = self.counters.operations();
-        let mut found =
-            SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
+        let mut found = SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
         for id in self.blocks_over(chunk.span()) {
             let block = &self.blocks[id];
             // Graphs rely on what private pools have, free memory included; small blocks are used and reused all the time.
@@ -226,13 +229,13 @@ impl Heap {
     /// Returns the chunks that are spilled, in which nothing is live any more, and that every stream has passed.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
-        let passed = if self.spilling.passed_at == self.counters.operations() { &self.spilling.passed[..] } else { &[] };
+        let passed =
+            if self.spilling.passed_at == self.counters.operations() { &self.spilling.passed[..] } else { &[] };
         for (id, chunk) in self.spilled_chunks() {
             let free = |id: &BlockId| self.blocks[*id].state == State::Free && !self.is_private(self.blocks[*id].pool);
             let all_free = || self.blocks_over(chunk.span()).all(|id| free(&id));
-            let just_freed = || {
-                all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end())
-            };
+            let just_freed =
+                || all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end());
             if just_freed() || self.freed_at(&chunk).is_some() {
                 found.try_push((id, chunk.size))?;
             }

@@ -41,7 +41,9 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
         let answer = match step {
             Step::Spill => world.allocator.allocate(TOO_LARGE, MAIN).map(Some),
             Step::Return => world.allocator.unspill().map(|_| None),
-            Step::Hot => large.iter().try_for_each(|address| world.allocator.advise(*address, Advice::Hot)).map(|()| None),
+            Step::Hot => {
+                large.iter().try_for_each(|address| world.allocator.advise(*address, Advice::Hot)).map(|()| None)
+            }
             Step::Go => {
                 gone.into_iter().for_each(|address| world.free(address));
                 world.allocator.empty_cache().map(|_| None)
