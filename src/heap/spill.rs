@@ -11,37 +11,13 @@
 
 use super::block::{Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
+use super::spilling::{MAX_DOUBLINGS, QUIET, Spilling};
 use super::tables::Heap;
 use crate::config::{Advice, SpillCandidate};
 use crate::fallible::{Grown, TryPush};
 use crate::ids::{BlockId, ChunkId, Class};
 use crate::span::Span;
-use rustc_hash::{FxHashMap, FxHashSet};
-
-/// How many times the device's memory the program allocates without a spill before memory may come back by itself: some steps of
-/// a trainer, in each of which the peak comes again.
-const QUIET: u64 = 16;
-/// How often that doubles, if what came back is spilled again.
-const MAX_DOUBLINGS: u32 = 20;
-
-/// What is spilled, and what happened since.
-#[derive(Debug, Default)]
-pub(crate) struct Spilling {
-    /// Bytes of blocks in chunks that are spilled. By [`Class`].
-    pub(super) bytes: [u64; 2],
-    /// Bytes of the machine's memory that are part of no chunk, because a call could not be undone yet.
-    unsettled: u64,
-    /// Blocks that wait for their own stream too, because they are spilled.
-    waits_for_own: FxHashSet<BlockId>,
-    /// Ranges of home that were freed when there were so many operations, and that every stream has passed.
-    passed: Vec<Span>,
-    passed_at: u64,
-    /// All bytes that were ever allocated when memory was last spilled, or came back by itself.
-    quiet_since: u64,
-    /// Whether memory came back by itself since it was last spilled.
-    returned: bool,
-    doublings: u32,
-}
+use rustc_hash::FxHashMap;
 
 impl Heap {
     /// Returns the bytes of the machine's memory that are held.

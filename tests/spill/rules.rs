@@ -134,7 +134,8 @@ fn a_policy_of_the_programs_decides() {
 
 #[test]
 fn what_others_know_is_never_spilled() {
-    let why: [(&str, &dyn Fn(&World, u64)); 2] = [
+    type Tells = dyn Fn(&World, u64);
+    let why: [(&str, &Tells); 2] = [
         ("named to fix_memory", &|world, address| world.allocator.fix_memory(address).unwrap()),
         ("shared with other processes", &|world, address| drop(world.allocator.share(address).unwrap())),
     ];

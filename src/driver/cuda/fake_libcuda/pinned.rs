@@ -1,6 +1,7 @@
 //! Page-locked memory of the machine: what is asked of libcuda for it.
 
 use super::*;
+use crate::driver::Call;
 use crate::driver::prelude::*;
 
 fn open_pinned(node: Option<u32>) -> CudaDriver {
