@@ -161,7 +161,27 @@ static void a_filter_decides(seam_allocator a) {
     OK(seam_pool_release(a, pool));
 }
 
+static void more_is_live_than_the_device_has(void) {
+    seam_allocator a = create("sim:h200,capacity=64MiB", "spill:host=1GiB");
+    void *cold = get(a, 40 * MIB, NULL);
+    FAILS(seam_advise(a, cold, 3), SEAM_STATUS_INVALID_ARGUMENT, "advice is 3");
+    FAILS(seam_advise(a, (char *)cold + 512, SEAM_ADVICE_COLD), SEAM_STATUS_INVALID_ADDRESS, "");
+    OK(seam_advise(a, cold, SEAM_ADVICE_COLD));
+    void *other = get(a, 40 * MIB, NULL);
+    seam_stats stats = stats_of(a);
+    CHECK(stats.spilled_bytes.current >= 16 * MIB && stats.spill_requests == 1 && stats.spills > 0);
+    OK(seam_free(a, other));
+    uint64_t returned;
+    OK(seam_unspill(a, &returned));
+    CHECK(returned >= 16 * MIB && stats_of(a).spilled_bytes.current == 0);
+    OK(seam_advise(a, cold, SEAM_ADVICE_HOT));
+    OK(seam_free(a, cold));
+    OK(seam_check(a));
+    OK(seam_destroy(a));
+}
+
 int main(void) {
+    more_is_live_than_the_device_has();
     seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch");
     a_pool_keeps_its_memory_to_itself(a);
     a_tag_sleeps_and_wakes(a);

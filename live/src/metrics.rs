@@ -96,9 +96,11 @@ pub const METRICS: &[Metric] = &[
         s.yields_total as f64
     }),
     counter("seamalloc_yielded_bytes_total", "Memory that went back then.", |s| s.yielded_bytes_total as f64),
-    gauge("seamalloc_spilled_bytes", "Live memory that lies in the machine's memory, and is not held of the device.", |s| {
-        s.spilled_bytes as f64
-    }),
+    gauge(
+        "seamalloc_spilled_bytes",
+        "Live memory that lies in the machine's memory, and is not held of the device.",
+        |s| s.spilled_bytes as f64,
+    ),
     counter("seamalloc_spills_total", "Pieces of live memory that were spilled to the machine's.", |s| {
         s.spills_total as f64
     }),

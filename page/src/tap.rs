@@ -67,6 +67,12 @@ impl ForwardingDriver for Tap {
         Ok(handle)
     }
 
+    fn create_on_host(&self, size: u64) -> DriverResult<Handle> {
+        let handle = self.inner().create_on_host(size)?;
+        self.note(Note::Created { handle, size });
+        Ok(handle)
+    }
+
     fn release(&self, handle: Handle) -> DriverResult<()> {
         self.inner().release(handle)?;
         self.note(Note::Released { handle });

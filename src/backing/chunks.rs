@@ -54,7 +54,8 @@ pub(crate) fn add_chunks(
     let mut at = span.start;
     for piece in mapping.pieces {
         if let Some(handle) = piece.handle {
-            let chunk = Chunk { address: at, size: piece.size, handle, slab, fixed: false, asleep: false, spilled: false };
+            let chunk =
+                Chunk { address: at, size: piece.size, handle, slab, fixed: false, asleep: false, spilled: false };
             added.push(context.heap.add_chunk(chunk)?);
             if mapped {
                 context.heap.chunk_mapped(chunk);

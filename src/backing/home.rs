@@ -18,7 +18,8 @@ pub(crate) fn reserve_home(context: &mut StrategyContext<'_>, times: u64) -> Res
     let total = context.driver.properties().total_memory;
     // What is spilled has its addresses there too.
     let beside = context.config.spill.unwrap_or(0);
-    let size = total.saturating_mul(times).saturating_add(beside).clamp(GRANULE, MAX_HOME).next_multiple_of(64 * GRANULE);
+    let size =
+        total.saturating_mul(times).saturating_add(beside).clamp(GRANULE, MAX_HOME).next_multiple_of(64 * GRANULE);
     let (tables, mut slots) = context.heap.reserve_home(size)?;
     let span = Span::new(context.driver.reserve(size, 0)?, size);
     context.heap.check_answer(Call::Reserve, span, GRANULE)?;

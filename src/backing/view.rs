@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::driver::Call;
 use crate::error::Error;
 use crate::fallible::{TryCollect, TryPush};
-use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, ViewUsage, Window};
+use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, View, ViewUsage, Window};
 use crate::ids::{BlockId, ChunkId, ViewId};
 use crate::span::Span;
 
@@ -169,9 +169,11 @@ pub(crate) fn cut_view(
     Ok(())
 }
 
-/// Gives back the addresses of views without mappings.
+/// Gives back the addresses of views without mappings. One that has only holes may still have users.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
-    let unmapped = context.heap.views().iter().filter(|(_, view)| view.chunks.is_empty() && view.users == 0 && view.growing.is_none());
-    let unmapped = unmapped.map(|(id, _)| id);
+    let heap = &*context.heap;
+    let is_unused = |view: &View| view.chunks.is_empty() && view.users == 0;
+    let is_over = |view: &View| is_unused(view) || (view.mappings() == 0 && heap.is_done_with(view));
+    let unmapped = heap.views().iter().filter(|(_, view)| view.growing.is_none() && is_over(view)).map(|(id, _)| id);
     unmapped.try_to_vec()?.into_iter().try_for_each(|id| drop_view(context, id))
 }

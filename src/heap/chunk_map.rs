@@ -292,7 +292,15 @@ mod tests {
         let mut address = START;
         let mut chunks = Vec::new();
         for (handle, granules) in (0..).map(Handle).zip(granules) {
-            let chunk = Chunk { address, size: granules * GRANULE, handle, slab: false, fixed: false, asleep: false, spilled: false };
+            let chunk = Chunk {
+                address,
+                size: granules * GRANULE,
+                handle,
+                slab: false,
+                fixed: false,
+                asleep: false,
+                spilled: false,
+            };
             chunks.push((home.add_chunk(chunk), chunk));
             address = chunk.end();
         }

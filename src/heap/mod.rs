@@ -18,7 +18,7 @@
 //! | stitched | blocks that are handed out through views |
 //! | growing | parts of a view that grows for one allocation |
 //! | sleep, saved | chunks of private pools that have no memory for a while, and what they held |
-//! | spill | chunks whose memory is the machine's, and which may be |
+//! | spill, spilling | chunks whose memory is the machine's, and which may be |
 //! | exchange | a chunk becomes several, at the same addresses |
 //! | guarded | blocks with memory of their own, for guard mode |
 //! | stream_pools, private, private_pools, own_segments, checkpoint | which pools belong to whom |
@@ -66,6 +66,7 @@ mod sleep;
 mod snapshot;
 mod sorted;
 mod spill;
+mod spilling;
 mod stitched;
 mod stream_pools;
 mod tables;

@@ -11,37 +11,13 @@
 
 use super::block::{Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
+use super::spilling::{MAX_DOUBLINGS, QUIET, Spilling};
 use super::tables::Heap;
 use crate::config::{Advice, SpillCandidate};
 use crate::fallible::{Grown, TryPush};
 use crate::ids::{BlockId, ChunkId, Class};
 use crate::span::Span;
-use rustc_hash::{FxHashMap, FxHashSet};
-
-/// How many times the device's memory the program allocates without a spill before memory may come back by itself: some steps of
-/// a trainer, in each of which the peak comes again.
-const QUIET: u64 = 16;
-/// How often that doubles, if what came back is spilled again.
-const MAX_DOUBLINGS: u32 = 20;
-
-/// What is spilled, and what happened since.
-#[derive(Debug, Default)]
-pub(crate) struct Spilling {
-    /// Bytes of blocks in chunks that are spilled. By [`Class`].
-    pub(super) bytes: [u64; 2],
-    /// Bytes of the machine's memory that are part of no chunk, because a call could not be undone yet.
-    unsettled: u64,
-    /// Blocks that wait for their own stream too, because they are spilled.
-    waits_for_own: FxHashSet<BlockId>,
-    /// Ranges of home that were freed when there were so many operations, and that every stream has passed.
-    passed: Vec<Span>,
-    passed_at: u64,
-    /// All bytes that were ever allocated when memory was last spilled, or came back by itself.
-    quiet_since: u64,
-    /// Whether memory came back by itself since it was last spilled.
-    returned: bool,
-    doublings: u32,
-}
+use rustc_hash::FxHashMap;
 
 impl Heap {
     /// Returns the bytes of the machine's memory that are held.
@@ -122,13 +98,16 @@ impl Heap {
     }
 
     /// Returns what may be spilled of a chunk, with the owners of all pieces; `None` if it may not be.
-    pub(crate) fn spill_candidate(&self, chunk: &Chunk, owners: &FxHashMap<BlockId, BlockId>) -> Option<SpillCandidate> {
+    pub(crate) fn spill_candidate(
+        &self,
+        chunk: &Chunk,
+        owners: &FxHashMap<BlockId, BlockId>,
+    ) -> Option<SpillCandidate> {
         if chunk.fixed || chunk.asleep || chunk.slab || chunk.spilled {
             return None;
         }
         let now = self.counters.operations();
-        let mut found =
-            SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
+        let mut found = SpillCandidate { size: chunk.size, live: 0, largest: 0, age: u64::MAX, advice: Advice::Cold };
         for id in self.blocks_over(chunk.span()) {
             let block = &self.blocks[id];
             // Graphs rely on what private pools have, free memory included; small blocks are used and reused all the time.
@@ -226,13 +205,13 @@ impl Heap {
     /// Returns the chunks that are spilled, in which nothing is live any more, and that every stream has passed.
     pub(crate) fn spilled_and_free(&self) -> Grown<Vec<(ChunkId, u64)>> {
         let mut found = Vec::new();
-        let passed = if self.spilling.passed_at == self.counters.operations() { &self.spilling.passed[..] } else { &[] };
+        let passed =
+            if self.spilling.passed_at == self.counters.operations() { &self.spilling.passed[..] } else { &[] };
         for (id, chunk) in self.spilled_chunks() {
             let free = |id: &BlockId| self.blocks[*id].state == State::Free && !self.is_private(self.blocks[*id].pool);
             let all_free = || self.blocks_over(chunk.span()).all(|id| free(&id));
-            let just_freed = || {
-                all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end())
-            };
+            let just_freed =
+                || all_free() && passed.iter().any(|span| span.start <= chunk.address && span.end() >= chunk.end());
             if just_freed() || self.freed_at(&chunk).is_some() {
                 found.try_push((id, chunk.size))?;
             }

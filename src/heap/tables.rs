@@ -15,7 +15,7 @@ use super::pool::{Pool, Pools};
 use super::pool_bytes::DriverPoolBytes;
 use super::private_pools::PrivatePools;
 use super::segment::Segment;
-use super::spill::Spilling;
+use super::spilling::Spilling;
 use super::views::Views;
 use crate::error::Result;
 use crate::fallible::Grown;

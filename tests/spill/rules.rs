@@ -134,7 +134,8 @@ fn a_policy_of_the_programs_decides() {
 
 #[test]
 fn what_others_know_is_never_spilled() {
-    let why: [(&str, &dyn Fn(&World, u64)); 2] = [
+    type Tells = dyn Fn(&World, u64);
+    let why: [(&str, &Tells); 2] = [
         ("named to fix_memory", &|world, address| world.allocator.fix_memory(address).unwrap()),
         ("shared with other processes", &|world, address| drop(world.allocator.share(address).unwrap())),
     ];
@@ -232,7 +233,8 @@ fn nothing_is_spilled_and_nothing_comes_back_during_a_capture() {
 /// Another device may use the memory at any time, so that nothing is exchanged from then on.
 #[test]
 fn what_is_spilled_comes_back_before_another_device_has_access() {
-    let gpu = std::sync::Arc::new(seamalloc::driver::sim::SimGpu::new("sim:h200,capacity=64MiB".parse().unwrap()).unwrap());
+    let gpu =
+        std::sync::Arc::new(seamalloc::driver::sim::SimGpu::new("sim:h200,capacity=64MiB".parse().unwrap()).unwrap());
     gpu.connect_peer(1);
     let config = seamalloc::Config::parse(&format!("chunk_size_mb:8,{SPILL}")).unwrap();
     let allocator = seamalloc::Allocator::new(std::sync::Arc::<_>::clone(&gpu) as _, config).unwrap();

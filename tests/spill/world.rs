@@ -1,9 +1,9 @@
 //! A program whose live memory is more than its device has, on a device of which calls can be made to fail.
 
 use parking_lot::Mutex;
+use seamalloc::Stats;
 use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
 use seamalloc::driver::{Call, CallStat, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
-use seamalloc::Stats;
 use seamalloc::{Allocator, Config, Error};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +54,8 @@ impl ForwardingDriver for Device {
             let mut book = self.book.lock();
             book.made += 1;
             let made = book.made;
-            let failing = book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
+            let failing =
+                book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
             if let Some((.., status)) = failing {
                 book.failed.push(call);
                 return Err(DriverError::new(call, status, "made to fail"));

@@ -11,7 +11,8 @@ use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
 use super::split::{may_split, splittable};
 use crate::backing::{
-    Miss, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home, reserve_home,
+    Miss, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home,
+    reserve_home,
 };
 use crate::config::Config;
 use crate::error::Result;
@@ -106,8 +107,8 @@ impl Strategy for Stitch {
             Goal::Everything => {
                 context.wait_for_all()?;
                 context.heap.make_all_idle()?;
-                finish_drops(context)?;
                 drop_spilled(context)?;
+                finish_drops(context)?;
                 ReleasableChunks::of(context.heap)?.release(context, u64::MAX)?;
                 release_home(context)?;
                 return Ok(true);
