@@ -14,8 +14,8 @@
 //! - `doubling`: `cuMemAlloc` of twice the size and a copy, whenever it is full, up to where both copies fit;
 //! - `by GiB`: the same with one GiB more each time (a `torch.cat` each GiB).
 //!
-//! Every token is written as the cache grows, and all of them are read at the end. `us` are a call's microseconds, on the CPU; `held`
-//! are bytes of the device at the peak, `utilization` is what the cache holds of them. Exit code 1: a word is wrong, or an address
+//! Every token is written as the cache grows, and every word of it is read at the end. `us` are a call's microseconds, on the CPU;
+//! `held` are bytes of the device at the peak, `utilization` is what the cache, and live blocks beside it, hold of them. Exit code 1: a word is wrong, or an address
 //! changed; 2: no such device.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
@@ -55,11 +55,14 @@ struct Program {
     has_contents: bool,
 }
 
-/// The words of a token: each says which it is.
-fn words_of(token: u64, words: &mut [u8]) {
-    for (at, word) in words.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&((token << 20) + at as u64 + 1).to_le_bytes());
-    }
+/// Returns the words of a token, but for its number: every word differs from every other.
+fn blank() -> Vec<u8> {
+    (0..TOKEN / 8).flat_map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1).to_le_bytes()).collect()
+}
+
+/// Writes the number of a token into each of its pages of 4 KiB. Writing all words of 40 GiB would take the CPU longer than all else.
+fn number(token: u64, words: &mut [u8]) {
+    words.chunks_mut(4096).for_each(|page| page[..8].copy_from_slice(&(token + 1).to_le_bytes()));
 }
 
 impl Program {
@@ -110,15 +113,18 @@ impl Program {
     fn grow(&self, way: &str, cache: &mut Growing<&Allocator>, others: u64, from: u64) -> Result<bool, Error> {
         let address = cache.address();
         self.allocator.reset_peak_stats();
-        let (mut us, mut words) = (Vec::new(), vec![0; TOKEN as usize]);
+        let (mut us, mut words, mut lowest) = (Vec::new(), blank(), 1.0_f64);
         let (calls, tokens) = (self.driver().call_stats(), self.size / TOKEN);
         let began = Instant::now();
         for token in from..tokens {
             let call = Instant::now();
             cache.grow((token + 1) * TOKEN)?;
             us.push(call.elapsed().as_nanos() as u64);
+            if cache.len() >= 256 * MIB {
+                lowest = lowest.min(cache.len() as f64 / cache.mapped() as f64);
+            }
             if self.has_contents {
-                words_of(token, &mut words);
+                number(token, &mut words);
                 self.driver().write(address + token * TOKEN, &words)?;
             }
         }
@@ -128,11 +134,10 @@ impl Program {
         let stats = self.allocator.stats();
         let held = stats.reserved_bytes.all.peak;
         let grow_s = us.iter().sum::<u64>() as f64 / 1e9;
-        let driver: serde_json::Map<_, _> = calls
-            .iter()
-            .filter(|(call, stat)| stat.count > 0 && !matches!(call.name(), "write" | "read"))
-            .map(|(call, stat)| (call.name().to_owned(), stat.count.into()))
-            .collect();
+        let made = || calls.iter().filter(|(call, stat)| stat.count > 0 && !matches!(call.name(), "write" | "read"));
+        let driver: serde_json::Map<_, _> =
+            made().map(|(call, stat)| (call.name().to_owned(), stat.count.into())).collect();
+        let driver_ns = made().map(|(_, stat)| stat.total_ns).sum::<u64>();
         let right = wrong == 0 && cache.address() == address && self.allocator.check().is_ok();
         let copied = if calls.get(seamalloc::driver::Call::Copy).count == 0 { 0 } else { self.size };
         println!(
@@ -141,9 +146,9 @@ impl Program {
                 "device": self.device, "way": way, "bytes": self.size, "tokens": us.len(), "right": right,
                 "wrong_words": wrong, "words_read": if self.has_contents { self.size / 8 } else { 0 },
                 "address_changed": cache.address() != address, "copied": copied, "held": held,
-                "utilization": (cache.len() + others) as f64 / held as f64, "seconds": seconds, "grow_seconds": grow_s,
+                "utilization": (cache.len() + others) as f64 / held as f64, "lowest_from_256_mib": lowest, "seconds": seconds, "grow_seconds": grow_s,
                 "grow_seconds_per_gib": grow_s / ((tokens - from) * TOKEN) as f64 * GIB as f64,
-                "driver_ms": calls.total_ns() as f64 / 1e6, "driver_calls": driver, "us": summary(&mut us),
+                "driver_ms": driver_ns as f64 / 1e6, "driver_calls": driver, "us": summary(&mut us),
             })
         );
         Ok(right)
@@ -188,14 +193,14 @@ impl Program {
     fn wrong_words(&self, address: u64) -> Result<u64, Error> {
         /// Tokens that are read at once.
         const AT_ONCE: u64 = 64;
-        let (mut found, mut expected) = (vec![0; (AT_ONCE * TOKEN) as usize], vec![0; TOKEN as usize]);
+        let (mut found, mut expected) = (vec![0; (AT_ONCE * TOKEN) as usize], blank());
         let (tokens, mut wrong, mut token) = (self.size / TOKEN, 0, 0);
         while token < tokens {
             let count = AT_ONCE.min(tokens - token);
             let bytes = (count * TOKEN) as usize;
             self.driver().read(address + token * TOKEN, &mut found[..bytes])?;
             for (of, read) in (token..).zip(found[..bytes].chunks_exact(TOKEN as usize)) {
-                words_of(of, &mut expected);
+                number(of, &mut expected);
                 if read != expected.as_slice() {
                     wrong += read.chunks_exact(8).zip(expected.chunks_exact(8)).filter(|(a, b)| a != b).count() as u64;
                 }

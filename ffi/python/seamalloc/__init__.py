@@ -20,6 +20,7 @@ from typing import Any
 from ._devices import Device, Stream, current_device, stream_on
 from ._end import device_report
 from ._everywhere import enable_all
+from ._growing import Growing, GrowingTensor, growing_tensor, reserve
 from ._host_pool import HostBlock, HostPool
 from ._library import (
     PINNED,
@@ -49,6 +50,8 @@ from .guard import check_guards, explain, findings
 
 __all__ = [
     "Error",
+    "Growing",
+    "GrowingTensor",
     "HostBlock",
     "HostMemory",
     "HostPool",
@@ -68,11 +71,13 @@ __all__ = [
     "findings",
     "forget_stream",
     "fragmentation",
+    "growing_tensor",
     "metrics",
     "pin_memory",
     "pinned",
     "record",
     "report",
+    "reserve",
     "serve",
     "sleep",
     "snapshot",
