@@ -214,7 +214,8 @@ impl Program {
 /// Microseconds of calls: how many, half, 99 of 100, and the longest.
 fn summary(ns: &mut [u64]) -> serde_json::Value {
     ns.sort_unstable();
-    let at = |part: f64| ns.get(((ns.len() as f64 * part) as usize).min(ns.len().saturating_sub(1))).copied().unwrap_or(0);
+    let at =
+        |part: f64| ns.get(((ns.len() as f64 * part) as usize).min(ns.len().saturating_sub(1))).copied().unwrap_or(0);
     let us = |ns: u64| ns as f64 / 1e3;
     let mean = ns.iter().sum::<u64>() as f64 / 1e3 / ns.len().max(1) as f64;
     serde_json::json!({"calls": ns.len(), "mean": mean, "p50": us(at(0.5)), "p99": us(at(0.99)), "most": us(at(1.0))})

@@ -125,7 +125,10 @@ impl Allocator {
             Miss::Failed(error) => error,
             Miss::OutOfMemory { refused } => {
                 let pool = core.heap.pair_of(tag).unwrap_or(core.heap.idle());
-                core.out_of_memory(&Request { size: bytes, requested: bytes, pool, class: Class::Large, extends: ViewId::NONE }, refused)
+                core.out_of_memory(
+                    &Request { size: bytes, requested: bytes, pool, class: Class::Large, extends: ViewId::NONE },
+                    refused,
+                )
             }
         })
     }

@@ -113,7 +113,9 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
     refuse_in_capture(context, view)?;
     if pinned {
         let captured = context.heap.views().get(view).is_some_and(|view| {
-            view.pins.iter().any(|owner| context.heap.private().get(*owner).is_some_and(crate::heap::PrivatePool::is_captured))
+            view.pins
+                .iter()
+                .any(|owner| context.heap.private().get(*owner).is_some_and(crate::heap::PrivatePool::is_captured))
         });
         if captured {
             let why = "a graph may use the addresses that it gave back, and their memory serves other requests";

@@ -171,7 +171,11 @@ pub(crate) fn cut_view(
 
 /// Gives back the addresses of views without mappings.
 pub(crate) fn finish_drops(context: &mut StrategyContext<'_>) -> Result<(), Error> {
-    let unmapped = context.heap.views().iter().filter(|(_, view)| view.chunks.is_empty() && view.users == 0 && view.growing.is_none());
+    let unmapped = context
+        .heap
+        .views()
+        .iter()
+        .filter(|(_, view)| view.chunks.is_empty() && view.users == 0 && view.growing.is_none());
     let unmapped = unmapped.map(|(id, _)| id);
     unmapped.try_to_vec()?.into_iter().try_for_each(|id| drop_view(context, id))
 }
