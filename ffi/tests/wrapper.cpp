@@ -208,7 +208,7 @@ static void what_grows_stays_where_it_is_and_is_freed_once() {
         seamalloc::pool pool(a);
         seamalloc::growing other = pool.reserve(64 * MIB);
         other.grow(MIB);
-        CHECK(pool.stats().allocated_bytes == 2 * MIB);
+        CHECK(pool.stats().allocated_bytes >= 2 * MIB && other.mapped() == pool.stats().allocated_bytes);
         seamalloc::check(seam_free(a.handle(), other.release()));
     }
     CHECK(live(a) == 0);
