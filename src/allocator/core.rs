@@ -5,7 +5,7 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
-use super::growing::Growths;
+use super::growths::Growths;
 use super::opened::Opened;
 use super::shares::Shares;
 use crate::backing::{PendingRollback, StrategyContext};

@@ -10,7 +10,7 @@
 //! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
 //! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
-//! | growing | allocations that grow in place |
+//! | growing, growths | allocations that grow in place, and which there are |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
 //! | idle | memory goes back while nobody uses the allocator |
 //! | pressure, callbacks | programs are asked for memory before a request is refused |
@@ -27,6 +27,7 @@ mod checkpoint;
 mod core;
 mod free;
 mod growing;
+mod growths;
 mod guarded;
 mod idle;
 #[cfg(test)]
@@ -48,5 +49,5 @@ mod streams;
 
 pub use self::core::Allocator;
 pub use callbacks::CallbackId;
-pub use growing::Extent;
+pub use growths::Extent;
 pub use idle::IdleRelease;
