@@ -91,6 +91,11 @@ struct LayersPage;
 #[doc = include_str!("../docs/sleep.md")]
 struct SleepPage;
 
+/// And those of the page about growth.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/growing.md")]
+struct GrowingPage;
+
 /// And those of the page for Rust, one of which is over cudarc.
 #[cfg(all(doctest, feature = "cudarc"))]
 #[doc = include_str!("../docs/rust.md")]

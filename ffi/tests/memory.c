@@ -25,6 +25,53 @@ static void memory_is_reused(void) {
     OK(seam_destroy(a));
 }
 
+static void an_allocation_grows_at_one_address(void) {
+    seam_allocator a = create("sim:h200,capacity=1GiB", "strategy:stitch,chunk_size_mb:4");
+    void *cache = NULL, *other = NULL;
+    size_t len, mapped, capacity;
+    OK(seam_reserve(a, 512 * MIB, NULL, &cache));
+    CHECK(cache != NULL && stats_of(a).reserved_bytes.all.current == 0);
+    for (size_t size = 0; size <= 100 * MIB; size += 320 << 10) {
+        OK(seam_grow(a, cache, size));
+    }
+    OK(seam_extent(a, cache, &len, &mapped, &capacity));
+    CHECK(len == 100 * MIB && mapped == 100 * MIB && capacity == 512 * MIB);
+    CHECK(stats_of(a).reserved_bytes.all.current == mapped && stats_of(a).allocated_bytes.all.current == mapped);
+    size_t size;
+    OK(seam_size_of(a, cache, &size));
+    CHECK(size == mapped);
+    OK(seam_shrink(a, cache, 10 * MIB));
+    OK(seam_extent(a, cache, NULL, &mapped, NULL));
+    CHECK(mapped == 10 * MIB);
+    OK(seam_resize(a, cache, 64 * MIB));
+    OK(seam_resize(a, cache, MIB));
+    OK(seam_extent(a, cache, &len, NULL, NULL));
+    CHECK(len == MIB);
+    FAILS(seam_grow(a, cache, 513 * MIB), SEAM_STATUS_BEYOND_CAPACITY, "reserved at");
+    FAILS(seam_grow(a, &size, MIB), SEAM_STATUS_INVALID_ADDRESS, "live allocation");
+    FAILS(seam_extent(a, &size, NULL, NULL, NULL), SEAM_STATUS_INVALID_ADDRESS, "live allocation");
+    OK(seam_set_memory_limit(a, 128 * MIB));
+    FAILS(seam_grow(a, cache, 200 * MIB), SEAM_STATUS_OUT_OF_MEMORY, "limit");
+    OK(seam_record_stream(a, cache, stream_of(0x100)));
+    OK(seam_free_on(a, cache, stream_of(0x200)));
+    seam_pool tag;
+    OK(seam_pool_create_tag(a, &tag));
+    OK(seam_pool_reserve(a, tag, 64 * MIB, NULL, &other));
+    OK(seam_grow(a, other, 5 * MIB));
+    OK(seam_pool_sleep(a, tag, SEAM_BACKUP_DISCARD, NULL, NULL));
+    FAILS(seam_grow(a, other, 32 * MIB), SEAM_STATUS_POOL_ASLEEP, "sleeps");
+    OK(seam_pool_wake(a, tag, NULL));
+    OK(seam_free(a, other));
+    OK(seam_pool_release(a, tag));
+    CHECK(stats_of(a).allocation.all.current == 0);
+    OK(seam_check(a));
+    OK(seam_destroy(a));
+    seam_allocator caching = create("sim:h200,capacity=1GiB", "strategy:caching");
+    FAILS(seam_reserve(caching, MIB, NULL, &other), SEAM_STATUS_NOT_GROWABLE, "stitch");
+    CHECK(other == NULL);
+    OK(seam_destroy(caching));
+}
+
 static void memory_waits_for_the_streams_that_used_it(void) {
     const char *options = "strategy:stitch,sharing:never";
     seam_stream mine = stream_of(0x100), other = stream_of(0x200);
@@ -265,6 +312,7 @@ int main(int count, char **arguments) {
     CHECK(seam_abi_version() == SEAM_ABI_VERSION);
     CHECK(strlen(seam_version()) >= 5);
     memory_is_reused();
+    an_allocation_grows_at_one_address();
     memory_waits_for_the_streams_that_used_it();
     a_forgotten_stream_leaves_its_memory_to_others();
     memory_goes_back();

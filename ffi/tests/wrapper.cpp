@@ -184,8 +184,40 @@ static void the_one_behind_pytorch() {
     seamalloc_free(address, 3 * MIB, 0, nullptr);
 }
 
+static void what_grows_stays_where_it_is_and_is_freed_once() {
+    seamalloc::allocator a("sim:h200,capacity=1GiB");
+    {
+        seamalloc::growing cache = a.reserve(512 * MIB);
+        void *address = cache.address();
+        CHECK(cache && cache.size() == 0 && cache.mapped() == 0 && cache.capacity() == 512 * MIB);
+        cache.grow(33 * MIB);
+        seamalloc::growing moved(std::move(cache));
+        CHECK(!cache && cache.size() == 0 && moved.address() == address && moved.size() == 33 * MIB);
+        CHECK(moved.mapped() == 34 * MIB);
+        cache = std::move(moved);
+        cache.record_stream(stream_of(0x100));
+        cache.shrink(MIB);
+        CHECK(cache.address() == address && cache.size() == MIB && live(a) > 0);
+        bool refused = false;
+        try {
+            cache.grow(513 * MIB);
+        } catch (const seamalloc::failure &error) {
+            refused = error.status() == SEAM_STATUS_BEYOND_CAPACITY && cache.size() == MIB;
+        }
+        CHECK(refused);
+        seamalloc::pool pool(a);
+        seamalloc::growing other = pool.reserve(64 * MIB);
+        other.grow(MIB);
+        CHECK(pool.stats().allocated_bytes >= 2 * MIB && other.mapped() == pool.stats().allocated_bytes);
+        seamalloc::check(seam_free(a.handle(), other.release()));
+    }
+    CHECK(live(a) == 0);
+    seamalloc::check(seam_check(a.handle()));
+}
+
 int main() {
     blocks_free_their_memory_once();
+    what_grows_stays_where_it_is_and_is_freed_once();
     memory_waits_for_the_streams_that_used_it();
     an_allocator_lives_as_long_as_what_it_gave();
     errors_are_exceptions();

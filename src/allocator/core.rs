@@ -5,7 +5,7 @@
 
 use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
-use super::growing::Growths;
+use super::growths::Growths;
 use super::lender::Lender;
 use super::looks::Looks;
 use super::opened::Opened;

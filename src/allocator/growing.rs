@@ -1,10 +1,11 @@
 //! Allocations that grow in place: the public operations.
 //!
-//! Owns: which there are, the parts of each, and how much they take ahead. `strategy/stitch/extend.rs` chooses the memory, and
+//! Owns: these, and how much they take ahead. `growths.rs` keeps which there are. `strategy/stitch/extend.rs` chooses the memory, and
 //! `backing/growing.rs` makes the calls.
 
 use super::allocate::Order;
 use super::core::{Allocator, Core};
+use super::growths::{Extent, Growth, Part};
 use crate::backing::{Miss, release_addresses, reserve_addresses};
 use crate::config::StrategyKind;
 use crate::config::rounding::MAX_REQUEST;
@@ -14,90 +15,12 @@ use crate::heap::{GRANULE, Request};
 use crate::ids::{BlockId, Class, PoolId, StreamId, ViewId};
 use crate::strategy::Means;
 use parking_lot::MutexGuard;
-use rustc_hash::FxHashMap;
 
 /// An allocation takes up to this part (1/n) of what it has ahead of what is asked for, so that one that grows by small steps calls
 /// the driver seldom, and 99% of its memory is in use.
 const AHEAD: u64 = 128;
 /// The most bytes that it takes ahead.
 const MOST_AHEAD: u64 = 64 << 20;
-
-/// How much of an allocation that grows is in use, has memory, and is reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Extent {
-    /// Bytes as asked for by the last [`Allocator::grow`] or [`Allocator::shrink`].
-    pub len: u64,
-    /// Bytes from the address on that have memory: to here it grows without the driver.
-    pub mapped: u64,
-    /// Bytes of addresses, as asked for.
-    pub capacity: u64,
-}
-
-/// A live block of an allocation that grows.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    address: u64,
-    size: u64,
-}
-
-/// An allocation that grows.
-#[derive(Debug)]
-struct Growth {
-    view: ViewId,
-    stream: StreamId,
-    owner: Option<PoolId>,
-    len: u64,
-    capacity: u64,
-    parts: Vec<Part>,
-    /// Bytes of all parts.
-    mapped: u64,
-    /// Other streams that use it, and so will use what is to come.
-    named: Vec<StreamId>,
-    /// Whether it is growing at this moment: the lock may not be held.
-    busy: bool,
-}
-
-/// Every allocation that grows, by its address.
-#[derive(Debug, Default)]
-pub(super) struct Growths(FxHashMap<u64, Growth>);
-
-impl Growths {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Forgets a stream, all work of which is done.
-    pub(super) fn forget_stream(&mut self, stream: StreamId) {
-        self.0.values_mut().for_each(|growth| growth.named.retain(|of| *of != stream));
-    }
-
-    /// Refuses if an allocation of a private pool grows.
-    pub(super) fn none_of(&self, pool: PoolId) -> Result<()> {
-        match self.0.iter().find(|(_, growth)| growth.owner == Some(pool)) {
-            Some((address, _)) => Err(Error::NotGrowable { address: *address, why: "its pool cannot be restored" }),
-            None => Ok(()),
-        }
-    }
-
-    fn get(&self, address: u64) -> Result<&Growth> {
-        self.0.get(&address).ok_or(Error::InvalidAddress { address })
-    }
-
-    /// Returns how much of an allocation is in use, has memory, and is reserved.
-    pub(super) fn extent(&self, address: u64) -> Result<Extent> {
-        let Growth { len, mapped, capacity, .. } = *self.get(address)?;
-        Ok(Extent { len, mapped, capacity })
-    }
-
-    /// Returns an allocation that does not grow at this moment.
-    fn idle(&mut self, address: u64) -> Result<&mut Growth> {
-        match self.0.get_mut(&address).ok_or(Error::InvalidAddress { address })? {
-            Growth { busy: true, .. } => Err(Error::NotGrowable { address, why: "another thread has it grow" }),
-            growth => Ok(growth),
-        }
-    }
-}
 
 /// # Allocations that grow in place
 ///

@@ -10,7 +10,7 @@
 //! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
 //! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
-//! | growing | allocations that grow in place |
+//! | growing, growths | allocations that grow in place, and which there are |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
 //! | headroom, looks | free memory goes back where others need the device's |
 //! | sleep_change, sleep_callbacks | programs are told of that, before and after |
@@ -30,6 +30,7 @@ mod checkpoint;
 mod core;
 mod free;
 mod growing;
+mod growths;
 mod guarded;
 mod headroom;
 mod idle;
@@ -58,6 +59,6 @@ mod streams;
 
 pub use self::core::Allocator;
 pub use callbacks::CallbackId;
-pub use growing::Extent;
+pub use growths::Extent;
 pub use idle::IdleRelease;
 pub use lender::Lender;

@@ -62,8 +62,8 @@ fn make_room(context: &mut StrategyContext<'_>, more: ViewUsage) -> std::result:
     if refused.is_some() { Err(Miss::OutOfMemory { refused }) } else { Ok(()) }
 }
 
-/// Returns which chunks behind the parts of a view serve a request where they are mapped. The rest is unmapped, once the GPU has
-/// passed it: the CPU waits where that is not yet so.
+/// Returns which chunks behind the parts of a view serve a request where they are mapped. If they do not suffice, the rest is
+/// unmapped, once the GPU has passed it: the CPU waits where that is not yet so.
 ///
 /// # Errors
 /// [`Error::NotGrowable`] in a capture that forbids the wait, or if a graph may use what would be unmapped. What was unmapped
@@ -78,6 +78,10 @@ pub(crate) fn settled_tail(context: &mut StrategyContext<'_>, request: &Request)
         }
     }
     let tail = context.heap.tail(view, request.size, request.pool)?;
+    if tail.bytes >= request.size {
+        // Nothing is mapped behind it for now, so the rest stays, for what comes next.
+        return Ok(tail);
+    }
     let runs = context.heap.mapped_behind(view, tail.before)?;
     let Some(of) = context.heap.views().get(view) else { return Ok(tail) };
     let address = of.address;
@@ -109,7 +113,9 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
     refuse_in_capture(context, view)?;
     if pinned {
         let captured = context.heap.views().get(view).is_some_and(|view| {
-            view.pins.iter().any(|owner| context.heap.private().get(*owner).is_some_and(crate::heap::PrivatePool::is_captured))
+            view.pins
+                .iter()
+                .any(|owner| context.heap.private().get(*owner).is_some_and(crate::heap::PrivatePool::is_captured))
         });
         if captured {
             let why = "a graph may use the addresses that it gave back, and their memory serves other requests";

@@ -44,7 +44,10 @@ impl Heap {
         let class = Class::of(block.size <= SMALL_LIMIT);
         if let Some(id) = self.retake_guarded(owner, block) {
             let pool = self.blocks[id].pool;
-            return Ok((id, Request { size: block.size, requested: block.requested, pool, class, extends: ViewId::NONE }));
+            return Ok((
+                id,
+                Request { size: block.size, requested: block.requested, pool, class, extends: ViewId::NONE },
+            ));
         }
         let home = self.home.as_ref().ok_or(gone.clone())?;
         let id = if home.holds(block.address) {

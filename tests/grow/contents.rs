@@ -90,6 +90,13 @@ fn what_is_still_mapped_is_taken_again_without_the_driver() {
         assert_eq!((world.device.used(), world.mapped(cache)), (40 * MIB, 40 * MIB));
         world.check_all();
     }
+    world.shrink(cache, 6 * MIB).unwrap();
+    world.device.calls();
+    for size in 7..=40 {
+        world.grow(cache, size * MIB).unwrap();
+    }
+    assert!(!world.device.calls().contains_key("map"), "step by step it was mapped anew");
+    world.check_all();
     // So is the next one of that capacity.
     let address = cache;
     world.free(cache);

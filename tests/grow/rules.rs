@@ -118,7 +118,8 @@ fn capacity_that_is_no_multiple_of_a_granule_is_kept_to_the_byte() {
 
 #[test]
 fn the_bounds_on_views_hold_for_addresses_and_mappings() {
-    let mut world = World::new(256 * MIB, "strategy:stitch,chunk_size_mb:2,max_view_mappings:8,max_view_address_space:1GiB");
+    let mut world =
+        World::new(256 * MIB, "strategy:stitch,chunk_size_mb:2,max_view_mappings:8,max_view_address_space:1GiB");
     let refused = world.reserve(2 << 30, MAIN).unwrap_err();
     assert!(refused.is_out_of_memory(), "{refused}");
     let cache = world.reserve(512 * MIB, MAIN).unwrap();

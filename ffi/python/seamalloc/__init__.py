@@ -20,6 +20,7 @@ from typing import Any
 from ._devices import Device, Stream, current_device, stream_on
 from ._end import device_report
 from ._everywhere import enable_all
+from ._growing import Growing, GrowingTensor, growing_tensor, reserve
 from ._host_pool import HostBlock, HostPool
 from ._library import (
     PINNED,
@@ -50,6 +51,8 @@ from .guard import check_guards, explain, findings
 
 __all__ = [
     "Error",
+    "Growing",
+    "GrowingTensor",
     "HostBlock",
     "HostMemory",
     "HostPool",
@@ -70,6 +73,7 @@ __all__ = [
     "findings",
     "forget_stream",
     "fragmentation",
+    "growing_tensor",
     "metrics",
     "on_sleep",
     "pin_memory",
@@ -77,6 +81,7 @@ __all__ = [
     "record",
     "release_backups",
     "report",
+    "reserve",
     "serve",
     "sleep",
     "snapshot",

@@ -138,6 +138,11 @@ def _load() -> ctypes.CDLL:
         "seam_pool_wake": (c_uint64, Pool, POINTER(c_uint64)),
         "seam_advise": (c_uint64, c_void_p, c_uint32),
         "seam_unspill": (c_uint64, POINTER(c_uint64)),
+        "seam_reserve": (c_uint64, c_size_t, c_void_p, POINTER(c_void_p)),
+        "seam_pool_reserve": (c_uint64, Pool, c_size_t, c_void_p, POINTER(c_void_p)),
+        "seam_grow": (c_uint64, c_void_p, c_size_t),
+        "seam_shrink": (c_uint64, c_void_p, c_size_t),
+        "seam_extent": (c_uint64, c_void_p, *[POINTER(c_size_t)] * 3),
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)

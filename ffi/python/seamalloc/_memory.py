@@ -106,8 +106,14 @@ def missing(name: str, error: ImportError, package: str) -> LibraryError:
     return LibraryError("missing", name, f"{name} cannot be imported ({error})", f"Install it: pip install {package}")
 
 
-def _stream(handle: int) -> int:
+def stream_of(handle: int) -> int:
+    """The stream in whose order memory is."""
     return 0 if handle in (LEGACY, PER_THREAD) else handle
+
+
+def keep(device: int, handle: int) -> None:
+    """Notes an allocator that gave out memory."""
+    _handles[device] = handle
 
 
 def allocate(device: int, size: int, stream: int = 0) -> int:
@@ -115,7 +121,7 @@ def allocate(device: int, size: int, stream: int = 0) -> int:
     handle = _handles.get(device)
     if handle is None:
         handle = _handles[device] = plugged(device)
-    stream = _stream(stream)
+    stream = stream_of(stream)
     if stream != 0:
         # Who made it may destroy it without a word.
         check(library.seam_set_borrowed(handle, stream))
@@ -141,7 +147,7 @@ def free(device: int, address: int, current: int) -> None:
     if current == PER_THREAD:
         # Another thread's requests may get the memory before this thread's stream is done with it.
         synchronize(device)
-    _finish(library.seam_free_under(handle, address, _stream(current)))
+    _finish(library.seam_free_under(handle, address, stream_of(current)))
 
 
 def free_on(device: int, address: int, own: int, last: int) -> None:
@@ -149,7 +155,7 @@ def free_on(device: int, address: int, own: int, last: int) -> None:
     before."""
     if last not in (own, PER_THREAD) and device in _handles and not _is_captured(last):
         # The memory is held until it has passed this, where `free` would give it to its own stream at once.
-        _finish(library.seam_free_on(_handles[device], address, _stream(last)))
+        _finish(library.seam_free_on(_handles[device], address, stream_of(last)))
     else:
         free(device, address, last)
 

@@ -59,6 +59,11 @@ def _of(name: str, device: Device, make: bool) -> tuple[int, Pool]:
         return handle, pool
 
 
+def pool_of(name: str, device: int) -> Pool:
+    """The pool of a tag, which is made if it is not there yet."""
+    return _of(name, device, True)[1]
+
+
 @contextmanager
 def tag(name: str, device: Device = None, *, all_threads: bool = False) -> Iterator[None]:
     """What this thread allocates in the context belongs to the tag of that name, whatever the stream: weights, kv-cache,

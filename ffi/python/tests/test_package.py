@@ -132,6 +132,112 @@ put(weights), put(other)
 """
         )
 
+    def test_memory_grows_in_place(self):
+        run_code(
+            """
+import ctypes, gc, seamalloc
+MIB, TOKEN = 1 << 20, 320 << 10
+def held():
+    return seamalloc.stats()["reserved_bytes"]["all"]["current"]
+cache = seamalloc.reserve(512 * MIB)
+address = cache.address
+assert address % (2 * MIB) == 0 and (cache.size, cache.mapped, cache.capacity, held()) == (0, 0, 512 * MIB, 0)
+for token in range(1, 801):
+    cache.grow(token * TOKEN)
+assert cache.address == address and cache.size == 800 * TOKEN
+assert cache.mapped == held() == 250 * MIB
+# The device is the machine's memory: what is written stays where it is.
+pattern = bytes(range(256)) * (10 * MIB // 256)
+ctypes.memmove(address, pattern, len(pattern))
+cache.grow(300 * MIB)
+cache.shrink(9 * MIB)
+assert cache.mapped < 20 * MIB and ctypes.string_at(address, 9 * MIB) == pattern[: 9 * MIB]
+cache.record_stream(7)
+try:
+    cache.grow(513 * MIB)
+    raise AssertionError("it grew beyond its capacity")
+except seamalloc.Error as error:
+    assert error.name == "SEAM_STATUS_BEYOND_CAPACITY" and cache.size == 9 * MIB, error
+for wrong in (-1, True, 1 << 63):
+    try:
+        cache.grow(wrong)
+        raise AssertionError(wrong)
+    except ValueError:
+        pass
+del cache
+gc.collect()
+assert seamalloc.stats()["allocated_bytes"]["all"]["current"] == 0
+with_tag = seamalloc.reserve(64 * MIB, tag="cache")
+with_tag.grow(5 * MIB)
+ctypes.memmove(with_tag.address, pattern[: 5 * MIB], 5 * MIB)
+assert seamalloc.sleep("cache") == 6 * MIB
+seamalloc.wake("cache")
+assert ctypes.string_at(with_tag.address, 5 * MIB) == pattern[: 5 * MIB]
+with_tag.free()
+with_tag.free()
+limited = seamalloc.reserve(4 << 30)
+try:
+    limited.grow(3 << 30)
+    raise AssertionError("there is no such memory")
+except seamalloc.OutOfMemory:
+    assert limited.size == 0
+""",
+            device="host:1GiB",
+        )
+
+    def test_a_tensor_grows_along_its_first_dimension(self):
+        # What PyTorch does with the address is not looked at here, but what it is asked, and when there is memory.
+        run_code(
+            """
+import sys, types
+class Tensor:
+    def __init__(self, owner, size, dtype=None):
+        self.owner, self.size, self.dtype = owner, size, dtype
+    def view(self, to):
+        return Tensor(self.owner, to if isinstance(to, tuple) else self.size, self.dtype if isinstance(to, tuple) else to)
+    def __getitem__(self, rows):
+        return Tensor(self.owner, (len(range(*rows.indices(self.size[0]))), *self.size[1:]), self.dtype)
+    def copy_(self, other):
+        assert len(other) == self.size[0]
+    def data_ptr(self):
+        return self.owner.__cuda_array_interface__["data"][0]
+def as_tensor(owner, device):
+    seen = owner.__cuda_array_interface__
+    assert owner.mapped > 0 and seen["typestr"] == "|u1" and seen["shape"] == (owner.capacity,), seen
+    return Tensor(owner, seen["shape"])
+float16 = types.SimpleNamespace(itemsize=2)
+sys.modules["torch"] = torch = types.ModuleType("torch")
+torch.__dict__.update(as_tensor=as_tensor, device=lambda *of: of, float16=float16, get_default_dtype=lambda: float16)
+torch.cuda = types.SimpleNamespace(current_device=lambda: 0, is_initialized=lambda: False)
+import seamalloc
+cache = seamalloc.growing_tensor((100_000, 8, 128), rows=0)
+assert cache.row_bytes == 2048 and len(cache) == 0 and cache.tensor.size == (0, 8, 128)
+pointer = cache.tensor.data_ptr()
+for rows in (1, 1000, 1001, 50_000):
+    assert cache.grow(rows).size == (rows, 8, 128) and cache.tensor.data_ptr() == pointer
+    assert cache.memory.size == rows * 2048 <= cache.memory.mapped
+assert cache.append([0] * 5).size == (50_005, 8, 128)
+assert cache.shrink(0).size == (0, 8, 128) and cache.memory.mapped > 0
+assert cache.grow(100_000).size == (100_000, 8, 128)
+try:
+    cache.grow(100_001)
+    raise AssertionError("it grew beyond its capacity")
+except seamalloc.Error:
+    assert len(cache) == 100_000
+for shape in ((), (0, 8), (5, 0)):
+    try:
+        seamalloc.growing_tensor(shape)
+        raise AssertionError(shape)
+    except ValueError:
+        pass
+kept = cache.tensor
+del cache
+assert seamalloc.stats()["allocated_bytes"]["all"]["current"] > 0
+del kept
+assert seamalloc.stats()["allocated_bytes"]["all"]["current"] == 0
+"""
+        )
+
     def test_writes_snapshots_and_traces(self):
         with tempfile.TemporaryDirectory() as folder:
             run_code(

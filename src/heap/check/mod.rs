@@ -148,7 +148,9 @@ impl Heap {
                 }
             }
             if (live_bytes, live_parts) != (bytes, parts) || view.users < parts {
-                return Err(format!("view {id:?} has {live_parts} parts of {live_bytes} bytes, counted {parts} of {bytes}"));
+                return Err(format!(
+                    "view {id:?} has {live_parts} parts of {live_bytes} bytes, counted {parts} of {bytes}"
+                ));
             }
         }
         Ok(())

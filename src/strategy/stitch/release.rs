@@ -96,7 +96,8 @@ fn drop_views_over(context: &mut StrategyContext<'_>, chunks: &[(ChunkId, Chunk)
     ids.sort_unstable();
     let gone = |chunk: ChunkId| ids.binary_search(&chunk).is_ok();
     let views = context.heap.views().iter().filter(|(_, view)| view.chunks.iter().any(|chunk| gone(*chunk)));
-    let views = views.map(|(id, view): (ViewId, _)| (id, view.users > 0 || !view.pins.is_empty() || view.growing.is_some()));
+    let views =
+        views.map(|(id, view): (ViewId, _)| (id, view.users > 0 || !view.pins.is_empty() || view.growing.is_some()));
     for (view, stays) in views.try_to_vec()? {
         if stays { cut_view(context, view, gone)? } else { drop_view(context, view)? }
     }
