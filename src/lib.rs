@@ -71,8 +71,8 @@ pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::sleep::{SleepNotice, SleepStage};
 pub use report::stats::{
-    ArenaStats, HeadroomStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SleepStats, SpillStats, SplitStats,
-    Stalls, Stat, StatByPool, Stats, Waits,
+    ArenaStats, HeadroomStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SleepStats, SpillStats,
+    SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 

@@ -195,8 +195,13 @@ static void pools_are_checked(void) {
     FAILS(seam_pool_retain(a, unknown), SEAM_STATUS_UNKNOWN_POOL, "(5, 5)");
     FAILS(seam_pool_end(a, pool), SEAM_STATUS_POOL_NOT_ROUTED, "no requests");
     OK(seam_pool_begin_thread(a, pool, 0));
-    FAILS(seam_pool_begin_thread(a, pool, 0), SEAM_STATUS_POOL_ROUTED, "already");
+    /* One inside of the other; a route that is not of threads is refused. */
+    OK(seam_pool_begin_thread(a, pool, 0));
+    FAILS(seam_pool_begin_streams(a, pool, NULL, 0, 0), SEAM_STATUS_POOL_ROUTED, "already");
+    FAILS(seam_pool_begin_thread(a, pool, SEAM_POOL_CAPTURING), SEAM_STATUS_POOL_ROUTED, "already");
     OK(seam_pool_end(a, pool));
+    OK(seam_pool_end(a, pool));
+    FAILS(seam_pool_end(a, pool), SEAM_STATUS_POOL_NOT_ROUTED, "no requests");
     OK(seam_pool_release(a, pool));
     FAILS(seam_pool_release(a, pool), SEAM_STATUS_UNKNOWN_POOL, "released");
     OK(seam_destroy(a));

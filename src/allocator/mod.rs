@@ -34,9 +34,9 @@ mod growths;
 mod guarded;
 mod headroom;
 mod idle;
-mod looks;
 mod lender;
 mod lending;
+mod looks;
 #[cfg(test)]
 mod old_drivers;
 mod open;

@@ -194,6 +194,7 @@ impl Core {
         let home = self.heap.home().into_iter();
         let size = home.flat_map(|home| left.iter().filter_map(|id| home.chunk(*id))).map(|chunk| chunk.size).sum();
         let pool = self.heap.block(id).pool.large();
-        Err(self.out_of_memory(&Request { size, requested: size, pool, class: Class::Large, extends: ViewId::NONE }, None))
+        Err(self
+            .out_of_memory(&Request { size, requested: size, pool, class: Class::Large, extends: ViewId::NONE }, None))
     }
 }

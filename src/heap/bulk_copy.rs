@@ -10,6 +10,10 @@ use std::thread;
 /// The bytes of one part, which one thread copies.
 pub(super) const PART: usize = 4 << 20;
 
+/// From so many parts on there are threads: to start one takes as long as to copy a part, and memory of the host that cannot be
+/// refused, which is why little is copied without.
+const FOR_THREADS: usize = 8;
+
 /// The most threads at once.
 const THREADS: usize = 8;
 
@@ -79,7 +83,8 @@ pub(super) fn copy(parts: &[Vec<u8>], bytes: &mut [u8]) -> Grown<bool> {
 
 /// Runs all jobs, in threads if there are several. A thread that cannot be had is done without.
 fn run(jobs: &mut [Job<'_>]) {
-    let most = if jobs.len() < 2 { 1 } else { thread::available_parallelism().map_or(1, NonZero::get).min(THREADS) };
+    let most =
+        if jobs.len() < FOR_THREADS { 1 } else { thread::available_parallelism().map_or(1, NonZero::get).min(THREADS) };
     if most > 1 {
         let each = jobs.len().div_ceil(most);
         thread::scope(|scope| {

@@ -4,122 +4,16 @@
 //! `private.rs`. The semantics are PyTorch's (`torch.cuda.MemPool`, `beginAllocateToPool` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
+use super::route::Route;
 use super::saved::{Saved, Stock};
 use super::segment_source::Segments;
 use crate::error::{Error, Result};
-use crate::fallible::{TryCollect, boxed};
+use crate::fallible::TryCollect;
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 use crate::report::pool::PoolStats;
 use rustc_hash::FxHashMap;
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread::{self, ThreadId};
-
-/// Which requests go to a private pool, from [`Allocator::begin_allocate_to_pool`] to
-/// [`Allocator::end_allocate_to_pool`], and whether a stream capture is under way meanwhile.
-///
-/// [`Allocator::begin_allocate_to_pool`]: crate::Allocator::begin_allocate_to_pool
-/// [`Allocator::end_allocate_to_pool`]: crate::Allocator::end_allocate_to_pool
-pub struct Route {
-    covers: Covers,
-    captures: bool,
-}
-
-/// The requests that a route covers.
-enum Covers {
-    Stream(StreamId),
-    Thread(ThreadId),
-    /// Every thread of which no other route covers the request.
-    OtherThreads,
-    /// `None` if the host had no memory for it: then the route does not begin.
-    When(Option<Box<dyn Filter>>),
-}
-
-/// The program's code that says which streams a route covers.
-trait Filter: Send {
-    fn covers(&self, stream: StreamId) -> bool;
-}
-
-impl<F: Fn(StreamId) -> bool + Send> Filter for [F; 1] {
-    fn covers(&self, stream: StreamId) -> bool {
-        let [covers] = self;
-        covers(stream)
-    }
-}
-
-impl Route {
-    /// Routes requests on the streams for which `covers` returns `true`. It is called in the thread that allocates,
-    /// under the allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is
-    /// not routed. If the host has no memory for it, the route does not begin, for [`Error::HostMemory`].
-    pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
-        let covers = boxed(covers).map(|covers| covers as Box<dyn Filter>);
-        Self { covers: Covers::When(covers), captures: false }
-    }
-
-    /// Routes requests on one stream.
-    #[must_use]
-    pub fn stream(stream: StreamId) -> Self {
-        Self { covers: Covers::Stream(stream), captures: false }
-    }
-
-    /// Routes requests of the calling thread, on any stream.
-    #[must_use]
-    pub fn this_thread() -> Self {
-        Self { covers: Covers::Thread(thread::current().id()), captures: false }
-    }
-
-    /// Routes requests of all threads, on any stream, that no other route covers, whenever it was begun: those of backward passes,
-    /// which PyTorch runs in threads of its own, without taking what other threads route elsewhere.
-    #[must_use]
-    pub fn other_threads() -> Self {
-        Self { covers: Covers::OtherThreads, captures: false }
-    }
-
-    /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
-    /// that a capture forbids, in any thread.
-    #[must_use]
-    pub fn capturing(self) -> Self {
-        Self { captures: true, ..self }
-    }
-
-    /// Returns whether a stream capture is under way from begin to end.
-    #[must_use]
-    pub fn is_capturing(&self) -> bool {
-        self.captures
-    }
-
-    /// Returns whether it is of threads, of which a pool may have several routes at once.
-    fn is_of_threads(&self) -> bool {
-        matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
-    }
-
-    fn is_of_others(&self) -> bool {
-        matches!(self.covers, Covers::OtherThreads)
-    }
-
-    fn covers(&self, stream: StreamId) -> bool {
-        let covers = match &self.covers {
-            Covers::OtherThreads => return true,
-            Covers::Stream(of) => return *of == stream,
-            Covers::Thread(thread) => return thread::current().id() == *thread,
-            Covers::When(covers) => covers,
-        };
-        let Some(covers) = covers else { return false };
-        // `covers` is the program's code, called in the middle of a request.
-        catch_unwind(AssertUnwindSafe(|| covers.covers(stream))).unwrap_or_else(|panic| {
-            tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
-            drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
-            false
-        })
-    }
-}
-
-impl fmt::Debug for Route {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Route").field("captures", &self.captures).finish_non_exhaustive()
-    }
-}
+use std::thread;
 
 /// A private pool that is used, or whose memory waits for the device.
 #[derive(Debug, Default)]
@@ -351,11 +245,11 @@ impl PrivatePools {
     /// Routes requests to a pool. The new route precedes all earlier ones. Returns its number.
     pub(crate) fn begin(&mut self, id: PoolId, route: Route) -> Result<u64> {
         self.may_begin(id, &route)?;
-        if matches!(route.covers, Covers::When(None)) {
+        if route.lacks_filter() {
             return Err(Error::HostMemory);
         }
         self.routes.try_reserve(1)?;
-        if route.captures {
+        if route.is_capturing() {
             self.capturing += 1;
             // 0 means no capture.
             self.captures = self.captures.checked_add(1).unwrap_or(1);
@@ -381,12 +275,12 @@ impl PrivatePools {
         let caller = thread::current().id();
         let at = match number {
             Some(number) => last(&|_, of| of == number),
-            None => last(&|route, _| matches!(route.covers, Covers::Thread(of) if of == caller))
+            None => last(&|route, _| route.is_of(caller))
                 .or_else(|| last(&|route, _| route.is_of_others()))
                 .or_else(|| last(&|_, _| self.routes.iter().filter(|(of, ..)| *of == id).count() == 1)),
         };
         let (_, route, _) = self.routes.remove(at.ok_or(not_routed)?);
-        if route.captures {
+        if route.is_capturing() {
             self.capturing -= 1;
         }
         if let Some(pool) = self.pools.get_mut(&id) {

@@ -168,6 +168,8 @@ pub(crate) const TAGS: &[Step] = &[
     ("wake", |w| w.wake(0)),
     ("sleep with a file", |w| w.sleep(0, true)),
     ("wake from it", |w| w.wake(0)),
+    ("sleep page-locked", |w| w.sleep_pinned(0)),
+    ("wake from that", |w| w.wake(0)),
     ("allocate in it again", |w| w.allocate_in(1, 0, 12 * MIB, MAIN)),
     ("sleep for the last time", |w| w.sleep(0, false)),
     ("release it", |w| w.release(0)),

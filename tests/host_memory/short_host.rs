@@ -4,7 +4,7 @@
 //! callbacks), nothing is counted and nothing fails.
 
 use seamalloc::driver::sim::SimGpu;
-use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver};
+use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, HostBuffer};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -100,6 +100,22 @@ pub(crate) struct Apart(pub(crate) Arc<SimGpu>);
 impl ForwardingDriver for Apart {
     fn inner(&self) -> &dyn Driver {
         &*self.0
+    }
+
+    /// The bytes are the device's; what is done with them is not.
+    fn host_bytes(
+        &self,
+        buffer: HostBuffer,
+        offset: u64,
+        size: u64,
+        with: &mut dyn FnMut(&mut [u8]),
+    ) -> DriverResult<()> {
+        let mut bytes = outside(|| {
+            let mut bytes = Vec::new();
+            self.inner().host_bytes(buffer, offset, size, &mut |found| bytes = found.to_vec()).map(|()| bytes)
+        })?;
+        with(&mut bytes);
+        outside(|| self.inner().host_bytes(buffer, offset, size, &mut |found| found.copy_from_slice(&bytes)))
     }
 
     fn make_call<T>(&self, _: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {

@@ -167,6 +167,10 @@ impl World {
         slept.map(|bytes| assert!(bytes > 0))
     }
 
+    pub(crate) fn sleep_pinned(&mut self, pool: usize) -> Done {
+        self.allocator.sleep(self.pools[pool], &Backup::Pinned).map(|bytes| assert!(bytes > 0))
+    }
+
     pub(crate) fn wake(&mut self, pool: usize) -> Done {
         self.allocator.wake(self.pools[pool]).map(|bytes| assert!(bytes > 0))
     }

@@ -58,10 +58,19 @@ fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTree
     failed
 }
 
+/// How many calls fail one behind the other.
+fn counts(backup: &Backup) -> &'static [u64] {
+    match backup {
+        Backup::Host => &[1, 2, u64::MAX],
+        Backup::Pinned => &[1, u64::MAX],
+        _ => &[1],
+    }
+}
+
 #[test]
 fn every_call_that_fails_on_the_way_to_sleep_leaves_all_as_it_was() {
     for backup in backups("falling") {
-        for count in if matches!(backup, Backup::Host | Backup::Pinned) { &[1, 2, u64::MAX][..] } else { &[1] } {
+        for count in counts(&backup) {
             let failed = fail_each(&backup, false, *count, Status::UNKNOWN);
             let mut expected = vec![Call::Synchronize, Call::Unmap, Call::Release];
             if backup != Backup::Discard {
@@ -75,7 +84,7 @@ fn every_call_that_fails_on_the_way_to_sleep_leaves_all_as_it_was() {
 #[test]
 fn every_call_that_fails_while_waking_leaves_a_tag_that_sleeps() {
     for backup in backups("waking") {
-        for count in if matches!(backup, Backup::Host | Backup::Pinned) { &[1, 2, u64::MAX][..] } else { &[1] } {
+        for count in counts(&backup) {
             let failed = fail_each(&backup, true, *count, Status::UNKNOWN);
             let mut expected = vec![Call::Create, Call::Map, Call::SetAccess];
             if backup != Backup::Discard {

@@ -16,7 +16,7 @@ fn a_backup_that_is_larger_than_the_stage_keeps_every_word() {
         }
         let mut world = World::new(512 * MIB, "strategy:stitch,chunk_size_mb:32");
         let tag = world.allocator.create_tag().unwrap();
-        let blocks: Vec<u64> = [70, 3, 41, 5, 90].map(|size| world.allocate(tag, size * MIB, MAIN).unwrap()).to_vec();
+        let blocks: Vec<u64> = [66, 3, 41, 5, 30].map(|size| world.allocate(tag, size * MIB, MAIN).unwrap()).to_vec();
         // Holes between what is live, so that no copy is of whole stages.
         world.free(blocks[1]);
         world.free(blocks[3]);
@@ -24,10 +24,10 @@ fn a_backup_that_is_larger_than_the_stage_keeps_every_word() {
             world.allocator.sleep(tag, &backup).unwrap();
             assert_eq!(world.device.used(), 0);
             world.allocator.wake(tag).unwrap();
-            world.check_all();
         }
+        world.check_all();
         let locked = world.allocator.stats().sleep.page_locked_bytes;
-        let expected = if backup == Backup::Pinned { 202 * MIB } else { 128 * MIB };
+        let expected = if backup == Backup::Pinned { 138 * MIB } else { 128 * MIB };
         assert_eq!(locked, expected, "{backup:?}: the second sleep has made none");
         world.end(&[tag]);
     }

@@ -18,7 +18,7 @@ use super::api::CudaApi;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
-use super::page_locked::LockedBuffer;
+use super::locked_buffer::LockedBuffer;
 use super::place::Place;
 use crate::driver::call_counters::CallCounters;
 use crate::driver::{

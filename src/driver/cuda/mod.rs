@@ -32,6 +32,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake_libcuda;
 mod ffi;
+mod locked_buffer;
 mod memory_pools;
 mod open;
 mod page_locked;

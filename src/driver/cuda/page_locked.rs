@@ -12,34 +12,8 @@ use super::api::CudaApi;
 use super::calls::{host_size, range_text};
 use super::device::{CudaDriver, raw_event};
 use super::ffi::{self, CUstream};
+use super::locked_buffer::LockedBuffer;
 use crate::driver::{Call, DriverError, DriverResult, EventId, HostBuffer, PageLocked, Status};
-
-/// A live buffer. Its bytes are used under its lock alone.
-#[derive(Debug)]
-pub(super) struct LockedBuffer {
-    address: u64,
-    size: usize,
-    event: EventId,
-    /// Whether a copy was given that nobody has waited for.
-    busy: bool,
-    freed: bool,
-}
-
-impl LockedBuffer {
-    fn pointer(&self, offset: usize) -> *mut u8 {
-        ptr::with_exposed_provenance_mut::<u8>(self.address as usize).wrapping_add(offset)
-    }
-
-    /// Returns a part as this machine counts.
-    fn part(&self, call: Call, offset: u64, size: u64) -> DriverResult<(usize, usize)> {
-        let (from, bytes) = (host_size(call, offset)?, host_size(call, size)?);
-        if !self.freed && bytes > 0 && from.checked_add(bytes).is_some_and(|end| end <= self.size) {
-            return Ok((from, bytes));
-        }
-        let detail = format!("{size} bytes from {offset} on, of a buffer of {}", self.size);
-        Err(DriverError::new(call, Status::INVALID_VALUE, detail))
-    }
-}
 
 impl CudaDriver {
     fn locked_buffer(&self, call: Call, buffer: HostBuffer) -> DriverResult<Arc<Mutex<LockedBuffer>>> {

@@ -27,6 +27,7 @@ mod calls;
 mod completion;
 mod config;
 mod contents;
+mod copies;
 mod cost;
 mod gpu;
 mod memory_pools;

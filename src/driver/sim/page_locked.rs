@@ -1,29 +1,14 @@
 //! Page-locked memory of the host beside a simulated GPU, and the engine that copies from and to it.
 //!
-//! Owns: when each copy ends. Copies run one behind the other at the speed of the link, and beside all other work. As the bytes of
+//! Owns: the calls for it. Copies run one behind the other at the speed of the link, and beside all other work. As the bytes of
 //! kernels, theirs change at once.
 
 use super::gpu::SimGpu;
-use crate::driver::bookkeeping::{HostBuffers, Piece, Range};
+use crate::driver::bookkeeping::{Piece, Range};
 use crate::driver::{Call, DriverResult, HostBuffer, PageLocked, StreamId};
 
 /// From this number on, physical memory is a buffer of the host.
 const NUMBERS: u64 = 1 << 63;
-
-/// The buffers, and the engine.
-#[derive(Debug)]
-pub(super) struct Copies {
-    /// When the last copy of each ends.
-    pub(super) buffers: HostBuffers<u64>,
-    /// When the last of all ends.
-    ends: u64,
-}
-
-impl Copies {
-    pub(super) fn new() -> Self {
-        Self { buffers: HostBuffers::new(), ends: 0 }
-    }
-}
 
 /// The bytes of a buffer, as memory.
 fn piece(buffer: HostBuffer, offset: u64, size: u64) -> Piece {

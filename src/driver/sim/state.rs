@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 use super::addresses::AddressSpace;
 use super::contents::Contents;
+use super::copies::Copies;
 use super::memory_pools::Pools;
-use super::page_locked::Copies;
 use super::peers::Peers;
 use super::streams::Timeline;
 use crate::driver::bookkeeping::{Answer, Captures, Fault, Leaks, Memory, refuse};

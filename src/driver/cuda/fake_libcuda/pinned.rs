@@ -1,7 +1,6 @@
 //! Page-locked memory of the machine: what is asked of libcuda for it.
 
 use super::*;
-use crate::driver::Call;
 use crate::driver::prelude::*;
 use crate::driver::{Call, Status};
 

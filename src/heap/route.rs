@@ -1,0 +1,126 @@
+//! Which requests go to a private pool.
+//!
+//! Owns: [`Route`]. `private_pools.rs` has the routes that were begun.
+
+use crate::fallible::boxed;
+use crate::ids::StreamId;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::{self, ThreadId};
+
+/// Which requests go to a private pool, from [`Allocator::begin_allocate_to_pool`] to
+/// [`Allocator::end_allocate_to_pool`], and whether a stream capture is under way meanwhile.
+///
+/// [`Allocator::begin_allocate_to_pool`]: crate::Allocator::begin_allocate_to_pool
+/// [`Allocator::end_allocate_to_pool`]: crate::Allocator::end_allocate_to_pool
+pub struct Route {
+    covers: Covers,
+    captures: bool,
+}
+
+/// The requests that a route covers.
+enum Covers {
+    Stream(StreamId),
+    Thread(ThreadId),
+    /// Every thread of which no other route covers the request.
+    OtherThreads,
+    /// `None` if the host had no memory for it: then the route does not begin.
+    When(Option<Box<dyn Filter>>),
+}
+
+/// The program's code that says which streams a route covers.
+trait Filter: Send {
+    fn covers(&self, stream: StreamId) -> bool;
+}
+
+impl<F: Fn(StreamId) -> bool + Send> Filter for [F; 1] {
+    fn covers(&self, stream: StreamId) -> bool {
+        let [covers] = self;
+        covers(stream)
+    }
+}
+
+impl Route {
+    /// Routes requests on the streams for which `covers` returns `true`. It is called in the thread that allocates,
+    /// under the allocator's lock: it must be quick, and must not call the allocator. Where it panics, the request is
+    /// not routed. If the host has no memory for it, the route does not begin, for [`Error::HostMemory`](crate::Error::HostMemory).
+    pub fn when(covers: impl Fn(StreamId) -> bool + Send + 'static) -> Self {
+        let covers = boxed(covers).map(|covers| covers as Box<dyn Filter>);
+        Self { covers: Covers::When(covers), captures: false }
+    }
+
+    /// Routes requests on one stream.
+    #[must_use]
+    pub fn stream(stream: StreamId) -> Self {
+        Self { covers: Covers::Stream(stream), captures: false }
+    }
+
+    /// Routes requests of the calling thread, on any stream.
+    #[must_use]
+    pub fn this_thread() -> Self {
+        Self { covers: Covers::Thread(thread::current().id()), captures: false }
+    }
+
+    /// Routes requests of all threads, on any stream, that no other route covers, whenever it was begun: those of backward passes,
+    /// which PyTorch runs in threads of its own, without taking what other threads route elsewhere.
+    #[must_use]
+    pub fn other_threads() -> Self {
+        Self { covers: Covers::OtherThreads, captures: false }
+    }
+
+    /// Says that a stream may be captured from begin to end of the route. Until the end, the allocator makes no call
+    /// that a capture forbids, in any thread.
+    #[must_use]
+    pub fn capturing(self) -> Self {
+        Self { captures: true, ..self }
+    }
+
+    /// Returns whether a stream capture is under way from begin to end.
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.captures
+    }
+
+    /// Returns whether it is of threads, of which a pool may have several routes at once.
+    pub(super) fn is_of_threads(&self) -> bool {
+        matches!(self.covers, Covers::Thread(_) | Covers::OtherThreads) && !self.captures
+    }
+
+    /// Returns whether it is of that thread alone.
+    pub(super) fn is_of(&self, thread: ThreadId) -> bool {
+        matches!(self.covers, Covers::Thread(of) if of == thread)
+    }
+
+    /// Returns whether it is of all threads that have none.
+    pub(super) fn is_of_others(&self) -> bool {
+        matches!(self.covers, Covers::OtherThreads)
+    }
+
+    /// Returns whether the host had no memory for its filter.
+    pub(super) fn lacks_filter(&self) -> bool {
+        matches!(self.covers, Covers::When(None))
+    }
+
+    /// Returns whether it covers a request of the calling thread.
+    pub(super) fn covers(&self, stream: StreamId) -> bool {
+        let covers = match &self.covers {
+            Covers::OtherThreads => return true,
+            Covers::Stream(of) => return *of == stream,
+            Covers::Thread(thread) => return thread::current().id() == *thread,
+            Covers::When(covers) => covers,
+        };
+        let Some(covers) = covers else { return false };
+        // `covers` is the program's code, called in the middle of a request.
+        catch_unwind(AssertUnwindSafe(|| covers.covers(stream))).unwrap_or_else(|panic| {
+            tracing::error!(%stream, "the filter of a private pool panicked; the request is not routed");
+            drop(catch_unwind(AssertUnwindSafe(|| drop(panic))));
+            false
+        })
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Route").field("captures", &self.captures).finish_non_exhaustive()
+    }
+}
