@@ -2,7 +2,9 @@
 //!
 //! Owns: who may talk, and for how long.
 
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SendFlags, send};
 use rustix::process::geteuid;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -81,9 +83,10 @@ impl Read for Bounded<'_> {
 impl io::Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
-        match io::Write::write(&mut &*self.stream, bytes) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
-            written => written,
+        // The other end may be gone, which must not end a program that does not ignore SIGPIPE.
+        match send(self.stream, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
+            sent => Ok(sent?),
         }
     }
 

@@ -4,10 +4,12 @@
 
 use crate::protocol::{MAX_LINE, MAX_LIST, MemberStatus, Said, line};
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SendFlags, send};
 use rustix::process::{PidfdFlags, pidfd_open};
 use seamalloc_live::talk::admit;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -127,12 +129,13 @@ impl Peer {
     /// Sends what can be sent.
     pub(super) fn send(&mut self) -> io::Result<()> {
         while !self.outbox.is_empty() {
-            match self.stream.write(&self.outbox) {
+            // A peer that is gone must not end a program that does not ignore SIGPIPE.
+            match send(&self.stream, &self.outbox, SendFlags::NOSIGNAL) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(sent) => drop(self.outbox.drain(..sent)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
