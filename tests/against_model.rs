@@ -168,7 +168,7 @@ impl Pair {
     fn compare(&self) {
         let mut stats = self.allocator.stats();
         // Figures of this allocator's own, which PyTorch does not have.
-        (stats.host_bytes, stats.stalls) = Default::default();
+        (stats.host_bytes, stats.stalls, stats.strategy) = Default::default();
         assert_eq!(stats, self.model.stats);
         let mut segments = self.allocator.snapshot().segments;
         let blocks = segments.iter_mut().flat_map(|segment| &mut segment.blocks);

@@ -205,7 +205,7 @@ mod tests {
             ("sim:h200,capacty=1GiB", "capacity"),
             ("sim:h200,vm=no", "vmm"),
             ("sim:h200,lag=3", "vmm"),
-            ("sim:h200,h100", "vmm"),
+            ("sim:h200,h100", "host"),
         ] {
             match SimConfig::parse(spec) {
                 Err(SimConfigError::Unknown { nearest, .. }) => assert_eq!(nearest, expected, "{spec}"),

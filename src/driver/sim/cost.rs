@@ -77,10 +77,8 @@ const COPY_NS_PER_MIB: u64 = 1_270;
 /// (`HOST_NUMA`), of which the copy is counted by itself.
 const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 
-/// Copies between the device's memory and the machine's, not measured by themselves: 1 GiB at 50 GB/s, a bus of PCIe 5.
-const BUS_NS_PER_MIB: u64 = 21_000;
-
-/// Copies between the device's memory and page-locked memory of the host: 55.3 GB/s each way on an H200.
+/// Copies between the device's memory and page-locked memory of the host, of which chunks in the machine's memory are too:
+/// 55.3 GB/s each way on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
 /// Page-locked memory of the host: `cudaHostAlloc` took 0.34 to 0.41 ms a MiB.
@@ -284,8 +282,8 @@ impl Profile {
     /// Returns the time of one copy: inside of the device's memory, or between it and the machine's.
     #[must_use]
     pub fn copy(self, size: u64, over_bus: bool) -> u64 {
-        let bus = if over_bus { size.saturating_mul(BUS_NS_PER_MIB) / MIB } else { 0 };
-        self.cost(Call::Copy, size).max(bus)
+        // As one to page-locked memory that the CPU waits for.
+        self.cost(if over_bus { Call::Read } else { Call::Copy }, size)
     }
 
     /// Returns the time of one `map`: the `first` one of a handle costs more than later ones.
