@@ -48,7 +48,8 @@ impl Allocator {
     /// allocator.free(allocator.allocate(6 << 30, StreamId::DEFAULT)?)?;
     /// // Another process takes memory.
     /// gpu.malloc(1 << 30)?;
-    /// assert_eq!(allocator.keep_headroom()?, 1 << 30);
+    /// assert!(allocator.keep_headroom()? >= 1 << 30, "whole chunks");
+    /// assert!(gpu.memory_info()?.free >= 4 << 30);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn keep_headroom(&self) -> Result<u64> {
