@@ -60,6 +60,14 @@ impl Counter {
         pool.current = pool.current.saturating_sub(amount);
     }
 
+    /// Adds what was added before and taken away again, as no new amount.
+    pub(crate) fn add_again(&mut self, class: Class, amount: u64) {
+        let pool = &mut self.pools[class as usize];
+        pool.current += amount;
+        pool.peak = pool.peak.max(pool.current);
+        self.peak = self.peak.max(self.pools[0].current + self.pools[1].current);
+    }
+
     /// Returns the present value of one class.
     pub(crate) fn of(&self, class: Class) -> u64 {
         self.pools[class as usize].current

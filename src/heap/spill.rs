@@ -34,15 +34,16 @@ impl Heap {
         self.counters.spilled_bytes.sub(Class::Large, before.saturating_sub(now));
     }
 
-    /// Counts the bytes of a chunk as spilled instead of held, or the other way round.
+    /// Counts the bytes of a chunk as spilled instead of held, or the other way round. As new memory they were counted when they were
+    /// created, outside of all chunks.
     pub(super) fn count_spilled(&mut self, chunk: &Chunk, spilled: bool) {
         for (class, size) in self.bytes_by_class(chunk).into_iter().filter(|(_, size)| *size > 0) {
             if spilled {
                 self.counters.reserved_bytes.sub(class, size);
                 self.spilling.bytes[class as usize] += size;
-                self.counters.spilled_bytes.add(Class::Large, size);
+                self.counters.spilled_bytes.add_again(Class::Large, size);
             } else {
-                self.counters.reserved_bytes.add(class, size);
+                self.counters.reserved_bytes.add_again(class, size);
                 self.no_more_spilled(class, size);
             }
         }

@@ -1,8 +1,8 @@
 //! What is spilled comes back, or its memory goes.
 
 use crate::world::{MAIN, MIB, SIDE, World};
-use seamalloc::Advice;
 use seamalloc::driver::{Call, Driver};
+use seamalloc::{Advice, Stat};
 
 /// Three blocks fill a device; a fourth spills the oldest. Returns these, the new one last.
 fn spilled(options: &str) -> (World, Vec<u64>) {
@@ -23,7 +23,10 @@ fn what_is_spilled_comes_back_when_the_program_asks() {
     assert_eq!(world.spilled(), 16 * MIB, "a free alone moves nothing");
     assert_eq!(world.allocator.unspill(), Ok(16 * MIB));
     let stats = world.stats();
-    assert_eq!((stats.spilled_bytes.current, stats.spilled_bytes.peak), (0, 16 * MIB));
+    let Stat { current, peak, allocated, freed, .. } = stats.spilled_bytes;
+    assert_eq!((current, peak, allocated, freed), (0, 16 * MIB, 16 * MIB, 16 * MIB));
+    // Three blocks, the fourth, and what came back.
+    assert_eq!(stats.reserved_bytes.all.allocated, 80 * MIB);
     assert_eq!((stats.spills.returned_chunks, stats.spills.returned_bytes), (2, 16 * MIB));
     assert_eq!(stats.reserved_bytes.all.current, 48 * MIB);
     world.check_all();

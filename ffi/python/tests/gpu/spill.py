@@ -164,7 +164,7 @@ def main():
         return 0 if native.get("losses") == plenty.get("losses") and native.get("losses") else 1
     live, good = native["requested"] or native["allocated"], native["losses"] == plenty.get("losses")
     # Those that die are soon gone, and are not timed: together.
-    dying = [run(options, name, part, live) for part in options.parts[:1] for name in ("native", "expandable")]
+    dying = [run(options, name, part, live) for part in options.parts for name in ("native", "expandable")]
     died = [("died" in line_of(process)) for process in dying]
     summary = []
     for part in options.parts:
