@@ -89,6 +89,8 @@ impl Core {
         let bytes: u64 = spilled.map(|(_, chunk)| chunk.size).sum();
         self.timed(|strategy, context| {
             context.wait_for_all()?;
+            // What was freed and waited for a stream is free now.
+            context.streams.recorded.poll(context.heap, context.driver)?;
             let missing = bytes.saturating_sub(context.room());
             if missing > 0 {
                 let down_to = context.heap.reserved().saturating_sub(missing);
@@ -115,6 +117,8 @@ impl Core {
         let spilled = self.heap.spilled();
         let returned = self.timed(|strategy, context| {
             context.wait_for_all()?;
+            // What was freed and waited for a stream is free now.
+            context.streams.recorded.poll(context.heap, context.driver)?;
             let missing = spilled.saturating_add(spare).saturating_sub(context.room());
             if missing > 0 {
                 let down_to = context.heap.reserved().saturating_sub(missing);

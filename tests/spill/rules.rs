@@ -285,3 +285,29 @@ fn hits_call_no_driver() {
     assert!(blocks.len() == 4);
     world.end();
 }
+
+/// What grows in place is live memory as any other: its oldest part goes first, and it grows, shrinks and is read as before.
+#[test]
+fn an_allocation_that_grows_is_spilled_and_grows_on() {
+    let mut world = World::new(48 * MIB, "chunk_size_mb:8,spill:host=1GiB");
+    let cache = world.allocator.reserve(64 * MIB, MAIN).unwrap();
+    world.allocator.grow(cache, 24 * MIB).unwrap();
+    world.fill(cache, 24 * MIB, MAIN);
+    // More than is left.
+    let other = world.allocate(40 * MIB, MAIN).unwrap();
+    assert!(world.spilled() >= 16 * MIB, "{:?}", world.stats());
+    world.check_all();
+    // Now what is older goes for it.
+    world.allocator.grow(cache, 32 * MIB).unwrap();
+    world.check_all();
+    world.fill(cache, 32 * MIB, MAIN);
+    world.check_all();
+    world.free(other);
+    assert!(world.allocator.unspill().unwrap() >= 16 * MIB, "it waits for what was freed");
+    assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.allocator.shrink(cache, 8 * MIB).unwrap();
+    world.fill(cache, 8 * MIB, MAIN);
+    world.check_all();
+    world.end();
+}
