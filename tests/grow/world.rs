@@ -150,6 +150,11 @@ impl World {
         self.allocator.shrink(address, size)
     }
 
+    /// Waits for what runs on the streams.
+    pub(crate) fn settle(&self) {
+        Driver::synchronize(&self.device.host).unwrap();
+    }
+
     pub(crate) fn free(&mut self, address: u64) {
         self.live.remove(&address).unwrap();
         self.allocator.free(address).unwrap();
