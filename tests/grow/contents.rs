@@ -1,7 +1,8 @@
 //! What allocations hold while they grow and shrink, and from where their memory comes.
 
-use crate::world::{MAIN, MIB, OPTIONS, SIDE, World};
-use seamalloc::driver::Driver;
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::{OPTIONS, World};
+use seamalloc::driver::{Call, CallStats};
 
 #[test]
 fn one_grows_at_one_address_and_every_word_keeps() {
@@ -75,6 +76,11 @@ fn what_is_given_back_serves_others_and_comes_from_elsewhere_again() {
     world.end(&[]);
 }
 
+/// Returns how many calls of a kind were made since.
+fn made(world: &World, before: &CallStats, call: Call) -> u64 {
+    world.device.calls().since(before).get(call).count
+}
+
 #[test]
 fn what_is_still_mapped_is_taken_again_without_the_driver() {
     let mut world = World::new(256 * MIB, OPTIONS);
@@ -82,29 +88,29 @@ fn what_is_still_mapped_is_taken_again_without_the_driver() {
     world.grow(cache, 40 * MIB).unwrap();
     for size in [0, 4 * MIB, 17 * MIB] {
         world.shrink(cache, size).unwrap();
-        world.device.calls();
+        let before = world.device.calls();
         world.grow(cache, 40 * MIB).unwrap();
-        world.device.calls().iter().for_each(|(call, _)| {
-            assert!(!["map", "unmap", "create", "set_access"].contains(call), "{call} after a shrink to {size}");
-        });
+        for call in [Call::Map, Call::Unmap, Call::Create, Call::SetAccess] {
+            assert_eq!(made(&world, &before, call), 0, "{call:?} after a shrink to {size}");
+        }
         assert_eq!((world.device.used(), world.mapped(cache)), (40 * MIB, 40 * MIB));
         world.check_all();
     }
     world.shrink(cache, 6 * MIB).unwrap();
-    world.device.calls();
+    let before = world.device.calls();
     for size in 7..=40 {
         world.grow(cache, size * MIB).unwrap();
     }
-    assert!(!world.device.calls().contains_key("map"), "step by step it was mapped anew");
+    assert_eq!(made(&world, &before, Call::Map), 0, "step by step it was mapped anew");
     world.check_all();
     // So is the next one of that capacity.
     let address = cache;
     world.free(cache);
     let next = world.reserve(60 * MIB, MAIN).unwrap();
     assert_eq!(next, address);
-    world.device.calls();
+    let before = world.device.calls();
     world.grow(next, 32 * MIB).unwrap();
-    assert!(!world.device.calls().contains_key("map"));
+    assert_eq!(made(&world, &before, Call::Map), 0);
     world.check_all();
     world.end(&[]);
 }
@@ -150,6 +156,6 @@ fn two_streams_and_blocks_share_what_is_free() {
     world.shrink(b, 4 * MIB).unwrap();
     world.grow(a, 80 * MIB).unwrap();
     world.check_all();
-    Driver::synchronize(&world.device.host).unwrap();
+    world.device.settle();
     world.end(&[]);
 }

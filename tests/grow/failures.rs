@@ -1,6 +1,7 @@
 //! Each call of the driver fails in turn, once, twice or from then on, while an allocation is reserved, grows, shrinks or goes.
 
-use crate::world::{MAIN, MIB, SIDE, World};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::World;
 use seamalloc::driver::{Call, Status, StreamId};
 use std::collections::BTreeSet;
 
@@ -14,12 +15,12 @@ fn furnished() -> (World, u64) {
     let cache = world.reserve(100 * HALF, SIDE).unwrap();
     world.grow(cache, 30 * HALF).unwrap();
     // Which calls follow must not depend on how far the streams have come.
-    world.settle();
+    world.device.settle();
     world.shrink(cache, 11 * HALF).unwrap();
     // A part of the tail serves another request, so that it is unmapped.
     world.allocate(6 * HALF, SIDE).unwrap();
     [0, 2, 4].into_iter().for_each(|at| world.free(blocks[at]));
-    world.settle();
+    world.device.settle();
     (world, cache)
 }
 

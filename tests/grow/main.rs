@@ -12,6 +12,8 @@ mod model;
 mod pools;
 #[path = "../random/mod.rs"]
 mod random;
+#[path = "../real_words/mod.rs"]
+mod real_words;
 mod rules;
 mod streams;
 mod world;

@@ -1,9 +1,10 @@
 //! Random programs against what they should hold, with every word read, under options that move memory about.
 
 use crate::random::Random;
-use crate::world::{MAIN, MIB, SIDE, World};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::World;
 use seamalloc::StreamId;
-use seamalloc::driver::{Driver, Status};
+use seamalloc::driver::Status;
 
 const STREAMS: [StreamId; 3] = [MAIN, SIDE, StreamId(8)];
 
@@ -76,7 +77,7 @@ fn run(seed: u64, options: &str, faults: bool) -> (u64, u64) {
         if random.below(6) == 0 {
             // What could not be undone is undone by the next request.
             settle(&world);
-            Driver::synchronize(&world.device.host).unwrap();
+            world.device.settle();
             world.check_all();
         }
     }

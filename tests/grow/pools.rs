@@ -1,6 +1,7 @@
 //! Allocations of private pools and tags grow too: tags sleep and wake with them.
 
-use crate::world::{MAIN, MIB, OPTIONS, World};
+use crate::real_words::{MAIN, MIB};
+use crate::world::{OPTIONS, World};
 use seamalloc::{Backup, Error, PoolId};
 
 #[test]

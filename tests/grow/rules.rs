@@ -1,6 +1,7 @@
 //! What is refused, and what the types say.
 
-use crate::world::{MAIN, MIB, OPTIONS, SIDE, World};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::{OPTIONS, World};
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use seamalloc::{Allocator, Block, Config, Error, Growing, Pool, Route, StreamId};
 use std::sync::Arc;

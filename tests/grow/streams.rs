@@ -1,7 +1,7 @@
 //! What is given back serves others, and its addresses are unmapped, only once the GPU has passed it.
 
-use crate::world::{MAIN, MIB, OPTIONS, SIDE, World};
-use seamalloc::driver::Driver;
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::{OPTIONS, World};
 use seamalloc::driver::host::{HostWork, Range};
 
 /// Gives a stream work that uses a range once the stream is let go.
@@ -23,7 +23,7 @@ fn a_tail_that_the_gpu_uses_is_not_unmapped_under_it() {
         let other = world.allocator.allocate(20 * MIB, stream).unwrap();
         // The CPU waits: a held stream is let go by that.
         world.allocator.grow(cache, 30 * MIB).unwrap();
-        Driver::synchronize(&world.device.host).unwrap();
+        world.device.settle();
         assert_eq!(world.device.host.faults(), []);
         world.allocator.shrink(cache, 4 * MIB).unwrap();
         world.allocator.free(other).unwrap();
@@ -47,7 +47,7 @@ fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
     let other = world.allocate(20 * MIB, MAIN).unwrap();
     assert_eq!(world.device.used(), held + 20 * MIB);
     world.device.host.finish(SIDE);
-    Driver::synchronize(&world.device.host).unwrap();
+    world.device.settle();
     world.grow(cache, 40 * MIB).unwrap();
     assert_eq!(world.device.used(), held + 20 * MIB, "what has passed serves again");
     world.free(other);

@@ -1,75 +1,13 @@
 //! A program with allocations that grow, on a device of which calls can be made to fail.
 
-use parking_lot::Mutex;
-use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
-use seamalloc::driver::{Call, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
+use crate::real_words::Device;
+use seamalloc::driver::host::Range;
+use seamalloc::driver::{Call, StreamId};
 use seamalloc::{Allocator, Config, Error, PoolId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) const MIB: u64 = 1 << 20;
-pub(crate) const MAIN: StreamId = StreamId::DEFAULT;
-pub(crate) const SIDE: StreamId = StreamId(7);
 pub(crate) const OPTIONS: &str = "strategy:stitch,chunk_size_mb:4";
-
-/// The host's memory, of which calls can be made to fail.
-pub(crate) struct Device {
-    pub(crate) host: HostDriver,
-    book: Mutex<Book>,
-}
-
-#[derive(Default)]
-struct Book {
-    made: u64,
-    /// Calls from this one on fail, and so many, with this status.
-    failing: Option<(u64, u64, Status)>,
-    failed: Vec<Call>,
-    counts: BTreeMap<&'static str, u64>,
-}
-
-impl ForwardingDriver for Device {
-    fn inner(&self) -> &dyn Driver {
-        &self.host
-    }
-
-    fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
-        let mut book = self.book.lock();
-        book.made += 1;
-        *book.counts.entry(call.name()).or_default() += 1;
-        let made = book.made;
-        let status = book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
-        if let Some((.., status)) = status {
-            book.failed.push(call);
-            return Err(DriverError::new(call, status, "made to fail"));
-        }
-        drop(book);
-        make(&self.host)
-    }
-}
-
-impl Device {
-    /// Lets `count` calls of any kind fail from the nth on.
-    pub(crate) fn fail(&self, nth: u64, count: u64, status: Status) {
-        *self.book.lock() = Book { failing: Some((nth, count, status)), ..Book::default() };
-    }
-
-    /// Lets no more calls fail. Returns those that have.
-    pub(crate) fn heal(&self) -> Vec<Call> {
-        std::mem::take(&mut *self.book.lock()).failed
-    }
-
-    /// Returns how often each call was made since the last time.
-    pub(crate) fn calls(&self) -> BTreeMap<&'static str, u64> {
-        std::mem::take(&mut self.book.lock().counts)
-    }
-
-    /// Returns how many bytes of the device are in use.
-    pub(crate) fn used(&self) -> u64 {
-        let info = Driver::memory_info(&self.host).unwrap();
-        info.total - info.free
-    }
-}
 
 /// What an allocation holds: its bytes, and the first word.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +27,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(capacity: u64, options: &str) -> Self {
-        let device = Device { host: HostDriver::new(HostConfig { capacity }).unwrap(), book: Mutex::default() };
-        let device = Arc::new(device);
+        let device = Arc::new(Device::new(capacity, &Call::ALL));
         let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(options).unwrap()).unwrap();
         Self { device, allocator, live: BTreeMap::new(), numbers: 0 }
     }
@@ -107,11 +44,7 @@ impl World {
         if live.size <= from {
             return;
         }
-        let first = live.first + from / 8;
-        let words =
-            move |at: u64, words: &mut [u64]| words.iter_mut().zip(at..).for_each(|(word, at)| *word = first + at);
-        let to = Range { address: address + from, size: live.size - from };
-        self.device.host.launch(live.stream, HostWork::Fill { to, words: Arc::new(words) }).unwrap();
+        self.device.fill(Range { address: address + from, size: live.size - from }, live.first + from / 8, live.stream);
     }
 
     /// Allocates and fills a block.
@@ -150,11 +83,6 @@ impl World {
         self.allocator.shrink(address, size)
     }
 
-    /// Waits for what runs on the streams.
-    pub(crate) fn settle(&self) {
-        Driver::synchronize(&self.device.host).unwrap();
-    }
-
     pub(crate) fn free(&mut self, address: u64) {
         self.live.remove(&address).unwrap();
         self.allocator.free(address).unwrap();
@@ -163,22 +91,7 @@ impl World {
     /// Reads every word of an allocation, by a kernel.
     pub(crate) fn check(&self, address: u64) {
         let Live { size, first, .. } = self.live[&address];
-        if size == 0 {
-            return;
-        }
-        let (wrong, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (wrongs, words_seen) = (Arc::clone(&wrong), Arc::clone(&seen));
-        let see = move |at: u64, words: &[u64]| {
-            let wrong = words.iter().zip(at..).filter(|(word, at)| **word != first + at).count();
-            wrongs.fetch_add(wrong as u64, Ordering::Relaxed);
-            words_seen.fetch_add(words.len() as u64, Ordering::Relaxed);
-        };
-        Driver::synchronize(&self.device.host).unwrap();
-        self.device.host.launch(MAIN, HostWork::Look { at: Range { address, size }, see: Arc::new(see) }).unwrap();
-        Driver::synchronize(&self.device.host).unwrap();
-        assert_eq!(seen.load(Ordering::Relaxed), size / 8);
-        let wrong = wrong.load(Ordering::Relaxed);
-        assert_eq!(wrong, 0, "words of the {size} bytes at {address:#x} are not their own");
+        self.device.check(Range { address, size }, first);
     }
 
     /// Reads every word of everything, and looks whether the allocator and the device agree to the byte.

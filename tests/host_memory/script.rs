@@ -24,7 +24,7 @@ pub(crate) fn script(kind: StrategyKind, options: &str) -> Vec<Step> {
         steps.extend(HOLES);
     }
     steps.extend(POOLS);
-    steps.extend(MANY);
+    steps.extend(MANY_BLOCKS);
     if kind != StrategyKind::Caching {
         steps.extend(SHARED);
     }
@@ -149,7 +149,6 @@ const HOLES: &[Step] = &[
     ("free the other end", |w| w.free(56)),
 ];
 
-/// Pools end; a pool with segments of its own.
 /// Tags that sleep and wake.
 pub(crate) const TAGS: &[Step] = &[
     ("a tag", |w| w.create_tag(0)),
@@ -179,6 +178,7 @@ pub(crate) const TAGS: &[Step] = &[
     ("end it", |w| w.allocator.empty_cache().map(drop)),
 ];
 
+/// Pools end; a pool with segments of its own.
 const POOLS: &[Step] = &[
     ("free a block of the pool", |w| w.free(34)),
     ("release it", |w| w.release(0)),
@@ -207,8 +207,8 @@ const POOLS: &[Step] = &[
 ];
 
 /// Tables grow, and pools of streams without memory pass to others.
-const MANY: &[Step] =
-    &[("many blocks", World::many_blocks), ("free them", World::free_many), ("many streams", World::many_streams)];
+pub(crate) const MANY_BLOCKS: &[Step] =
+    &[("many blocks", World::many_blocks), ("free the many", World::free_many), ("many streams", World::many_streams)];
 
 /// A block of several chunks, and one of a single chunk, for other processes.
 const SHARED: &[Step] = &[

@@ -1,7 +1,8 @@
 //! What blocks hold after sleep, and where the memory is meanwhile.
 
 use crate::random::Random;
-use crate::world::{MAIN, MIB, SIDE, World, backups, file};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::{World, backups, file};
 use seamalloc::{Backup, PoolId};
 
 const OPTIONS: &str = "strategy:stitch,chunk_size_mb:4";

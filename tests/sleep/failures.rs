@@ -1,6 +1,7 @@
 //! Each call of the driver fails in turn, once or from then on, while a tag goes to sleep or wakes.
 
-use crate::world::{MAIN, MIB, World, backups};
+use crate::real_words::{MAIN, MIB};
+use crate::world::{World, backups};
 use seamalloc::driver::{Call, Status};
 use seamalloc::{Backup, Error};
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
 //! Backups of many bytes: through the stage and back, and at the speed of the simulated link.
 
-use crate::world::{MAIN, MIB, World, backups};
+use crate::real_words::{MAIN, MIB};
+use crate::world::{World, backups};
 use seamalloc::driver::sim::{Profile, SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Allocator, Backup, Config, Error};

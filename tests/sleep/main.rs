@@ -10,6 +10,8 @@ mod failures;
 mod links;
 #[path = "../random/mod.rs"]
 mod random;
+#[path = "../real_words/mod.rs"]
+mod real_words;
 mod rules;
 mod told;
 mod world;

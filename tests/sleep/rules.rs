@@ -1,6 +1,7 @@
 //! What may sleep, what is refused meanwhile, and how a tag ends that sleeps.
 
-use crate::world::{MAIN, MIB, SIDE, World, backups, file};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::{World, backups, file};
 use seamalloc::driver::host::{HostWork, Range};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{CaptureMode, Contents, Driver, StreamId};
@@ -193,9 +194,9 @@ fn a_graph_over_a_tag_runs_as_before_once_the_tag_is_awake() {
         world.allocator.sleep(tag, &Backup::Host).unwrap();
         world.allocator.wake(tag).unwrap();
         world.device.host.launch(MAIN, HostWork::Set { to: Range { address: to, size: live.size }, value: 0 }).unwrap();
-        Driver::synchronize(&world.device.host).unwrap();
+        world.device.settle();
         world.device.host.replay(&graph, captured).unwrap();
-        Driver::synchronize(&world.device.host).unwrap();
+        world.device.settle();
         world.check_as(to, live);
     }
     world.check_all();

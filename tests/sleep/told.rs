@@ -1,6 +1,7 @@
 //! Who is told of sleep, and several threads with one tag.
 
-use crate::world::{MAIN, MIB, World, file};
+use crate::real_words::{MAIN, MIB};
+use crate::world::{World, file};
 use seamalloc::driver::{Call, Status};
 use seamalloc::{Allocator, Backup, Error, Pool, Route, SleepStage};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,17 +1,12 @@
 //! A program with tags, on a device of which calls can be made to fail.
 
-use parking_lot::Mutex;
-use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
-use seamalloc::driver::{Call, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
+use crate::real_words::{Device, MAIN, MIB, SIDE};
+use seamalloc::driver::host::Range;
+use seamalloc::driver::{Call, StreamId};
 use seamalloc::{Allocator, Backup, Config, Error, PoolId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-pub(crate) const MIB: u64 = 1 << 20;
-pub(crate) const MAIN: StreamId = StreamId::DEFAULT;
-pub(crate) const SIDE: StreamId = StreamId(7);
 
 /// The calls of sleeping and waking.
 pub(crate) const OF_SLEEP: [Call; 12] = [
@@ -28,59 +23,6 @@ pub(crate) const OF_SLEEP: [Call; 12] = [
     Call::CopyIn,
     Call::HostWait,
 ];
-
-/// The host's memory, of which calls can be made to fail.
-pub(crate) struct Device {
-    pub(crate) host: HostDriver,
-    book: Mutex<Book>,
-}
-
-#[derive(Default)]
-struct Book {
-    made: u64,
-    /// Calls from this one on fail, and so many, with this status.
-    failing: Option<(u64, u64, Status)>,
-    failed: Vec<Call>,
-}
-
-impl ForwardingDriver for Device {
-    fn inner(&self) -> &dyn Driver {
-        &self.host
-    }
-
-    fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
-        if OF_SLEEP.contains(&call) {
-            let mut book = self.book.lock();
-            book.made += 1;
-            let made = book.made;
-            let status =
-                book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
-            if let Some((.., status)) = status {
-                book.failed.push(call);
-                return Err(DriverError::new(call, status, "made to fail"));
-            }
-        }
-        make(&self.host)
-    }
-}
-
-impl Device {
-    /// Lets `count` calls fail from the nth on.
-    pub(crate) fn fail(&self, nth: u64, count: u64, status: Status) {
-        *self.book.lock() = Book { failing: Some((nth, count, status)), ..Book::default() };
-    }
-
-    /// Lets no more calls fail. Returns those that have.
-    pub(crate) fn heal(&self) -> Vec<Call> {
-        std::mem::take(&mut *self.book.lock()).failed
-    }
-
-    /// Returns how many bytes of the device are in use.
-    pub(crate) fn used(&self) -> u64 {
-        let info = Driver::memory_info(&self.host).unwrap();
-        info.total - info.free
-    }
-}
 
 /// What a block holds: its bytes, and the first word.
 #[derive(Clone, Copy)]
@@ -99,8 +41,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(capacity: u64, options: &str) -> Self {
-        let device = Device { host: HostDriver::new(HostConfig { capacity }).unwrap(), book: Mutex::default() };
-        let device = Arc::new(device);
+        let device = Arc::new(Device::new(capacity, &OF_SLEEP));
         let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(options).unwrap()).unwrap();
         Self { device, allocator, live: BTreeMap::new(), numbers: 0 }
     }
@@ -113,10 +54,7 @@ impl World {
         };
         self.numbers += 1 << 40;
         let first = self.numbers;
-        let words =
-            move |at: u64, words: &mut [u64]| words.iter_mut().zip(at..).for_each(|(word, at)| *word = first + at);
-        let to = Range { address, size };
-        self.device.host.launch(stream, HostWork::Fill { to, words: Arc::new(words) }).unwrap();
+        self.device.fill(Range { address, size }, first, stream);
         assert!(self.live.insert(address, Live { size, first, tag }).is_none());
         Ok(address)
     }
@@ -133,22 +71,7 @@ impl World {
 
     /// Reads words that are to be those of a block.
     pub(crate) fn check_as(&self, address: u64, Live { size, first, .. }: Live) {
-        let (wrong, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let (wrongs, words_seen) = (Arc::clone(&wrong), Arc::clone(&seen));
-        let see = move |at: u64, words: &[u64]| {
-            let wrong = words.iter().zip(at..).filter(|(word, at)| **word != first + at).count();
-            wrongs.fetch_add(wrong as u64, Ordering::Relaxed);
-            words_seen.fetch_add(words.len() as u64, Ordering::Relaxed);
-        };
-        Driver::synchronize(&self.device.host).unwrap();
-        self.device.host.launch(MAIN, HostWork::Look { at: Range { address, size }, see: Arc::new(see) }).unwrap();
-        Driver::synchronize(&self.device.host).unwrap();
-        assert_eq!(seen.load(Ordering::Relaxed), size / 8);
-        assert_eq!(
-            wrong.load(Ordering::Relaxed),
-            0,
-            "words of the block of {size} bytes at {address:#x} are not its own"
-        );
+        self.device.check(Range { address, size }, first);
     }
 
     /// Reads every word of every block that is awake, and looks whether the allocator and the device agree to the byte.

@@ -1,9 +1,10 @@
 //! Random programs whose live memory is more than the device has, with memory spilled at random: every word is read.
 
 use crate::random::Random;
-use crate::world::{MAIN, MIB, SIDE, World};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::World;
 use parking_lot::Mutex;
-use seamalloc::driver::{Driver, Status, StreamId};
+use seamalloc::driver::{Status, StreamId};
 use seamalloc::{Advice, Error, SpillCandidate, SpillPolicy};
 
 const OPERATIONS: u64 = if cfg!(feature = "paranoid") { 100 } else { 250 };
@@ -94,9 +95,9 @@ fn program(seed: u64, options: &str, fails: bool, all: &mut Tally) {
                 // Written anew, wherever it lies.
                 if let Some(address) = pick(&world, &mut random) {
                     let size = world.live[&address].size;
-                    Driver::synchronize(&world.device.host).unwrap();
+                    world.device.settle();
                     world.fill(address, size, MAIN);
-                    Driver::synchronize(&world.device.host).unwrap();
+                    world.device.settle();
                 }
             }
             94..98 => match world.allocator.unspill() {

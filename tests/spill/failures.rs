@@ -1,7 +1,8 @@
 //! Each call of the driver fails in turn, once or from then on, while memory is spilled, comes back, or goes.
 
-use crate::world::{MAIN, MIB, OF_SPILLING, SIDE, TOO_LARGE, World};
-use seamalloc::driver::{Call, Driver, Status};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::{OF_SPILLING, TOO_LARGE, World};
+use seamalloc::driver::{Call, Status};
 use seamalloc::{Advice, Error};
 use std::collections::BTreeSet;
 
@@ -35,8 +36,8 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
                 gone = large.iter().copied().max_by_key(|address| world.live[address].size);
             }
         }
-        Driver::synchronize(&world.device.host).unwrap();
-        let before = world.device.used();
+        world.device.settle();
+        let before = world.used();
         world.device.fail(nth, count, status);
         let answer = match step {
             Step::Spill => world.allocator.allocate(TOO_LARGE, MAIN).map(Some),
@@ -67,7 +68,7 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
         if step == Step::Spill && answer.is_err() {
             world.allocator.trim(u64::MAX).unwrap();
             world.check_books();
-            let (device, host) = world.device.used();
+            let (device, host) = world.used();
             assert!(device + host <= before.0 + before.1 + 2 * MIB, "{when}: {before:?}, {device}, {host}");
             // And it can be tried again.
             world.allocate(TOO_LARGE, MAIN).unwrap_or_else(|error| panic!("{when}, then: {error}"));

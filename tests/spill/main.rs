@@ -11,6 +11,8 @@ mod failures;
 mod jobs;
 #[path = "../random/mod.rs"]
 mod random;
+#[path = "../real_words/mod.rs"]
+mod real_words;
 mod return_trip;
 mod rules;
 mod world;

@@ -1,7 +1,8 @@
 //! What is spilled comes back, or its memory goes.
 
-use crate::world::{MAIN, MIB, SIDE, World};
-use seamalloc::driver::{Call, Driver};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::World;
+use seamalloc::driver::Call;
 use seamalloc::{Advice, Stat};
 
 /// Three blocks fill a device; a fourth spills the oldest. Returns these, the new one last.
@@ -58,7 +59,7 @@ fn the_memory_of_a_freed_block_goes_back_to_the_machine() {
         world.free(blocks[0]);
         assert_eq!(world.spilled(), 16 * MIB, "{options}: it may still be used");
         world.device.host.finish_hold(hold);
-        Driver::synchronize(&world.device.host).unwrap();
+        world.device.settle();
         // A miss looks which blocks are done with.
         let device = world.stats().reserved_bytes.all.current;
         let new = world.allocate(17 * MIB, SIDE);
@@ -80,9 +81,9 @@ fn the_memory_of_a_freed_block_goes_back_to_the_machine() {
 fn a_free_of_what_is_spilled_waits_for_nothing() {
     let (mut world, blocks) = spilled("");
     let waits = |world: &World| {
-        [Call::Synchronize, Call::EventSynchronize, Call::Unmap].map(|call| world.device.calls(call).count)
+        [Call::Synchronize, Call::EventSynchronize, Call::Unmap].map(|call| world.device.calls().get(call).count)
     };
-    Driver::synchronize(&world.device.host).unwrap();
+    world.device.settle();
     let before = waits(&world);
     world.free(blocks[0]);
     assert_eq!(waits(&world), before);
@@ -92,7 +93,7 @@ fn a_free_of_what_is_spilled_waits_for_nothing() {
     world.free(blocks[1]);
     let new = world.allocate(16 * MIB, SIDE).unwrap();
     assert_eq!((world.spilled(), world.stats().spills.chunks), (0, 2));
-    assert_eq!(world.device.used(), (48 * MIB, 0));
+    assert_eq!(world.used(), (48 * MIB, 0));
     world.check_all();
     world.free(new);
     world.end();
@@ -108,7 +109,7 @@ fn only_granules_that_blocks_share_stay() {
     assert!(before >= 36 * MIB, "{before}");
     world.check_all();
     world.free(blocks[1]);
-    Driver::synchronize(&world.device.host).unwrap();
+    world.device.settle();
     world.allocator.empty_cache().unwrap();
     world.check_all();
     let gone = before - world.spilled();

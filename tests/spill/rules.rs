@@ -1,6 +1,7 @@
 //! What is spilled, and what never is.
 
-use crate::world::{FURNISHED, MAIN, MIB, SIDE, TOO_LARGE, World};
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::{FURNISHED, TOO_LARGE, World};
 use seamalloc::driver::{Call, CaptureMode, Driver, StreamId};
 use seamalloc::{Advice, Error, PoolId, Route, SpillCandidate, SpillPolicy};
 

@@ -1,20 +1,15 @@
 //! A program whose live memory is more than its device has, on a device of which calls can be made to fail.
 
-use parking_lot::Mutex;
-use seamalloc::Stats;
-use seamalloc::driver::host::{HostConfig, HostDriver, HostWork, Range};
-use seamalloc::driver::{Call, CallStat, Driver, DriverError, DriverResult, ForwardingDriver, Status, StreamId};
-use seamalloc::{Allocator, Config, Error};
+use crate::real_words::{Device, MAIN, MIB, SIDE};
+use seamalloc::driver::host::Range;
+use seamalloc::driver::{Call, StreamId};
+use seamalloc::{Allocator, Config, Error, Stats};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) const MIB: u64 = 1 << 20;
 /// Bytes of the device of [`World::furnished`], and of a request that is too large for what it has left.
 pub(crate) const FURNISHED: u64 = 36 * MIB;
 pub(crate) const TOO_LARGE: u64 = 24 * MIB;
-pub(crate) const MAIN: StreamId = StreamId::DEFAULT;
-pub(crate) const SIDE: StreamId = StreamId(7);
 
 /// The calls of spilling and coming back.
 pub(crate) const OF_SPILLING: [Call; 10] = [
@@ -29,63 +24,6 @@ pub(crate) const OF_SPILLING: [Call; 10] = [
     Call::SetAccess,
     Call::Copy,
 ];
-
-/// The host's memory, of which calls can be made to fail.
-pub(crate) struct Device {
-    pub(crate) host: HostDriver,
-    book: Mutex<Book>,
-}
-
-#[derive(Default)]
-struct Book {
-    made: u64,
-    /// Calls from this one on fail, and so many, with this status.
-    failing: Option<(u64, u64, Status)>,
-    failed: Vec<Call>,
-}
-
-impl ForwardingDriver for Device {
-    fn inner(&self) -> &dyn Driver {
-        &self.host
-    }
-
-    fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
-        if OF_SPILLING.contains(&call) {
-            let mut book = self.book.lock();
-            book.made += 1;
-            let made = book.made;
-            let failing =
-                book.failing.filter(|(first, count, _)| (*first..first.saturating_add(*count)).contains(&made));
-            if let Some((.., status)) = failing {
-                book.failed.push(call);
-                return Err(DriverError::new(call, status, "made to fail"));
-            }
-        }
-        make(&self.host)
-    }
-}
-
-impl Device {
-    /// Lets `count` calls fail from the nth on.
-    pub(crate) fn fail(&self, nth: u64, count: u64, status: Status) {
-        *self.book.lock() = Book { failing: Some((nth, count, status)), ..Book::default() };
-    }
-
-    /// Lets no more calls fail. Returns those that have.
-    pub(crate) fn heal(&self) -> Vec<Call> {
-        std::mem::take(&mut *self.book.lock()).failed
-    }
-
-    /// Returns how many bytes of the device, and of the machine, are in use.
-    pub(crate) fn used(&self) -> (u64, u64) {
-        let leaks = self.host.leaks();
-        (leaks.bytes, leaks.host_bytes)
-    }
-
-    pub(crate) fn calls(&self, call: Call) -> CallStat {
-        Driver::call_stats(&self.host).get(call)
-    }
-}
 
 /// What a block holds: its bytes, and the first word.
 #[derive(Clone, Copy)]
@@ -104,8 +42,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(capacity: u64, options: &str) -> Self {
-        let device = Device { host: HostDriver::new(HostConfig { capacity }).unwrap(), book: Mutex::default() };
-        let device = Arc::new(device);
+        let device = Arc::new(Device::new(capacity, &OF_SPILLING));
         let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(options).unwrap()).unwrap();
         Self { device, allocator, live: BTreeMap::new(), numbers: 0, words: 0 }
     }
@@ -122,10 +59,7 @@ impl World {
         let size = size / 8 * 8;
         self.numbers += 1 << 40;
         let first = self.numbers;
-        let words =
-            move |at: u64, words: &mut [u64]| words.iter_mut().zip(at..).for_each(|(word, at)| *word = first + at);
-        let to = Range { address, size };
-        self.device.host.launch(stream, HostWork::Fill { to, words: Arc::new(words) }).unwrap();
+        self.device.fill(Range { address, size }, first, stream);
         self.live.insert(address, Live { size, first });
     }
 
@@ -137,20 +71,7 @@ impl World {
     /// Reads every word of a block, by a kernel.
     pub(crate) fn check(&mut self, address: u64) {
         let Live { size, first } = self.live[&address];
-        let wrong = Arc::new(AtomicU64::new(0));
-        let seen = Arc::new(AtomicU64::new(0));
-        let (wrongs, words_seen) = (Arc::clone(&wrong), Arc::clone(&seen));
-        let see = move |at: u64, words: &[u64]| {
-            let wrong = words.iter().zip(at..).filter(|(word, at)| **word != first + at).count();
-            wrongs.fetch_add(wrong as u64, Ordering::Relaxed);
-            words_seen.fetch_add(words.len() as u64, Ordering::Relaxed);
-        };
-        Driver::synchronize(&self.device.host).unwrap();
-        self.device.host.launch(MAIN, HostWork::Look { at: Range { address, size }, see: Arc::new(see) }).unwrap();
-        Driver::synchronize(&self.device.host).unwrap();
-        assert_eq!(seen.load(Ordering::Relaxed), size / 8);
-        let wrong = wrong.load(Ordering::Relaxed);
-        assert_eq!(wrong, 0, "{wrong} words of the block of {size} bytes at {address:#x} are not its own");
+        self.device.check(Range { address, size }, first);
         self.words += size / 8;
     }
 
@@ -166,10 +87,16 @@ impl World {
         self.allocator.check().unwrap();
         let stats = self.allocator.stats();
         let counted = (stats.reserved_bytes.all.current, stats.spilled_bytes.current);
-        assert_eq!(counted, self.device.used(), "the allocator counts other bytes than the device and the machine");
+        assert_eq!(counted, self.used(), "the allocator counts other bytes than the device and the machine");
         let parts = self.allocator.fragmentation();
         let sum = parts.allocated + parts.pending + parts.free + parts.unsettled;
         assert_eq!(parts.reserved + parts.spilled, sum, "{parts:?}");
+    }
+
+    /// Returns how many bytes of the device, and of the machine, are in use.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        let leaks = self.device.host.leaks();
+        (leaks.bytes, leaks.host_bytes)
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -191,7 +118,7 @@ impl World {
         for index in [3, 1] {
             world.free(large.remove(index));
         }
-        Driver::synchronize(&world.device.host).unwrap();
+        world.device.settle();
         large.push(world.allocate(10 * MIB, MAIN).unwrap());
         assert!(world.allocator.fragmentation().views > 0, "nothing was stitched");
         (world, large)
@@ -202,7 +129,7 @@ impl World {
         let live: Vec<u64> = self.live.keys().copied().collect();
         live.into_iter().for_each(|address| self.free(address));
         self.allocator.empty_cache().unwrap();
-        assert_eq!(self.device.used(), (0, 0));
+        assert_eq!(self.used(), (0, 0));
         let Self { device, allocator, .. } = self;
         drop(allocator);
         assert_eq!(device.host.leaks(), Default::default());
