@@ -7,10 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders of the repository by which a code span is known for a path.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "src/",
     "trace/",
     "live/",
+    "socket/",
     "broker/",
     "plan/",
     "order/",
@@ -187,7 +188,8 @@ fn paths_of_today_exist() {
 fn words() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     for folder in [
-        "src", "trace", "live", "broker", "plan", "order", "page", "cli", "ffi", "fuzz", "tests", "benches", "examples",
+        "src", "trace", "live", "socket", "broker", "plan", "order", "page", "cli", "ffi", "fuzz", "tests", "benches",
+        "examples",
     ] {
         for file in files(&root().join(folder), &[".rs", ".h", ".cpp", ".py", ".toml"]) {
             let text = fs::read_to_string(file).unwrap_or_default();

@@ -22,8 +22,9 @@ pub enum BrokerError {
         error: io::Error,
     },
     /// The folder of sockets is not this user's alone.
-    #[error("{0}")]
-    Folder(String),
+    #[cfg(unix)]
+    #[error(transparent)]
+    Folder(#[from] seamalloc_socket::FolderError),
     /// No broker answers there.
     #[error("cannot ask at {path}: {error}", path = .path.display())]
     Ask {

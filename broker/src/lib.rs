@@ -8,7 +8,8 @@
 //! protocol     what is said: lines of JSON
 //! place        where the socket is
 //! division     who gives how much
-//! server       the broker: its sockets (peer), its questions to members (demand)
+//! state        the broker without its sockets: who takes part, and what becomes of a demand
+//! server       the broker's sockets, and its loop
 //! membership   a process that takes part: the thread that answers, and the lender that asks
 //! status       what the broker knows
 //! ```
@@ -52,6 +53,8 @@ mod protocol;
 #[cfg(unix)]
 mod server;
 #[cfg(unix)]
+pub mod state;
+#[cfg(unix)]
 pub mod status;
 
 pub use error::BrokerError;
@@ -61,4 +64,6 @@ pub use membership::{Lent, Member, Membership, Terms};
 pub use place::default_socket;
 pub use protocol::{MAX_LINE, MemberStatus, VERSION};
 #[cfg(unix)]
-pub use server::{Broker, Event, GivenBy, Running};
+pub use server::{Broker, Running};
+#[cfg(unix)]
+pub use state::{Event, GivenBy};

@@ -6,11 +6,11 @@
 use crate::error::BrokerError;
 use crate::protocol::{Answer, Ask, First, Has, Join, LentSaid, MAX_COMMAND, MAX_LINE, Said, VERSION, line};
 use crate::status::exchange;
-use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, poll};
 pub use seamalloc::Lent;
 use seamalloc::{Allocator, Lender, Shortage};
-use seamalloc_live::talk::{Bounded, admit};
+use seamalloc_socket::{Bounded, Lines, Owner, Stop, Stopped, connect};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -93,10 +93,17 @@ impl Member for Weak<Allocator> {
 #[derive(Debug)]
 struct Shared {
     terms: Terms,
-    /// The process that made it: a forked child has a copy, and no thread.
-    owner: u32,
+    /// A forked child has a copy, and no thread.
+    owner: Owner,
     link: Mutex<Link>,
     joined: Condvar,
+}
+
+impl Shared {
+    /// Returns the link, but in a forked child: there the thread does not exist that may have held its lock at the fork.
+    fn link(&self) -> Option<MutexGuard<'_, Link>> {
+        self.owner.is_here().then(|| self.link.lock())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -111,8 +118,8 @@ struct Link {
 #[derive(Debug)]
 pub struct Membership {
     shared: Arc<Shared>,
-    /// Closed to end the thread.
-    stop: Mutex<Option<UnixStream>>,
+    /// Dropped to end the thread.
+    _stop: Stop,
 }
 
 impl Membership {
@@ -122,9 +129,9 @@ impl Membership {
     /// # Errors
     /// [`BrokerError::Thread`].
     pub fn start(terms: Terms, member: impl Member) -> Result<Self, BrokerError> {
-        let (stop, stopped) = UnixStream::pair().map_err(BrokerError::Thread)?;
+        let (stop, stopped) = Stop::new().map_err(BrokerError::Thread)?;
         let (link, joined) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { terms, owner: std::process::id(), link, joined });
+        let shared = Arc::new(Shared { terms, owner: Owner::here(), link, joined });
         let of_thread = Arc::clone(&shared);
         let run = move || {
             // The allocator's sources and observers are the program's code.
@@ -134,7 +141,7 @@ impl Membership {
             of_thread.link.lock().member = None;
         };
         thread::Builder::new().name("seamalloc-lend".to_owned()).spawn(run).map_err(BrokerError::Thread)?;
-        Ok(Self { shared, stop: Mutex::new(Some(stop)) })
+        Ok(Self { shared, _stop: stop })
     }
 
     /// Returns who asks others, for [`Allocator::set_lender`].
@@ -143,17 +150,17 @@ impl Membership {
         Arc::new(Asker(Arc::clone(&self.shared)))
     }
 
-    /// Returns whether a broker knows this process at present.
+    /// Returns whether a broker knows this process at present; `false` in a forked child.
     #[must_use]
     pub fn is_joined(&self) -> bool {
-        self.shared.link.lock().member.is_some()
+        self.shared.link().is_some_and(|link| link.member.is_some())
     }
 
-    /// Waits until a broker knows this process. Returns whether one does.
+    /// Waits until a broker knows this process. Returns whether one does; `false` at once in a forked child.
     #[must_use]
     pub fn wait_joined(&self, most: Duration) -> bool {
         let until = Instant::now() + most;
-        let mut link = self.shared.link.lock();
+        let Some(mut link) = self.shared.link() else { return false };
         while link.member.is_none() {
             if self.shared.joined.wait_until(&mut link, until).timed_out() {
                 return link.member.is_some();
@@ -163,15 +170,8 @@ impl Membership {
     }
 }
 
-impl Drop for Membership {
-    fn drop(&mut self) {
-        // In a forked child this closes the child's end alone.
-        drop(self.stop.lock().take());
-    }
-}
-
 /// Joins whatever broker there is, until the end.
-fn take_part(shared: &Shared, member: &dyn Member, stopped: &UnixStream) {
+fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
     let mut is_told = false;
     loop {
         let ended = match join(&shared.terms) {
@@ -197,7 +197,7 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &UnixStream) {
             }
             Err(_) => {}
         }
-        if is_over(stopped, AGAIN) || !member.with(&mut |_| {}) {
+        if stopped.within(AGAIN) || !member.with(&mut |_| {}) {
             return;
         }
     }
@@ -205,8 +205,7 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &UnixStream) {
 
 /// Connects, and says on what terms. Returns the connection, this process's number, and what was read beyond it.
 fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
-    let stream = UnixStream::connect(&terms.socket)?;
-    admit(&stream)?;
+    let stream = connect(&terms.socket, PATIENCE)?;
     let Terms { device, guarantee, weight, .. } = terms.clone();
     let first = First::Join(Join { version: VERSION, device, guarantee, weight, command: command_line() });
     let mut talk = Bounded::new(&stream, PATIENCE);
@@ -220,18 +219,15 @@ fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
 }
 
 /// Answers the broker until the membership ends. An error is that of the connection.
-fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: &UnixStream) -> io::Result<()> {
+fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: &Stopped) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut inbox = rest;
+    let mut inbox = Lines::new(MAX_LINE);
+    inbox.push(&rest);
     loop {
-        while let Some(end) = inbox.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = inbox.drain(..=end).collect();
+        while let Some(line) = inbox.next_line()? {
             if !answer(stream, serde_json::from_slice(&line)?, member)? {
                 return Ok(());
             }
-        }
-        if inbox.len() > MAX_LINE {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a line without an end"));
         }
         let mut polled = [PollFd::new(stream, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         match poll(&mut polled, None) {
@@ -245,7 +241,7 @@ fn attend(mut stream: &UnixStream, rest: Vec<u8>, member: &dyn Member, stopped: 
         let mut piece = [0; 4096];
         match stream.read(&mut piece) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(read) => inbox.extend_from_slice(piece.get(..read).unwrap_or_default()),
+            Ok(read) => inbox.push(piece.get(..read).unwrap_or_default()),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => return Err(error),
         }
@@ -301,13 +297,6 @@ fn give(allocator: &Allocator, bytes: u64, within: Duration) -> seamalloc::Resul
     Ok(given)
 }
 
-/// Waits. Returns whether the membership has ended.
-fn is_over(stopped: &UnixStream, most: Duration) -> bool {
-    let mut polled = [PollFd::new(stopped, PollFlags::IN)];
-    let timeout = Timespec::try_from(most).ok();
-    poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
-}
-
 /// Asks the broker for a request.
 struct Asker(Arc<Shared>);
 
@@ -320,15 +309,8 @@ impl Asker {
 
 impl Lender for Asker {
     fn ask(&self, shortage: &Shortage) -> Lent {
-        let Shared { terms, owner, link, .. } = &*self.0;
-        if *owner != std::process::id() {
-            // Locks may be held by threads that do not exist here.
-            return Lent::default();
-        }
-        let (member, lost) = {
-            let link = link.lock();
-            (link.member, link.lost)
-        };
+        let terms = &self.0.terms;
+        let Some((member, lost)) = self.0.link().map(|link| (link.member, link.lost)) else { return Lent::default() };
         let waited = shortage.since.elapsed();
         let left = terms.wait.saturating_sub(waited);
         let pause = (waited / 8).clamp(PAUSES.0, PAUSES.1).min(left);

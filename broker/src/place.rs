@@ -1,7 +1,7 @@
 //! Where the broker's socket is.
 
 use crate::error::BrokerError;
-use seamalloc_live::{folder, prepare};
+use seamalloc_socket::{folder, prepare};
 use std::path::{Path, PathBuf};
 
 /// The broker of a user is one.
@@ -17,7 +17,7 @@ pub fn default_socket() -> PathBuf {
 /// Makes the folder of the usual socket; that of another is its user's affair.
 pub(crate) fn prepare_for(socket: &Path) -> Result<(), BrokerError> {
     if socket == default_socket() {
-        prepare(&folder()).map_err(|error| BrokerError::Folder(error.to_string()))?;
+        prepare(&folder())?;
     }
     Ok(())
 }

@@ -84,7 +84,8 @@ pub(crate) struct LentSaid {
     pub(crate) live: u64,
     /// Free, and below guarantees.
     pub(crate) guaranteed: u64,
-    /// Whether one has ended a moment ago: the driver may still be taking its memory back.
+    /// Whether asking again may help although nobody has anything to give: one has ended a moment ago, and the driver may still be taking
+    /// its memory back; or the broker has just begun, and others are yet to come.
     pub(crate) departed: bool,
 }
 

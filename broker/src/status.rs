@@ -2,9 +2,8 @@
 
 use crate::error::BrokerError;
 use crate::protocol::{First, MAX_LIST, MemberStatus, Said, VERSION, line};
-use seamalloc_live::talk::{Bounded, admit};
+use seamalloc_socket::{Bounded, connect};
 use std::io::{self, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,8 +25,7 @@ pub fn members(socket: &Path) -> Result<Vec<MemberStatus>, BrokerError> {
 
 /// Asks one question, over a connection of its own.
 pub(crate) fn exchange(socket: &Path, first: &First, patience: Duration, most: usize) -> io::Result<Said> {
-    let stream = UnixStream::connect(socket)?;
-    admit(&stream)?;
+    let stream = connect(socket, patience)?;
     let mut talk = Bounded::new(&stream, patience);
     talk.write_all(&line(first)?)?;
     let (said, _) = talk.line(most)?;

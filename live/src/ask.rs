@@ -4,9 +4,8 @@ use crate::error::LiveError;
 use crate::place::socket_of;
 use crate::protocol::{Answer, Asked, MAX_ANSWER, MAX_DUMP, Question};
 use crate::sample::Process;
-use crate::talk::{Bounded, admit};
+use seamalloc_socket::{Bounded, connect};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -59,8 +58,7 @@ fn ask(socket: &Path, question: Question) -> Result<(Answer, Vec<u8>), LiveError
 
 /// Returns the line of the answer and the bytes behind it.
 fn exchange(socket: &Path, question: Question) -> io::Result<(Vec<u8>, Vec<u8>)> {
-    let stream = UnixStream::connect(socket)?;
-    admit(&stream)?;
+    let stream = connect(socket, PATIENCE)?;
     let mut talk = Bounded::new(&stream, PATIENCE);
     let mut asked = serde_json::to_vec(&Asked { ask: question })?;
     asked.push(b'\n');

@@ -8,13 +8,9 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum LiveError {
     /// The folder of sockets is not this user's alone, so that another could answer in its place.
-    #[error("{path} is no folder of this user alone ({why}); remove it, or name a socket elsewhere", path = .path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
+    #[cfg(unix)]
+    #[error(transparent)]
+    Folder(#[from] seamalloc_socket::FolderError),
     /// The socket cannot be made.
     #[error("cannot listen at {path}: {error}", path = .path.display())]
     Listen {

@@ -35,14 +35,14 @@ mod sample;
 #[cfg(unix)]
 mod server;
 mod source;
-#[cfg(unix)]
-pub mod talk;
 
 pub use error::LiveError;
 pub use metrics::{METRICS, Metric, prometheus};
 #[cfg(unix)]
-pub use place::{folder, listed, prepare};
+pub use place::listed;
 pub use sample::{Process, Sample};
+#[cfg(unix)]
+pub use seamalloc_socket::folder;
 #[cfg(unix)]
 pub use server::Server;
 pub use source::{Served, Source, samples_of};

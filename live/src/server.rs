@@ -4,18 +4,15 @@
 //! second at most, or ten where it takes a dump; what it sends beyond a question is not read.
 
 use crate::error::LiveError;
-use crate::place::{folder, prepare, socket_of};
+use crate::place::socket_of;
 use crate::protocol::{Answer, Asked, MAX_QUESTION, Question};
 use crate::source::{Source, flight_of, samples_of};
-use crate::talk::{Bounded, admit};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, Mode, chmodat};
+use seamalloc_socket::{Bounded, Listener, Owner, SocketFile, Stop, Stopped, folder, prepare};
 use seamalloc_trace::write_flight_pickle;
-use std::fs;
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -25,18 +22,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// For a dump.
 const PATIENCE_OF_DUMPS: Duration = Duration::from_secs(10);
-/// After a connection could not be taken, probably because of too many open files.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// Answers the questions of other processes of this user, in a thread of its own, until it is dropped. The socket is removed then.
 pub struct Server {
     path: PathBuf,
-    /// The socket's device and inode, so that nothing else is removed in its place.
-    inode: (u64, u64),
-    /// The process that made it: a forked child has a copy.
-    owner: u32,
-    /// Closed to end the thread.
-    stop: Mutex<Option<UnixStream>>,
+    owner: Owner,
+    /// Dropped to end the thread, and with it the socket.
+    running: Mutex<Option<(SocketFile, Stop)>>,
 }
 
 impl Server {
@@ -48,9 +39,8 @@ impl Server {
         let folder = folder();
         prepare(&folder)?;
         let path = socket_of(std::process::id());
-        // Of a process that had the same number.
-        let _ = fs::remove_file(&path);
-        Self::start_at(path, source)
+        // In place of that of a process that had the same number.
+        Self::listening(&path, Listener::bind_over(&path), source)
     }
 
     /// Starts to answer at a socket of this name, which must not exist. Its folder should be one of this user alone; others are
@@ -59,8 +49,24 @@ impl Server {
     /// # Errors
     /// [`LiveError::Listen`].
     pub fn start_at(path: PathBuf, source: impl Source) -> Result<Self, LiveError> {
-        let server = listen(&path, source);
-        server.map_err(|error| LiveError::Listen { path, error })
+        Self::listening(&path, Listener::bind(&path), source)
+    }
+
+    fn listening(
+        path: &Path,
+        bound: io::Result<(Listener, SocketFile)>,
+        source: impl Source,
+    ) -> Result<Self, LiveError> {
+        let running = bound.and_then(|(listener, file)| {
+            let (stop, stopped) = Stop::new()?;
+            let run = move || serve(&listener, &stopped, &source);
+            thread::Builder::new().name("seamalloc-live".to_owned()).spawn(run)?;
+            Ok((file, stop))
+        });
+        match running {
+            Ok(running) => Ok(Self { path: path.to_owned(), owner: Owner::here(), running: Mutex::new(Some(running)) }),
+            Err(error) => Err(LiveError::Listen { path: path.to_owned(), error }),
+        }
     }
 
     /// Returns the socket.
@@ -71,13 +77,9 @@ impl Server {
 
     /// Ends it, as dropping it does. The thread ends after the question that it is answering.
     pub fn stop(&self) {
-        if self.owner != std::process::id() || self.stop.lock().take().is_none() {
-            return;
-        }
-        let is_ours = fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.inode);
-        if is_ours {
-            // The folder may be gone already.
-            let _ = fs::remove_file(&self.path);
+        // Another thread may have held the lock when a child was forked.
+        if self.owner.is_here() {
+            drop(self.running.lock().take());
         }
     }
 }
@@ -88,31 +90,7 @@ impl Drop for Server {
     }
 }
 
-fn listen(path: &Path, source: impl Source) -> io::Result<Server> {
-    if path.as_os_str().is_empty() {
-        // The system would choose a name of its own.
-        return Err(ErrorKind::InvalidInput.into());
-    }
-    let listener = UnixListener::bind(path)?;
-    let started = serve_at(&listener, path).and_then(|(inode, stop, stopped)| {
-        let run = move || serve(&listener, &stopped, &source);
-        thread::Builder::new().name("seamalloc-live".to_owned()).spawn(run)?;
-        Ok(Server { path: path.to_owned(), inode, owner: std::process::id(), stop: Mutex::new(Some(stop)) })
-    });
-    started.inspect_err(|_| drop(fs::remove_file(path)))
-}
-
-type Prepared = ((u64, u64), UnixStream, UnixStream);
-
-fn serve_at(listener: &UnixListener, path: &Path) -> io::Result<Prepared> {
-    chmodat(CWD, path, Mode::RUSR | Mode::WUSR, rustix::fs::AtFlags::empty())?;
-    listener.set_nonblocking(true)?;
-    let found = fs::symlink_metadata(path)?;
-    let (stop, stopped) = UnixStream::pair()?;
-    Ok(((found.dev(), found.ino()), stop, stopped))
-}
-
-fn serve(listener: &UnixListener, stopped: &UnixStream, source: &dyn Source) {
+fn serve(listener: &Listener, stopped: &Stopped, source: &dyn Source) {
     loop {
         let mut polled = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         if let Err(error) = poll(&mut polled, None)
@@ -125,17 +103,8 @@ fn serve(listener: &UnixListener, stopped: &UnixStream, source: &dyn Source) {
         if ended {
             return;
         }
-        if !connected {
-            continue;
-        }
-        match listener.accept() {
-            Ok((stream, _)) => attend(&stream, source),
-            // The client may be gone already.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(error) => {
-                tracing::warn!(%error, "a process that asked for statistics was not served");
-                thread::sleep(PAUSE);
-            }
+        if connected && let Some(stream) = listener.take() {
+            attend(&stream, source);
         }
     }
 }
@@ -154,8 +123,6 @@ fn attend(stream: &UnixStream, source: &dyn Source) {
 }
 
 fn answer(stream: &UnixStream, source: &dyn Source) -> io::Result<()> {
-    admit(stream)?;
-    stream.set_nonblocking(false)?;
     let (line, _) = Bounded::new(stream, PATIENCE).line(MAX_QUESTION)?;
     let refused = |why: String| (Answer::Refused(why), Vec::new());
     let (answer, bytes) = match serde_json::from_slice::<Asked>(&line) {

@@ -21,7 +21,7 @@ const LARGEST_PIECE: u64 = 1 << 30;
 /// How often what some did not give is asked of the others.
 const ROUNDS: u32 = 3;
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     /// Behind another demand of the same device.
     Queued,
@@ -29,13 +29,15 @@ pub(super) enum Step {
     Giving,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Demand {
     /// The connection that waits for the answer.
     pub(super) asker: u64,
     pub(super) pid: i32,
     pub(super) ask: Ask,
     pub(super) step: Step,
+    /// How often one that asked later was served first.
+    pub(super) overtaken: u32,
     since: Instant,
     pub(super) until: Instant,
     /// Of the questions of this step.
@@ -64,6 +66,7 @@ impl Demand {
             pid,
             ask,
             step: Step::Queued,
+            overtaken: 0,
             since: now,
             until: now,
             number: 0,

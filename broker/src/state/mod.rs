@@ -1,14 +1,39 @@
-//! All connections, and all demands.
+//! What a broker knows and does, without sockets and without a clock.
 //!
 //! Owns: what a line of a peer does, and whose demand is served next. On one device it is one at a time, so that memory which one gave for
-//! a request is not counted for another; who holds less than its guarantee comes first, and then who asked first.
+//! a request is not counted for another; who holds less than its guarantee comes first, and then who asked first. Nobody is overtaken without end.
+//!
+//! Whoever drives it says what has come from whom, and what time it is, and sends what is in the outboxes: the broker
+//! ([`Broker::run`](crate::Broker::run)) over its sockets, and tests in every order (`tests/schedules`).
+//!
+//! ```text
+//! room     (here) all peers and demands
+//! peer     one connection: its lines, its outbox, its time
+//! demand   a process is short: the steps of asking others
+//! event    what whoever runs the broker is told
+//! ```
+//!
+//! ```
+//! use seamalloc_broker::state::Room;
+//! use std::time::Instant;
+//!
+//! let now = Instant::now();
+//! let mut room = Room::new(now);
+//! let member = room.enter(4711, now);
+//! room.hear(member, b"{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1}}\n", now);
+//! room.advance(now);
+//! let said = room.outbox(member).map(std::mem::take);
+//! assert_eq!(said.as_deref(), Some(&b"{\"joined\":{\"version\":1,\"member\":1}}\n"[..]));
+//! ```
 
-use super::demand::{Demand, GIVE_WITHIN_MS, LOOK, Step, Terms};
-use super::event::Event;
-use super::peer::{Member, Peer, Role};
-use crate::protocol::{
-    Answer, Ask, First, Has, Join, MAX_COMMAND, MAX_DEVICE, MAX_LIST, MemberStatus, Said, VERSION, line,
-};
+mod demand;
+mod event;
+mod peer;
+
+use crate::protocol::{Answer, First, Has, Join, MAX_COMMAND, MAX_DEVICE, MAX_LIST, MemberStatus, Said, VERSION, line};
+use demand::{Demand, GIVE_WITHIN_MS, LOOK, Step, Terms};
+pub use event::{Event, GivenBy};
+use peer::{Member, Peer, Role};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -16,20 +41,27 @@ use std::time::{Duration, Instant};
 const DEPARTED: Duration = Duration::from_secs(3);
 /// The most departures that are remembered.
 const MAX_DEPARTED: usize = 256;
+/// For so long after its begin a broker may not know all that take part: those of a broker that was killed look for the next one every half
+/// second.
+const SETTLING: Duration = Duration::from_millis(1500);
+/// So often one that asks may be overtaken by others that hold less than their guarantee.
+const MAX_OVERTAKEN: u32 = 2;
 
-#[derive(Debug, Default)]
-pub(super) struct Room {
-    pub(super) peers: BTreeMap<u64, Peer>,
+/// All connections, and all demands.
+#[derive(Clone, Debug)]
+pub struct Room {
+    peers: BTreeMap<u64, Peer>,
     demands: Vec<Demand>,
     looks: Vec<Look>,
     departed: Vec<(String, Instant)>,
     events: Vec<Event>,
     entered: u64,
     questions: u64,
+    begun: Instant,
 }
 
 /// Somebody wants to see all members: each is asked what it has.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Look {
     asker: u64,
     waiting: BTreeSet<u64>,
@@ -37,36 +69,90 @@ struct Look {
 }
 
 impl Room {
-    pub(super) fn enter(&mut self, peer: Peer) {
+    /// Nobody is there yet.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            peers: BTreeMap::new(),
+            demands: Vec::new(),
+            looks: Vec::new(),
+            departed: Vec::new(),
+            events: Vec::new(),
+            entered: 0,
+            questions: 0,
+            begun: now,
+        }
+    }
+
+    /// A process of this number has connected. Returns the number of its connection.
+    pub fn enter(&mut self, pid: i32, now: Instant) -> u64 {
         self.entered += 1;
-        self.peers.insert(self.entered, peer);
+        self.peers.insert(self.entered, Peer::new(pid, now));
+        self.entered
+    }
+
+    /// Takes bytes of a connection, whole lines or not. Returns whether it stays open.
+    pub fn hear(&mut self, id: u64, bytes: &[u8], now: Instant) -> bool {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.inbox.push(bytes);
+        }
+        while let Some(peer) = self.peers.get_mut(&id) {
+            match peer.hear() {
+                Ok(Some(line)) => self.heard(id, &line, now),
+                Ok(None) => return true,
+                Err(error) => {
+                    tracing::debug!(%error, peer = id, "a connection of the broker is closed");
+                    self.leave(id, now);
+                }
+            }
+        }
+        false
+    }
+
+    /// Returns whether a connection is open.
+    #[must_use]
+    pub fn is_open(&self, id: u64) -> bool {
+        self.peers.contains_key(&id)
+    }
+
+    /// Returns whether a connection is that of a process which takes part.
+    #[must_use]
+    pub fn is_member(&self, id: u64) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.member().is_some())
+    }
+
+    /// Returns how many connections are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Returns who takes part, as of each one's last answer.
+    #[must_use]
+    pub fn members(&self) -> Vec<MemberStatus> {
+        self.peers.values().filter_map(Peer::member).map(|member| member.known.clone()).collect()
+    }
+
+    /// Returns what is to be sent over a connection. Whoever has sent it takes it out.
+    pub fn outbox(&mut self, id: u64) -> Option<&mut Vec<u8>> {
+        self.peers.get_mut(&id).map(|peer| &mut peer.outbox)
     }
 
     /// Returns what has happened since the last call.
-    pub(super) fn told(&mut self) -> Vec<Event> {
+    #[must_use]
+    pub fn told(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns when something is over, whoever says nothing.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    /// Returns when something is over, whoever says nothing: [`Self::advance`] is to be called then.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
         let steps = self.demands.iter().filter(|demand| demand.step != Step::Queued).map(|demand| demand.until);
         steps.chain(self.looks.iter().map(|look| look.until)).chain(self.peers.values().filter_map(Peer::until)).min()
     }
 
-    /// Reads and sends what can be.
-    pub(super) fn talk(&mut self, id: u64, now: Instant) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        match peer.send().and_then(|()| peer.receive()) {
-            Ok(lines) => lines.iter().for_each(|line| self.heard(id, line, now)),
-            Err(error) => {
-                tracing::debug!(%error, peer = id, "a connection of the broker is closed");
-                self.leave(id, now);
-            }
-        }
-    }
-
-    /// Closes a connection.
-    pub(super) fn leave(&mut self, id: u64, now: Instant) {
+    /// A connection is closed, or its process has ended.
+    pub fn leave(&mut self, id: u64, now: Instant) {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.demands.retain(|demand| demand.asker != id);
         self.demands.iter_mut().for_each(|demand| demand.forget(id));
@@ -84,8 +170,8 @@ impl Room {
         }
     }
 
-    /// Does what is due.
-    pub(super) fn advance(&mut self, now: Instant) {
+    /// Does what is due. Closes connections that have had their answer, once it is sent, and those whose time is over.
+    pub fn advance(&mut self, now: Instant) {
         let over = |peer: &Peer| peer.is_done() || peer.until().is_some_and(|until| now >= until);
         let gone: Vec<u64> = self.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
         gone.into_iter().for_each(|id| self.leave(id, now));
@@ -105,10 +191,15 @@ impl Room {
         let waiting = self.demands.iter().enumerate();
         let next = waiting.filter(|(_, demand)| demand.step == Step::Queued && !busy.contains(device(demand)));
         // Of equals the first.
-        let Some((at, _)) = next.min_by_key(|(_, demand)| !self.is_below_guarantee(&demand.ask)) else { return false };
-        let Some(Ask { device, member: own, .. }) = self.demands.get(at).map(|demand| demand.ask.clone()) else {
-            return false;
-        };
+        let order = |demand: &Demand| (demand.overtaken < MAX_OVERTAKEN, !self.is_below_guarantee(demand));
+        let Some((at, _)) = next.min_by_key(|(_, demand)| order(demand)) else { return false };
+        let Some(demand) = self.demands.get(at) else { return false };
+        let (device, own) = (demand.ask.device.clone(), self.own(demand));
+        for earlier in self.demands.iter_mut().take(at) {
+            if earlier.step == Step::Queued && earlier.ask.device == device {
+                earlier.overtaken += 1;
+            }
+        }
         let concerns = |id: u64, member: &Member| member.known.device == device && own != Some(id);
         let members = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.member()?)));
         let all = members.filter(|(id, member)| concerns(*id, member)).count();
@@ -150,8 +241,9 @@ impl Room {
     fn finish(&mut self, demand: &Demand, now: Instant) {
         let departed =
             |(device, at): &(String, Instant)| *device == demand.ask.device && now.duration_since(*at) < DEPARTED;
-        let lent = demand.lent(self.departed.iter().any(departed));
-        let short = demand.ask.member.and_then(|id| self.peers.get_mut(&id)).and_then(Peer::member_mut);
+        let is_new = now.duration_since(self.begun) < SETTLING;
+        let lent = demand.lent(is_new || self.departed.iter().any(departed));
+        let short = self.own(demand).and_then(|id| self.peers.get_mut(&id)).and_then(Peer::member_mut);
         if let Some(member) = short {
             member.known.was_short += 1;
             member.known.received = member.known.received.saturating_add(lent.given);
@@ -162,9 +254,15 @@ impl Room {
         self.dismiss(demand.asker, &Said::Lent(lent), now);
     }
 
-    fn is_below_guarantee(&self, ask: &Ask) -> bool {
-        let member = ask.member.and_then(|id| self.peers.get(&id)).and_then(Peer::member);
-        member.is_some_and(|member| ask.held < member.known.guarantee)
+    /// Returns the asker's own number as a member, if it is one. It may have named the number that it had at a broker before this one, which
+    /// is another's here.
+    fn own(&self, demand: &Demand) -> Option<u64> {
+        demand.ask.member.filter(|id| self.peers.get(id).is_some_and(|peer| peer.pid == demand.pid))
+    }
+
+    fn is_below_guarantee(&self, demand: &Demand) -> bool {
+        let member = self.own(demand).and_then(|id| self.peers.get(&id)).and_then(Peer::member);
+        member.is_some_and(|member| demand.ask.held < member.known.guarantee)
     }
 
     /// Takes a line of a peer.

@@ -1,0 +1,62 @@
+//! Unix sockets between processes of one user.
+//!
+//! The broker and the statistics of a running program both listen at a socket, talk in lines, and must not be kept waiting, or be answered
+//! by somebody else. What is said is theirs; this crate has the rest, and knows nothing of memory.
+//!
+//! ```text
+//! folder     where sockets are: a folder of this user alone
+//! listener   a socket that listens, its file, and the lock by which it is one process's
+//! talk       who may talk, and until when
+//! lines      bytes that become lines, with a bound
+//! stop       how a thread is ended, and whose thread it is
+//! ```
+//!
+//! # Note: forked children
+//!
+//! A child that was forked without `exec` has a copy of every descriptor, and none of the threads. So here:
+//! - only the process that made a socket removes its file;
+//! - a thread is ended by shutting a connection down. Closing it would not reach the thread while a child has a copy;
+//! - nothing of this crate takes a lock that another thread may have held at the fork.
+//!
+//! ```
+//! # #[cfg(unix)] {
+//! use seamalloc_socket::{Bounded, Listener, connect};
+//! use std::io::Write;
+//! use std::time::Duration;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("echo.sock");
+//! let (listener, file) = Listener::bind(&path)?;
+//! let second = Duration::from_secs(1);
+//! let asking = connect(&path, second)?;
+//! Bounded::new(&asking, second).write_all(b"who is there?\nmore")?;
+//! let answering = listener.take().ok_or("nobody came")?;
+//! let (line, rest) = Bounded::new(&answering, second).line(100)?;
+//! assert_eq!((line.as_slice(), rest.as_slice()), (&b"who is there?"[..], &b"more"[..]));
+//! drop(file);
+//! assert!(!path.exists());
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+#[cfg(unix)]
+mod folder;
+mod lines;
+#[cfg(unix)]
+mod listener;
+#[cfg(unix)]
+mod stop;
+#[cfg(unix)]
+mod talk;
+
+#[cfg(unix)]
+pub use folder::{FolderError, check_private, folder, prepare};
+pub use lines::{Lines, TooLong};
+#[cfg(unix)]
+pub use listener::{Listener, Lock, SocketFile};
+#[cfg(unix)]
+pub use stop::{Owner, Stop, Stopped};
+#[cfg(unix)]
+pub use talk::{Bounded, admit, connect, receive_now, send_now};

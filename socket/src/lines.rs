@@ -1,0 +1,111 @@
+//! Bytes that become lines.
+//!
+//! Owns: what has come of a line that is not whole yet, and its bound.
+
+use std::io;
+
+/// A line was longer than it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a line of more than {most} bytes")]
+pub struct TooLong {
+    /// The bound, in bytes.
+    pub most: usize,
+}
+
+impl From<TooLong> for io::Error {
+    fn from(error: TooLong) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}
+
+/// What was read, until it is taken as lines.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    most: usize,
+    bytes: Vec<u8>,
+    /// So many of them are known to have no end of a line.
+    searched: usize,
+}
+
+impl Lines {
+    /// Takes lines of so many bytes at most, without their ends.
+    #[must_use]
+    pub const fn new(most: usize) -> Self {
+        Self { most, bytes: Vec::new(), searched: 0 }
+    }
+
+    /// Adds what was read.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Takes the next line, without its end. Returns `None` if it is not whole yet.
+    ///
+    /// # Errors
+    /// [`TooLong`], also for a line of which no end has come so far.
+    pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        let new = self.bytes.get(self.searched..).unwrap_or_default();
+        let end = new.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);
+        if end.unwrap_or(self.bytes.len()) > self.most {
+            return Err(TooLong { most: self.most });
+        }
+        let Some(end) = end else {
+            self.searched = self.bytes.len();
+            return Ok(None);
+        };
+        let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
+        line.pop();
+        self.searched = 0;
+        Ok(Some(line))
+    }
+
+    /// Returns what came behind the last line that was taken.
+    #[must_use]
+    pub fn into_rest(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(lines: &mut Lines) -> Vec<String> {
+        let mut found = Vec::new();
+        while let Some(line) = lines.next_line().unwrap() {
+            found.push(String::from_utf8(line).unwrap());
+        }
+        found
+    }
+
+    #[test]
+    fn lines_are_the_same_however_the_bytes_come() {
+        let text = b"one\n\nthree\nfo";
+        for piece in 1..=text.len() {
+            let mut lines = Lines::new(5);
+            let mut found = Vec::new();
+            for bytes in text.chunks(piece) {
+                lines.push(bytes);
+                found.extend(all(&mut lines));
+            }
+            assert_eq!(found, ["one", "", "three"], "by {piece}");
+            assert_eq!(lines.into_rest(), b"fo");
+        }
+    }
+
+    #[test]
+    fn a_line_beyond_the_bound_is_an_error_with_and_without_an_end() {
+        let mut exact = Lines::new(3);
+        exact.push(b"abc\n");
+        assert_eq!(exact.next_line(), Ok(Some(b"abc".to_vec())));
+        for text in ["abcd", "abcd\n", "ok\nabcd"] {
+            let mut lines = Lines::new(3);
+            lines.push(text.as_bytes());
+            if text.starts_with("ok") {
+                assert_eq!(lines.next_line(), Ok(Some(b"ok".to_vec())));
+            }
+            assert_eq!(lines.next_line(), Err(TooLong { most: 3 }), "{text}");
+        }
+        assert_eq!(TooLong { most: 3 }.to_string(), "a line of more than 3 bytes");
+    }
+}

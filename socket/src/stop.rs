@@ -1,0 +1,122 @@
+//! How a thread is ended, and whose thread it is.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// The process that made something. A forked child has a copy of it, and no thread, and may find its locks taken for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// This process.
+    #[must_use]
+    pub fn here() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Another process, as a test has no other way to be one.
+    #[cfg(test)]
+    pub(crate) fn of(pid: u32) -> Self {
+        Self(pid)
+    }
+
+    /// Returns whether this is the process. Makes a system call, and takes no lock.
+    #[must_use]
+    pub fn is_here(self) -> bool {
+        self == Self::here()
+    }
+}
+
+/// Ends a thread when it is dropped, in the process that made it. A forked child's copy does nothing.
+#[derive(Debug)]
+pub struct Stop {
+    end: UnixStream,
+    owner: Owner,
+}
+
+/// The thread's side of a [`Stop`]: readable from the end on.
+#[derive(Debug)]
+pub struct Stopped(UnixStream);
+
+impl Stop {
+    /// Makes both sides.
+    ///
+    /// # Errors
+    /// Those of the system: too many open files.
+    pub fn new() -> io::Result<(Self, Stopped)> {
+        let (end, thread) = UnixStream::pair()?;
+        Ok((Self { end, owner: Owner::here() }, Stopped(thread)))
+    }
+
+    /// Returns whether this process made it.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        self.owner.is_here()
+    }
+
+    /// Ends the thread, as dropping it does.
+    pub fn stop(&self) {
+        if self.is_owned() {
+            // The thread may have ended already. A close alone would leave a forked child's copy open, and the thread waiting.
+            let _ = self.end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Stopped {
+    /// Waits. Returns whether the end has come.
+    #[must_use]
+    pub fn within(&self, most: Duration) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let timeout = Timespec::try_from(most).ok();
+        poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl AsFd for Stopped {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn the_thread_sees_the_end_although_a_copy_is_open() {
+        let (stop, stopped) = Stop::new().unwrap();
+        assert!(!stopped.within(Duration::ZERO));
+        // As a forked child has one.
+        let copy = stop.end.try_clone().unwrap();
+        drop(stop);
+        assert!(stopped.within(LONG));
+        drop(copy);
+    }
+
+    #[test]
+    fn the_copy_of_another_process_ends_nothing() {
+        let (mut stop, stopped) = Stop::new().unwrap();
+        let end = stop.end.try_clone().unwrap();
+        // As it is in a forked child.
+        stop.owner = Owner::of(0);
+        assert!(!stop.is_owned());
+        stop.stop();
+        drop(stop);
+        assert!(!stopped.within(Duration::ZERO));
+        drop(end);
+        assert!(stopped.within(LONG));
+    }
+}

@@ -1,0 +1,285 @@
+//! A talk over a Unix socket, between processes of one user.
+//!
+//! Owns: who may talk, and for how long. [`connect`] and [`Bounded`] wait, until a time; [`send_now`] and [`receive_now`] wait for nobody.
+
+use crate::lines::Lines;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, send, socket_with,
+};
+use rustix::process::geteuid;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The shortest timeout that a socket is given: one that is rounded to 0 would mean none.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Bytes that are read at once.
+const PIECE: usize = 4096;
+
+/// Refuses a process of another user, at either end. Returns the other process's number, 0 if it is outside of this one's namespace.
+///
+/// # Errors
+/// [`ErrorKind::PermissionDenied`] if it is another's, and what the system says where it does not tell.
+pub fn admit(stream: &UnixStream) -> io::Result<i32> {
+    let peer = socket_peercred(stream)?;
+    let pid = peer.pid.as_raw_nonzero().get();
+    if peer.uid != geteuid() {
+        let said = format!("process {pid} belongs to user {}", peer.uid.as_raw());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, said));
+    }
+    Ok(pid)
+}
+
+/// Connects to a process of this user, within a time: one that is stopped takes no connection once its queue is full.
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`], [`ErrorKind::PermissionDenied`] if another user's process listens there, and the system's.
+pub fn connect(path: &Path, time: Duration) -> io::Result<UnixStream> {
+    let until = Instant::now() + time;
+    let name = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    loop {
+        let left = left(until)?;
+        // The system waits so long for a place in the queue.
+        set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+        match connect_to(&socket, &name) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            // The time is over; or the system waits less than it was told.
+            Err(Errno::AGAIN) => std::thread::sleep(SHORTEST),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    let stream = UnixStream::from(socket);
+    admit(&stream)?;
+    Ok(stream)
+}
+
+/// Returns what is left of a time, never 0.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(SHORTEST)) }
+}
+
+/// A connection with a time at which it is over, whoever says how little at a time.
+#[derive(Debug)]
+pub struct Bounded<'a> {
+    stream: &'a UnixStream,
+    until: Instant,
+}
+
+impl<'a> Bounded<'a> {
+    /// A talk that is over in so much time.
+    #[must_use]
+    pub fn new(stream: &'a UnixStream, time: Duration) -> Self {
+        Self { stream, until: Instant::now() + time }
+    }
+
+    /// Reads a line of so many bytes at most. Returns it without its end, and what was read beyond it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`], [`ErrorKind::UnexpectedEof`], [`ErrorKind::InvalidData`] for a longer line, and the system's.
+    pub fn line(&mut self, most: usize) -> io::Result<(Vec<u8>, Vec<u8>)> {
+        let (mut lines, mut piece) = (Lines::new(most), [0; PIECE]);
+        loop {
+            let read = self.read(&mut piece)?;
+            if read == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            lines.push(piece.get(..read).unwrap_or_default());
+            if let Some(line) = lines.next_line()? {
+                return Ok((line, lines.into_rest()));
+            }
+        }
+    }
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.stream.set_read_timeout(Some(left(self.until)?))?;
+            match Read::read(&mut &*self.stream, buffer) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
+                read => return read,
+            }
+        }
+    }
+}
+
+impl io::Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(left(self.until)?))?;
+        // The other end may be gone, which must not end a program that does not ignore SIGPIPE.
+        match send(self.stream, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::AGAIN) => Err(ErrorKind::TimedOut.into()),
+            sent => Ok(sent?),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends what can be sent at once over a connection that does not block, and takes it out of the bytes.
+///
+/// # Errors
+/// The other end is gone.
+pub fn send_now(stream: &UnixStream, bytes: &mut Vec<u8>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match send(stream, bytes, SendFlags::NOSIGNAL) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(sent) => drop(bytes.drain(..sent)),
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Reads what has come over a connection that does not block, some `most` bytes at most, so that one that says much does not keep others
+/// waiting. `take` gets the pieces, and returns whether it wants more.
+///
+/// # Errors
+/// [`ErrorKind::UnexpectedEof`] at the end of the connection, and the system's.
+pub fn receive_now(stream: &UnixStream, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
+    let (mut piece, mut taken) = ([0; PIECE], 0);
+    while taken < most {
+        match Read::read(&mut &*stream, &mut piece) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                taken += read;
+                if !take(piece.get(..read).unwrap_or_default()) {
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen};
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    const TIME: Duration = Duration::from_millis(200);
+    /// When it counts as hung, on a machine that does other things.
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn late<T: std::fmt::Debug>(done: io::Result<T>, begun: Instant) {
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert!((TIME..LONG).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn one_whose_queue_is_full_is_left_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full.sock");
+        let stopped = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&stopped, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&stopped, 0).unwrap();
+        let mut queued = Vec::new();
+        loop {
+            assert!(queued.len() < 16, "its queue takes one or two");
+            let begun = Instant::now();
+            match connect(&path, TIME) {
+                Ok(stream) => queued.push(stream),
+                refused => {
+                    late(refused, begun);
+                    break;
+                }
+            }
+        }
+        assert!(!queued.is_empty());
+        drop(stopped);
+        assert!(connect(&path, TIME).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused));
+        assert!(connect(&folder.path().join("none"), TIME).is_err_and(|error| error.kind() == ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn one_that_says_nothing_or_little_at_a_time_is_left_in_time() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let begun = Instant::now();
+        late(Bounded::new(&one, TIME).line(100), begun);
+        let slow = thread::spawn(move || {
+            while (&other).write_all(b"x").is_ok() {
+                thread::sleep(TIME / 10);
+            }
+        });
+        let begun = Instant::now();
+        late(Bounded::new(&one, TIME).line(100_000), begun);
+        drop(one);
+        slow.join().unwrap();
+    }
+
+    #[test]
+    fn one_that_does_not_read_is_left_in_time() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let begun = Instant::now();
+        late(Bounded::new(&one, TIME).write_all(&vec![0; 16 << 20]), begun);
+    }
+
+    #[test]
+    fn a_line_ends_and_what_is_longer_or_cut_off_is_an_error() {
+        let (one, mut other) = UnixStream::pair().unwrap();
+        other.write_all(b"first\nsecond").unwrap();
+        assert_eq!(Bounded::new(&one, LONG).line(5).unwrap(), (b"first".to_vec(), b"second".to_vec()));
+        other.write_all(&[b'x'; 101]).unwrap();
+        assert_eq!(Bounded::new(&one, LONG).line(100).unwrap_err().kind(), ErrorKind::InvalidData);
+        other.write_all(b"half").unwrap();
+        drop(other);
+        assert_eq!(Bounded::new(&one, LONG).line(100).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let mut gone = Bounded::new(&one, LONG);
+        assert_eq!(gone.write_all(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe, "and no signal");
+    }
+
+    #[test]
+    fn what_waits_for_nobody_moves_what_it_can() {
+        let (one, other) = UnixStream::pair().unwrap();
+        one.set_nonblocking(true).unwrap();
+        other.set_nonblocking(true).unwrap();
+        let all: Vec<u8> = (0..4_000_000u32).map(|at| at as u8).collect();
+        let (mut left, mut read) = (all.clone(), Vec::new());
+        send_now(&one, &mut left).unwrap();
+        assert!(!left.is_empty() && left.len() < all.len(), "{} are left", left.len());
+        while read.len() < all.len() {
+            let before = read.len();
+            receive_now(&other, 10_000, &mut |piece| {
+                read.extend_from_slice(piece);
+                true
+            })
+            .unwrap();
+            assert!(read.len() - before < 10_000 + PIECE);
+            send_now(&one, &mut left).unwrap();
+        }
+        assert_eq!(read, all);
+        receive_now(&other, 10_000, &mut |_| panic!("there is no more")).unwrap();
+        drop(one);
+        assert_eq!(receive_now(&other, 1, &mut |_| true).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert!(send_now(&other, &mut vec![1]).is_err());
+    }
+
+    #[test]
+    fn the_other_process_is_known_by_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let stream = connect(&path, LONG).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!((admit(&stream).unwrap(), admit(&other).unwrap()), (own, own));
+    }
+}
