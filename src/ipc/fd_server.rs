@@ -23,6 +23,7 @@ use std::io::{self, ErrorKind};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,20 +44,38 @@ struct Server {
 /// Lets other processes of this user ask for these descriptors by their numbers. Returns the endpoint at which they
 /// ask.
 pub(crate) fn offer(memory: &[Exported]) -> Result<Endpoint, NotDone> {
-    static SERVER: Mutex<Option<Arc<Server>>> = Mutex::new(None);
-    let server = {
-        let mut server = SERVER.lock();
-        match &*server {
+    static OFFERS: Offers = Offers::new();
+    let server = OFFERS.server()?;
+    server.table.lock().add(memory)?;
+    Ok(server.endpoint)
+}
+
+/// The server of the process, once it shares memory.
+struct Offers {
+    /// The number of the first process that shared memory, 0 before. A forked child has another, and may have a copy of the locks that a
+    /// thread held which does not exist there.
+    owner: AtomicU32,
+    server: Mutex<Option<Arc<Server>>>,
+}
+
+impl Offers {
+    const fn new() -> Self {
+        Self { owner: AtomicU32::new(0), server: Mutex::new(None) }
+    }
+
+    fn server(&self) -> Result<Arc<Server>, IpcError> {
+        let here = std::process::id();
+        let first = self.owner.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed).err();
+        if first.is_some_and(|first| first != here) {
+            return Err(unavailable("this process was forked from one that shares memory"));
+        }
+        let mut server = self.server.lock();
+        Ok(match &*server {
             Some(server) => Arc::clone(server),
             // After a failure, probably because of too many open files, the next call tries again.
             None => Arc::clone(server.insert(open()?)),
-        }
-    };
-    if server.endpoint.pid != std::process::id() {
-        return Err(unavailable("this process was forked from one that shares memory").into());
+        })
     }
-    server.table.lock().add(memory)?;
-    Ok(server.endpoint)
 }
 
 fn unavailable(why: impl fmt::Display) -> IpcError {
@@ -170,4 +189,30 @@ fn take(listener: &UnixListener, clients: &mut Vec<Client>) -> Result<(), ()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_is_refused_without_a_wait_for_a_lock_that_no_thread_holds_there() {
+        // As a child finds them that was forked while another thread of its parent began to share.
+        let offers = Arc::new(Offers::new());
+        offers.owner.store(std::process::id() ^ 1, Ordering::Relaxed);
+        let held = offers.server.lock();
+        let of_child = Arc::clone(&offers);
+        let asking = thread::spawn(move || of_child.server().map(drop));
+        let begun = Instant::now();
+        while !asking.is_finished() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it waits for the lock");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(matches!(asking.join().unwrap(), Err(IpcError::Unavailable { why }) if why.contains("forked")));
+        drop(held);
+        // Its parent goes on.
+        offers.owner.store(0, Ordering::Relaxed);
+        assert_eq!(offers.server().unwrap().endpoint.pid, std::process::id());
+        assert!(Arc::ptr_eq(&offers.server().unwrap(), &offers.server().unwrap()));
+    }
 }
