@@ -7,11 +7,13 @@
 //! options       the options of allocators and simulated devices, as text
 //! operations    programs of an allocator's operations, with a book of physical memory beside it
 //! c_library     calls of the C library
+//! broker        what is said to a broker, by processes of which none is honest
 //! exercise      what is done with a trace that was read
 //! ```
 
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used, reason = "a finding is a panic")]
 
+pub mod broker;
 pub mod c_library;
 pub mod compact;
 mod exercise;
@@ -23,10 +25,11 @@ pub mod traces;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target. Its corpus is the folder of this name.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     ("traces", traces::run),
     ("compact", compact::run),
     ("options", options::run),
     ("operations", operations::run),
     ("c_library", c_library::run),
+    ("broker", broker::run),
 ];
