@@ -85,7 +85,7 @@ impl<'a> Talk<'a> {
     }
 
     fn operate(&mut self, operation: u8) {
-        if operation % 10 == 0 || self.connections.is_empty() {
+        if operation.is_multiple_of(10) || self.connections.is_empty() {
             if self.connections.len() < MAX_CONNECTIONS {
                 let pid = i32::from(self.small() % 4);
                 let id = self.room.enter(pid, self.now);
