@@ -204,6 +204,6 @@ impl Core {
         if let Some(guard) = &mut self.guard {
             guard.forget_stream(stream);
         }
-        Ok(())
+        if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) }
     }
 }

@@ -150,9 +150,8 @@ impl RecordedStreams {
         uses.retain(|of| *of != stream);
         if uses.is_empty() {
             self.uses.remove(&id);
-            if !heap.is_private(heap.block(id).pool.large()) {
-                heap.set_has_uses(id, false);
-            }
+            let has_steps = heap.frees_by_steps(id);
+            heap.set_has_uses(id, has_steps);
         }
     }
 
