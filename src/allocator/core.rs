@@ -294,6 +294,7 @@ impl Core {
         if self.heap.spilled() > 0 {
             self.drop_spilled()?;
         }
+        self.end_sleep_of_released();
         polled
     }
 

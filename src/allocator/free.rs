@@ -220,7 +220,11 @@ impl Core {
             return Ok(());
         }
         let own = self.wait_for_own(id);
+        let sleeps = self.heap.is_asleep(self.heap.block(id).pool);
         let freed = self.free_in_order(id);
+        if sleeps {
+            self.end_sleep_of_released();
+        }
         if own && freed.is_err() {
             self.forget_own(id);
         }
@@ -254,7 +258,7 @@ impl Core {
         self.heap.freed_privately(id);
         if in_use {
             self.heap.free_requested(id);
-            self.streams.recorded.hold(&mut self.heap, id);
+            self.timed(|_, context| context.streams.recorded.hold(context.heap, context.driver, id));
             self.has_pre_work = true;
         } else {
             self.heap.set_has_uses(id, false);

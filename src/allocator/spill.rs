@@ -35,8 +35,8 @@ const SPARE: u64 = 16;
 /// ```
 impl Allocator {
     /// Says how the program uses a live allocation from now on, which counts as a use. What is [`Advice::Cold`] is spilled first,
-    /// what is [`Advice::Hot`] last, and comes back at once if the device has room for it. Address 0 is ignored, and so is the
-    /// advice where nothing is spilled.
+    /// what is [`Advice::Hot`] last, and comes back at once if the device has room for it. Of an allocation that grows it holds for
+    /// all of it, and for what it will get. Address 0 is ignored, and so is the advice where nothing is spilled.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; [`Error::HostMemory`](crate::Error::HostMemory); the driver's, and the advice is taken.
@@ -45,13 +45,14 @@ impl Allocator {
             return Ok(());
         }
         let core = &mut *self.lock_for(address)?;
-        let id = core.heap.live(address)?;
-        core.heap.advise(id, advice);
-        if advice != Advice::Hot || core.capturing() || core.may_spill().is_none() {
-            return Ok(());
-        }
-        let spilled = core.heap.spilled_under(id)?;
-        if !spilled.is_empty() {
+        let spilled = if core.grows_at(address)? {
+            core.advise_growing(address, advice)?
+        } else {
+            let id = core.heap.live(address)?;
+            core.heap.advise(id, advice);
+            core.heap.spilled_under(id)?
+        };
+        if advice == Advice::Hot && !spilled.is_empty() && !core.capturing() && core.may_spill().is_some() {
             core.bring_back(Some(&spilled))?;
         }
         core.checked()

@@ -140,6 +140,7 @@ impl StrategyContext<'_> {
         self.driver.synchronize()?;
         let (streams, mut on) = self.on_streams();
         streams.epochs.all_passed(&mut on);
+        streams.recorded.device_passed(on.heap);
         Ok(())
     }
 

@@ -192,6 +192,8 @@ impl Heap {
             capture: whole.capture,
             has_uses: true,
             state: State::Allocated,
+            freed_at: whole.freed_at,
+            advice: whole.advice,
             ..Block::in_view(span, pool, view)
         };
         let second = self.blocks.insert_reserved(&mut slots, second);

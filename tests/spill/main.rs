@@ -10,6 +10,7 @@ mod bounds;
 mod contents;
 mod failures;
 mod frees;
+mod growth;
 mod jobs;
 #[path = "../random/mod.rs"]
 mod random;
