@@ -3,9 +3,9 @@
 //! Owns: these, and how much they take ahead. `growths.rs` keeps which there are. `strategy/stitch/extend.rs` chooses the memory, and
 //! `backing/growing.rs` makes the calls.
 
-use super::allocate::Order;
 use super::core::{Allocator, Core};
 use super::growths::{Extent, Growth, Part};
+use super::prepared::Order;
 use crate::backing::{Miss, release_addresses, reserve_addresses};
 use crate::config::rounding::MAX_REQUEST;
 use crate::config::{Advice, StrategyKind};

@@ -11,9 +11,10 @@
 //! **Giving** waits neither for the GPU nor for anybody, with the strategies that tell which memory the GPU has passed.
 //! The lock is held as long as the driver takes to release.
 
-use super::allocate::{Found, Order, Prepared};
+use super::allocate::Found;
 use super::core::{Allocator, Core};
 use super::lender::Lender;
+use super::prepared::{Order, Prepared};
 use crate::backing;
 use crate::config::Increase;
 use crate::driver::in_relaxed_capture_mode;

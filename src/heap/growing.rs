@@ -11,7 +11,7 @@
 
 use super::block::{Block, Kind, State};
 use super::tables::Heap;
-use super::views::{Extent, NewView, View};
+use super::view::{Extent, NewView, View};
 use crate::error::{Error, Result};
 use crate::fallible::TryPush;
 use crate::ids::{BlockId, ChunkId, Class, PoolId, PoolIndex, ViewId};
