@@ -62,6 +62,75 @@ fn a_borrowed_stream_is_named_only_by_who_has_it() {
     }
 }
 
+/// Returns how often a stream was named to the driver.
+fn named(gpu: &SimGpu, run: impl FnOnce()) -> u64 {
+    let before = gpu.call_stats();
+    run();
+    let made = gpu.call_stats().since(&before);
+    [Call::IsCapturing, Call::EventRecord, Call::StreamNumber].map(|call| made.get(call).count).iter().sum()
+}
+
+/// A borrowed stream that is being captured, of which nobody told the allocator, cannot be named at the free, and may be gone later:
+/// what it used waits for the device.
+#[test]
+fn a_borrowed_stream_that_is_captured_untold_is_not_named_after_it() {
+    type Free = fn(&Allocator, u64);
+    let ways: [Free; 3] = [
+        |allocator, block| allocator.free_under(block, A).unwrap(),
+        |allocator, block| allocator.free_on(block, A).unwrap(),
+        |allocator, block| {
+            allocator.record_stream(block, A).unwrap();
+            allocator.free(block).unwrap();
+        },
+    ];
+    for free in ways {
+        let (gpu, allocator) = simulated::on(DEVICE, Config::default());
+        allocator.set_borrowed(A).unwrap();
+        let block = allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap();
+        gpu.begin_capture(A, CaptureMode::Relaxed).unwrap();
+        free(&allocator, block);
+        gpu.end_capture(A).unwrap();
+        gpu.destroy_stream(A);
+        let calls = named(&gpu, || {
+            let other = allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap();
+            assert_ne!(other, block);
+            allocator.free(other).unwrap();
+            allocator.empty_cache().unwrap();
+        });
+        assert_eq!((calls, allocator.stats().active_bytes.all.current), (0, 0));
+        clean(&gpu, allocator);
+    }
+}
+
+/// During a capture of another stream, a borrowed one is named at the free: its event tells, and nothing waits for the device.
+#[test]
+fn a_borrowed_stream_is_named_at_a_free_during_a_capture() {
+    let (gpu, allocator) = simulated::on(DEVICE, Config::default());
+    allocator.set_borrowed(A).unwrap();
+    let (pool, block) = (allocator.create_pool(), allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap());
+    allocator.record_stream(block, A).unwrap();
+    gpu.launch(A, &[Range { address: block, size: 40 * MIB }], LONG).unwrap();
+    allocator.begin_allocate_to_pool(pool, Route::stream(B).capturing()).unwrap();
+    gpu.begin_capture(B, CaptureMode::Global).unwrap();
+    allocator.free(block).unwrap();
+    gpu.end_capture(B).unwrap();
+    allocator.end_allocate_to_pool(pool).unwrap();
+    allocator.release_pool(pool).unwrap();
+    gpu.destroy_stream(A);
+    let calls = named(&gpu, || {
+        let other = allocator.allocate(40 * MIB, StreamId::DEFAULT).unwrap();
+        assert_ne!(other, block, "it is in use");
+        allocator.free(other).unwrap();
+        gpu.synchronize().unwrap();
+        let before = gpu.call_stats();
+        allocator.allocate(50 * MIB, StreamId::DEFAULT).map(|new| allocator.free(new).unwrap()).unwrap();
+        assert_eq!(gpu.call_stats().since(&before).get(Call::Synchronize).count, 0);
+        assert_eq!(allocator.stats().active_bytes.all.current, 0);
+    });
+    assert_eq!(calls, 0);
+    clean(&gpu, allocator);
+}
+
 /// An event that ends an epoch might become the graph's.
 #[test]
 fn in_a_capture_no_epoch_of_a_borrowed_stream_ends() {

@@ -277,8 +277,12 @@ impl Core {
 
     /// Frees blocks that other streams have passed, unless a capture forbids the queries.
     pub(super) fn poll(&mut self) -> Result<()> {
-        if self.streams.recorded.waiting() == 0 || self.capturing() {
+        if self.capturing() {
             return Ok(());
+        }
+        if self.streams.recorded.waiting() == 0 {
+            // The last of them may have passed since, on a wait.
+            return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
         let before = self.heap.counters().all_figures();
         let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
@@ -290,6 +294,7 @@ impl Core {
         if self.heap.spilled() > 0 {
             self.drop_spilled()?;
         }
+        self.end_sleep_of_released();
         polled
     }
 

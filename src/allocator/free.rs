@@ -219,8 +219,12 @@ impl Core {
         if self.rules.frees_to_driver && self.free_to_driver(id)? {
             return Ok(());
         }
-        let own = !self.capturing() && self.wait_for_own(id).inspect_err(|_| self.heap.keep_live(id))?;
+        let own = self.wait_for_own(id);
+        let sleeps = self.heap.is_asleep(self.heap.block(id).pool);
         let freed = self.free_in_order(id);
+        if sleeps {
+            self.end_sleep_of_released();
+        }
         if own && freed.is_err() {
             self.forget_own(id);
         }
@@ -254,7 +258,7 @@ impl Core {
         self.heap.freed_privately(id);
         if in_use {
             self.heap.free_requested(id);
-            self.streams.recorded.hold(&mut self.heap, id);
+            self.timed(|_, context| context.streams.recorded.hold(context.heap, context.driver, id));
             self.has_pre_work = true;
         } else {
             self.heap.set_has_uses(id, false);
@@ -342,9 +346,9 @@ impl Core {
         }
         let large = self.heap.block(id).pool.large();
         // A block that waits for other streams already, or whose own stream has ended, waits for this stream too.
-        // One with memory of its own is unmapped once both have passed.
-        let is_guarded = self.heap.block(id).kind == Kind::Guarded;
-        let mut waits = is_guarded || self.heap.pool(large).ended || self.streams.recorded.has_uses(id);
+        // One with memory of its own, or with the machine's, is unmapped once both have passed.
+        let is_unmapped = self.heap.block(id).kind == Kind::Guarded || self.goes_when_freed(id);
+        let mut waits = is_unmapped || self.heap.pool(large).ended || self.streams.recorded.has_uses(id);
         if !waits && self.heap.is_private(large) {
             // Memory of a private pool serves no one else before the pool ends.
             let owner = self.heap.owner_of(large);

@@ -3,16 +3,16 @@
 //! Owns: these, and how much they take ahead. `growths.rs` keeps which there are. `strategy/stitch/extend.rs` chooses the memory, and
 //! `backing/growing.rs` makes the calls.
 
-use super::allocate::Order;
 use super::core::{Allocator, Core};
 use super::growths::{Extent, Growth, Part};
+use super::prepared::Order;
 use crate::backing::{Miss, release_addresses, reserve_addresses};
-use crate::config::StrategyKind;
 use crate::config::rounding::MAX_REQUEST;
+use crate::config::{Advice, StrategyKind};
 use crate::error::{Error, Result};
-use crate::fallible::{TryPush, try_insert};
+use crate::fallible::{TryCollect, TryPush, try_insert};
 use crate::heap::{GRANULE, Request};
-use crate::ids::{BlockId, Class, PoolId, StreamId, ViewId};
+use crate::ids::{BlockId, ChunkId, Class, PoolId, StreamId, ViewId};
 use crate::strategy::Means;
 use parking_lot::MutexGuard;
 
@@ -80,7 +80,8 @@ impl Allocator {
     /// # Errors
     /// Those of [`Self::allocate`], [`Error::OutOfMemory`] with a report for the missing bytes; [`Error::InvalidAddress`] if
     /// nothing was reserved there; [`Error::BeyondCapacity`]; [`Error::NotGrowable`] during a capture, or if a graph may use what
-    /// it gave back before and others have taken since; [`Error::PoolAsleep`]. It has as much as before.
+    /// it gave back before and others have taken since, or once its stream was [forgotten](Self::forget_stream);
+    /// [`Error::PoolAsleep`]. It has as much as before.
     pub fn grow(&self, address: u64, size: u64) -> Result<()> {
         if self.core.lock().grow_within(address, size)? {
             return Ok(());
@@ -172,6 +173,7 @@ impl Core {
 
     fn reserve(&mut self, owner: Option<PoolId>, capacity: u64, stream: StreamId) -> Result<u64> {
         let addresses = capacity.max(1).next_multiple_of(GRANULE);
+        let stream = self.driver.canonical_stream(stream)?;
         self.growths.0.try_reserve(1)?;
         let pool = owner.unwrap_or(PoolId::NONE);
         let view = match self.timed(|_, context| reserve_addresses(context, addresses, pool)) {
@@ -185,8 +187,19 @@ impl Core {
             }
         };
         let address = self.heap.views().get(view).map_or(0, |view| view.address);
-        let (parts, named) = (Vec::new(), Vec::new());
-        let growth = Growth { view, stream, owner, len: 0, capacity, parts, mapped: 0, named, busy: false };
+        let growth = Growth {
+            view,
+            stream,
+            ended: false,
+            owner,
+            len: 0,
+            capacity,
+            parts: Vec::new(),
+            mapped: 0,
+            named: Vec::new(),
+            advice: Advice::Normal,
+            busy: false,
+        };
         try_insert(&mut self.growths.0, address, growth)?;
         Ok(address)
     }
@@ -215,12 +228,15 @@ impl Core {
     /// Returns the order for the next part of an allocation, and the bytes that would also have it grow ahead, if those are more.
     /// `None` if it has `size` bytes.
     fn next_part(&mut self, address: u64, size: u64) -> Result<Option<(Order, Option<u64>)>> {
-        let Growth { view, stream, owner, mapped, capacity, .. } = *self.growths.get(address)?;
+        let Growth { view, stream, ended, owner, mapped, capacity, .. } = *self.growths.get(address)?;
         if size > capacity {
             return Err(Error::BeyondCapacity { address, size, capacity });
         }
         if size <= mapped {
             return Ok(None);
+        }
+        if ended {
+            return Err(Error::NotGrowable { address, why: "its stream was forgotten" });
         }
         let all = capacity.next_multiple_of(GRANULE) - mapped;
         let exact = (size - mapped).next_multiple_of(GRANULE).min(all);
@@ -252,6 +268,8 @@ impl Core {
             return Err(error.into());
         }
         growth.mapped += size;
+        let advice = growth.advice;
+        self.heap.advise(id, advice);
         Ok(())
     }
 
@@ -352,10 +370,34 @@ impl Core {
     /// Notes that a stream uses an allocation that grows, and will use what it gets.
     pub(super) fn name_growing(&mut self, address: u64, stream: StreamId) -> Result<()> {
         let growth = self.growths.0.get_mut(&address).ok_or(Error::InvalidAddress { address })?;
-        if growth.stream != stream && !growth.named.contains(&stream) {
+        // The handle of an ended stream belongs to another stream.
+        if (growth.ended || growth.stream != stream) && !growth.named.contains(&stream) {
             growth.named.try_push(stream)?;
         }
+        let parts = self.growths.get(address)?.parts.iter();
+        for part in parts {
+            if let Ok(id) = self.heap.live(part.address) {
+                self.heap.used_now(id);
+            }
+        }
         Ok(())
+    }
+
+    /// Notes what the program says of its use of an allocation that grows, what it will get included. Returns its parts that are
+    /// spilled, as chunks.
+    pub(super) fn advise_growing(&mut self, address: u64, advice: Advice) -> Result<Vec<ChunkId>> {
+        if let Some(growth) = self.growths.0.get_mut(&address) {
+            growth.advice = advice;
+        }
+        let mut spilled = Vec::new();
+        let parts = self.growths.get(address)?.parts.iter().filter_map(|part| self.heap.live(part.address).ok());
+        for part in parts.try_to_vec()? {
+            self.heap.advise(part, advice);
+            let chunks = self.heap.spilled_under(part)?;
+            spilled.try_reserve(chunks.len())?;
+            spilled.extend(chunks);
+        }
+        Ok(spilled)
     }
 
     /// Takes back what [`Self::name_growing`] noted.

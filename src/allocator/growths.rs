@@ -2,6 +2,7 @@
 //!
 //! Owns: the table of them. `growing.rs` has the operations.
 
+use crate::config::Advice;
 use crate::error::{Error, Result};
 use crate::ids::{PoolId, StreamId, ViewId};
 use rustc_hash::FxHashMap;
@@ -30,6 +31,8 @@ pub(super) struct Part {
 pub(super) struct Growth {
     pub(super) view: ViewId,
     pub(super) stream: StreamId,
+    /// Whether that stream was forgotten: it has no memory for what is to come, and its handle means another stream.
+    pub(super) ended: bool,
     pub(super) owner: Option<PoolId>,
     pub(super) len: u64,
     pub(super) capacity: u64,
@@ -38,6 +41,8 @@ pub(super) struct Growth {
     pub(super) mapped: u64,
     /// Other streams that use it, and so will use what is to come.
     pub(super) named: Vec<StreamId>,
+    /// What the program said of its use of it, and so of what is to come.
+    pub(super) advice: Advice,
     /// Whether it is growing at this moment: the lock may not be held.
     pub(super) busy: bool,
 }
@@ -53,7 +58,10 @@ impl Growths {
 
     /// Forgets a stream, all work of which is done.
     pub(super) fn forget_stream(&mut self, stream: StreamId) {
-        self.0.values_mut().for_each(|growth| growth.named.retain(|of| *of != stream));
+        for growth in self.0.values_mut() {
+            growth.named.retain(|of| *of != stream);
+            growth.ended |= growth.stream == stream;
+        }
     }
 
     /// Refuses if an allocation of a private pool grows.

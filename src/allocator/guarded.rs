@@ -3,8 +3,8 @@
 //! Owns: the order of these steps. While guard mode is on, every request and every free takes the slow path, by the flags
 //! that private pools and `record_stream` set on it; while it is off, nothing here is reached.
 
-use super::allocate::{Order, Prepared};
 use super::core::{Allocator, Core};
+use super::prepared::{Order, Prepared};
 use crate::backing::{StrategyContext, reclaim_private_pools};
 use crate::driver::{Call, DriverError, Status};
 use crate::error::{Error, Result};

@@ -20,6 +20,7 @@
 //! - During a capture nothing goes back.
 
 use super::core::{Allocator, Core};
+use crate::backing;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
 use crate::strategy::Goal;
@@ -100,6 +101,7 @@ impl Core {
         let released = in_relaxed_capture_mode(&*driver, true, || {
             self.timed(|strategy, context| {
                 context.streams.recorded.poll(context.heap, context.driver)?;
+                backing::drop_spilled(context)?;
                 strategy.release(context, Goal::Towards { down_to })
             })
         });

@@ -85,7 +85,8 @@ impl IdleRelease {
             (self.since, self.looks) = (now, 0);
             return Ok(kept);
         }
-        let free = stats.reserved_bytes.all.current.saturating_sub(stats.allocated_bytes.all.current);
+        let live = stats.allocated_bytes.all.current.saturating_sub(allocator.live_elsewhere());
+        let free = stats.reserved_bytes.all.current.saturating_sub(live);
         let idle = now.saturating_sub(self.since);
         if free == 0 || self.looks >= MOST_LOOKS || idle < self.after.max(price(free)) {
             return Ok(kept);

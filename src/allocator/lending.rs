@@ -11,9 +11,11 @@
 //! **Giving** waits neither for the GPU nor for anybody, with the strategies that tell which memory the GPU has passed.
 //! The lock is held as long as the driver takes to release.
 
-use super::allocate::{Found, Order, Prepared};
+use super::allocate::Found;
 use super::core::{Allocator, Core};
 use super::lender::Lender;
+use super::prepared::{Order, Prepared};
+use crate::backing;
 use crate::config::Increase;
 use crate::driver::in_relaxed_capture_mode;
 use crate::error::Result;
@@ -46,11 +48,18 @@ impl Allocator {
     /// Returns what the allocator holds, and could give back. Makes no driver call.
     #[must_use]
     pub fn spare(&self) -> Spare {
-        let (stats, asleep) = (self.stats(), self.core.lock().heap.live_asleep());
+        let stats = self.stats();
+        let elsewhere = self.live_elsewhere();
         let held = stats.reserved_bytes.all.current;
-        // What sleeps is live, and not held.
-        let live = stats.active_bytes.all.current.saturating_sub(asleep).min(held);
+        // What sleeps or is spilled is live, and not held.
+        let live = stats.active_bytes.all.current.saturating_sub(elsewhere).min(held);
         Spare { held, live, free: held - live }
+    }
+
+    /// Returns the bytes that are live and not held: of tags that sleep, and of spilled memory.
+    pub(super) fn live_elsewhere(&self) -> u64 {
+        let heap = &self.core.lock().heap;
+        heap.live_asleep() + heap.live_spilled()
     }
 
     /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Self::trim`]. Returns
@@ -162,7 +171,7 @@ impl Core {
     pub(super) fn missing_of_device(&self, growth: u64) -> Option<u64> {
         let limited = !self.limits.allows(self.heap.reserved(), Increase::of(growth));
         let info = self.driver.memory_info().ok().filter(|info| !limited && growth <= info.total)?;
-        Some(growth.saturating_sub(info.free).max(GRANULE))
+        Some(self.limits.missing(self.heap.reserved(), info.free, growth).max(GRANULE))
     }
 
     /// Gives free memory back that the GPU has passed, without a wait: so many bytes and hardly more. Returns the bytes given back.
@@ -171,6 +180,7 @@ impl Core {
         self.drain_guard();
         self.timed(|strategy, context| {
             context.streams.recorded.poll(context.heap, context.driver)?;
+            backing::drop_spilled(context)?;
             strategy.release(context, Goal::Passed { enough })
         })?;
         self.checked()?;

@@ -45,6 +45,7 @@ mod own_segments;
 mod peers;
 mod pending;
 mod planned;
+mod prepared;
 mod pressure;
 mod private_pool;
 mod release;

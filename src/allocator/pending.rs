@@ -3,8 +3,9 @@
 //! Owns: the order of these waits, what is tried after each, and their bound. The lock is not held meanwhile: other threads
 //! allocate and free, and so do host functions on which the work that is waited for may depend.
 
-use super::allocate::{Found, Order, Prepared, serve_by_all};
+use super::allocate::{Found, serve_by_all};
 use super::core::{Allocator, Core};
+use super::prepared::{Order, Prepared};
 use crate::backing::{Miss, StrategyContext};
 use crate::config::StreamSharing;
 use crate::error::Result;

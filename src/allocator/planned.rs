@@ -2,8 +2,8 @@
 //!
 //! Owns: how a planned request gets its place, and what happens at the end of a step.
 
-use super::allocate::{Order, Prepared};
 use super::core::{Allocator, Core};
+use super::prepared::{Order, Prepared};
 use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::heap::{Heap, Request};

@@ -16,7 +16,7 @@
 //! | from begin to end of a capture | |
 //! |---|---|
 //! | events | none is recorded or queried; when memory is short, earlier ones are queried in relaxed mode |
-//! | frees with `record_stream` | are held, without events, until the end |
+//! | frees with `record_stream` | are held, without events, until the end; a borrowed stream has its event at the free |
 //! | `empty_cache`, `trim` | do nothing |
 //! | `cudaMalloc` | in relaxed mode; calls for virtual memory are legal |
 //!
@@ -37,6 +37,7 @@
 //!   the allocator.
 
 use super::core::{Allocator, Core};
+use crate::backing::finish_drops;
 use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::heap::{PrivatePool, Route};
@@ -235,13 +236,29 @@ impl Core {
         }
     }
 
+    /// Ends the sleep of tags that were released, once nothing of them is live.
+    #[cold]
+    pub(super) fn end_sleep_of_released(&mut self) {
+        if self.heap.has_released_asleep() {
+            self.merge_released_pools();
+        }
+    }
+
     fn try_merge_released_pools(&mut self) -> Result<()> {
+        let slept = self.heap.has_released_asleep();
         for pool in self.heap.private().released()? {
             if self.heap.private().segments(pool).is_some() {
                 self.heap.forget_empty(pool);
             } else if self.heap.private().get(pool).is_some_and(PrivatePool::is_in_order) {
                 self.heap.merge_private_pool(pool, false)?;
+            } else if self.heap.private().asleep(pool).is_some() {
+                // It has no memory that a graph could use, once nothing of it is live.
+                self.heap.merge_private_pool(pool, true)?;
             }
+        }
+        if slept && !self.capturing() {
+            // Their views map nothing any more.
+            self.timed(|_, context| finish_drops(context))?;
         }
         Ok(())
     }

@@ -168,7 +168,7 @@ impl Core {
                 break;
             }
             woken = self.timed(|strategy, context| {
-                let missing = bytes.saturating_sub(context.room());
+                let missing = context.missing(bytes);
                 let down_to = context.heap.reserved().saturating_sub(missing);
                 let goal = if everything { Goal::Everything } else { Goal::DownTo { down_to, may_wait: true } };
                 reclaim(strategy, context, goal)?;

@@ -7,7 +7,7 @@ use crate::backing;
 use crate::config::{Advice, SpillPolicy};
 use crate::error::Result;
 use crate::heap::Request;
-use crate::ids::{BlockId, ChunkId, Class, ViewId};
+use crate::ids::{BlockId, ChunkId, Class, StreamId, ViewId};
 use crate::strategy::Goal;
 
 /// Of the memory limit, the part (1/n) that stays free where memory comes back by itself.
@@ -35,8 +35,8 @@ const SPARE: u64 = 16;
 /// ```
 impl Allocator {
     /// Says how the program uses a live allocation from now on, which counts as a use. What is [`Advice::Cold`] is spilled first,
-    /// what is [`Advice::Hot`] last, and comes back at once if the device has room for it. Address 0 is ignored, and so is the
-    /// advice where nothing is spilled.
+    /// what is [`Advice::Hot`] last, and comes back at once if the device has room for it. Of an allocation that grows it holds for
+    /// all of it, and for what it will get. Address 0 is ignored, and so is the advice where nothing is spilled.
     ///
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there; [`Error::HostMemory`](crate::Error::HostMemory); the driver's, and the advice is taken.
@@ -45,13 +45,14 @@ impl Allocator {
             return Ok(());
         }
         let core = &mut *self.lock_for(address)?;
-        let id = core.heap.live(address)?;
-        core.heap.advise(id, advice);
-        if advice != Advice::Hot || core.capturing() || core.may_spill().is_none() {
-            return Ok(());
-        }
-        let spilled = core.heap.spilled_under(id)?;
-        if !spilled.is_empty() {
+        let spilled = if core.grows_at(address)? {
+            core.advise_growing(address, advice)?
+        } else {
+            let id = core.heap.live(address)?;
+            core.heap.advise(id, advice);
+            core.heap.spilled_under(id)?
+        };
+        if advice == Advice::Hot && !spilled.is_empty() && !core.capturing() && core.may_spill().is_some() {
             core.bring_back(Some(&spilled))?;
         }
         core.checked()
@@ -91,7 +92,7 @@ impl Core {
             context.wait_for_all()?;
             // What was freed and waited for a stream is free now.
             context.streams.recorded.poll(context.heap, context.driver)?;
-            let missing = bytes.saturating_sub(context.room());
+            let missing = context.missing(bytes);
             if missing > 0 {
                 let down_to = context.heap.reserved().saturating_sub(missing);
                 strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
@@ -108,9 +109,10 @@ impl Core {
         if self.capturing() || self.may_spill().is_none() || !self.heap.may_return(limit) {
             return;
         }
-        let (spare, active) = (limit / SPARE, self.heap.counters().active_bytes.current());
+        let active = self.heap.counters().active_bytes.current().saturating_sub(self.heap.live_asleep());
+        let spare = limit / SPARE;
         // What is live, spilled memory included, must fit with some room.
-        if active.saturating_add(spare) > limit {
+        if active.saturating_add(spare) > limit || self.some_stream_is_captured() {
             return;
         }
         self.heap.has_returned();
@@ -119,7 +121,7 @@ impl Core {
             context.wait_for_all()?;
             // What was freed and waited for a stream is free now.
             context.streams.recorded.poll(context.heap, context.driver)?;
-            let missing = spilled.saturating_add(spare).saturating_sub(context.room());
+            let missing = context.missing(spilled.saturating_add(spare));
             if missing > 0 {
                 let down_to = context.heap.reserved().saturating_sub(missing);
                 strategy.release(context, Goal::DownTo { down_to, may_wait: true })?;
@@ -139,6 +141,18 @@ impl Core {
         }
     }
 
+    /// Returns whether a stream is being captured of which nobody told the allocator: a wait for the device would end that
+    /// capture. Streams that are borrowed, and those that made no request, are not asked.
+    fn some_stream_is_captured(&self) -> bool {
+        let captured = |large| {
+            let pool = self.heap.pool(large);
+            let is_asked = !pool.ended && pool.stream != StreamId::DEFAULT && !self.heap.is_borrowed(pool.stream);
+            // One that is gone is captured by nobody. Where it is unknown, it may be.
+            is_asked && self.driver.is_capturing(pool.stream).unwrap_or_else(|error| !error.status.may_name_no_stream())
+        };
+        self.heap.stream_pools().any(captured)
+    }
+
     /// Gives the machine's memory back in which nothing is live any more. A failure is logged: it stays, and is tried again.
     ///
     /// # Errors
@@ -153,21 +167,23 @@ impl Core {
         Err(error)
     }
 
+    /// Returns whether the memory of a block goes back to the machine once the block is freed.
+    pub(super) fn goes_when_freed(&self, id: BlockId) -> bool {
+        self.heap.spilled() > 0 && !self.heap.is_private(self.heap.block(id).pool) && self.heap.is_spilled(id)
+    }
+
     /// Lets a block that is about to be freed wait for its own stream too, if it is spilled: then its memory goes back instead of
-    /// serving as if it were the device's. Returns whether it is to wait.
-    pub(super) fn wait_for_own(&mut self, id: BlockId) -> Result<bool> {
-        if self.heap.spilled() == 0 || self.heap.is_private(self.heap.block(id).pool) {
-            return Ok(false);
+    /// serving as if it were the device's. Returns whether it is to wait; not if the host has no memory to note it, and then its
+    /// memory goes with the next epoch.
+    pub(super) fn wait_for_own(&mut self, id: BlockId) -> bool {
+        if !self.goes_when_freed(id) || self.heap.waits_for_own(id).is_err() {
+            return false;
         }
-        if self.heap.spilled_under(id)?.is_empty() {
-            return Ok(false);
-        }
-        self.heap.waits_for_own(id)?;
-        let noted = self.streams.recorded.record_own(&mut self.heap, id);
-        if !matches!(noted, Ok(true)) {
+        let noted = self.streams.recorded.record_own(&mut self.heap, id).unwrap_or(false);
+        if !noted {
             self.heap.waits_for_own_no_more(id);
         }
-        Ok(noted?)
+        noted
     }
 
     /// Takes that back, where the block could not be freed.
@@ -175,8 +191,6 @@ impl Core {
         self.heap.waits_for_own_no_more(id);
         let stream = self.heap.pool(self.heap.block(id).pool.large()).stream;
         self.streams.recorded.forget_use(&mut self.heap, id, stream);
-        // It is still spilled.
-        self.heap.set_has_uses(id, true);
     }
 
     /// Lets the memory of a live block come back to the device, because others are to know it.

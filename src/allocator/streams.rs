@@ -71,8 +71,8 @@ impl Allocator {
 
     /// Says that `stream` belongs to someone who may destroy it without a word, such as PyTorch's `ExternalStream`. The
     /// allocator then names it to the driver only within calls that name it: a request for it, and [`Self::free_under`]
-    /// with it as the current stream, which must be live at that time. What is freed otherwise serves other streams only
-    /// after a wait for the device. That ends with [`Self::forget_stream`]. The default stream is ignored.
+    /// with it as the current stream, and the free of what [`Self::record_stream`] named it for; it must be live at that time. What
+    /// is freed otherwise, or while it is being captured, serves other streams only after a wait for the device. That ends with [`Self::forget_stream`]. The default stream is ignored.
     ///
     /// # Errors
     /// The driver's, if it does not know the stream.
@@ -204,6 +204,6 @@ impl Core {
         if let Some(guard) = &mut self.guard {
             guard.forget_stream(stream);
         }
-        Ok(())
+        if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) }
     }
 }

@@ -118,7 +118,14 @@ impl StrategyContext<'_> {
         self.known_room().unwrap_or(0)
     }
 
-    /// Does the same, if the driver tells.
+    /// Returns by how many bytes what is held must fall before it can grow by `more`.
+    pub(crate) fn missing(&self, more: u64) -> u64 {
+        // A device that does not tell has none.
+        let free = self.driver.memory_info().map_or(self.limits.headroom(), |info| info.free);
+        self.limits.missing(self.heap.reserved(), free, more)
+    }
+
+    /// Returns by how many bytes memory can grow, if the driver tells.
     pub(crate) fn known_room(&self) -> Option<u64> {
         self.driver.memory_info().ok().map(|info| self.limits.room(self.heap.reserved(), info.free))
     }
@@ -133,6 +140,7 @@ impl StrategyContext<'_> {
         self.driver.synchronize()?;
         let (streams, mut on) = self.on_streams();
         streams.epochs.all_passed(&mut on);
+        streams.recorded.device_passed(on.heap);
         Ok(())
     }
 

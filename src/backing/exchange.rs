@@ -16,12 +16,12 @@
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
-use super::view::drop_view;
+use super::view::{drop_view, make_room_for};
 use crate::config::Increase;
 use crate::driver::{Call, DriverError, DriverResult};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, with_room};
-use crate::heap::{Chunk, GRANULE, Heap};
+use crate::heap::{Chunk, GRANULE, Heap, ViewUsage};
 use crate::ids::{Account, ChunkId, Class, Handle};
 use crate::span::Span;
 
@@ -139,13 +139,15 @@ pub(crate) fn exchange(
     let spills = parts.iter().any(|part| part.fate == Fate::Spilled);
     let of_device = |part: &&Part| matches!(part.fate, Fate::Copied | Fate::Renewed);
     let bytes = parts.iter().filter(of_device).map(|part| part.size).sum();
-    if !context.allows(Increase::of(bytes)) {
+    // What takes nothing of the device is allowed beyond its bounds too.
+    if bytes > 0 && !context.allows(Increase::of(bytes)) {
         return Err(Miss::OUT_OF_MEMORY);
     }
     let lost = lost_spans(&chunk, parts)?;
     if !lost.is_empty() {
         drop_views_over(context, id)?;
     }
+    make_room_in_views(context, id, parts)?;
     let room = context.heap.reserve_exchange(id, parts.len(), lost.into_iter())?;
     let places = places_of(context, id, &chunk, parts.len())?;
     context.rollback.reserve(2)?;
@@ -204,18 +206,24 @@ fn drop_views_over(context: &mut StrategyContext<'_>, id: ChunkId) -> Result<()>
     over.map(|(view, _)| view).try_to_vec()?.into_iter().try_for_each(|view| drop_view(context, view))
 }
 
-/// Returns the places of a chunk, if there is room for the mappings of `count` chunks at each.
-fn places_of(
-    context: &StrategyContext<'_>,
-    id: ChunkId,
-    chunk: &Chunk,
-    count: usize,
-) -> std::result::Result<Vec<Place>, Miss> {
-    let addresses = context.heap.places_of(id)?;
-    let mappings = context.heap.views().mappings() + addresses.len() * count;
-    if mappings > context.config.max_view_mappings {
-        return Err(Miss::OUT_OF_MEMORY);
+/// Makes room within the bounds for the mappings by which views over a chunk get more: one for each part with memory, in the
+/// place of one.
+fn make_room_in_views(context: &mut StrategyContext<'_>, id: ChunkId, parts: &[Part]) -> std::result::Result<(), Miss> {
+    let mapped = parts.iter().filter(|part| part.fate != Fate::Lost).count();
+    let views = context.heap.views().iter().filter(|(_, view)| view.chunks.contains(&id)).count();
+    let mappings = views * mapped.saturating_sub(1);
+    if mappings == 0 {
+        return Ok(());
     }
+    match make_room_for(context, ViewUsage { views: 0, mappings, addresses: 0 })? {
+        None => Ok(()),
+        refused => Err(Miss::OutOfMemory { refused }),
+    }
+}
+
+/// Returns the places of a chunk, each with room for so many parts.
+fn places_of(context: &StrategyContext<'_>, id: ChunkId, chunk: &Chunk, count: usize) -> Result<Vec<Place>> {
+    let addresses = context.heap.places_of(id)?;
     let mut places = with_room(addresses.len())?;
     for start in addresses {
         let span = Span::new(start, chunk.size);

@@ -4,11 +4,12 @@
 
 use super::context::{Miss, StrategyContext};
 use super::mapping::{Mapping, Piece};
+use super::segments::reclaim_private_pools;
 use super::view::{drop_view, make_room_for};
 use crate::driver::Call;
 use crate::error::{Error, Result};
 use crate::fallible::TryCollect;
-use crate::heap::{Chunk, GRANULE, Request, Tail, ViewUsage, Window};
+use crate::heap::{Chunk, GRANULE, PrivatePool, Request, Tail, ViewUsage, Window};
 use crate::ids::{BlockId, ChunkId, PoolId, ViewId};
 use crate::span::Span;
 
@@ -112,12 +113,13 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
     }
     refuse_in_capture(context, view)?;
     if pinned {
-        let captured = context.heap.views().get(view).is_some_and(|view| {
-            view.pins
-                .iter()
-                .any(|owner| context.heap.private().get(*owner).is_some_and(crate::heap::PrivatePool::is_captured))
-        });
-        if captured {
+        if is_captured(context, view) {
+            // Of pools that have ended no graph is launched any more.
+            if let Some(error) = reclaim_private_pools(context)? {
+                tracing::warn!(%error, "the source of a private pool that has ended refused its memory");
+            }
+        }
+        if is_captured(context, view) {
             let why = "a graph may use the addresses that it gave back, and their memory serves other requests";
             return Err(Error::NotGrowable { address: address_of(context, view), why });
         }
@@ -128,6 +130,13 @@ fn wait_to_unmap(context: &mut StrategyContext<'_>, view: ViewId) -> Result<()> 
         }
     }
     Ok(context.wait_for_all()?)
+}
+
+/// Returns whether a graph may use a view.
+fn is_captured(context: &StrategyContext<'_>, view: ViewId) -> bool {
+    let pools = context.heap.private();
+    let captured = |owner: &PoolId| pools.get(*owner).is_some_and(PrivatePool::is_captured);
+    context.heap.views().get(view).is_some_and(|view| view.pins.iter().any(captured))
 }
 
 fn refuse_in_capture(context: &StrategyContext<'_>, view: ViewId) -> Result<()> {

@@ -15,6 +15,9 @@ use std::cmp::Reverse;
 /// How many chunks are tried at once that cannot be exchanged, for bounds or for what the driver says.
 const MAX_REFUSED: u32 = 16;
 
+/// In how many steps the live part of a chunk is told from that of another.
+const SHARES: u128 = 64;
+
 /// A chunk that is to be spilled.
 struct Chosen {
     id: ChunkId,
@@ -81,7 +84,7 @@ fn choose(
     spill: &Spill<'_>,
     owners: &FxHashMap<BlockId, BlockId>,
     bytes: u64,
-    mut budget: u64,
+    budget: u64,
 ) -> Grown<Vec<Chosen>> {
     let mut all = Vec::new();
     for (id, chunk) in heap.home().into_iter().flat_map(|home| home.chunks()) {
@@ -90,19 +93,36 @@ fn choose(
         all.try_push(Chosen { id, chunk, candidate, coldness })?;
     }
     all.sort_unstable_by_key(|of| (Reverse(of.coldness), Reverse(of.candidate.size), of.chunk.address));
-    let mut gained = 0;
-    all.retain(|of| {
-        let takes = gained < bytes && of.candidate.live <= budget;
-        if takes {
-            gained += of.candidate.size;
-            budget -= of.candidate.live;
+    if !within(&all, bytes, budget) {
+        // Those that take least of the machine's memory for what the device gets.
+        let share = |of: &SpillCandidate| u128::from(of.live) * SHARES / u128::from(of.size.max(1));
+        all.sort_unstable_by_key(|of| (share(&of.candidate), Reverse(of.coldness), of.chunk.address));
+        if !within(&all, bytes, budget) {
+            all.clear();
         }
-        takes
-    });
-    if gained < bytes {
-        all.clear();
     }
+    let (mut gained, mut left) = (0, budget);
+    all.retain(|of| takes(&of.candidate, bytes, &mut gained, &mut left));
     Ok(all)
+}
+
+/// Returns whether these chunks, in their order, give the device so many bytes within a budget.
+fn within(all: &[Chosen], bytes: u64, budget: u64) -> bool {
+    let (mut gained, mut left) = (0, budget);
+    all.iter().any(|of| {
+        takes(&of.candidate, bytes, &mut gained, &mut left);
+        gained >= bytes
+    })
+}
+
+/// Returns whether a chunk is spilled too, where so many bytes were gained and so many of the budget are left.
+fn takes(of: &SpillCandidate, bytes: u64, gained: &mut u64, left: &mut u64) -> bool {
+    let takes = *gained < bytes && of.live <= *left;
+    if takes {
+        *gained += of.size;
+        *left -= of.live;
+    }
+    takes
 }
 
 /// Gives the machine's memory back in which nothing is live any more, where every stream has passed.

@@ -85,6 +85,14 @@ impl Limits {
         within.min(free.saturating_sub(self.headroom))
     }
 
+    /// Returns by how many bytes what is held must fall, or what others hold, before `more` bytes may be taken: if `held` bytes are
+    /// held, and the device has so many free. What is held may be above a limit that was lowered, and what is free below the
+    /// headroom.
+    pub(crate) fn missing(&self, held: u64, free: u64, more: u64) -> u64 {
+        let beyond_limit = self.lowest().map_or(0, |limit| held.saturating_add(more).saturating_sub(limit));
+        beyond_limit.max(more.saturating_add(self.headroom).saturating_sub(free))
+    }
+
     /// Returns whether the headroom stays free if so many bytes are taken of a device with `free` bytes.
     pub(crate) fn leaves_headroom(&self, free: u64, more: Increase) -> bool {
         more.against_bytes.is_none_or(|more| more.saturating_add(self.headroom) <= free)
@@ -180,6 +188,20 @@ mod tests {
         assert!(!limits.leaves_headroom(u64::MAX - 1, Increase::of(u64::MAX)));
         // What PyTorch counts is not what is taken.
         assert!(limits.leaves_headroom(0, Increase::segment(10)));
+    }
+
+    #[test]
+    fn what_is_missing_counts_what_is_held_above_a_limit_and_what_others_took_of_the_headroom() {
+        let config = Config { memory_limit: Some(60), headroom: 20, ..Config::default() };
+        let limits = Limits::new(&config, 100);
+        assert_eq!((limits.missing(45, 55, 15), limits.missing(45, 55, 16)), (0, 1));
+        assert_eq!((limits.missing(80, 90, 10), limits.missing(80, 90, 0)), (30, 20), "the limit was lowered");
+        assert_eq!((limits.missing(0, 15, 10), limits.missing(0, 30, 10)), (15, 0), "others took of the headroom");
+        assert_eq!(Limits::new(&Config::default(), 100).missing(90, 10, 15), 5);
+        for (held, free, more) in [(45, 55, 16), (60, 40, 3), (10, 25, 40)] {
+            let room = limits.room(held, free);
+            assert_eq!(limits.missing(held, free, more), more.saturating_sub(room), "within the limits");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Owns: what is noted of it. Blocks and views keep their addresses; only the chunks behind them change. `backing` makes the
 //! calls.
 
-use super::block::{Kind, Slots};
+use super::block::Slots;
 use super::chunk_map::Chunk;
 use super::tables::Heap;
 use crate::error::{Error, Result};
@@ -112,23 +112,14 @@ impl Heap {
 
     /// Notes that others know the physical memory of a live block, and not only its addresses: it is never exchanged.
     pub(crate) fn fix_memory(&mut self, id: BlockId) {
-        let block = self.blocks[id];
-        let (start, end) = (block.address, block.end());
-        let Some(home) = &mut self.home else { return };
-        match block.kind {
-            Kind::Home => {
-                let mut at = start;
-                while let Some((chunk, found)) = home.chunk_at(at).filter(|_| at < end) {
-                    home.fix(chunk);
-                    at = found.end();
-                }
+        for at in 0.. {
+            let Some(span) = self.home_spans(id).nth(at) else { break };
+            let Some(home) = &mut self.home else { break };
+            let mut at = span.start;
+            while let Some((chunk, found)) = home.chunk_at(at).filter(|_| at < span.end()) {
+                home.fix(chunk);
+                at = found.end();
             }
-            Kind::View => {
-                // All of the view's: more than the block has may be fixed, but never less.
-                let chunks = self.views.get(block.view()).into_iter().flat_map(|view| &view.chunks);
-                chunks.for_each(|chunk| home.fix(*chunk));
-            }
-            Kind::Malloc | Kind::Expandable | Kind::Guarded => {}
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use super::block::{Block, Kind, State};
 use super::tables::Heap;
-use super::views::{Extent, NewView, View};
+use super::view::{Extent, NewView, View};
 use crate::error::{Error, Result};
 use crate::fallible::TryPush;
 use crate::ids::{BlockId, ChunkId, Class, PoolId, PoolIndex, ViewId};
@@ -192,6 +192,8 @@ impl Heap {
             capture: whole.capture,
             has_uses: true,
             state: State::Allocated,
+            freed_at: whole.freed_at,
+            advice: whole.advice,
             ..Block::in_view(span, pool, view)
         };
         let second = self.blocks.insert_reserved(&mut slots, second);

@@ -71,6 +71,7 @@ mod spilling;
 mod stitched;
 mod stream_pools;
 mod tables;
+mod view;
 mod views;
 
 pub(crate) use arena::Lent;
@@ -95,4 +96,4 @@ pub(crate) use segments::NewMemory;
 pub(crate) use sleep::Sleeper;
 pub(crate) use stitched::Window;
 pub(crate) use tables::{Heap, HeapRules};
-pub(crate) use views::{PlanHash, View, ViewUsage};
+pub(crate) use view::{PlanHash, View, ViewUsage};

@@ -183,6 +183,11 @@ impl PrivatePools {
         self.get(id)?.asleep.as_ref()
     }
 
+    /// Returns whether a pool sleeps that has no use and no route left.
+    pub(crate) fn sleeps_released(&self) -> bool {
+        self.pools.iter().any(|(id, pool)| pool.asleep.is_some() && pool.uses == 0 && !self.is_routed(*id))
+    }
+
     /// Refuses a pool that sleeps.
     pub(crate) fn must_be_awake(&self, id: PoolId) -> Result<()> {
         if self.asleep(id).is_some() { Err(Error::PoolAsleep { pool: id }) } else { Ok(()) }

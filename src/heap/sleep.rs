@@ -78,6 +78,11 @@ impl Heap {
         self.pools[pool].apart && self.private.asleep(self.owner_of(pool)).is_some()
     }
 
+    /// Returns whether a private pool sleeps that was released.
+    pub(crate) fn has_released_asleep(&self) -> bool {
+        self.private.sleeps_released()
+    }
+
     /// Returns the bytes of live blocks, and of freed ones that wait, of private pools that sleep.
     pub(crate) fn live_asleep(&self) -> u64 {
         if self.asleep == [0; 2] {

@@ -86,6 +86,31 @@ impl Heap {
         Ok(chunks)
     }
 
+    /// Returns whether any of a live block is spilled.
+    pub(crate) fn is_spilled(&self, id: BlockId) -> bool {
+        let Some(home) = self.home.as_ref().filter(|_| self.spilled() > 0) else { return false };
+        let spilled = |span: Span| {
+            let chunks = std::iter::successors(home.chunk_at(span.start), |(_, chunk)| home.chunk_at(chunk.end()));
+            chunks.take_while(|(_, chunk)| chunk.address < span.end()).any(|(_, chunk)| chunk.spilled)
+        };
+        self.home_spans(id).any(spilled)
+    }
+
+    /// Returns the bytes of blocks that are spilled, and not free.
+    pub(crate) fn live_spilled(&self) -> u64 {
+        let live = |id: &BlockId| !matches!(self.blocks[*id].state, State::Free | State::Unmapped);
+        let of = |chunk: Chunk| {
+            let parts = self.blocks_over(chunk.span()).filter(live);
+            parts.filter_map(move |id| self.blocks[id].span().intersection(&chunk.span())).map(|part| part.size)
+        };
+        self.spilled_chunks().flat_map(|(_, chunk)| of(chunk)).sum()
+    }
+
+    /// Returns whether freeing a live block takes more than merging, whoever uses it.
+    pub(crate) fn frees_by_steps(&self, id: BlockId) -> bool {
+        self.is_private(self.blocks[id].pool.large()) || self.grown_in(id).is_some() || self.is_spilled(id)
+    }
+
     /// Returns the live blocks that pieces of home belong to.
     pub(crate) fn owners_of_pieces(&self) -> Grown<FxHashMap<BlockId, BlockId>> {
         let mut owners = FxHashMap::default();
@@ -185,7 +210,7 @@ impl Heap {
     }
 
     /// Notes that every stream has passed a block which is about to be free, if it has waited for its own. That holds until the
-    /// next operation.
+    /// next operation: whoever polls drops what is spilled.
     pub(super) fn passed_spilled(&mut self, id: BlockId) {
         if self.spilling.waits_for_own.is_empty() || !self.spilling.waits_for_own.remove(&id) {
             return;
@@ -201,6 +226,11 @@ impl Heap {
             passed.clear();
         }
         self.spilling.passed = passed;
+    }
+
+    /// Returns whether blocks have become free in this operation whose memory goes back to the machine.
+    pub(crate) fn has_passed_spilled(&self) -> bool {
+        !self.spilling.passed.is_empty() && self.spilling.passed_at == self.counters.operations()
     }
 
     /// Returns the chunks that are spilled, in which nothing is live any more, and that every stream has passed.

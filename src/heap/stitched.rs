@@ -6,7 +6,7 @@
 use super::block::{Block, Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
 use super::tables::Heap;
-use super::views::{NewView, PlanHash, View, hole_at};
+use super::view::{NewView, PlanHash, View, hole_at};
 use crate::config::rounding::MIN_BLOCK;
 use crate::error::{Error, Result};
 use crate::fallible::TryPush;

@@ -136,13 +136,16 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     }
 
     /// Shrinks to `size` bytes; a larger size than it has changes nothing. Whole chunks of memory behind them serve other requests,
-    /// in the order of its streams.
+    /// in the order of its streams, that of [`Self::set_last_use`] included.
     ///
     /// # Errors
     /// Those of [`Allocator::shrink`]. [`Self::mapped`] says what is left.
     pub fn shrink(&mut self, size: u64) -> Result<()> {
         if size >= self.extent.len {
             return Ok(());
+        }
+        if self.last_use != self.stream {
+            self.allocator.record_stream(self.address, self.last_use)?;
         }
         let shrunk = self.allocator.shrink(self.address, size);
         let looked = self.look();

@@ -11,8 +11,8 @@
 //! The queues, and what a free does without any of this, are in `record_stream.rs`.
 
 use super::record_stream::{PendingFree, Recorded, RecordedStreams};
-use crate::driver::Driver;
-use crate::error::Result;
+use crate::driver::{Driver, in_relaxed_capture_mode};
+use crate::error::{Error, Result};
 use crate::fallible::{try_insert, with_room};
 use crate::heap::Heap;
 use crate::ids::{BlockId, EventId, StreamId};
@@ -46,6 +46,35 @@ impl RecordedStreams {
             self.forget_use(heap, id, stream);
         }
         recorded.map(|()| is_new)
+    }
+
+    /// Records events on the borrowed streams that use a block which is being held. Returns whether each has one.
+    pub(super) fn name_borrowed(&mut self, heap: &Heap, driver: &dyn Driver, id: BlockId) -> bool {
+        let named = in_relaxed_capture_mode(driver, true, || {
+            let count = self.uses(id).len();
+            for at in 0..count {
+                let Some(stream) = self.uses(id).get(at).copied().filter(|stream| heap.is_borrowed(*stream)) else {
+                    continue;
+                };
+                if self.event_of(id, stream).is_none() && self.add_event(driver, id, stream).is_err() {
+                    return Ok(false);
+                }
+                if self.event_of(id, stream).is_none() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        });
+        named.unwrap_or_else(|error: Error| {
+            tracing::warn!(%error, "a borrowed stream could not be named; what it used waits for the device");
+            false
+        })
+    }
+
+    /// Forgets all events of a block.
+    pub(super) fn drop_events_of_block(&mut self, id: BlockId) {
+        let events = self.named.remove(&id).unwrap_or_default();
+        self.idle_events.extend(events.into_iter().map(|(_, event)| event));
     }
 
     /// Records the first event of a stream for a block.

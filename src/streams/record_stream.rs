@@ -34,6 +34,9 @@ pub(crate) struct RecordedStreams {
     /// Blocks freed during a capture, or while a stream that uses them is being captured, oldest first. Their events are
     /// recorded after its end. There is room for every block that other streams use.
     held: VecDeque<BlockId>,
+    /// Blocks that wait for the device: a borrowed stream used them that could not be named at their frees, and may be gone. There
+    /// is room for every block that other streams use.
+    pub(super) of_device: Vec<BlockId>,
     /// How many events each pending block waits for.
     waiting: FxHashMap<BlockId, u32>,
     /// Events of live and held blocks, recorded when their streams were named (`named_at_once.rs`).
@@ -135,6 +138,7 @@ impl RecordedStreams {
                 let mut uses = with_room(1)?;
                 uses.push(stream);
                 self.held.try_reserve(self.uses.len() + 1)?;
+                self.of_device.try_reserve(self.uses.len() + 1)?;
                 try_insert(&mut self.uses, id, uses)?;
                 true
             }
@@ -150,9 +154,8 @@ impl RecordedStreams {
         uses.retain(|of| *of != stream);
         if uses.is_empty() {
             self.uses.remove(&id);
-            if !heap.is_private(heap.block(id).pool.large()) {
-                heap.set_has_uses(id, false);
-            }
+            let has_steps = heap.frees_by_steps(id);
+            heap.set_has_uses(id, has_steps);
         }
     }
 
@@ -311,9 +314,24 @@ impl RecordedStreams {
     }
 
     /// Makes the block wait for the end of a capture, or for memory of the host, and then for the streams that use it.
-    pub(crate) fn hold(&mut self, heap: &mut Heap, id: BlockId) {
+    ///
+    /// Borrowed streams are named now, and never after. If one of them cannot be, the block waits for the device instead.
+    pub(crate) fn hold(&mut self, heap: &mut Heap, driver: &dyn Driver, id: BlockId) {
         heap.set_pending(id);
+        if heap.has_borrowed() && !self.name_borrowed(heap, driver, id) {
+            self.drop_events_of_block(id);
+            self.uses.remove(&id);
+            self.of_device.push(id);
+            return;
+        }
         self.held.push_back(id);
+    }
+
+    /// Frees the blocks that wait for the device, which has done all work.
+    pub(crate) fn device_passed(&mut self, heap: &mut Heap) {
+        while let Some(id) = self.of_device.pop() {
+            heap.free_completed(id);
+        }
     }
 
     /// Records the events of held blocks, after the end of all captures.
@@ -363,6 +381,10 @@ impl RecordedStreams {
     /// Waits for every event, and frees all waiting blocks.
     pub(crate) fn synchronize(&mut self, heap: &mut Heap, driver: &dyn Driver) -> Result<()> {
         self.record_held(heap, driver)?;
+        if !self.of_device.is_empty() {
+            driver.synchronize()?;
+            self.device_passed(heap);
+        }
         Ok(self.drain(heap, |_, event| driver.event_synchronize(event).map(|()| true))?)
     }
 

@@ -2,7 +2,8 @@
 
 use crate::real_words::{MAIN, MIB};
 use crate::world::{OPTIONS, World};
-use seamalloc::{Backup, Error, PoolId};
+use seamalloc::driver::CaptureMode;
+use seamalloc::{Backup, Error, PoolId, Route};
 
 #[test]
 fn a_tag_sleeps_and_wakes_with_what_has_grown() {
@@ -98,4 +99,28 @@ fn pools_that_cannot_have_one_refuse() {
 
 fn unknown() -> Result<u64, Error> {
     Err(Error::UnknownPool { pool: PoolId(9, 9) })
+}
+
+/// Once a pool has ended, no graph uses what was given back: the CPU waits for the device, and it grows.
+#[test]
+fn one_whose_captured_pool_has_ended_grows_over_what_it_gave_back() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let (stream, pool) = (world.device.host.create_stream(), world.allocator.create_pool());
+    world.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
+    world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
+    let captured = world.allocator.allocate(MIB, stream).unwrap();
+    world.device.host.end_capture(stream).unwrap();
+    world.allocator.end_allocate_to_pool(pool).unwrap();
+    world.allocator.free(captured).unwrap();
+    let cache = world.reserve_in(pool, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    world.shrink(cache, 4 * MIB).unwrap();
+    let other = world.allocator.allocate_in(pool, 16 * MIB, MAIN).unwrap();
+    let refused = world.grow(cache, 24 * MIB);
+    assert!(matches!(refused, Err(Error::NotGrowable { .. })), "{refused:?}");
+    world.allocator.release_pool(pool).unwrap();
+    world.grow(cache, 24 * MIB).unwrap();
+    world.allocator.free(other).unwrap();
+    world.check_all();
+    world.end(&[]);
 }

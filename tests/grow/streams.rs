@@ -107,3 +107,43 @@ fn a_stream_that_is_forgotten_is_not_named_again() {
     world.check_all();
     world.end(&[]);
 }
+
+/// The handle of a stream that was forgotten belongs to another stream: it is noted for what there is, and gets nothing new.
+#[test]
+fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let side = world.device.host.create_stream();
+    let cache = world.reserve(64 * MIB, side).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    world.check_all();
+    world.allocator.forget_stream(side).unwrap();
+    world.device.host.replace_stream(side);
+    let error = world.grow(cache, 40 * MIB).unwrap_err();
+    assert!(matches!(&error, seamalloc::Error::NotGrowable { address, .. } if *address == cache), "{error}");
+    assert_eq!(world.mapped(cache), 20 * MIB);
+    // The new stream of that handle uses it.
+    world.allocator.record_stream(cache, side).unwrap();
+    use_later(&world, side, cache, 20 * MIB);
+    world.shrink(cache, 4 * MIB).unwrap();
+    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB, "it waits for the stream that was named");
+    world.device.host.finish(side);
+    world.device.settle();
+    world.check_all();
+    world.end(&[]);
+}
+
+/// What is given back waits for the stream of the last use.
+#[test]
+fn one_that_owns_itself_shrinks_behind_its_last_use() {
+    let world = World::new(256 * MIB, OPTIONS);
+    let mut cache = world.allocator.growing(64 * MIB, MAIN).unwrap();
+    cache.grow(20 * MIB).unwrap();
+    cache.set_last_use(SIDE);
+    use_later(&world, SIDE, cache.address(), 20 * MIB);
+    cache.shrink(4 * MIB).unwrap();
+    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB);
+    world.device.host.finish(SIDE);
+    drop(cache);
+    world.device.settle();
+    world.end(&[]);
+}

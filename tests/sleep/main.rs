@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
 
 mod contents;
+mod ends;
 mod failures;
 mod links;
 #[path = "../random/mod.rs"]

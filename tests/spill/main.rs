@@ -6,8 +6,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
 
+mod bounds;
 mod contents;
 mod failures;
+mod frees;
+mod growth;
 mod jobs;
 #[path = "../random/mod.rs"]
 mod random;

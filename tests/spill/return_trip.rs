@@ -2,7 +2,7 @@
 
 use crate::real_words::{MAIN, MIB, SIDE};
 use crate::world::World;
-use seamalloc::driver::Call;
+use seamalloc::driver::{Call, CaptureMode};
 use seamalloc::{Advice, Stat};
 
 /// Three blocks fill a device; a fourth spills the oldest. Returns these, the new one last.
@@ -169,6 +169,32 @@ fn nothing_comes_back_while_there_is_no_room() {
     }
     assert_eq!(world.stats().spills.returned_chunks, 0);
     world.free(kept);
+    world.check_all();
+    world.end();
+}
+
+/// A wait for the device would end a capture, of which nobody told the allocator.
+#[test]
+fn memory_does_not_come_back_by_itself_while_a_stream_is_captured_untold() {
+    let (mut world, blocks) = spilled("sharing:never");
+    let stream = world.device.host.create_stream();
+    world.free(blocks[3]);
+    world.free(blocks[2]);
+    let step = |world: &mut World| {
+        let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
+        some.into_iter().for_each(|address| world.free(address));
+    };
+    // The stream is known from here on.
+    let small = world.allocate(512, stream).unwrap();
+    step(&mut world);
+    world.device.settle();
+    world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
+    (0..200).for_each(|_| step(&mut world));
+    assert_eq!(world.stats().spills.returned_chunks, 0);
+    world.device.host.end_capture(stream).expect("nothing has ended the capture");
+    (0..200).for_each(|_| step(&mut world));
+    assert!(world.stats().spills.returned_chunks > 0);
+    world.free(small);
     world.check_all();
     world.end();
 }

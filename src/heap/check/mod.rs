@@ -12,7 +12,7 @@ mod tests;
 use super::block::{Block, Kind, State};
 use super::segment::{Backing, Segment};
 use super::tables::Heap;
-use super::views::Extent;
+use super::view::Extent;
 use crate::ids::{BlockId, Class};
 
 /// The broken rule and its place, if any.

@@ -7,7 +7,7 @@
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
 use super::split::{EVERY, candidates, may_split, split};
-use crate::backing::{Miss, StrategyContext, spill};
+use crate::backing::{Miss, StrategyContext, drop_spilled, spill};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
@@ -25,6 +25,8 @@ impl Stitch {
         request: &Request,
     ) -> Result<BlockId, Miss> {
         context.wait_at_last()?;
+        // What was freed of it serves nobody.
+        drop_spilled(context)?;
         if context.config.sharing != StreamSharing::Never {
             context.heap.make_all_idle()?;
         }
@@ -75,8 +77,8 @@ impl Stitch {
                 },
             };
             let missing = missing.next_multiple_of(GRANULE);
-            let room = context.room();
-            if room < missing && !spill(context, missing - room)? {
+            let short = context.missing(missing);
+            if short > 0 && !spill(context, short)? {
                 break;
             }
             self.spends_spare = true;

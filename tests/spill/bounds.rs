@@ -1,0 +1,91 @@
+//! Spilling where a bound is reached: the limit, the headroom, the budget, and the bound on mappings.
+
+use crate::frees::spilled;
+use crate::real_words::{MAIN, MIB};
+use crate::world::World;
+use seamalloc::Advice;
+use seamalloc::driver::{Driver, MemoryInfo, PlainMemory};
+
+/// What goes to the machine takes nothing of the device, however far a limit was lowered.
+#[test]
+fn a_limit_below_what_is_held_is_kept_by_spilling() {
+    let (mut world, [old, ..]) = spilled();
+    world.allocator.set_memory_limit(Some(30 * MIB)).unwrap();
+    assert_eq!(world.stats().reserved_bytes.all.current, 48 * MIB, "it is in use");
+    world.device.settle();
+    world.free(old);
+    world.device.settle();
+    let new = world.allocate(8 * MIB, MAIN).unwrap();
+    assert!(world.stats().reserved_bytes.all.current <= 30 * MIB, "{:?}", world.stats().reserved_bytes);
+    assert_eq!(
+        world.spilled() + world.stats().reserved_bytes.all.current,
+        56 * MIB,
+        "of the freed block nothing is left"
+    );
+    world.check_all();
+    world.free(new);
+    assert!(world.allocator.unspill().unwrap() <= 8 * MIB);
+    assert!(world.stats().reserved_bytes.all.current <= 30 * MIB, "the limit is in force");
+    world.allocator.set_memory_limit(None).unwrap();
+    assert!(world.allocator.unspill().unwrap() > 0);
+    world.check_all();
+    world.end();
+}
+
+/// Others have taken of the headroom: as much more is spilled.
+#[test]
+fn a_headroom_that_others_took_is_made_whole_by_spilling() {
+    let mut world = World::new(64 * MIB, "chunk_size_mb:8,spill:host=1GiB,headroom:16MiB");
+    let old = world.allocate(48 * MIB, MAIN).unwrap();
+    let others = world.device.host.malloc(8 * MIB).unwrap();
+    let new = world.allocator.allocate(8 * MIB, MAIN).unwrap();
+    let MemoryInfo { free, .. } = world.device.host.memory_info().unwrap();
+    assert!(free >= 16 * MIB && world.spilled() == 16 * MIB, "{free}, {}", world.spilled());
+    world.check(old);
+    world.allocator.free(new).unwrap();
+    world.device.host.free(others).unwrap();
+    world.end();
+}
+
+/// The oldest chunk would use the budget up and gain too little; another one gains enough.
+#[test]
+fn a_budget_too_small_for_the_coldest_serves_a_request_by_others() {
+    let mut world = World::new(16 * MIB, "chunk_size_mb:12,spill:host=8MiB");
+    let cold = world.allocate(4 * MIB, MAIN).unwrap();
+    // Half of the other chunk is free.
+    let whole = world.allocate(12 * MIB, MAIN).unwrap();
+    world.free(whole);
+    world.allocate(6 * MIB, MAIN).unwrap();
+    world.allocator.advise(cold, Advice::Cold).unwrap();
+    world.device.settle();
+    let new = world.allocate(12 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 6 * MIB);
+    world.check_all();
+    world.free(new);
+    world.end();
+}
+
+/// An exchange puts as many mappings in the place of as many: the bound forbids none of them.
+#[test]
+fn at_the_bound_on_mappings_memory_is_spilled_and_comes_back() {
+    let mut world = World::new(48 * MIB, "chunk_size_mb:8,spill:host=1GiB,max_view_mappings:4");
+    let cache = world.allocator.reserve(64 * MIB, MAIN).unwrap();
+    world.allocator.grow(cache, 32 * MIB).unwrap();
+    world.fill(cache, 32 * MIB, MAIN);
+    let other = world.allocate(40 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 24 * MIB);
+    world.check_all();
+    world.free(other);
+    assert_eq!(world.allocator.unspill(), Ok(24 * MIB));
+    world.check_all();
+    // And its memory goes.
+    let other = world.allocate(40 * MIB, MAIN).unwrap();
+    world.allocator.shrink(cache, 8 * MIB).unwrap();
+    world.fill(cache, 8 * MIB, MAIN);
+    world.device.settle();
+    world.allocator.release_passed().unwrap();
+    assert!(world.spilled() <= 8 * MIB, "{}", world.spilled());
+    world.check_all();
+    world.free(other);
+    world.end();
+}

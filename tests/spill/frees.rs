@@ -1,0 +1,133 @@
+//! The memory of a spilled block goes once every stream has passed it, however the block was freed, and serves nobody before.
+
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::World;
+use seamalloc::Route;
+use seamalloc::driver::host::{HostWork, Range};
+use seamalloc::driver::{CaptureMode, StreamId};
+
+/// Three blocks fill a device, and the first is spilled for a fourth. Returns these.
+pub(crate) fn spilled() -> (World, [u64; 4]) {
+    // There is room for a slab besides.
+    let mut world = World::new(50 * MIB, "chunk_size_mb:8,spill:host=1GiB");
+    let [a, b, c] = [(); 3].map(|()| world.allocate(16 * MIB, MAIN).unwrap());
+    world.allocator.advise(a, seamalloc::Advice::Cold).unwrap();
+    let new = world.allocate(16 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 16 * MIB);
+    world.device.settle();
+    (world, [a, b, c, new])
+}
+
+/// Gives a stream work that uses a block once the stream is let go.
+fn use_later(world: &World, stream: StreamId, address: u64) {
+    world.device.host.hold(stream).unwrap();
+    let range = Range { address, size: 16 * MIB };
+    world.device.host.launch(stream, HostWork::Use { range }).unwrap();
+}
+
+/// A request that makes the allocator look which frees are complete.
+fn look(world: &mut World) {
+    let small = world.allocate(512, MAIN).unwrap();
+    world.free(small);
+    let pool = world.allocator.create_pool();
+    world.allocator.allocate_in(pool, 0, MAIN).unwrap();
+    world.allocator.release_pool(pool).unwrap();
+    world.allocator.release_passed().unwrap();
+}
+
+#[test]
+fn memory_freed_under_another_stream_stays_until_that_stream_has_passed() {
+    let (mut world, [old, ..]) = spilled();
+    use_later(&world, SIDE, old);
+    world.live.remove(&old);
+    world.allocator.free_under(old, SIDE).unwrap();
+    look(&mut world);
+    assert_eq!(world.spilled(), 16 * MIB, "the other stream uses it");
+    assert!(world.device.host.finish(SIDE));
+    world.device.settle();
+    look(&mut world);
+    assert_eq!((world.spilled(), world.device.host.faults().len()), (0, 0));
+    world.check_all();
+    world.end();
+}
+
+#[test]
+fn a_stream_that_is_named_and_erased_leaves_a_spilled_block_as_it_was() {
+    let (mut world, [old, ..]) = spilled();
+    world.allocator.record_stream(old, SIDE).unwrap();
+    world.allocator.erase_stream(old, SIDE).unwrap();
+    world.free(old);
+    assert_eq!(world.allocator.fragmentation().pending, 16 * MIB, "it waits for its own stream, and serves nobody");
+    world.device.settle();
+    look(&mut world);
+    assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.end();
+}
+
+/// No request comes that would look which frees are complete.
+#[test]
+fn what_an_idle_program_freed_goes_back_to_the_machine_too() {
+    for lends in [false, true] {
+        let (mut world, [old, ..]) = spilled();
+        let hold = world.device.host.hold(MAIN).unwrap();
+        world.free(old);
+        world.device.host.finish_hold(hold);
+        world.device.settle();
+        let given = if lends { world.allocator.lend(MIB) } else { world.allocator.release_passed() };
+        assert_eq!((given, world.spilled()), (Ok(0), 0), "{lends}");
+        world.check_all();
+        world.end();
+    }
+}
+
+#[test]
+fn what_waits_for_a_stream_that_ends_goes_with_it() {
+    let mut world = World::new(48 * MIB, "chunk_size_mb:8,spill:host=1GiB");
+    let stream = world.device.host.create_stream();
+    let old = world.allocate(40 * MIB, stream).unwrap();
+    let new = world.allocate(16 * MIB, MAIN).unwrap();
+    assert!(world.spilled() > 0);
+    let hold = world.device.host.hold(stream).unwrap();
+    world.free(old);
+    world.device.host.finish_hold(hold);
+    world.allocator.forget_stream(stream).unwrap();
+    assert_eq!(world.spilled(), 0);
+    world.free(new);
+    world.end();
+}
+
+/// During a capture nothing can be asked or unmapped; the memory waits for its end instead of serving others.
+#[test]
+fn what_is_freed_during_a_capture_serves_nobody_and_goes_after_it() {
+    let (mut world, [old, ..]) = spilled();
+    let stream = StreamId(9);
+    let pool = world.allocator.create_pool();
+    world.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
+    world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
+    world.free(old);
+    assert!(world.allocator.allocate(16 * MIB, MAIN).unwrap_err().is_out_of_memory(), "it got the machine's memory");
+    world.device.host.end_capture(stream).unwrap();
+    world.allocator.end_allocate_to_pool(pool).unwrap();
+    world.allocator.release_pool(pool).unwrap();
+    look(&mut world);
+    world.device.settle();
+    look(&mut world);
+    assert_eq!(world.spilled(), 0);
+    world.check_all();
+    world.end();
+}
+
+/// What is free, though much of what is live is not on the device.
+#[test]
+fn what_is_spilled_or_asleep_is_no_part_of_what_is_held() {
+    let (mut world, [.., new]) = spilled();
+    world.free(new);
+    let spare = world.allocator.spare();
+    assert_eq!((spare.held, spare.live, spare.free), (48 * MIB, 32 * MIB, 16 * MIB));
+    let mut idle = seamalloc::IdleRelease::new(std::time::Duration::ZERO);
+    let ticks = [0, 100, 200].map(|s| idle.tick(&world.allocator, std::time::Duration::from_secs(s)).unwrap());
+    assert_eq!(ticks.iter().sum::<u64>(), 16 * MIB, "{ticks:?}");
+    world.check_all();
+    world.end();
+}

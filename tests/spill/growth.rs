@@ -1,0 +1,88 @@
+//! What is said of an allocation that grows, and of a block that shares a view with others.
+
+use crate::real_words::{MAIN, MIB, SIDE};
+use crate::world::World;
+use seamalloc::Advice;
+
+/// An allocation of 24 MiB in three parts; 18 MiB are left.
+fn filled() -> (World, u64) {
+    let mut world = World::new(42 * MIB, "chunk_size_mb:8,spill:host=1GiB");
+    let cache = world.allocator.reserve(64 * MIB, MAIN).unwrap();
+    [8, 16, 24].into_iter().for_each(|mib| world.allocator.grow(cache, mib * MIB).unwrap());
+    world.fill(cache, 24 * MIB, MAIN);
+    (world, cache)
+}
+
+#[test]
+fn advice_holds_for_all_of_an_allocation_that_grows_and_for_what_it_gets() {
+    let (mut world, cache) = filled();
+    let block = world.allocate(16 * MIB, MAIN).unwrap();
+    world.allocator.advise(cache, Advice::Cold).unwrap();
+    let new = world.allocate(24 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 24 * MIB);
+    world.allocator.advise(block, Advice::Hot).unwrap();
+    assert_eq!(world.stats().spills.returned_chunks, 0, "the block is on the device, so the cache went");
+    world.free(new);
+    world.allocator.advise(cache, Advice::Hot).unwrap();
+    assert_eq!((world.spilled(), world.stats().spills.returned_chunks), (0, 3), "all of it comes back");
+    world.check_all();
+    // What it gets is as hot.
+    world.free(block);
+    world.allocator.grow(cache, 40 * MIB).unwrap();
+    world.fill(cache, 40 * MIB, MAIN);
+    world.allocator.advise(cache, Advice::Cold).unwrap();
+    world.allocator.shrink(cache, 24 * MIB).unwrap();
+    world.fill(cache, 24 * MIB, MAIN);
+    let other = world.allocate(16 * MIB, MAIN).unwrap();
+    world.allocator.grow(cache, 32 * MIB).unwrap();
+    assert_eq!(world.spilled(), 8 * MIB);
+    world.fill(cache, 32 * MIB, MAIN);
+    world.allocator.advise(other, Advice::Hot).unwrap();
+    assert_eq!(world.spilled(), 8 * MIB, "a part of the cache went");
+    world.check_all();
+    world.end();
+}
+
+#[test]
+fn a_stream_that_is_named_is_a_use_of_all_of_an_allocation_that_grows() {
+    let (mut world, cache) = filled();
+    let pass_time = |world: &mut World, operations: u64| {
+        for _ in 0..operations / 2 {
+            let small = world.allocate(512, MAIN).unwrap();
+            world.free(small);
+        }
+    };
+    pass_time(&mut world, 200);
+    let block = world.allocate(16 * MIB, MAIN).unwrap();
+    pass_time(&mut world, 40);
+    world.allocator.record_stream(cache, SIDE).unwrap();
+    let new = world.allocate(16 * MIB, MAIN).unwrap();
+    assert!(world.spilled() >= 14 * MIB, "{}", world.spilled());
+    world.free(new);
+    world.allocator.advise(block, Advice::Hot).unwrap();
+    assert_eq!((world.spilled(), world.stats().spills.returned_chunks > 0), (0, true), "the cache was used since");
+    assert!(world.allocator.advise(cache + 8 * MIB, Advice::Cold).is_err(), "a part is no allocation");
+    world.check_all();
+    world.end();
+}
+
+/// Two blocks lie in one view: what is said of one is not said of the other.
+#[test]
+fn what_is_fixed_of_a_view_is_what_the_block_has() {
+    let mut world = World::new(32 * MIB, "chunk_size_mb:4,spill:host=1GiB");
+    let blocks = [(); 8].map(|()| world.allocate(4 * MIB, MAIN).unwrap());
+    blocks.iter().step_by(2).for_each(|block| world.free(*block));
+    let whole = world.allocate(16 * MIB, MAIN).unwrap();
+    world.free(whole);
+    let [fixed, cold] = [(); 2].map(|()| world.allocate(8 * MIB, MAIN).unwrap());
+    assert_eq!(world.allocator.fragmentation().views, 1);
+    world.allocator.advise(cold, Advice::Cold).unwrap();
+    let new = world.allocate(8 * MIB, MAIN).unwrap();
+    assert_eq!(world.spilled(), 8 * MIB);
+    world.allocator.fix_memory(fixed).unwrap();
+    world.check_all();
+    world.free(new);
+    assert_eq!(world.allocator.unspill(), Ok(8 * MIB));
+    world.check_all();
+    world.end();
+}
