@@ -11,6 +11,7 @@
 
 use super::block::{Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
+use super::host_stock::HostStock;
 use super::spilling::{MAX_DOUBLINGS, QUIET, Spilling};
 use super::tables::Heap;
 use crate::config::{Advice, SpillCandidate};
@@ -25,6 +26,16 @@ impl Heap {
     pub(crate) fn spilled(&self) -> u64 {
         let Spilling { bytes, unsettled, .. } = &self.spilling;
         bytes.iter().sum::<u64>() + unsettled
+    }
+
+    /// Returns the memory of the machine that is kept for the next spill.
+    #[inline]
+    pub(crate) fn host_stock(&self) -> &HostStock {
+        &self.spilling.stock
+    }
+
+    pub(crate) fn host_stock_mut(&mut self) -> &mut HostStock {
+        &mut self.spilling.stock
     }
 
     /// Notes the bytes of the machine's memory that failed calls hold outside of all chunks: `now` instead of `before`.
@@ -240,10 +251,10 @@ impl Heap {
         (self.spilling.returned, self.spilling.quiet_since) = (true, self.counters.allocated_bytes.ever());
     }
 
-    /// Returns whether memory may come back by itself, of a device with so many bytes. Where what came back was spilled again,
+    /// Returns whether nothing was spilled for so long that memory may come back by itself, of a device with so many bytes. Where what came back was spilled again,
     /// the next time is twice as far off: memory does not go to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
         let allocated = self.counters.allocated_bytes.ever().wrapping_sub(self.spilling.quiet_since);
-        self.spilled() > 0 && allocated >= total.saturating_mul(QUIET << self.spilling.doublings)
+        allocated >= total.saturating_mul(QUIET << self.spilling.doublings)
     }
 }

@@ -9,6 +9,7 @@
 mod contents;
 mod failures;
 mod jobs;
+mod kept;
 #[path = "../random/mod.rs"]
 mod random;
 #[path = "../real_words/mod.rs"]
