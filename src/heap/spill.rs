@@ -97,6 +97,21 @@ impl Heap {
         Ok(chunks)
     }
 
+    /// Returns the bytes of a block that are spilled.
+    pub(super) fn spilled_bytes_of(&self, id: BlockId) -> u64 {
+        let Some(home) = self.home.as_ref().filter(|_| self.spilled() > 0) else { return 0 };
+        let mut bytes = 0;
+        for span in self.home_spans(id) {
+            let mut at = span.start;
+            while let Some((_, chunk)) = home.chunk_at(at).filter(|_| at < span.end()) {
+                let part = chunk.span().intersection(&span).map_or(0, |part| part.size);
+                bytes += if chunk.spilled { part } else { 0 };
+                at = chunk.end();
+            }
+        }
+        bytes
+    }
+
     /// Returns the live blocks that pieces of home belong to.
     pub(crate) fn owners_of_pieces(&self) -> Grown<FxHashMap<BlockId, BlockId>> {
         let mut owners = FxHashMap::default();

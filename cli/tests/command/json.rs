@@ -3,7 +3,7 @@
 use super::{STRATEGIES, lines, run, stdout};
 use serde_json::Value;
 
-const KEYS: [&str; 43] = [
+const KEYS: [&str; 47] = [
     "allocations",
     "cpu_syncs",
     "device",
@@ -23,10 +23,14 @@ const KEYS: [&str; 43] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "peak_spilled",
     "pending_wait_clock",
     "pending_wait_device",
     "pending_wait_events",
     "pending_waits",
+    "spill_moved_bytes",
+    "spill_pieces",
+    "spill_us",
     "split_bytes",
     "split_parts",
     "splits",
@@ -48,7 +52,7 @@ const KEYS: [&str; 43] = [
     "wait_bytes",
     "worst_stall_us",
 ];
-const WHOLE: [&str; 25] = [
+const WHOLE: [&str; 28] = [
     "allocations",
     "cpu_syncs",
     "held_after",
@@ -60,10 +64,13 @@ const WHOLE: [&str; 25] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "peak_spilled",
     "pending_wait_clock",
     "pending_wait_device",
     "pending_wait_events",
     "pending_waits",
+    "spill_moved_bytes",
+    "spill_pieces",
     "split_bytes",
     "split_parts",
     "splits",
@@ -75,8 +82,9 @@ const WHOLE: [&str; 25] = [
     "views_reused",
     "wait_bytes",
 ];
-const DIVIDED: [&str; 23] = [
+const DIVIDED: [&str; 25] = [
     "allocated",
+    "asleep",
     "chunks",
     "event",
     "external",
@@ -93,6 +101,7 @@ const DIVIDED: [&str; 23] = [
     "requested",
     "reserved",
     "rounding_loss",
+    "spilled",
     "stranded",
     "streams",
     "unsettled",

@@ -146,7 +146,11 @@ fn checked_segment(file: &str, index: usize, raw: RawSegment, memory: &mut Memor
             let found = format!("a block of {} bytes of which {requested_size} were requested", block.size);
             return Err(wrong(found, "no more than its size"));
         }
-        blocks.push(BlockInfo { address, size: block.size, requested_size, state: block.state });
+        if block.spilled > block.size {
+            return Err(wrong(format!("{} spilled bytes of {}", block.spilled, block.size), "no more than its size"));
+        }
+        let RawBlock { size, state, spilled, asleep, .. } = block;
+        blocks.push(BlockInfo { address, size, requested_size, state, spilled, asleep });
     }
     Ok(SegmentInfo {
         address: raw.address,
