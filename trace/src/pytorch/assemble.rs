@@ -289,6 +289,7 @@ mod tests {
             segment(0, 512, block(513, 1, "inactive")),
             segment(0, 512, block(u64::MAX, 1, "inactive")),
             segment(0, 512, block(512, 513, "active_allocated")),
+            segment(0, 512, json!({"size": 512, "spilled": 513, "state": "active_allocated"})),
         ] {
             for bytes in both(&snapshot(json!([wrong]), json!([]))) {
                 let error = read_snapshot(&bytes).unwrap_err();

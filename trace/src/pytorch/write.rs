@@ -420,17 +420,17 @@ mod tests {
         let asleep = BlockInfo { address: 512, asleep: true, ..block };
         let segment = SegmentInfo {
             address: 0,
-            total_size: 1536,
+            total_size: 1024,
             stream: StreamId(0),
             small: false,
             expandable: true,
             pool: PoolId::NONE,
-            blocks: vec![spilled, asleep, BlockInfo { address: 1024, ..block }],
+            blocks: vec![spilled, asleep],
         };
         let snapshot = Snapshot { segments: vec![segment], ..Snapshot::default() };
         let event = |action| Event { action, address: 0, size: 512, stream: StreamId(0), pool: PoolId::NONE };
-        let actions = [Action::Spilled, Action::SegmentMap, Action::Returned, Action::Asleep, Action::Awake];
-        let history = actions.map(|action| TimedEvent { event: event(action), time_us: 0 });
+        let history = [Action::Spilled, Action::SegmentMap, Action::Returned, Action::Asleep, Action::Awake]
+            .map(|action| TimedEvent { event: event(action), time_us: 0 });
         let mut json = Vec::new();
         write_snapshot_json(&snapshot, &history, &mut json).unwrap();
         for file in [pickled(&snapshot, &history), json.clone()] {
@@ -440,11 +440,7 @@ mod tests {
         assert_eq!(json["device_traces"][0].as_array().unwrap().len(), 1);
         let blocks = &json["segments"][0]["blocks"];
         assert_eq!((&blocks[0]["spilled"], &blocks[1]["asleep"]), (&200.into(), &true.into()));
-        assert!(blocks[0].get("asleep").is_none() && blocks[2].get("spilled").is_none(), "{blocks}");
-        let mut wrong = snapshot;
-        wrong.segments[0].blocks[0].spilled = 513;
-        let error = read_snapshot(&pickled(&wrong, &[])).unwrap_err().to_string();
-        assert!(error.contains("513 spilled bytes of 512"), "{error}");
+        assert!(blocks[0].get("asleep").is_none() && blocks[1].get("spilled").is_none(), "{blocks}");
     }
 
     #[test]
