@@ -158,6 +158,15 @@ typedef enum {
     SEAM_ACTION_SEGMENT_LEFT = 8,
     // Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
     SEAM_ACTION_SEGMENT_JOINED = 9,
+    // Memory of live blocks was spilled: a range at home has memory of the machine from now on. PyTorch's snapshots have neither this
+    // nor the next three.
+    SEAM_ACTION_SPILLED = 10,
+    // A range that was spilled has memory of the device again.
+    SEAM_ACTION_RETURNED = 11,
+    // A private pool fell asleep, and this range of it has no memory from now on.
+    SEAM_ACTION_ASLEEP = 12,
+    // A range that slept has memory again.
+    SEAM_ACTION_AWAKE = 13,
 } seam_action;
 
 // What a block is doing.
@@ -350,6 +359,10 @@ typedef struct {
     uint64_t spill_returned_bytes;
     // The time in the driver that both took. A part of `stall_total_ns`.
     uint64_t spill_total_ns;
+    // Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. `seam_empty_cache` gives them back.
+    uint64_t spill_kept_bytes;
+    // Bytes that were spilled to memory which was kept of an earlier spill.
+    uint64_t spill_reused_bytes;
 } seam_stats;
 
 // A private pool: two numbers, as PyTorch's `MempoolId_t`. Both 0 are none.
@@ -450,6 +463,10 @@ typedef struct {
     uint64_t requested;
     // What it is doing.
     seam_block_state state;
+    // Whether it is part of a private pool that sleeps: it has no memory at present.
+    bool is_asleep;
+    // Bytes of it that are spilled: their memory is the machine's.
+    uint64_t spilled;
 } seam_block;
 
 // Is shown a segment and its blocks, which tile it in the order of addresses. All of it is valid during the call only.
@@ -580,6 +597,12 @@ seam_status seam_empty_cache(seam_allocator allocator, uint64_t *given);
 // Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
 // only where that is needed. `given` gets the bytes given back, fewer only where not as much is free; it may be NULL.
 seam_status seam_trim(seam_allocator allocator, uint64_t bytes, uint64_t *given);
+
+// Gives free memory back to the device until the bytes of the option `headroom` are free again, or nothing more can go without a
+// wait. `given` gets the bytes given back; it may be NULL. Requests that find no free block look now and then; a program that makes
+// none calls this before others need memory. Without the option, and during a stream capture, nothing is done.
+seam_status seam_keep_headroom(seam_allocator allocator,
+                               uint64_t *given);
 
 // Limits the physical bytes that the allocator may hold at any moment; `SEAM_NO_LIMIT` lifts the limit. Free memory
 // beyond it is given back at once.

@@ -180,6 +180,13 @@ public:
         return given;
     }
 
+    // Gives free memory back until the bytes of the option `headroom` are free again. Returns the bytes given back.
+    std::uint64_t keep_headroom() const {
+        std::uint64_t given = 0;
+        check(seam_keep_headroom(handle(), &given));
+        return given;
+    }
+
     // Gives back all free memory that can be. Returns the bytes given back.
     std::uint64_t empty_cache() const {
         std::uint64_t given = 0;

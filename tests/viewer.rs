@@ -13,7 +13,7 @@ use seamalloc::driver::sim::{Range, SimGpu};
 use seamalloc::driver::{PlainMemory, StreamId};
 use seamalloc::observer::{Action, Event, Observer};
 use seamalloc::snapshot::Snapshot;
-use seamalloc::{Allocator, Config, Flight, PoolBlock, PoolId, Segments, StrategyKind};
+use seamalloc::{Allocator, Backup, Config, Flight, PoolBlock, PoolId, Segments, StrategyKind};
 use std::sync::{Arc, Mutex};
 use viewer_rules::{Viewer, coverage, live};
 
@@ -197,6 +197,73 @@ fn what_is_live_in_a_private_pool_stays_where_it_is_when_that_ends() {
         viewer.undo(event).unwrap();
     }
     assert_eq!(viewer.coverage(), []);
+}
+
+/// Memory that is spilled or sleeps stays in its segments, and the viewer, which is told neither, plays the history back all the same.
+#[test]
+fn what_is_spilled_or_sleeps_is_shown_as_that_and_plays_back() {
+    let config = Config::parse("chunk_size_mb:8,spill:host=1GiB").unwrap();
+    let (gpu, allocator) = simulated::on("sim:h200,capacity=64MiB", config);
+    let tape = Tape::default();
+    allocator.observe(Some(Box::new(tape.clone())));
+    let told = |action| -> Vec<(u64, u64)> {
+        let events = tape.events();
+        events.iter().filter(|event| event.action == action).map(|event| (event.address, event.size)).collect()
+    };
+    let spilled = |address: Option<u64>| -> u64 {
+        let segments = allocator.snapshot().segments;
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        blocks.filter(|block| address.is_none_or(|of| of == block.address)).map(|block| block.spilled).sum()
+    };
+    let plays_back = || {
+        let flight = allocator.flight().unwrap();
+        let mut viewer = Viewer::open(&allocator.snapshot());
+        assert_eq!(viewer.live(), live(&flight.snapshot));
+        for event in tape.events().iter().rev().filter(|event| event.action.is_of_pytorch()) {
+            viewer.undo(event).unwrap_or_else(|why| panic!("{event:?}: {why}"));
+        }
+        assert_eq!(viewer.coverage(), []);
+        assert_eq!(flown(&flight), kept(&tape.events()));
+    };
+    let [old, stays] = [24, 24].map(|mib| allocator.allocate(mib * MIB, StreamId(3)).unwrap());
+    let new = allocator.allocate(32 * MIB, StreamId(3)).unwrap();
+    assert_eq!((spilled(Some(old)), spilled(Some(stays)), spilled(None)), (16 * MIB, 0, 16 * MIB));
+    let ranges = told(Action::Spilled);
+    assert_eq!(ranges.iter().map(|range| range.1).collect::<Vec<_>>(), [8 * MIB, 8 * MIB]);
+    assert!(ranges.iter().all(|range| (old..old + 24 * MIB).contains(&range.0)), "{ranges:x?}, {old:x}");
+    plays_back();
+    allocator.free(new).unwrap();
+    allocator.unspill().unwrap();
+    assert_eq!((spilled(None), told(Action::Returned).len()), (0, 2));
+    // What is spilled when it is freed leaves its segment.
+    let new = allocator.allocate(32 * MIB, StreamId(3)).unwrap();
+    assert_eq!(told(Action::Spilled).len(), 4);
+    allocator.free(old).unwrap();
+    seamalloc::driver::Driver::synchronize(&*gpu).unwrap();
+    allocator.trim(0).unwrap();
+    assert_eq!(spilled(None), 0);
+    plays_back();
+    [new, stays].into_iter().for_each(|address| allocator.free(address).unwrap());
+    let tag = allocator.create_tag().unwrap();
+    let [block, gone] = [16, 8].map(|mib| allocator.allocate_in(tag, mib * MIB, StreamId(3)).unwrap());
+    allocator.free(gone).unwrap();
+    let asleep = || {
+        let segments = allocator.snapshot().segments;
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks).filter(|block| block.asleep);
+        blocks.map(|block| (block.address, block.size)).collect::<Vec<_>>()
+    };
+    allocator.sleep(tag, &Backup::Host).unwrap();
+    assert_eq!(asleep(), [(block, 16 * MIB), (gone, 8 * MIB)], "what is free in it too");
+    assert_eq!(told(Action::Asleep), [(block, 8 * MIB), (block + 8 * MIB, 8 * MIB), (gone, 8 * MIB)]);
+    plays_back();
+    allocator.wake(tag).unwrap();
+    assert_eq!((asleep(), told(Action::Awake)), (vec![], told(Action::Asleep)));
+    allocator.sleep(tag, &Backup::Discard).unwrap();
+    allocator.free(block).unwrap();
+    allocator.release_pool(tag).unwrap();
+    allocator.empty_cache().unwrap();
+    plays_back();
+    assert_eq!(allocator.snapshot().segments, []);
 }
 
 /// What the flight recorder kept of events: all but the private pool, which may have ended since.

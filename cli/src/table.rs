@@ -18,6 +18,8 @@ const GAP: u16 = 2;
 /// A table of reports of type `R`.
 pub(crate) struct Table<R: 'static> {
     columns: Vec<(&'static Column<R>, &'static Shown<R>)>,
+    /// Of each column, whether a cell of it says anything.
+    said: Vec<bool>,
     table: comfy_table::Table,
 }
 
@@ -36,13 +38,35 @@ impl<R> Table<R> {
                 aligned.set_cell_alignment(CellAlignment::Right);
             }
         }
-        Self { columns, table }
+        let said = columns.iter().map(|(_, shown)| !shown.is_rare).collect();
+        let mut new = Self { columns, said, table };
+        new.set_rare_columns();
+        new
+    }
+
+    /// Shows columns that are rare if a cell of them says anything.
+    fn set_rare_columns(&mut self) {
+        for (index, said) in self.said.iter().enumerate() {
+            if self.columns[index].1.is_rare
+                && let Some(column) = self.table.column_mut(index)
+            {
+                if *said {
+                    column.remove_constraint();
+                } else {
+                    column.set_constraint(ColumnConstraint::Hidden);
+                }
+            }
+        }
     }
 
     /// Adds a report. The first cells, so many, are those of the row above, and left empty.
     pub(crate) fn add(&mut self, report: &R, repeated: usize) {
-        let cells = self.columns.iter().map(|(_, shown)| (shown.cell)(report));
-        self.table.add_row(with_repeated(cells, repeated));
+        let cells: Vec<_> = self.columns.iter().map(|(_, shown)| (shown.cell)(report)).collect();
+        for (said, cell) in self.said.iter_mut().zip(&cells) {
+            *said |= *cell != Cell::Text(String::new());
+        }
+        self.table.add_row(with_repeated(cells.into_iter(), repeated));
+        self.set_rare_columns();
     }
 
     /// Adds a report that has no figures: the cells that say which run it was, and why it has none.
@@ -75,7 +99,7 @@ impl<R> Table<R> {
 
     /// Returns the table as text for a terminal of this width, if there is one.
     pub(crate) fn for_terminal(&self, width: Option<usize>, is_styled: bool) -> String {
-        let mut table = Self { columns: self.columns.clone(), table: self.table.clone() };
+        let mut table = Self { columns: self.columns.clone(), said: self.said.clone(), table: self.table.clone() };
         table.table.force_no_tty();
         if let Some(width) = width {
             table.narrow(width);

@@ -190,6 +190,15 @@ pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *m
     unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.trim(bytes)?)) }
 }
 
+/// Gives free memory back to the device until the bytes of the option `headroom` are free again, or nothing more can go without a
+/// wait. `given` gets the bytes given back; it may be NULL. Requests that find no free block look now and then; a program that makes
+/// none calls this before others need memory. Without the option, and during a stream capture, nothing is done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn seam_keep_headroom(allocator: AllocatorId, given: *mut u64) -> Status {
+    // SAFETY: as for every function (see the header).
+    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.keep_headroom()?)) }
+}
+
 /// Limits the physical bytes that the allocator may hold at any moment; `SEAM_NO_LIMIT` lifts the limit. Free memory
 /// beyond it is given back at once.
 #[unsafe(no_mangle)]

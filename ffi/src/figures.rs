@@ -165,6 +165,10 @@ pub struct Stats {
     pub spill_returned_bytes: u64,
     /// The time in the driver that both took. A part of `stall_total_ns`.
     pub spill_total_ns: u64,
+    /// Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. `seam_empty_cache` gives them back.
+    pub spill_kept_bytes: u64,
+    /// Bytes that were spilled to memory which was kept of an earlier spill.
+    pub spill_reused_bytes: u64,
 }
 
 impl From<Figure> for Stat {
@@ -244,6 +248,8 @@ impl From<Figures> for Stats {
             spill_returns: figures.spills.returned_chunks,
             spill_returned_bytes: figures.spills.returned_bytes,
             spill_total_ns: figures.spills.total_ns,
+            spill_kept_bytes: figures.spill_kept_bytes,
+            spill_reused_bytes: figures.spills.reused_bytes,
         }
     }
 }
@@ -381,6 +387,8 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
     let spills = json!({
         "requests": stats.spill_requests,
         "chunks": stats.spills,
+        "reused_bytes": stats.spill_reused_bytes,
+        "kept_bytes": stats.spill_kept_bytes,
         "returned_chunks": stats.spill_returns,
         "returned_bytes": stats.spill_returned_bytes,
         "total_ns": stats.spill_total_ns,

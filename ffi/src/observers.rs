@@ -36,6 +36,15 @@ pub enum Action {
     SegmentLeft = 8,
     /// Memory that had left other segments is part of this one; PyTorch's snapshots call it `segment_map`.
     SegmentJoined = 9,
+    /// Memory of live blocks was spilled: a range at home has memory of the machine from now on. PyTorch's snapshots have neither this
+    /// nor the next three.
+    Spilled = 10,
+    /// A range that was spilled has memory of the device again.
+    Returned = 11,
+    /// A private pool fell asleep, and this range of it has no memory from now on.
+    Asleep = 12,
+    /// A range that slept has memory again.
+    Awake = 13,
 }
 
 impl Action {
@@ -52,6 +61,10 @@ impl Action {
             What::SegmentLeft => Self::SegmentLeft,
             What::SegmentJoined => Self::SegmentJoined,
             What::Oom => Self::Oom,
+            What::Spilled => Self::Spilled,
+            What::Returned => Self::Returned,
+            What::Asleep => Self::Asleep,
+            What::Awake => Self::Awake,
             _ => return None,
         })
     }

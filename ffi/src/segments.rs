@@ -31,6 +31,10 @@ pub struct Block {
     pub requested: u64,
     /// What it is doing.
     pub state: BlockState,
+    /// Whether it is part of a private pool that sleeps: it has no memory at present.
+    pub is_asleep: bool,
+    /// Bytes of it that are spilled: their memory is the machine's.
+    pub spilled: u64,
 }
 
 /// A contiguous range of memory that an allocator holds. A stitched block is a segment of its own, and its bytes are part
@@ -90,5 +94,12 @@ fn block(info: &BlockInfo) -> Block {
         State::ActiveAllocated => BlockState::ActiveAllocated,
         State::ActivePendingFree => BlockState::ActivePendingFree,
     };
-    Block { address: info.address, size: info.size, requested: info.requested_size, state }
+    Block {
+        address: info.address,
+        size: info.size,
+        requested: info.requested_size,
+        state,
+        is_asleep: info.asleep,
+        spilled: info.spilled,
+    }
 }

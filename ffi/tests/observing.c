@@ -3,7 +3,7 @@
 #include "check.h"
 
 typedef struct {
-    size_t counts[SEAM_ACTION_SEGMENT_JOINED + 1];
+    size_t counts[SEAM_ACTION_AWAKE + 1];
     uint64_t address, bytes;
     seam_pool pool;
     seam_allocator allocator;
@@ -12,7 +12,7 @@ typedef struct {
 
 static void note(const seam_event *event, void *user) {
     seen *all = user;
-    CHECK(event->size == sizeof *event && event->action <= SEAM_ACTION_SEGMENT_JOINED);
+    CHECK(event->size == sizeof *event && event->action <= SEAM_ACTION_AWAKE);
     all->counts[event->action]++;
     if (event->action == SEAM_ACTION_ALLOC) {
         all->address = event->address;
@@ -105,6 +105,56 @@ static void segments_are_shown(seam_allocator a) {
     FAILS(seam_visit_segments(a, NULL, NULL), SEAM_STATUS_INVALID_ARGUMENT, "visitor is NULL");
 }
 
+// What of all blocks is spilled, and how many sleep.
+typedef struct {
+    uint64_t spilled;
+    size_t asleep;
+} elsewhere;
+
+static void add_elsewhere(const seam_segment *segment, const seam_block *blocks, size_t count, void *user) {
+    elsewhere *all = user;
+    (void)segment;
+    for (size_t i = 0; i < count; i++) {
+        CHECK(blocks[i].spilled <= blocks[i].size);
+        all->spilled += blocks[i].spilled;
+        all->asleep += blocks[i].is_asleep;
+    }
+}
+
+static elsewhere elsewhere_of(seam_allocator a) {
+    elsewhere all = {0};
+    OK(seam_visit_segments(a, add_elsewhere, &all));
+    return all;
+}
+
+static void what_is_spilled_or_sleeps_is_told(void) {
+    CHECK(SEAM_ACTION_SPILLED == 10 && SEAM_ACTION_RETURNED == 11 && SEAM_ACTION_ASLEEP == 12 && SEAM_ACTION_AWAKE == 13);
+    seam_allocator a = create("sim:h200,capacity=64MiB", "spill:host=1GiB,chunk_size_mb:8");
+    seen all = {.allocator = a};
+    OK(seam_observe(a, note, &all));
+    void *cold = get(a, 48 * MIB, NULL);
+    void *other = get(a, 32 * MIB, NULL);
+    CHECK(all.counts[SEAM_ACTION_SPILLED] == 2 && elsewhere_of(a).spilled == 16 * MIB);
+    OK(seam_free(a, other));
+    OK(seam_unspill(a, NULL));
+    CHECK(all.counts[SEAM_ACTION_RETURNED] == 2 && elsewhere_of(a).spilled == 0);
+    CHECK(stats_of(a).spill_kept_bytes == 16 * MIB && stats_of(a).spill_reused_bytes == 0);
+    OK(seam_free(a, cold));
+    seam_pool tag;
+    OK(seam_pool_create_tag(a, &tag));
+    OK(seam_pool_malloc(a, tag, 8 * MIB, NULL, &cold));
+    OK(seam_pool_sleep(a, tag, SEAM_BACKUP_DISCARD, NULL, NULL));
+    CHECK(all.counts[SEAM_ACTION_ASLEEP] == 1 && elsewhere_of(a).asleep == 1);
+    OK(seam_pool_wake(a, tag, NULL));
+    CHECK(all.counts[SEAM_ACTION_AWAKE] == 1 && elsewhere_of(a).asleep == 0);
+    OK(seam_free(a, cold));
+    OK(seam_pool_release(a, tag));
+    OK(seam_observe(a, NULL, NULL));
+    OK(seam_empty_cache(a, NULL));
+    CHECK(stats_of(a).spill_kept_bytes == 0);
+    OK(seam_destroy(a));
+}
+
 static void pools_are_restored(seam_allocator a) {
     seam_pool pool;
     OK(seam_pool_create(a, &pool));
@@ -135,6 +185,7 @@ static void pools_are_restored(seam_allocator a) {
 }
 
 int main(void) {
+    what_is_spilled_or_sleeps_is_told();
     seam_allocator a = create("sim:h200", NULL);
     events_are_told(a);
     segments_are_shown(a);

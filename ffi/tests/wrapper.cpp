@@ -80,6 +80,17 @@ static void memory_waits_for_the_streams_that_used_it() {
     }
 }
 
+static void a_headroom_is_kept() {
+    seamalloc::allocator without("sim:h200", "");
+    CHECK(without.keep_headroom() == 0);
+    seamalloc::allocator a("sim:h200,capacity=1GiB", "headroom:600MiB");
+    { seamalloc::block block = a.allocate(400 * MIB); }
+    // It grew into none of it, and nobody else took of it.
+    uint64_t looks = a.stats().headroom_looks;
+    CHECK(a.keep_headroom() == 0 && a.stats().reserved_bytes.all.current == 400 * MIB);
+    CHECK(a.stats().headroom_looks == looks + 1 && a.stats().headroom_yields == 0);
+}
+
 static void an_allocator_lives_as_long_as_what_it_gave() {
     seam_allocator handle;
     seamalloc::block last;
@@ -217,6 +228,7 @@ static void what_grows_stays_where_it_is_and_is_freed_once() {
 
 int main() {
     blocks_free_their_memory_once();
+    a_headroom_is_kept();
     what_grows_stays_where_it_is_and_is_freed_once();
     memory_waits_for_the_streams_that_used_it();
     an_allocator_lives_as_long_as_what_it_gave();

@@ -298,7 +298,7 @@ impl Core {
         if let Some(planning) = &mut self.planning {
             planning.memory_is_low();
         }
-        if self.heap.spilled() > 0 {
+        if self.heap.spilled() > 0 || self.heap.host_stock().bytes() > 0 {
             self.return_spilled();
         }
     }

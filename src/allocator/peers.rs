@@ -30,6 +30,10 @@ impl Allocator {
         if !core.peers.contains(&ordinal) {
             core.peers.push(ordinal);
         }
+        // What is kept of the machine's memory would serve nothing any more.
+        if !core.capturing() && core.heap.host_stock().bytes() > 0 {
+            core.release_host_stock();
+        }
         core.checked()
     }
 }

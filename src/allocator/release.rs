@@ -13,8 +13,8 @@ use crate::strategy::{Goal, Strategy};
 
 impl Allocator {
     /// Waits for freed blocks that other streams use, and gives all free memory that can go back to the driver. Returns
-    /// the bytes given back. Memory of private pools that were not released stays. During a stream capture, when the
-    /// CPU cannot wait, it does nothing.
+    /// the bytes of the device given back. Memory of the machine that is kept for the next spill goes back too. Memory of private
+    /// pools that were not released stays. During a stream capture, when the CPU cannot wait, it does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
@@ -28,6 +28,7 @@ impl Allocator {
         core.timed(|strategy, context| reclaim(strategy, context, Goal::Everything))?;
         core.drain_guard();
         core.close_shared()?;
+        core.timed(|_, context| backing::release_host_stock(context))?;
         core.checked()?;
         Ok(before.saturating_sub(core.heap.reserved()))
     }
@@ -203,7 +204,11 @@ impl Drop for Allocator {
                 tracing::warn!(%error, "memory could not be given back");
             }
             core.heap.private_mut().end_backups();
-            if let Err(error) = core.timed(|_, context| backing::release_backups(context)) {
+            let released = core.timed(|_, context| {
+                let released = backing::release_host_stock(context);
+                backing::release_backups(context).and(released)
+            });
+            if let Err(error) = released {
                 tracing::warn!(%error, "page-locked memory of the host could not be given back");
             }
         }

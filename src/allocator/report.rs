@@ -57,6 +57,7 @@ impl Allocator {
             guard: core.guard.as_ref().map_or_else(Default::default, |guard| guard.stats()),
             shortage: core.streams.shortage.stats(),
             sleep: core.heap.sleep_stats(),
+            spill_kept_bytes: core.heap.host_stock().bytes(),
             plans: core.planning.as_ref().map_or_else(Default::default, Planning::stats),
             arenas: self.arenas.stats(core.demand.formed()),
             host_bytes: (core.heap.host_bytes()

@@ -93,7 +93,9 @@ impl Allocator {
         core.may_sleep(tag)?;
         let slept = core.timed(|_, context| {
             context.wait_for_all()?;
-            backing::sleep(context, tag, backup)
+            let slept = backing::sleep(context, tag, backup);
+            backing::bound_backups(context);
+            slept
         });
         core.checked()?;
         slept
@@ -121,6 +123,7 @@ impl Allocator {
             core.may_sleep(tag)?;
             let bytes = core.heap.bytes_asleep(tag);
             let woken = core.wake(tag, bytes);
+            core.timed(|_, context| backing::bound_backups(context));
             core.checked()?;
             let refused = match woken {
                 Ok(bytes) => return Ok(bytes),

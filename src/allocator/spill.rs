@@ -101,8 +101,8 @@ impl Core {
         })
     }
 
-    /// Lets spilled memory come back by itself, where there was no need to spill for long, and much of what is held is free. A
-    /// failure is logged: the memory stays where it is.
+    /// Where there was no need to spill for long, lets spilled memory come back by itself, if much of what is held is free. What that
+    /// lay in is kept, and given back after as long again. A failure is logged: the memory stays where it is.
     #[cold]
     pub(super) fn return_spilled(&mut self) {
         let limit = self.limits.lowest().unwrap_or(u64::MAX).min(self.driver.properties().total_memory);
@@ -112,11 +112,15 @@ impl Core {
         let active = self.heap.counters().active_bytes.current().saturating_sub(self.heap.live_asleep());
         let spare = limit / SPARE;
         // What is live, spilled memory included, must fit with some room.
-        if active.saturating_add(spare) > limit || self.some_stream_is_captured() {
+        let spilled = self.heap.spilled();
+        if spilled == 0 || active.saturating_add(spare) > limit {
+            self.release_host_stock();
+            return;
+        }
+        if self.some_stream_is_captured() {
             return;
         }
         self.heap.has_returned();
-        let spilled = self.heap.spilled();
         let returned = self.timed(|strategy, context| {
             context.wait_for_all()?;
             // What was freed and waited for a stream is free now.
@@ -151,6 +155,16 @@ impl Core {
             is_asked && self.driver.is_capturing(pool.stream).unwrap_or_else(|error| !error.status.may_name_no_stream())
         };
         self.heap.stream_pools().any(captured)
+    }
+
+    /// Gives back what is kept of the machine's memory for the next spill. A failure is logged: it stays.
+    pub(super) fn release_host_stock(&mut self) {
+        if self.heap.host_stock().bytes() == 0 {
+            return;
+        }
+        if let Err(error) = self.timed(|_, context| backing::release_host_stock(context)) {
+            tracing::warn!(%error, "memory of the machine that is kept could not be given back yet");
+        }
     }
 
     /// Gives the machine's memory back in which nothing is live any more. A failure is logged: it stays, and is tried again.

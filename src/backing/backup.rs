@@ -9,7 +9,8 @@
 //! With a stage, one half is emptied while the other fills. All copies are given to the driver's own stream, one behind the other.
 
 use super::context::StrategyContext;
-use crate::driver::DriverResult;
+use super::host_stock::give_all_back;
+use crate::driver::{DriverError, DriverResult};
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush};
 use crate::heap::{Backup, Locked, Saved, Sleeper};
@@ -249,11 +250,14 @@ fn settle(context: &StrategyContext<'_>, locked: &[Locked]) {
     }
 }
 
-/// Page-locks memory.
+/// Page-locks memory. Where the host refuses, what is kept of it goes back first.
 fn make(context: &mut StrategyContext<'_>, size: u64) -> Result<Locked> {
     reserve(context)?;
     // It is not the device that has too little.
-    let made = context.driver.host_malloc(size);
+    let mut made = context.driver.host_malloc(size);
+    if made.as_ref().is_err_and(DriverError::is_out_of_memory) && give_all_back(context) {
+        made = context.driver.host_malloc(size);
+    }
     let buffer = made.map_err(|error| if error.is_out_of_memory() { Error::HostMemory } else { error.into() })?;
     let locked = Locked { buffer, size };
     context.heap.private_mut().stock_mut().made(locked);
@@ -273,18 +277,4 @@ fn free(context: &mut StrategyContext<'_>, locked: Locked) {
             context.heap.private_mut().stock_mut().put(locked);
         }
     }
-}
-
-/// Gives all page-locked memory back to the host that serves no backup. Returns the bytes.
-pub(crate) fn release_backups(context: &mut StrategyContext<'_>) -> DriverResult<u64> {
-    let mut released = 0;
-    while let Some(locked) = context.heap.private_mut().stock_mut().take(0) {
-        if let Err(error) = context.driver.host_free(locked.buffer) {
-            context.heap.private_mut().stock_mut().put(locked);
-            return Err(error);
-        }
-        context.heap.private_mut().stock_mut().gone(locked);
-        released += locked.size;
-    }
-    Ok(released)
 }

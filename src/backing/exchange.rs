@@ -14,6 +14,7 @@
 //! [`StrategyContext::exchanges`] is the program's word that nobody gives it more.
 
 use super::context::{Miss, StrategyContext};
+use super::host_stock::{create_on_host, keep, make_room};
 use super::mapping::{Mapping, Piece};
 use super::place::Place;
 use super::view::{drop_view, make_room_for};
@@ -57,6 +58,8 @@ struct NewMemory {
     /// The copied parts, mapped one behind the other.
     copied: Mapping,
     renewed: Mapping,
+    /// Of `copied`, which pieces were kept of an earlier spill. None for parts of the device.
+    kept: Vec<bool>,
 }
 
 impl NewMemory {
@@ -66,14 +69,48 @@ impl NewMemory {
         };
         let device = Account::Device(Class::Large);
         let copied = of(if spilled { Account::Host } else { device }, &Fate::is_copied)?;
-        Ok(Self { copied, renewed: of(device, &|fate| fate == Fate::Renewed)? })
+        let kept = with_room(if spilled { copied.pieces.capacity() } else { 0 })?;
+        Ok(Self { copied, renewed: of(device, &|fate| fate == Fate::Renewed)?, kept })
+    }
+
+    /// Creates memory of the machine for all copied parts, but for those for which there is some that was kept.
+    fn make_on_host(&mut self, context: &mut StrategyContext<'_>, parts: &[Part]) -> DriverResult<()> {
+        for size in parts.iter().filter(|part| part.fate.is_copied()).map(|part| part.size) {
+            let handle = context.heap.host_stock_mut().take(size);
+            self.kept.push(handle.is_some());
+            self.copied.pieces.push(Piece { size, handle });
+        }
+        make_room(context, context.heap.spilled() + self.copied.pieces.iter().map(|piece| piece.size).sum::<u64>());
+        for piece in self.copied.pieces.iter_mut().filter(|piece| piece.handle.is_none()) {
+            piece.handle = Some(create_on_host(context, piece.size)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes that were kept of an earlier spill.
+    fn kept_bytes(&self) -> u64 {
+        self.copied.pieces.iter().zip(&self.kept).filter(|(_, kept)| **kept).map(|(piece, _)| piece.size).sum()
+    }
+
+    /// Keeps again what was kept before.
+    fn put_back(&mut self, heap: &mut Heap) {
+        for (piece, _) in self.copied.pieces.iter_mut().zip(&self.kept).filter(|(_, kept)| **kept) {
+            if let Some(handle) = piece.handle.take() {
+                heap.host_stock_mut().put(piece.size, handle);
+            }
+        }
     }
 
     /// Creates the memory, and copies the contents to it from `source`, where the old memory is mapped.
-    fn make(&mut self, context: &StrategyContext<'_>, parts: &[Part], source: Option<u64>) -> DriverResult<()> {
+    fn make(&mut self, context: &mut StrategyContext<'_>, parts: &[Part], source: Option<u64>) -> DriverResult<()> {
         let driver = context.driver;
+        let on_host = self.copied.owned == Some(Account::Host);
+        if on_host {
+            self.make_on_host(context, parts)?;
+        }
         for part in parts {
             match part.fate {
+                Fate::Copied | Fate::Spilled if on_host => {}
                 Fate::Copied | Fate::Spilled => self.copied.create(driver, part.size, part.size)?,
                 Fate::Renewed => self.renewed.create(driver, part.size, part.size)?,
                 Fate::Lost => {}
@@ -153,6 +190,9 @@ pub(crate) fn exchange(
     context.rollback.reserve(2)?;
     context.rollback.reserve_handles(1)?;
     context.rollback.reserve_places(places.len())?;
+    if spills || chunk.spilled {
+        context.heap.host_stock_mut().reserve(parts.len() + 1)?;
+    }
     let mut new = NewMemory::of(parts, spills)?;
     if let Err(error) = new.make(context, parts, places.first().map(Place::address)) {
         undo(context, new);
@@ -171,9 +211,18 @@ pub(crate) fn exchange(
         new.count(context.heap, false);
     }
     context.heap.exchanged(id, new.of_parts(parts), spills, room)?;
+    if spills {
+        let spilled = context.heap.spilled();
+        context.heap.host_stock_mut().note_spilled(spilled);
+        context.heap.counters_mut().spills.reused_bytes += new.kept_bytes();
+    }
     let account = if chunk.spilled { Account::Host } else { Account::Device(Class::Large) };
-    let released = context.rollback.release(context.driver, (chunk.handle, chunk.size), account);
-    let kept = if let Err(error) = released {
+    let released = if chunk.spilled && keep(context, chunk.size, chunk.handle) {
+        Ok(())
+    } else {
+        context.rollback.release(context.driver, (chunk.handle, chunk.size), account)
+    };
+    let unreleased = if let Err(error) = released {
         tracing::error!(%error, bytes = chunk.size, "memory that was exchanged could not be released yet");
         chunk.size
     } else {
@@ -182,7 +231,7 @@ pub(crate) fn exchange(
     if !moves {
         new.count(context.heap, false);
     }
-    context.heap.pending_rollback(account, kept, 0);
+    context.heap.pending_rollback(account, unreleased, 0);
     new.copied.disown();
     context.rollback.undo(context.heap, context.driver, new.copied);
     Ok(())
@@ -256,7 +305,11 @@ fn failure(context: &StrategyContext<'_>, error: DriverError) -> Miss {
 }
 
 /// Gives back new memory that came to nothing. While a place is not restored, it may still be mapped there.
-fn undo(context: &mut StrategyContext<'_>, new: NewMemory) {
+fn undo(context: &mut StrategyContext<'_>, mut new: NewMemory) {
+    // What is still mapped is not kept, but goes back once it is not.
+    if new.kept_bytes() > 0 && context.rollback.is_whole() && new.copied.unmap(context.driver).is_ok() {
+        new.put_back(context.heap);
+    }
     for mapping in [new.copied, new.renewed] {
         if context.rollback.is_whole() {
             context.rollback.undo(context.heap, context.driver, mapping);

@@ -165,7 +165,7 @@ pub(crate) fn map_part(
     let view = request.extends;
     let ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
     let bytes = chunks.iter().map(|(_, chunk)| chunk.size).sum::<u64>();
-    context.heap.reserve_part(view, &ids, &tail.kept)?;
+    context.heap.reserve_part(view, &ids, &tail.kept, request.pool)?;
     if !chunks.is_empty() {
         context.retry_rollback()?;
         make_room(context, ViewUsage { views: 0, mappings: chunks.len(), addresses: 0 })?;

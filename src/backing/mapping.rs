@@ -120,6 +120,11 @@ impl Mapping {
                 }
             }
         }
+        self.unmap(driver)
+    }
+
+    /// Unmaps, and gives the addresses back, but no memory.
+    pub(super) fn unmap(&mut self, driver: &dyn Driver) -> DriverResult<()> {
         if self.mapped > 0 {
             driver.unmap(self.address, self.mapped)?;
             self.mapped = 0;

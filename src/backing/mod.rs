@@ -11,6 +11,7 @@ mod exchange;
 mod growing;
 mod guarded;
 mod home;
+mod host_stock;
 mod mapping;
 mod place;
 mod release_plan;
@@ -21,7 +22,6 @@ mod spill;
 mod units;
 mod view;
 
-pub(crate) use backup::release_backups;
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
 pub(crate) use context::{Miss, Spill, StrategyContext};
 pub(crate) use driver_pool::DriverPool;
@@ -29,6 +29,7 @@ pub(crate) use exchange::{Fate, Part, exchange};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};
 pub(crate) use guarded::{GUARD_RANGE, map_guarded, unmap_guarded};
 pub(crate) use home::{release_home, reserve_home};
+pub(crate) use host_stock::{bound_backups, release_backups, release_host_stock};
 pub(crate) use release_plan::choose;
 pub(crate) use rollback::PendingRollback;
 pub(crate) use segments::{

@@ -6,7 +6,7 @@ use super::context::{Miss, Spill, StrategyContext};
 use super::exchange::{Fate, Part, exchange};
 use crate::config::SpillCandidate;
 use crate::error::Result;
-use crate::fallible::{Grown, TryCollect, TryPush};
+use crate::fallible::{Grown, TryPush};
 use crate::heap::{Chunk, Heap};
 use crate::ids::{BlockId, ChunkId};
 use rustc_hash::FxHashMap;
@@ -54,9 +54,7 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
         if gained >= bytes || refused >= MAX_REFUSED {
             break;
         }
-        let parts = context.heap.spill_parts(&chunk);
-        let fate = |live| if live { Fate::Spilled } else { Fate::Lost };
-        let parts = parts.map(|(span, live)| Part { size: span.size, fate: fate(live) }).try_to_vec()?;
+        let parts = parts_of(context.heap, &chunk)?;
         match exchange(context, id, &parts) {
             Ok(()) => {}
             Err(Miss::OutOfMemory { .. }) => {
@@ -76,6 +74,20 @@ pub(crate) fn spill(context: &mut StrategyContext<'_>, bytes: u64) -> std::resul
         context.heap.has_spilled();
     }
     Ok(gained > 0)
+}
+
+/// Returns the parts that a chunk is spilled in: as it is cut, and what is live once more, so that kept memory of the machine fits.
+fn parts_of(heap: &Heap, chunk: &Chunk) -> Grown<Vec<Part>> {
+    let mut kept = heap.host_stock().sizes()?;
+    let mut parts = Vec::new();
+    for (span, live) in heap.spill_parts(chunk) {
+        if live {
+            kept.cut(span.size, |size| parts.try_push(Part { size, fate: Fate::Spilled }))?;
+        } else {
+            parts.try_push(Part { size: span.size, fate: Fate::Lost })?;
+        }
+    }
+    Ok(parts)
 }
 
 /// Chooses the coldest chunks by which the device gets so many bytes, within the budget: none, if all are too few.

@@ -17,12 +17,13 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
 ];
 
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 38] = [
+const OPTIONS: [&str; 39] = [
     "strategy",
     "sharing",
     "sharing_threshold",
     "arenas",
     "spill",
+    "backup_cache",
     "split",
     "wait_ms",
     "idle_release_s",

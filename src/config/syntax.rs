@@ -84,6 +84,7 @@ impl Config {
                 let choice = Split::ALL.into_iter().find(|choice| choice.name() == value);
                 self.split = choice.ok_or_else(|| bad_value(key, value, "`off`, `last_resort` or `before_growth`"))?;
             }
+            "backup_cache" => self.backup_cache = Some(bytes(key, value, "32GiB")?),
             "spill" => self.spill = spill(value).ok_or_else(|| bad_value(key, value, SPILL))?,
             "wait_ms" => self.wait_ms = Some(whole(key, value, "milliseconds, or None")?),
             "idle_release_s" => {
@@ -236,6 +237,9 @@ impl fmt::Display for Config {
         }
         if let Some(bytes) = self.spill {
             parts.push(format_args!("spill:host={}", Exactly(bytes)))?;
+        }
+        if let Some(bytes) = self.backup_cache {
+            parts.push(format_args!("backup_cache:{}", Exactly(bytes)))?;
         }
         if let Some(most) = self.wait_ms {
             parts.push(format_args!("wait_ms:{most}"))?;

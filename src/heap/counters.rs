@@ -322,6 +322,7 @@ impl Counters {
             headroom: self.headroom,
             sleep: Default::default(),
             spilled_bytes: self.spilled_bytes.by_pool().all,
+            spill_kept_bytes: 0,
             spills: self.spills,
             shortage: Default::default(),
             arenas: Default::default(),

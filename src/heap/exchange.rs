@@ -3,12 +3,14 @@
 //! Owns: what is noted of it. Blocks and views keep their addresses; only the chunks behind them change. `backing` makes the
 //! calls.
 
+use super::Kind;
 use super::block::Slots;
 use super::chunk_map::Chunk;
 use super::tables::Heap;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryPush, with_room};
 use crate::ids::{BlockId, ChunkId, Handle};
+use crate::report::observer::Action;
 use crate::span::Span;
 
 const GONE: Error = Error::Internal("a chunk that is gone was exchanged");
@@ -95,6 +97,8 @@ impl Heap {
             let span = Span::new(old.address + span.start, span.size);
             if number != ChunkId::NONE {
                 if spilled != old.spilled {
+                    let action = if spilled { Action::Spilled } else { Action::Returned };
+                    self.notify_range(action, Kind::Home, span, self.blocks[self.covering(span.start)].pool);
                     self.count_spilled(&Chunk { address: span.start, size: span.size, ..old }, spilled);
                 }
                 continue;

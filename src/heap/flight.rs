@@ -6,6 +6,7 @@
 //! word 0   address, a multiple of 16            | what it was (4 bits)
 //! word 1   pool (17 bits)                       | size in bytes (47 bits)
 //! ```
+//! Chunks that sleep and wake have one kind: their sizes are even, and the lowest bit says which it was.
 //! A hit writes one entry, of what it has in registers: no clock is read, and no stream is looked up. Operations that call the
 //! driver write the time into an entry of its own, and the few that give a pool to another stream write which one had it.
 
@@ -28,6 +29,7 @@ const SIZE: u64 = (1 << SIZE_BITS) - 1;
 
 /// What an entry says.
 const ALLOC: u64 = 0;
+const SPILLED: u64 = 1;
 const FREE_REQUESTED: u64 = 2;
 const FREE_COMPLETED: u64 = 3;
 const SEGMENT_ALLOC: u64 = 4;
@@ -43,6 +45,11 @@ const FREED: u64 = 11;
 const TIME: u64 = 12;
 /// Word 1 is the stream that the pool, the upper bits of word 0, had until then.
 const POOL_WAS: u64 = 13;
+const RETURNED: u64 = 14;
+/// A chunk that sleeps, or is awake: [`IS_AWAKE`].
+const SLEEP: u64 = 15;
+/// The bit of a size, which is whole granules.
+const IS_AWAKE: u64 = 1;
 
 /// One operation, or a mark.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -82,10 +89,14 @@ impl Entry {
             Action::SegmentLeft => SEGMENT_LEFT,
             Action::SegmentJoined => SEGMENT_JOINED,
             Action::Oom => OOM,
+            Action::Spilled => SPILLED,
+            Action::Returned => RETURNED,
+            Action::Asleep | Action::Awake => SLEEP,
         };
+        let awake = if matches!(action, Action::Awake) { IS_AWAKE } else { 0 };
         // The size of a refused request may be larger than any address.
         let size = if span.size > SIZE { SIZE } else { span.size };
-        Self::new(kind, span.start & !KIND, size, pool)
+        Self::new(kind, span.start & !KIND, size | awake, pool)
     }
 
     /// A mark: it is this late, in microseconds since 1970.
@@ -118,7 +129,8 @@ impl Entry {
 
     /// Returns what it is about.
     pub(super) const fn span(self) -> Span {
-        Span::new(self.what & !KIND, self.amount & SIZE)
+        let size = self.amount & SIZE;
+        Span::new(self.what & !KIND, if self.kind() == SLEEP { size & !IS_AWAKE } else { size })
     }
 
     /// Returns the pool.
@@ -145,6 +157,10 @@ impl Entry {
             SEGMENT_LEFT => &[Action::SegmentLeft],
             SEGMENT_JOINED => &[Action::SegmentJoined],
             OOM => &[Action::Oom],
+            SPILLED => &[Action::Spilled],
+            RETURNED => &[Action::Returned],
+            SLEEP if self.amount & IS_AWAKE == 0 => &[Action::Asleep],
+            SLEEP => &[Action::Awake],
             FREED => &[Action::FreeRequested, Action::FreeCompleted],
             _ => &[],
         }

@@ -150,9 +150,16 @@ impl Heap {
         self.counters.mappings -= (before - self.views.mappings()) as u64;
     }
 
-    /// Makes room to map these chunks behind those of a view, and to hand them out with `kept` ones as a part.
-    pub(crate) fn reserve_part(&mut self, id: ViewId, chunks: &[ChunkId], kept: &[ChunkId]) -> Result<()> {
+    /// Makes room to map these chunks behind those of a view, and to hand them out with `kept` ones as a part of a pool.
+    pub(crate) fn reserve_part(
+        &mut self,
+        id: ViewId,
+        chunks: &[ChunkId],
+        kept: &[ChunkId],
+        pool: PoolIndex,
+    ) -> Result<()> {
         self.views.reserve_chunks(id, chunks.len())?;
+        self.views.reserve_use(id, pool.large())?;
         let parts = 2 + self.blocks_of(chunks) + self.blocks_of(kept);
         self.reserve_slots(1 + 2 * parts).map(drop)
     }

@@ -45,6 +45,7 @@ mod growing;
 mod guarded;
 mod hand_out;
 mod host_bytes;
+mod host_stock;
 mod layout;
 mod measure;
 mod notify;

@@ -53,6 +53,11 @@ impl Stock {
         self.bytes
     }
 
+    /// Returns the bytes of what serves no backup at present.
+    pub(crate) fn cached(&self) -> u64 {
+        self.free.iter().map(|locked| locked.size).sum()
+    }
+
     /// Takes a buffer of at least so many bytes, the smallest.
     pub(crate) fn take(&mut self, at_least: u64) -> Option<Locked> {
         let fitting = self.free.iter().enumerate().filter(|(_, locked)| locked.size >= at_least);

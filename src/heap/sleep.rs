@@ -3,7 +3,7 @@
 //! Owns: which chunks these are, where they are mapped, what of them is live, and what is counted of them. `backing/sleep.rs`
 //! makes the calls.
 
-use super::block::{Block, State};
+use super::block::{Block, Kind, State};
 use super::chunk_map::Chunk;
 use super::pool::Pool;
 use super::saved::Saved;
@@ -11,6 +11,7 @@ use super::tables::Heap;
 use crate::error::{Error, Result};
 use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::ids::{ChunkId, Class, Handle, PoolId, PoolIndex, ViewId};
+use crate::report::observer::Action;
 use crate::report::stats::SleepStats;
 use crate::span::Span;
 use rustc_hash::FxHashMap;
@@ -166,6 +167,7 @@ impl Heap {
         }
         for (id, chunk) in &sleeper.chunks {
             self.count_asleep(chunk, true);
+            self.notify_sleep(Action::Asleep, chunk);
             if let Some(home) = &mut self.home {
                 home.set_handle(*id, None);
             }
@@ -178,6 +180,7 @@ impl Heap {
     pub(crate) fn wake_up(&mut self, owner: PoolId, sleeper: &Sleeper, handles: impl Iterator<Item = Handle>) {
         for ((id, chunk), handle) in sleeper.chunks.iter().zip(handles) {
             self.count_asleep(chunk, false);
+            self.notify_sleep(Action::Awake, chunk);
             if let Some(home) = &mut self.home {
                 home.set_handle(*id, Some(handle));
             }
@@ -196,6 +199,11 @@ impl Heap {
             bytes.iter_mut().filter(|(of, _)| *of == class).for_each(|(_, bytes)| *bytes += size);
         }
         bytes
+    }
+
+    fn notify_sleep(&mut self, action: Action, chunk: &Chunk) {
+        let pool = self.blocks[self.covering(chunk.address)].pool;
+        self.notify_range(action, Kind::Home, chunk.span(), pool);
     }
 
     /// Counts the bytes of a chunk as asleep instead of held, or the other way round.

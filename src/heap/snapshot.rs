@@ -5,7 +5,7 @@ use super::segment::{Backing, Segment};
 use super::tables::Heap;
 use crate::error::Result;
 use crate::fallible::{Grown, TryPush};
-use crate::ids::{Class, PoolId, PoolIndex, StreamId};
+use crate::ids::{BlockId, Class, PoolId, PoolIndex, StreamId};
 use crate::report::snapshot::{BlockInfo, BlockState, SegmentInfo};
 
 /// The properties by which a snapshot tells segments apart.
@@ -41,16 +41,28 @@ impl Heap {
             self.add_segment_infos(segment, &mut out)?;
         }
         // A stitched block is a segment of its own, and its pieces are part of no other: every byte is shown once.
-        for (_, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
+        for (id, block) in self.blocks.iter().filter(|(_, block)| block.kind == Kind::View) {
             let pending = block.state == State::Pending;
             let state = if pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
             let mut info = segment_info(self.shown(Kind::View, block.pool), block, true);
             (info.total_size, info.small) = (block.size, false);
-            info.blocks.try_push(block_info(block, state))?;
+            info.blocks.try_push(self.block_info(id, state))?;
             out.try_push(info)?;
         }
         out.sort_unstable_by_key(|segment| segment.address);
         Ok(out)
+    }
+
+    fn block_info(&self, id: BlockId, state: BlockState) -> BlockInfo {
+        let Block { address, size, requested, pool, .. } = self.blocks[id];
+        BlockInfo {
+            address,
+            size,
+            requested_size: requested,
+            state,
+            spilled: self.spilled_bytes_of(id),
+            asleep: self.is_asleep(pool),
+        }
     }
 
     /// Adds the segments that a snapshot shows for one segment of the heap: a new one begins wherever the kind of
@@ -77,7 +89,7 @@ impl Heap {
                 open_for = Some(shown);
                 let info = open.get_or_insert_with(|| segment_info(shown, block, expandable));
                 info.total_size += block.size;
-                info.blocks.try_push(block_info(block, state))?;
+                info.blocks.try_push(self.block_info(id, state))?;
             } else {
                 close(&mut open, out)?;
             }
@@ -103,9 +115,4 @@ fn segment_info(shown: Shown, block: &Block, expandable: bool) -> SegmentInfo {
         pool: shown.pool,
         blocks: Vec::new(),
     }
-}
-
-fn block_info(block: &Block, state: BlockState) -> BlockInfo {
-    let Block { address, size, requested, .. } = *block;
-    BlockInfo { address, size, requested_size: requested, state }
 }

@@ -11,6 +11,7 @@
 
 use super::block::{Kind, State};
 use super::chunk_map::{Chunk, GRANULE};
+use super::host_stock::HostStock;
 use super::spilling::{MAX_DOUBLINGS, QUIET, Spilling};
 use super::tables::Heap;
 use crate::config::{Advice, SpillCandidate};
@@ -25,6 +26,16 @@ impl Heap {
     pub(crate) fn spilled(&self) -> u64 {
         let Spilling { bytes, unsettled, .. } = &self.spilling;
         bytes.iter().sum::<u64>() + unsettled
+    }
+
+    /// Returns the memory of the machine that is kept for the next spill.
+    #[inline]
+    pub(crate) fn host_stock(&self) -> &HostStock {
+        &self.spilling.stock
+    }
+
+    pub(crate) fn host_stock_mut(&mut self) -> &mut HostStock {
+        &mut self.spilling.stock
     }
 
     /// Notes the bytes of the machine's memory that failed calls hold outside of all chunks: `now` instead of `before`.
@@ -109,6 +120,21 @@ impl Heap {
     /// Returns whether freeing a live block takes more than merging, whoever uses it.
     pub(crate) fn frees_by_steps(&self, id: BlockId) -> bool {
         self.is_private(self.blocks[id].pool.large()) || self.grown_in(id).is_some() || self.is_spilled(id)
+    }
+
+    /// Returns the bytes of a block that are spilled.
+    pub(super) fn spilled_bytes_of(&self, id: BlockId) -> u64 {
+        let Some(home) = self.home.as_ref().filter(|_| self.spilled() > 0) else { return 0 };
+        let mut bytes = 0;
+        for span in self.home_spans(id) {
+            let mut at = span.start;
+            while let Some((_, chunk)) = home.chunk_at(at).filter(|_| at < span.end()) {
+                let part = chunk.span().intersection(&span).map_or(0, |part| part.size);
+                bytes += if chunk.spilled { part } else { 0 };
+                at = chunk.end();
+            }
+        }
+        bytes
     }
 
     /// Returns the live blocks that pieces of home belong to.
@@ -270,10 +296,10 @@ impl Heap {
         (self.spilling.returned, self.spilling.quiet_since) = (true, self.counters.allocated_bytes.ever());
     }
 
-    /// Returns whether memory may come back by itself, of a device with so many bytes. Where what came back was spilled again,
+    /// Returns whether nothing was spilled for so long that memory may come back by itself, of a device with so many bytes. Where what came back was spilled again,
     /// the next time is twice as far off: memory does not go to and fro.
     pub(crate) fn may_return(&self, total: u64) -> bool {
         let allocated = self.counters.allocated_bytes.ever().wrapping_sub(self.spilling.quiet_since);
-        self.spilled() > 0 && allocated >= total.saturating_mul(QUIET << self.spilling.doublings)
+        allocated >= total.saturating_mul(QUIET << self.spilling.doublings)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns: [`Spilling`]. `spill.rs` writes it.
 
+use super::host_stock::HostStock;
 use crate::ids::BlockId;
 use crate::span::Span;
 use rustc_hash::FxHashSet;
@@ -19,6 +20,8 @@ pub(crate) struct Spilling {
     pub(super) bytes: [u64; 2],
     /// Bytes of the machine's memory that are part of no chunk, because a call could not be undone yet.
     pub(super) unsettled: u64,
+    /// Memory of the machine that is kept for the next time.
+    pub(super) stock: HostStock,
     /// Blocks that wait for their own stream too, because they are spilled.
     pub(super) waits_for_own: FxHashSet<BlockId>,
     /// Ranges of home that were freed when there were so many operations, and that every stream has passed.

@@ -6,7 +6,8 @@
 use crate::ids::PoolId;
 use crate::ids::StreamId;
 
-/// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions.
+/// The kind of an event. The names in a snapshot are PyTorch's `TraceEntry` actions; some events it does not have
+/// ([`Action::is_of_pytorch`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -34,10 +35,27 @@ pub enum Action {
     SegmentJoined,
     /// A request was refused. The address holds the device's free bytes, as in PyTorch.
     Oom,
+    /// Memory of live blocks was spilled: a range at home has memory of the machine from now on ([`Config::spill`](crate::Config::spill)).
+    /// It stays in its segment, and what is live there stays live. Once it is freed, [`Action::SegmentUnmap`] says so.
+    Spilled,
+    /// A range that was spilled has memory of the device again.
+    Returned,
+    /// A private pool fell asleep, and this range at home of it has no memory from now on ([`Allocator::sleep`](crate::Allocator::sleep)).
+    /// It stays in its segment, and what is live there stays live.
+    Asleep,
+    /// A range that slept has memory again.
+    Awake,
 }
 
 impl Action {
-    /// Returns the name in PyTorch's snapshots, which have no word for joining but mapping.
+    /// Returns whether PyTorch's snapshots know such an event. They have none for memory that is spilled, sleeps or comes back, and its
+    /// viewer would end at one that it does not know.
+    #[must_use]
+    pub const fn is_of_pytorch(self) -> bool {
+        !matches!(self, Self::Spilled | Self::Returned | Self::Asleep | Self::Awake)
+    }
+
+    /// Returns the name in PyTorch's snapshots, which have no word for joining but mapping; for events that they do not have, ours.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,6 +67,10 @@ impl Action {
             Self::SegmentMap | Self::SegmentJoined => "segment_map",
             Self::SegmentUnmap | Self::SegmentLeft => "segment_unmap",
             Self::Oom => "oom",
+            Self::Spilled => "spilled",
+            Self::Returned => "returned",
+            Self::Asleep => "asleep",
+            Self::Awake => "awake",
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::ids::PoolId;
 use crate::ids::StreamId;
 
 /// The state of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum BlockState {
@@ -16,6 +16,7 @@ pub enum BlockState {
     /// Freed by the program, still used by other streams.
     ActivePendingFree,
     /// Free.
+    #[default]
     Inactive,
 }
 
@@ -32,7 +33,7 @@ impl BlockState {
 }
 
 /// A block of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BlockInfo {
     /// First byte.
@@ -43,9 +44,14 @@ pub struct BlockInfo {
     pub requested_size: u64,
     /// Its state.
     pub state: BlockState,
+    /// Bytes of it that are spilled: their memory is the machine's, and part of no figure of what is held of the device. PyTorch's
+    /// snapshots have no such key; here it is there where it is not 0.
+    pub spilled: u64,
+    /// Whether it is part of a private pool that sleeps: it has no memory at present. A key of ours too, there where it is true.
+    pub asleep: bool,
 }
 
-/// A contiguous range of memory that the allocator holds. Its blocks tile it in address order.
+/// A contiguous range of addresses that the allocator holds memory for, but for what of its blocks is spilled or sleeps. Its blocks tile it in address order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SegmentInfo {

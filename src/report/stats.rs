@@ -141,6 +141,8 @@ pub struct SpillStats {
     pub requests: u64,
     /// Pieces of memory that were spilled.
     pub chunks: u64,
+    /// Bytes that were spilled to memory of the machine which was kept of an earlier spill.
+    pub reused_bytes: u64,
     /// Pieces that came back to the device.
     pub returned_chunks: u64,
     /// Bytes of them.
@@ -157,6 +159,7 @@ impl SpillStats {
         Self {
             requests: self.requests.saturating_sub(earlier.requests),
             chunks: self.chunks.saturating_sub(earlier.chunks),
+            reused_bytes: self.reused_bytes.saturating_sub(earlier.reused_bytes),
             returned_chunks: self.returned_chunks.saturating_sub(earlier.returned_chunks),
             returned_bytes: self.returned_bytes.saturating_sub(earlier.returned_bytes),
             total_ns: self.total_ns.saturating_sub(earlier.total_ns),
@@ -234,6 +237,9 @@ pub struct Stats {
     /// Bytes of the machine's memory that were taken to spill live memory to it. They are no part of `reserved_bytes`; the blocks
     /// in them are part of `allocated_bytes`.
     pub spilled_bytes: Stat,
+    /// Bytes of the machine's memory that are kept for the next spill, beside `spilled_bytes`. Both together are no more than
+    /// lay spilled at most; [`Allocator::empty_cache`](crate::Allocator::empty_cache) gives them back.
+    pub spill_kept_bytes: u64,
     /// How memory was spilled.
     pub spills: SpillStats,
     /// Steps that were planned.

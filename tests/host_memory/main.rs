@@ -16,7 +16,7 @@ mod script;
 mod short_host;
 mod world;
 
-use script::{MANY_BLOCKS, Step, TAGS, script};
+use script::{GROWN, MANY_BLOCKS, Step, TAGS, script};
 use seamalloc::{Error, StrategyKind};
 use short_host::{Mode, arm, disarm};
 use world::World;
@@ -148,6 +148,16 @@ fn paddles_survive_every_failure() {
 #[test]
 fn tags_survive_every_failure() {
     every_allocation_of(StrategyKind::Stitch, "chunk_size_mb:4", TAGS);
+}
+
+#[test]
+fn what_grows_and_is_spilled_survives_every_failure() {
+    let options = "chunk_size_mb:16,spill:host=100MiB";
+    let mut world = World::new(StrategyKind::Stitch, options);
+    run(&mut world, GROWN, "the script");
+    let spills = world.allocator.stats().spills;
+    assert!(spills.reused_bytes > 0 && spills.returned_bytes > 0 && spills.requests > 2, "{spills:?}");
+    every_allocation_of(StrategyKind::Stitch, options, GROWN);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::world::{CAPTURED, Done, MAIN, MIB, SIDE, THIRD, World};
 use seamalloc::driver::StreamId;
-use seamalloc::{Error, PoolId, Segments, StrategyKind};
+use seamalloc::{Advice, Error, PoolId, Segments, StrategyKind};
 
 /// An operation with its name.
 pub(crate) type Step = (&'static str, fn(&mut World) -> Done);
@@ -176,6 +176,29 @@ pub(crate) const TAGS: &[Step] = &[
     ("free a large one", |w| w.free(1)),
     ("free a stitched one", |w| w.free(4)),
     ("end it", |w| w.allocator.empty_cache().map(drop)),
+];
+
+/// An allocation that grows, and memory that is spilled for it and comes back, to memory of the machine that is new and that was
+/// kept.
+pub(crate) const GROWN: &[Step] = &[
+    ("addresses", |w| w.reserve(0, 200 * MIB)),
+    ("grow", |w| w.resize(0, 60 * MIB)),
+    ("another beside it", |w| w.allocate(1, 101 * MIB, MAIN)),
+    ("it is cold", |w| w.advise(1, Advice::Cold)),
+    ("grow more", |w| w.resize(0, 130 * MIB)),
+    ("spill for a third", |w| w.allocate(2, 60 * MIB, SIDE)),
+    ("grow by what is spilled", |w| w.resize(0, 170 * MIB)),
+    ("a snapshot", |w| w.allocator.try_snapshot().map(drop)),
+    ("fragmentation", |w| w.allocator.try_fragmentation().map(drop)),
+    ("shrink", |w| w.resize(0, 20 * MIB)),
+    ("free the third", |w| w.free(2)),
+    ("come back", |w| w.allocator.unspill().map(drop)),
+    ("grow to what was kept", |w| w.resize(0, 180 * MIB)),
+    ("more than the budget", |w| w.is_refused(250 * MIB, MAIN)),
+    ("free what is spilled", |w| w.free(1)),
+    ("hot", |w| w.advise(0, Advice::Hot)),
+    ("free it", |w| w.free(0)),
+    ("empty the cache", |w| w.allocator.empty_cache().map(drop)),
 ];
 
 /// Pools end; a pool with segments of its own.

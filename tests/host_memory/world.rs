@@ -6,7 +6,8 @@ use seamalloc::driver::sim::{CaptureMode, Range, SimConfig, SimGpu};
 use seamalloc::driver::{Driver, PlainMemory, StreamId};
 use seamalloc::observer::{Event, Observer};
 use seamalloc::{
-    Allocator, Backup, Config, Error, PoolBlock, PoolId, Route, SegmentSource, Segments, SourceError, StrategyKind,
+    Advice, Allocator, Backup, Config, Error, PoolBlock, PoolId, Route, SegmentSource, Segments, SourceError,
+    StrategyKind,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,6 +131,23 @@ impl World {
 
     pub(crate) fn record(&mut self, block: usize, stream: StreamId) -> Done {
         self.allocator.record_stream(self.address(block), stream)
+    }
+
+    /// Reserves addresses for an allocation that grows.
+    pub(crate) fn reserve(&mut self, block: usize, capacity: u64) -> Done {
+        let address = self.allocator.reserve(capacity, MAIN)?;
+        self.note(block, address, 0)
+    }
+
+    /// Grows or shrinks such an allocation.
+    pub(crate) fn resize(&mut self, block: usize, size: u64) -> Done {
+        self.allocator.resize(self.address(block), size)?;
+        self.blocks[block].1 = size;
+        Ok(())
+    }
+
+    pub(crate) fn advise(&mut self, block: usize, advice: Advice) -> Done {
+        self.allocator.advise(self.address(block), advice)
     }
 
     /// The program gives a stream work that does not end before [`Self::finish`].
@@ -275,7 +293,9 @@ impl World {
         assert_eq!(info.total - info.free, self.allocator.reserved(), "{when}: the bytes that are held");
         let memory = self.allocator.fragmentation();
         let parts = memory.allocated + memory.pending + memory.free + memory.unsettled;
-        assert_eq!(memory.reserved + memory.asleep, parts, "{when}: {memory:?}");
+        assert_eq!(memory.reserved + memory.asleep + memory.spilled, parts, "{when}: {memory:?}");
+        let (stats, machine) = (self.allocator.stats(), self.gpu.leaks().host_bytes);
+        assert_eq!(stats.spilled_bytes.current + stats.spill_kept_bytes, machine, "{when}: memory of the machine");
         let asleep = self.pools.iter().any(|pool| self.allocator.is_asleep(*pool));
         assert_eq!(memory.unsettled, 0, "{when}: no driver call has failed");
         let mut taken = Taken::default();

@@ -267,6 +267,7 @@ impl Model {
                             size: block.size,
                             requested_size: if block.state == Use::Free { 0 } else { block.requested },
                             state: state(block),
+                            ..BlockInfo::default()
                         })
                         .collect(),
                 });

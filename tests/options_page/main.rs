@@ -297,7 +297,16 @@ fn other_strategies_do_not_heed_an_option() {
 fn the_strategies_that_are_named_heed_it() {
     // What shows only while threads contend, while the GPU is behind, after seconds without a request, or under a fraction; and
     // where this run never comes.
-    let unseen = ["arenas", "plan", "wait_ms", "idle_release_s", "garbage_collection_threshold", "max_views", "split"];
+    let unseen = [
+        "arenas",
+        "plan",
+        "wait_ms",
+        "idle_release_s",
+        "garbage_collection_threshold",
+        "max_views",
+        "split",
+        "backup_cache",
+    ];
     let is_seen = |row: &&Row| match row.of {
         Of::All => true,
         Of::These(kinds) => {

@@ -105,6 +105,15 @@ pub(crate) const GROUPS: &[Group] = &[
                 example: "last_resort",
             },
             Row {
+                name: "backup_cache",
+                field: "backup_cache",
+                value: "a size",
+                default: none,
+                of: OF_STITCH,
+                when: "the host needs the memory for other things: `0B` keeps none; then each sleep and each spill page-locks it anew",
+                example: "0B",
+            },
+            Row {
                 name: "spill",
                 field: "spill",
                 value: "`host=` and a size, or `off`",

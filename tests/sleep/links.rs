@@ -70,6 +70,41 @@ fn page_locked_memory_is_copied_at_the_speed_of_the_link() {
     assert!(gpu.leaks().is_empty());
 }
 
+/// The option bounds what is kept for the next backup, of those that lie in it and of the stage.
+#[test]
+fn an_option_bounds_the_page_locked_memory_that_is_kept() {
+    for (options, pinned, staged) in [("backup_cache:0B", 0, 0), ("backup_cache:600MiB", 512, 128), ("", 1024, 128)] {
+        for (backup, kept) in [(Backup::Pinned, pinned), (Backup::Host, staged)] {
+            let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
+            let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse(options).unwrap()).unwrap();
+            let tag = allocator.create_tag().unwrap();
+            let block = allocator.allocate_in(tag, GIB, MAIN).unwrap();
+            let locked = || allocator.stats().sleep.page_locked_bytes / MIB;
+            for _ in 0..2 {
+                allocator.sleep(tag, &backup).unwrap();
+                assert_eq!(
+                    locked(),
+                    if backup == Backup::Pinned { 1024 } else { kept },
+                    "{options}: {backup:?} serves"
+                );
+                allocator.wake(tag).unwrap();
+                assert_eq!(locked(), kept, "{options}: {backup:?}");
+            }
+            // What cannot be given back stays, and is counted.
+            if options == "backup_cache:0B" {
+                gpu.fail_nth(Call::HostFree, 1, Status::UNKNOWN);
+                allocator.sleep(tag, &Backup::Host).unwrap();
+                assert_eq!(locked(), 128, "{backup:?}");
+                allocator.wake(tag).unwrap();
+                assert_eq!(locked(), 0, "{backup:?}");
+            }
+            allocator.free(block).unwrap();
+            drop(allocator);
+            assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
+        }
+    }
+}
+
 #[test]
 fn a_tag_that_ends_asleep_leaves_its_page_locked_memory_to_others() {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());

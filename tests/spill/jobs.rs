@@ -31,6 +31,13 @@ fn a_job_that_would_die_runs_to_its_end() {
             report.stalls.total_ns as f64 / 1e6,
         );
         assert!(report.peak_spilled as f64 >= missing, "{name} at {part}: {report:?}");
+        if report.spills.returned_bytes > 0 && name.starts_with("llama") {
+            assert!(
+                report.spills.reused_bytes * 2 > report.spills.returned_bytes,
+                "{name} at {part}: {:?}",
+                report.spills
+            );
+        }
         // It spills what is missing, and hardly more: whole chunks, and a request finds its room at once.
         assert!((report.peak_spilled as f64) < missing * 1.25 + (1u64 << 30) as f64, "{name} at {part}");
     }

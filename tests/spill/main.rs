@@ -12,6 +12,7 @@ mod failures;
 mod frees;
 mod growth;
 mod jobs;
+mod kept;
 #[path = "../random/mod.rs"]
 mod random;
 #[path = "../real_words/mod.rs"]

@@ -86,7 +86,7 @@ impl World {
     pub(crate) fn check_books(&self) {
         self.allocator.check().unwrap();
         let stats = self.allocator.stats();
-        let counted = (stats.reserved_bytes.all.current, stats.spilled_bytes.current);
+        let counted = (stats.reserved_bytes.all.current, stats.spilled_bytes.current + stats.spill_kept_bytes);
         assert_eq!(counted, self.used(), "the allocator counts other bytes than the device and the machine");
         let parts = self.allocator.fragmentation();
         let sum = parts.allocated + parts.pending + parts.free + parts.unsettled;
@@ -101,6 +101,11 @@ impl World {
 
     pub(crate) fn stats(&self) -> Stats {
         self.allocator.stats()
+    }
+
+    /// Returns the bytes of the machine that are kept for the next spill.
+    pub(crate) fn kept(&self) -> u64 {
+        self.stats().spill_kept_bytes
     }
 
     /// Returns the bytes that are spilled.

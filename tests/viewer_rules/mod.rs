@@ -93,7 +93,8 @@ impl Viewer {
                 self.segments.remove(at.ok_or("no such segment")?);
             }
             Action::SegmentMap | Action::SegmentJoined => self.unmap(segment)?,
-            Action::Oom => {}
+            // The viewer is not given those that PyTorch does not have.
+            Action::Oom | Action::Spilled | Action::Returned | Action::Asleep | Action::Awake => {}
             other => return Err(format!("the viewer's rules do not know {other:?}")),
         }
         self.draw()

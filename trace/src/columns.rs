@@ -42,6 +42,8 @@ pub struct Shown<R> {
     pub is_figure: bool,
     /// Which columns a narrow table does without: the largest first. 0: none.
     pub spare: u8,
+    /// Whether a table does without it where all of its cells are empty.
+    pub is_rare: bool,
     /// Reads a report's cell.
     pub cell: fn(&R) -> Cell,
     /// A name and what it means, for people.
@@ -89,13 +91,13 @@ impl<R> Column<R> {
     /// Shown as text.
     #[must_use]
     pub const fn text(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
-        Self { shown: Some(Shown { heading, is_figure: false, spare: 0, cell, legend: None }), ..self }
+        Self { shown: Some(Shown { heading, is_figure: false, spare: 0, is_rare: false, cell, legend: None }), ..self }
     }
 
     /// Shown as a figure.
     #[must_use]
     pub const fn figure(self, heading: &'static str, cell: fn(&R) -> Cell) -> Self {
-        Self { shown: Some(Shown { heading, is_figure: true, spare: 0, cell, legend: None }), ..self }
+        Self { shown: Some(Shown { heading, is_figure: true, spare: 0, is_rare: false, cell, legend: None }), ..self }
     }
 
     /// What is shown of it is spared in narrow tables: the largest number first.
@@ -103,6 +105,16 @@ impl<R> Column<R> {
     pub const fn spare(self, spare: u8) -> Self {
         let shown = match self.shown {
             Some(shown) => Some(Shown { spare, ..shown }),
+            None => None,
+        };
+        Self { shown, ..self }
+    }
+
+    /// Shown only in tables in which it says anything.
+    #[must_use]
+    pub const fn rare(self) -> Self {
+        let shown = match self.shown {
+            Some(shown) => Some(Shown { is_rare: true, ..shown }),
             None => None,
         };
         Self { shown, ..self }

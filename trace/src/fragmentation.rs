@@ -9,7 +9,7 @@ type Figure = Column<Fragmentation>;
 /// The figures of a fragmentation.
 pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
     Figure::result("reserved", |memory| memory.reserved.into())
-        .meaning("held of the device: allocated + pending + free + unsettled"),
+        .meaning("held of the device: allocated + pending + free + unsettled - asleep - spilled"),
     Figure::result("allocated", |memory| memory.allocated.into()),
     Figure::result("pending", |memory| memory.pending.into())
         .meaning("in live blocks; in freed ones that other streams still use"),
@@ -20,6 +20,9 @@ pub const FRAGMENTATION_COLUMNS: &[Figure] = &[
     Figure::result("free", |memory| memory.free.into()),
     Figure::result("unsettled", |memory| memory.unsettled.into())
         .meaning("free; left behind by driver calls that failed"),
+    Figure::result("asleep", |memory| memory.asleep.into()),
+    Figure::result("spilled", |memory| memory.spilled.into())
+        .meaning("in live blocks of tags that sleep; spilled to the machine's memory. Both are not held of the device"),
     Figure::result("largest_free", |memory| memory.largest_free().into()),
     Figure::result("external", |memory| round_to(memory.external(), 6).into())
         .meaning("longest free range that some stream may take; 1 - largest_free / free"),

@@ -130,7 +130,13 @@ mod tests {
 
     #[test]
     fn what_the_history_lost_comes_first_by_address() {
-        let block = |address, state| BlockInfo { address, size: 512, requested_size: address / 2, state };
+        let block = |address, state| BlockInfo {
+            address,
+            size: 512,
+            requested_size: address / 2,
+            state,
+            ..BlockInfo::default()
+        };
         let blocks = vec![
             block(0, BlockState::ActiveAllocated),
             block(40, BlockState::ActivePendingFree),

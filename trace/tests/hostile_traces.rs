@@ -150,6 +150,8 @@ fn snapshot_of(random: &mut Random) -> (Snapshot, Vec<TimedEvent>) {
                     size: number(random),
                     requested_size: number(random),
                     state: state(random.below(3)),
+                    spilled: number(random),
+                    asleep: random.below(2) == 0,
                 })
                 .collect(),
         })

@@ -45,6 +45,7 @@ fn each_time_is_left_out_and_nothing_else() {
         "driver_time_us",
         "driver_us_by_call",
         "ns_per_op",
+        "spill_us",
         "stall_histogram",
         "stall_p50_us",
         "stall_p99_us",

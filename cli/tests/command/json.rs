@@ -1,9 +1,9 @@
 //! `--json`: one line a result, with the documented keys, the same in every run.
 
-use super::{STRATEGIES, lines, run, stdout};
+use super::{Folder, STRATEGIES, has, lines, run, stdout};
 use serde_json::Value;
 
-const KEYS: [&str; 43] = [
+const KEYS: [&str; 47] = [
     "allocations",
     "cpu_syncs",
     "device",
@@ -23,10 +23,14 @@ const KEYS: [&str; 43] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "peak_spilled",
     "pending_wait_clock",
     "pending_wait_device",
     "pending_wait_events",
     "pending_waits",
+    "spill_moved_bytes",
+    "spill_pieces",
+    "spill_us",
     "split_bytes",
     "split_parts",
     "splits",
@@ -48,7 +52,7 @@ const KEYS: [&str; 43] = [
     "wait_bytes",
     "worst_stall_us",
 ];
-const WHOLE: [&str; 25] = [
+const WHOLE: [&str; 28] = [
     "allocations",
     "cpu_syncs",
     "held_after",
@@ -60,10 +64,13 @@ const WHOLE: [&str; 25] = [
     "peak_active",
     "peak_live",
     "peak_reserved",
+    "peak_spilled",
     "pending_wait_clock",
     "pending_wait_device",
     "pending_wait_events",
     "pending_waits",
+    "spill_moved_bytes",
+    "spill_pieces",
     "split_bytes",
     "split_parts",
     "splits",
@@ -75,8 +82,9 @@ const WHOLE: [&str; 25] = [
     "views_reused",
     "wait_bytes",
 ];
-const DIVIDED: [&str; 23] = [
+const DIVIDED: [&str; 25] = [
     "allocated",
+    "asleep",
     "chunks",
     "event",
     "external",
@@ -93,6 +101,7 @@ const DIVIDED: [&str; 23] = [
     "requested",
     "reserved",
     "rounding_loss",
+    "spilled",
     "stranded",
     "streams",
     "unsettled",
@@ -170,6 +179,36 @@ fn waits_are_counted_with_their_ages() {
     let [least, most] = ["wait_age_ops_min", "wait_age_ops_max"].map(|key| line[key].as_u64().unwrap());
     let mean = line["wait_age_ops_mean"].as_f64().unwrap();
     assert!(least as f64 <= mean && mean <= most as f64 && most <= line["ops"].as_u64().unwrap(), "{line}");
+}
+
+/// A job that does not fit: its passes say what was spilled, and a table has a column for it.
+#[test]
+fn what_is_spilled_is_told() {
+    let job = ["stress", "prefetch", "--steps", "2", "--strategy", "stitch"];
+    let fits = lines(&[&job[..], &["--json"]].concat(), 0).remove(0);
+    let keys = ["peak_spilled", "spill_moved_bytes", "spill_pieces", "spill_us"];
+    assert!(keys.iter().all(|key| fits[key].as_f64() == Some(0.0)), "{fits}");
+    let capacity = fits["peak_live"].as_u64().unwrap() / 10 * 9;
+    let device = format!("sim:h200,capacity={capacity}B");
+    let short = [&job[..], &["--device", &device]].concat();
+    run(&short, 3);
+    let short = [&short[..], &["--conf", "spill:host=64GiB"]].concat();
+    let line = lines(&[&short[..], &["--json"]].concat(), 0).remove(0);
+    let [peak, moved, pieces] = [0, 1, 2].map(|key: usize| line[keys[key]].as_u64().unwrap());
+    assert!(peak > 0 && moved >= peak && pieces > 0 && line["spill_us"].as_f64().unwrap() > 0.0, "{line}");
+    assert!(line["fragmentation"]["spilled"].as_u64().unwrap() <= peak, "{line}");
+    has(&stdout(&short, 0), &["spilled", &format!("{:.2}", peak as f64 / (1u64 << 30) as f64)]);
+    assert!(!stdout(&job, 0).contains("spilled"), "nothing was");
+    // The same job, asked what it would have held.
+    let folder = Folder::new();
+    let trace = folder.name("job.csv");
+    run(&["convert", "prefetch", &trace, "--steps", "2"], 0);
+    let asked =
+        ["whatif", &trace, "--quick", "--strategy", "stitch", "--device", &device, "--conf", "spill:host=64GiB"];
+    let line = lines(&[&asked[..], &["--json"]].concat(), 0).remove(0);
+    assert_eq!(line["peak_spilled"].as_u64(), Some(peak), "{line}");
+    assert!(keys.iter().all(|key| line[key].as_f64() > Some(0.0)), "{line}");
+    has(&stdout(&asked, 0), &["spilled"]);
 }
 
 #[test]

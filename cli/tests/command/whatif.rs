@@ -2,7 +2,7 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 24] = [
     "capacity",
     "device",
     "device_from",
@@ -14,10 +14,14 @@ const KEYS: [&str; 20] = [
     "native_step",
     "peak_live",
     "peak_reserved",
+    "peak_spilled",
     "planned",
     "recorded_reserved",
     "reserved_before",
     "sought",
+    "spill_moved_bytes",
+    "spill_pieces",
+    "spill_us",
     "strategy",
     "throughout",
     "trace",

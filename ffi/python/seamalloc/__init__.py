@@ -74,6 +74,7 @@ __all__ = [
     "forget_stream",
     "fragmentation",
     "growing_tensor",
+    "keep_headroom",
     "metrics",
     "on_sleep",
     "pin_memory",
@@ -136,6 +137,16 @@ def trim(size: int | None = None, device: Device = None) -> int:
         check(library.seam_empty_cache(handle, byref(given)))
     else:
         check(library.seam_trim(handle, operator.index(size), byref(given)))
+    return given.value
+
+
+def keep_headroom(device: Device = None) -> int:
+    """Gives free memory back to the device until the bytes of the option `headroom` are free again. Returns the bytes given back.
+    Requests that find no free block look now and then; a program that makes none calls this before others need memory."""
+    given = c_uint64()
+    number = current_device(device)
+    if number in plugged_devices():
+        check(library.seam_keep_headroom(plugged(number), byref(given)))
     return given.value
 
 

@@ -123,6 +123,7 @@ def _load() -> ctypes.CDLL:
         "seam_metrics": text,
         "seam_flight_write": (c_uint64, c_char_p),
         "seam_trim": (c_uint64, c_uint64, POINTER(c_uint64)),
+        "seam_keep_headroom": (c_uint64, POINTER(c_uint64)),
         "seam_empty_cache": (c_uint64, POINTER(c_uint64)),
         "seam_pool_create_tag": (c_uint64, POINTER(Pool)),
         "seam_pool_begin_thread": (c_uint64, Pool, c_uint32),

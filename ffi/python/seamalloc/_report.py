@@ -22,7 +22,8 @@ def milliseconds(nanoseconds: int) -> str:
 def spills_of(stats: dict[str, Any]) -> str:
     found, spills = stats["spilled_bytes"], stats["spills"]
     spent = milliseconds(spills["total_ns"])
-    return f"{in_units(found['current'])} in the machine's memory, at most {in_units(found['peak'])}; {spent}"
+    kept = f", {in_units(spills['kept_bytes'])} kept for the next time" if spills["kept_bytes"] else ""
+    return f"{in_units(found['current'])} in the machine's memory, at most {in_units(found['peak'])}{kept}; {spent}"
 
 
 def splits_of(splits: dict[str, int]) -> str:

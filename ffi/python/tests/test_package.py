@@ -305,9 +305,31 @@ for wrong in (1.5, "1GiB", [1]):
         pass
     else:
         raise AssertionError(wrong)
+assert seamalloc.keep_headroom() == 0 and seamalloc.keep_headroom(5) == 0, "there is none"
 assert seamalloc.trim(0) == 0 and seamalloc.trim((1 << 64) - 1) == 10 * MIB
 assert seamalloc.trim(device=5) == 0 and seamalloc._library.plugged_devices() == [0], "no device is opened for it"
 """
+        )
+
+    def test_tells_of_what_is_spilled_and_kept(self):
+        run_code(
+            ALLOCATE
+            + """
+old, new = get(48 * MIB), get(32 * MIB)
+assert seamalloc.stats()["spilled_bytes"]["current"] == 16 * MIB, seamalloc.stats()
+put(new)
+assert seamalloc.unspill() == 16 * MIB
+spills = seamalloc.stats()["spills"]
+assert spills["kept_bytes"] == 16 * MIB and spills["reused_bytes"] == 0, spills
+assert "16.00 MiB kept for the next time" in seamalloc.report(), seamalloc.report()
+put(get(32 * MIB))
+assert seamalloc.stats()["spills"]["reused_bytes"] == 16 * MIB
+seamalloc.trim()
+put(old)
+assert seamalloc.stats()["spills"]["kept_bytes"] == 0 and seamalloc.keep_headroom() == 0
+""",
+            device="sim:h200,capacity=64MiB",
+            conf="spill:host=1GiB,chunk_size_mb:8",
         )
 
     def test_forgets_streams(self):

@@ -23,6 +23,9 @@ impl Heap {
         if all != counted {
             return Err(format!("{all} bytes of the machine's memory, {counted} counted"));
         }
+        if !self.spilling.stock.is_whole() {
+            return Err(format!("what is kept for the next spill: {:?}", self.spilling.stock));
+        }
         for (held, spilled) in found.held.iter_mut().zip(bytes) {
             *held -= spilled;
         }

@@ -146,7 +146,11 @@ fn checked_segment(file: &str, index: usize, raw: RawSegment, memory: &mut Memor
             let found = format!("a block of {} bytes of which {requested_size} were requested", block.size);
             return Err(wrong(found, "no more than its size"));
         }
-        blocks.push(BlockInfo { address, size: block.size, requested_size, state: block.state });
+        if block.spilled > block.size {
+            return Err(wrong(format!("{} spilled bytes of {}", block.spilled, block.size), "no more than its size"));
+        }
+        let RawBlock { size, state, spilled, asleep, .. } = block;
+        blocks.push(BlockInfo { address, size, requested_size, state, spilled, asleep });
     }
     Ok(SegmentInfo {
         address: raw.address,
@@ -285,6 +289,7 @@ mod tests {
             segment(0, 512, block(513, 1, "inactive")),
             segment(0, 512, block(u64::MAX, 1, "inactive")),
             segment(0, 512, block(512, 513, "active_allocated")),
+            segment(0, 512, json!({"size": 512, "spilled": 513, "state": "active_allocated"})),
         ] {
             for bytes in both(&snapshot(json!([wrong]), json!([]))) {
                 let error = read_snapshot(&bytes).unwrap_err();

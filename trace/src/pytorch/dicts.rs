@@ -94,6 +94,8 @@ fn pickle_segment(
             size: at("size").number()?,
             requested_size: at("requested_size").optional_number()?,
             state: at("state").state()?,
+            spilled: at("spilled").optional_number()?.unwrap_or_default(),
+            asleep: pickle.get(dict, "asleep") == Some(Item::Bool(true)),
         });
     }
     let number = |item: &Item| pickle.number(*item).and_then(Number::unsigned);

@@ -65,6 +65,11 @@ pub(super) struct RawBlock {
     pub(super) requested_size: Option<u64>,
     #[serde(deserialize_with = "state")]
     pub(super) state: BlockState,
+    /// Of our own snapshots alone.
+    #[serde(default)]
+    pub(super) spilled: u64,
+    #[serde(default)]
+    pub(super) asleep: bool,
 }
 
 impl RawSnapshot {

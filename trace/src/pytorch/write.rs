@@ -63,6 +63,11 @@ struct BlockOut<'a> {
     size: Number,
     requested_size: Number,
     state: &'static str,
+    /// Keys of ours, where there is something to say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spilled: Option<Number>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    asleep: bool,
     frames: &'a [()],
 }
 
@@ -162,7 +167,8 @@ fn content<'a>(
     let segments = snapshot.segments.iter().enumerate();
     let segments = segments.map(|(index, segment)| segment_out(snapshot.device, index, segment));
     let mut device_traces: Vec<Vec<EntryOut>> = (0..snapshot.device).map(|_| Vec::new()).collect();
-    device_traces.push(history.iter().map(entry_out).collect());
+    let history = history.iter().filter(|timed| timed.event.action.is_of_pytorch());
+    device_traces.push(history.map(entry_out).collect());
     Ok(SnapshotOut {
         segments: segments.collect::<Result<_, _>>()?,
         device_traces,
@@ -183,6 +189,8 @@ fn segment_out(device: u32, index: usize, segment: &SegmentInfo) -> Result<Segme
             size: Number(block.size),
             requested_size: Number(block.requested_size),
             state: block.state.name(),
+            spilled: (block.spilled > 0).then_some(Number(block.spilled)),
+            asleep: block.asleep,
             frames: &[],
         });
     }
@@ -294,7 +302,7 @@ mod tests {
         let segments = live.map(|(index, &(requested_size, stream, state))| {
             let address = (index as u64 + 1) * SPACING;
             let size = requested_size.next_multiple_of(512);
-            let rest = BlockInfo { address: address + size, size: 512, requested_size: 0, state: BlockState::Inactive };
+            let rest = BlockInfo { address: address + size, size: 512, requested_size: 0, ..BlockInfo::default() };
             SegmentInfo {
                 address,
                 total_size: size + 512,
@@ -302,7 +310,7 @@ mod tests {
                 small: size <= 1 << 20,
                 expandable: index % 2 == 0,
                 pool: PoolId(0, index as u64),
-                blocks: vec![BlockInfo { address, size, requested_size, state }, rest],
+                blocks: vec![BlockInfo { address, size, requested_size, state, ..rest }, rest],
             }
         });
         let settings = "max_split_size_mb:512,expandable_segments:True".to_owned();
@@ -404,6 +412,37 @@ mod tests {
         assert_eq!(fullest_appends(&pickled(&Snapshot::default(), &[])), 1);
     }
 
+    /// PyTorch's viewer ends at events that it does not know; keys of blocks that it does not know it does not see.
+    #[test]
+    fn what_is_spilled_or_sleeps_has_keys_of_its_own_and_no_events() {
+        let block = BlockInfo { address: 0, size: 512, state: BlockState::ActiveAllocated, ..BlockInfo::default() };
+        let spilled = BlockInfo { spilled: 200, ..block };
+        let asleep = BlockInfo { address: 512, asleep: true, ..block };
+        let segment = SegmentInfo {
+            address: 0,
+            total_size: 1024,
+            stream: StreamId(0),
+            small: false,
+            expandable: true,
+            pool: PoolId::NONE,
+            blocks: vec![spilled, asleep],
+        };
+        let snapshot = Snapshot { segments: vec![segment], ..Snapshot::default() };
+        let event = |action| Event { action, address: 0, size: 512, stream: StreamId(0), pool: PoolId::NONE };
+        let history = [Action::Spilled, Action::SegmentMap, Action::Returned, Action::Asleep, Action::Awake]
+            .map(|action| TimedEvent { event: event(action), time_us: 0 });
+        let mut json = Vec::new();
+        write_snapshot_json(&snapshot, &history, &mut json).unwrap();
+        for file in [pickled(&snapshot, &history), json.clone()] {
+            assert_eq!(read_snapshot(&file).unwrap().snapshots, std::slice::from_ref(&snapshot));
+        }
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(json["device_traces"][0].as_array().unwrap().len(), 1);
+        let blocks = &json["segments"][0]["blocks"];
+        assert_eq!((&blocks[0]["spilled"], &blocks[1]["asleep"]), (&200.into(), &true.into()));
+        assert!(blocks[0].get("asleep").is_none() && blocks[1].get("spilled").is_none(), "{blocks}");
+    }
+
     #[test]
     fn an_independent_reader_finds_every_key() {
         let trace = Trace {
@@ -435,7 +474,8 @@ mod tests {
 
     #[test]
     fn segments_that_are_not_tiled_are_not_written() {
-        let block = BlockInfo { address: 512, size: 512, requested_size: 1, state: BlockState::ActiveAllocated };
+        let state = BlockState::ActiveAllocated;
+        let block = BlockInfo { address: 512, size: 512, requested_size: 1, state, ..BlockInfo::default() };
         let segment = |address, total_size| Snapshot {
             segments: vec![SegmentInfo {
                 address,

@@ -1,6 +1,7 @@
 //! The columns of a pass: what `stress` and `replay` print of it.
 
 use super::report::PassReport;
+use super::spilled::Spilled;
 use crate::columns::{Cell, Column, gib, line, ms, round_to, us};
 use crate::fragmentation::fragmentation_json;
 use seamalloc::driver::CallStat;
@@ -68,6 +69,13 @@ impl PassReport {
         Pass::result("split_parts", |pass| pass.splits.parts.into()),
         Pass::result("split_bytes", |pass| pass.splits.copied_bytes.into())
             .meaning("chunks that were split, with split:last_resort; what they became; bytes copied for that"),
+        Pass::result(Spilled::PEAK, |pass| Spilled::of(pass).peak.into())
+            .figure("spilled\nGiB", |pass| Spilled::of(pass).cell())
+            .rare()
+            .legend("spilled", "the most live memory that lay in the machine's (spill:host=SIZE), where any did"),
+        Pass::result(Spilled::MOVED, |pass| Spilled::of(pass).moved_bytes.into()),
+        Pass::result(Spilled::PIECES, |pass| Spilled::of(pass).pieces.into()),
+        Pass::time(Spilled::TIME, |pass| Spilled::of(pass).us()).meaning(Spilled::MEANING),
         Pass::result("pending_waits", |pass| pass.pending_waits.requests.into()),
         Pass::result("pending_wait_events", |pass| pass.pending_waits.events.into()),
         Pass::result("pending_wait_device", |pass| pass.pending_waits.device.into()),

@@ -9,6 +9,7 @@ mod passes;
 mod peak;
 mod replayer;
 mod report;
+mod spilled;
 mod streams;
 mod watch;
 
@@ -16,4 +17,5 @@ pub use columns::PEAK_EVENT;
 pub use passes::{replay, replay_on_cuda, replay_on_host, replay_on_pinned};
 pub use replayer::Replayer;
 pub use report::{PassReport, ReplayError, ReplayOptions};
+pub use spilled::Spilled;
 pub use watch::{Step, Watcher};

@@ -261,6 +261,7 @@ impl<'t> Replayer<'t> {
             splits: stats.splits.since(&before.splits),
             spills: stats.spills.since(&before.spills),
             peak_spilled: stats.spilled_bytes.peak,
+            spilled_bytes: stats.spilled_bytes.allocated.saturating_sub(before.spilled_bytes.allocated),
             pending_waits: stats.pending_waits.since(&before.pending_waits),
             mappings: stats.mappings,
             view_mappings: stats.view_mappings,

@@ -118,6 +118,8 @@ pub struct PassReport {
     pub spills: SpillStats,
     /// The most bytes of it at any moment of the pass.
     pub peak_spilled: u64,
+    /// All bytes of it that were spilled in the pass.
+    pub spilled_bytes: u64,
     /// Waits of the CPU in the pass for freed memory that was still in use. On a simulated device their time is in operations.
     pub pending_waits: PendingWaits,
     /// Mappings at the end of the pass.

@@ -2,7 +2,7 @@
 //!
 //! Owns: the scaling of a trace, and the bisection over its factor.
 
-use crate::replay::{PassReport, ReplayError, ReplayOptions, replay};
+use crate::replay::{PassReport, ReplayError, ReplayOptions, Spilled, replay};
 use crate::trace::{MAX_BLOCK_SIZE, Trace, TraceEvent};
 
 /// Steps are made larger in steps of this part: 1%.
@@ -13,6 +13,8 @@ const WHOLE: u64 = 100;
 pub(super) struct Growth {
     /// The most bytes that the strategy holds of the device; `None` where the job does not run on it.
     pub(super) reserved: Option<u64>,
+    /// What of it was spilled.
+    pub(super) spilled: Spilled,
     /// See [`super::WhatIf::largest_step`].
     pub(super) largest_step: Option<f64>,
     /// How many replays the search took.
@@ -27,7 +29,7 @@ pub(super) fn once(
 ) -> Result<Growth, ReplayError> {
     let passes = replay(trace, options, &mut |_, _| {})?;
     progress(1, 1);
-    Ok(Growth { reserved: held(&passes), largest_step: None, tries: 1 })
+    Ok(Growth { reserved: held(&passes), spilled: Spilled::of_all(&passes), largest_step: None, tries: 1 })
 }
 
 /// The most bytes held in any pass; `None` where memory ran out.
@@ -47,11 +49,11 @@ pub(super) fn grow(
         let passes = replay(trace, options, &mut |_, _| {})?;
         tries += 1;
         progress(tries, expected.max(tries));
-        Ok::<_, ReplayError>(held(&passes))
+        Ok::<_, ReplayError>((held(&passes), Spilled::of_all(&passes)))
     };
-    let reserved = run(trace, 12)?;
+    let (reserved, spilled) = run(trace, 12)?;
     if !has_growth(trace) {
-        return Ok(Growth { reserved, largest_step: None, tries });
+        return Ok(Growth { reserved, spilled, largest_step: None, tries });
     }
     // In hundredths: `low` runs, or is nothing at all; `high` does not run.
     let (mut low, mut high) = match reserved {
@@ -61,12 +63,12 @@ pub(super) fn grow(
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         let expected = 2 + (high - low).ilog2();
-        match run(&scaled(trace, middle), expected)? {
+        match run(&scaled(trace, middle), expected)?.0 {
             Some(_) => low = middle,
             None => high = middle,
         }
     }
-    Ok(Growth { reserved, largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
+    Ok(Growth { reserved, spilled, largest_step: (low > 0).then_some(low as f64 / WHOLE as f64), tries })
 }
 
 /// Returns whether the job frees anything, so that there is something that grows with its steps.

@@ -11,7 +11,7 @@ pub use device::{DeviceFrom, device_of};
 pub use needs::Needs;
 
 use crate::columns::{Cell, Column, gib, line, round_to};
-use crate::replay::{ReplayError, ReplayOptions};
+use crate::replay::{ReplayError, ReplayOptions, Spilled};
 use crate::trace::Trace;
 use growth::{Growth, grow, has_growth, once};
 use seamalloc::StrategyKind;
@@ -36,6 +36,8 @@ pub struct WhatIf {
     pub peak_live: u64,
     /// The most bytes that the strategy holds of the device; `None` where the job does not run on it.
     pub peak_reserved: Option<u64>,
+    /// What of it was spilled, in all passes of the job as it was recorded.
+    pub spilled: Spilled,
     /// The most bytes that PyTorch held while the job was recorded, where the trace knows it.
     pub recorded_reserved: Option<u64>,
     /// What it held before the recording began: memory of earlier blocks too, of which the recording knows nothing. Where
@@ -99,6 +101,13 @@ impl WhatIf {
         Figure::result("utilization", |job| job.utilization().map(|part| round_to(part, 6)).into())
             .figure("utilization", |job| job.utilization().map_or_else(|| "".into(), Cell::Used))
             .legend("utilization", "live / reserved: 100% is perfect"),
+        Figure::result(Spilled::PEAK, |job| job.spilled.peak.into())
+            .figure("spilled\nGiB", |job| job.spilled.cell())
+            .rare()
+            .legend("spilled", "the most live memory that lay in the machine's (spill:host=SIZE), where any did"),
+        Figure::result(Spilled::MOVED, |job| job.spilled.moved_bytes.into()),
+        Figure::result(Spilled::PIECES, |job| job.spilled.pieces.into()),
+        Figure::time(Spilled::TIME, |job| job.spilled.us()),
         Figure::result("planned", |job| job.needs.map(|needs| needs.planned).into())
             .figure("planned\nGiB", |job| job.needs.map_or_else(|| "".into(), |needs| gib(needs.planned).into()))
             .spare(2)
@@ -209,7 +218,7 @@ fn report(
     let native = grown(StrategyKind::Caching)?.into();
     let expandable = grown(StrategyKind::Expandable)?.into();
     let mut of = |strategy: StrategyKind| {
-        let Growth { reserved, largest_step, tries } = grown(strategy)?;
+        let Growth { reserved, spilled, largest_step, tries } = grown(strategy)?;
         Ok(WhatIf {
             trace: trace.name.clone(),
             strategy,
@@ -218,6 +227,7 @@ fn report(
             device_from,
             peak_live: trace.summary().peak_live,
             peak_reserved: reserved,
+            spilled,
             recorded_reserved: recorded_reserved(trace),
             reserved_before: trace.meta.get("reserved_before").and_then(Value::as_u64).unwrap_or(0),
             grows: has_growth(trace),

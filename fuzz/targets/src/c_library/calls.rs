@@ -92,6 +92,7 @@ functions! {
     seam_enable_peer_access |a| Some(seam_enable_peer_access(a.allocator(), a.small()));
     seam_size_of |a| Some(unsafe { seam_size_of(a.allocator(), a.block(), a.memory()) });
     seam_empty_cache |a| Some(unsafe { seam_empty_cache(a.allocator(), a.memory()) });
+    seam_keep_headroom |a| Some(unsafe { seam_keep_headroom(a.allocator(), a.memory()) });
     seam_trim |a| Some(unsafe { seam_trim(a.allocator(), a.number(), a.memory()) });
     seam_set_memory_limit |a| Some(seam_set_memory_limit(a.allocator(), a.number()));
     seam_set_memory_fraction |a| Some(seam_set_memory_fraction(a.allocator(), a.fraction()));

@@ -1,0 +1,104 @@
+//! Page-locked memory of the machine that serves nothing at present: it is kept for the next spill and the next backup, and goes
+//! back.
+//!
+//! Owns: the calls, and when they are made. `heap/host_stock.rs` has what spilling keeps, `heap/saved.rs` what backups keep.
+
+use super::context::StrategyContext;
+use crate::driver::DriverResult;
+use crate::ids::Handle;
+
+/// Creates memory of the machine. Where it refuses, all that is kept goes back first.
+pub(super) fn create_on_host(context: &mut StrategyContext<'_>, size: u64) -> DriverResult<Handle> {
+    let refused = match context.driver.create_on_host(size) {
+        Err(error) if error.is_out_of_memory() => error,
+        answer => return answer,
+    };
+    if give_all_back(context) { context.driver.create_on_host(size) } else { Err(refused) }
+}
+
+/// Gives back all that is kept, because the machine has refused memory. Returns whether it was any; a failure is logged.
+pub(super) fn give_all_back(context: &mut StrategyContext<'_>) -> bool {
+    let before = context.heap.host_stock().bytes() + context.heap.private().stock().cached();
+    let released = release_host_stock(context).and_then(|_| release_backups(context));
+    if let Err(error) = released {
+        tracing::warn!(%error, "page-locked memory that is kept could not be given back yet");
+    }
+    context.heap.host_stock().bytes() + context.heap.private().stock().cached() < before
+}
+
+/// Keeps memory of the machine that is not spilled any more and mapped nowhere, if it may be and there is room
+/// (`HostStock::reserve`). Returns whether it is kept.
+pub(super) fn keep(context: &mut StrategyContext<'_>, size: u64, handle: Handle) -> bool {
+    let spilled = context.heap.spilled();
+    let cached = context.heap.host_stock().bytes() + context.heap.private().stock().cached() + size;
+    let fits = context.config.backup_cache.is_none_or(|most| cached <= most);
+    // Once nothing is spilled any more, nothing is kept for it.
+    let keeps = fits && context.spill.is_some() && context.heap.host_stock().allows(size, spilled);
+    if keeps {
+        context.heap.host_stock_mut().put(size, handle);
+    }
+    keeps
+}
+
+/// Gives back what is kept too much once so many bytes are spilled. A failure is logged: it stays.
+pub(super) fn make_room(context: &mut StrategyContext<'_>, spilled: u64) {
+    loop {
+        let excess = context.heap.host_stock().excess(spilled);
+        if excess == 0 {
+            return;
+        }
+        let Some(piece) = context.heap.host_stock_mut().take_for(excess) else { return };
+        if let Err(error) = release(context, piece) {
+            tracing::warn!(%error, "memory of the machine that is kept could not be given back yet");
+            return;
+        }
+    }
+}
+
+/// Gives back all that is kept for spilling. Returns the bytes.
+pub(crate) fn release_host_stock(context: &mut StrategyContext<'_>) -> DriverResult<u64> {
+    let mut released = 0;
+    while let Some(piece) = context.heap.host_stock_mut().take_for(u64::MAX) {
+        release(context, piece)?;
+        released += piece.0;
+    }
+    let spilled = context.heap.spilled();
+    context.heap.host_stock_mut().emptied(spilled);
+    Ok(released)
+}
+
+/// Releases a piece that was taken. If that fails, it is kept again.
+fn release(context: &mut StrategyContext<'_>, (size, handle): (u64, Handle)) -> DriverResult<()> {
+    context.driver.release(handle).inspect_err(|_| context.heap.host_stock_mut().put(size, handle))
+}
+
+/// Gives all page-locked memory back to the host that serves no backup. Returns the bytes.
+pub(crate) fn release_backups(context: &mut StrategyContext<'_>) -> DriverResult<u64> {
+    let mut released = 0;
+    while context.heap.private().stock().cached() > 0 {
+        released += release_backup(context)?;
+    }
+    Ok(released)
+}
+
+/// Gives page-locked memory back that serves no backup, until no more is kept than the option allows. A failure is logged: it stays.
+pub(crate) fn bound_backups(context: &mut StrategyContext<'_>) {
+    let Some(most) = context.config.backup_cache else { return };
+    while context.heap.private().stock().cached() > most.saturating_sub(context.heap.host_stock().bytes()) {
+        if let Err(error) = release_backup(context) {
+            tracing::warn!(%error, "page-locked memory of backups could not be given back yet");
+            return;
+        }
+    }
+}
+
+/// Gives the smallest buffer back. Returns its bytes.
+fn release_backup(context: &mut StrategyContext<'_>) -> DriverResult<u64> {
+    let Some(locked) = context.heap.private_mut().stock_mut().take(0) else { return Ok(0) };
+    if let Err(error) = context.driver.host_free(locked.buffer) {
+        context.heap.private_mut().stock_mut().put(locked);
+        return Err(error);
+    }
+    context.heap.private_mut().stock_mut().gone(locked);
+    Ok(locked.size)
+}
