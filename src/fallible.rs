@@ -48,6 +48,18 @@ pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Grown<Vec<T>> {
     Ok(out)
 }
 
+/// Returns so many bytes of zeros. In a build without optimisation, [`filled`] would write them one by one.
+pub(crate) fn zeroed(len: usize) -> Grown<Vec<u8>> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut out = Vec::new();
+    out.try_reserve_exact(len)?;
+    while out.len() < len {
+        let (some, _) = ZEROS.split_at((len - out.len()).min(ZEROS.len()));
+        out.extend_from_slice(some);
+    }
+    Ok(out)
+}
+
 /// Returns an empty list with room for `capacity` elements.
 pub(crate) fn with_room<T>(capacity: usize) -> Grown<Vec<T>> {
     let mut out = Vec::new();

@@ -10,17 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a word.
 pub(super) const WORD: u64 = 8;
 
-/// The words from an address on.
+/// The word at an address.
 ///
 /// # Safety
-/// The address is a multiple of 8, and for as long as the result is used, `count` words from there are mapped for reading
-/// and writing.
-unsafe fn words<'a>(address: u64, count: usize) -> impl Iterator<Item = &'a AtomicU64> {
-    let first: *mut u64 = ptr::with_exposed_provenance_mut(address as usize);
-    (0..count).map(move |at| {
-        // SAFETY: the word is mapped and aligned, as the caller says, and is only used through atomics.
-        unsafe { AtomicU64::from_ptr(first.add(at)) }
-    })
+/// The address is a multiple of 8, and for as long as the result is used, the word there is mapped for reading and writing.
+#[inline]
+unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
+    // SAFETY: the word is mapped and aligned, as the caller says, and is only used through atomics.
+    unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address as usize)) }
 }
 
 /// Writes words from an address on.
@@ -28,9 +25,12 @@ unsafe fn words<'a>(address: u64, count: usize) -> impl Iterator<Item = &'a Atom
 /// # Safety
 /// The address is a multiple of 8, and that many words are mapped there for reading and writing until this returns.
 pub(super) unsafe fn write(address: u64, from: &[u64]) {
-    // SAFETY: the caller's promise is the same.
-    let to = unsafe { words(address, from.len()) };
-    to.zip(from).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
+    let mut at = address;
+    for value in from {
+        // SAFETY: the word is one of those that the caller speaks of.
+        unsafe { word(at) }.store(*value, Ordering::Relaxed);
+        at += WORD;
+    }
 }
 
 /// Reads words from an address on.
@@ -38,9 +38,12 @@ pub(super) unsafe fn write(address: u64, from: &[u64]) {
 /// # Safety
 /// As for [`write`].
 pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
-    // SAFETY: the caller's promise is the same.
-    let from = unsafe { words(address, to.len()) };
-    from.zip(to).for_each(|(word, value)| *value = word.load(Ordering::Relaxed));
+    let mut at = address;
+    for value in to {
+        // SAFETY: the word is one of those that the caller speaks of.
+        *value = unsafe { word(at) }.load(Ordering::Relaxed);
+        at += WORD;
+    }
 }
 
 /// Sets bytes from an address on. Bytes beside them in the first and the last word keep what others write there.
@@ -49,13 +52,15 @@ pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
 /// So many bytes are mapped there for reading and writing until this returns. (With them are the rest of their words, since
 /// pages are whole words.)
 pub(super) unsafe fn set_bytes(address: u64, size: u64, value: u8) {
-    let (first, end) = (address - address % WORD, address + size);
+    let end = address + size;
     let pattern = u64::from_ne_bytes([value; WORD as usize]);
-    let count = (end - first).div_ceil(WORD) as usize;
-    // SAFETY: the caller's promise is the same, and the first address is a multiple of 8.
-    let to = unsafe { words(first, count) };
-    for (at, word) in (first..).step_by(WORD as usize).zip(to) {
-        if at >= address && at + WORD <= end {
+    let mut next = address - address % WORD;
+    while next < end {
+        let at = next;
+        next += WORD;
+        // SAFETY: the word is one of those that the caller speaks of.
+        let word = unsafe { word(at) };
+        if at >= address && next <= end {
             word.store(pattern, Ordering::Relaxed);
             continue;
         }
@@ -82,9 +87,12 @@ pub(super) unsafe fn write_bytes(address: u64, from: &[u8]) {
     let (head, rest) = from.split_at(before.min(from.len()));
     let (whole, tail) = rest.as_chunks::<{ WORD as usize }>();
     let middle = address + head.len() as u64;
-    // SAFETY: the caller's promise is the same, and the first word lies at a multiple of 8.
-    let to = unsafe { words(middle, whole.len()) };
-    to.zip(whole).for_each(|(word, bytes)| word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed));
+    let mut at = middle;
+    for bytes in whole {
+        // SAFETY: the word is one of those that the caller speaks of, and the first lies at a multiple of 8.
+        unsafe { word(at) }.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        at += WORD;
+    }
     let end = middle + whole.len() as u64 * WORD;
     for (at, byte) in (address..).zip(head).chain((end..).zip(tail)) {
         // SAFETY: the byte is one of those that the caller speaks of.
@@ -97,10 +105,23 @@ pub(super) unsafe fn write_bytes(address: u64, from: &[u8]) {
 /// # Safety
 /// As for [`set_bytes`].
 pub(super) unsafe fn read_bytes(address: u64, to: &mut [u8]) {
-    let offset = (address % WORD) as usize;
-    let count = (offset + to.len()).div_ceil(WORD as usize);
-    // SAFETY: the caller's promise is the same, and the first address is a multiple of 8.
-    let from = unsafe { words(address - address % WORD, count) };
-    let bytes = from.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).skip(offset);
-    to.iter_mut().zip(bytes).for_each(|(byte, value)| *byte = value);
+    let before = ((WORD - address % WORD) % WORD) as usize;
+    let (head, rest) = to.split_at_mut(before.min(to.len()));
+    let (whole, tail) = rest.as_chunks_mut::<{ WORD as usize }>();
+    let mut at = address + head.len() as u64;
+    // SAFETY: this word, and each below, holds bytes of those that the caller speaks of, and lies at a multiple of 8.
+    let load = |at: u64| unsafe { word(at) }.load(Ordering::Relaxed).to_ne_bytes();
+    if !head.is_empty() {
+        let offset = address % WORD;
+        head.iter_mut()
+            .zip(load(address - offset).into_iter().skip(offset as usize))
+            .for_each(|(byte, value)| *byte = value);
+    }
+    for bytes in whole {
+        *bytes = load(at);
+        at += WORD;
+    }
+    if !tail.is_empty() {
+        tail.iter_mut().zip(load(at)).for_each(|(byte, value)| *byte = value);
+    }
 }
