@@ -579,8 +579,9 @@ seam_status seam_forget_stream(seam_allocator allocator,
                                seam_stream stream);
 
 // Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
-// do while it is live, name it to the device: a request for it, and `seam_free_under` with it as the current stream. What is
-// freed otherwise serves other streams only after a wait for the device. `seam_forget_stream` ends that.
+// do while it is live, name it to the device: a request for it, `seam_free_under` with it as the current stream, and the free of what
+// `seam_record_stream` named it for. What is freed otherwise, or while it is being captured, serves other streams only after a wait
+// for the device. `seam_forget_stream` ends that.
 seam_status seam_set_borrowed(seam_allocator allocator,
                               seam_stream stream);
 
@@ -691,7 +692,7 @@ seam_status seam_pool_reserve(seam_allocator allocator,
                               void **address);
 
 // Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its stream. Its
-// address and contents stay; a smaller size than it has changes nothing. Where it has that much memory already, the device is not
+// address and contents stay; a smaller size than it has changes nothing. Once its stream was forgotten it grows no more. Where it has that much memory already, the device is not
 // called. `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` leave it as it was.
 seam_status seam_grow(seam_allocator allocator,
                       void *address,

@@ -1,12 +1,13 @@
 //! An allocator: its beginning and end, memory, what is given back, limits, and callbacks.
 
-use crate::boundary::{self, User, call, optional_out, out_param, pointer, text, write_text};
+use crate::answers::{bytes_of, removed};
+use crate::boundary::{self, User, call, optional_out, out_param, text, write_text};
 use crate::idle;
 use crate::ids::{AllocatorId, Stream};
 use crate::instance::Instance;
 use crate::registry::{self, borrow};
 use crate::status::{Failure, Outcome, Status};
-use seamalloc::{CallbackId, Config, MemoryPressure as Pressure};
+use seamalloc::{Allocator, Config, MemoryPressure as Pressure};
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
@@ -89,7 +90,7 @@ pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, a
                 "the CPU cannot use the memory of this allocator; expected one of pinned:0, without guard and split",
             )
         })?;
-        Ok(pointer(instance.served(instance.allocator.allocate(size as u64, own))?))
+        instance.served_at(instance.allocator.allocate(size as u64, own))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }
@@ -97,8 +98,7 @@ pub unsafe extern "C" fn seam_host_malloc(allocator: AllocatorId, size: usize, a
 
 #[inline]
 pub(crate) fn allocate(instance: &Instance, size: usize, handle: Stream) -> Outcome<*mut c_void> {
-    let address = instance.served(instance.allocator.allocate(size as u64, boundary::stream(handle)?))?;
-    Ok(pointer(address))
+    instance.served_at(instance.allocator.allocate(size as u64, boundary::stream(handle)?))
 }
 
 /// Frees an allocation, in the order of the stream that it was allocated for: later requests of that stream may have its
@@ -153,8 +153,9 @@ pub extern "C" fn seam_forget_stream(allocator: AllocatorId, stream: Stream) -> 
 }
 
 /// Says that `stream` belongs to someone who may destroy it without a word. From now on only calls that name it, which they must
-/// do while it is live, name it to the device: a request for it, and `seam_free_under` with it as the current stream. What is
-/// freed otherwise serves other streams only after a wait for the device. `seam_forget_stream` ends that.
+/// do while it is live, name it to the device: a request for it, `seam_free_under` with it as the current stream, and the free of what
+/// `seam_record_stream` named it for. What is freed otherwise, or while it is being captured, serves other streams only after a wait
+/// for the device. `seam_forget_stream` ends that.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_set_borrowed(allocator: AllocatorId, stream: Stream) -> Status {
     call(|| Ok(borrow(allocator)?.allocator.set_borrowed(boundary::stream(stream)?)?))
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn seam_size_of(allocator: AllocatorId, address: *mut c_vo
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.empty_cache()?)) }
+    unsafe { bytes_of(allocator, given, Allocator::empty_cache) }
 }
 
 /// Gives free memory back to the device until `bytes` were given back, and hardly more; the stream's work is waited for
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn seam_empty_cache(allocator: AllocatorId, given: *mut u6
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_trim(allocator: AllocatorId, bytes: u64, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.trim(bytes)?)) }
+    unsafe { bytes_of(allocator, given, |allocator| allocator.trim(bytes)) }
 }
 
 /// Gives free memory back to the device until the bytes of the option `headroom` are free again, or nothing more can go without a
@@ -286,8 +287,5 @@ pub unsafe extern "C" fn seam_on_memory_pressure(
 /// Removes a callback. Another thread may still be in it. `SEAM_STATUS_INVALID_ARGUMENT` if there is none of that number.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_remove_memory_callback(allocator: AllocatorId, id: u64) -> Status {
-    call(|| match borrow(allocator)?.allocator.remove_memory_callback(CallbackId::from_number(id)) {
-        true => Ok(()),
-        false => Err(Failure::argument(format_args!("there is no callback {id}"))),
-    })
+    removed(allocator, id, Allocator::remove_memory_callback)
 }

@@ -1,9 +1,11 @@
 //! Allocations that grow in place.
 
-use crate::boundary::{self, call, out_param, pointer};
+use crate::answers::resized;
+use crate::boundary::{self, call, out_param};
 use crate::ids::{AllocatorId, Pool, Stream};
 use crate::registry::borrow;
 use crate::status::Status;
+use seamalloc::Allocator;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -21,7 +23,7 @@ pub unsafe extern "C" fn seam_reserve(
     let reserve = || {
         let instance = borrow(allocator)?;
         let stream = boundary::stream(stream)?;
-        Ok(pointer(instance.served(instance.allocator.reserve(capacity as u64, stream))?))
+        instance.served_at(instance.allocator.reserve(capacity as u64, stream))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
@@ -39,38 +41,32 @@ pub unsafe extern "C" fn seam_pool_reserve(
     let reserve = || {
         let instance = borrow(allocator)?;
         let stream = boundary::stream(stream)?;
-        Ok(pointer(instance.served(instance.allocator.reserve_in(pool.id(), capacity as u64, stream))?))
+        instance.served_at(instance.allocator.reserve_in(pool.id(), capacity as u64, stream))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", reserve) }
 }
 
 /// Grows an allocation of `seam_reserve`, so that at least its first `size` bytes can be used, in the order of its stream. Its
-/// address and contents stay; a smaller size than it has changes nothing. Where it has that much memory already, the device is not
+/// address and contents stay; a smaller size than it has changes nothing. Once its stream was forgotten it grows no more. Where it has that much memory already, the device is not
 /// called. `SEAM_STATUS_OUT_OF_MEMORY` and `SEAM_STATUS_BEYOND_CAPACITY` leave it as it was.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_grow(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
-    call(|| {
-        let instance = borrow(allocator)?;
-        Ok(instance.served(instance.allocator.grow(address.addr() as u64, size as u64))?)
-    })
+    resized(allocator, address, size, Allocator::grow)
 }
 
 /// Gives back memory behind the first `size` bytes of an allocation of `seam_reserve`, as `seam_free` does, in whole chunks. The
 /// rest keeps its address and contents; a larger size than it has changes nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_shrink(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
-    call(|| Ok(borrow(allocator)?.allocator.shrink(address.addr() as u64, size as u64)?))
+    resized(allocator, address, size, Allocator::shrink)
 }
 
 /// Grows or shrinks an allocation of `seam_reserve` to `size` bytes: what TensorRT asks of `IGpuAllocator::reallocate` for memory
 /// that it allocated as `kRESIZABLE`.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_resize(allocator: AllocatorId, address: *mut c_void, size: usize) -> Status {
-    call(|| {
-        let instance = borrow(allocator)?;
-        Ok(instance.served(instance.allocator.resize(address.addr() as u64, size as u64))?)
-    })
+    resized(allocator, address, size, Allocator::resize)
 }
 
 /// How much of an allocation of `seam_reserve` is in use, as last asked for (`len`), has memory (`mapped`), and is reserved

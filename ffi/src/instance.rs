@@ -1,10 +1,11 @@
 //! What is behind a handle: an allocator, the device that it is on, and its recorder.
 
+use crate::boundary::pointer;
 use crate::log;
-use crate::observers::SharedObservers;
 use crate::status::{Failure, Outcome, Status};
 use parking_lot::Mutex;
 use seamalloc::driver::{Device, StreamId};
+use seamalloc::observer::ObserverId;
 use seamalloc::units::format_bytes;
 use seamalloc::{Allocator, Config, StrategyKind};
 #[cfg(unix)]
@@ -12,8 +13,8 @@ use seamalloc_broker::Membership;
 use seamalloc_plan::online::Background;
 use seamalloc_plan::stored::StoredPlan;
 use seamalloc_trace::{FlightDump, Recorder};
+use std::ffi::c_void;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many events the recorders of new allocators keep. 0: they have none.
@@ -36,8 +37,8 @@ pub(crate) struct Instance {
     pub(crate) dump: FlightDump,
     /// Records what happens, where that was asked for.
     pub(crate) recorder: Mutex<Option<Recorder>>,
-    /// The recorder's observer and C's.
-    pub(crate) observers: Arc<SharedObservers>,
+    /// A callback of C's that observes it. The recorder is the allocator's first observer.
+    pub(crate) callback: Mutex<Option<ObserverId>>,
     /// The stream, without work, that memory is for which the CPU uses too. Of a GPU's memory there is none.
     pub(crate) own: Option<StreamId>,
     /// Whether the memory is page-locked: no stream has it alone.
@@ -74,12 +75,11 @@ impl Instance {
             allocator.set_planner(Box::new(planner));
         }
         tracing::info!(device, options = allocator.config().to_string(), "an allocator is open");
-        let observers: Arc<SharedObservers> = Arc::default();
         let recorder = match RECORDED.load(Ordering::Relaxed) {
             0 => None,
             max_entries => {
                 let (reader, observer) = Recorder::new(max_entries);
-                drop(allocator.observe(observers.change(|all| all.recorder = Some(observer))));
+                drop(allocator.observe(Some(observer)));
                 Some(reader)
             }
         };
@@ -92,7 +92,7 @@ impl Instance {
             membership: Mutex::new(None),
             dump,
             recorder: Mutex::new(recorder),
-            observers,
+            callback: Mutex::new(None),
             own,
             is_pinned,
             is_permanent: false,
@@ -114,6 +114,12 @@ impl Instance {
     #[inline]
     pub(crate) fn served<T>(&self, result: seamalloc::Result<T>) -> seamalloc::Result<T> {
         result.inspect_err(|error| self.dump.refused(&self.allocator, error))
+    }
+
+    /// Passes the address of what was allocated on to C.
+    #[inline]
+    pub(crate) fn served_at(&self, result: seamalloc::Result<u64>) -> Outcome<*mut c_void> {
+        Ok(pointer(self.served(result)?))
     }
 
     /// Logs what it has done so far.

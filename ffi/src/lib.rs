@@ -35,6 +35,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the header says once what all functions ask of their callers")]
 
 pub mod allocator;
+mod answers;
 mod boundary;
 pub mod figures;
 mod fork;

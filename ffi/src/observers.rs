@@ -1,14 +1,12 @@
-//! The observers of an allocator: its recorder's, and a callback of C's.
+//! A callback of C's as an observer of an allocator.
 //!
-//! Owns: that both get every event, since an allocator has one observer.
+//! Owns: what it is told of an event.
 
 use crate::boundary::{User, handle};
 use crate::fork::in_callback;
 use crate::ids::{Pool, Stream};
-use parking_lot::Mutex;
 use seamalloc::observer::{Action as What, Event as Happened, Observer};
 use std::ffi::c_void;
-use std::sync::Arc;
 
 /// What happened. Names and meanings are those of PyTorch's memory snapshots.
 #[repr(C)]
@@ -98,52 +96,18 @@ pub(crate) struct Callback {
     pub(crate) user: User,
 }
 
-/// The observers that there are.
-#[derive(Default)]
-pub(crate) struct Observers {
-    pub(crate) recorder: Option<Box<dyn Observer>>,
-    pub(crate) callback: Option<Callback>,
-}
-
-impl Observers {
-    fn is_empty(&self) -> bool {
-        self.recorder.is_none() && self.callback.is_none()
-    }
-}
-
-/// The observers, as an allocator's instance and its one observer share them.
-#[derive(Default)]
-pub(crate) struct SharedObservers(Mutex<Observers>);
-
-impl SharedObservers {
-    /// Changes the observers. Returns the one to set at the allocator: none where there are none.
-    pub(crate) fn change(self: &Arc<Self>, change: impl FnOnce(&mut Observers)) -> Option<Box<dyn Observer>> {
-        let mut observers = self.0.lock();
-        change(&mut observers);
-        (!observers.is_empty()).then(|| Box::new(Forwarder(Arc::clone(self))) as Box<dyn Observer>)
-    }
-}
-
-/// The allocator's observer: forwards each event to all.
-struct Forwarder(Arc<SharedObservers>);
-
-impl Observer for Forwarder {
+impl Observer for Callback {
     fn event(&mut self, event: &Happened) {
-        let mut observers = self.0.0.lock();
-        if let Some(recorder) = &mut observers.recorder {
-            recorder.event(event);
-        }
-        if let (Some(Callback { function, user }), Some(action)) = (&observers.callback, Action::of(event.action)) {
-            let event = Event {
-                size: size_of::<Event>(),
-                action,
-                address: event.address,
-                bytes: event.size,
-                stream: handle(event.stream),
-                pool: event.pool.into(),
-            };
-            // SAFETY: the caller of `seam_observe` promised that it may be called like this until it is replaced.
-            in_callback(|| unsafe { function(&raw const event, user.get()) });
-        }
+        let Some(action) = Action::of(event.action) else { return };
+        let event = Event {
+            size: size_of::<Event>(),
+            action,
+            address: event.address,
+            bytes: event.size,
+            stream: handle(event.stream),
+            pool: event.pool.into(),
+        };
+        // SAFETY: the caller of `seam_observe` promised that it may be called like this until it is replaced.
+        in_callback(|| unsafe { (self.function)(&raw const event, self.user.get()) });
     }
 }

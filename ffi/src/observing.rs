@@ -2,8 +2,7 @@
 
 use crate::boundary::{User, call};
 use crate::ids::AllocatorId;
-use crate::instance::Instance;
-use crate::observers::{Callback, ObserverCallback, Observers};
+use crate::observers::{Callback, ObserverCallback};
 use crate::registry::borrow;
 use crate::status::Status;
 use std::ffi::c_void;
@@ -14,19 +13,16 @@ use std::ffi::c_void;
 pub extern "C" fn seam_observe(allocator: AllocatorId, observer: ObserverCallback, user: *mut c_void) -> Status {
     call(|| {
         let instance = borrow(allocator)?;
-        // Whoever starts or stops the recorder waits.
-        let _changing = instance.recorder.lock();
+        // Whoever else changes it waits.
+        let mut known = instance.callback.lock();
         let user = User::new(user);
-        update_observers(&instance, |observers| {
-            observers.callback = observer.map(|function| Callback { function, user });
-        });
+        let added = match observer {
+            Some(function) => Some(instance.allocator.add_observer(Box::new(Callback { function, user }))?),
+            None => None,
+        };
+        if let Some(before) = std::mem::replace(&mut *known, added) {
+            drop(instance.allocator.remove_observer(before));
+        }
         Ok(())
     })
-}
-
-/// Changes the observers of an allocator. The caller holds the lock of the recorder, so that one changes them at a time.
-pub(crate) fn update_observers(instance: &Instance, change: impl FnOnce(&mut Observers)) {
-    // Not under the lock of the observers: an event takes the allocator's lock first.
-    let observer = instance.observers.change(change);
-    drop(instance.allocator.observe(observer));
 }

@@ -1,6 +1,6 @@
 //! Private pools, as CUDA graphs need them, and which requests are routed to one.
 
-use crate::boundary::{self, User, call, fill, has_flag, out_param, pointer, stream};
+use crate::boundary::{self, User, call, fill, has_flag, out_param, stream};
 use crate::fork::in_callback;
 use crate::ids::{AllocatorId, Pool, Stream};
 use crate::registry::borrow;
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn seam_pool_malloc(
     let allocate = || {
         let stream = self::stream(stream)?;
         let instance = borrow(allocator)?;
-        Ok(pointer(instance.served(instance.allocator.allocate_in(pool.id(), size as u64, stream))?))
+        instance.served_at(instance.allocator.allocate_in(pool.id(), size as u64, stream))
     };
     // SAFETY: as for every function (see the header).
     unsafe { out_param(address, ptr::null_mut(), "address", allocate) }

@@ -3,7 +3,6 @@
 use crate::boundary::{call, file, text, write_text};
 use crate::ids::AllocatorId;
 use crate::instance::Instance;
-use crate::observing::update_observers;
 use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
 use seamalloc::driver::OpenError;
@@ -41,7 +40,7 @@ pub extern "C" fn seam_record_start(allocator: AllocatorId, max_entries: usize) 
         let mut recorder = instance.recorder.lock();
         let (reader, observer) = Recorder::new(max_entries);
         *recorder = Some(reader);
-        update_observers(&instance, |observers| observers.recorder = Some(observer));
+        drop(instance.allocator.observe(Some(observer)));
         Ok(())
     })
 }
@@ -63,7 +62,7 @@ pub extern "C" fn seam_record_stop(allocator: AllocatorId) -> Status {
         let instance = borrow(allocator)?;
         let mut recorder = instance.recorder.lock();
         *recorder = None;
-        update_observers(&instance, |observers| observers.recorder = None);
+        drop(instance.allocator.observe(None));
         Ok(())
     })
 }

@@ -1,10 +1,11 @@
 //! Tags: private pools that sleep and wake.
 
+use crate::answers::{bytes_of, removed};
 use crate::boundary::{User, call, file, optional_out, out_param};
 use crate::ids::{AllocatorId, Pool};
 use crate::registry::borrow;
 use crate::status::{Failure, Outcome, Status};
-use seamalloc::{Backup, CallbackId, SleepNotice as Notice, SleepStage};
+use seamalloc::{Allocator, Backup, SleepNotice as Notice, SleepStage};
 use std::ffi::{c_char, c_void};
 
 /// For `backup` of `seam_pool_sleep`: what live blocks hold is kept in the host's memory.
@@ -78,10 +79,7 @@ pub unsafe extern "C" fn seam_on_sleep(
 /// of that number.
 #[unsafe(no_mangle)]
 pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) -> Status {
-    call(|| match borrow(allocator)?.allocator.remove_sleep_callback(CallbackId::from_number(id)) {
-        true => Ok(()),
-        false => Err(Failure::argument(format_args!("there is no callback {id}"))),
-    })
+    removed(allocator, id, Allocator::remove_sleep_callback)
 }
 
 /// Gives page-locked memory back to the host that was kept for backups, and that no tag which sleeps needs. `released` gets the
@@ -89,7 +87,7 @@ pub extern "C" fn seam_remove_sleep_callback(allocator: AllocatorId, id: u64) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(released, 0, || Ok(borrow(allocator)?.allocator.release_backups()?)) }
+    unsafe { bytes_of(allocator, released, Allocator::release_backups) }
 }
 
 /// A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
@@ -151,5 +149,5 @@ unsafe fn backup_of(backup: u32, path: *const c_char) -> Outcome<Backup> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_wake(allocator: AllocatorId, pool: Pool, taken: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(taken, 0, || Ok(borrow(allocator)?.allocator.wake(pool.id())?)) }
+    unsafe { bytes_of(allocator, taken, |allocator| allocator.wake(pool.id())) }
 }

@@ -1,6 +1,7 @@
 //! Private pools with segments of their own: C functions as their source, and what is asked of such a pool.
 
-use crate::boundary::{User, call, has_flag, optional_out, out_param, pointer, stream};
+use crate::answers::bytes_of;
+use crate::boundary::{User, call, has_flag, out_param, pointer, stream};
 use crate::fork::in_callback;
 use crate::ids::{AllocatorId, Pool, Stream};
 use crate::registry::borrow;
@@ -121,7 +122,7 @@ pub extern "C" fn seam_pool_set_unsplit(allocator: AllocatorId, pool: Pool) -> S
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_empty(allocator: AllocatorId, pool: Pool, given: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(given, 0, || Ok(borrow(allocator)?.allocator.empty_pool(pool.id())?)) }
+    unsafe { bytes_of(allocator, given, |allocator| allocator.empty_pool(pool.id())) }
 }
 
 /// As `seam_pool_malloc`, of what the pool holds free in one range: `*address` is NULL where there is no such range, which is

@@ -1,10 +1,11 @@
 //! Live memory that is spilled to the machine's memory.
 
-use crate::boundary::{call, optional_out};
+use crate::answers::bytes_of;
+use crate::boundary::call;
 use crate::ids::AllocatorId;
 use crate::registry::borrow;
 use crate::status::{Failure, Status};
-use seamalloc::Advice;
+use seamalloc::{Advice, Allocator};
 use std::ffi::c_void;
 
 /// For `advice` of `seam_advise`: the allocation is not used for a while, and is spilled first.
@@ -35,5 +36,5 @@ pub extern "C" fn seam_advise(allocator: AllocatorId, address: *mut c_void, advi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_unspill(allocator: AllocatorId, returned: *mut u64) -> Status {
     // SAFETY: as for every function (see the header).
-    unsafe { optional_out(returned, 0, || Ok(borrow(allocator)?.allocator.unspill()?)) }
+    unsafe { bytes_of(allocator, returned, Allocator::unspill) }
 }

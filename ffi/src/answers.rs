@@ -1,0 +1,44 @@
+//! Functions of one form: they ask an allocator, and hand its answer over.
+//!
+//! Owns: how a number of bytes and the number of a callback reach C, and the removal of a callback.
+
+use crate::boundary::{call, optional_out};
+use crate::ids::AllocatorId;
+use crate::registry::borrow;
+use crate::status::{Failure, Status};
+use seamalloc::{Allocator, CallbackId, Result};
+use std::ffi::c_void;
+
+/// A function that moves memory, and says how many bytes.
+///
+/// # Safety
+/// `bytes` is NULL, or may be written to, and by nobody else during the call.
+pub(crate) unsafe fn bytes_of(
+    allocator: AllocatorId,
+    bytes: *mut u64,
+    ask: impl FnOnce(&Allocator) -> Result<u64>,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { optional_out(bytes, 0, || Ok(ask(&borrow(allocator)?.allocator)?)) }
+}
+
+/// A function that changes the size of an allocation.
+pub(crate) fn resized(
+    allocator: AllocatorId,
+    address: *mut c_void,
+    size: usize,
+    resize: fn(&Allocator, u64, u64) -> Result<()>,
+) -> Status {
+    call(|| {
+        let instance = borrow(allocator)?;
+        Ok(instance.served(resize(&instance.allocator, address.addr() as u64, size as u64))?)
+    })
+}
+
+/// A function that removes a callback by its number.
+pub(crate) fn removed(allocator: AllocatorId, id: u64, remove: fn(&Allocator, CallbackId) -> bool) -> Status {
+    call(|| match remove(&borrow(allocator)?.allocator, CallbackId::from_number(id)) {
+        true => Ok(()),
+        false => Err(Failure::argument(format_args!("there is no callback {id}"))),
+    })
+}
