@@ -26,6 +26,8 @@ const QUICK: [Method; 3] = [Method::Chainer, Method::DecreasingSize, Method::Fir
 const SEARCH: Duration = Duration::from_millis(200);
 /// A file is of another job if so many steps were looked for in it, and none was found.
 const OF_ANOTHER_JOB: u32 = 4;
+/// How many sizes are tried as the first of a range.
+const MAX_FIRST: usize = 32;
 /// Longer than methods of one pass take.
 const UNLIMITED: Duration = Duration::from_secs(3600);
 
@@ -222,6 +224,31 @@ fn load(part: &PlanPart) -> impl Iterator<Item = (u32, u64)> {
     })
 }
 
+/// Chooses requests that fill so many bytes: first one of any size, then the largest that fits each time. Of these choices, the one
+/// that leaves least. `live` has the requests in the order of their sizes.
+fn fullest(part: &PlanPart, live: &[usize], bytes: u64) -> Vec<usize> {
+    let size = |index: &usize| part.requests[*index].size;
+    let mut best = (bytes, Vec::new());
+    let mut end = live.partition_point(|index| size(index) <= bytes);
+    for _ in 0..MAX_FIRST {
+        let Some(first) = end.checked_sub(1) else { break };
+        let mut chosen = vec![live[first]];
+        let mut left = bytes - size(&live[first]);
+        let mut before = first;
+        while let Some(last) = live[..before].partition_point(|index| size(index) <= left).checked_sub(1) {
+            chosen.push(live[last]);
+            left -= size(&live[last]);
+            before = last;
+        }
+        if left < best.0 {
+            best = (left, chosen);
+        }
+        let first_size = size(&live[first]);
+        end = live.partition_point(|index| size(index) < first_size);
+    }
+    best.1
+}
+
 /// Places for a part's requests.
 struct Solution {
     /// Bytes of the requests that have none.
@@ -303,7 +330,7 @@ impl Line {
     }
 
     /// Fills the memory that is held anyhow with requests that are live when most is: what lies there then needs no other memory.
-    /// The largest that fits comes first. Returns the offset of each request that has one.
+    /// Each range takes those that leave least of it. Returns the offset of each request that has one.
     fn at_peak(&self, part: &PlanPart) -> Vec<Option<u64>> {
         let mut offsets = vec![None; part.requests.len()];
         let peak = moment_of_peak(part);
@@ -316,15 +343,13 @@ impl Line {
             fixed || part.taken.iter().any(|taken| taken.range == range)
         };
         for (range, (start, size)) in self.ranges.iter().enumerate().take(part.held).rev() {
-            let (mut at, mut left) = (*start, if taken(range) { 0 } else { *size });
-            loop {
-                let fitting = live.partition_point(|index| part.requests[*index].size <= left);
-                let Some(last) = fitting.checked_sub(1) else { break };
-                let index = live.remove(last);
+            let left = if taken(range) { 0 } else { *size };
+            let mut at = *start;
+            for index in fullest(part, &live, left) {
                 offsets[index] = Some(at);
                 at += part.requests[index].size;
-                left -= part.requests[index].size;
             }
+            live.retain(|index| offsets[*index].is_none());
         }
         offsets
     }

@@ -4,11 +4,13 @@
 
 use super::core::{Allocator, Core};
 use super::prepared::{Order, Prepared};
+use crate::backing::{Miss, StrategyContext, ViewPlan, make_room, prepare_view};
 use crate::config::StreamSharing;
 use crate::error::Result;
-use crate::heap::{Heap, Request};
-use crate::ids::{BlockId, Class, StreamId};
-use crate::planning::Planner;
+use crate::fallible::TryCollect;
+use crate::heap::{Heap, Kind, Request};
+use crate::ids::{BlockId, Class, StreamId, ViewId};
+use crate::planning::{PlannedPlace, Planner, Planning, chunks_of};
 use crate::span::Span;
 use crate::streams::Epochs;
 use parking_lot::MutexGuard;
@@ -42,7 +44,9 @@ impl Allocator {
         let placed = core.planned_place(&request)?;
         let (id, address) = match placed {
             Some(id) => {
-                core.make_usable(id, &request)?;
+                if core.heap.block(id).kind == Kind::Home {
+                    core.make_usable(id, &request)?;
+                }
                 (id, core.heap.hand_out(id, &request, &core.rules.fit)?)
             }
             None => {
@@ -59,24 +63,42 @@ impl Core {
     /// Takes the place that the plan has for a request, if it is free.
     fn planned_place(&mut self, request: &Request) -> Result<Option<BlockId>> {
         let Some(planning) = &mut self.planning else { return Ok(None) };
-        let Some(span) = planning.next_place(&self.heap, request.size, request.pool) else { return Ok(None) };
-        let taken = match self.heap.take_at(span, request.pool)? {
-            Some(id) => Some(id),
-            None => self.place_of_others(span, request)?,
+        let Some(place) = planning.next_place(&self.heap, request.size, request.pool) else { return Ok(None) };
+        let Request { size, pool, .. } = *request;
+        let is_lost =
+            matches!(place, PlannedPlace::View { window, serial, .. } if !self.heap.is_current(window, serial));
+        let taken = match place {
+            PlannedPlace::Home(span) => match self.heap.take_at(span, pool)? {
+                Some(id) => Some(id),
+                None => self.place_of_others(&[span], request, |heap| heap.take_at(span, pool))?,
+            },
+            PlannedPlace::View { spans, window, serial } => match self.heap.take_in_view(window, serial, size, pool)? {
+                Some(id) => Some(id),
+                None => {
+                    let spans = spans.iter().copied().try_to_vec()?;
+                    self.place_of_others(&spans, request, |heap| heap.take_in_view(window, serial, size, pool))?
+                }
+            },
+            PlannedPlace::Missing => None,
         };
         if taken.is_none()
             && let Some(planning) = &mut self.planning
         {
-            planning.displaced();
+            planning.displaced(is_lost);
         }
         Ok(taken)
     }
 
     /// Takes a place of which other streams have a part, behind waits, where streams wait for each other.
     #[cold]
-    fn place_of_others(&mut self, span: Span, request: &Request) -> Result<Option<BlockId>> {
+    fn place_of_others(
+        &mut self,
+        spans: &[Span],
+        request: &Request,
+        take: impl FnOnce(&mut Heap) -> Result<Option<BlockId>>,
+    ) -> Result<Option<BlockId>> {
         if self.streams.shortage.in_force(self.config.sharing) != StreamSharing::Wait
-            || !is_free_behind_waits(&self.heap, &self.streams.epochs, span, request)
+            || !spans.iter().all(|span| is_free_behind_waits(&self.heap, &self.streams.epochs, *span, request))
         {
             return Ok(None);
         }
@@ -84,8 +106,8 @@ impl Core {
             if !context.may_wait_for_others(request)? {
                 return Ok(None);
             }
-            context.wait_for_spans(request, &[span])?;
-            context.heap.take_at(span, request.pool)
+            context.wait_for_spans(request, spans)?;
+            take(context.heap)
         })
     }
 
@@ -108,14 +130,30 @@ impl Core {
         }
     }
 
+    /// Builds the views through which places in several pieces are handed out.
+    fn build_planned_views(&mut self) {
+        let Some(mut planning) = self.planning.take_if(Planning::lacks_views) else { return };
+        let built = self.timed(|_, context| planning.build_views(|spans| view_over(context, spans)));
+        self.planning = Some(planning);
+        if let Err(error) = built {
+            tracing::warn!(%error, "a view of a plan could not be built; its requests are served without places");
+        }
+    }
+
     /// Ends the step of the plans.
     #[cold]
     fn end_step(&mut self) {
         let apart = self.streams.shortage.in_force(self.config.sharing) != StreamSharing::Wait;
         let Some(planning) = &mut self.planning else { return };
-        let used = match planning.end_step(&self.heap, apart) {
-            Ok(Some(used)) if !self.heap.private().capturing() => used,
-            Ok(_) => return,
+        let ended = planning.end_step(&self.heap, apart);
+        if self.heap.private().capturing() {
+            return;
+        }
+        self.build_planned_views();
+        let Some(planning) = &mut self.planning else { return };
+        let used = match ended {
+            Ok(Some(used)) => used,
+            Ok(None) => return,
             Err(error) => return tracing::warn!(%error, "a step could not be planned; it is served without a plan"),
         };
         let (keep, before) = (planning.kept(), self.heap.reserved());
@@ -126,6 +164,26 @@ impl Core {
         if let Err(error) = given {
             tracing::warn!(%error, "memory that no plan uses could not be given back; it is kept");
         }
+    }
+}
+
+/// Returns a view over the chunks of these spans: one that exists, or a new one within the bounds on views. `None`: memory is not so
+/// any more, or there can be none.
+fn view_over(context: &mut StrategyContext<'_>, spans: &[Span]) -> Result<Option<(ViewId, u64, u64)>> {
+    let Some((chunks, offset)) = chunks_of(context.heap, spans)? else { return Ok(None) };
+    if let Some((view, serial)) = context.heap.view_over(&chunks) {
+        return Ok(Some((view, serial, offset)));
+    }
+    let plan = ViewPlan::over(context.heap, spans, None)?;
+    if !plan.fits(context.heap, context.config) && make_room(context, &plan)?.is_some() {
+        return Ok(None);
+    }
+    match prepare_view(context, plan) {
+        Ok(view) => {
+            Ok(context.heap.view_over(&chunks).filter(|of| of.0 == view).map(|(_, serial)| (view, serial, offset)))
+        }
+        Err(Miss::OutOfMemory { .. }) => Ok(None),
+        Err(Miss::Failed(error)) => Err(error),
     }
 }
 

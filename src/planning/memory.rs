@@ -4,26 +4,26 @@
 //!
 //! ```text
 //! home      |WW..|aaa.|....|.W..|....|....|    W lives on for good; a is of this step and live at its end; dots free
-//! ranges       [1] [    3       ] [2        ]  parts of chunks that are held anyhow; then whole chunks, the largest range first
+//! ranges       [1] [    3       ] [2        ]  parts of chunks that are held anyhow; then whole chunks, the longest run first
 //! ```
+//! A range may lie in pieces: [`stretches`](super::stretches).
 //! What is live at a step's end and was requested in it counts as free: the next step makes the same request again, and the plan
 //! says where.
 
 use super::carried::{Carried, CommonPlaces};
+use super::places::{PlannedPlaces, Stitched};
 use super::problem::{Lifetime, Place, Places, PlanPart, PlanProblem, Taken};
 use super::recorder::{Ended, Key, NEVER, NOWHERE, Record};
+use super::stretches::{FreeParts, Stretch};
 use crate::config::rounding::MIN_BLOCK;
 use crate::error::Result;
-use crate::fallible::{Grown, TryCollect, TryPush, filled, with_room};
+use crate::fallible::{Grown, TryCollect, TryPush, with_room};
 use crate::heap::{Heap, State};
 use crate::ids::PoolIndex;
 use crate::span::Span;
-use std::cmp::Reverse;
 
 /// In bytes: a smaller range can serve no large request.
 const LEAST_RANGE: u64 = 1 << 20;
-/// The most ranges of either kind. More make a planner slow, and the smallest gain least.
-const MAX_RANGES: usize = 1024;
 
 /// Where the ranges and the requests of a problem come from.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct Origin {
 struct OriginPart {
     /// The number of each request's record.
     numbers: Vec<u32>,
-    ranges: Vec<Span>,
+    ranges: Vec<Stretch>,
 }
 
 /// The pools of a step's requests, each with the number of its part.
@@ -92,21 +92,11 @@ pub(super) fn problem(
         origin.parts.try_push(OriginPart::default())?;
         problem.parts.try_push(PlanPart { moments: ended.moments, ..PlanPart::default() })?;
     }
-    let mut whole: Vec<Vec<Span>> = Vec::new();
-    whole.try_reserve(parts.count())?;
-    whole.resize(parts.count(), Vec::new());
+    let mut free: Vec<FreeParts> = Vec::new();
+    free.try_reserve(parts.count())?;
+    free.resize(parts.count(), FreeParts::default());
     for (span, part) in open_spans(ended.records.iter().chain(since), heap, &parts)? {
-        divide(heap, span, &mut origin.parts[part].ranges, &mut whole[part])?;
-    }
-    for ((part, of), mut whole) in problem.parts.iter_mut().zip(&mut origin.parts).zip(whole) {
-        of.ranges.sort_unstable_by_key(|span| (span.size, span.start));
-        of.ranges.drain(..of.ranges.len().saturating_sub(MAX_RANGES));
-        part.held = of.ranges.len();
-        whole.sort_unstable_by_key(|span| (Reverse(span.size), span.start));
-        whole.truncate(MAX_RANGES);
-        of.ranges.try_reserve(whole.len())?;
-        of.ranges.append(&mut whole);
-        part.ranges = of.ranges.iter().map(|span| span.size).try_to_vec()?;
+        free[part].add(heap, span)?;
     }
     for (number, record) in (0..).zip(&ended.records) {
         let Some(part) = parts.of_request(record.key.pool) else { continue };
@@ -122,6 +112,10 @@ pub(super) fn problem(
         problem.parts[part].requests.try_push(request)?;
         origin.parts[part].numbers.try_push(number)?;
     }
+    for ((part, of), free) in problem.parts.iter_mut().zip(&mut origin.parts).zip(free) {
+        (of.ranges, part.held) = free.stretches(heap, &mut live_at_peak(&part.requests)?)?;
+        part.ranges = of.ranges.iter().map(Stretch::size).try_to_vec()?;
+    }
     for (part, of) in problem.parts.iter_mut().zip(&origin.parts) {
         fix_carried(part, of, &ended.records, common)?;
         add_taken(part, &of.ranges, ended, carried)?;
@@ -129,24 +123,65 @@ pub(super) fn problem(
     Ok((problem, origin))
 }
 
+/// Returns the sizes of the requests that are live when most is, but for those that live on into the next step, and how many there
+/// are of each.
+fn live_at_peak(requests: &[Lifetime]) -> Grown<Vec<(u64, u64)>> {
+    let mut changes: Vec<(u32, i64)> = with_room(2 * requests.len())?;
+    for request in requests {
+        let size = i64::try_from(request.size).unwrap_or(i64::MAX);
+        changes.extend([(request.lower, size), (request.upper, -size)]);
+    }
+    // What ends at a moment is free for what begins there.
+    changes.sort_unstable();
+    let (mut live, mut most, mut peak) = (0_i64, 0, 0);
+    for (moment, change) in changes {
+        live = live.saturating_add(change);
+        if live > most {
+            (most, peak) = (live, moment);
+        }
+    }
+    let mut sizes: Vec<(u64, u64)> = Vec::new();
+    for request in requests.iter().filter(|of| of.carried_to == 0 && (of.lower..of.upper).contains(&peak)) {
+        match sizes.iter_mut().find(|(size, _)| *size == request.size) {
+            Some((_, count)) => *count += 1,
+            None => sizes.try_push((request.size, 1))?,
+        }
+    }
+    Ok(sizes)
+}
+
 /// Gives requests that live on into the next step the places that such requests have in every plan.
 fn fix_carried(part: &mut PlanPart, of: &OriginPart, records: &[Record], common: &mut CommonPlaces) -> Grown<()> {
     let carried = part.requests.iter().zip(&of.numbers).filter(|(request, _)| request.carried_to > 0);
     let keys = carried.filter_map(|(_, number)| records.get(*number as usize)).map(|record| record.key);
-    let mut addresses = common.places(keys, &of.ranges, part.held)?.into_iter();
+    let mut spans: Vec<Span> = Vec::new();
+    let mut first_whole = 0;
+    for (number, range) in of.ranges.iter().enumerate() {
+        range.spans.iter().try_for_each(|span| spans.try_push(*span))?;
+        if number < part.held {
+            first_whole = spans.len();
+        }
+    }
+    let mut addresses = common.places(keys, &spans, first_whole)?.into_iter();
     for request in part.requests.iter_mut().filter(|request| request.carried_to > 0) {
         let Some(address) = addresses.next().filter(|address| *address != NOWHERE) else { continue };
         let within = |span: &Span| span.start <= address && address + request.size <= span.end();
-        let range = of.ranges.iter().position(within);
-        request.fixed = range.map(|range| Place { range, offset: address - of.ranges[range].start });
+        let found = of.ranges.iter().enumerate().find_map(|(range, stretch)| {
+            let (at, span) = stretch.with_offsets().find(|(_, span)| within(span))?;
+            Some(Place { range, offset: at + address - span.start })
+        });
+        request.fixed = found;
     }
     Ok(())
 }
 
 /// Adds the memory that blocks of earlier steps have at first, unless a request of this one takes their part.
-fn add_taken(part: &mut PlanPart, ranges: &[Span], ended: &Ended, carried: &Carried) -> Grown<()> {
-    let mut sorted = ranges.iter().copied().enumerate().try_to_vec()?;
-    sorted.sort_unstable_by_key(|(_, range)| range.start);
+fn add_taken(part: &mut PlanPart, ranges: &[Stretch], ended: &Ended, carried: &Carried) -> Grown<()> {
+    let mut sorted: Vec<(usize, u64, Span)> = Vec::new();
+    for (range, stretch) in ranges.iter().enumerate() {
+        stretch.with_offsets().try_for_each(|(at, span)| sorted.try_push((range, at, span)))?;
+    }
+    sorted.sort_unstable_by_key(|(_, _, span)| span.start);
     let matched = carried.is_matched.iter().copied();
     let mut fixed: Vec<(usize, u64, u64)> = Vec::new();
     for (place, size) in part.requests.iter().filter_map(|request| Some((request.fixed?, request.size))) {
@@ -155,10 +190,10 @@ fn add_taken(part: &mut PlanPart, ranges: &[Span], ended: &Ended, carried: &Carr
     fixed.sort_unstable();
     for (earlier, _) in ended.earlier.iter().zip(matched).filter(|(of, matched)| !matched && of.upper > 0) {
         for span in earlier.spans() {
-            let first = sorted.partition_point(|(_, range)| range.end() <= span.start);
-            for (range, within) in sorted[first..].iter().take_while(|(_, range)| range.start < span.end()) {
+            let first = sorted.partition_point(|(_, _, within)| within.end() <= span.start);
+            for (range, at, within) in sorted[first..].iter().take_while(|(_, _, of)| of.start < span.end()) {
                 if let Some(taken) = within.intersection(&span) {
-                    let offset = taken.start - within.start;
+                    let offset = at + taken.start - within.start;
                     // What lies in the place of a request that lives on does so only until plans are followed.
                     let before = fixed.partition_point(|(of, _, end)| (*of, *end) <= (*range, offset));
                     let is_fixed =
@@ -172,21 +207,6 @@ fn add_taken(part: &mut PlanPart, ranges: &[Span], ended: &Ended, carried: &Carr
         }
     }
     Ok(())
-}
-
-/// Divides a span into whole chunks, and parts of chunks that something else holds.
-fn divide(heap: &Heap, span: Span, parts: &mut Vec<Span>, whole: &mut Vec<Span>) -> Grown<()> {
-    let Some(home) = heap.home() else { return Ok(()) };
-    let chunks = home.chunk_at(span.start).zip(home.chunk_at(span.end() - 1));
-    let Some(((_, first), (_, last))) = chunks else { return Ok(()) };
-    let from = if first.address == span.start { span.start } else { first.end().min(span.end()) };
-    let to = if last.end() == span.end() { span.end() } else { last.address.max(from) };
-    for part in [Span::between(span.start, from), Span::between(to, span.end())] {
-        if part.size > LEAST_RANGE {
-            parts.try_push(part)?;
-        }
-    }
-    if from < to { whole.try_push(Span::between(from, to)) } else { Ok(()) }
 }
 
 /// Returns the spans of home that a plan may use, each with its part.
@@ -221,20 +241,33 @@ fn is_live(heap: &Heap, record: &Record) -> bool {
 }
 
 impl Origin {
-    /// Returns the address of each request's place, by record. What an answer says of no request, or of no range, is left out.
-    pub(super) fn addresses(&self, places: &Places) -> Grown<Vec<u64>> {
-        let mut addresses = filled(NOWHERE, self.records)?;
-        for (of, places) in self.parts.iter().zip(places) {
+    /// Returns each request's place, by record, of requests with these keys. What an answer says of no request, or of no range, is
+    /// left out.
+    pub(super) fn places(&self, keys: &[Key], answer: &Places) -> Grown<PlannedPlaces> {
+        let mut found = PlannedPlaces::none(self.records)?;
+        let mut stitched: Vec<Stitched> = Vec::new();
+        for (part, (of, places)) in self.parts.iter().zip(answer).enumerate() {
             for (number, place) in of.numbers.iter().zip(places) {
-                let Some(place) = place else { continue };
-                let lies = |range: &&Span| place.offset < range.size && place.offset.is_multiple_of(MIN_BLOCK);
-                let Some(range) = of.ranges.get(place.range).filter(lies) else { continue };
-                if let Some(address) = addresses.get_mut(*number as usize) {
-                    *address = range.start + place.offset;
+                let Some(place) = place.filter(|place| place.offset.is_multiple_of(MIN_BLOCK)) else { continue };
+                let number = *number as usize;
+                let Some((stretch, key)) = of.ranges.get(place.range).zip(keys.get(number)) else { continue };
+                match *stretch.pieces(place.offset, key.size)? {
+                    [] => {}
+                    [span] => found.put(number, span.start),
+                    _ => stitched.try_push(Stitched {
+                        stretch: (part, place.range),
+                        offset: place.offset,
+                        size: key.size,
+                        number,
+                    })?,
                 }
             }
         }
-        Ok(addresses)
+        found.put_stitched(stitched, |(part, range), offset, size| {
+            let stretch = self.parts.get(part).and_then(|of| of.ranges.get(range));
+            stretch.map_or(Ok(Vec::new()), |stretch| stretch.pieces(offset, size))
+        })?;
+        Ok(found)
     }
 }
 

@@ -21,16 +21,19 @@
 
 mod carried;
 mod memory;
+mod places;
 mod plans;
 mod problem;
 mod recorder;
+mod stretches;
 
+pub(crate) use places::PlannedPlace;
 pub use problem::{Lifetime, Place, Places, PlanPart, PlanProblem, Planner, Taken};
 
 use crate::error::Result;
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::Heap;
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::{BlockId, ChunkId, PoolIndex, ViewId};
 use crate::report::stats::PlanStats;
 use crate::span::Span;
 use carried::{Carried, CommonPlaces};
@@ -96,6 +99,11 @@ impl Lows {
         let lowest = known.iter().min().map_or(live, |lowest| lowest + held / DEEP);
         live <= lowest || known.iter().filter(|low| **low <= lowest).count() < 2
     }
+}
+
+/// Returns the chunks that a view over these spans would map, and where the spans begin in it; `None` if no view can map them.
+pub(crate) fn chunks_of(heap: &Heap, spans: &[Span]) -> Result<Option<(Vec<ChunkId>, u64)>> {
+    Ok(places::chunks_of(heap, spans)?)
 }
 
 /// The plans of an allocator, and its present step.
@@ -195,11 +203,10 @@ impl Planning {
 
     /// Returns where the next large request of a pool is to lie, if a plan says so.
     #[inline]
-    pub(crate) fn next_place(&mut self, heap: &Heap, size: u64, pool: PoolIndex) -> Option<Span> {
+    pub(crate) fn next_place(&mut self, heap: &Heap, size: u64, pool: PoolIndex) -> Option<PlannedPlace<'_>> {
         let Self { recorder, plans, .. } = self;
         let is_open = |span| heap.blocks_over(span).all(|id| recorder.is_open(heap, id));
-        let place = plans.next(Key { size, pool }, &recorder.records, (self.expected, heap.reserved()), is_open);
-        place.map(|place| Span::new(place, size))
+        plans.next(Key { size, pool }, &recorder.records, (self.expected, heap.reserved()), is_open)
     }
 
     /// Notes that a large request was served.
@@ -211,9 +218,26 @@ impl Planning {
         self.peak = self.peak.max(heap.counters().allocated_bytes.current());
     }
 
-    /// Notes that the place of the next request is taken.
-    pub(crate) fn displaced(&mut self) {
-        self.plans.displaced();
+    /// Notes that the place of the next request is taken. `lost`: its view is gone.
+    pub(crate) fn displaced(&mut self, lost: bool) {
+        self.plans.displaced(lost);
+    }
+
+    /// Returns whether a plan lacks views.
+    pub(crate) fn lacks_views(&mut self) -> bool {
+        self.plans.unbuilt().next().is_some()
+    }
+
+    /// Builds the views of plans that lack them. `build` returns a view over the chunks of these spans, if there can be one: its
+    /// serial number, and where the spans begin in it.
+    ///
+    /// # Errors
+    /// The first of `build`'s; other plans go without views until the end of the next step.
+    pub(crate) fn build_views(
+        &mut self,
+        mut build: impl FnMut(&[Span]) -> Result<Option<(ViewId, u64, u64)>>,
+    ) -> Result<()> {
+        self.plans.unbuilt().try_for_each(|plan| plan.places.build_views(&mut build))
     }
 
     /// Notes that the program frees a block that was noted. `in_use`: other streams may use it still.
@@ -345,11 +369,11 @@ impl Planning {
             let Some((number, places)) = answer else { return Ok(()) };
             let Some(index) = self.submitted.iter().position(|of| of.number == number) else { continue };
             let Submitted { signature, keys, origin, peak, .. } = self.submitted.remove(index);
-            let addresses = origin.addresses(&places)?;
-            let unplaced = addresses.iter().filter(|address| **address == recorder::NOWHERE).count();
+            let places = origin.places(&keys, &places)?;
+            let unplaced = (0..keys.len()).filter(|number| !places.has(*number)).count();
             tracing::debug!(signature, requests = keys.len(), unplaced, "a step is planned");
             self.stats.plans += 1;
-            self.plans.put(self.steps, peak, signature, keys, addresses)?;
+            self.plans.put(self.steps, peak, signature, keys, places)?;
             // What this plan does not use is not known to be of no use before it was followed.
             self.settled = 0;
             self.expected = signature;
@@ -379,8 +403,8 @@ impl Planning {
     /// Returns the memory that plans use.
     fn used(&self) -> Result<Vec<Span>> {
         let mut spans = Vec::new();
-        for (place, size) in self.plans.in_use(self.steps).flat_map(plans::Plan::places) {
-            spans.try_push(Span::new(place, size))?;
+        for span in self.plans.in_use(self.steps).flat_map(plans::Plan::spans) {
+            spans.try_push(span)?;
         }
         Ok(memory::joined(spans)?)
     }

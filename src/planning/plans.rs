@@ -7,7 +7,8 @@
 //! requests    a b x c e f       x is none of the plan's; d does not come: both are departures, the others have their places
 //! ```
 
-use super::recorder::{Key, NOWHERE, Record};
+use super::places::{PlannedPlace, PlannedPlaces};
+use super::recorder::{Key, Record};
 use crate::fallible::{Grown, TryPush};
 use crate::span::Span;
 
@@ -37,8 +38,8 @@ const TIGHT: u64 = 256;
 pub(super) struct Plan {
     pub(super) signature: u64,
     keys: Vec<Key>,
-    /// The address of each request's place.
-    places: Vec<u64>,
+    /// Each request's place.
+    pub(super) places: PlannedPlaces,
     /// The signature of the step that came after it last.
     pub(super) successor: u64,
     /// The step at whose end it was made first.
@@ -112,15 +113,14 @@ impl Plans {
         records: &[Record],
         (expected, held): (u64, u64),
         is_open: impl Fn(Span) -> bool,
-    ) -> Option<u64> {
-        if let Some(cursor) = self.cursor.as_mut().filter(|_| !self.is_lost) {
-            let plan = &self.plans[cursor.plan];
-            if plan.keys.get(cursor.at) == Some(&key) {
-                let place = plan.places[cursor.at];
-                cursor.at += 1;
-                cursor.matched += 1;
-                return (place != NOWHERE && cursor.places).then_some(place);
-            }
+    ) -> Option<PlannedPlace<'_>> {
+        if let Some(cursor) = self.cursor.as_mut().filter(|_| !self.is_lost)
+            && self.plans[cursor.plan].keys.get(cursor.at) == Some(&key)
+        {
+            let Cursor { plan, at, places, .. } = *cursor;
+            cursor.at += 1;
+            cursor.matched += 1;
+            return if places { self.plans[plan].places.get(at, key.size) } else { None };
         }
         self.search(key, records, (expected, held), is_open)
     }
@@ -132,7 +132,7 @@ impl Plans {
         records: &[Record],
         (expected, held): (u64, u64),
         is_open: impl Fn(Span) -> bool,
-    ) -> Option<u64> {
+    ) -> Option<PlannedPlace<'_>> {
         if self.is_lost {
             return None;
         }
@@ -146,8 +146,7 @@ impl Plans {
             cursor.places = self.plans[cursor.plan].suits(held, is_open);
         }
         self.cursor = Some(Cursor { at: cursor.at + 1, matched: cursor.matched + 1, ..cursor });
-        let place = self.plans[cursor.plan].places[cursor.at];
-        (place != NOWHERE && cursor.places).then_some(place)
+        if cursor.places { self.plans[cursor.plan].places.get(cursor.at, key.size) } else { None }
     }
 
     /// Returns the place of a step's first request: in the plan that came next the last time, or else in the latest one.
@@ -180,10 +179,13 @@ impl Plans {
         Some(Cursor { at: cursor.at + ahead?, missed, ..cursor })
     }
 
-    /// Notes that the place of the last request was taken.
+    /// Notes that the place of the last request was taken. `lost`: its view is gone.
     #[cold]
-    pub(super) fn displaced(&mut self) {
+    pub(super) fn displaced(&mut self, lost: bool) {
         let Some(cursor) = &mut self.cursor else { return };
+        if let Some(plan) = self.plans.get_mut(cursor.plan).filter(|_| lost) {
+            plan.places.is_unbuilt = true;
+        }
         cursor.displaced += 1;
         // At first, blocks of the step before still lie where they lay without the plan.
         let is_known = self.plans.get(cursor.plan).is_some_and(|plan| plan.suited);
@@ -193,6 +195,11 @@ impl Plans {
     /// Returns the plan with this signature.
     pub(super) fn with_signature(&mut self, signature: u64) -> Option<&mut Plan> {
         self.plans.iter_mut().find(|plan| plan.signature == signature)
+    }
+
+    /// Returns the plans whose views are to be built.
+    pub(super) fn unbuilt(&mut self) -> impl Iterator<Item = &mut Plan> {
+        self.plans.iter_mut().filter(|plan| plan.places.is_unbuilt)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Plan> {
@@ -208,7 +215,14 @@ impl Plans {
     }
 
     /// Adds a plan, or renews it.
-    pub(super) fn put(&mut self, made: u64, peak: u64, signature: u64, keys: Vec<Key>, places: Vec<u64>) -> Grown<()> {
+    pub(super) fn put(
+        &mut self,
+        made: u64,
+        peak: u64,
+        signature: u64,
+        keys: Vec<Key>,
+        places: PlannedPlaces,
+    ) -> Grown<()> {
         if let Some(plan) = self.with_signature(signature) {
             (plan.keys, plan.places, plan.peak) = (keys, places, peak);
             (plan.renewals, plan.departed, plan.suited) = (plan.renewals + 1, 0, false);
@@ -235,7 +249,7 @@ impl Plans {
 
     /// Returns the bytes of host memory that the plans take.
     pub(super) fn host_bytes(&self) -> usize {
-        let bytes = |plan: &Plan| plan.keys.capacity() * size_of::<Key>() + plan.places.capacity() * size_of::<u64>();
+        let bytes = |plan: &Plan| plan.keys.capacity() * size_of::<Key>() + plan.places.host_bytes();
         self.plans.iter().map(bytes).sum::<usize>() + self.plans.capacity() * size_of::<Plan>()
     }
 }
@@ -247,9 +261,9 @@ impl Plan {
             return true;
         }
         let (mut open, mut all) = (0, 0);
-        for (place, size) in self.places() {
-            all += size;
-            open += if is_open(Span::new(place, size)) { size } else { 0 };
+        for span in self.spans() {
+            all += span.size;
+            open += if is_open(span) { span.size } else { 0 };
         }
         // With nothing to spare, what departs would need new memory, which it may not without the plan.
         let spare = held.saturating_sub(self.peak);
@@ -258,17 +272,13 @@ impl Plan {
 
     /// Returns the bytes of all requests that have no place.
     fn unplaced(&self) -> u64 {
-        let without = self.places.iter().zip(&self.keys).filter(|(place, _)| **place == NOWHERE);
+        let without = self.keys.iter().enumerate().filter(|(number, _)| !self.places.has(*number));
         without.map(|(_, key)| key.size).sum()
     }
 
-    /// Returns the place and the size of each request that has one.
-    pub(super) fn places(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.places
-            .iter()
-            .zip(&self.keys)
-            .filter(|(place, _)| **place != NOWHERE)
-            .map(|(place, key)| (*place, key.size))
+    /// Returns the memory of each request that has a place, in one piece or several.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        self.keys.iter().enumerate().flat_map(|(number, key)| self.places.spans(number, key.size))
     }
 }
 

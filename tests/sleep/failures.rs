@@ -6,7 +6,7 @@ use seamalloc::driver::{Call, Status};
 use seamalloc::{Backup, Error};
 use std::collections::BTreeSet;
 
-const OPTIONS: &str = "strategy:stitch,chunk_size_mb:4";
+const OPTIONS: &str = "strategy:stitch,chunk_size_mb:2";
 
 /// Lets calls fail in one step of the way to sleep and back, each in turn. Returns those that did.
 fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTreeSet<Call> {
@@ -14,7 +14,7 @@ fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTree
     for nth in 1.. {
         let mut world = World::new(256 * MIB, OPTIONS);
         let tag = world.furnished();
-        let other = world.allocate(seamalloc::PoolId::NONE, 3 * MIB, MAIN).unwrap();
+        let other = world.allocate(seamalloc::PoolId::NONE, 3 * MIB / 2, MAIN).unwrap();
         let held = world.device.used();
         if waking {
             world.allocator.sleep(tag, backup).unwrap();
@@ -48,7 +48,7 @@ fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTree
         world.check(other);
         // And the way goes on.
         world.allocator.sleep(tag, backup).unwrap();
-        assert_eq!(world.device.used(), 4 * MIB, "{calls:?}: only the block outside of the tag has memory");
+        assert_eq!(world.device.used(), 2 * MIB, "{calls:?}: only the block outside of the tag has memory");
         world.allocator.wake(tag).unwrap();
         assert_eq!(world.device.used(), held, "{calls:?}");
         if *backup != Backup::Discard {

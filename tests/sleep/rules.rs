@@ -184,7 +184,8 @@ fn a_graph_over_a_tag_runs_as_before_once_the_tag_is_awake() {
     world.allocator.begin_allocate_to_pool(tag, Route::stream(captured).capturing()).unwrap();
     world.device.host.begin_capture(captured, CaptureMode::Global).unwrap();
     // The stitched block: the graph knows its addresses in the view.
-    let (from, live) = world.live.iter().find(|(_, live)| live.size == 7 * MIB).map(|(at, live)| (*at, *live)).unwrap();
+    let (from, live) =
+        world.live.iter().find(|(_, live)| live.size == 7 * MIB / 2).map(|(at, live)| (*at, *live)).unwrap();
     let to = world.allocator.allocate(live.size, captured).unwrap();
     let copy = HostWork::Copy { from: Range { address: from, size: live.size }, to };
     world.device.host.launch(captured, copy).unwrap();

@@ -98,13 +98,13 @@ impl World {
     /// Makes a tag with blocks at home, small ones, blocks that are stitched, free memory, and two streams.
     pub(crate) fn furnished(&mut self) -> PoolId {
         let tag = self.allocator.create_tag().unwrap();
-        let large: Vec<u64> = (0..5).map(|_| self.allocate(tag, 4 * MIB, MAIN).unwrap()).collect();
+        let large: Vec<u64> = (0..5).map(|_| self.allocate(tag, 2 * MIB, MAIN).unwrap()).collect();
         for size in [512, 4096, 900 << 10] {
             self.allocate(tag, size, MAIN).unwrap();
         }
-        self.allocate(tag, 3 * MIB, SIDE).unwrap();
+        self.allocate(tag, 3 * MIB / 2, SIDE).unwrap();
         [large[0], large[2], large[4]].into_iter().for_each(|address| self.free(address));
-        self.allocate(tag, 7 * MIB, MAIN).unwrap();
+        self.allocate(tag, 7 * MIB / 2, MAIN).unwrap();
         assert!(self.views() > 0, "nothing was stitched");
         tag
     }

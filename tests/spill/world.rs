@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of the device of [`World::furnished`], and of a request that is too large for what it has left.
-pub(crate) const FURNISHED: u64 = 36 * MIB;
-pub(crate) const TOO_LARGE: u64 = 24 * MIB;
+pub(crate) const FURNISHED: u64 = 18 * MIB;
+pub(crate) const TOO_LARGE: u64 = 12 * MIB;
 
 /// The calls of spilling and coming back.
 pub(crate) const OF_SPILLING: [Call; 10] = [
@@ -116,15 +116,15 @@ impl World {
     /// Fills the device: blocks at home, some of which end inside of a chunk, one that is stitched, and small ones. Returns the
     /// large ones, the oldest first.
     pub(crate) fn furnished(options: &str) -> (Self, Vec<u64>) {
-        let mut world = Self::new(FURNISHED, &format!("chunk_size_mb:4,{options}"));
-        let mut large: Vec<u64> = [3, 7, 5, 4, 5].map(|mib| world.allocate(mib * MIB, MAIN).unwrap()).to_vec();
+        let mut world = Self::new(FURNISHED, &format!("chunk_size_mb:2,{options}"));
+        let mut large: Vec<u64> = [3, 7, 5, 4, 5].map(|half| world.allocate(half * MIB / 2, MAIN).unwrap()).to_vec();
         world.allocate(512, MAIN).unwrap();
         world.allocate(900 << 10, SIDE).unwrap();
         for index in [3, 1] {
             world.free(large.remove(index));
         }
         world.device.settle();
-        large.push(world.allocate(10 * MIB, MAIN).unwrap());
+        large.push(world.allocate(5 * MIB, MAIN).unwrap());
         assert!(world.allocator.fragmentation().views > 0, "nothing was stitched");
         (world, large)
     }

@@ -2,7 +2,13 @@
 //! calls of the driver that fail. Every word is read, and the allocator and the device agree to the byte.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a panic fails the test"
+)]
 
 mod program;
 #[path = "../random/mod.rs"]

@@ -101,7 +101,8 @@ impl World {
     pub(crate) fn check_books(&self) {
         self.allocator.check().unwrap();
         let (stats, leaks) = (self.allocator.stats(), self.device.host.leaks());
-        let counted = (stats.reserved_bytes.all.current, stats.spilled_bytes.current);
+        let of_machine = stats.spilled_bytes.current + stats.spill_kept_bytes;
+        let counted = (stats.reserved_bytes.all.current, of_machine);
         assert_eq!(
             counted,
             (leaks.bytes, leaks.host_bytes),

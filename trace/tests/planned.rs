@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 use seamalloc::driver::sim::{Profile, SimConfig, SimGpu};
-use seamalloc::driver::{Driver, StreamId};
+use seamalloc::driver::{Call, Driver, Status, StreamId};
 use seamalloc::planning::{Place, Places, PlanProblem, Planner};
 use seamalloc::{Allocator, Config, StrategyKind};
 use seamalloc_plan::online::{Background, Inline};
@@ -12,6 +12,7 @@ use seamalloc_plan::stored::StoredPlan;
 use seamalloc_plan::{Buffer, Gap, Limits, Method, Problem, plan, read_csv, write_csv};
 use seamalloc_trace::recorded;
 use seamalloc_trace::replay::{ReplayOptions, replay};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -266,6 +267,71 @@ fn a_planner_that_answers_late_has_its_plan_followed_in_the_end() {
             after.placed - plans.placed > 10 * (after.departures - plans.departures),
             "{steps}: {plans:?}, {after:?}"
         );
+    }
+}
+
+/// Answers once it may.
+struct Closed {
+    inner: Inline,
+    open: Arc<AtomicBool>,
+}
+
+impl Planner for Closed {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        self.inner.submit(number, problem);
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        if self.open.load(Ordering::Relaxed) { self.inner.answer() } else { None }
+    }
+}
+
+/// A job in whose steps the driver is not called any more, with a plan that waits to be put in place.
+fn before_its_plan() -> (Job, Arc<AtomicBool>) {
+    let open = Arc::new(AtomicBool::new(false));
+    let mut job = Job::new(Some(Box::new(Closed { inner: Inline::default(), open: Arc::clone(&open) })));
+    (0..12).for_each(|_| job.step(8));
+    let before = job.figures();
+    job.step(8);
+    assert_eq!(job.figures(), before);
+    (job, open)
+}
+
+/// What lies free in chunks that weights hold serves requests in several pieces, through views that are built once.
+#[test]
+fn views_of_places_in_several_pieces_are_built_when_the_plan_is_put_in_place() {
+    let (mut job, open) = before_its_plan();
+    let before = job.figures();
+    open.store(true, Ordering::Relaxed);
+    job.step(8);
+    assert!(job.figures().1 > before.1, "views for pieces");
+    (0..8).for_each(|_| job.step(8));
+    let (before, plans) = (job.figures(), job.allocator.stats());
+    (0..2).for_each(|_| job.step(8));
+    assert_eq!(job.figures(), before, "no driver call, and no view");
+    let after = job.allocator.stats();
+    assert!(after.views_reused > plans.views_reused, "views of the plan are used");
+    assert!(after.plans.placed - plans.plans.placed > 10 * (after.plans.departures - plans.plans.departures));
+}
+
+#[test]
+fn a_plan_whose_views_cannot_be_built_is_followed_without_them() {
+    for call in [Call::Reserve, Call::Map, Call::SetAccess] {
+        for nth in [1, 2, 5] {
+            for status in [Status::UNKNOWN, Status::OUT_OF_MEMORY] {
+                let (mut job, open) = before_its_plan();
+                let (before, held) = (job.gpu.leaks(), job.allocator.stats().reserved_bytes.all.current);
+                open.store(true, Ordering::Relaxed);
+                job.gpu.fail_nth(call, nth, status);
+                job.step(8);
+                job.gpu.fail_no_more();
+                assert_eq!(job.allocator.stats().reserved_bytes.all.current, held, "{call:?} {nth}");
+                assert_eq!(job.gpu.leaks().handles, before.handles);
+                (0..6).for_each(|_| job.step(8));
+                assert!(job.gpu.faults().is_empty());
+                assert!(job.allocator.stats().plans.placed > 0);
+            }
+        }
     }
 }
 

@@ -21,7 +21,6 @@ struct Look {
     calls: u64,
     views: u64,
     now: Window,
-    out: Vec<String>,
     step: u64,
     every: usize,
     from: usize,
