@@ -108,7 +108,7 @@ impl FreeParts {
 
     /// Makes stretches of it: those with parts of chunks first, and how many these are, then all that is left of whole chunks as
     /// one, the longest run first. `peak`: the sizes of the requests that are live when most is, and how many of each.
-    pub(super) fn stretches(mut self, heap: &Heap, peak: &mut Vec<(u64, u64)>) -> Grown<(Vec<Stretch>, usize)> {
+    pub(super) fn stretches(mut self, heap: &Heap, peak: &mut [(u64, u64)]) -> Grown<(Vec<Stretch>, usize)> {
         let by_size = |span: &Span| (Reverse(span.size), span.start);
         self.whole.sort_unstable_by_key(by_size);
         self.tails.sort_unstable_by_key(by_size);
