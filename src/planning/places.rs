@@ -172,7 +172,7 @@ impl PlannedPlaces {
 }
 
 /// Returns the chunks that a view over these spans would map, and where the spans begin in it; `None` if memory is not so any more
-/// that a view can map them: each span but the last ends with a chunk, and each but the first begins with one.
+/// that a view can map them: each span but the last ends with a chunk, each but the first begins with one, and no chunk comes twice.
 pub(super) fn chunks_of(heap: &Heap, spans: &[Span]) -> Grown<Option<(Vec<ChunkId>, u64)>> {
     let Some((home, first)) = heap.home().zip(spans.first()) else { return Ok(None) };
     let mut chunks = Vec::new();
@@ -185,7 +185,7 @@ pub(super) fn chunks_of(heap: &Heap, spans: &[Span]) -> Grown<Option<(Vec<ChunkI
             };
             let begins = at == chunk.address || (number == 0 && at == first.start);
             let ends = chunk.end() <= span.end() || number + 1 == spans.len();
-            if !begins || !ends {
+            if !begins || !ends || chunks.contains(&id) {
                 return Ok(None);
             }
             if chunks.is_empty() {

@@ -141,7 +141,7 @@ impl FreeParts {
         let mut spans = Vec::new();
         let best = self.best_joint(heap, tail, peak);
         let joint = best.unwrap_or(Joint { gain: 0, head: None, whole: 0, size: 0, count: 0 });
-        let fallback = if self.heads.is_empty() { None } else { Some(0) };
+        let fallback = self.heads.iter().position(|head| !is_of_one_chunk(heap, tail, head));
         let head = if best.is_some() { joint.head } else { fallback }.map(|index| self.heads.remove(index));
         if let Some(tail) = tail {
             spans.try_push(tail)?;
@@ -160,7 +160,10 @@ impl FreeParts {
         let chunk = self.last_chunk(heap).map_or(0, |chunk| chunk.size);
         let room: u64 = self.whole.iter().map(|span| span.size).sum();
         let part = tail.map_or(0, |span| span.size);
-        let heads = self.heads.iter().take(MAX_JOINED).enumerate().map(|(index, span)| (Some(index), span.size));
+        // The two ends of one chunk are none: a view that maps a chunk twice would have the same bytes at two addresses.
+        let heads = self.heads.iter().take(MAX_JOINED).enumerate();
+        let heads = heads.filter(|(_, head)| !is_of_one_chunk(heap, tail, head));
+        let heads = heads.map(|(index, span)| (Some(index), span.size));
         let mut best: Option<Joint> = None;
         let alone = tail.map(|_| (None, 0));
         for (head, with) in heads.chain(alone) {
@@ -211,6 +214,12 @@ impl FreeParts {
         }
         Ok(())
     }
+}
+
+/// Returns whether a tail and a head are of the same chunk.
+fn is_of_one_chunk(heap: &Heap, tail: Option<Span>, head: &Span) -> bool {
+    let chunk = |span: &Span| heap.home()?.chunk_at(span.start).map(|(id, _)| id);
+    tail.is_some_and(|tail| chunk(&tail) == chunk(head))
 }
 
 fn alone(span: Span) -> Grown<Vec<Span>> {
