@@ -13,7 +13,7 @@ use super::block::{Block, Kind, State};
 use super::segment::{Backing, Segment};
 use super::tables::Heap;
 use super::view::Extent;
-use crate::ids::{BlockId, Class};
+use crate::ids::{BlockId, ChunkId, Class};
 
 /// The broken rule and its place, if any.
 pub(super) type Checked = std::result::Result<(), String>;
@@ -128,10 +128,16 @@ impl Heap {
         Ok(())
     }
 
-    /// The chunks of a view, and the holes between them, make up its size. The parts of one that grows lie at its start, one behind
-    /// the other.
+    /// The chunks of a view, each of which comes once, and the holes between them, make up its size. The parts of one that grows
+    /// lie at its start, one behind the other.
     fn views_are_their_chunks(&self) -> Checked {
         for (id, view) in self.views.iter().filter(|(_, view)| !view.chunks.is_empty() || view.growing.is_some()) {
+            let mut chunks: Vec<ChunkId> =
+                view.chunks.iter().copied().filter(|chunk| *chunk != ChunkId::NONE).collect();
+            chunks.sort_unstable();
+            if !chunks.is_sorted_by(|one, next| one < next) {
+                return Err(format!("view {id:?} maps a chunk twice: {:?}", view.chunks));
+            }
             let bytes = view.offset_of(view.chunks.len(), |chunk| Some(self.home.as_ref()?.chunk(chunk)?.size));
             if bytes != view.size || view.size > view.addresses {
                 return Err(format!("view {id:?} has {} bytes of {}, its chunks {bytes}", view.size, view.addresses));

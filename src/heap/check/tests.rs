@@ -171,6 +171,15 @@ const OF_STITCHED_BLOCKS: &[Break] = &[
         },
         "users",
     ),
+    (
+        "a view with a chunk twice",
+        |h| {
+            let chunk = h.views.get(view_of(h, PoolId::NONE)).unwrap().chunks[0];
+            h.views.reserve_splice(chunk, 1).unwrap();
+            h.views.splice(chunk, &[(Span::default(), chunk); 2], |_| Some(0))
+        },
+        "twice",
+    ),
 ];
 
 const OF_PRIVATE_POOLS: &[Break] = &[
