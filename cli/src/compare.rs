@@ -322,6 +322,7 @@ mod tests {
                 "program_share",
                 "recorded_step_ns",
                 "seconds",
+                "spill_us",
                 "stall_histogram",
                 "stall_p50_us",
                 "stall_p99_us",
