@@ -3,9 +3,8 @@
 //! For each operation of a script, and for n = 1, 2, 3, … until the operation goes through without a failure: the script
 //! runs up to the operation, the n-th allocation of the library fails (once, or with all that follow), and the operation
 //! runs. It succeeds, or answers the typed error; the process does not abort. Then the tables are in order, the
-//! allocator and the device agree on every byte, live blocks are live, the operation succeeds once there is memory, the
-//! rest of the script runs (for the first allocations and every fourth of the others), and in the end everything goes
-//! back.
+//! allocator and the device agree on every byte, live blocks are live, the operation succeeds once there is memory, and,
+//! for the first allocations and every fourth of the others, the rest of the script runs and everything goes back.
 
 #![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
@@ -71,8 +70,8 @@ fn fails_at(
     if nth <= 4 || nth % 4 == 0 {
         let rest = steps[at + 1..].iter().filter(|step| nth == 1 || !MANY_BLOCKS.iter().any(|many| many.0 == step.0));
         run(&mut world, rest, &when);
+        world.end(&when);
     }
-    world.end(&when);
     tally.points += u64::from(failed);
     failed
 }
