@@ -1,4 +1,4 @@
-"""Tags that sleep and wake on a GPU: python sleep_wake.py [--gib N] [--only sleep|saver|rlhf].
+"""Tags that sleep and wake on a GPU: python sleep_wake.py [--gib N] [--only sleep|saver|library|rlhf].
 
 Needs a GPU of 80 GB, as much memory of the host as the tag has twice, PyTorch and seamalloc. Each part is a process of its own:
 
@@ -6,6 +6,7 @@ Needs a GPU of 80 GB, as much memory of the host as the tag has twice, PyTorch a
   a captured graph is launched right after.
 - `saver`: as many bytes by torch_memory_saver's way, call for call: for each allocation cudaMallocHost, cudaMemcpy, cuMemUnmap and
   cuMemRelease; back cuMemCreate, cuMemMap, cuMemSetAccess and cudaMemcpy.
+- `library`: as many bytes by torch_memory_saver itself, where it is installed, with its default and with `retain_cpu_backup`.
 - `rlhf`: generate, let the cache sleep, train, let what training holds sleep, wake the cache. What is held is compared with what
   the larger of both phases needs.
 
@@ -20,7 +21,7 @@ import sys
 import time
 
 MIB, GIB = 2**20, 2**30
-PARTS = ("sleep", "saver", "rlhf")
+PARTS = ("sleep", "saver", "library", "rlhf")
 # What may stay of a tag that sleeps: tables of the driver.
 LEFT = 64 * MIB
 # The most that is held, to what the larger phase needs.
@@ -280,6 +281,45 @@ def saver(gib):
     return holds
 
 
+def library(gib):
+    """The same by torch_memory_saver's own code."""
+    try:
+        import torch_memory_saver as package
+    except ImportError as error:
+        return tell("library", "left out", why=str(error))
+    import torch
+
+    memory = package.torch_memory_saver
+    # An allocator of PyTorch's: the other mode has to be preloaded.
+    memory.hook_mode = "torch"
+    with memory.region(tag="weights", enable_cpu_backup=True):
+        tensors = [torch.empty(size // 8, dtype=torch.int64, device="cuda") for size in sizes(gib)]
+    for tensor in tensors:
+        tensor.random_()
+    before = [sums(tensor) for tensor in tensors]
+    size, holds = sum(tensor.numel() * 8 for tensor in tensors), True
+    for kept in (False, True):
+        memory.retain_cpu_backup = kept
+        for turn in range(2):
+            torch.cuda.synchronize()
+            free = torch.cuda.mem_get_info()[0]
+            _, fell = seconds(lambda: memory.pause("weights"))
+            left = size - (torch.cuda.mem_get_info()[0] - free)
+            _, woke = seconds(lambda: memory.resume("weights"))
+            holds &= tell(
+                "library",
+                f"{'retain_cpu_backup' if kept else 'default'} {turn}",
+                same(tensors, before),
+                gib=round(size / GIB, 3),
+                left_mib=round(left / MIB, 2),
+                sleep_s=round(fell, 3),
+                sleep_gb_s=rate(size, fell),
+                wake_s=round(woke, 3),
+                wake_gb_s=rate(size, woke),
+            )
+    return holds
+
+
 def rlhf(gib):
     """Two phases that take turns, each with what it holds in a tag."""
     import seamalloc
@@ -364,7 +404,7 @@ def main():
     parser.add_argument("--here", action="store_true", help="in this process")
     given = parser.parse_args()
     if given.here:
-        part = {"sleep": sleep, "saver": saver, "rlhf": rlhf}[given.only]
+        part = {"sleep": sleep, "saver": saver, "library": library, "rlhf": rlhf}[given.only]
         sys.exit(0 if part(given.cache if given.only == "rlhf" else given.gib) else 1)
     failed = False
     for part in PARTS if given.only is None else (given.only,):
