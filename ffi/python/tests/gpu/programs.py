@@ -38,7 +38,7 @@ NAMES = {
     2: ("ddp", "fsdp2", "pipeline"),
 }
 # Run where they are named: not all allocators fit on a GPU at once, or little is shown of what they can go wrong by.
-LARGE = {1: ("launch_bound", "large_trainer"), 2: ("fsdp2_1b", "fsdp2_8b")}
+LARGE = {1: ("launch_bound", "large_trainer", "fixed", "fixed_recomputed"), 2: ("fsdp2_1b", "fsdp2_8b")}
 # Started at once, in programs; beginning with those that compile, which takes longest.
 STARTING = 4
 STEP_S = 60

@@ -110,6 +110,33 @@ def trainer(turns, vocabulary, width, layers):
         Observed(model, arguments, train_dataset=data, data_collator=padded, callbacks=[Callback()]).train()
 
 
+def fixed(turns, recompute=False):
+    """A Llama of a billion parameters in bf16, batches of one shape: each step asks for the same memory."""
+    vocabulary, width = turns.size(128256, 100), turns.size(2048, 64)
+    kind = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    model = llama(width, turns.size(16, 2), vocabulary, turns.device)
+    torch.set_default_dtype(kind)
+    if recompute:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    optimizer, generator = adamw(model), torch.Generator().manual_seed(0)
+    for _ in range(turns.steps):
+        ids = torch.randint(0, vocabulary, (turns.size(4, 2), turns.size(1024, 32)), generator=generator)
+        turns.begin()
+        ids = ids.to(turns.device)
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        turns.end(loss)
+
+
+def fixed_recomputed(turns):
+    """The same, activations computed again in the backward pass."""
+    fixed(turns, recompute=True)
+
+
 def launch_bound(turns):
     """A small GPT-2 on a GPU that waits for the CPU: a step of the turns is ten of its own."""
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -384,6 +411,8 @@ PROGRAMS = {
     "compile_default": (compile_default, 4),
     "hf_trainer": (hf_trainer, 0),
     "large_trainer": (large_trainer, 0),
+    "fixed": (fixed, 0),
+    "fixed_recomputed": (fixed_recomputed, 0),
     "launch_bound": (launch_bound, 0),
     "accelerate": (accelerate, 0),
     "lightning": (lightning, 0),
