@@ -117,9 +117,9 @@ calls! {
     Copy = "copy", "cuMemcpyAsync";
     /// `cuMemCreate` on a node of the machine: made where live memory is spilled
     CreateOnHost = "create_on_host", "cuMemCreate (host)";
-    /// `cuMemHostAlloc`
+    /// `cuMemHostAlloc`, or `cuMemHostRegister` of pages of the system
     HostMalloc = "host_malloc", "cuMemHostAlloc";
-    /// `cuMemFreeHost`
+    /// `cuMemFreeHost`, or `cuMemHostUnregister`
     HostFree = "host_free", "cuMemFreeHost";
     /// `cuMemcpyDtoHAsync` into page-locked memory, which the CPU does not wait for
     CopyOut = "copy_out", "cuMemcpyDtoHAsync";
@@ -284,6 +284,8 @@ statuses! {
     INVALID_PC = 718, "CUDA_ERROR_INVALID_PC";
     /// A kernel failed in another way; the context is lost.
     LAUNCH_FAILED = 719, "CUDA_ERROR_LAUNCH_FAILED";
+    /// The process may not do this.
+    NOT_PERMITTED = 800, "CUDA_ERROR_NOT_PERMITTED";
     /// The driver or the device does not support this.
     NOT_SUPPORTED = 801, "CUDA_ERROR_NOT_SUPPORTED";
     /// The call is not allowed while a stream is being captured; it has invalidated the capture.

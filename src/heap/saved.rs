@@ -19,8 +19,8 @@ pub enum Backup {
     /// They are kept in memory of the host: as many bytes as live blocks have. It is not page-locked, but for 128 MiB through
     /// which the copies go, and which are kept for the next one.
     Host,
-    /// They are kept in page-locked memory of the host, which is copied to and from at the speed of the link. It takes the host a
-    /// third of a second a GiB to have such memory, so it is kept once the pool is awake, for the next one that sleeps
+    /// They are kept in page-locked memory of the host, which is copied to and from at the speed of the link. It takes the host
+    /// seven times as long to have such memory as to copy to it, so it is kept once the pool is awake, for the next one that sleeps
     /// ([`Allocator::release_backups`](crate::Allocator::release_backups) gives it back).
     Pinned,
     /// They are lost: after waking, live blocks keep their addresses and hold anything.

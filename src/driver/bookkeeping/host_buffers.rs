@@ -45,9 +45,9 @@ impl<T> HostBuffers<T> {
         Ok(buffer)
     }
 
-    /// Removes a buffer. Returns what was kept for it.
-    pub(in crate::driver) fn remove(&mut self, buffer: HostBuffer) -> Answer<T> {
-        self.buffers.remove(&buffer).map(|gone| gone.of).ok_or_else(|| unknown(buffer))
+    /// Removes a buffer. Returns its bytes, and what was kept for it.
+    pub(in crate::driver) fn remove(&mut self, buffer: HostBuffer) -> Answer<(u64, T)> {
+        self.buffers.remove(&buffer).map(|gone| (gone.size, gone.of)).ok_or_else(|| unknown(buffer))
     }
 
     /// Returns what is kept for a buffer, of which a copy begins that has so many bytes from an offset on.

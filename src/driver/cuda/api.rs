@@ -122,6 +122,8 @@ entry_points! {
     mem_free = "cuMemFree_v2", "3.2", (address: CUdeviceptr);
     mem_host_alloc = "cuMemHostAlloc", "2.2", (address: *mut *mut c_void, size: usize, flags: c_uint);
     mem_free_host = "cuMemFreeHost", "2.0", (address: *mut c_void);
+    mem_host_register = "cuMemHostRegister_v2", "6.5", (address: *mut c_void, size: usize, flags: c_uint);
+    mem_host_unregister = "cuMemHostUnregister", "4.0", (address: *mut c_void);
     mem_pool_create = "cuMemPoolCreate", "11.2", (pool: *mut CUmemoryPool, props: *const MemPoolProps);
     mem_pool_destroy = "cuMemPoolDestroy", "11.2", (pool: CUmemoryPool);
     mem_pool_set_attribute = "cuMemPoolSetAttribute", "11.2",

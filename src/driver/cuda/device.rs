@@ -18,6 +18,7 @@ use super::api::CudaApi;
 use super::context::{ContextError, PrimaryContext};
 use super::error::MissingEntryPoint;
 use super::ffi::{CUdevice, CUevent};
+use super::host_pages::HostPages;
 use super::locked_buffer::LockedBuffer;
 use super::place::Place;
 use crate::driver::call_counters::CallCounters;
@@ -51,6 +52,10 @@ pub struct CudaDriver {
     pub(super) handles: Mutex<FxHashMap<Handle, Option<WeakExported>>>,
     /// Live page-locked memory of the host.
     pub(super) buffers: Mutex<FxHashMap<HostBuffer, Arc<Mutex<LockedBuffer>>>>,
+    /// The system's pages, which become page-locked memory.
+    pub(super) host_pages: HostPages,
+    /// Cleared if the driver, or this system, turns out not to have pages of the system page-locked.
+    pub(super) registers_pages: AtomicBool,
     /// The live pools of stream-ordered memory.
     pub(super) pools: Mutex<FxHashSet<MemoryPool>>,
     /// The streams that were made here.

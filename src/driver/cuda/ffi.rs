@@ -72,6 +72,8 @@ pub(super) const ATTRIBUTE_HOST_NUMA_ID: u32 = 134;
 pub(super) const ATTRIBUTE_HOST_VIRTUAL_MEMORY: u32 = 141;
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for all contexts.
 pub(super) const HOST_ALLOC_PORTABLE: u32 = 1;
+/// `CU_MEMHOSTREGISTER_PORTABLE`: page-locked for all contexts.
+pub(super) const HOST_REGISTER_PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(super) const EVENT_DISABLE_TIMING: u32 = 2;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`: the only flag that cuIpcOpenMemHandle accepts.
@@ -304,6 +306,8 @@ mod tests {
         );
         assert_eq!(IPC_LAZY_ENABLE_PEER_ACCESS, sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32);
         assert_eq!(EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32);
+        assert_eq!(HOST_ALLOC_PORTABLE, sys::CU_MEMHOSTALLOC_PORTABLE);
+        assert_eq!(HOST_REGISTER_PORTABLE, sys::CU_MEMHOSTREGISTER_PORTABLE);
         assert_eq!(CAPTURE_STATUS_NONE, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32);
         use sys::CUstreamCaptureMode as Mode;
         let modes = [

@@ -4,6 +4,7 @@
 
 use std::ptr;
 
+use super::registration::Origin;
 use crate::driver::{Call, DriverError, DriverResult, EventId, Status};
 
 /// A live buffer. Its bytes are used under its lock alone.
@@ -11,6 +12,7 @@ use crate::driver::{Call, DriverError, DriverResult, EventId, Status};
 pub(super) struct LockedBuffer {
     pub(super) address: u64,
     pub(super) size: usize,
+    pub(super) origin: Origin,
     pub(super) event: EventId,
     /// Whether a copy was given that nobody has waited for.
     pub(super) busy: bool,

@@ -8,6 +8,8 @@
 //! process_sharing.rs  memory that processes share
 //! memory_pools.rs     stream-ordered memory: pools, and what is allocated of them
 //! open.rs             opening a GPU: what it and its driver can do
+//! page_locked.rs      page-locked memory of the host, and its copies
+//! registration.rs     how it is had: pages of the system (host_pages.rs) that the driver locks, or the driver's memory
 //! place.rs            where its memory lies: on the GPU, or page-locked in the machine
 //! query.rs            queries of a device that need no context
 //! device.rs           CudaDriver: one open GPU, its live events and handles
@@ -32,6 +34,8 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake_libcuda;
 mod ffi;
+#[cfg_attr(not(target_os = "linux"), path = "no_host_pages.rs")]
+mod host_pages;
 mod locked_buffer;
 mod memory_pools;
 mod open;
@@ -40,6 +44,7 @@ mod peer_access;
 mod place;
 mod process_sharing;
 mod query;
+mod registration;
 mod streams;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ use super::context::PrimaryContext;
 use super::device::CudaDriver;
 use super::error::CudaOpenError;
 use super::ffi::{self, CUdevice};
+use super::host_pages::HostPages;
 use super::place::Place;
 use super::query::{attribute, find, granularities, has_attribute, identity};
 use crate::driver::call_counters::CallCounters;
@@ -155,6 +156,8 @@ impl CudaDriver {
             events: Mutex::default(),
             handles: Mutex::default(),
             buffers: Mutex::default(),
+            host_pages: HostPages::default(),
+            registers_pages: AtomicBool::new(true),
             pools: Mutex::default(),
             streams: Mutex::default(),
             own_stream: Mutex::default(),

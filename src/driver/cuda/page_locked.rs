@@ -1,6 +1,6 @@
 //! Page-locked memory of the host, and copies that run by themselves.
 //!
-//! Owns: the calls of [`PageLocked`], and the live buffers. Each has an event behind its last copy.
+//! Owns: the calls of [`PageLocked`], and the live buffers. Each has an event behind its last copy. `registration.rs` has the memory.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -13,14 +13,12 @@ use super::calls::{host_size, range_text};
 use super::device::{CudaDriver, raw_event};
 use super::ffi::{self, CUstream};
 use super::locked_buffer::LockedBuffer;
+use super::registration::Origin;
 use crate::driver::{Call, DriverError, DriverResult, EventId, HostBuffer, PageLocked, Status};
 
 impl CudaDriver {
     fn locked_buffer(&self, call: Call, buffer: HostBuffer) -> DriverResult<Arc<Mutex<LockedBuffer>>> {
-        self.buffers.lock().get(&buffer).cloned().ok_or_else(|| {
-            let detail = format!("buffer {:#x} is not one of this device, or was freed", buffer.0);
-            DriverError::new(call, Status::INVALID_VALUE, detail)
-        })
+        self.buffers.lock().get(&buffer).cloned().ok_or_else(|| unknown_buffer(call, buffer))
     }
 
     /// Gives the copies' stream a copy of a buffer, and the event behind it.
@@ -64,53 +62,74 @@ impl CudaDriver {
         of.busy = false;
         Ok(())
     }
-}
 
-impl PageLocked for CudaDriver {
-    fn host_malloc(&self, size: u64) -> DriverResult<HostBuffer> {
-        let bytes = host_size(Call::HostMalloc, size)?;
-        let (mut pointer, mut event) = (ptr::null_mut(), ptr::null_mut());
-        let issue = |api: &CudaApi| {
-            // SAFETY: both pointers are to live pointers; memory that got no event is freed, and nobody has it.
-            unsafe {
-                let made = api.mem_host_alloc(&mut pointer, bytes, ffi::HOST_ALLOC_PORTABLE)?;
-                if made != Status::SUCCESS {
-                    return Ok(made);
-                }
-                let of_event = api.event_create(&mut event, ffi::EVENT_DISABLE_TIMING);
-                if !matches!(of_event, Ok(Status::SUCCESS)) {
-                    api.mem_free_host(pointer)?;
-                }
-                of_event
-            }
-        };
-        self.demand(Call::HostMalloc, || format!("{size} bytes"), issue)?;
-        let (address, event) = (pointer.expose_provenance() as u64, EventId(event.expose_provenance() as u64));
-        let of = LockedBuffer { address, size: bytes, event, busy: false, freed: false };
-        self.buffers.lock().insert(HostBuffer(address), Arc::new(Mutex::new(of)));
-        Ok(HostBuffer(address))
-    }
-
-    fn host_free(&self, buffer: HostBuffer) -> DriverResult<()> {
-        let of = self.locked_buffer(Call::HostFree, buffer)?;
-        let mut of = of.lock();
-        if of.freed {
-            return Err(DriverError::new(Call::HostFree, Status::INVALID_VALUE, "it was freed meanwhile"));
-        }
-        self.wait_for_buffer(Call::HostFree, &mut of)?;
-        let pointer = of.pointer(0).cast::<c_void>();
-        let detail = || format!("buffer {:#x}", buffer.0);
-        // SAFETY: the memory came from cuMemHostAlloc, no copy of it is under way, and the lock keeps the CPU from its bytes.
-        self.demand(Call::HostFree, detail, |api| unsafe { api.mem_free_host(pointer) })?;
-        of.freed = true;
-        self.buffers.lock().remove(&buffer);
+    /// Gives the memory of a buffer back, under its lock. If the driver refuses, the buffer is as before.
+    fn free_buffer(&self, of: &mut LockedBuffer) -> DriverResult<()> {
+        self.wait_for_buffer(Call::HostFree, of)?;
+        let detail = || format!("{} of buffer {:#x}", of.origin.given_back_by(), of.address);
+        let memory = (of.pointer(0).cast::<c_void>(), of.origin);
+        // SAFETY: no copy of the memory is under way, and the lock keeps the CPU from its bytes until it is noted as freed.
+        self.demand(Call::HostFree, detail, |api| unsafe { self.unlock_memory(api, memory) })?;
         let event = raw_event(of.event);
         // SAFETY: the event came from cuEventCreate, and nobody else has it.
         let destroyed = self.demand(Call::HostFree, detail, |api| unsafe { api.event_destroy(event) });
         if let Err(error) = destroyed {
             tracing::warn!(%error, "the event of page-locked memory was not destroyed");
         }
+        of.freed = true;
         Ok(())
+    }
+}
+
+fn unknown_buffer(call: Call, buffer: HostBuffer) -> DriverError {
+    let detail = format!("buffer {:#x} is not one of this device, or was freed", buffer.0);
+    DriverError::new(call, Status::INVALID_VALUE, detail)
+}
+
+impl PageLocked for CudaDriver {
+    fn host_malloc(&self, size: u64) -> DriverResult<HostBuffer> {
+        let bytes = host_size(Call::HostMalloc, size)?;
+        if bytes == 0 {
+            return Err(DriverError::new(Call::HostMalloc, Status::INVALID_VALUE, "0 bytes"));
+        }
+        let mut event = ptr::null_mut();
+        let mut memory = (ptr::null_mut(), Origin::Driver);
+        let issue = |api: &CudaApi| {
+            // The event comes first: it is the cheaper one to give back.
+            // SAFETY: the pointer is to a live pointer.
+            let of_event = unsafe { api.event_create(&mut event, ffi::EVENT_DISABLE_TIMING) }?;
+            if of_event != Status::SUCCESS {
+                return Ok(of_event);
+            }
+            let locked = self.lock_memory(api, bytes);
+            if let Ok(Ok(locked)) = locked {
+                memory = locked;
+                return Ok(Status::SUCCESS);
+            }
+            // SAFETY: the event came from cuEventCreate, and nobody else has it.
+            let destroyed = unsafe { api.event_destroy(event) };
+            if destroyed != Ok(Status::SUCCESS) {
+                tracing::warn!(?destroyed, "the event of page-locked memory that was refused was not destroyed");
+            }
+            locked.map(|answer| answer.map_or_else(|status| status, |_| Status::SUCCESS))
+        };
+        self.demand(Call::HostMalloc, || format!("{size} bytes"), issue)?;
+        let (pointer, origin) = memory;
+        let (address, event) = (pointer.expose_provenance() as u64, EventId(event.expose_provenance() as u64));
+        let of = LockedBuffer { address, size: bytes, origin, event, busy: false, freed: false };
+        self.buffers.lock().insert(HostBuffer(address), Arc::new(Mutex::new(of)));
+        Ok(HostBuffer(address))
+    }
+
+    fn host_free(&self, buffer: HostBuffer) -> DriverResult<()> {
+        // Its name goes before its addresses, which another buffer may have at once.
+        let live = self.buffers.lock().remove(&buffer);
+        let live = live.ok_or_else(|| unknown_buffer(Call::HostFree, buffer))?;
+        let freed = self.free_buffer(&mut live.lock());
+        if freed.is_err() {
+            self.buffers.lock().insert(buffer, live);
+        }
+        freed
     }
 
     fn copy_out(&self, from: u64, buffer: HostBuffer, offset: u64, size: u64) -> DriverResult<()> {
@@ -150,7 +169,7 @@ impl PageLocked for CudaDriver {
             let detail = format!("buffer {:#x}: nobody waited for its copies", buffer.0);
             return Err(DriverError::new(Call::HostWait, Status::NOT_READY, detail));
         }
-        // SAFETY: the part lies in a live buffer of cuMemHostAlloc, whose bytes the system has set. No copy is under way, and while
+        // SAFETY: the part lies in a live buffer, whose bytes the system or the driver has set. No copy is under way, and while
         // the lock is held none begins, nor does anybody else use the bytes.
         with(unsafe { std::slice::from_raw_parts_mut(of.pointer(from), bytes) });
         Ok(())

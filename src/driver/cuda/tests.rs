@@ -1,7 +1,10 @@
 //! Tests of opening devices on any machine, and of answers that only a real GPU can give.
 
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use super::registration::Origin;
 use super::{CudaDriver, CudaOpenError};
 use crate::driver::prelude::*;
 use crate::driver::{Call, Status};
@@ -60,6 +63,41 @@ fn a_thread_keeps_its_own_context() {
     assert!(driver.model().contains("NVIDIA"));
     assert_eq!(driver.call_stats().get(Call::EventQuery).count, 1);
     assert_eq!(driver.busy_ns(), driver.call_stats().total_ns());
+}
+
+/// Both ways to have page-locked memory, and what lies in it after copies over both ends of the link.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn page_locked_memory_is_the_systems_and_else_libcudas() {
+    const SIZE: u64 = (300 << 20) + 12_345;
+    let driver = CudaDriver::open(0).unwrap();
+    let device = driver.malloc(SIZE).unwrap();
+    let words = |bytes: &mut [u8], first: u64| {
+        bytes.chunks_exact_mut(8).zip(first..).for_each(|(word, value)| word.copy_from_slice(&value.to_le_bytes()));
+    };
+    for registers in [true, false] {
+        driver.registers_pages.store(registers, Ordering::Relaxed);
+        let buffers = [(); 2].map(|()| driver.host_malloc(SIZE).unwrap());
+        for buffer in buffers {
+            let live = Arc::clone(&driver.buffers.lock()[&buffer]);
+            assert_eq!(matches!(live.lock().origin, Origin::System(_)), registers, "the other way was taken");
+        }
+        let first = 7 + u64::from(registers);
+        driver.host_bytes(buffers[0], 0, SIZE, &mut |bytes| words(bytes, first)).unwrap();
+        driver.copy_in(buffers[0], 0, device, SIZE).unwrap();
+        driver.host_wait(buffers[0]).unwrap();
+        driver.copy_out(device, buffers[1], 0, SIZE).unwrap();
+        driver.host_wait(buffers[1]).unwrap();
+        let mut expected = vec![0; usize::try_from(SIZE).unwrap()];
+        words(&mut expected, first);
+        // Nobody has written the last byte, which is no whole word.
+        driver.host_bytes(buffers[1], 0, SIZE - 1, &mut |bytes| assert!(bytes == &expected[..bytes.len()])).unwrap();
+        // With a copy under way.
+        driver.copy_out(device, buffers[0], 0, SIZE).unwrap();
+        buffers.into_iter().for_each(|buffer| driver.host_free(buffer).unwrap());
+        assert!(buffers.into_iter().all(|buffer| driver.host_free(buffer).is_err()));
+    }
+    driver.free(device).unwrap();
 }
 
 /// Our refusal of a stale handle, which never reaches libcuda, is right only if libcuda refuses it too.

@@ -81,8 +81,10 @@ const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 /// 55.3 GB/s each way on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
-/// Page-locked memory of the host: `cudaHostAlloc` took 0.34 to 0.41 ms a MiB.
-const LOCK_NS_PER_MIB: u64 = 375_000;
+/// Page-locked memory of the host, in huge pages that are populated and registered: on an H100's machine 8 GiB took 1.173 s in the
+/// median of five, and 0.143 s to go back (docs/measurements/2026-11-25-page-locking). `cuMemHostAlloc` took 0.355 ms a MiB there.
+const LOCK_NS_PER_MIB: u64 = 143_000;
+const UNLOCK_NS_PER_MIB: u64 = 17_500;
 
 /// Times that are in no table, without waiting; all but copies and page-locked memory do not depend on a size. Medians of 3,000 calls from Python on an H200 with idle
 /// streams, less the 0.2 us of the cheapest call.
@@ -101,6 +103,7 @@ const fn flat(call: Call, size: u64) -> u64 {
         // Not measured: a call that gives a stream work, and the event behind it.
         Call::CopyOut | Call::CopyIn => 2_500,
         Call::HostMalloc => size.saturating_mul(LOCK_NS_PER_MIB) / MIB,
+        Call::HostFree => size.saturating_mul(UNLOCK_NS_PER_MIB) / MIB,
         // The mean of four traces, second passes: an operation through PyTorch's cudaMallocAsync backend takes 781, 962, 871 and
         // 736 ns, its own tables included, on an H200 with driver 580. Allocations and frees were not told apart.
         Call::PoolMalloc | Call::PoolFree => 840,

@@ -47,12 +47,12 @@ impl PageLocked for SimGpu {
     }
 
     fn host_free(&self, buffer: HostBuffer) -> DriverResult<()> {
-        self.call(Call::HostFree, 0, |state| {
+        self.charged(Call::HostFree, 0, |state| {
             state.captures.refuse_unsafe()?;
-            let ends = state.copies.buffers.remove(buffer)?;
+            let (size, ends) = state.copies.buffers.remove(buffer)?;
             state.timeline.advance(ends.saturating_sub(state.timeline.now()));
             state.contents.forget(NUMBERS + buffer.0);
-            Ok(())
+            Ok(((), self.config.profile.cost(Call::HostFree, size)))
         })
     }
 

@@ -6,6 +6,7 @@
 mod calls;
 pub(crate) mod old_drivers;
 mod page_locked;
+mod page_locking;
 mod peers;
 mod pinned;
 mod pools;
@@ -57,6 +58,14 @@ struct State {
     nodes: Vec<(c_int, u32)>,
     /// Page-locked allocations: their sizes and flags, and how many were freed.
     page_locked: (Vec<(usize, c_uint)>, usize),
+    /// Registered memory of the host: its address, bytes and flags; and how often any was registered, and given back.
+    registered: Vec<(usize, usize, c_uint)>,
+    registrations: (u32, u32),
+    /// What registering answers, and giving registered memory back.
+    register: RawStatus,
+    unregister: RawStatus,
+    /// What `cuMemHostAlloc` answers.
+    host_alloc: RawStatus,
     /// The bytes of those that live.
     host: Vec<Box<[u8]>>,
     /// How often events were recorded, and waited for.
@@ -292,6 +301,9 @@ unsafe extern "C" fn mem_free(_: CUdeviceptr) -> RawStatus {
 }
 unsafe extern "C" fn mem_host_alloc(address: *mut *mut c_void, size: usize, flags: c_uint) -> RawStatus {
     in_context(|state| {
+        if state.host_alloc != Status::SUCCESS.0 {
+            return state.host_alloc;
+        }
         state.page_locked.0.push((size, flags));
         let mut bytes = vec![0_u8; size].into_boxed_slice();
         let pointer = bytes.as_mut_ptr();
@@ -303,6 +315,30 @@ unsafe extern "C" fn mem_free_host(address: *mut c_void) -> RawStatus {
     in_context(|state| {
         state.host.retain(|bytes| bytes.as_ptr() != address.cast());
         state.page_locked.1 += 1;
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn mem_host_register(address: *mut c_void, size: usize, flags: c_uint) -> RawStatus {
+    in_context(|state| {
+        let range = address.addr()..address.addr() + size;
+        let taken = |of: &(usize, usize, c_uint)| of.0 < range.end && range.start < of.0 + of.1;
+        assert!(!state.registered.iter().any(taken), "memory that is registered already");
+        if state.register != Status::SUCCESS.0 {
+            return state.register;
+        }
+        state.registered.push((address.addr(), size, flags));
+        state.registrations.0 += 1;
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn mem_host_unregister(address: *mut c_void) -> RawStatus {
+    in_context(|state| {
+        assert!(state.registered.iter().any(|of| of.0 == address.addr()), "memory that is not registered");
+        if state.unregister != Status::SUCCESS.0 {
+            return state.unregister;
+        }
+        state.registered.retain(|of| of.0 != address.addr());
+        state.registrations.1 += 1;
         Status::SUCCESS.0
     })
 }
@@ -470,6 +506,8 @@ fn entry_points() -> EntryPoints {
         mem_free_async: Some(pools::mem_free_async),
         mem_host_alloc: Some(mem_host_alloc),
         mem_free_host: Some(mem_free_host),
+        mem_host_register: Some(mem_host_register),
+        mem_host_unregister: Some(mem_host_unregister),
         mem_free: Some(mem_free),
         device_can_access_peer: Some(device_can_access_peer),
         ctx_enable_peer_access: Some(ctx_enable_peer_access),

@@ -1,8 +1,8 @@
 //! Page-locked memory, by the same rules on the host's memory and on the simulated GPU.
 
 use super::*;
-use crate::driver::sim::{SimConfig, SimGpu};
-use crate::driver::{Driver, HostBuffer};
+use crate::driver::sim::{Profile, SimConfig, SimGpu};
+use crate::driver::{Call, Driver, HostBuffer};
 
 /// Runs a test on both, over mapped memory of two chunks.
 fn on_both(test: impl Fn(&dyn Driver, u64)) {
@@ -116,4 +116,8 @@ fn the_simulated_link_takes_its_time_beside_the_cpu() {
     assert!((54.0..56.0).contains(&gigabytes(waited[0])), "{waited:?}");
     waited[1] -= waited[0];
     assert!((54.0..56.0).contains(&gigabytes(waited[1])), "one copy behind the other: {waited:?}");
+    let begin = sim.now_ns();
+    sim.host_free(buffers[0]).unwrap();
+    assert_eq!(sim.now_ns() - begin, Profile::H200.cost(Call::HostFree, GIB), "it is charged by its size");
+    assert!(Profile::H200.cost(Call::HostMalloc, GIB) > 8 * Profile::H200.cost(Call::HostFree, GIB));
 }
