@@ -25,6 +25,11 @@ def held():
     return seamalloc.stats()["reserved_bytes"]["all"]["peak"]
 
 
+def driver_ms():
+    """What the driver's calls have taken so far."""
+    return sum(call["total_ns"] for call in seamalloc.stats()["driver_calls"].values()) / 1e6
+
+
 def number(rows, first, count):
     """Writes into each of these rows which one it is, modulo what 16 bits hold exactly."""
     numbers = torch.arange(first, first + count, device="cuda") % 251
@@ -56,19 +61,21 @@ def fresh():
 def grow(total):
     cache = seamalloc.growing_tensor((total, *ROW), torch.bfloat16)
     # PyTorch gives a tensor without rows no address.
-    pointer, moved, most = cache.grow(1).data_ptr(), 0, 0.0
+    pointer, moved, most, calls, spent = cache.grow(1).data_ptr(), 0, 0.0, 0.0, driver_ms()
     began = time.perf_counter()
     for first in range(0, total, STEP):
         count = min(STEP, total - first)
         call = time.perf_counter()
         rows = cache.grow(first + count)
-        most = max(most, time.perf_counter() - call)
+        call = time.perf_counter() - call
+        most, calls = max(most, call), calls + call
         moved += rows.data_ptr() != pointer
         number(rows[first:], first, count)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
+    figures = {"grow_s": calls, "driver_ms": driver_ms() - spent, "most_us": most * 1e6}
     bad = wrong(cache.tensor)
-    tell("growing_tensor", total, seconds, bad, moved=moved, most_us=most * 1e6, mapped=cache.memory.mapped)
+    tell("growing_tensor", total, seconds, bad, moved=moved, mapped=cache.memory.mapped, **figures)
     cache.shrink(total // 10)
     bad = wrong(cache.tensor)
     rows = cache.grow(total)
@@ -93,7 +100,7 @@ def cat(total, every):
 
 def double(total):
     cache, moved = torch.empty((STEP, *ROW), dtype=torch.bfloat16, device="cuda"), 0
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), driver_ms()
     for first in range(0, total, STEP):
         count = min(STEP, total - first)
         if first + count > len(cache):
@@ -102,7 +109,8 @@ def double(total):
             cache, moved = larger, moved + 1
         number(cache[first : first + count], first, count)
     torch.cuda.synchronize()
-    tell("doubling", total, time.perf_counter() - began, wrong(cache[:total]), moved=moved)
+    seconds, spent = time.perf_counter() - began, driver_ms() - spent
+    tell("doubling", total, seconds, wrong(cache[:total]), moved=moved, driver_ms=spent)
 
 
 def warm_up():
