@@ -21,6 +21,10 @@ impl Pages {
 pub(super) struct NoPages;
 
 impl NoPages {
+    pub(super) fn is_out_of_memory(self) -> bool {
+        false
+    }
+
     pub(super) fn is_for_good(self) -> bool {
         true
     }

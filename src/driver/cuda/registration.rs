@@ -4,10 +4,11 @@
 //!
 //! ```text
 //! host_pages.rs -> cuMemHostRegister     0.147 s a GiB, 0.018 to give it back
-//!        | refused, with an event
+//!        | refused, with an event; but not for lack of memory, of which the driver would need as much
 //! cuMemHostAlloc                         0.355 s a GiB, 0.1 to give it back
 //! ```
-//! (An H100's machine: docs/measurements/2026-11-25-page-locking.)
+//! (An H100's machine: docs/measurements/2026-11-25-page-locking.) There cuMemHostAlloc takes shared small pages of the system
+//! and pins them, and the process's control group is charged for either.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -51,6 +52,10 @@ enum NotRegistered {
 }
 
 impl NotRegistered {
+    fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::NoPages(why) if why.is_out_of_memory())
+    }
+
     /// Returns whether the next ones would not be locked either.
     fn is_for_good(&self) -> bool {
         match self {
@@ -71,6 +76,10 @@ impl CudaDriver {
         if self.registers_pages.load(Ordering::Relaxed) {
             match self.register_pages(api, bytes) {
                 Ok(pages) => return Ok(Ok((pages.pointer(), Origin::System(pages)))),
+                Err(why) if why.is_out_of_memory() => {
+                    tracing::warn!(%why, bytes, "the host has too little memory for what is to be page-locked");
+                    return Ok(Err(Status::OUT_OF_MEMORY));
+                }
                 Err(why) => {
                     let for_good = why.is_for_good();
                     if for_good {
