@@ -8,7 +8,7 @@
 //! munmap           [=================]       from a multiple of 2 MiB on
 //! madvise          not for children, in huge pages, and every page made
 //! ```
-//! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.27 in small ones. Several threads make huge pages no faster
+//! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 in small ones. Several threads make huge pages no faster
 //! than one: docs/measurements/2026-11-25-page-locking.
 
 use std::ffi::c_void;

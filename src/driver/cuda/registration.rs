@@ -19,26 +19,8 @@ use super::device::CudaDriver;
 use super::error::MissingEntryPoint;
 use super::ffi;
 use super::host_pages::{NoPages, Pages};
+use super::locked_buffer::Origin;
 use crate::driver::Status;
-
-/// Whose the memory of a buffer is.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Origin {
-    /// Pages of the system, which are registered.
-    System(Pages),
-    /// The driver's, by `cuMemHostAlloc`.
-    Driver,
-}
-
-impl Origin {
-    /// Returns the call that gives it back.
-    pub(super) fn given_back_by(self) -> &'static str {
-        match self {
-            Self::System(_) => "cuMemHostUnregister",
-            Self::Driver => "cuMemFreeHost",
-        }
-    }
-}
 
 /// Why pages of the system were not locked. Nothing is left of them.
 #[derive(Debug, thiserror::Error)]
