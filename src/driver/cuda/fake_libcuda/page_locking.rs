@@ -1,6 +1,7 @@
 //! Tests of how page-locked memory is had: of the system's pages, which are really mapped here, or else of libcuda.
 
 use std::cell::Cell;
+use std::os::unix::fs::FileExt;
 use std::thread;
 
 use rustix::io::Errno;
@@ -114,6 +115,20 @@ fn flags_at(address: usize) -> Vec<String> {
     panic!("nothing lies at {address:#x}");
 }
 
+/// Returns whether every page is there, as the kernel says it; where pages have another size than 4 KiB, or it does not say, that is
+/// taken for granted.
+fn is_made(address: usize, size: usize) -> bool {
+    const PAGE: usize = 4096;
+    let Ok(file) = std::fs::File::open("/proc/self/pagemap") else { return true };
+    let pages = address / PAGE..(address + size).div_ceil(PAGE);
+    cfg!(not(target_arch = "x86_64"))
+        || pages.into_iter().all(|page| {
+            let mut entry = [0; 8];
+            file.read_exact_at(&mut entry, 8 * page as u64).unwrap();
+            u64::from_le_bytes(entry) >> 63 == 1
+        })
+}
+
 #[test]
 fn the_systems_pages_are_registered_for_all_contexts_and_go_back() {
     let driver = open_here();
@@ -121,6 +136,7 @@ fn the_systems_pages_are_registered_for_all_contexts_and_go_back() {
         let buffer = driver.host_malloc(size as u64).unwrap();
         let at = buffer.0 as usize;
         assert_eq!(registered(), [(at, size, HOST_REGISTER_PORTABLE)]);
+        assert!(is_made(at, size), "{size} bytes: the driver had to make pages");
         assert!(size < 2 * MIB || at.is_multiple_of(2 * MIB), "{size} bytes at {at:#x} do not begin with a huge page");
         assert_eq!(left(), size.next_multiple_of(64 << 10), "what was not asked for went back at once");
         for address in [at, at + size - 1] {
@@ -255,6 +271,7 @@ fn a_system_that_refuses_advice_has_other_pages_or_none() {
         for size in [1, 2 * MIB as u64 + 1] {
             let buffer = driver.host_malloc(size).unwrap();
             assert_eq!(registered().len(), usize::from(kept), "{advice:?} {error}");
+            assert!(!kept || is_made(buffer.0 as usize, size as usize), "{advice:?} {error}");
             driver.host_bytes(buffer, 0, size, &mut |bytes| bytes.fill(1)).unwrap();
             driver.host_free(buffer).unwrap();
             assert_eq!(left(), 0, "{advice:?} {error}");
