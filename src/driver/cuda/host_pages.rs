@@ -112,15 +112,17 @@ pub(super) struct HostPages {
 }
 
 impl HostPages {
+    /// Returns why `size` bytes of the host are too many, if they are, whoever takes them. The system overcommits: where too little
+    /// is left it does not refuse pages, but ends a process.
+    pub(super) fn has_room(&self, size: usize) -> Result<(), NoPages> {
+        match (self.system.available)() {
+            Some(available) if available < (size as u64).saturating_add(SPARE) => Err(NoPages::Short { available }),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes pages for `size` bytes, which hold zeros.
     pub(super) fn take(&self, size: usize) -> Result<Pages, NoPages> {
-        // The system overcommits: where too little is left it does not refuse pages, but ends a process.
-        match (self.system.available)() {
-            Some(available) if available < (size as u64).saturating_add(SPARE) => {
-                return Err(NoPages::Short { available });
-            }
-            _ => {}
-        }
         let pages = self.map(size)?;
         match self.make(pages, size) {
             Ok(()) => Ok(pages),

@@ -55,13 +55,17 @@ impl CudaDriver {
         api: &CudaApi,
         bytes: usize,
     ) -> Result<Result<(*mut c_void, Origin), Status>, MissingEntryPoint> {
+        let short = |why: &dyn std::fmt::Display| {
+            tracing::warn!(%why, bytes, "the host has too little memory for what is to be page-locked");
+            Ok(Err(Status::OUT_OF_MEMORY))
+        };
+        if let Err(why) = self.host_pages.has_room(bytes) {
+            return short(&why);
+        }
         if self.registers_pages.load(Ordering::Relaxed) {
             match self.register_pages(api, bytes) {
                 Ok(pages) => return Ok(Ok((pages.pointer(), Origin::System(pages)))),
-                Err(why) if why.is_out_of_memory() => {
-                    tracing::warn!(%why, bytes, "the host has too little memory for what is to be page-locked");
-                    return Ok(Err(Status::OUT_OF_MEMORY));
-                }
+                Err(why) if why.is_out_of_memory() => return short(&why),
                 Err(why) => {
                     let for_good = why.is_for_good();
                     if for_good {
