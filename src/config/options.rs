@@ -175,9 +175,10 @@ pub struct Config {
     pub spill: Option<u64>,
     /// The most bytes of page-locked memory of the machine that are kept while they serve nothing, with the strategies `stitch` and
     /// `planned`: what backups of tags lay in ([`Backup`](crate::Backup)), for the next tag that sleeps, and what was spilled to, for
-    /// the next spill. The machine takes a third of a second to have a GiB of it. What serves at present does not count. 0: none is
-    /// kept. `None`: all of the backups' until [`Allocator::release_backups`](crate::Allocator::release_backups), and of spilling as
-    /// much as lay spilled at most, until [`Allocator::empty_cache`](crate::Allocator::empty_cache).
+    /// the next spill. To have a GiB of it takes the machine a third of a second for spilling, and about half of that for backups. What
+    /// serves at present does not count. 0: none is kept. `None`: all of the backups' until
+    /// [`Allocator::release_backups`](crate::Allocator::release_backups), and of spilling as much as lay spilled at most, until
+    /// [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     pub backup_cache: Option<u64>,
     /// The longest time, in milliseconds, that one request may wait for freed memory that work on the GPU still uses, before it
     /// is refused, with the strategy `stitch`. It waits for what was freed first, until it can be served and an eighth of what

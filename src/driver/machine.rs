@@ -40,10 +40,13 @@ fn within_groups(machine: MemoryInfo, group: &str, file: impl Fn(&str) -> Option
     loop {
         let number = |name: &str| file(&format!("{group}/{name}"))?.trim().parse::<u64>().ok();
         if let (Some(limit), Some(taken)) = (number("memory.max"), number("memory.current")) {
-            // What was read of files and is not in use goes before a limit refuses anything.
+            // What was read of files goes before a limit refuses anything.
             let stat = file(&format!("{group}/memory.stat")).unwrap_or_default();
-            let cached = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse().ok());
-            left = within(left, limit, taken.saturating_sub(cached.unwrap_or(0)));
+            let named = |line: &str| {
+                ["inactive_file ", "active_file "].into_iter().find_map(|name| line.strip_prefix(name)?.parse().ok())
+            };
+            let cached = stat.lines().filter_map(named).fold(0, u64::saturating_add);
+            left = within(left, limit, taken.saturating_sub(cached));
         }
         if group.is_empty() {
             return left;
@@ -82,7 +85,7 @@ mod tests {
                 "/memory.max" | "a/b/memory.max" => "max\n".to_owned(),
                 "a/memory.max" => format!("{}\n", 500 * K),
                 "a/memory.current" => format!("{}\n", 300 * K),
-                "a/memory.stat" => format!("anon 7\ninactive_file {}\nactive_file 9\n", 250 * K),
+                "a/memory.stat" => format!("anon 7\ninactive_file {}\nactive_file {}\n", 200 * K, 50 * K),
                 "c/memory.max" => format!("{}\n", 100 * K),
                 "c/memory.current" => "5\n".to_owned(),
                 _ => return None,

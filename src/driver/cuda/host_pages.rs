@@ -6,10 +6,10 @@
 //! ```text
 //! mmap       |.....[=================]...|   2 MiB more than asked for
 //! munmap           [=================]       from a multiple of 2 MiB on
-//! madvise          not for children, not in core files, in huge pages, and every page made
+//! madvise          not for children, in huge pages, and every page made
 //! ```
-//! On an H100's machine a GiB takes 0.128 s in huge pages and 0.264 in small ones. Several threads make pages no faster than one:
-//! docs/measurements/2026-11-25-page-locking.
+//! On an H100's machine a GiB takes 0.13 to 0.18 s in huge pages and 0.26 to 0.29 in small ones. Several threads make huge pages no faster
+//! than one: docs/measurements/2026-11-25-page-locking.
 
 use std::ffi::c_void;
 use std::fs;
@@ -92,6 +92,11 @@ pub(super) enum NoPages {
 }
 
 impl NoPages {
+    /// Returns whether the host has too little memory, or addresses.
+    pub(super) fn is_out_of_memory(self) -> bool {
+        matches!(self, Self::Short { .. } | Self::Refused { error: Errno::NOMEM, .. })
+    }
+
     /// Returns whether the next ones would be refused too.
     pub(super) fn is_for_good(self) -> bool {
         matches!(self, Self::Inherited(_))
@@ -104,19 +109,20 @@ pub(super) struct HostPages {
     pub(super) system: System,
     told_of_small_pages: AtomicBool,
     told_of_touching: AtomicBool,
-    told_of_core_files: AtomicBool,
 }
 
 impl HostPages {
+    /// Returns why `size` bytes of the host are too many, if they are, whoever takes them. The system overcommits: where too little
+    /// is left it does not refuse pages, but ends a process.
+    pub(super) fn has_room(&self, size: usize) -> Result<(), NoPages> {
+        match (self.system.available)() {
+            Some(available) if available < (size as u64).saturating_add(SPARE) => Err(NoPages::Short { available }),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes pages for `size` bytes, which hold zeros.
     pub(super) fn take(&self, size: usize) -> Result<Pages, NoPages> {
-        // The system overcommits: where too little is left it does not refuse, but ends a process.
-        match (self.system.available)() {
-            Some(available) if available < (size as u64).saturating_add(SPARE) => {
-                return Err(NoPages::Short { available });
-            }
-            _ => {}
-        }
         let pages = self.map(size)?;
         match self.make(pages, size) {
             Ok(()) => Ok(pages),
@@ -169,15 +175,9 @@ impl HostPages {
 
     /// Has every page of addresses made, as the driver needs them.
     fn make(&self, pages: Pages, size: usize) -> Result<(), NoPages> {
-        // A child would have a copy of each page that is locked (since Linux 5.9), and before that a write of this process would
-        // leave the device the old page. No child can use CUDA, so it needs none.
+        // A child would get a copy of each locked page, for which a fork takes 0.6 s a GiB; before Linux 5.9 a write of this process
+        // would leave the device the old page. No child can use CUDA, so it needs none.
         self.advise(pages, pages.mapped, Advice::LinuxDontFork).map_err(NoPages::Inherited)?;
-        // As the driver's own page-locked memory.
-        if let Err(error) = self.advise(pages, pages.mapped, Advice::LinuxDontDump)
-            && is_first(&self.told_of_core_files)
-        {
-            tracing::info!(%error, "core files of this process will have its page-locked memory");
-        }
         if size >= HUGE_PAGE {
             let asked = self.advise(pages, pages.mapped, Advice::LinuxHugepage);
             if (asked.is_err() || !(self.system.has_huge_pages)()) && is_first(&self.told_of_small_pages) {

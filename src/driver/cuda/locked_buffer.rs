@@ -1,11 +1,30 @@
 //! Page-locked memory of the host, as a device keeps it.
 //!
-//! Owns: [`LockedBuffer`], and which of its bytes there are. `page_locked.rs` makes the calls.
+//! Owns: [`LockedBuffer`], which of its bytes there are, and whose they are. `page_locked.rs` makes the calls.
 
 use std::ptr;
 
-use super::registration::Origin;
+use super::host_pages::Pages;
 use crate::driver::{Call, DriverError, DriverResult, EventId, Status};
+
+/// Whose the memory of a buffer is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin {
+    /// Pages of the system, which are registered.
+    System(Pages),
+    /// The driver's, by `cuMemHostAlloc`.
+    Driver,
+}
+
+impl Origin {
+    /// Returns the call that gives it back.
+    pub(super) fn given_back_by(self) -> &'static str {
+        match self {
+            Self::System(_) => "cuMemHostUnregister",
+            Self::Driver => "cuMemFreeHost",
+        }
+    }
+}
 
 /// A live buffer. Its bytes are used under its lock alone.
 #[derive(Debug)]

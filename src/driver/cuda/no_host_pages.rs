@@ -21,6 +21,10 @@ impl Pages {
 pub(super) struct NoPages;
 
 impl NoPages {
+    pub(super) fn is_out_of_memory(self) -> bool {
+        false
+    }
+
     pub(super) fn is_for_good(self) -> bool {
         true
     }
@@ -31,6 +35,10 @@ impl NoPages {
 pub(super) struct HostPages;
 
 impl HostPages {
+    pub(super) fn has_room(&self, _: usize) -> Result<(), NoPages> {
+        Ok(())
+    }
+
     pub(super) fn take(&self, _: usize) -> Result<Pages, NoPages> {
         Err(NoPages)
     }

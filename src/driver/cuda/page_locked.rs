@@ -12,8 +12,7 @@ use super::api::CudaApi;
 use super::calls::{host_size, range_text};
 use super::device::{CudaDriver, raw_event};
 use super::ffi::{self, CUstream};
-use super::locked_buffer::LockedBuffer;
-use super::registration::Origin;
+use super::locked_buffer::{LockedBuffer, Origin};
 use crate::driver::{Call, DriverError, DriverResult, EventId, HostBuffer, PageLocked, Status};
 
 impl CudaDriver {

@@ -4,10 +4,11 @@
 //!
 //! ```text
 //! host_pages.rs -> cuMemHostRegister     0.147 s a GiB, 0.018 to give it back
-//!        | refused, with an event
+//!        | refused, with an event; but not for lack of memory, of which the driver would need as much
 //! cuMemHostAlloc                         0.355 s a GiB, 0.1 to give it back
 //! ```
-//! (An H100's machine: docs/measurements/2026-11-25-page-locking.)
+//! (An H100's machine: docs/measurements/2026-11-25-page-locking.) There cuMemHostAlloc takes shared small pages of the system
+//! and pins them, and the process's control group is charged for either.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -18,26 +19,8 @@ use super::device::CudaDriver;
 use super::error::MissingEntryPoint;
 use super::ffi;
 use super::host_pages::{NoPages, Pages};
+use super::locked_buffer::Origin;
 use crate::driver::Status;
-
-/// Whose the memory of a buffer is.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Origin {
-    /// Pages of the system, which are registered.
-    System(Pages),
-    /// The driver's, by `cuMemHostAlloc`.
-    Driver,
-}
-
-impl Origin {
-    /// Returns the call that gives it back.
-    pub(super) fn given_back_by(self) -> &'static str {
-        match self {
-            Self::System(_) => "cuMemHostUnregister",
-            Self::Driver => "cuMemFreeHost",
-        }
-    }
-}
 
 /// Why pages of the system were not locked. Nothing is left of them.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +34,10 @@ enum NotRegistered {
 }
 
 impl NotRegistered {
+    fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::NoPages(why) if why.is_out_of_memory())
+    }
+
     /// Returns whether the next ones would not be locked either.
     fn is_for_good(&self) -> bool {
         match self {
@@ -68,9 +55,17 @@ impl CudaDriver {
         api: &CudaApi,
         bytes: usize,
     ) -> Result<Result<(*mut c_void, Origin), Status>, MissingEntryPoint> {
+        let short = |why: &dyn std::fmt::Display| {
+            tracing::warn!(%why, bytes, "the host has too little memory for what is to be page-locked");
+            Ok(Err(Status::OUT_OF_MEMORY))
+        };
+        if let Err(why) = self.host_pages.has_room(bytes) {
+            return short(&why);
+        }
         if self.registers_pages.load(Ordering::Relaxed) {
             match self.register_pages(api, bytes) {
                 Ok(pages) => return Ok(Ok((pages.pointer(), Origin::System(pages)))),
+                Err(why) if why.is_out_of_memory() => return short(&why),
                 Err(why) => {
                     let for_good = why.is_for_good();
                     if for_good {

@@ -4,7 +4,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::registration::Origin;
+use super::locked_buffer::Origin;
 use super::{CudaDriver, CudaOpenError};
 use crate::driver::prelude::*;
 use crate::driver::{Call, Status};

@@ -81,8 +81,8 @@ const CREATE_ON_HOST_NS_PER_MIB: u64 = 340_000;
 /// 55.3 GB/s each way on an H200.
 const LINK_NS_PER_MIB: u64 = 18_960;
 
-/// Page-locked memory of the host, in huge pages that are populated and registered: on an H100's machine 8 GiB took 1.173 s in the
-/// median of five, and 0.143 s to go back (docs/measurements/2026-11-25-page-locking). `cuMemHostAlloc` took 0.355 ms a MiB there.
+/// Page-locked memory of the host, in huge pages that are populated and registered: on an H100's machine 8 GiB took 1.173 s by
+/// one thread, and 0.143 s to go back (docs/measurements/2026-11-25-page-locking). `cuMemHostAlloc` took 0.355 ms a MiB there.
 const LOCK_NS_PER_MIB: u64 = 143_000;
 const UNLOCK_NS_PER_MIB: u64 = 17_500;
 

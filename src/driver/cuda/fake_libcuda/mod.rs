@@ -6,6 +6,7 @@
 mod calls;
 pub(crate) mod old_drivers;
 mod page_locked;
+#[cfg(target_os = "linux")]
 mod page_locking;
 mod peers;
 mod pinned;
