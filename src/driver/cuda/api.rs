@@ -110,6 +110,10 @@ entry_points! {
     mem_unmap = "cuMemUnmap", "10.2", (address: CUdeviceptr, size: usize);
     mem_set_access = "cuMemSetAccess", "10.2",
         (address: CUdeviceptr, size: usize, access: *const MemAccessDesc, count: usize);
+    mem_get_address_range = "cuMemGetAddressRange_v2", "3.2",
+        (start: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr);
+    mem_retain_allocation_handle = "cuMemRetainAllocationHandle", "11.0",
+        (handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
     mem_export_to_shareable_handle = "cuMemExportToShareableHandle", "10.2",
         (shareable: *mut c_void, handle: CUmemGenericAllocationHandle, kind: u32, flags: c_ulonglong);
     mem_import_from_shareable_handle = "cuMemImportFromShareableHandle", "10.2",

@@ -5,6 +5,7 @@
 //! streams.rs          which streams are accepted, and streams made for programs that have none
 //! contents.rs         the bytes in memory: fills, and copies to the CPU
 //! peer_access.rs      other devices' access to its memory       access.rs   the peers, and the ranges with access
+//! reopening.rs        their access to what is mapped already
 //! process_sharing.rs  memory that processes share
 //! memory_pools.rs     stream-ordered memory: pools, and what is allocated of them
 //! open.rs             opening a GPU: what it and its driver can do
@@ -45,6 +46,7 @@ mod place;
 mod process_sharing;
 mod query;
 mod registration;
+mod reopening;
 mod streams;
 #[cfg(test)]
 mod tests;

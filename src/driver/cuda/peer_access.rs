@@ -5,12 +5,14 @@
 //! Plain memory has only the latter.
 
 use super::access::{AccessState, Peer};
+use super::calls::{host_size, range_text};
 use super::context::{ContextError, PrimaryContext};
 use super::device::CudaDriver;
 use super::error::{CudaOpenError, MissingEntryPoint};
 use super::ffi::{self, CUdevice, MemAccessDesc, MemAllocationProp, MemLocation};
 use super::query::{find, granularities};
 use crate::driver::{Call, DriverError, DriverResult, PeerAccess, Status};
+use crate::span::Span;
 
 impl PeerAccess for CudaDriver {
     fn enable_peer_access(&self, ordinal: u32, plain: bool) -> DriverResult<()> {
@@ -48,7 +50,7 @@ impl PeerAccess for CudaDriver {
 impl CudaDriver {
     pub(super) fn access_range(&self, address: u64, bytes: usize, arguments: impl Fn() -> String) -> DriverResult<()> {
         let mut state = self.access.0.lock();
-        self.issue_access(address, bytes, &state.list, arguments)?;
+        self.issue_access(address, bytes as u64, &state.list, arguments)?;
         state.note(address, address.saturating_add(bytes as u64));
         Ok(())
     }
@@ -61,13 +63,14 @@ impl CudaDriver {
         Ok(())
     }
 
-    fn issue_access(
+    pub(super) fn issue_access(
         &self,
         address: u64,
-        bytes: usize,
+        size: u64,
         list: &[MemAccessDesc],
         arguments: impl Fn() -> String,
     ) -> DriverResult<()> {
+        let bytes = host_size(Call::SetAccess, size)?;
         // SAFETY: the descriptions live during the call and their number is right.
         self.demand(Call::SetAccess, arguments, |api| unsafe {
             api.mem_set_access(address, bytes, list.as_ptr(), list.len())
@@ -110,13 +113,13 @@ impl CudaDriver {
     fn extend_access(&self, state: &AccessState, list: &[MemAccessDesc]) -> DriverResult<()> {
         let Some(peer) = list.last() else { return Ok(()) };
         for (&start, &end) in &state.ranges {
-            let bytes = |from: u64, to: u64| usize::try_from(to - from).unwrap_or(usize::MAX);
-            let text = || format!("{} bytes at {start:#x} for device {} too", end - start, peer.location.id);
-            let Err(error) = self.issue_access(start, bytes(start, end), list, text) else { continue };
+            let Err((reached, error)) = self.open_range(Span::between(start, end), list) else { continue };
             let nobody = [MemAccessDesc { flags: ffi::MEM_ACCESS_NONE, ..*peer }];
-            for (&start, &end) in state.ranges.range(..start) {
-                let text = || format!("{} bytes at {start:#x} no longer for device {}", end - start, peer.location.id);
-                if let Err(error) = self.issue_access(start, bytes(start, end), &nobody, text) {
+            let opened = state.ranges.range(..start).map(|(start, end)| Span::between(*start, *end));
+            for range in opened.chain((reached > start).then(|| Span::between(start, reached))) {
+                let id = peer.location.id;
+                let text = || format!("{} no longer for device {id}", range_text(range.start, range.size));
+                if let Err(error) = self.issue_access(range.start, range.size, &nobody, text) {
                     tracing::error!(%error, "a peer keeps access to memory that it was not to have");
                 }
             }

@@ -73,6 +73,15 @@ struct State {
     behind: (u32, u32),
     /// The address from which set-access is refused.
     access_fails_from: Option<CUdeviceptr>,
+    /// What is mapped where, in the order of the calls: address, bytes and handle.
+    maps: Vec<(CUdeviceptr, usize, CUmemGenericAllocationHandle)>,
+    /// Memory that was mapped first where it is no more: it refuses further devices until it is mapped once more.
+    closed: Vec<CUmemGenericAllocationHandle>,
+    /// Retained handles that were not released, and addresses that were reserved and not freed.
+    retained: Vec<CUmemGenericAllocationHandle>,
+    reservations: usize,
+    /// Whether nothing more can be mapped.
+    no_more_maps: bool,
     /// Contexts that were given peer access to device 1's plain memory.
     peers: Vec<usize>,
     /// Attributes that the device lacks.
@@ -244,8 +253,13 @@ unsafe extern "C" fn ipc_open_mem_handle(address: *mut CUdeviceptr, memory: IpcM
 unsafe extern "C" fn ipc_close_mem_handle(address: CUdeviceptr) -> RawStatus {
     in_context(|_| if address == UNMAPPABLE { NEWER_STATUS } else { Status::SUCCESS.0 })
 }
-unsafe extern "C" fn mem_release(_: CUmemGenericAllocationHandle) -> RawStatus {
-    in_context(|_| Status::SUCCESS.0)
+unsafe extern "C" fn mem_release(handle: CUmemGenericAllocationHandle) -> RawStatus {
+    in_context(|state| {
+        if let Some(at) = state.retained.iter().position(|retained| *retained == handle) {
+            state.retained.remove(at);
+        }
+        Status::SUCCESS.0
+    })
 }
 unsafe extern "C" fn mem_address_reserve(
     address: *mut CUdeviceptr,
@@ -254,26 +268,76 @@ unsafe extern "C" fn mem_address_reserve(
     _: CUdeviceptr,
     _: c_ulonglong,
 ) -> RawStatus {
-    in_context(|_| put(address, RESERVED))
+    in_context(|state| {
+        state.reservations += 1;
+        put(address, RESERVED)
+    })
 }
 unsafe extern "C" fn mem_address_free(_: CUdeviceptr, _: usize) -> RawStatus {
-    in_context(|_| Status::SUCCESS.0)
+    in_context(|state| {
+        state.reservations = state.reservations.saturating_sub(1);
+        Status::SUCCESS.0
+    })
 }
 unsafe extern "C" fn mem_map(
-    _: CUdeviceptr,
+    address: CUdeviceptr,
+    size: usize,
     _: usize,
-    _: usize,
-    _: CUmemGenericAllocationHandle,
+    handle: CUmemGenericAllocationHandle,
     _: c_ulonglong,
 ) -> RawStatus {
-    in_context(|_| Status::SUCCESS.0)
+    in_context(|state| {
+        if state.no_more_maps {
+            return Status::OUT_OF_MEMORY.0;
+        }
+        state.maps.push((address, size, handle));
+        state.closed.retain(|closed| *closed != handle);
+        Status::SUCCESS.0
+    })
 }
-unsafe extern "C" fn mem_unmap(address: CUdeviceptr, _: usize) -> RawStatus {
-    in_context(|_| if address == UNMAPPABLE { NEWER_STATUS } else { Status::SUCCESS.0 })
+unsafe extern "C" fn mem_unmap(address: CUdeviceptr, size: usize) -> RawStatus {
+    if address == UNMAPPABLE {
+        return NEWER_STATUS;
+    }
+    in_context(|state| {
+        let end = address + size as CUdeviceptr;
+        while let Some(at) = state.maps.iter().position(|(start, ..)| (address..end).contains(start)) {
+            let (_, _, handle) = state.maps.remove(at);
+            let next = state.maps.iter().position(|(.., of)| *of == handle);
+            // The first of several.
+            if next.is_some_and(|next| next >= at) {
+                state.closed.push(handle);
+            }
+        }
+        Status::SUCCESS.0
+    })
+}
+unsafe extern "C" fn mem_get_address_range(
+    start: *mut CUdeviceptr,
+    size: *mut usize,
+    address: CUdeviceptr,
+) -> RawStatus {
+    in_context(|state| {
+        let over = |map: &&(CUdeviceptr, usize, _)| map.0 <= address && address < map.0 + map.1 as CUdeviceptr;
+        let Some(&(at, bytes, _)) = state.maps.iter().find(over) else { return Status::INVALID_VALUE.0 };
+        put(size, bytes);
+        put(start, at)
+    })
+}
+unsafe extern "C" fn mem_retain_allocation_handle(
+    handle: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> RawStatus {
+    in_context(|state| {
+        let at = address.addr() as CUdeviceptr;
+        let Some(&(.., of)) = state.maps.iter().find(|map| map.0 == at) else { return Status::INVALID_VALUE.0 };
+        state.retained.push(of);
+        put(handle, of)
+    })
 }
 unsafe extern "C" fn mem_set_access(
     address: CUdeviceptr,
-    _: usize,
+    size: usize,
     access: *const MemAccessDesc,
     count: usize,
 ) -> RawStatus {
@@ -286,6 +350,11 @@ unsafe extern "C" fn mem_set_access(
         let (devices, nodes): (Vec<&MemAccessDesc>, Vec<&MemAccessDesc>) =
             list.iter().partition(|desc| desc.location.kind == MEM_LOCATION_TYPE_DEVICE);
         assert!(nodes.iter().all(|desc| desc.location.kind == MEM_LOCATION_TYPE_HOST_NUMA));
+        let end = address + size as CUdeviceptr;
+        let refuses = |map: &(CUdeviceptr, usize, _)| (address..end).contains(&map.0) && state.closed.contains(&map.2);
+        if list.len() > 1 && state.maps.iter().any(refuses) {
+            return Status::INVALID_VALUE.0;
+        }
         state.access.push((address, devices.iter().map(|desc| (desc.location.id, desc.flags)).collect()));
         state.nodes.extend(nodes.iter().map(|desc| (desc.location.id, desc.flags)));
         Status::SUCCESS.0
@@ -505,6 +574,8 @@ fn entry_points() -> EntryPoints {
         mem_pool_trim_to: Some(pools::mem_pool_trim_to),
         mem_alloc_from_pool_async: Some(pools::mem_alloc_from_pool_async),
         mem_free_async: Some(pools::mem_free_async),
+        mem_get_address_range: Some(mem_get_address_range),
+        mem_retain_allocation_handle: Some(mem_retain_allocation_handle),
         mem_host_alloc: Some(mem_host_alloc),
         mem_free_host: Some(mem_free_host),
         mem_host_register: Some(mem_host_register),

@@ -83,3 +83,67 @@ fn devices_that_cannot_be_peers_are_refused() {
     assert_eq!(error.status, Status::NOT_FOUND);
     assert_eq!(driver.enable_peer_access(0, false), Ok(()), "mapped memory needs no such call");
 }
+
+/// Maps two chunks one behind the other at `G`, and the second one first somewhere else, where it is unmapped.
+fn open_with_a_closed_chunk() -> CudaDriver {
+    let driver = open();
+    let chunks = [driver.create(2 * G).unwrap(), driver.create(2 * G).unwrap()];
+    driver.map(50 * G, 2 * G, 0, chunks[1]).unwrap();
+    for (address, chunk) in [G, 3 * G].into_iter().zip(chunks) {
+        driver.map(address, 2 * G, 0, chunk).unwrap();
+    }
+    driver.set_access(G, 4 * G).unwrap();
+    driver.unmap(50 * G, 2 * G).unwrap();
+    driver.set_access(70 * G, G).unwrap();
+    accesses();
+    assert_eq!(with(|state| state.closed.len()), 1);
+    driver
+}
+
+/// Returns what is mapped, and what was taken for a moment and is there still.
+fn kept() -> (usize, usize, usize) {
+    with(|state| (state.maps.len(), state.retained.len(), state.reservations))
+}
+
+#[test]
+fn a_peer_gets_memory_that_was_mapped_first_where_it_is_no_more() {
+    let driver = open_with_a_closed_chunk();
+    let before = kept();
+    driver.enable_peer_access(0, false).unwrap();
+    assert_eq!(accesses(), [(G, BOTH.to_vec()), (3 * G, BOTH.to_vec()), (70 * G, BOTH.to_vec())], "mapping by mapping");
+    assert_eq!((kept(), with(|state| state.misplaced)), (before, 0), "what was mapped for a moment is gone");
+}
+
+#[test]
+fn a_peer_that_such_memory_refuses_has_nothing() {
+    let driver = open_with_a_closed_chunk();
+    let before = kept();
+    with(|state| state.no_more_maps = true);
+    let error = driver.enable_peer_access(0, false).unwrap_err();
+    assert_eq!((error.call, error.status), (Call::Map, Status::OUT_OF_MEMORY));
+    let nobody = vec![(0, MEM_ACCESS_NONE)];
+    assert_eq!(accesses(), [(G, BOTH.to_vec()), (G, nobody)], "what it had by then is taken back");
+    assert_eq!((kept(), with(|state| state.misplaced)), (before, 0));
+    with(|state| state.no_more_maps = false);
+    driver.enable_peer_access(0, false).unwrap();
+    assert_eq!(accesses().len(), 3);
+}
+
+#[test]
+fn a_driver_that_cannot_say_what_is_mapped_refuses_as_before() {
+    for without in [
+        EntryPoints { mem_get_address_range: None, ..entry_points() },
+        EntryPoints { mem_retain_allocation_handle: None, ..entry_points() },
+    ] {
+        with(|state| *state = State::default());
+        let driver = CudaDriver::open_with(CudaApi::of(without), 1).unwrap();
+        let chunk = driver.create(2 * G).unwrap();
+        driver.map(50 * G, 2 * G, 0, chunk).unwrap();
+        driver.map(G, 2 * G, 0, chunk).unwrap();
+        driver.set_access(G, 2 * G).unwrap();
+        driver.unmap(50 * G, 2 * G).unwrap();
+        let error = driver.enable_peer_access(0, false).unwrap_err();
+        assert!([Status::INVALID_VALUE, Status::NOT_FOUND].contains(&error.status), "{error}");
+        assert_eq!(kept(), (1, 0, 0));
+    }
+}
