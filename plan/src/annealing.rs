@@ -4,8 +4,9 @@
 //! cannot be pushed down is that of some order, so the least peak is that of one.
 
 use crate::check::Plan;
-use crate::fit::{Fit, Placed, by_size};
+use crate::fit::{Fit, Placed};
 use crate::neighbours::Instance;
+use crate::orders::by_size;
 use crate::search::Search;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
@@ -52,6 +53,7 @@ impl<'a> Walk<'a> {
 
 /// Searches until the search is over. The same seed takes the same steps; how many, the clock says.
 pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
+    instance.list(search);
     let mut random = Random(Pcg64Mcg::seed_from_u64(seed));
     let mut walk = Walk::new(instance, by_size(instance));
     let Some(mut cost) = walk.place_from(0, search) else { return };

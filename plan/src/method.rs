@@ -7,7 +7,7 @@ use crate::exact::{Order, STACK, exact};
 use crate::neighbours::Instance;
 use crate::problem::Problem;
 use crate::search::Search;
-use crate::{annealing, chainer, fit};
+use crate::{annealing, chainer, fit, orders};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -278,8 +278,8 @@ impl Task {
         let quick = |methods: &[Method]| {
             for method in methods {
                 let plan = match method {
-                    Method::FirstFit => fit::first_fit(instance, search),
-                    Method::DecreasingSize => fit::decreasing_size(instance, search),
+                    Method::FirstFit => orders::first_fit(instance, search),
+                    Method::DecreasingSize => orders::decreasing_size(instance, search),
                     Method::Chainer => chainer::chainer(instance, search),
                     Method::Annealing | Method::Exact | Method::Portfolio => None,
                 };
@@ -296,7 +296,7 @@ impl Task {
             }
             Self::Annealing(seed) => annealing::annealing(instance, search, seed),
             Self::Orders(seed) => {
-                fit::in_orders(instance, search);
+                orders::in_orders(instance, search);
                 annealing::annealing(instance, search, seed);
             }
         }
