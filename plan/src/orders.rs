@@ -2,6 +2,7 @@
 //!
 //! Owns: what they are ordered by, and the methods that are one pass in an order.
 
+use crate::chainer::larger_first;
 use crate::check::Plan;
 use crate::fit::{Fit, place_all};
 use crate::neighbours::Instance;
@@ -69,6 +70,65 @@ fn by_figure(instance: &Instance, figure: Figure, neighbours: &[u64]) -> Vec<u32
     order
 }
 
+/// An order with which a search of many buffers begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    By(Figure),
+    /// The chainer's of the buffers that are larger than the peak load shifted right by so much, and then the others by size.
+    Larger(u32),
+}
+
+/// The orders with which one thread of a search of many buffers begins.
+#[derive(Debug)]
+pub(crate) struct Starts<'a> {
+    instance: &'a Instance,
+    search: &'a Search,
+    neighbours: Option<Vec<u64>>,
+    left: std::iter::StepBy<std::slice::Iter<'static, Start>>,
+}
+
+impl<'a> Starts<'a> {
+    /// Those that were the best on some instance come first.
+    const ALL: [Start; 13] = [
+        Start::Larger(10),
+        Start::By(Figure::Size),
+        Start::By(Figure::Load),
+        Start::Larger(8),
+        Start::Larger(12),
+        Start::By(Figure::Width),
+        Start::Larger(6),
+        Start::By(Figure::Neighbours),
+        Start::Larger(14),
+        Start::By(Figure::Area),
+        Start::Larger(17),
+        Start::Larger(20),
+        Start::Larger(4),
+    ];
+
+    /// Each of the threads takes others; the last ones, of more threads than orders, the same again.
+    pub(crate) fn new(instance: &'a Instance, search: &'a Search, index: usize, threads: usize) -> Self {
+        let left = Self::ALL[index % Self::ALL.len()..].iter().step_by(threads.max(1));
+        Self { instance, search, neighbours: None, left }
+    }
+}
+
+impl Iterator for Starts<'_> {
+    type Item = Vec<u32>;
+
+    fn next(&mut self) -> Option<Vec<u32>> {
+        let Self { instance, search, neighbours, left } = self;
+        match *left.next()? {
+            Start::By(figure) => {
+                if neighbours.is_none() {
+                    *neighbours = instance.degrees(search);
+                }
+                Some(by_figure(instance, figure, neighbours.as_ref()?))
+            }
+            Start::Larger(shift) => larger_first(instance, instance.bound >> shift, by_size(instance), search),
+        }
+    }
+}
+
 /// The buffers, the largest first.
 pub(crate) fn by_size(instance: &Instance) -> Vec<u32> {
     let key = |buffer: &u32| (instance.sizes[*buffer as usize], instance.widths[*buffer as usize]);
@@ -112,5 +172,17 @@ mod tests {
         let search = Search::new(instance.bound, None, Some(std::time::Instant::now()));
         assert_eq!(first_fit(&instance, &search), None);
         assert_eq!(decreasing_size(&instance, &search), None);
+    }
+
+    #[test]
+    fn threads_share_the_orders_to_begin_with() {
+        let problem = Problem::new("p", vec![Buffer::new("a", 0, 2, 6), Buffer::new("b", 1, 9, 1)]).unwrap();
+        let instance = Instance::new(&problem);
+        let search = Search::new(0, None, None);
+        for threads in 1..=16 {
+            let of = |index| Starts::new(&instance, &search, index, threads).count();
+            assert!((0..threads).all(|index| of(index) > 0));
+            assert!((0..threads).map(of).sum::<usize>() >= Starts::ALL.len());
+        }
     }
 }
