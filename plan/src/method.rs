@@ -33,7 +33,7 @@ pub enum Method {
     Annealing,
     /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023): the least peak, and the proof.
     Exact,
-    /// All of these at once, on threads.
+    /// All of these at once, on threads. Many buffers are ordered anew again and again instead of annealing.
     Portfolio,
 }
 
@@ -88,7 +88,7 @@ pub struct Limits {
     pub time: Duration,
     /// A plan with a peak of so many bytes or less is good enough: the run ends with it.
     pub capacity: Option<u64>,
-    /// Where annealing begins.
+    /// Where annealing begins, and the portfolio's search for many buffers.
     pub seed: u64,
 }
 

@@ -88,6 +88,7 @@ mod tests {
     use super::*;
     use crate::orders::by_size;
     use crate::problem::{Buffer, Problem};
+    use std::time::{Duration, Instant};
 
     fn random_problem(count: usize) -> Problem {
         let mut random = Random::new(5);
@@ -118,7 +119,7 @@ mod tests {
         }
     }
 
-    /// A capacity that none of the orders to begin with comes to ends the search.
+    /// The search ends with a capacity that none of the orders to begin with comes to.
     #[test]
     fn other_orders_are_better() {
         let problem = random_problem(600);
@@ -128,7 +129,9 @@ mod tests {
             Tried::new(&instance, order, &start).unwrap();
         }
         assert!(start.peak() > instance.bound);
-        let search = Search::new(instance.bound, Some(start.peak() - 1), None);
+        // So long that it is never over before.
+        let end = Instant::now() + Duration::from_secs(120);
+        let search = Search::new(instance.bound, Some(start.peak() - 1), Some(end));
         reorder(&instance, &search, 3, (0, 1));
         let best = search.best().unwrap();
         assert!(best.peak < start.peak());

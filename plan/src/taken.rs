@@ -13,11 +13,11 @@
 //!                                              `all` of the nodes between
 //! ```
 
-/// The most buckets. Fewer make more buffers end within each, more take longer to note: of 32 to 2,000 buckets, 128 to 512
-/// were the fastest for 18,000 to 62,000 buffers.
+/// The most buckets. With fewer more buffers end within each, with more a buffer takes longer to add: of 100 to 4,000 buckets, 100 to
+/// 500 were the fastest for 18,000 to 62,000 buffers.
 const BUCKETS: u32 = 256;
-/// The most bytes of ranges, in the worst case, in which no two buffers lie on each other. There are fewer buckets where it would be
-/// more. In practice it is a few MiB.
+/// The most bytes of ranges in the worst case, in which no two buffers lie on each other; there are fewer buckets where it would be
+/// more. For 19,000 to 141,000 buffers it was at most 5.3 MiB.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// From and to, in bytes.
