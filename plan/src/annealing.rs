@@ -4,11 +4,11 @@
 //! cannot be pushed down is that of some order, so the least peak is that of one.
 
 use crate::check::Plan;
-use crate::fit::{Fit, Placed, by_size};
+use crate::fit::{Fit, Placed};
 use crate::neighbours::Instance;
+use crate::orders::by_size;
+use crate::random::Random;
 use crate::search::Search;
-use rand_pcg::Pcg64Mcg;
-use rand_pcg::rand_core::{Rng as _, SeedableRng as _};
 
 /// The temperature at the beginning of a round, as a part of the peak, and at its end.
 const HOT: f64 = 0.02;
@@ -52,7 +52,8 @@ impl<'a> Walk<'a> {
 
 /// Searches until the search is over. The same seed takes the same steps; how many, the clock says.
 pub(crate) fn annealing(instance: &Instance, search: &Search, seed: u64) {
-    let mut random = Random(Pcg64Mcg::seed_from_u64(seed));
+    instance.list(search);
+    let mut random = Random::new(seed);
     let mut walk = Walk::new(instance, by_size(instance));
     let Some(mut cost) = walk.place_from(0, search) else { return };
     search.offer(walk.plan(cost));
@@ -115,19 +116,5 @@ fn rotate(order: &mut [u32], from: usize, to: usize) {
         order[from..=to].rotate_left(1);
     } else {
         order[to..=from].rotate_right(1);
-    }
-}
-
-struct Random(Pcg64Mcg);
-
-impl Random {
-    /// A number below `count`, which is not 0.
-    fn below(&mut self, count: usize) -> usize {
-        ((u128::from(self.0.next_u64()) * count as u128) >> 64) as usize
-    }
-
-    /// A number from 0 to 1.
-    fn part(&mut self) -> f64 {
-        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -27,7 +27,7 @@ const LEAF: usize = 8;
 /// The plan. Where a buffer has a fixed offset, an alignment or gaps, of which the method knows nothing, its offsets only
 /// give the order for first fit.
 pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
-    let plan = lines(instance, search)?;
+    let plan = lines(instance, instance.all().collect(), search)?;
     let is_plain = instance.is_solid
         && instance.fixed.iter().all(Option::is_none)
         && instance.alignments.iter().all(|alignment| *alignment == 1);
@@ -39,6 +39,23 @@ pub(crate) fn chainer(instance: &Instance, search: &Search) -> Option<Plan> {
     place_all(instance, order, Fit::First, search)
 }
 
+/// An order for first fit: the buffers of so many bytes or more from the lowest to the highest, as the lines have them, and the
+/// others in their order, for the holes that these leave. Small buffers are in the way of lines: a line ends where one
+/// of them does. `None` where the search is over before.
+pub(crate) fn larger_first(
+    instance: &Instance,
+    least: u64,
+    order: impl IntoIterator<Item = u32>,
+    search: &Search,
+) -> Option<Vec<u32>> {
+    let (mut larger, smaller): (Vec<u32>, Vec<u32>) =
+        order.into_iter().partition(|buffer| instance.sizes[*buffer as usize] >= least);
+    let plan = lines(instance, larger.clone(), search)?;
+    larger.sort_by_key(|buffer| plan.offsets[*buffer as usize]);
+    larger.extend(smaller);
+    Some(larger)
+}
+
 /// A part of time, and the offset from which on it is free.
 #[derive(Clone, Copy)]
 struct Line {
@@ -47,11 +64,13 @@ struct Line {
     offset: u64,
 }
 
-fn lines(instance: &Instance, search: &Search) -> Option<Plan> {
+/// Places these buffers; the offsets of others are 0.
+fn lines(instance: &Instance, buffers: Vec<u32>, search: &Search) -> Option<Plan> {
     if search.is_over() {
         return None;
     }
-    let mut blocks = Blocks::new(instance);
+    let mut left = buffers.len();
+    let mut blocks = Blocks::new(instance, buffers);
     let mut offsets = vec![0; instance.len()];
     let mut peak = 0;
     // The line that begins at each section; the end of 0 says that none does.
@@ -67,7 +86,7 @@ fn lines(instance: &Instance, search: &Search) -> Option<Plan> {
     if sections > 0 {
         add(&mut lines, &mut begins_before, &mut lowest, Line { first: 0, end: sections, offset: 0 });
     }
-    let (mut left, mut step) = (instance.len(), 0_usize);
+    let mut step = 0_usize;
     while let Some(Reverse((offset, first, end))) = lowest.pop() {
         let now = lines[first as usize];
         if left == 0 {
@@ -141,8 +160,8 @@ struct Node {
 }
 
 impl<'a> Blocks<'a> {
-    fn new(instance: &'a Instance) -> Self {
-        let mut out = Self { instance, blocks: instance.all().collect(), nodes: Vec::new() };
+    fn new(instance: &'a Instance, blocks: Vec<u32>) -> Self {
+        let mut out = Self { instance, blocks, nodes: Vec::new() };
         if !out.blocks.is_empty() {
             out.build(0, out.blocks.len(), true);
         }
@@ -286,5 +305,21 @@ mod tests {
                 .collect();
             offsets(&buffers);
         }
+    }
+
+    /// The small one ends the line on which the two large ones would lie.
+    #[test]
+    fn small_buffers_are_not_in_the_way_of_larger_ones() {
+        let of =
+            |(id, (lower, upper, size)): (usize, &(i64, i64, u64))| Buffer::new(id.to_string(), *lower, *upper, *size);
+        let buffers = [(0, 9, 1), (0, 5, 8), (5, 8, 8)];
+        let problem = Problem::new("p", buffers.iter().enumerate().map(of).collect()).unwrap();
+        let instance = Instance::new(&problem);
+        let search = Search::new(instance.bound, None, None);
+        assert_eq!(larger_first(&instance, 1, [0, 1, 2], &search), Some(vec![0, 1, 2]));
+        assert_eq!(larger_first(&instance, 2, [0, 1, 2], &search), Some(vec![1, 2, 0]));
+        assert_eq!(larger_first(&instance, 9, [2, 1, 0], &search), Some(vec![2, 1, 0]));
+        search.end();
+        assert_eq!(larger_first(&instance, 9, [2, 1, 0], &search), None);
     }
 }

@@ -1,14 +1,17 @@
 //! Placing buffers one after the other, in a given order.
 //!
-//! Owns: where a buffer fits between those that are placed already. First fit takes the lowest place, best fit the
-//! tightest.
+//! Owns: where a buffer fits between those that are placed already, by their pairs or by an index. First fit takes the lowest
+//! place, best fit the tightest.
 
 use crate::check::Plan;
 use crate::neighbours::Instance;
 use crate::search::Search;
+use crate::taken::Taken;
 
 /// Buffers between two looks at the clock.
 const BETWEEN_LOOKS: usize = 64;
+/// From so many buffers on a pass goes by an index of the addresses that are taken, and not by pairs.
+pub(crate) const INDEXED: usize = 500;
 /// The offset of a buffer that is not placed.
 pub(crate) const NOWHERE: u64 = u64::MAX;
 
@@ -88,6 +91,56 @@ impl<'a> Placed<'a> {
     }
 }
 
+/// Buffers with places, none of which is taken out again, in an index: for many buffers, and none with windows in its gaps.
+#[derive(Debug)]
+pub(crate) struct Indexed<'a> {
+    instance: &'a Instance,
+    offsets: Vec<u64>,
+    taken: Taken,
+}
+
+impl<'a> Indexed<'a> {
+    /// Nothing is placed but what has an offset in any case.
+    pub(crate) fn new(instance: &'a Instance) -> Self {
+        Self::with(instance, Taken::new(instance.sections.loads.len() as u32, instance.len(), instance.most_live))
+    }
+
+    fn with(instance: &'a Instance, taken: Taken) -> Self {
+        let mut out = Self { instance, offsets: vec![NOWHERE; instance.len()], taken };
+        for (buffer, fixed) in instance.all().zip(&instance.fixed) {
+            if let Some(fixed) = fixed {
+                out.put(buffer, *fixed);
+            }
+        }
+        out
+    }
+
+    /// Places a buffer that is not placed, and returns its end.
+    pub(crate) fn place(&mut self, buffer: u32, fit: Fit) -> u64 {
+        let (size, alignment) = (self.instance.sizes[buffer as usize], self.instance.alignments[buffer as usize]);
+        if let Some(fixed) = self.instance.fixed[buffer as usize] {
+            return fixed + size;
+        }
+        self.taken.clear();
+        for span in self.instance.sections.of(buffer) {
+            self.taken.ask(span.first, span.end);
+        }
+        let offset = match fit {
+            Fit::First => self.taken.lowest(size, alignment),
+            Fit::Best => self.taken.tightest(size, alignment),
+        };
+        self.put(buffer, offset);
+        offset + size
+    }
+
+    fn put(&mut self, buffer: u32, offset: u64) {
+        self.offsets[buffer as usize] = offset;
+        for span in self.instance.sections.of(buffer) {
+            self.taken.add(span.first, span.end, (offset, offset + self.instance.sizes[buffer as usize]));
+        }
+    }
+}
+
 /// Places all buffers in this order. `None` where the search is over before.
 pub(crate) fn place_all(
     instance: &Instance,
@@ -95,97 +148,32 @@ pub(crate) fn place_all(
     fit: Fit,
     search: &Search,
 ) -> Option<Plan> {
-    let mut placed = Placed::new(instance);
+    if instance.len() < INDEXED || instance.has_windows {
+        let mut placed = Placed::new(instance);
+        let peak = place_each(order, |buffer| placed.place(buffer, fit), search)?;
+        return Some(Plan { offsets: placed.offsets, peak });
+    }
+    let mut placed = Indexed::new(instance);
+    let peak = place_each(order, |buffer| placed.place(buffer, fit), search)?;
+    Some(Plan { offsets: placed.offsets, peak })
+}
+
+fn place_each(order: impl IntoIterator<Item = u32>, mut place: impl FnMut(u32) -> u64, search: &Search) -> Option<u64> {
     let mut peak = 0;
     for (index, buffer) in order.into_iter().enumerate() {
         if index % BETWEEN_LOOKS == 0 && search.is_over() {
             return None;
         }
-        peak = peak.max(placed.place(buffer, fit));
+        peak = peak.max(place(buffer));
     }
-    Some(Plan { offsets: placed.offsets, peak })
-}
-
-/// First fit in the order of the program: what an allocator that takes the lowest place comes to.
-pub(crate) fn first_fit(instance: &Instance, search: &Search) -> Option<Plan> {
-    let mut order: Vec<u32> = instance.all().collect();
-    order.sort_by_key(|buffer| instance.sections.hull(*buffer).0);
-    place_all(instance, order, Fit::First, search)
-}
-
-/// Best fit, the largest buffers first: `GlobalDecreasingSizeBestFitHeap` in XLA's `heap_simulator.cc`. Of equal sizes the
-/// one that lives longer comes first.
-pub(crate) fn decreasing_size(instance: &Instance, search: &Search) -> Option<Plan> {
-    place_all(instance, by_size(instance), Fit::Best, search)
-}
-
-/// What buffers are ordered by, the largest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Figure {
-    Size,
-    /// The size times the number of neighbours.
-    Load,
-    /// How long it is live.
-    Width,
-    Neighbours,
-    /// The size times how long it is live.
-    Area,
-}
-
-impl Figure {
-    /// Those of `omni_place` in omnimalloc's `first_fit.cpp` (Apache-2.0).
-    const ALL: [Self; 5] = [Self::Size, Self::Load, Self::Width, Self::Neighbours, Self::Area];
-
-    fn of(self, instance: &Instance, buffer: u32, neighbours: &[u128]) -> [u128; 2] {
-        let size = u128::from(instance.sizes[buffer as usize]);
-        let width = u128::from(instance.widths[buffer as usize]);
-        let neighbours = neighbours[buffer as usize];
-        match self {
-            Self::Size => [size, 0],
-            Self::Load => [size * neighbours, size],
-            Self::Width => [width, 0],
-            Self::Neighbours => [neighbours, size],
-            Self::Area => [size * width, 0],
-        }
-    }
-}
-
-/// First fit in several orders, one after the other: which one is good depends on the problem. Of equals the first in the input
-/// comes first.
-pub(crate) fn in_orders(instance: &Instance, search: &Search) {
-    let mut neighbours = vec![0_u128; instance.len()];
-    for figure in Figure::ALL {
-        // The first one does not need them, and may be enough.
-        if figure == Figure::Load {
-            for buffer in instance.all() {
-                if (buffer as usize).is_multiple_of(BETWEEN_LOOKS) && search.is_over() {
-                    return;
-                }
-                let count = &mut neighbours[buffer as usize];
-                instance.for_each(buffer, |_, _, _| *count += 1);
-            }
-        }
-        let mut order: Vec<u32> = instance.all().collect();
-        order.sort_by_key(|buffer| std::cmp::Reverse(figure.of(instance, *buffer, &neighbours)));
-        match place_all(instance, order, Fit::First, search) {
-            Some(plan) => search.offer(plan),
-            None => return,
-        }
-    }
-}
-
-/// The buffers, the largest first.
-pub(crate) fn by_size(instance: &Instance) -> Vec<u32> {
-    let key = |buffer: &u32| (instance.sizes[*buffer as usize], instance.widths[*buffer as usize]);
-    let mut order: Vec<u32> = instance.all().collect();
-    order.sort_by_key(|buffer| std::cmp::Reverse(key(buffer)));
-    order
+    Some(peak)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::problem::{Buffer, Gap, Problem};
+    use proptest::prelude::*;
 
     fn plan(buffers: Vec<Buffer>, fit: Fit) -> Plan {
         let problem = Problem::new("p", buffers).unwrap();
@@ -194,29 +182,6 @@ mod tests {
         let plan = place_all(&instance, instance.all(), fit, &search).unwrap();
         plan.check(&problem).unwrap();
         plan
-    }
-
-    /// The largest first leaves a hole in both. By size times neighbours the one is packed, by size times life the other.
-    #[test]
-    fn one_order_finds_what_another_does_not() {
-        let first: &[_] = &[(3, 7, 2), (2, 5, 2), (2, 3, 3), (5, 6, 4)];
-        let second: &[_] = &[(1, 5, 2), (1, 6, 3), (4, 6, 2), (2, 4, 3), (5, 7, 3)];
-        for (buffers, by_size, least) in [(first, 8, 6), (second, 10, 8)] {
-            let of = |(id, &(lower, upper, size)): (usize, &(i64, i64, u64))| {
-                Buffer::new(id.to_string(), lower, upper, size)
-            };
-            let problem = Problem::new("p", buffers.iter().enumerate().map(of).collect()).unwrap();
-            let instance = Instance::new(&problem);
-            let search = Search::new(instance.bound, None, None);
-            in_orders(&instance, &search);
-            let best = search.best().unwrap();
-            best.check(&problem).unwrap();
-            assert_eq!((best.peak, instance.bound), (least, least));
-            let mut order: Vec<u32> = instance.all().collect();
-            order.sort_by_key(|buffer| std::cmp::Reverse(instance.sizes[*buffer as usize]));
-            let alone = place_all(&instance, order, Fit::First, &Search::new(0, None, None)).unwrap();
-            assert_eq!(alone.peak, by_size);
-        }
     }
 
     /// Holes of 6 and 4 bytes below a roof.
@@ -249,12 +214,80 @@ mod tests {
         assert_eq!(plan(buffers, Fit::First).offsets, [0, 2]);
     }
 
-    #[test]
-    fn an_end_is_heeded() {
-        let problem = Problem::new("p", holes()).unwrap();
-        let instance = Instance::new(&problem);
-        let search = Search::new(instance.bound, None, Some(std::time::Instant::now()));
-        assert_eq!(first_fit(&instance, &search), None);
-        assert_eq!(decreasing_size(&instance, &search), None);
+    const MOMENTS: i64 = 40;
+
+    fn live_together(one: &Buffer, other: &Buffer) -> bool {
+        let is_live =
+            |buffer: &Buffer, moment| buffer.pieces().any(|piece| (piece.lower..piece.upper).contains(&moment));
+        (0..MOMENTS).any(|moment| is_live(one, moment) && is_live(other, moment))
+    }
+
+    /// The lowest offset that is free, all of them tried.
+    fn lowest(buffers: &[Buffer], placed: &[(usize, u64)], buffer: usize, from: u64) -> u64 {
+        let own = &buffers[buffer];
+        let near: Vec<_> = placed.iter().filter(|(other, _)| live_together(own, &buffers[*other])).collect();
+        let is_free = |offset: &u64| {
+            near.iter().all(|(other, at)| offset + own.size <= *at || at + buffers[*other].size <= *offset)
+        };
+        (from..).filter(|offset| offset % own.alignment == 0).find(is_free).unwrap()
+    }
+
+    prop_compose! {
+        fn any_buffer()(
+            ends in (0..MOMENTS, 0..MOMENTS),
+            gap in prop::option::weighted(0.3, (0..MOMENTS, 1..MOMENTS)),
+            size in 1..12_u64,
+            alignment in prop_oneof![3 => Just(1_u64), 1 => 2..6_u64],
+            from in prop::option::weighted(0.1, 0..30_u64),
+        ) -> (Buffer, Option<u64>) {
+            let (lower, upper) = (ends.0.min(ends.1), ends.0.max(ends.1) + 1);
+            let gap = gap.map(|(begin, length)| Gap { lower: begin, upper: begin + length, window: None });
+            let gap = gap.filter(|gap| lower < gap.lower && gap.upper <= upper);
+            let gaps = gap.into_iter().collect();
+            (Buffer { alignment, gaps, ..Buffer::new("", lower, upper, size) }, from)
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// Those with an offset of their own first, wherever they fit from some offset on.
+        #[test]
+        fn every_way_to_fit_finds_the_same_places(
+            of in prop::collection::vec(any_buffer(), 1..50),
+            buckets in 1..=MOMENTS as u32,
+        ) {
+            let (mut buffers, from): (Vec<_>, Vec<_>) = of.into_iter().unzip();
+            let mut placed = Vec::new();
+            for (index, from) in from.iter().enumerate() {
+                buffers[index].id = index.to_string();
+                if let Some(from) = from {
+                    let offset = lowest(&buffers, &placed, index, *from);
+                    placed.push((index, offset));
+                    buffers[index].fixed = Some(offset);
+                }
+            }
+            for index in 0..buffers.len() {
+                if buffers[index].fixed.is_none() {
+                    placed.push((index, lowest(&buffers, &placed, index, 0)));
+                }
+            }
+            placed.sort_unstable();
+            let naive: Vec<u64> = placed.into_iter().map(|(_, offset)| offset).collect();
+            let problem = Problem::new("p", buffers).unwrap();
+            let instance = Instance::new(&problem);
+            let sections = instance.sections.loads.len() as u32;
+            let places = |fit| {
+                let mut pairs = Placed::new(&instance);
+                let mut indexed = Indexed::with(&instance, Taken::with_buckets(sections, buckets.min(sections)));
+                for buffer in instance.all() {
+                    assert_eq!(pairs.place(buffer, fit), indexed.place(buffer, fit));
+                }
+                assert_eq!(pairs.offsets, indexed.offsets);
+                indexed.offsets
+            };
+            prop_assert_eq!(places(Fit::First), naive);
+            places(Fit::Best);
+        }
     }
 }

@@ -3,8 +3,10 @@
 //! ```text
 //! problem, csv          the buffers, and MiniMalloc's file format
 //! method, search        a run of one method or of several on threads; what these share
-//! fit, chainer          methods of one pass
+//! orders, chainer       methods of one pass
+//! fit, taken            where a buffer fits, and an index of the addresses that are taken
 //! annealing, exact      methods that search
+//! reorder               a search for many buffers
 //! online, stored        planners for a running allocator, and plans that they take from files
 //! check                 judges every plan
 //! sections, neighbours  time in sections, and which buffers are live together
@@ -37,10 +39,14 @@ mod fit;
 mod method;
 mod neighbours;
 pub mod online;
+mod orders;
 mod problem;
+mod random;
+mod reorder;
 mod search;
 mod sections;
 pub mod stored;
+mod taken;
 
 pub use check::{CheckError, Plan};
 pub use csv::{CsvError, read_csv, write_csv};

@@ -3,11 +3,12 @@
 //! Owns: the names, the limits of a run, its threads, and that every plan is checked before anybody sees it.
 
 use crate::check::{CheckError, Plan};
-use crate::exact::{Order, STACK, exact};
+use crate::exact::{Order, STACK, exact, is_searched};
 use crate::neighbours::Instance;
 use crate::problem::Problem;
+use crate::reorder::reorder;
 use crate::search::Search;
-use crate::{annealing, chainer, fit};
+use crate::{annealing, chainer, fit, orders};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -32,7 +33,7 @@ pub enum Method {
     Annealing,
     /// Branch and bound with MiniMalloc's inferences (Moffitt, ASPLOS 2023): the least peak, and the proof.
     Exact,
-    /// All of these at once, on threads.
+    /// All of these at once, on threads. Many buffers are ordered anew again and again instead of annealing.
     Portfolio,
 }
 
@@ -87,7 +88,7 @@ pub struct Limits {
     pub time: Duration,
     /// A plan with a peak of so many bytes or less is good enough: the run ends with it.
     pub capacity: Option<u64>,
-    /// Where annealing begins.
+    /// Where annealing begins, and the portfolio's search for many buffers.
     pub seed: u64,
 }
 
@@ -169,6 +170,8 @@ enum Task {
     Annealing(u64),
     /// First fit in several orders, and then annealing.
     Orders(u64),
+    /// Methods of one pass, and then a search for many buffers: the seed, which thread it is, and of how many.
+    Reorder(&'static [Method], u64, (usize, usize)),
 }
 
 /// The methods that take one pass, cheapest first.
@@ -193,7 +196,7 @@ pub fn plan(
     }
     // A moment that no clock reaches is no limit.
     let search = Search::new(bound, limits.capacity, start.checked_add(limits.time));
-    run(&instance, &search, &tasks(method, limits.seed), &mut || {
+    run(&instance, &search, &tasks(method, &instance, limits.seed), &mut || {
         let peak = Some(search.peak()).filter(|peak| *peak < u64::MAX);
         progress(Progress { elapsed: start.elapsed(), peak, lower: search.lower() });
     })?;
@@ -225,7 +228,7 @@ fn check_fixed(problem: &Problem) -> Result<(), PlanError> {
     }
 }
 
-fn tasks(method: Method, seed: u64) -> Vec<Task> {
+fn tasks(method: Method, instance: &Instance, seed: u64) -> Vec<Task> {
     match method {
         Method::FirstFit => vec![Task::Quick(&[Method::FirstFit])],
         Method::DecreasingSize => vec![Task::Quick(&[Method::DecreasingSize])],
@@ -234,9 +237,19 @@ fn tasks(method: Method, seed: u64) -> Vec<Task> {
         Method::Exact => exact_tasks(&[Method::DecreasingSize]).collect(),
         Method::Portfolio => {
             let cores = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
-            let others = cores.saturating_sub(Order::ALL.len()).max(1) as u64;
-            let others = (1..others).map(|index| Task::Annealing(seed.wrapping_add(index)));
-            exact_tasks(QUICK).chain([Task::Orders(seed)]).chain(others).collect()
+            let (mut tasks, mut others, mut first) = (Vec::new(), cores, QUICK);
+            if is_searched(instance) {
+                tasks = exact_tasks(QUICK).collect();
+                others = cores.saturating_sub(Order::ALL.len()).max(1);
+                first = &[];
+            }
+            let is_large = instance.len() >= fit::INDEXED;
+            tasks.extend((0..others).map(|index| match (is_large, seed.wrapping_add(index as u64)) {
+                (true, seed) => Task::Reorder(if index == 0 { first } else { &[] }, seed, (index, others)),
+                (false, seed) if index == 0 => Task::Orders(seed),
+                (false, seed) => Task::Annealing(seed),
+            }));
+            tasks
         }
     }
 }
@@ -278,8 +291,8 @@ impl Task {
         let quick = |methods: &[Method]| {
             for method in methods {
                 let plan = match method {
-                    Method::FirstFit => fit::first_fit(instance, search),
-                    Method::DecreasingSize => fit::decreasing_size(instance, search),
+                    Method::FirstFit => orders::first_fit(instance, search),
+                    Method::DecreasingSize => orders::decreasing_size(instance, search),
                     Method::Chainer => chainer::chainer(instance, search),
                     Method::Annealing | Method::Exact | Method::Portfolio => None,
                 };
@@ -295,8 +308,12 @@ impl Task {
                 exact(instance, search, order);
             }
             Self::Annealing(seed) => annealing::annealing(instance, search, seed),
+            Self::Reorder(methods, seed, thread) => {
+                quick(methods);
+                reorder(instance, search, seed, thread);
+            }
             Self::Orders(seed) => {
-                fit::in_orders(instance, search);
+                orders::in_orders(instance, search);
                 annealing::annealing(instance, search, seed);
             }
         }

@@ -1,14 +1,18 @@
 //! Which buffers need memory at the same time.
 //!
-//! Owns: the search for them, and the list of all pairs where there are few enough. A job of 100,000 requests has some
-//! hundred million pairs, which are not listed but found anew each time.
+//! Owns: the search for them, and the list of all pairs where there are few enough and a method looks at them again and again. A
+//! job of 100,000 requests has some hundred million pairs, which are not listed.
 
 use crate::problem::Problem;
+use crate::search::Search;
 use crate::sections::Sections;
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 /// The most pairs that are listed: 128 MiB.
 const LISTED: u64 = 1 << 24;
+/// Buffers between two looks at the clock.
+const BETWEEN_LOOKS: usize = 64;
 
 /// The buffers of a problem by number, as the methods work with them.
 #[derive(Debug)]
@@ -31,10 +35,17 @@ pub(crate) struct Instance {
     by_first: Vec<u32>,
     /// From where on in that order they begin in a section or later.
     begins: Vec<u32>,
+    /// How many end in a section or earlier, so that they are not live in it.
+    ended: Vec<u32>,
+    /// The most that are live in one section, gaps counted as if there were none.
+    pub(crate) most_live: u32,
     /// A tree over that order: the latest end below each node.
     latest: Vec<u32>,
     leaves: usize,
-    listed: Option<Listed>,
+    /// How many pairs have hulls that meet.
+    pairs: u64,
+    /// The list, once a method has asked for it; `None` if the search was over before it was made.
+    listed: OnceLock<Option<Listed>>,
 }
 
 /// Every pair, from both sides.
@@ -60,6 +71,15 @@ impl Instance {
             }
             begins.push(index as u32);
         }
+        let mut ended = vec![0; sections.loads.len() + 1];
+        by_first.iter().for_each(|buffer| ended[sections.hull(*buffer).1 as usize] += 1);
+        let mut count = 0;
+        for of_section in &mut ended {
+            count += *of_section;
+            *of_section = count;
+        }
+        let live = begins.iter().skip(1).zip(&ended).map(|(begun, ended)| begun - ended);
+        let most_live = live.max().unwrap_or(0);
         let leaves = by_first.len().next_power_of_two();
         let mut latest = vec![0; 2 * leaves];
         for (index, buffer) in by_first.iter().enumerate() {
@@ -80,13 +100,14 @@ impl Instance {
             sections,
             by_first,
             begins,
+            ended,
+            most_live,
             latest,
             leaves,
-            listed: None,
+            pairs: 0,
+            listed: OnceLock::new(),
         };
-        if out.pairs() <= LISTED {
-            out.listed = Some(Listed::new(&out));
-        }
+        out.pairs = out.all().map(|buffer| out.meeting(buffer)).sum::<u64>() / 2;
         out
     }
 
@@ -109,25 +130,51 @@ impl Instance {
         0..self.len() as u32
     }
 
-    /// Whether all pairs are listed, so that a search can look at them again and again.
-    pub(crate) fn is_listed(&self) -> bool {
-        self.listed.is_some()
+    /// Whether there are few enough pairs that they can be listed.
+    pub(crate) fn can_be_listed(&self) -> bool {
+        self.pairs <= LISTED
     }
 
-    /// How many pairs have hulls that meet.
-    fn pairs(&self) -> u64 {
-        let later = |index: usize, buffer: u32| {
-            let end = self.sections.hull(buffer).1;
-            u64::from(self.begins[end as usize]).saturating_sub(index as u64 + 1)
-        };
-        self.by_first.iter().enumerate().map(|(index, buffer)| later(index, *buffer)).sum()
+    /// Lists all pairs where there are few enough, so that a method can look at them again and again; says whether they are listed.
+    pub(crate) fn list(&self, search: &Search) -> bool {
+        self.can_be_listed() && self.listed.get_or_init(|| Listed::new(self, search)).is_some()
+    }
+
+    fn listed(&self) -> Option<&Listed> {
+        self.listed.get()?.as_ref()
+    }
+
+    /// How many other buffers have hulls that meet this one's.
+    fn meeting(&self, buffer: u32) -> u64 {
+        let (first, end) = self.sections.hull(buffer);
+        u64::from(self.begins[end as usize] - self.ended[first as usize]) - 1
+    }
+
+    /// Returns how many others each buffer has that need memory at the same time. `None` where the search is over before.
+    pub(crate) fn degrees(&self, search: &Search) -> Option<Vec<u64>> {
+        let mut degrees: Vec<u64> = self.all().map(|buffer| self.meeting(buffer)).collect();
+        // Hulls of which one has a gap may meet where the buffers do not.
+        let with_gaps = self.all().filter(|buffer| self.sections.of(*buffer).len() > 1);
+        for (index, buffer) in with_gaps.enumerate() {
+            if index % BETWEEN_LOOKS == 0 && search.is_over() {
+                return None;
+            }
+            self.search(buffer, |other| {
+                if self.sections.distance(buffer, other).is_none() {
+                    degrees[buffer as usize] -= 1;
+                    // If it has gaps too, it finds this one on its own.
+                    degrees[other as usize] -= u64::from(self.sections.of(other).len() == 1);
+                }
+            });
+        }
+        Some(degrees)
     }
 
     /// Calls `found` with every buffer that needs memory at the same time, and how far above this one it must be where it
     /// lies above, and below where below.
     pub(crate) fn for_each(&self, buffer: u32, mut found: impl FnMut(u32, i64, i64)) {
         let size = self.sizes[buffer as usize] as i64;
-        if let Some(listed) = &self.listed
+        if let Some(listed) = self.listed()
             && self.is_solid
         {
             for &other in listed.others(buffer) {
@@ -149,7 +196,7 @@ impl Instance {
     /// The buffers that need memory at the same time, and how far above this one each must be where it lies above. None
     /// where they are not listed.
     pub(crate) fn above(&self, buffer: u32) -> impl Iterator<Item = (u32, i64)> {
-        let (others, distances) = self.listed.as_ref().map_or((&[][..], &[][..]), |listed| {
+        let (others, distances) = self.listed().map_or((&[][..], &[][..]), |listed| {
             let range = listed.range(buffer);
             (&listed.others[range.clone()], listed.distances.get(range).unwrap_or(&[]))
         });
@@ -212,9 +259,12 @@ fn common_divisor(a: u64, b: u64) -> u64 {
 }
 
 impl Listed {
-    fn new(instance: &Instance) -> Self {
+    fn new(instance: &Instance, search: &Search) -> Option<Self> {
         let (mut starts, mut others, mut distances) = (vec![0], Vec::new(), Vec::new());
         for buffer in instance.all() {
+            if (buffer as usize).is_multiple_of(BETWEEN_LOOKS) && search.is_over() {
+                return None;
+            }
             instance.search(buffer, |other| {
                 if instance.is_solid {
                     others.push(other);
@@ -225,7 +275,7 @@ impl Listed {
             });
             starts.push(others.len() as u32);
         }
-        Self { starts, others, distances }
+        Some(Self { starts, others, distances })
     }
 
     fn range(&self, buffer: u32) -> std::ops::Range<usize> {
@@ -240,7 +290,7 @@ impl Listed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::Buffer;
+    use crate::problem::{Buffer, Gap};
 
     #[test]
     fn twins_are_alike_in_all() {
@@ -270,11 +320,11 @@ mod tests {
                 })
                 .collect();
             let problem = Problem::new("p", buffers.clone()).unwrap();
-            let mut instance = Instance::new(&problem);
-            for is_listed in [true, false] {
-                if !is_listed {
-                    instance.listed = None;
-                }
+            let instance = Instance::new(&problem);
+            let search = Search::new(0, None, None);
+            let degrees = instance.degrees(&search).unwrap();
+            for is_listed in [false, true] {
+                assert!(!is_listed || instance.list(&search));
                 for (index, one) in buffers.iter().enumerate() {
                     let live = |other: &Buffer| other.lower < one.upper && one.lower < other.upper;
                     let with = buffers.iter().enumerate().filter(|(other, buffer)| *other != index && live(buffer));
@@ -284,9 +334,31 @@ mod tests {
                         found.push((other, above as u64, below as u64));
                     });
                     found.sort_unstable();
+                    assert_eq!(degrees[index], expected.len() as u64);
                     assert_eq!(found, expected);
                 }
             }
         }
+    }
+
+    #[test]
+    fn hulls_that_meet_are_not_neighbours_where_one_has_a_gap() {
+        let gaps = vec![Gap { lower: 2, upper: 6, window: None }];
+        let buffers = vec![
+            Buffer { gaps: gaps.clone(), ..Buffer::new("a", 0, 8, 1) },
+            Buffer::new("b", 2, 6, 1),
+            Buffer::new("c", 1, 4, 1),
+            Buffer { gaps, ..Buffer::new("d", 0, 8, 1) },
+        ];
+        let instance = Instance::new(&Problem::new("p", buffers).unwrap());
+        assert_eq!(instance.degrees(&Search::new(0, None, None)), Some(vec![2, 1, 3, 2]));
+    }
+
+    #[test]
+    fn nothing_is_listed_once_the_search_is_over() {
+        let instance = Instance::new(&Problem::new("p", vec![Buffer::new("a", 0, 8, 1)]).unwrap());
+        let search = Search::new(0, None, None);
+        search.end();
+        assert!(instance.can_be_listed() && !instance.list(&search));
     }
 }

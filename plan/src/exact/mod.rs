@@ -39,9 +39,14 @@ pub(crate) const STACK: usize = MOST * 4096 + (4 << 20);
 /// Each round looks at so many times more partial plans than the one before (`RoundRobin`).
 const MORE: u64 = 2;
 
+/// Whether the problem is small enough.
+pub(crate) fn is_searched(instance: &Instance) -> bool {
+    instance.can_be_listed() && (1..=MOST).contains(&instance.len())
+}
+
 /// Searches in one order until the answer is known or the search is over. Needs a stack of [`STACK`].
 pub(crate) fn exact(instance: &Instance, search: &Search, order: Order) {
-    if !instance.is_listed() || instance.len() > MOST || instance.len() == 0 {
+    if !is_searched(instance) || !instance.list(search) {
         return;
     }
     let mut solver = Solver::new(instance, search);

@@ -1,0 +1,188 @@
+//! Orders in which buffers are placed one after the other.
+//!
+//! Owns: what they are ordered by, and the methods that are one pass in an order.
+
+use crate::chainer::larger_first;
+use crate::check::Plan;
+use crate::fit::{Fit, place_all};
+use crate::neighbours::Instance;
+use crate::search::Search;
+
+/// First fit in the order of the program: what an allocator that takes the lowest place comes to.
+pub(crate) fn first_fit(instance: &Instance, search: &Search) -> Option<Plan> {
+    let mut order: Vec<u32> = instance.all().collect();
+    order.sort_by_key(|buffer| instance.sections.hull(*buffer).0);
+    place_all(instance, order, Fit::First, search)
+}
+
+/// Best fit, the largest buffers first: `GlobalDecreasingSizeBestFitHeap` in XLA's `heap_simulator.cc`. Of equal sizes the
+/// one that lives longer comes first.
+pub(crate) fn decreasing_size(instance: &Instance, search: &Search) -> Option<Plan> {
+    place_all(instance, by_size(instance), Fit::Best, search)
+}
+
+/// What buffers are ordered by, the largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Figure {
+    Size,
+    /// The size times the number of neighbours.
+    Load,
+    /// How long it is live.
+    Width,
+    Neighbours,
+    /// The size times how long it is live.
+    Area,
+}
+
+impl Figure {
+    /// Those of `omni_place` in omnimalloc's `first_fit.cpp` (Apache-2.0).
+    const ALL: [Self; 5] = [Self::Size, Self::Load, Self::Width, Self::Neighbours, Self::Area];
+
+    fn of(self, instance: &Instance, buffer: u32, neighbours: &[u64]) -> [u128; 2] {
+        let size = u128::from(instance.sizes[buffer as usize]);
+        let width = u128::from(instance.widths[buffer as usize]);
+        let neighbours = u128::from(neighbours[buffer as usize]);
+        match self {
+            Self::Size => [size, 0],
+            Self::Load => [size * neighbours, size],
+            Self::Width => [width, 0],
+            Self::Neighbours => [neighbours, size],
+            Self::Area => [size * width, 0],
+        }
+    }
+}
+
+/// First fit in several orders, one after the other: which one is good depends on the problem. Of equals the first in the input
+/// comes first.
+pub(crate) fn in_orders(instance: &Instance, search: &Search) {
+    let Some(neighbours) = instance.degrees(search) else { return };
+    for figure in Figure::ALL {
+        match place_all(instance, by_figure(instance, figure, &neighbours), Fit::First, search) {
+            Some(plan) => search.offer(plan),
+            None => return,
+        }
+    }
+}
+
+fn by_figure(instance: &Instance, figure: Figure, neighbours: &[u64]) -> Vec<u32> {
+    let mut order: Vec<u32> = instance.all().collect();
+    order.sort_by_key(|buffer| std::cmp::Reverse(figure.of(instance, *buffer, neighbours)));
+    order
+}
+
+/// An order with which a search of many buffers begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    By(Figure),
+    /// The chainer's of the buffers that are larger than the peak load shifted right by so much, and then the others by size.
+    Larger(u32),
+}
+
+/// The orders with which one thread of a search of many buffers begins.
+#[derive(Debug)]
+pub(crate) struct Starts<'a> {
+    instance: &'a Instance,
+    search: &'a Search,
+    neighbours: Option<Vec<u64>>,
+    left: std::iter::StepBy<std::slice::Iter<'static, Start>>,
+}
+
+impl<'a> Starts<'a> {
+    /// Those that were the best on some instance come first.
+    const ALL: [Start; 13] = [
+        Start::Larger(10),
+        Start::By(Figure::Size),
+        Start::By(Figure::Load),
+        Start::Larger(8),
+        Start::Larger(12),
+        Start::By(Figure::Width),
+        Start::Larger(6),
+        Start::By(Figure::Neighbours),
+        Start::Larger(14),
+        Start::By(Figure::Area),
+        Start::Larger(17),
+        Start::Larger(20),
+        Start::Larger(4),
+    ];
+
+    /// Each of the threads takes others; the last ones, of more threads than orders, the same again.
+    pub(crate) fn new(instance: &'a Instance, search: &'a Search, index: usize, threads: usize) -> Self {
+        let left = Self::ALL[index % Self::ALL.len()..].iter().step_by(threads.max(1));
+        Self { instance, search, neighbours: None, left }
+    }
+}
+
+impl Iterator for Starts<'_> {
+    type Item = Vec<u32>;
+
+    fn next(&mut self) -> Option<Vec<u32>> {
+        let Self { instance, search, neighbours, left } = self;
+        match *left.next()? {
+            Start::By(figure) => {
+                if neighbours.is_none() {
+                    *neighbours = instance.degrees(search);
+                }
+                Some(by_figure(instance, figure, neighbours.as_ref()?))
+            }
+            Start::Larger(shift) => larger_first(instance, instance.bound >> shift, by_size(instance), search),
+        }
+    }
+}
+
+/// The buffers, the largest first.
+pub(crate) fn by_size(instance: &Instance) -> Vec<u32> {
+    let key = |buffer: &u32| (instance.sizes[*buffer as usize], instance.widths[*buffer as usize]);
+    let mut order: Vec<u32> = instance.all().collect();
+    order.sort_by_key(|buffer| std::cmp::Reverse(key(buffer)));
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::{Buffer, Problem};
+
+    /// The largest first leaves a hole in both. By size times neighbours the one is packed, by size times life the other.
+    #[test]
+    fn one_order_finds_what_another_does_not() {
+        let first: &[_] = &[(3, 7, 2), (2, 5, 2), (2, 3, 3), (5, 6, 4)];
+        let second: &[_] = &[(1, 5, 2), (1, 6, 3), (4, 6, 2), (2, 4, 3), (5, 7, 3)];
+        for (buffers, by_size, least) in [(first, 8, 6), (second, 10, 8)] {
+            let of = |(id, &(lower, upper, size)): (usize, &(i64, i64, u64))| {
+                Buffer::new(id.to_string(), lower, upper, size)
+            };
+            let problem = Problem::new("p", buffers.iter().enumerate().map(of).collect()).unwrap();
+            let instance = Instance::new(&problem);
+            let search = Search::new(instance.bound, None, None);
+            in_orders(&instance, &search);
+            let best = search.best().unwrap();
+            best.check(&problem).unwrap();
+            assert_eq!((best.peak, instance.bound), (least, least));
+            let mut order: Vec<u32> = instance.all().collect();
+            order.sort_by_key(|buffer| std::cmp::Reverse(instance.sizes[*buffer as usize]));
+            let alone = place_all(&instance, order, Fit::First, &Search::new(0, None, None)).unwrap();
+            assert_eq!(alone.peak, by_size);
+        }
+    }
+
+    #[test]
+    fn an_end_is_heeded() {
+        let problem = Problem::new("p", vec![Buffer::new("a", 0, 1, 6), Buffer::new("b", 0, 9, 1)]).unwrap();
+        let instance = Instance::new(&problem);
+        let search = Search::new(instance.bound, None, Some(std::time::Instant::now()));
+        assert_eq!(first_fit(&instance, &search), None);
+        assert_eq!(decreasing_size(&instance, &search), None);
+    }
+
+    #[test]
+    fn threads_share_the_orders_to_begin_with() {
+        let problem = Problem::new("p", vec![Buffer::new("a", 0, 2, 6), Buffer::new("b", 1, 9, 1)]).unwrap();
+        let instance = Instance::new(&problem);
+        let search = Search::new(0, None, None);
+        for threads in 1..=16 {
+            let of = |index| Starts::new(&instance, &search, index, threads).count();
+            assert!((0..threads).all(|index| of(index) > 0));
+            assert!((0..threads).map(of).sum::<usize>() >= Starts::ALL.len());
+        }
+    }
+}
