@@ -165,3 +165,30 @@ fn one_that_outlives_its_pool_takes_nothing_of_the_next_pool_of_that_number() {
     world.check_books();
     world.end(&[tag]);
 }
+
+/// A tag that a graph may use stays a while after its release. What has grown by public memory meanwhile lies in one view with memory
+/// of the tag, which is taken up again, sleeps, and ends so.
+#[test]
+fn a_tag_that_ends_asleep_leaves_what_others_have_in_its_views() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let (stream, tag) = (world.device.host.create_stream(), world.allocator.create_tag().unwrap());
+    world.allocator.begin_allocate_to_pool(tag, Route::stream(stream).capturing()).unwrap();
+    world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
+    let captured = world.allocator.allocate(MIB, stream).unwrap();
+    world.device.host.end_capture(stream).unwrap();
+    world.allocator.end_allocate_to_pool(tag).unwrap();
+    world.allocator.free(captured).unwrap();
+    let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 10 * MIB).unwrap();
+    world.allocator.release_pool(tag).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    world.allocator.open_tag(tag).unwrap();
+    assert_eq!(world.allocator.pool_stats(tag).unwrap().allocated_bytes, 10 * MIB);
+    assert!(world.allocator.sleep(tag, &Backup::Host).unwrap() >= 10 * MIB);
+    world.allocator.release_pool(tag).unwrap();
+    world.free(cache);
+    world.check_books();
+    world.allocator.empty_cache().unwrap();
+    assert_eq!(world.device.used(), 0);
+    world.end(&[]);
+}
