@@ -389,6 +389,10 @@ impl Core {
         if (growth.ended || growth.stream != stream) && !growth.named.contains(&stream) {
             growth.named.try_push(stream)?;
         }
+        if self.config.spill.is_none() {
+            // Nobody asks when they were used.
+            return Ok(());
+        }
         let parts = self.growths.get(address)?.parts.iter();
         for part in parts {
             if let Ok(id) = self.heap.live(part.address) {

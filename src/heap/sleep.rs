@@ -289,12 +289,14 @@ impl Heap {
         }
         let address = view.address;
         self.reserve_holes(id, places.len())?;
+        // Places are in the order of addresses, as chunks are.
+        let mut next = 0;
         for PlaceOfChunk { span, chunk, .. } in places {
             let of = chunks.get(*chunk).map(|(chunk, _)| *chunk);
-            let index = self.views.get(id).and_then(|view| view.chunks.iter().position(|chunk| Some(*chunk) == of));
-            if let Some(index) = index {
-                self.cut_view(id, index, Span::new(span.start - address, span.size));
-            }
+            let behind = self.views.get(id).map_or(&[][..], |view| view.chunks.get(next..).unwrap_or_default());
+            let Some(index) = behind.iter().position(|chunk| Some(*chunk) == of).map(|at| next + at) else { continue };
+            self.cut_view(id, index, Span::new(span.start - address, span.size));
+            next = index + 1;
         }
         Ok(())
     }
