@@ -12,6 +12,7 @@
 
 #[path = "../physical/mod.rs"]
 mod physical;
+mod planners;
 mod program;
 #[path = "../random/mod.rs"]
 mod random;
