@@ -72,7 +72,7 @@ struct Program<'a> {
 }
 
 pub(crate) fn run(seed: u64, options: &str, fails: bool, all: &mut Tally) {
-    let world = World::new(options);
+    let world = World::new(options, fails);
     let tags = [(); 2].map(|()| world.allocator.create_tag().unwrap());
     let (random, released, others) = (Random(seed), Vec::new(), Vec::new());
     let mut program = Program { random, world, tags, released, capture: None, others, fails, restless: 0, all };

@@ -50,15 +50,17 @@ pub(crate) struct World {
     pub(crate) allocator: Allocator,
     pub(crate) live: BTreeMap<u64, Live>,
     numbers: u64,
+    /// Whether calls may have failed, so that mappings may be left to undo.
+    fails: bool,
 }
 
 impl World {
-    pub(crate) fn new(options: &str) -> Self {
+    pub(crate) fn new(options: &str, fails: bool) -> Self {
         let device = Arc::new(Device::new(CAPACITY, &FAILING));
         let options = format!("strategy:planned,spill:host=64MiB,{options}");
         let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(&options).unwrap()).unwrap();
         allocator.set_planner(Box::<Inline>::default());
-        Self { device, allocator, live: BTreeMap::new(), numbers: 0 }
+        Self { device, allocator, live: BTreeMap::new(), numbers: 0, fails }
     }
 
     /// Notes what was allocated, and fills it.
@@ -140,6 +142,10 @@ impl World {
         let of_machine = stats.spilled_bytes.current + stats.spill_kept_bytes;
         let counted = (stats.reserved_bytes.all.current, of_machine);
         assert_eq!(counted, (leaks.bytes, leaks.host_bytes), "counted and held, of the device and the machine");
+        // What sleeps is mapped nowhere.
+        if stats.sleep.asleep_bytes == 0 && !self.fails {
+            assert_eq!(stats.mappings, leaks.mappings as u64, "mappings");
+        }
         let parts = self.allocator.fragmentation();
         let sum = parts.allocated + parts.pending + parts.free + parts.unsettled;
         assert_eq!(parts.reserved + parts.spilled + parts.asleep, sum, "{parts:?}");
