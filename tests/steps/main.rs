@@ -44,11 +44,11 @@ fn run_all(seeds: u64, fails: bool) -> Tally {
 #[test]
 fn planned_steps_lose_no_word_beside_all_that_moves_memory() {
     let all = run_all(1, false);
-    assert!(all.placed > 100 && all.pieces > 0 && all.spilled > 5 && all.grown > 20 && all.slept > 5, "{all:?}");
+    assert!(all.placed > 10 && all.pieces > 50 && all.spilled > 5 && all.grown > 10 && all.slept > 5, "{all:?}");
 }
 
 #[test]
 fn nor_while_calls_fail() {
     let all = run_all(101, true);
-    assert!(all.placed > 50 && all.failures > 10 && all.grown > 20 && all.slept > 2, "{all:?}");
+    assert!(all.placed > 10 && all.failures > 10 && all.grown > 5 && all.slept > 2, "{all:?}");
 }

@@ -302,7 +302,10 @@ impl Program<'_> {
     }
 
     fn grow(&mut self) {
-        let Some(address) = self.other(true).filter(|address| self.world.is_awake(*address)) else { return };
+        let Some(address) = self.other(true) else { return self.reserve() };
+        if !self.world.is_awake(address) {
+            return;
+        }
         let size = self.random.below(self.world.allocator.extent(address).unwrap().capacity + 1) / 8 * 8;
         let resized = self.world.allocator.resize(address, size);
         // A part of it may be given back though a call failed.
