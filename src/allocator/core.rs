@@ -222,7 +222,8 @@ impl Allocator {
 }
 
 impl Core {
-    /// Runs a step that calls the driver, and counts its time as a stall.
+    /// Runs a step that calls the driver, and counts its time as a stall. Where it has failed, and live memory could not be mapped
+    /// at its addresses again, that is tried once more: kernels may use the memory as soon as the operation is over.
     pub(super) fn timed<T>(&mut self, step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> T) -> T {
         let before = self.driver.busy_ns();
         let (exchanges, budget) = (self.may_exchange(), self.may_spill());
@@ -237,6 +238,11 @@ impl Core {
             spill: budget.map(|budget| Spill { budget, policy: &*self.spill_policy }),
         };
         let result = step(&mut *self.strategy, &mut context);
+        if !context.rollback.is_whole()
+            && let Err(error) = context.retry_rollback()
+        {
+            tracing::error!(%error, "live memory is missing at its addresses until the next request");
+        }
         self.has_pre_work |= !self.rollback.is_whole();
         let spent = self.driver.busy_ns().saturating_sub(before);
         self.heap.counters_mut().stalls.add(spent);

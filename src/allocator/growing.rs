@@ -228,7 +228,7 @@ impl Core {
     /// Returns the order for the next part of an allocation, and the bytes that would also have it grow ahead, if those are more.
     /// `None` if it has `size` bytes.
     fn next_part(&mut self, address: u64, size: u64) -> Result<Option<(Order, Option<u64>)>> {
-        let Growth { view, stream, ended, owner, mapped, capacity, .. } = *self.growths.get(address)?;
+        let Growth { view, stream, ended, mapped, capacity, .. } = *self.growths.get(address)?;
         if size > capacity {
             return Err(Error::BeyondCapacity { address, size, capacity });
         }
@@ -241,10 +241,25 @@ impl Core {
         let all = capacity.next_multiple_of(GRANULE) - mapped;
         let exact = (size - mapped).next_multiple_of(GRANULE).min(all);
         let ahead = (mapped / AHEAD).min(MOST_AHEAD).min(all) / GRANULE * GRANULE;
-        // Once its pool is released, its memory is public.
-        let owner = owner.filter(|owner| self.heap.private().exists(*owner).is_ok());
+        let owner = self.owner_of_next(self.growths.get(address)?)?;
         let order = Order { size: exact, stream, owner, extends: view };
         Ok(Some((order, (ahead > exact).then_some(ahead))))
+    }
+
+    /// Returns the private pool of the next part: that of the parts before it. Once that pool has ended, all are public, though another
+    /// pool has its number by then.
+    ///
+    /// # Errors
+    /// [`Error::PoolAsleep`], also of a pool that was released asleep: what is mapped behind the parts sleeps too.
+    fn owner_of_next(&self, growth: &Growth) -> Result<Option<PoolId>> {
+        let Some(owner) = growth.owner else { return Ok(None) };
+        if let Some(last) = growth.parts.last()
+            && self.heap.owner_of(self.heap.block(self.heap.live(last.address)?).pool) != owner
+        {
+            return Ok(None);
+        }
+        self.heap.private().must_be_awake(owner)?;
+        Ok(Some(owner).filter(|owner| self.heap.private().exists(*owner).is_ok()))
     }
 
     /// Takes a part by what takes nothing from others. Returns its address, or `None` if there is too little memory.
@@ -373,6 +388,10 @@ impl Core {
         // The handle of an ended stream belongs to another stream.
         if (growth.ended || growth.stream != stream) && !growth.named.contains(&stream) {
             growth.named.try_push(stream)?;
+        }
+        if self.config.spill.is_none() {
+            // Nobody asks when they were used.
+            return Ok(());
         }
         let parts = self.growths.get(address)?.parts.iter();
         for part in parts {

@@ -19,9 +19,12 @@ impl Allocator {
     /// Sets who finds the places of requests, with the strategy `planned`; with others it has no effect. Without a planner,
     /// `planned` does as `stitch`.
     pub fn set_planner(&self, planner: Box<dyn Planner>) {
-        if let Some(planning) = &mut self.lock_if_possible("a planner").planning {
-            planning.set_planner(planner);
-        }
+        let before = match &mut self.lock_if_possible("a planner").planning {
+            Some(planning) => planning.set_planner(planner),
+            None => None,
+        };
+        // Dropping it may call anything.
+        drop(before);
     }
 
     /// Serves a public request, in its place if a plan has one for it.

@@ -42,7 +42,6 @@ impl Allocator {
             Physical::Plain(address) => Place::Plain(core.allowed_in_captures(|driver| driver.ipc_get(address))?),
             Physical::Handles(handles) => {
                 core.shares.reserve()?;
-                core.heap.fix_memory(block);
                 let mut exported: Vec<Exported> = with_room(handles.len())?;
                 let mut chunks = with_room(handles.len())?;
                 core.allowed_in_captures(|driver| {
@@ -56,6 +55,8 @@ impl Allocator {
                 let endpoint = offer(&exported)?;
                 let place = Place::Chunks { endpoint, chunks };
                 let handle = place.to_bytes()?;
+                // Nobody knows the memory before the handle is given to the program.
+                core.heap.fix_memory(block);
                 core.shares.keep(address, exported);
                 return Ok(IpcHandle { handle, offset });
             }

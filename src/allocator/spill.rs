@@ -134,14 +134,7 @@ impl Core {
         });
         match returned {
             Ok(bytes) => tracing::debug!(bytes, "spilled memory came back"),
-            Err(error) => {
-                tracing::warn!(%error, "spilled memory could not come back; it stays where it is");
-                if !self.rollback.is_whole() {
-                    // Nobody else would hear of it: the program may use the memory at once. What fails again is tried before anything else.
-                    let restored = self.timed(|_, context| context.retry_rollback());
-                    restored.unwrap_or_else(|error| tracing::error!(%error, "live memory is missing at its address"));
-                }
-            }
+            Err(error) => tracing::warn!(%error, "spilled memory could not come back; it stays where it is"),
         }
     }
 

@@ -116,8 +116,15 @@ impl Heap {
 
     /// Notes that others know the physical memory of a live block, and not only its addresses: it is never exchanged.
     pub(crate) fn fix_memory(&mut self, id: BlockId) {
-        for at in 0.. {
-            let Some(span) = self.home_spans(id).nth(at) else { break };
+        let mut piece = match self.blocks[id].kind {
+            Kind::Home => id,
+            Kind::View => self.blocks[id].left,
+            _ => BlockId::NONE,
+        };
+        while piece.is_some() {
+            let span = self.blocks[piece].span();
+            // A block at home is its only piece.
+            piece = if piece == id { BlockId::NONE } else { self.blocks[piece].right };
             let Some(home) = &mut self.home else { break };
             let mut at = span.start;
             while let Some((chunk, found)) = home.chunk_at(at).filter(|_| at < span.end()) {

@@ -253,9 +253,9 @@ impl Heap {
             return Ok(false);
         }
         let Sleeper { chunks, places } = self.sleeper(owner)?;
-        for view in places.iter().filter_map(|place| place.view) {
-            if let Some(mappings) = self.views.get(view).map(|view| view.mappings()).filter(|mappings| *mappings > 0) {
-                self.unmapped_view(view, mappings);
+        for places in places.chunk_by(|place, next| place.view == next.view) {
+            if let Some(view) = places.first().and_then(|place| place.view) {
+                self.forget_places(view, places, &chunks)?;
             }
         }
         for (id, chunk) in chunks {
@@ -277,5 +277,27 @@ impl Heap {
         }
         self.private.set_asleep(owner, None);
         Ok(true)
+    }
+
+    /// Notes that chunks which sleep have no places in a view any more. Others may be mapped there, and stay so.
+    fn forget_places(&mut self, id: ViewId, places: &[PlaceOfChunk], chunks: &[(ChunkId, Chunk)]) -> Result<()> {
+        let Some(view) = self.views.get(id) else { return Ok(()) };
+        if view.mappings() == places.len() {
+            let mappings = view.mappings();
+            self.unmapped_view(id, mappings);
+            return Ok(());
+        }
+        let address = view.address;
+        self.reserve_holes(id, places.len())?;
+        // Places are in the order of addresses, as chunks are.
+        let mut next = 0;
+        for PlaceOfChunk { span, chunk, .. } in places {
+            let of = chunks.get(*chunk).map(|(chunk, _)| *chunk);
+            let behind = self.views.get(id).map_or(&[][..], |view| view.chunks.get(next..).unwrap_or_default());
+            let Some(index) = behind.iter().position(|chunk| Some(*chunk) == of).map(|at| next + at) else { continue };
+            self.cut_view(id, index, Span::new(span.start - address, span.size));
+            next = index + 1;
+        }
+        Ok(())
     }
 }

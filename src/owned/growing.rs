@@ -127,7 +127,8 @@ impl<A: Deref<Target = Allocator>> Growing<A> {
     /// # Errors
     /// Those of [`Allocator::grow`]; it is as before.
     pub fn grow(&mut self, size: u64) -> Result<()> {
-        if size <= self.extent.mapped {
+        // The last chunk may reach beyond the capacity.
+        if size <= self.extent.mapped.min(self.extent.capacity) {
             self.extent.len = self.extent.len.max(size);
             return Ok(());
         }

@@ -142,11 +142,14 @@ fn live_at_peak(requests: &[Lifetime]) -> Grown<Vec<(u64, u64)>> {
     }
     let mut sizes: Vec<(u64, u64)> = Vec::new();
     for request in requests.iter().filter(|of| of.carried_to == 0 && (of.lower..of.upper).contains(&peak)) {
-        match sizes.iter_mut().find(|(size, _)| *size == request.size) {
-            Some((_, count)) => *count += 1,
-            None => sizes.try_push((request.size, 1))?,
-        }
+        sizes.try_push((request.size, 1))?;
     }
+    sizes.sort_unstable();
+    sizes.dedup_by(|next, kept| {
+        let is_same = next.0 == kept.0;
+        kept.1 += if is_same { next.1 } else { 0 };
+        is_same
+    });
     Ok(sizes)
 }
 

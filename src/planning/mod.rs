@@ -149,9 +149,11 @@ pub(crate) struct Planning {
 }
 
 impl Planning {
-    /// Sets who finds the places.
-    pub(crate) fn set_planner(&mut self, planner: Box<dyn Planner>) {
-        self.planner = Some(planner);
+    /// Sets who finds the places. What the one before has not answered is asked anew when it comes again. Returns that one, which is the
+    /// program's and is dropped without the lock.
+    pub(crate) fn set_planner(&mut self, planner: Box<dyn Planner>) -> Option<Box<dyn Planner>> {
+        self.submitted.clear();
+        self.planner.replace(planner)
     }
 
     pub(crate) fn stats(&self) -> PlanStats {

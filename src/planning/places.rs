@@ -10,7 +10,7 @@
 //! ```
 
 use super::recorder::NOWHERE;
-use crate::fallible::{Grown, TryPush, filled};
+use crate::fallible::{Grown, TryPush, filled, with_room};
 use crate::heap::{Heap, Window};
 use crate::ids::{ChunkId, ViewId};
 use crate::span::Span;
@@ -172,7 +172,8 @@ impl PlannedPlaces {
 }
 
 /// Returns the chunks that a view over these spans would map, and where the spans begin in it; `None` if memory is not so any more
-/// that a view can map them: each span but the last ends with a chunk, each but the first begins with one, and no chunk comes twice.
+/// that a view can map them: each span but the last ends with a chunk, each but the first begins with one, no chunk comes twice, and none
+/// is a tag's, whose chunks lie in views of its own.
 pub(super) fn chunks_of(heap: &Heap, spans: &[Span]) -> Grown<Option<(Vec<ChunkId>, u64)>> {
     let Some((home, first)) = heap.home().zip(spans.first()) else { return Ok(None) };
     let mut chunks = Vec::new();
@@ -185,7 +186,8 @@ pub(super) fn chunks_of(heap: &Heap, spans: &[Span]) -> Grown<Option<(Vec<ChunkI
             };
             let begins = at == chunk.address || (number == 0 && at == first.start);
             let ends = chunk.end() <= span.end() || number + 1 == spans.len();
-            if !begins || !ends || chunks.contains(&id) {
+            let is_a_tags = |id| !heap.takes_idle(heap.block(id).pool);
+            if !begins || !ends || heap.blocks_over(chunk.span()).any(is_a_tags) {
                 return Ok(None);
             }
             if chunks.is_empty() {
@@ -195,7 +197,11 @@ pub(super) fn chunks_of(heap: &Heap, spans: &[Span]) -> Grown<Option<(Vec<ChunkI
             at = chunk.end();
         }
     }
-    Ok(Some((chunks, offset)))
+    let mut sorted: Vec<ChunkId> = with_room(chunks.len())?;
+    sorted.extend_from_slice(&chunks);
+    sorted.sort_unstable();
+    let is_twice = sorted.windows(2).any(|pair| pair[0] == pair[1]);
+    Ok(Some((chunks, offset)).filter(|_| !is_twice))
 }
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ impl Recorder {
         let noted = number < MAX_REQUESTS && self.note_block(block, number as u32).is_ok();
         let record = Record { key, block, lower: self.moment, upper: NEVER, is_freed: false };
         self.is_partial |= !noted || self.records.try_push(record).is_err();
-        self.moment += 1;
+        self.moment = self.moment.saturating_add(1);
     }
 
     #[inline]
@@ -240,7 +240,7 @@ impl Recorder {
                 self.is_partial |= full || listed.is_err() || self.earlier.try_push(earlier).is_err();
             }
         }
-        self.moment += 1;
+        self.moment = self.moment.saturating_add(1);
     }
 
     /// Notes which freed blocks other streams have passed since.

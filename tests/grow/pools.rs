@@ -124,3 +124,71 @@ fn one_whose_captured_pool_has_ended_grows_over_what_it_gave_back() {
     world.check_all();
     world.end(&[]);
 }
+
+#[test]
+fn one_of_a_tag_that_was_released_asleep_grows_no_more_until_the_tag_is_taken_up_again() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let tag = world.allocator.create_tag().unwrap();
+    let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 10 * MIB).unwrap();
+    world.allocator.sleep(tag, &Backup::Host).unwrap();
+    world.allocator.release_pool(tag).unwrap();
+    assert_eq!(world.allocator.grow(cache, 20 * MIB), Err(Error::PoolAsleep { pool: tag }));
+    world.check_books();
+    world.allocator.open_tag(tag).unwrap();
+    world.allocator.wake(tag).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    assert_eq!(world.allocator.pool_stats(tag).unwrap().allocated_bytes, 20 * MIB);
+    world.check_all();
+    world.allocator.sleep(tag, &Backup::Host).unwrap();
+    world.allocator.release_pool(tag).unwrap();
+    world.free(cache);
+    world.check_books();
+    world.end(&[]);
+}
+
+/// Its parts are public from the pool's end on, and so is what comes, whoever has the pool's number then.
+#[test]
+fn one_that_outlives_its_pool_takes_nothing_of_the_next_pool_of_that_number() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let tag = PoolId(7, 7);
+    world.allocator.open_tag(tag).unwrap();
+    let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 10 * MIB).unwrap();
+    world.allocator.release_pool(tag).unwrap();
+    world.allocator.open_tag(tag).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    assert_eq!(world.allocator.pool_stats(tag).unwrap().allocated_bytes, 0);
+    assert_eq!(world.allocator.sleep(tag, &Backup::Host).unwrap(), 0);
+    world.check_all();
+    world.free(cache);
+    world.check_books();
+    world.end(&[tag]);
+}
+
+/// A tag that a graph may use stays a while after its release. What has grown by public memory meanwhile lies in one view with memory
+/// of the tag, which is taken up again, sleeps, and ends so.
+#[test]
+fn a_tag_that_ends_asleep_leaves_what_others_have_in_its_views() {
+    let mut world = World::new(256 * MIB, OPTIONS);
+    let (stream, tag) = (world.device.host.create_stream(), world.allocator.create_tag().unwrap());
+    world.allocator.begin_allocate_to_pool(tag, Route::stream(stream).capturing()).unwrap();
+    world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
+    let captured = world.allocator.allocate(MIB, stream).unwrap();
+    world.device.host.end_capture(stream).unwrap();
+    world.allocator.end_allocate_to_pool(tag).unwrap();
+    world.allocator.free(captured).unwrap();
+    let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
+    world.grow(cache, 10 * MIB).unwrap();
+    world.allocator.release_pool(tag).unwrap();
+    world.grow(cache, 20 * MIB).unwrap();
+    world.allocator.open_tag(tag).unwrap();
+    assert_eq!(world.allocator.pool_stats(tag).unwrap().allocated_bytes, 10 * MIB);
+    assert!(world.allocator.sleep(tag, &Backup::Host).unwrap() >= 10 * MIB);
+    world.allocator.release_pool(tag).unwrap();
+    world.free(cache);
+    world.check_books();
+    world.allocator.empty_cache().unwrap();
+    assert_eq!(world.device.used(), 0);
+    world.end(&[]);
+}

@@ -274,3 +274,14 @@ fn threads_grow_their_own_and_one_in_turns() {
     allocator.free(shared).unwrap();
     assert_eq!(allocator.stats().allocation.all.current, 0);
 }
+
+/// Memory comes in whole chunks: some may lie behind the capacity, and is not the program's.
+#[test]
+fn the_capacity_is_the_most_though_more_is_mapped() {
+    let allocator = Allocator::open("sim:h200", OPTIONS).unwrap();
+    let mut cache = allocator.growing(MIB, MAIN).unwrap();
+    cache.grow(MIB).unwrap();
+    assert!(cache.mapped() > MIB);
+    assert!(matches!(cache.grow(MIB + 1), Err(Error::BeyondCapacity { .. })));
+    assert_eq!(cache.len(), MIB);
+}

@@ -4,7 +4,7 @@ use crate::real_words::{MAIN, MIB, SIDE};
 use crate::world::{World, backups, file};
 use seamalloc::driver::host::{HostWork, Range};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::driver::{CaptureMode, Contents, Driver, StreamId};
+use seamalloc::driver::{Call, CaptureMode, Contents, Driver, Status, StreamId};
 use seamalloc::{Allocator, Backup, Config, Error, Pool, PoolId, Route};
 use std::sync::Arc;
 
@@ -247,4 +247,22 @@ fn a_refusal_counts_nothing_of_what_sleeps_as_free() {
     world.allocator.wake(tag).unwrap();
     world.check_all();
     world.end(&[tag]);
+}
+
+/// Nobody has got to know the memory.
+#[test]
+fn a_tag_sleeps_after_sharing_of_it_has_failed() {
+    let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
+    let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse(OPTIONS).unwrap()).unwrap();
+    let tag = allocator.create_tag().unwrap();
+    let block = allocator.allocate_in(tag, 10 * MIB, MAIN).unwrap();
+    for nth in [1, 2] {
+        gpu.fail_nth(Call::Export, nth, Status::UNKNOWN);
+        assert!(matches!(allocator.share(block), Err(Error::Driver(_))));
+        assert_eq!(allocator.sleep(tag, &Backup::Host).unwrap(), 10 * MIB);
+        allocator.wake(tag).unwrap();
+    }
+    allocator.share(block).unwrap();
+    assert!(matches!(allocator.sleep(tag, &Backup::Host), Err(Error::NotSleepable { .. })));
+    allocator.free(block).unwrap();
 }

@@ -112,13 +112,13 @@ fn program(seed: u64, options: &str, fails: bool, all: &mut Tally) {
         world.device.heal();
         let stats = world.stats();
         let now = (stats.spills.chunks, stats.spills.returned_chunks);
+        // What could not be undone is, before kernels use the memory.
+        let small = if fails { world.allocate(512, MAIN).ok() } else { None };
         if now != seen || operation % 50 == 0 {
-            // What could not be undone is, before kernels use the memory.
-            let small = world.allocate(512, MAIN);
             seen = now;
             world.check_all();
-            small.into_iter().for_each(|address| world.free(address));
         }
+        small.into_iter().for_each(|address| world.free(address));
     }
     world.check_all();
     let spills = world.stats().spills;

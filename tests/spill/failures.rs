@@ -127,3 +127,29 @@ fn every_call_that_fails_where_the_machines_memory_goes_back_is_tried_again() {
         }
     }
 }
+
+/// Kernels may use live memory as soon as a call has failed, without a request in between.
+#[test]
+fn live_memory_is_at_its_addresses_after_a_call_whose_undoing_failed_too() {
+    for step in [Step::Spill, Step::Return] {
+        for nth in 1.. {
+            let (mut world, large) = World::furnished(SPILL);
+            if step != Step::Spill {
+                let new = world.allocate(TOO_LARGE, MAIN).unwrap();
+                world.free(new);
+            }
+            world.device.settle();
+            world.device.fail(nth, 2, Status::UNKNOWN);
+            let answer = match step {
+                Step::Spill => world.allocator.allocate(TOO_LARGE, MAIN).map(drop),
+                _ => world.allocator.unspill().map(drop),
+            };
+            let calls = world.device.heal();
+            large.iter().for_each(|address| world.check(*address));
+            assert_eq!(world.device.host.faults(), [], "{step:?}: 2 from the {nth}th, {calls:?}: {answer:?}");
+            if calls.is_empty() {
+                break;
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@ use crate::real_words::{Device, MAIN, MIB, SIDE};
 use seamalloc::driver::host::Range;
 use seamalloc::driver::{Call, StreamId};
 use seamalloc::{Allocator, Config, Error, Stats};
+use seamalloc_plan::online::Inline;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,6 +45,7 @@ impl World {
     pub(crate) fn new(capacity: u64, options: &str) -> Self {
         let device = Arc::new(Device::new(capacity, &OF_SPILLING));
         let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(options).unwrap()).unwrap();
+        allocator.set_planner(Box::<Inline>::default());
         Self { device, allocator, live: BTreeMap::new(), numbers: 0, words: 0 }
     }
 

@@ -4,6 +4,7 @@ use crate::real_words::{Device, MIB};
 use seamalloc::driver::host::{HostWork, Range};
 use seamalloc::driver::{Call, StreamId};
 use seamalloc::{Allocator, Config, Error, PoolId};
+use seamalloc_plan::online::Inline;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -50,6 +51,7 @@ impl World {
         let device = Arc::new(Device::new(CAPACITY, &FAILING));
         let options = format!("spill:host=64MiB,{options}");
         let allocator = Allocator::new(Arc::<Device>::clone(&device), Config::parse(&options).unwrap()).unwrap();
+        allocator.set_planner(Box::<Inline>::default());
         Self { device, allocator, live: BTreeMap::new(), numbers: 0 }
     }
 

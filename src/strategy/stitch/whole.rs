@@ -5,7 +5,7 @@
 use super::choose::open_ranges;
 use super::grow::LARGEST_CHUNK;
 use crate::error::Result;
-use crate::fallible::{TryPush, filled};
+use crate::fallible::{TryCollect, TryPush, filled};
 use crate::heap::{Chunk, Heap, Request};
 use crate::ids::ChunkId;
 use std::cmp::Reverse;
@@ -24,12 +24,14 @@ pub(super) fn whole_chunks(heap: &Heap, request: &Request, size: u64, room: u64,
     let (own, with_idle) = ([pool], [pool, heap.idle()]);
     let ranges = open_ranges(heap, if heap.takes_idle(pool) { &with_idle } else { &own })?;
     let Some(home) = heap.home() else { return Ok(Err(size)) };
+    let mut except = except.iter().copied().try_to_vec()?;
+    except.sort_unstable();
     let mut free: Vec<(ChunkId, Chunk)> = Vec::new();
     for range in ranges {
         let mut at = range.from;
         while let Some((id, chunk)) = home.chunk_at(at).filter(|_| at < range.to) {
             at = chunk.end();
-            if !except.contains(&id) {
+            if except.binary_search(&id).is_err() {
                 free.try_push((id, chunk))?;
             }
         }
