@@ -459,7 +459,8 @@ fn nor_where_a_plan_says_where_blocks_lie() {
         for options in ["sharing:never", "sharing:wait", "sharing:wait,chunk_size_mb:4", "sharing:completed"] {
             let config = Config { strategy: StrategyKind::Planned, ..Config::parse(options).unwrap() };
             let mut all = Tally::default();
-            for (seed, device) in (0..).zip(["sim:h200,capacity=1GiB", "sim:h200,capacity=4GiB"]) {
+            let devices = ["sim:h200,capacity=1GiB", "sim:h200,capacity=4GiB"];
+            for (seed, device) in (0..4).zip(devices.into_iter().cycle()) {
                 all.add(&run(device, &config, seed, habit));
             }
             assert!(all.over_running_kernels > 20, "{options}: {all:?}");

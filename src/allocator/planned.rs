@@ -4,12 +4,12 @@
 
 use super::core::{Allocator, Core};
 use super::prepared::{Order, Prepared};
-use crate::backing::{Miss, StrategyContext, ViewPlan, make_room, prepare_view};
+use crate::backing::{Miss, StrategyContext, ViewPlan, make_room, map_home, prepare_view};
 use crate::config::StreamSharing;
 use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{Heap, Kind, Request};
-use crate::ids::{BlockId, Class, StreamId, ViewId};
+use crate::ids::{BlockId, Class, PoolIndex, StreamId, ViewId};
 use crate::planning::{PlannedPlace, Planner, Planning, chunks_of};
 use crate::span::Span;
 use crate::streams::Epochs;
@@ -41,8 +41,9 @@ impl Allocator {
             return self.serve_prepared(guard, &order, Prepared { request, private: None });
         }
         let (live, held) = (core.heap.counters().allocated_bytes.current(), core.heap.reserved());
-        if core.planning.as_mut().is_some_and(|planning| planning.step_is_over(live, held)) {
-            core.end_step();
+        let Request { size: rounded, pool, .. } = request;
+        if core.planning.as_mut().is_some_and(|planning| planning.step_is_over(rounded, pool, live, held)) {
+            core.end_step(pool);
         }
         let placed = core.planned_place(&request)?;
         let (id, address) = match placed {
@@ -143,16 +144,45 @@ impl Core {
         }
     }
 
+    /// Maps bare memory at home that the next step is expected to use.
+    fn map_planned(&mut self) {
+        let Some(planning) = self.planning.take() else { return };
+        let mapped = self.timed(|_, context| planning.expected_spans().try_for_each(|span| map_home(context, span)));
+        self.planning = Some(planning);
+        if let Err(error) = mapped {
+            tracing::warn!(%error, "memory of a plan could not be mapped yet; its requests map it");
+        }
+    }
+
+    /// Adds memory while a plan lacks little for all its requests. Returns whether there is another plan now.
+    fn enlarge(&mut self, pool: PoolIndex, apart: bool) -> bool {
+        let mut is_enlarged = false;
+        while let Some(bytes) = self.planning.as_ref().map(Planning::lacking).filter(|bytes| *bytes > 0) {
+            let grown = self.timed(|strategy, context| strategy.grow_ahead(context, pool, bytes));
+            let Some(planning) = self.planning.as_mut().filter(|_| grown.is_ok()) else { break };
+            is_enlarged = true;
+            if let Err(error) = planning.plan_again(&self.heap, apart) {
+                tracing::warn!(%error, "a step could not be planned again; its plan has not all places");
+                break;
+            }
+        }
+        is_enlarged
+    }
+
     /// Ends the step of the plans.
     #[cold]
-    fn end_step(&mut self) {
+    fn end_step(&mut self, pool: PoolIndex) {
         let apart = self.streams.shortage.in_force(self.config.sharing) != StreamSharing::Wait;
         let Some(planning) = &mut self.planning else { return };
-        let ended = planning.end_step(&self.heap, apart);
+        let mut ended = planning.end_step(&self.heap, apart);
         if self.heap.private().capturing() {
             return;
         }
+        if ended.is_ok() && self.enlarge(pool, apart) {
+            ended = self.planning.as_ref().map_or(Ok(None), Planning::given_back_outside);
+        }
         self.build_planned_views();
+        self.map_planned();
         let Some(planning) = &mut self.planning else { return };
         let used = match ended {
             Ok(Some(used)) => used,

@@ -26,6 +26,8 @@ mod plans;
 mod problem;
 mod recorder;
 mod stretches;
+mod surplus;
+mod valleys;
 
 pub(crate) use places::PlannedPlace;
 pub use problem::{Lifetime, Place, Places, PlanPart, PlanProblem, Planner, Taken};
@@ -41,6 +43,8 @@ use memory::Origin;
 use plans::Plans;
 use recorder::{Ended, Key, Position, Recorder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use surplus::{Answered, Surplus};
+use valleys::{Moment, Valleys};
 
 /// A step of fewer large requests is not planned.
 const LEAST_REQUESTS: usize = 8;
@@ -55,19 +59,10 @@ const DEPARTED: usize = 64;
 /// A plan is renewed after a step that departs from it; after it was renewed, once one more step in a row departs, up to so many
 /// more.
 const RENEW_LATER: u32 = 3;
-/// A step ends where live memory was lowest before it rose by this part (1/n) of what is held.
-const RISE: u64 = 8;
-/// A step ends in a valley that is at most this part (1/n) of what is held above the deepest of the last `LOWS`, if that came twice.
-const DEEP: u64 = 64;
-const LOWS: usize = 8;
 /// A step is not planned if it leaves more than this part (1/n) of what is held.
 const LEFT: u64 = 32;
 /// How often one plan is renewed.
 const MAX_RENEWALS: u32 = 8;
-/// Once as many steps in a row as there are plans in use were expected and have followed them, memory that no plan uses goes back, after each of
-/// so many steps.
-const GIVING_BACK: u64 = 4;
-
 /// A problem that a planner has.
 struct Submitted {
     number: u64,
@@ -75,30 +70,8 @@ struct Submitted {
     keys: Vec<Key>,
     origin: Origin,
     peak: u64,
-}
-
-/// The lowest live memory since it became low, in bytes, and when that was.
-struct Valley {
-    live: u64,
-    at: Position,
-}
-
-/// The last valleys. Memory may fall and rise several times in a step, as where activations are computed again; it ends in the deepest.
-#[derive(Default)]
-struct Lows {
-    last: [u64; LOWS],
-    count: usize,
-}
-
-impl Lows {
-    /// Notes a valley. Returns whether a step may end in it: it is about as deep as any that came more than once. In bytes.
-    fn is_deep(&mut self, live: u64, held: u64) -> bool {
-        self.last[self.count % LOWS] = live;
-        self.count += 1;
-        let known = &self.last[..self.count.min(LOWS)];
-        let lowest = known.iter().min().map_or(live, |lowest| lowest + held / DEEP);
-        live <= lowest || known.iter().filter(|low| **low <= lowest).count() < 2
-    }
+    /// Bytes of the requests that live on into the next step. They come to their places only while it runs.
+    living_on: u64,
 }
 
 /// Returns the chunks that a view over these spans would map, and where the spans begin in it; `None` if no view can map them.
@@ -122,11 +95,8 @@ pub(crate) struct Planning {
     expected: u64,
     steps: u64,
     problems: u64,
-    /// While live memory is low, and no plan knows where the step ends.
-    valley: Option<Valley>,
-    lows: Lows,
-    /// The most bytes that were live at a request since then.
-    high: u64,
+    /// Where a step ends that follows no plan.
+    valleys: Valleys,
     /// The step that ended last.
     ended: Ended,
     /// Where the step ends, once that is known.
@@ -136,15 +106,7 @@ pub(crate) struct Planning {
     /// The most bytes that were live in it, and in the step that ended last.
     peak: u64,
     ended_peak: u64,
-    /// Steps in a row that were expected and followed their plans.
-    settled: u64,
-    /// What was held after memory went back, in bytes; 0: it has not, since the last step ended.
-    gave_back: u64,
-    /// Whether memory has gone back since steps follow their plans, and whether all has.
-    has_given: bool,
-    given_all: bool,
-    /// How much beside the plans is kept, in bytes: so much was held again within a step after memory had gone back.
-    kept: u64,
+    surplus: Surplus,
     stats: PlanStats,
 }
 
@@ -165,41 +127,29 @@ impl Planning {
         self.recorder.host_bytes() + self.plans.host_bytes() + self.common.host_bytes()
     }
 
-    /// Returns whether the step ends before the next large request: its plan is complete, or memory has risen again from where it
-    /// was lowest. In bytes.
+    /// Returns whether the step ends before the next large request: its plan is complete, or it is as when the step began, or memory
+    /// has risen again from where it was lowest. In bytes.
     #[inline]
-    pub(crate) fn step_is_over(&mut self, live: u64, held: u64) -> bool {
-        if self.plans.is_complete() {
-            self.end = Some(self.recorder.position());
-            return true;
+    pub(crate) fn step_is_over(&mut self, size: u64, pool: PoolIndex, live: u64, held: u64) -> bool {
+        let Self { recorder, plans, valleys, .. } = self;
+        let at = recorder.position();
+        if !plans.is_followed() {
+            let is_first = recorder.records.first().is_some_and(|first| first.key == Key { size, pool });
+            self.end = valleys.end(Moment { at, live, held }, is_first && at.records >= LEAST_REQUESTS);
+        } else if plans.is_complete() {
+            valleys.begin(live, held);
+            self.end = Some(at);
+        } else {
+            valleys.note(live);
         }
-        let Some(valley) = &mut self.valley else {
-            // The mark of low memory is a quarter of what is held below; steps may be smaller, as after a larger one.
-            self.high = self.high.max(live);
-            if live + held / RISE < self.high {
-                self.high = 0;
-                self.memory_is_low();
-            }
-            return false;
-        };
-        if live < valley.live {
-            *valley = Valley { live, at: self.recorder.position() };
-        } else if live > valley.live + held / RISE {
-            let Valley { live: low, at } = *valley;
-            if self.lows.is_deep(low, held) {
-                self.end = Some(at);
-                return true;
-            }
-            self.valley = None;
-        }
-        false
+        self.end.is_some()
     }
 
     /// Notes that live memory is low: a step may end soon.
     pub(crate) fn memory_is_low(&mut self) {
         // A plan knows its end.
-        if self.valley.is_none() && !self.plans.is_followed() {
-            self.valley = Some(Valley { live: u64::MAX, at: self.recorder.position() });
+        if !self.plans.is_followed() {
+            self.valleys.memory_is_low(self.recorder.position());
         }
     }
 
@@ -242,6 +192,46 @@ impl Planning {
         self.plans.unbuilt().try_for_each(|plan| plan.places.build_views(&mut build))
     }
 
+    /// Returns the memory that plans use, if the rest is to go back to the driver now.
+    ///
+    /// # Errors
+    /// The host has no memory for the list.
+    pub(crate) fn given_back_outside(&self) -> Result<Option<Vec<Span>>> {
+        self.surplus.given_back_outside(&self.plans, self.steps)
+    }
+
+    /// Returns how much memory beside the plans is to be kept, in bytes.
+    pub(crate) fn kept(&self) -> u64 {
+        self.surplus.kept
+    }
+
+    /// Notes that memory went back, and how much was held before and is now, in bytes.
+    pub(crate) fn gave_back(&mut self, before: u64, held: u64) {
+        self.surplus.gave_back(before, held);
+    }
+
+    /// Returns how many bytes are to be added to the memory held before the step that ended last is planned again; 0: it has its plan.
+    pub(crate) fn lacking(&self) -> u64 {
+        self.surplus.lacking
+    }
+
+    /// Plans the step that ended last again, in more memory.
+    ///
+    /// # Errors
+    /// The host has no memory for a plan.
+    pub(crate) fn plan_again(&mut self, heap: &Heap, apart: bool) -> Result<()> {
+        self.surplus.lacking = 0;
+        let ended = std::mem::take(&mut self.ended);
+        let submitted = self.submit(&ended, self.last, heap, apart);
+        self.ended = ended;
+        submitted.and(self.take_answers(heap.reserved()))
+    }
+
+    /// Returns the memory of the plan that was just put in place, if it is the only one: the next step is expected to follow it.
+    pub(crate) fn expected_spans(&self) -> impl Iterator<Item = Span> + '_ {
+        self.plans.in_use(self.steps).filter(|_| self.surplus.is_alone).flat_map(plans::Plan::home_spans)
+    }
+
     /// Notes that the program frees a block that was noted. `in_use`: other streams may use it still.
     pub(crate) fn freed(&mut self, heap: &Heap, id: BlockId, in_use: bool) {
         self.recorder.freed(heap, id, in_use);
@@ -256,7 +246,7 @@ impl Planning {
         let end = self.end.take().unwrap_or_else(|| self.recorder.position());
         let placed = std::mem::take(&mut self.placed);
         self.ended_peak = std::mem::take(&mut self.peak);
-        self.valley = None;
+        self.surplus.step_ends();
         self.plans.begin();
         let mut ended = std::mem::take(&mut self.ended);
         self.recorder.end_at(end, &mut ended)?;
@@ -267,9 +257,9 @@ impl Planning {
         if count < LEAST_REQUESTS {
             return Ok(None);
         }
-        let answered = self.take_answers();
+        let answered = self.take_answers(heap.reserved());
         noted.and(answered)?;
-        if self.gives_back() { self.used().map(Some) } else { Ok(None) }
+        self.given_back_outside()
     }
 
     fn step_ended(&mut self, ended: &Ended, placed: usize, heap: &Heap, apart: bool) -> Result<()> {
@@ -287,20 +277,16 @@ impl Planning {
             live = heap.counters().allocated_bytes.current(),
             "a step has ended"
         );
-        // Slabs of small requests, which nobody plans, come and go within a step.
-        let gave_back = std::mem::take(&mut self.gave_back);
-        if self.settled == 0 {
-            (self.has_given, self.given_all) = (false, false);
-        }
-        if gave_back > 0 {
-            self.kept += heap.reserved().saturating_sub(gave_back);
+        // Then its weights lie elsewhere, and plans are renewed after the first step that departs from them.
+        if std::mem::take(&mut self.valleys.is_anew) {
+            self.plans.begin_anew();
         }
         self.stats.steps += 1;
         self.stats.placed += placed as u64;
         self.stats.departures += departures as u64;
         // A step that comes now and then, among others that nobody plans, says nothing of what these need.
         let was_expected = self.expected == signature;
-        self.settled = if departed || !was_expected { 0 } else { self.settled + 1 };
+        self.surplus.step_ended(was_expected && !departed, heap.reserved());
         let (steps, last) = (self.steps, std::mem::replace(&mut self.last, signature));
         if let Some(plan) = self.plans.with_signature(last) {
             plan.successor = signature;
@@ -343,7 +329,8 @@ impl Planning {
         let keys = ended.records.iter().map(|record| record.key).try_to_vec()?;
         self.problems += 1;
         let number = self.problems;
-        self.submitted.try_push(Submitted { number, signature, keys, origin, peak: self.ended_peak })?;
+        let living_on = carried.to.iter().zip(&keys).filter(|(to, _)| **to > 0).map(|(_, key)| key.size).sum();
+        self.submitted.try_push(Submitted { number, signature, keys, origin, peak: self.ended_peak, living_on })?;
         let submitted = catch_unwind(AssertUnwindSafe(|| planner.submit(number, problem)));
         if submitted.is_err() {
             self.lose_planner();
@@ -358,7 +345,7 @@ impl Planning {
         drop(catch_unwind(AssertUnwindSafe(|| drop(planner))));
     }
 
-    fn take_answers(&mut self) -> Result<()> {
+    fn take_answers(&mut self, held: u64) -> Result<()> {
         for _ in 0..=MAX_SUBMITTED {
             let Some(planner) = &mut self.planner else { return Ok(()) };
             let answer = match catch_unwind(AssertUnwindSafe(|| planner.answer())) {
@@ -370,44 +357,17 @@ impl Planning {
             };
             let Some((number, places)) = answer else { return Ok(()) };
             let Some(index) = self.submitted.iter().position(|of| of.number == number) else { continue };
-            let Submitted { signature, keys, origin, peak, .. } = self.submitted.remove(index);
+            let Submitted { signature, keys, origin, peak, living_on, .. } = self.submitted.remove(index);
             let places = origin.places(&keys, &places)?;
             let unplaced = (0..keys.len()).filter(|number| !places.has(*number)).count();
             tracing::debug!(signature, requests = keys.len(), unplaced, "a step is planned");
             self.stats.plans += 1;
+            let answered = Answered { signature, requests: keys.len(), unplaced, peak, living_on };
             self.plans.put(self.steps, peak, signature, keys, places)?;
-            // What this plan does not use is not known to be of no use before it was followed.
-            self.settled = 0;
+            let may_grow = signature == self.last && !self.ended.is_partial;
+            self.surplus.judge(&answered, (&self.plans, self.steps), held, may_grow);
             self.expected = signature;
         }
         Ok(())
-    }
-
-    /// Returns whether memory that no plan uses is to go back now.
-    fn gives_back(&self) -> bool {
-        let all = self.plans.in_use(self.steps).count().max(1) as u64;
-        !self.given_all && (all..all + GIVING_BACK).contains(&self.settled)
-    }
-
-    /// Returns how much memory beside the plans is to be kept, in bytes.
-    pub(crate) fn kept(&self) -> u64 {
-        self.kept
-    }
-
-    /// Notes that memory went back, and how much was held before and is now, in bytes.
-    pub(crate) fn gave_back(&mut self, before: u64, held: u64) {
-        // Nothing went back, and all streams have passed what went back before: nothing will.
-        self.given_all = self.has_given && before == held;
-        self.has_given |= before != held;
-        self.gave_back = held;
-    }
-
-    /// Returns the memory that plans use.
-    fn used(&self) -> Result<Vec<Span>> {
-        let mut spans = Vec::new();
-        for span in self.plans.in_use(self.steps).flat_map(plans::Plan::spans) {
-            spans.try_push(span)?;
-        }
-        Ok(memory::joined(spans)?)
     }
 }

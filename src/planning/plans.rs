@@ -30,8 +30,11 @@ const FORGOTTEN_AFTER: u64 = 4;
 /// A plan does not suit if more than this part (1/n) of the bytes of all its places is taken for good.
 const UNSUITED: u64 = 32;
 /// Memory is tight for a plan if less than this part (1/n) of what is held is never live in its step. Then none
-/// of its places may be taken, and half of the spare bytes have to suffice for the requests without places.
+/// of its places may be taken.
 const TIGHT: u64 = 256;
+/// If less than this part (1/n) is spare, half of the spare bytes have to suffice for the requests without places, which otherwise take the
+/// places of others.
+const ROOMY: u64 = 64;
 
 /// A plan of one step.
 #[derive(Debug)]
@@ -197,6 +200,11 @@ impl Plans {
         self.plans.iter_mut().find(|plan| plan.signature == signature)
     }
 
+    /// Forgets how often plans were renewed that have places for all requests.
+    pub(super) fn begin_anew(&mut self) {
+        self.plans.iter_mut().filter(|plan| plan.unplaced() == 0).for_each(|plan| plan.renewals = 0);
+    }
+
     /// Returns the plans whose views are to be built.
     pub(super) fn unbuilt(&mut self) -> impl Iterator<Item = &mut Plan> {
         self.plans.iter_mut().filter(|plan| plan.places.is_unbuilt)
@@ -225,7 +233,8 @@ impl Plans {
     ) -> Grown<()> {
         if let Some(plan) = self.with_signature(signature) {
             (plan.keys, plan.places, plan.peak) = (keys, places, peak);
-            (plan.renewals, plan.departed, plan.suited) = (plan.renewals + 1, 0, false);
+            plan.renewals += u32::from(plan.followed > 0);
+            (plan.departed, plan.suited) = (0, false);
             return Ok(());
         }
         if self.plans.len() >= MAX_PLANS {
@@ -267,13 +276,28 @@ impl Plan {
         }
         // With nothing to spare, what departs would need new memory, which it may not without the plan.
         let spare = held.saturating_sub(self.peak);
-        if spare >= held / TIGHT { all - open <= all / UNSUITED } else { all == open && self.unplaced() <= spare / 2 }
+        let is_open = if spare >= held / TIGHT { all - open <= all / UNSUITED } else { all == open };
+        is_open && (spare >= held / ROOMY || self.unplaced() <= spare / 2)
+    }
+
+    /// Returns how many requests it has.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
     }
 
     /// Returns the bytes of all requests that have no place.
     fn unplaced(&self) -> u64 {
         let without = self.keys.iter().enumerate().filter(|(number, _)| !self.places.has(*number));
         without.map(|(_, key)| key.size).sum()
+    }
+
+    /// Returns the memory of each request that has a place in one piece.
+    pub(super) fn home_spans(&self) -> impl Iterator<Item = Span> + '_ {
+        let keys = self.keys.iter().enumerate();
+        keys.filter_map(|(number, key)| match self.places.get(number, key.size) {
+            Some(PlannedPlace::Home(span)) => Some(span),
+            _ => None,
+        })
     }
 
     /// Returns the memory of each request that has a place, in one piece or several.

@@ -159,6 +159,19 @@ pub(crate) trait Strategy: Send {
         Ok(())
     }
 
+    /// Adds so many bytes for large requests, without a wait and within the limits. They are free.
+    ///
+    /// # Errors
+    /// There is too little memory, or a driver call failed.
+    fn grow_ahead(
+        &mut self,
+        _context: &mut StrategyContext<'_>,
+        _pool: PoolIndex,
+        _bytes: u64,
+    ) -> std::result::Result<(), Miss> {
+        Err(Miss::OUT_OF_MEMORY)
+    }
+
     /// Gives a public block back to the driver that the program has freed, and that is in no table of live allocations any more.
     /// Returns `false` if it cannot be done now, and nothing has changed. Only of strategies with [`Rules::frees_to_driver`].
     ///
