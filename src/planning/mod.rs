@@ -280,6 +280,7 @@ impl Planning {
         // Then its weights lie elsewhere, and plans are renewed after the first step that departs from them.
         if std::mem::take(&mut self.valleys.is_anew) {
             self.plans.begin_anew();
+            self.surplus.begin_anew();
         }
         self.stats.steps += 1;
         self.stats.placed += placed as u64;

@@ -17,6 +17,11 @@ use crate::span::Span;
 /// Once as many steps in a row as there are plans in use were expected and have followed them, memory that no plan uses goes back, after each of
 /// so many steps.
 const GIVING_BACK: u64 = 4;
+/// Each time that more than this part (1/n) of what is held was made again after it had gone back, so many times as many steps have to settle
+/// before any goes back again: steps of a program may repeat themselves for a while, as its layers do, between others that need more.
+const REGRETTED: u64 = 32;
+const LATER: u64 = 4;
+const MAX_REGRETS: u32 = 16;
 /// It goes back at once, as soon as a plan is put in place, if there is no other plan of more than this part (1/n) of its requests, and its
 /// step needs all that is held but for this part (1/n) and leaves little to the next one: where this is wrong, little is made again.
 const ALIKE: usize = 4;
@@ -45,6 +50,9 @@ pub(super) struct Surplus {
     settled: u64,
     /// What was held after memory went back; 0: it has not, since the last step ended.
     gave_back: u64,
+    /// What was held when memory had gone back last, until it was made again; 0: none has gone. How often it was made again.
+    low: u64,
+    regrets: u32,
     /// Whether memory has gone back since steps follow their plans, and whether all has.
     has_given: bool,
     given_all: bool,
@@ -69,19 +77,28 @@ impl Surplus {
         if gave_back > 0 {
             self.kept += held.saturating_sub(gave_back);
         }
+        if self.low > 0 && held > self.low + held / REGRETTED {
+            (self.low, self.regrets) = (0, (self.regrets + 1).min(MAX_REGRETS));
+        }
         self.settled = if settles { self.settled + 1 } else { 0 };
         if self.settled == 0 {
             (self.has_given, self.given_all) = (false, false);
         }
     }
 
+    /// Notes that the program begins anew: what was held before says nothing of what it needs.
+    pub(super) fn begin_anew(&mut self) {
+        (self.low, self.regrets) = (0, 0);
+    }
+
     /// Decides what a new plan means for the memory held. `may_grow`: its step has just ended, so that it can be planned again.
     pub(super) fn judge(&mut self, of: &Answered, (plans, steps): (&Plans, u64), held: u64, may_grow: bool) {
         // What this plan does not use is not known to be of no use before it was followed, if there are others, or if there was a
         // larger step before.
-        *self = Self::default();
+        *self = Self { low: self.low, regrets: self.regrets, ..Self::default() };
         let is_other = |plan: &Plan| plan.signature != of.signature && plan.len() * ALIKE > of.requests;
-        let is_alone = !plans.in_use(steps).any(is_other)
+        let is_alone = self.regrets == 0
+            && !plans.in_use(steps).any(is_other)
             && of.living_on <= held / LITTLE
             && of.peak.saturating_add(held / NEARLY_ALL) >= held;
         self.is_alone = is_alone && of.unplaced == 0;
@@ -97,7 +114,8 @@ impl Surplus {
     /// The host has no memory for the list.
     pub(super) fn given_back_outside(&self, plans: &Plans, steps: u64) -> Result<Option<Vec<Span>>> {
         let all = plans.in_use(steps).count().max(1) as u64;
-        let have_settled = !self.given_all && (all..all + GIVING_BACK).contains(&self.settled);
+        let from = all.saturating_mul(LATER.saturating_pow(self.regrets));
+        let have_settled = !self.given_all && (from..from.saturating_add(GIVING_BACK)).contains(&self.settled);
         if !self.is_alone && !have_settled {
             return Ok(None);
         }
@@ -111,6 +129,9 @@ impl Surplus {
         // Nothing went back, and all streams have passed what went back before: nothing will.
         self.given_all = self.has_given && before == held;
         self.has_given |= before != held;
+        if before != held {
+            self.low = held;
+        }
         self.gave_back = held;
     }
 }

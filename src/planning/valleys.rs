@@ -17,8 +17,7 @@ const DEEP: u64 = 64;
 const LOWS: usize = 8;
 /// Until then it ends in one that is at most this part (1/n) of the way from the deepest to what is held above the deepest.
 const NEAR_DEEPEST: u64 = 3;
-/// A step begins where no more than this part (1/n) of what is held is live above what was when the one before began, if the request is
-/// the same.
+/// A step begins where as much is live as when the one before began, but for this part (1/n) of what is held, if the request is the same.
 const AS_AT_BEGIN: u64 = 4096;
 
 /// The moment before a request, and how many bytes are live and held then.
@@ -83,10 +82,15 @@ impl Valleys {
     /// is served before it can be planned.
     fn end_as_begun(&mut self, now: Moment, began: u64, is_first: bool) -> Option<Position> {
         let Moment { at, live, held } = now;
-        if !is_first || live > began.saturating_add(held / AS_AT_BEGIN) {
+        // Layers whose activations are computed again begin alike, too, each with less live than the one before.
+        if !is_first || live.abs_diff(began) > held / AS_AT_BEGIN {
             return None;
         }
-        self.lows.is_deep(live, held);
+        let mut lows = self.lows;
+        if !lows.is_deep(live, held) {
+            return None;
+        }
+        self.lows = lows;
         self.begin(live, held);
         Some(at)
     }
@@ -114,7 +118,7 @@ impl Valleys {
 }
 
 /// The last valleys, and what was held then, in bytes. Memory may fall and rise several times in a step; it ends in the deepest.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Lows {
     last: [(u64, u64); LOWS],
     count: usize,
