@@ -192,7 +192,7 @@ pub struct Config {
     pub idle_release_s: Option<u64>,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
-    /// and more where a request would need over 130 of them; 8 MiB with the strategy `planned`.
+    /// and more where a request would need over 130 of them; with the strategy `planned` 8 MiB, and 1,040 of them.
     pub chunk_size: Option<u64>,
     /// The most chunks that all views together may map, with the strategy `stitch`. Each costs the host about 4.3 KB in the
     /// driver. At this bound and the next two, views unused longest are dropped; where all are in use,

@@ -18,9 +18,10 @@ pub(super) const LARGEST_CHUNK: u64 = 20 << 20;
 /// A request gets at most about this many chunks, so that no stall exceeds a few milliseconds, unless the size of
 /// chunks is set.
 const MAX_CHUNKS: u64 = 130;
-/// The same with the strategy `planned`, for whatever request: a program that repeats its steps makes its chunks once, and what its plan
-/// leaves free lies in their ends.
+/// The same with the strategy `planned`, and how many chunks a request gets at most: a program that repeats its steps makes its chunks once,
+/// and what its plan leaves free lies in their ends. Requests of up to 8 GiB have the finest.
 const PLANNED_CHUNK: u64 = 8 << 20;
+const MAX_PLANNED_CHUNKS: u64 = 1040;
 /// The same where chunks are split before memory grows.
 const COARSE_CHUNK: u64 = 64 << 20;
 const MAX_COARSE_CHUNKS: u64 = 64;
@@ -98,7 +99,7 @@ impl Growth {
 /// Returns the most bytes of a chunk for a request of `size` bytes. Chunks that are split where that pays can be coarser.
 fn largest_chunk(config: &Config, size: u64) -> u64 {
     let by_default = match config.split {
-        _ if config.strategy == StrategyKind::Planned => PLANNED_CHUNK,
+        _ if config.strategy == StrategyKind::Planned => PLANNED_CHUNK.max(size / MAX_PLANNED_CHUNKS),
         Split::Off | Split::LastResort => LARGEST_CHUNK.max(size / MAX_CHUNKS),
         Split::BeforeGrowth => COARSE_CHUNK.max(size / MAX_COARSE_CHUNKS),
     };
