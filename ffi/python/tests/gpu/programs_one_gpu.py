@@ -120,16 +120,8 @@ def fixed(turns, recompute=False):
     if recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    optimizer, generator = adamw(model), torch.Generator().manual_seed(0)
-    for _ in range(turns.steps):
-        ids = torch.randint(0, vocabulary, (turns.size(4, 2), turns.size(1024, 32)), generator=generator)
-        turns.begin()
-        ids = ids.to(turns.device)
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        turns.end(loss)
+    generator, shape = torch.Generator().manual_seed(0), (turns.size(4, 2), turns.size(1024, 32))
+    learn(turns, model, (torch.randint(0, vocabulary, shape, generator=generator) for _ in range(turns.steps)))
 
 
 def fixed_recomputed(turns):
@@ -234,10 +226,16 @@ def lightning(turns):
 
 def train(turns, model, vocabulary, batch, longest):
     """Steps of a language model, each of another length. Every rank has texts of its own."""
+    batches = turns.cyclic(texts(vocabulary, batch, turns.inputs, longest))
+    learn(turns, model, ((ids + 7 * turns.rank) % vocabulary for ids in batches))
+
+
+def learn(turns, model, batches):
+    """A step of a language model for each batch of tokens."""
     optimizer = adamw(model)
-    for ids in turns.cyclic(texts(vocabulary, batch, turns.inputs, longest)):
+    for ids in batches:
         turns.begin()
-        ids = ((ids + 7 * turns.rank) % vocabulary).to(turns.device)
+        ids = ids.to(turns.device)
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         optimizer.step()

@@ -249,6 +249,28 @@ def calls():
     return call
 
 
+def paused(part, what, size, pause, resume, is_same):
+    """Times a pause of so many bytes and what follows it, and prints the line."""
+    import torch
+
+    torch.cuda.synchronize()
+    free = torch.cuda.mem_get_info()[0]
+    _, fell = seconds(pause)
+    left = size - (torch.cuda.mem_get_info()[0] - free)
+    _, woke = seconds(resume)
+    return tell(
+        part,
+        what,
+        is_same(),
+        gib=round(size / GIB, 3),
+        left_mib=round(left / MIB, 2),
+        sleep_s=round(fell, 3),
+        sleep_gb_s=rate(size, fell),
+        wake_s=round(woke, 3),
+        wake_gb_s=rate(size, woke),
+    )
+
+
 def saver(gib):
     """The same by torch_memory_saver's way."""
     import torch
@@ -263,23 +285,8 @@ def saver(gib):
     before = [sums(tensor) for tensor in tensors]
     size, holds = sum(one.size for one in allocations), True
     for turn in range(2):
-        torch.cuda.synchronize()
-        free = torch.cuda.mem_get_info()[0]
-        _, fell = seconds(lambda: [one.pause() for one in allocations])
-        left = size - (torch.cuda.mem_get_info()[0] - free)
-        _, woke = seconds(lambda: [one.resume() for one in allocations])
-        equal = same(tensors, before)
-        holds &= tell(
-            "saver",
-            f"pinned {turn}",
-            equal,
-            gib=round(size / GIB, 3),
-            left_mib=round(left / MIB, 2),
-            sleep_s=round(fell, 3),
-            sleep_gb_s=rate(size, fell),
-            wake_s=round(woke, 3),
-            wake_gb_s=rate(size, woke),
-        )
+        pause, resume = (lambda: [one.pause() for one in allocations]), (lambda: [one.resume() for one in allocations])
+        holds &= paused("saver", f"pinned {turn}", size, pause, resume, lambda: same(tensors, before))
     return holds
 
 
@@ -303,22 +310,9 @@ def library(gib):
     for kept in (False, True):
         memory.retain_cpu_backup = kept
         for turn in range(2):
-            torch.cuda.synchronize()
-            free = torch.cuda.mem_get_info()[0]
-            _, fell = seconds(lambda: memory.pause("weights"))
-            left = size - (torch.cuda.mem_get_info()[0] - free)
-            _, woke = seconds(lambda: memory.resume("weights"))
-            holds &= tell(
-                "library",
-                f"{'retain_cpu_backup' if kept else 'default'} {turn}",
-                same(tensors, before),
-                gib=round(size / GIB, 3),
-                left_mib=round(left / MIB, 2),
-                sleep_s=round(fell, 3),
-                sleep_gb_s=rate(size, fell),
-                wake_s=round(woke, 3),
-                wake_gb_s=rate(size, woke),
-            )
+            what = f"{'retain_cpu_backup' if kept else 'default'} {turn}"
+            pause, resume = (lambda: memory.pause("weights")), (lambda: memory.resume("weights"))
+            holds &= paused("library", what, size, pause, resume, lambda: same(tensors, before))
     # It ends the process with an error where its memory is freed outside of a region, as the interpreter's end does.
     os._exit(0 if holds else 1)
 
