@@ -4,6 +4,7 @@
 //! test has its own. The other files of this folder are tests that need no GPU.
 
 mod calls;
+mod mappings;
 pub(crate) mod old_drivers;
 mod page_locked;
 #[cfg(target_os = "linux")]
@@ -261,105 +262,6 @@ unsafe extern "C" fn mem_release(handle: CUmemGenericAllocationHandle) -> RawSta
         Status::SUCCESS.0
     })
 }
-unsafe extern "C" fn mem_address_reserve(
-    address: *mut CUdeviceptr,
-    _: usize,
-    _: usize,
-    _: CUdeviceptr,
-    _: c_ulonglong,
-) -> RawStatus {
-    in_context(|state| {
-        state.reservations += 1;
-        put(address, RESERVED)
-    })
-}
-unsafe extern "C" fn mem_address_free(_: CUdeviceptr, _: usize) -> RawStatus {
-    in_context(|state| {
-        state.reservations = state.reservations.saturating_sub(1);
-        Status::SUCCESS.0
-    })
-}
-unsafe extern "C" fn mem_map(
-    address: CUdeviceptr,
-    size: usize,
-    _: usize,
-    handle: CUmemGenericAllocationHandle,
-    _: c_ulonglong,
-) -> RawStatus {
-    in_context(|state| {
-        if state.no_more_maps {
-            return Status::OUT_OF_MEMORY.0;
-        }
-        state.maps.push((address, size, handle));
-        state.closed.retain(|closed| *closed != handle);
-        Status::SUCCESS.0
-    })
-}
-unsafe extern "C" fn mem_unmap(address: CUdeviceptr, size: usize) -> RawStatus {
-    if address == UNMAPPABLE {
-        return NEWER_STATUS;
-    }
-    in_context(|state| {
-        let end = address + size as CUdeviceptr;
-        while let Some(at) = state.maps.iter().position(|(start, ..)| (address..end).contains(start)) {
-            let (_, _, handle) = state.maps.remove(at);
-            let next = state.maps.iter().position(|(.., of)| *of == handle);
-            // The first of several.
-            if next.is_some_and(|next| next >= at) {
-                state.closed.push(handle);
-            }
-        }
-        Status::SUCCESS.0
-    })
-}
-unsafe extern "C" fn mem_get_address_range(
-    start: *mut CUdeviceptr,
-    size: *mut usize,
-    address: CUdeviceptr,
-) -> RawStatus {
-    in_context(|state| {
-        let over = |map: &&(CUdeviceptr, usize, _)| map.0 <= address && address < map.0 + map.1 as CUdeviceptr;
-        let Some(&(at, bytes, _)) = state.maps.iter().find(over) else { return Status::INVALID_VALUE.0 };
-        put(size, bytes);
-        put(start, at)
-    })
-}
-unsafe extern "C" fn mem_retain_allocation_handle(
-    handle: *mut CUmemGenericAllocationHandle,
-    address: *mut c_void,
-) -> RawStatus {
-    in_context(|state| {
-        let at = address.addr() as CUdeviceptr;
-        let Some(&(.., of)) = state.maps.iter().find(|map| map.0 == at) else { return Status::INVALID_VALUE.0 };
-        state.retained.push(of);
-        put(handle, of)
-    })
-}
-unsafe extern "C" fn mem_set_access(
-    address: CUdeviceptr,
-    size: usize,
-    access: *const MemAccessDesc,
-    count: usize,
-) -> RawStatus {
-    in_context(|state| {
-        if state.access_fails_from.is_some_and(|from| address >= from) {
-            return Status::OUT_OF_MEMORY.0;
-        }
-        // SAFETY: the driver under test passes a pointer to its own live values and their number.
-        let list = unsafe { std::slice::from_raw_parts(access, count) };
-        let (devices, nodes): (Vec<&MemAccessDesc>, Vec<&MemAccessDesc>) =
-            list.iter().partition(|desc| desc.location.kind == MEM_LOCATION_TYPE_DEVICE);
-        assert!(nodes.iter().all(|desc| desc.location.kind == MEM_LOCATION_TYPE_HOST_NUMA));
-        let end = address + size as CUdeviceptr;
-        let refuses = |map: &(CUdeviceptr, usize, _)| (address..end).contains(&map.0) && state.closed.contains(&map.2);
-        if list.len() > 1 && state.maps.iter().any(refuses) {
-            return Status::INVALID_VALUE.0;
-        }
-        state.access.push((address, devices.iter().map(|desc| (desc.location.id, desc.flags)).collect()));
-        state.nodes.extend(nodes.iter().map(|desc| (desc.location.id, desc.flags)));
-        Status::SUCCESS.0
-    })
-}
 unsafe extern "C" fn mem_alloc(address: *mut CUdeviceptr, _: usize) -> RawStatus {
     in_context(|state| {
         state.created += 1;
@@ -563,9 +465,9 @@ fn entry_points() -> EntryPoints {
         ipc_open_mem_handle: Some(ipc_open_mem_handle),
         ipc_close_mem_handle: Some(ipc_close_mem_handle),
         mem_release: Some(mem_release),
-        mem_address_reserve: Some(mem_address_reserve),
-        mem_address_free: Some(mem_address_free),
-        mem_map: Some(mem_map),
+        mem_address_reserve: Some(mappings::mem_address_reserve),
+        mem_address_free: Some(mappings::mem_address_free),
+        mem_map: Some(mappings::mem_map),
         mem_alloc: Some(mem_alloc),
         mem_pool_create: Some(pools::mem_pool_create),
         mem_pool_destroy: Some(pools::mem_pool_destroy),
@@ -574,8 +476,8 @@ fn entry_points() -> EntryPoints {
         mem_pool_trim_to: Some(pools::mem_pool_trim_to),
         mem_alloc_from_pool_async: Some(pools::mem_alloc_from_pool_async),
         mem_free_async: Some(pools::mem_free_async),
-        mem_get_address_range: Some(mem_get_address_range),
-        mem_retain_allocation_handle: Some(mem_retain_allocation_handle),
+        mem_get_address_range: Some(mappings::mem_get_address_range),
+        mem_retain_allocation_handle: Some(mappings::mem_retain_allocation_handle),
         mem_host_alloc: Some(mem_host_alloc),
         mem_free_host: Some(mem_free_host),
         mem_host_register: Some(mem_host_register),
@@ -588,8 +490,8 @@ fn entry_points() -> EntryPoints {
         event_synchronize: Some(event_synchronize),
         stream_synchronize: Some(stream_synchronize),
         stream_get_id: Some(stream_get_id),
-        mem_unmap: Some(mem_unmap),
-        mem_set_access: Some(mem_set_access),
+        mem_unmap: Some(mappings::mem_unmap),
+        mem_set_access: Some(mappings::mem_set_access),
         mem_get_info: Some(mem_get_info),
         memset_d8_async: Some(memset_d8_async),
         memcpy_dtoh_async: Some(memcpy_dtoh_async),
