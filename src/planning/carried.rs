@@ -8,7 +8,7 @@
 //! step of length 8    |1|2|3|4|aaaaaaaaa|bbb|  |
 //! ```
 
-use super::recorder::{Earlier, Key, NEVER, NOWHERE, Record};
+use super::recorder::{Earlier, Ended, Key, NEVER, NOWHERE, Record};
 use crate::fallible::{Grown, TryPush, filled, with_room};
 use crate::span::Span;
 use rustc_hash::FxHashMap;
@@ -47,6 +47,25 @@ impl Carried {
             carried.is_matched[index] = true;
         }
         Ok(carried)
+    }
+
+    /// Returns whether a request is still live when the next step makes it again: in each step it lies where its predecessor does not, so
+    /// that only two steps together have a place for it, as where a program keeps its last output until it has the next one.
+    pub(super) fn outlives_its_step(ended: &Ended) -> Grown<bool> {
+        let Ended { records, earlier, .. } = ended;
+        let half = records.len() / 2;
+        let halves = records.iter().zip(records.iter().skip(half));
+        if records.len() == 2 * half && halves.take(half).all(|(one, other)| one.key == other.key) {
+            return Ok(false);
+        }
+        let mut late: FxHashMap<Key, u32> = FxHashMap::default();
+        for of in earlier {
+            late.try_reserve(1)?;
+            let upper = late.entry(of.key).or_default();
+            *upper = of.upper.max(*upper);
+        }
+        let outlives = |record: &Record| late.get(&record.key).is_some_and(|upper| *upper > record.lower);
+        Ok(records.iter().any(|record| record.upper == NEVER && outlives(record)))
     }
 
     /// Returns the bytes of the requests that the program has not freed, and that took nobody's part.

@@ -10,16 +10,18 @@
 //! taken, is served from any free bytes, so that no plan has to be right.
 //!
 //! **Approach.** A step ends where live memory is lowest, between two low-water marks (`streams::LowWaterMark`), or with its
-//! plan. The large requests of a step are recorded, and when each is freed; small ones share slabs and are not planned. The
-//! step's signature is the sequence of its requests. From the end of the step on a [`Planner`] looks for a place for each, in the memory that blocks of earlier steps
-//! leave free where they lie: nothing moves. When requests come in the same order again, each takes its place by its number.
-//! Steps of several lengths have a plan each. Once steps have followed their plans, free chunks that no plan uses go back.
+//! plan; steps that come again and again in the same order become one (`cycles`). The large requests of a step are recorded, and
+//! when each is freed; small ones share slabs and are not planned. The step's signature is the sequence of its requests. From the
+//! end of the step on a [`Planner`] looks for a place for each, in the memory that blocks of earlier steps leave free where they
+//! lie: nothing moves. When requests come in the same order again, each takes its place by its number. Steps of several lengths
+//! have a plan each. Once steps have followed their plans, free chunks that no plan uses go back.
 //!
 //! **Limitations.** A plan is of addresses at home, and so of the blocks that lived when it was made. Where the program's
 //! other blocks move on, requests find their places taken, and the step is planned anew. Requests of private pools, captures and
 //! guard mode are not planned.
 
 mod carried;
+mod cycles;
 mod memory;
 mod places;
 mod plans;
@@ -39,6 +41,7 @@ use crate::ids::{BlockId, ChunkId, PoolIndex, ViewId};
 use crate::report::stats::PlanStats;
 use crate::span::Span;
 use carried::{Carried, CommonPlaces};
+use cycles::{Cycles, Joined};
 use memory::Origin;
 use plans::Plans;
 use recorder::{Ended, Key, Position, Recorder};
@@ -97,6 +100,8 @@ pub(crate) struct Planning {
     problems: u64,
     /// Where a step ends that follows no plan.
     valleys: Valleys,
+    /// Which steps are made one.
+    cycles: Cycles,
     /// The step that ended last.
     ended: Ended,
     /// Where the step ends, once that is known.
@@ -131,6 +136,11 @@ impl Planning {
     /// has risen again from where it was lowest. In bytes.
     #[inline]
     pub(crate) fn step_is_over(&mut self, size: u64, pool: PoolIndex, live: u64, held: u64) -> bool {
+        if let Some(joined) = self.cycles.joined
+            && let Some(is_over) = self.joined_is_over(joined, Key { size, pool }, (live, held))
+        {
+            return is_over;
+        }
         let Self { recorder, plans, valleys, .. } = self;
         let at = recorder.position();
         if !plans.is_followed() {
@@ -143,6 +153,26 @@ impl Planning {
             valleys.note(live);
         }
         self.end.is_some()
+    }
+
+    /// Returns whether a step that is made of several ends; `None` if the program does something else.
+    fn joined_is_over(&mut self, joined: Joined, next: Key, (live, held): (u64, u64)) -> Option<bool> {
+        let Self { recorder, plans, valleys, cycles, .. } = self;
+        let at = recorder.position();
+        if at.records >= joined.requests {
+            valleys.begin(live, held);
+            self.end = Some(at);
+            return Some(true);
+        }
+        if plans.is_complete() {
+            if at.records != joined.first {
+                cycles.joined = None;
+                return None;
+            }
+            plans.go_on(next, &recorder.records);
+        }
+        valleys.note(live);
+        Some(false)
     }
 
     /// Notes that live memory is low: a step may end soon.
@@ -251,8 +281,19 @@ impl Planning {
         let mut ended = std::mem::take(&mut self.ended);
         self.recorder.end_at(end, &mut ended)?;
         let count = ended.records.len();
-        let noted =
-            if count < LEAST_REQUESTS { Ok(()) } else { self.step_ended(&ended, placed.min(count), heap, apart) };
+        if std::mem::take(&mut self.valleys.is_anew) {
+            // Then its weights lie elsewhere, and plans are renewed after the first step that departs from them.
+            self.plans.begin_anew();
+            self.surplus.begin_anew();
+            self.cycles.begin_anew();
+        }
+        let signature = ended.signature();
+        self.join(&ended, signature, placed, heap.reserved())?;
+        let noted = if count < LEAST_REQUESTS {
+            Ok(())
+        } else {
+            self.step_ended(&ended, signature, placed.min(count), heap, apart)
+        };
         self.ended = ended;
         if count < LEAST_REQUESTS {
             return Ok(None);
@@ -262,9 +303,24 @@ impl Planning {
         self.given_back_outside()
     }
 
-    fn step_ended(&mut self, ended: &Ended, placed: usize, heap: &Heap, apart: bool) -> Result<()> {
+    /// Decides whether steps like those that ended last are one step from now on.
+    fn join(&mut self, ended: &Ended, signature: u64, placed: usize, held: u64) -> Result<()> {
+        let was_joined = self.cycles.joined.is_some();
+        match self.valleys.began() {
+            Some(live) => self.cycles.step_ended(signature, ended.records.len(), live, held),
+            None => self.cycles.begin_anew(),
+        }
+        let comes_again = was_joined || self.last == signature;
+        let is_whole = placed >= ended.records.len() || self.cycles.joined.is_some();
+        if comes_again && !is_whole && Carried::outlives_its_step(ended)? {
+            self.cycles.join_two();
+        }
+        Ok(())
+    }
+
+    fn step_ended(&mut self, ended: &Ended, signature: u64, placed: usize, heap: &Heap, apart: bool) -> Result<()> {
         self.steps += 1;
-        let (count, signature) = (ended.records.len(), ended.signature());
+        let count = ended.records.len();
         let departures = count - placed;
         let departed = departures * DEPARTED > count;
         tracing::debug!(
@@ -277,11 +333,6 @@ impl Planning {
             live = heap.counters().allocated_bytes.current(),
             "a step has ended"
         );
-        // Then its weights lie elsewhere, and plans are renewed after the first step that departs from them.
-        if std::mem::take(&mut self.valleys.is_anew) {
-            self.plans.begin_anew();
-            self.surplus.begin_anew();
-        }
         self.stats.steps += 1;
         self.stats.placed += placed as u64;
         self.stats.departures += departures as u64;

@@ -100,6 +100,12 @@ impl Plans {
         self.cursor.is_some() && !self.is_lost
     }
 
+    /// Notes that the step goes on beyond its plan. It follows another one if that has the same requests, and this one next.
+    #[cold]
+    pub(super) fn go_on(&mut self, key: Key, records: &[Record]) {
+        self.is_lost = !self.plans.iter().any(|plan| is_at(plan, key, records));
+    }
+
     /// Begins a step.
     pub(super) fn begin(&mut self) {
         (self.cursor, self.is_lost) = (None, false);

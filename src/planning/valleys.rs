@@ -18,7 +18,7 @@ const LOWS: usize = 8;
 /// Until then it ends in one that is at most this part (1/n) of the way from the deepest to what is held above the deepest.
 const NEAR_DEEPEST: u64 = 3;
 /// A step begins where as much is live as when the one before began, but for this part (1/n) of what is held, if the request is the same.
-const AS_AT_BEGIN: u64 = 4096;
+pub(super) const AS_AT_BEGIN: u64 = 4096;
 
 /// The moment before a request, and how many bytes are live and held then.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +101,11 @@ impl Valleys {
         if live < held / DEEP {
             (self.lows, self.is_anew) = (Lows::default(), true);
         }
+    }
+
+    /// Returns how many bytes were live when the step began, if that is known.
+    pub(super) fn began(&self) -> Option<u64> {
+        self.began
     }
 
     /// Notes how many bytes are live at a request that follows a plan.
