@@ -264,7 +264,7 @@ class FileSystems(InFolder):
 STARTS = """
 import ray
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 << 20)
-assert ray.get(ray.remote(abs).remote(-7), timeout=100) == 7
+assert ray.get(ray.remote(lambda number: -number).remote(ray.put(-7)), timeout=100) == 7
 """
 
 
@@ -277,10 +277,12 @@ class Ray(InFolder):
         why = lacks("ray")
         if why:
             raise unittest.SkipTest(f"{why}: pip install 'seamalloc[ray]'")
-        # Where the machine is short of memory, Ray ends workers, ours as well as others.
-        without_monitor = mock.patch.dict(os.environ, RAY_memory_monitor_refresh_ms="0")
-        without_monitor.start()
-        cls.addClassCleanup(without_monitor.stop)
+        # Where the machine is short of memory, Ray ends workers; where a disk is 95% full, it refuses objects.
+        with_less = mock.patch.dict(
+            os.environ, RAY_memory_monitor_refresh_ms="0", RAY_local_fs_capacity_threshold="1.0"
+        )
+        with_less.start()
+        cls.addClassCleanup(with_less.stop)
         done = run("-c", STARTS)
         if done.returncode != 0:
             raise unittest.SkipTest(f"Ray does not start on this machine: {done.stderr[-300:]}")
