@@ -266,6 +266,35 @@ import ray
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 << 20)
 assert ray.get(ray.remote(lambda number: -number).remote(ray.put(-7)), timeout=100) == 7
 """
+# The command beside a Ray that runs already: it is told where, or finds it by the environment.
+RUNS_ALREADY = """
+import json, os, subprocess, sys
+import ray
+context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+address = context.address_info["gcs_address"]
+command = [sys.executable, "-m", "seamalloc", "fleet", sys.argv[1], "--quick", "--json", "--engine", "ray"]
+said = []
+for named in (["--ray-address", address], []):
+    environment = dict(os.environ) if named else {**os.environ, "RAY_ADDRESS": address}
+    said.append(subprocess.run(command + named, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
+ray.shutdown()
+print(json.dumps(said))
+"""
+# The worker that looks at one of the files dies.
+DIES = """
+import json, os, sys
+from seamalloc.fleet import engines, files
+from seamalloc.fleet.rank import Found, Settings
+
+def dying(file, settings):
+    if file.url.endswith("rank-1.csv"):
+        os._exit(1)
+    return Found(file.url, ({},))
+
+engines.look = dying
+engine = engines.Ray(Settings(), 2, None)
+print(json.dumps({one.url[-10:]: one.error for one in engines.run(engine, files.find([sys.argv[1]]))}))
+"""
 
 
 class Ray(InFolder):
@@ -296,34 +325,23 @@ class Ray(InFolder):
             self.fleet(pattern, "--quick", "--json", "--engine", "ray", "--workers", "2", code=4).stdout, expected
         )
 
-    def test_may_run_already(self):
-        import ray
+    def alone(self, code, *arguments):
+        """What a program prints in a process of its own: where Ray loses its own processes, it ends the one it is in."""
+        done = run("-c", code, *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # Ray may say something before.
+        return json.loads(done.stdout.splitlines()[-1])
 
-        context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        self.addCleanup(ray.shutdown)
-        address = context.address_info["gcs_address"]
+    def test_may_run_already(self):
         pattern = self.job()
         expected = self.fleet(pattern, "--quick", "--json").stdout
-        for named in (["--ray-address", address], []):
-            environment = {} if named else {"RAY_ADDRESS": address}
-            done = self.fleet(pattern, "--quick", "--json", "--engine", "ray", *named, **environment)
-            self.assertEqual(done.stdout, expected)
+        self.assertEqual(self.alone(RUNS_ALREADY, pattern), [expected, expected])
 
     def test_names_the_file_whose_worker_dies(self):
-        from seamalloc.fleet import engines, files
-        from seamalloc.fleet.rank import Found, Settings
-
-        def dying(file, settings):
-            if file.url.endswith("rank-1.csv"):
-                os._exit(1)
-            return Found(file.url, ({},))
-
         self.job()
-        with mock.patch.object(engines, "look", dying):
-            engine = engines.Ray(Settings(), 2, None)
-            found = {one.url[-10:]: one for one in engines.run(engine, files.find([f"{self.folder}/rank-*"]))}
-        self.assertIn("Ray: WorkerCrashedError", found["rank-1.csv"].error)
-        self.assertEqual([found[f"rank-{rank}.csv"].error for rank in (0, 2)], [None, None])
+        found = self.alone(DIES, f"{self.folder}/rank-*")
+        self.assertIn("Ray: WorkerCrashedError", found["rank-1.csv"])
+        self.assertEqual([found[f"rank-{rank}.csv"] for rank in (0, 2)], [None, None])
 
     def test_that_is_not_there_is_an_error(self):
         done = self.fleet(self.job(), "--engine", "ray", "--ray-address", "127.0.0.1:1", code=1)
