@@ -38,12 +38,14 @@ pub(super) struct Joined {
 pub(super) struct Cycles {
     steps: [Step; KEPT],
     count: usize,
+    /// As much is live after two steps if it differs by so many bytes at most.
+    same: u64,
     pub(super) joined: Option<Joined>,
 }
 
 impl Default for Cycles {
     fn default() -> Self {
-        Self { steps: [Step::default(); KEPT], count: 0, joined: None }
+        Self { steps: [Step::default(); KEPT], count: 0, same: 0, joined: None }
     }
 }
 
@@ -58,22 +60,29 @@ impl Cycles {
     pub(super) fn step_ended(&mut self, signature: u64, requests: usize, live: u64, held: u64) {
         self.steps[self.count % KEPT] = Step { signature, requests, live };
         self.count += 1;
-        let differ = |a: Step, b: Step| a.signature != b.signature || a.live.abs_diff(b.live) > held / AS_AT_BEGIN;
-        let is_cycle = |length: &usize| {
-            (0..*length).all(|back| !differ(self.before(back), self.before(back + length)))
-                && (1..*length).all(|back| self.before(back).live > live + held / AS_AT_BEGIN)
-        };
-        let length = (2..=LONGEST.min(self.count / 2)).find(is_cycle);
-        self.joined = length.map(|length| Joined {
-            first: self.before(length - 1).requests,
-            requests: (0..length).map(|back| self.before(back).requests).sum(),
-        });
+        self.same = held / AS_AT_BEGIN;
+        let is_least = |length: &usize| (1..*length).all(|back| self.before(back).live > live + self.same);
+        let length = self.cycles().find(|length| *length > 1 && is_least(length));
+        self.joined = length.map(|length| self.join(length, 1));
     }
 
-    /// Has two steps like the last one be one from now on.
-    pub(super) fn join_two(&mut self) {
-        let Step { requests, .. } = self.before(0);
-        self.joined = Some(Joined { first: requests, requests: 2 * requests });
+    /// Has the last steps that have come twice, or else two steps like the last one if `comes_again`, be one from now on, and as often again.
+    pub(super) fn join_two(&mut self, comes_again: bool) {
+        let length = self.cycles().next().or(comes_again.then_some(1));
+        self.joined = length.map(|length| self.join(length, 2));
+    }
+
+    /// Returns how many of the last steps have come twice in the same order, with as much live after each.
+    fn cycles(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_same = |a: Step, b: Step| a.signature == b.signature && a.live.abs_diff(b.live) <= self.same;
+        let is_cycle =
+            move |length: &usize| (0..*length).all(|back| is_same(self.before(back), self.before(back + length)));
+        (1..=LONGEST.min(self.count / 2)).filter(is_cycle)
+    }
+
+    fn join(&self, length: usize, times: usize) -> Joined {
+        let requests: usize = (0..length).map(|back| self.before(back).requests).sum();
+        Joined { first: self.before(length - 1).requests, requests: times * requests }
     }
 
     /// Returns the step so many steps before the last one.
@@ -127,6 +136,20 @@ mod tests {
         assert_eq!(after[..6], [None; 6]);
         let after = joined(&[&steps[..], &steps[..2]].concat());
         assert_eq!(after[7], Some(Joined { first: 500, requests: 700 }));
+    }
+
+    #[test]
+    fn where_a_request_outlives_its_step_what_came_twice_is_joined_with_what_comes_next() {
+        let mut cycles = Cycles::default();
+        let mut after = |(signature, requests): (u64, usize), comes_again| {
+            cycles.step_ended(signature, requests, 700_000, HELD);
+            cycles.join_two(comes_again);
+            cycles.joined
+        };
+        assert_eq!([after(A, false), after(B, false), after(A, false)], [None; 3]);
+        assert_eq!(after(B, false), Some(Joined { first: 500, requests: 1200 }));
+        assert_eq!(after(B, false), Some(Joined { first: 100, requests: 200 }));
+        assert_eq!(after(A, true), Some(Joined { first: 500, requests: 1000 }));
     }
 
     #[test]

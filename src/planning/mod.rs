@@ -310,10 +310,9 @@ impl Planning {
             Some(live) => self.cycles.step_ended(signature, ended.records.len(), live, held),
             None => self.cycles.begin_anew(),
         }
-        let comes_again = was_joined || self.last == signature;
         let is_whole = placed >= ended.records.len() || self.cycles.joined.is_some();
-        if comes_again && !is_whole && Carried::outlives_its_step(ended)? {
-            self.cycles.join_two();
+        if !is_whole && Carried::outlives_its_step(ended)? {
+            self.cycles.join_two(was_joined);
         }
         Ok(())
     }

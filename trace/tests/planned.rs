@@ -108,38 +108,69 @@ fn a_step_that_repeats_itself_takes_its_places_from_a_plan() {
 }
 
 /// A step of two parts: the backward pass makes again what each layer had, and so falls and rises as often as there are layers.
-fn with_layers(job: &mut Job, output: &mut Option<u64>) {
+fn with_layers(job: &mut Job) {
     let kept: Vec<u64> = (0..6).map(|_| job.allocate(40 * MIB)).collect();
-    if let Some(before) = output {
-        // The next one is there before the last one goes.
-        let next = job.allocate(90 * MIB);
-        job.allocator.free(std::mem::replace(before, next)).unwrap();
-    }
     for kept in kept.into_iter().rev() {
         let again: Vec<u64> = (0..20).map(|number| job.allocate((20 + number) * MIB)).collect();
         again.into_iter().chain([kept]).for_each(|address| job.allocator.free(address).unwrap());
     }
 }
 
+/// Two batches whose gradients are added up: the first one leaves them, and the optimizer drops them after the second.
+fn accumulated(job: &mut Job) {
+    let mut gradients = Vec::new();
+    for batch in 0..2 {
+        let activations: Vec<u64> = (0..LAYERS).map(|layer| job.allocate((30 + layer % 3) * MIB)).collect();
+        for (layer, kept) in activations.into_iter().enumerate().rev() {
+            let gradient = job.allocate(Job::weight(layer as u64));
+            if batch == 0 {
+                gradients.push(gradient)
+            } else {
+                job.allocator.free(gradient).unwrap()
+            }
+            job.allocator.free(kept).unwrap();
+        }
+    }
+    gradients.into_iter().for_each(|address| job.allocator.free(address).unwrap());
+}
+
 /// What the last `count` of so many steps come to: requests with and without their places, driver calls and views.
-fn last_of(count: usize, steps: usize, keeps_output: bool) -> (u64, u64, (u64, u64)) {
+fn last_of(count: usize, steps: usize, mut step: impl FnMut(&mut Job)) -> (u64, u64, (u64, u64)) {
     let mut job = Job::new(Some(Box::<Inline>::default()));
-    let mut output = keeps_output.then(|| job.allocate(90 * MIB));
-    (0..steps - count).for_each(|_| with_layers(&mut job, &mut output));
+    (0..steps - count).for_each(|_| step(&mut job));
     let (before, plans) = (job.figures(), job.allocator.stats().plans);
-    (0..count).for_each(|_| with_layers(&mut job, &mut output));
+    (0..count).for_each(|_| step(&mut job));
     let (after, now) = (job.figures(), job.allocator.stats().plans);
     (now.placed - plans.placed, now.departures - plans.departures, (after.0 - before.0, after.1 - before.1))
 }
 
 #[test]
 fn layers_that_repeat_themselves_are_parts_of_a_step() {
-    assert_eq!(last_of(4, 20, false), (4 * 126, 0, (0, 0)));
+    assert_eq!(last_of(4, 20, with_layers), (4 * 126, 0, (0, 0)));
 }
 
 #[test]
 fn an_output_that_is_kept_until_there_is_the_next_one_has_two_places() {
-    assert_eq!(last_of(4, 20, true), (4 * 127, 0, (0, 0)));
+    let mut output = None;
+    let keeps_output = |job: &mut Job| {
+        with_layers(job);
+        // The next one is there before the last one goes.
+        let next = job.allocate(11 * MIB);
+        (0..LAYERS)
+            .map(|_| job.allocate(20 * MIB))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|scratch| job.allocator.free(scratch).unwrap());
+        if let Some(before) = output.replace(next) {
+            job.allocator.free(before).unwrap();
+        }
+    };
+    assert_eq!(last_of(4, 20, keeps_output), (4 * (126 + 1 + LAYERS), 0, (0, 0)));
+}
+
+#[test]
+fn batches_whose_gradients_are_added_up_are_parts_of_a_step() {
+    assert_eq!(last_of(4, 20, accumulated), (4 * 4 * LAYERS, 0, (0, 0)));
 }
 
 #[test]
