@@ -9,11 +9,14 @@
 //! ____|    a  | b| b|  ...| a  | b| b|        a b b a b b: from here on `a b b` is one step, from low to low
 //! ```
 
+use super::recorder::MAX_REQUESTS;
 use super::valleys::AS_AT_BEGIN;
 
 /// The most steps that are made one.
 const LONGEST: usize = 64;
 const KEPT: usize = 2 * LONGEST;
+/// A step that is made of several is given up once most of its requests had no places so many times in a row, and once more.
+const IN_VAIN: u32 = 8;
 
 /// A step that has ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,13 +27,15 @@ struct Step {
     live: u64,
 }
 
-/// A step that is made of several, while the program is in it for the first time or again.
+/// A step that is made of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Joined {
-    /// How many requests the first of the several has.
-    pub(super) first: usize,
-    /// How many all of them have.
+    /// How many requests all of the several have.
     pub(super) requests: usize,
+    /// What it was the last time; 0: it has not come yet.
+    signature: u64,
+    /// How often in a row most of its requests had no places.
+    in_vain: u32,
 }
 
 /// The last steps.
@@ -40,36 +45,70 @@ pub(super) struct Cycles {
     count: usize,
     /// As much is live after two steps if it differs by so many bytes at most.
     same: u64,
+    /// The present step, if it is made of several. It comes again and again until the program does something else.
     pub(super) joined: Option<Joined>,
+    /// After how many of its requests one of the several ends, the last one too.
+    ends: [usize; KEPT],
+    ends_count: usize,
+    /// Whether what was joined had no places for too long. Then nothing is joined any more.
+    is_in_vain: bool,
 }
 
 impl Default for Cycles {
     fn default() -> Self {
-        Self { steps: [Step::default(); KEPT], count: 0, same: 0, joined: None }
+        Self {
+            steps: [Step::default(); KEPT],
+            count: 0,
+            same: 0,
+            joined: None,
+            ends: [0; KEPT],
+            ends_count: 0,
+            is_in_vain: false,
+        }
     }
 }
 
 impl Cycles {
     /// Forgets all steps.
     pub(super) fn begin_anew(&mut self) {
-        (self.count, self.joined) = (0, None);
+        (self.count, self.joined, self.is_in_vain) = (0, None, false);
     }
 
-    /// Notes a step that has ended, and how many bytes are live and held. After it begins a step that is made of several if the last several
-    /// steps have come twice in the same order, with as much live after each, and never so little as now.
-    pub(super) fn step_ended(&mut self, signature: u64, requests: usize, live: u64, held: u64) {
+    /// Notes a step that has ended, how many of its requests had places, and how many bytes are live and held. After it begins a step that
+    /// is made of several if it is one itself, or if the last several steps have come twice in the same order, with as much live after each, and
+    /// never so little as now.
+    pub(super) fn step_ended(&mut self, signature: u64, requests: usize, placed: usize, live: u64, held: u64) {
         self.steps[self.count % KEPT] = Step { signature, requests, live };
         self.count += 1;
         self.same = held / AS_AT_BEGIN;
+        let before = self.joined.take().filter(|of| of.requests == requests && [0, signature].contains(&of.signature));
+        if let Some(joined) = before {
+            let in_vain = if 2 * placed < requests { joined.in_vain + 1 } else { 0 };
+            self.is_in_vain |= in_vain > IN_VAIN;
+            self.joined = Some(Joined { signature, in_vain, ..joined }).filter(|_| !self.is_in_vain);
+            return;
+        }
         let is_least = |length: &usize| (1..*length).all(|back| self.before(back).live > live + self.same);
         let length = self.cycles().find(|length| *length > 1 && is_least(length));
-        self.joined = length.map(|length| self.join(length, 1));
+        if let Some(length) = length {
+            self.set_ends(length);
+            self.join(1);
+        }
     }
 
-    /// Has the last steps that have come twice, or else two steps like the last one if `comes_again`, be one from now on, and as often again.
-    pub(super) fn join_two(&mut self, comes_again: bool) {
-        let length = self.cycles().next().or(comes_again.then_some(1));
-        self.joined = length.map(|length| self.join(length, 2));
+    /// Has the last steps that have come twice be one from now on, and as often again. A step that is made of several, and now ended, need
+    /// not have come twice.
+    pub(super) fn join_two(&mut self) {
+        if self.joined.is_none() {
+            let Some(length) = self.cycles().next() else { return };
+            self.set_ends(length);
+        }
+        self.join(2);
+    }
+
+    /// Returns whether one of the several steps ends after so many requests.
+    pub(super) fn ends_at(&self, requests: usize) -> bool {
+        self.ends[..self.ends_count].contains(&requests)
     }
 
     /// Returns how many of the last steps have come twice in the same order, with as much live after each.
@@ -80,9 +119,25 @@ impl Cycles {
         (1..=LONGEST.min(self.count / 2)).filter(is_cycle)
     }
 
-    fn join(&self, length: usize, times: usize) -> Joined {
-        let requests: usize = (0..length).map(|back| self.before(back).requests).sum();
-        Joined { first: self.before(length - 1).requests, requests: times * requests }
+    fn set_ends(&mut self, length: usize) {
+        self.ends_count = length;
+        let mut end = 0;
+        for number in 0..length {
+            end += self.before(length - 1 - number).requests;
+            self.ends[number] = end;
+        }
+    }
+
+    fn join(&mut self, times: usize) {
+        let (count, last) = (self.ends_count, self.ends[..self.ends_count].last().copied().unwrap_or(0));
+        if self.is_in_vain || last * times > MAX_REQUESTS || count * times > KEPT {
+            return;
+        }
+        for number in count..count * times {
+            self.ends[number] = self.ends[number - count] + last;
+        }
+        self.ends_count = count * times;
+        self.joined = Some(Joined { requests: last * times, signature: 0, in_vain: 0 });
     }
 
     /// Returns the step so many steps before the last one.
@@ -99,12 +154,17 @@ mod tests {
     const A: (u64, usize) = (1, 500);
     const B: (u64, usize) = (2, 100);
 
+    /// The end of the first step of what is joined, and how many requests all have.
+    fn of(cycles: &Cycles) -> Option<(usize, usize)> {
+        cycles.joined.map(|joined| (cycles.ends[0], joined.requests))
+    }
+
     /// What is joined after each of these steps.
-    fn joined(steps: &[((u64, usize), u64)]) -> Vec<Option<Joined>> {
+    fn joined(steps: &[((u64, usize), u64)]) -> Vec<Option<(usize, usize)>> {
         let mut cycles = Cycles::default();
         let mut after = |&((signature, requests), live): &((u64, usize), u64)| {
-            cycles.step_ended(signature, requests, live, HELD);
-            cycles.joined
+            cycles.step_ended(signature, requests, 0, live, HELD);
+            of(&cycles)
         };
         steps.iter().map(&mut after).collect()
     }
@@ -113,7 +173,7 @@ mod tests {
     fn layers_that_come_twice_in_the_same_order_are_one_step() {
         let iteration = [(A, 900_000), (B, 800_000), (B, 700_000)];
         let mut expected = vec![None; 6];
-        expected[5] = Some(Joined { first: 500, requests: 700 });
+        expected[5] = Some((500, 700));
         assert_eq!(joined(&iteration.repeat(2)), expected);
     }
 
@@ -135,21 +195,74 @@ mod tests {
         let after = joined(&steps);
         assert_eq!(after[..6], [None; 6]);
         let after = joined(&[&steps[..], &steps[..2]].concat());
-        assert_eq!(after[7], Some(Joined { first: 500, requests: 700 }));
+        assert_eq!(after[7], Some((500, 700)));
     }
 
     #[test]
     fn where_a_request_outlives_its_step_what_came_twice_is_joined_with_what_comes_next() {
         let mut cycles = Cycles::default();
-        let mut after = |(signature, requests): (u64, usize), comes_again| {
-            cycles.step_ended(signature, requests, 700_000, HELD);
-            cycles.join_two(comes_again);
-            cycles.joined
+        let mut after = |(signature, requests): (u64, usize)| {
+            cycles.joined = None;
+            cycles.step_ended(signature, requests, 0, 700_000, HELD);
+            cycles.join_two();
+            of(&cycles)
         };
-        assert_eq!([after(A, false), after(B, false), after(A, false)], [None; 3]);
-        assert_eq!(after(B, false), Some(Joined { first: 500, requests: 1200 }));
-        assert_eq!(after(B, false), Some(Joined { first: 100, requests: 200 }));
-        assert_eq!(after(A, true), Some(Joined { first: 500, requests: 1000 }));
+        assert_eq!([after(A), after(B), after(A)], [None; 3]);
+        assert_eq!(after(B), Some((500, 1200)));
+        assert_eq!(after(B), Some((100, 200)));
+    }
+
+    #[test]
+    fn a_step_of_several_is_joined_with_itself() {
+        let mut cycles = cycle();
+        cycles.join_two();
+        assert_eq!(of(&cycles), Some((500, 1200)));
+        let ends: Vec<usize> = (0..2000).filter(|requests| cycles.ends_at(*requests)).collect();
+        assert_eq!(ends, [500, 600, 1100, 1200]);
+    }
+
+    /// A cycle of two steps that was joined.
+    fn cycle() -> Cycles {
+        let mut cycles = Cycles::default();
+        for ((signature, requests), live) in [(A, 900_000), (B, 800_000)].repeat(2) {
+            cycles.step_ended(signature, requests, 0, live, HELD);
+        }
+        cycles
+    }
+
+    #[test]
+    fn what_is_joined_stays_so_until_another_step_comes() {
+        let mut cycles = cycle();
+        for _ in 0..2 * KEPT {
+            cycles.step_ended(7, 600, 600, 800_000, HELD);
+            assert_eq!(of(&cycles), Some((500, 600)));
+        }
+        for (signature, requests) in [(8, 600), (7, 599)] {
+            let mut cycles = cycle();
+            cycles.step_ended(7, 600, 600, 800_000, HELD);
+            cycles.step_ended(signature, requests, 600, 800_000, HELD);
+            assert_eq!(cycles.joined, None);
+        }
+    }
+
+    #[test]
+    fn what_gets_no_places_is_given_up_and_nothing_is_joined_until_the_program_begins_anew() {
+        let mut cycles = cycle();
+        for _ in 0..IN_VAIN {
+            cycles.step_ended(7, 600, 299, 800_000, HELD);
+            assert!(cycles.joined.is_some());
+        }
+        cycles.step_ended(7, 600, 299, 800_000, HELD);
+        let next = |cycles: &mut Cycles| {
+            for ((signature, requests), live) in [(A, 900_000), (B, 800_000)].repeat(2) {
+                cycles.step_ended(signature, requests, 0, live, HELD);
+                cycles.join_two();
+            }
+            of(cycles)
+        };
+        assert_eq!(next(&mut cycles), None);
+        cycles.begin_anew();
+        assert_ne!(next(&mut cycles), None);
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Planning {
             return Some(true);
         }
         if plans.is_complete() {
-            if at.records != joined.first {
+            if !cycles.ends_at(at.records) {
                 cycles.joined = None;
                 return None;
             }
@@ -307,12 +307,12 @@ impl Planning {
     fn join(&mut self, ended: &Ended, signature: u64, placed: usize, held: u64) -> Result<()> {
         let was_joined = self.cycles.joined.is_some();
         match self.valleys.began() {
-            Some(live) => self.cycles.step_ended(signature, ended.records.len(), live, held),
+            Some(live) => self.cycles.step_ended(signature, ended.records.len(), placed, live, held),
             None => self.cycles.begin_anew(),
         }
-        let is_whole = placed >= ended.records.len() || self.cycles.joined.is_some();
-        if !is_whole && Carried::outlives_its_step(ended)? {
-            self.cycles.join_two(was_joined);
+        let begins = self.cycles.joined.is_some() && !was_joined;
+        if !begins && placed < ended.records.len() && Carried::outlives_its_step(ended)? {
+            self.cycles.join_two();
         }
         Ok(())
     }

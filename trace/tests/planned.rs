@@ -135,8 +135,17 @@ fn accumulated(job: &mut Job) {
 }
 
 /// What the last `count` of so many steps come to: requests with and without their places, driver calls and views.
-fn last_of(count: usize, steps: usize, mut step: impl FnMut(&mut Job)) -> (u64, u64, (u64, u64)) {
-    let mut job = Job::new(Some(Box::<Inline>::default()));
+fn last_of(count: usize, steps: usize, step: impl FnMut(&mut Job)) -> (u64, u64, (u64, u64)) {
+    last_with(Box::<Inline>::default(), count, steps, step)
+}
+
+fn last_with(
+    planner: Box<dyn Planner>,
+    count: usize,
+    steps: usize,
+    mut step: impl FnMut(&mut Job),
+) -> (u64, u64, (u64, u64)) {
+    let mut job = Job::new(Some(planner));
     (0..steps - count).for_each(|_| step(&mut job));
     let (before, plans) = (job.figures(), job.allocator.stats().plans);
     (0..count).for_each(|_| step(&mut job));
@@ -144,33 +153,38 @@ fn last_of(count: usize, steps: usize, mut step: impl FnMut(&mut Job)) -> (u64, 
     (now.placed - plans.placed, now.departures - plans.departures, (after.0 - before.0, after.1 - before.1))
 }
 
+/// As [`with_layers`], and what the forward pass puts out is kept until the next one is there.
+fn keeping_output() -> impl FnMut(&mut Job) {
+    let mut output = None;
+    move |job| {
+        with_layers(job);
+        let next = job.allocate(11 * MIB);
+        let scratch: Vec<u64> = (0..LAYERS).map(|_| job.allocate(20 * MIB)).collect();
+        scratch.into_iter().for_each(|address| job.allocator.free(address).unwrap());
+        if let Some(before) = output.replace(next) {
+            job.allocator.free(before).unwrap();
+        }
+    }
+}
+
+/// How many requests the three kinds of steps have.
+const OF_LAYERS: u64 = 126;
+const OF_KEEPING: u64 = OF_LAYERS + 1 + LAYERS;
+const OF_ACCUMULATED: u64 = 4 * LAYERS;
+
 #[test]
 fn layers_that_repeat_themselves_are_parts_of_a_step() {
-    assert_eq!(last_of(4, 20, with_layers), (4 * 126, 0, (0, 0)));
+    assert_eq!(last_of(4, 20, with_layers), (4 * OF_LAYERS, 0, (0, 0)));
 }
 
 #[test]
 fn an_output_that_is_kept_until_there_is_the_next_one_has_two_places() {
-    let mut output = None;
-    let keeps_output = |job: &mut Job| {
-        with_layers(job);
-        // The next one is there before the last one goes.
-        let next = job.allocate(11 * MIB);
-        (0..LAYERS)
-            .map(|_| job.allocate(20 * MIB))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|scratch| job.allocator.free(scratch).unwrap());
-        if let Some(before) = output.replace(next) {
-            job.allocator.free(before).unwrap();
-        }
-    };
-    assert_eq!(last_of(4, 20, keeps_output), (4 * (126 + 1 + LAYERS), 0, (0, 0)));
+    assert_eq!(last_of(4, 20, keeping_output()), (4 * OF_KEEPING, 0, (0, 0)));
 }
 
 #[test]
 fn batches_whose_gradients_are_added_up_are_parts_of_a_step() {
-    assert_eq!(last_of(4, 20, accumulated), (4 * 4 * LAYERS, 0, (0, 0)));
+    assert_eq!(last_of(4, 20, accumulated), (4 * OF_ACCUMULATED, 0, (0, 0)));
 }
 
 #[test]
@@ -333,6 +347,43 @@ fn a_planner_that_answers_late_has_its_plan_followed_in_the_end() {
             after.placed - plans.placed > 10 * (after.departures - plans.departures),
             "{steps}: {plans:?}, {after:?}"
         );
+    }
+}
+
+/// Answers after another number of steps each time.
+struct Wavering {
+    inner: Inline,
+    delays: Vec<usize>,
+    waiting: Vec<(usize, (u64, Places))>,
+}
+
+impl Planner for Wavering {
+    fn submit(&mut self, number: u64, problem: PlanProblem) {
+        self.inner.submit(number, problem);
+        let delay = self.delays[number as usize % self.delays.len()];
+        self.waiting.extend(self.inner.answer().map(|answer| (delay, answer)));
+    }
+
+    fn answer(&mut self) -> Option<(u64, Places)> {
+        let ready = self.waiting.iter().position(|(delay, _)| *delay == 0);
+        if ready.is_none() {
+            self.waiting.iter_mut().for_each(|(delay, _)| *delay -= 1);
+        }
+        ready.map(|index| self.waiting.remove(index).1)
+    }
+}
+
+#[test]
+fn steps_that_are_parts_of_one_are_planned_by_a_thread_that_wavers() {
+    for delays in [[0, 1, 3, 2], [3, 0, 5, 1], [1, 4, 0, 2], [2, 2, 7, 0]] {
+        let planner = || Box::new(Wavering { inner: Inline::default(), delays: delays.to_vec(), waiting: Vec::new() });
+        let said = [
+            last_with(planner(), 8, 60, with_layers),
+            last_with(planner(), 8, 60, keeping_output()),
+            last_with(planner(), 8, 60, accumulated),
+        ];
+        let placed = [OF_LAYERS, OF_KEEPING, OF_ACCUMULATED].map(|requests| (8 * requests, 0, (0, 0)));
+        assert_eq!(said, placed, "{delays:?}");
     }
 }
 

@@ -164,7 +164,7 @@ def accelerate(turns):
         GPT2Config(n_embd=width, n_layer=turns.size(12, 2), n_head=max(1, width // 64), vocab_size=vocabulary)
     )
     model, optimizer = accelerator.prepare(model, adamw(model))
-    for ids in texts(vocabulary, turns.size(8, 2), turns.steps, turns.size(1024, 32)):
+    for ids in turns.cyclic(texts(vocabulary, turns.size(8, 2), turns.inputs, turns.size(1024, 32))):
         turns.begin()
         ids = ids.to(accelerator.device)
         with accelerator.accumulate(model):
