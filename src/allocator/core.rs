@@ -79,7 +79,7 @@ pub(super) struct Core {
     /// Guard mode, if it is on.
     pub(super) guard: Option<Box<Guard>>,
     /// Plans, with the strategy `planned`.
-    pub(super) planning: Option<Planning>,
+    pub(super) planning: Option<Box<Planning>>,
     pub(super) strategy: AnyStrategy,
     pub(super) spill_policy: Box<dyn SpillPolicy>,
     pub(super) shares: Shares,
@@ -172,7 +172,7 @@ impl Allocator {
             low_water: LowWaterMark::default(),
             has_pre_work: guard.is_some() || kind == StrategyKind::Planned,
             guard,
-            planning: (kind == StrategyKind::Planned).then(Planning::default),
+            planning: (kind == StrategyKind::Planned).then(Box::<Planning>::default),
             strategy,
             spill_policy: Box::new(ColdestFirst),
             shares: Shares::default(),

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::fallible::TryCollect;
 use crate::heap::{Heap, Kind, Request};
 use crate::ids::{BlockId, Class, PoolIndex, StreamId, ViewId};
-use crate::planning::{PlannedPlace, Planner, Planning, chunks_of};
+use crate::planning::{PlannedPlace, Planner, chunks_of};
 use crate::span::Span;
 use crate::streams::Epochs;
 use parking_lot::MutexGuard;
@@ -136,7 +136,7 @@ impl Core {
 
     /// Builds the views through which places in several pieces are handed out.
     fn build_planned_views(&mut self) {
-        let Some(mut planning) = self.planning.take_if(Planning::lacks_views) else { return };
+        let Some(mut planning) = self.planning.take_if(|planning| planning.lacks_views()) else { return };
         let built = self.timed(|_, context| planning.build_views(|spans| view_over(context, spans)));
         self.planning = Some(planning);
         if let Err(error) = built {
@@ -157,7 +157,7 @@ impl Core {
     /// Adds memory while a plan lacks little for all its requests. Returns whether there is another plan now.
     fn enlarge(&mut self, pool: PoolIndex, apart: bool) -> bool {
         let mut is_enlarged = false;
-        while let Some(bytes) = self.planning.as_ref().map(Planning::lacking).filter(|bytes| *bytes > 0) {
+        while let Some(bytes) = self.planning.as_ref().map(|planning| planning.lacking()).filter(|bytes| *bytes > 0) {
             let grown = self.timed(|strategy, context| strategy.grow_ahead(context, pool, bytes));
             let Some(planning) = self.planning.as_mut().filter(|_| grown.is_ok()) else { break };
             is_enlarged = true;
@@ -179,7 +179,7 @@ impl Core {
             return;
         }
         if ended.is_ok() && self.enlarge(pool, apart) {
-            ended = self.planning.as_ref().map_or(Ok(None), Planning::given_back_outside);
+            ended = self.planning.as_ref().map_or(Ok(None), |planning| planning.given_back_outside());
         }
         self.build_planned_views();
         self.map_planned();

@@ -6,7 +6,6 @@ use crate::driver::MemoryInfo;
 use crate::error::Result;
 use crate::fallible::try_text;
 use crate::heap::{GRANULE, Kept};
-use crate::planning::Planning;
 use crate::report::flight::Flight;
 use crate::report::fragmentation::Fragmentation;
 use crate::report::observer::{Observer, ObserverId};
@@ -58,13 +57,13 @@ impl Allocator {
             shortage: core.streams.shortage.stats(),
             sleep: core.heap.sleep_stats(),
             spill_kept_bytes: core.heap.host_stock().bytes(),
-            plans: core.planning.as_ref().map_or_else(Default::default, Planning::stats),
+            plans: core.planning.as_ref().map_or_else(Default::default, |planning| planning.stats()),
             arenas: self.arenas.stats(core.demand.formed()),
             host_bytes: (core.heap.host_bytes()
                 + self.arenas_host_bytes()
                 + core.streams.recorded.host_bytes()
                 + core.strategy.host_bytes()
-                + core.planning.as_ref().map_or(0, Planning::host_bytes)) as u64,
+                + core.planning.as_ref().map_or(0, |planning| planning.host_bytes())) as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,
             view_address_space_bytes: core.heap.views().address_space(),

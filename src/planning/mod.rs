@@ -129,7 +129,7 @@ impl Planning {
 
     /// Returns the bytes of host memory that plans and records take.
     pub(crate) fn host_bytes(&self) -> usize {
-        self.recorder.host_bytes() + self.plans.host_bytes() + self.common.host_bytes()
+        size_of::<Self>() + self.recorder.host_bytes() + self.plans.host_bytes() + self.common.host_bytes()
     }
 
     /// Returns whether the step ends before the next large request: its plan is complete, or it is as when the step began, or memory
