@@ -66,6 +66,9 @@ struct Program<'a> {
     /// What lives beside the steps.
     others: Vec<u64>,
     fails: bool,
+    /// Whether the first request of a step is kept until the next step has its own, as an output is; and the one that is.
+    keeps: bool,
+    kept: Option<u64>,
     /// How many of a hundred gaps between two operations of a step have one of another kind.
     restless: u64,
     all: &'a mut Tally,
@@ -75,12 +78,17 @@ pub(crate) fn run(seed: u64, options: &str, fails: bool, all: &mut Tally) {
     let world = World::new(options, fails);
     let tags = [(); 2].map(|()| world.allocator.create_tag().unwrap());
     let (random, released, others) = (Random(seed), Vec::new(), Vec::new());
-    let mut program = Program { random, world, tags, released, capture: None, others, fails, restless: 0, all };
+    let keeps = seed % 3 == 1;
+    let kept = None;
+    let mut program =
+        Program { random, world, tags, released, capture: None, others, fails, keeps, kept, restless: 0, all };
     let steps = [step_of(seed), step_of(seed + 7)];
+    // Of two steps that are planned as one, many have to come alike.
+    let quiet = if keeps { 10 } else { 5 };
     for number in 0..STEPS {
         // Quiet at first, so that there are plans.
-        program.restless = if number < 5 { 4 } else { [5, 15, 40][program.random.below(3) as usize] };
-        program.step(&steps[usize::from(number % 7 == 3)]);
+        program.restless = if number < quiet { 4 } else { [5, 15, 40][program.random.below(3) as usize] };
+        program.step(&steps[usize::from(number % 7 == 3 && (!keeps || number > quiet))]);
     }
     program.end_capture();
     program.world.check_all();
@@ -95,6 +103,7 @@ pub(crate) fn run(seed: u64, options: &str, fails: bool, all: &mut Tally) {
 impl Program<'_> {
     fn step(&mut self, operations: &[Operation]) {
         let mut blocks: [Option<u64>; REQUESTS as usize] = [None; REQUESTS as usize];
+        let kept = self.kept.take();
         for (at, operation) in operations.iter().enumerate() {
             if self.random.below(100) < self.restless {
                 self.disturb();
@@ -115,6 +124,7 @@ impl Program<'_> {
                         None => self.make_way(),
                     }
                 }
+                Operation::Free(0) if self.keeps => {}
                 Operation::Free(number) => {
                     if let Some(address) = blocks[number] {
                         self.free(address);
@@ -124,11 +134,19 @@ impl Program<'_> {
                     }
                 }
             }
+            if at == 8
+                && let Some(address) = kept
+            {
+                self.free(address);
+            }
             self.settle();
             self.world.check_books();
             if at % 16 == 0 && self.capture.is_none() {
                 self.world.check_all();
             }
+        }
+        if self.keeps {
+            self.kept = blocks[0].take();
         }
         blocks.into_iter().flatten().for_each(|address| self.free(address));
         self.end_capture();

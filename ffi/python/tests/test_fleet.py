@@ -2,11 +2,15 @@
 
 import contextlib
 import io
+import os
 import random
+import signal
+import time
 import unittest
 from unittest import mock
 
 from fleet_jobs import line
+from processes import run
 
 from seamalloc.fleet import engines, files, outliers, progress
 from seamalloc.fleet.job import judge
@@ -167,7 +171,10 @@ class Slow:
         return object()
 
     def first(self, tasks):
-        return tasks[-1:], tasks[:-1]
+        return tasks[-1:]
+
+    def wake(self):
+        self.woken = True
 
     def result(self, task, file):
         self.under_way -= 1
@@ -175,6 +182,51 @@ class Slow:
 
     def close(self):
         self.closed = True
+
+
+class Interrupted(Slow):
+    """A signal comes while it waits."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.woken, self.went_on = number, False, False
+
+    def first(self, tasks):
+        os.kill(os.getpid(), self.number)
+        # Python calls the handler between two of its instructions.
+        until = time.monotonic() + 30
+        while not self.woken and time.monotonic() < until:
+            pass
+        self.went_on = True
+        return []
+
+
+# Each time another moment: 200 runs that a signal ends, and a traceback if one of them does not end.
+STORM = """
+import faulthandler, os, random, signal, threading, time
+from unittest import mock
+from seamalloc.fleet import engines
+from seamalloc.fleet.rank import Found, Settings
+
+def quick(file, settings, running=None):
+    time.sleep(file * 0.0002)
+    return Found(file)
+
+faulthandler.dump_traceback_later(100, exit=True)
+random, ended = random.Random(0), 0
+with mock.patch.object(engines, "look", quick):
+    for _ in range(200):
+        after = threading.Timer(random.random() * 0.01, os.kill, (os.getpid(), signal.SIGINT))
+        after.start()
+        try:
+            for number in range(1000):
+                for one in engines.run(engines.Processes(Settings(), 2), [number % 3 for number in range(40)]):
+                    pass
+        except KeyboardInterrupt:
+            ended += 1
+        after.join()
+print(ended)
+"""
 
 
 class Engines(unittest.TestCase):
@@ -191,6 +243,39 @@ class Engines(unittest.TestCase):
         results.close()
         self.assertTrue(engine.closed)
         self.assertLess(engine.started, 5)
+
+    def test_are_closed_where_a_signal_comes_and_what_waits_is_not_torn(self):
+        for number, raised in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+            before = signal.getsignal(number)
+            engine = Interrupted(number)
+            with self.assertRaises(raised):
+                list(engines.run(engine, map(str, range(100))))
+            self.assertTrue(engine.went_on and engine.woken and engine.closed)
+            self.assertEqual(signal.getsignal(number), before)
+
+    def test_lose_no_signal_that_comes_at_the_end(self):
+        with self.assertRaises(KeyboardInterrupt), engines.Signals(lambda: None) as signals:
+            signals.check()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def test_heed_a_signal_once(self):
+        signals = engines.Signals(lambda: None)
+        with signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            with self.assertRaises(KeyboardInterrupt):
+                signals.check()
+            signals.check()
+
+    def test_end_whenever_a_signal_comes(self):
+        done = run("-c", STORM)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, "200"), done.stderr)
+
+    def test_leave_a_signal_alone_that_is_ignored(self):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        with engines.Signals(lambda: self.fail("woken")) as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            signals.check()
 
 
 class Progress(unittest.TestCase):

@@ -153,11 +153,17 @@ class Command(InFolder):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
             self.wait_for(lambda: len(self.started()) == 2)
             process.send_signal(number)
-            out, said = process.communicate(timeout=30)
+            try:
+                out, said = process.communicate(timeout=120)
+            except subprocess.TimeoutExpired:
+                # What each thread is doing.
+                process.send_signal(signal.SIGABRT)
+                out, said = process.communicate()
             self.assertEqual((process.returncode, out), (code, ""), said)
             self.assertNotIn("Traceback", said)
             self.wait_for(lambda: not self.started())

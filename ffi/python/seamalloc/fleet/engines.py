@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import socket
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from .files import File, in_words
@@ -19,6 +23,8 @@ from .rank import Found, Running, Settings, look
 ALONE: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 128 << 20}
 # Seconds within which a Ray that runs answers.
 REACHED_WITHIN = 10.0
+# Seconds between two looks at whether the command is to end, where Ray waits.
+BETWEEN_LOOKS = 0.5
 
 
 class EngineError(Exception):
@@ -33,8 +39,12 @@ class Engine(Protocol):
 
     def submit(self, file: File) -> Any: ...
 
-    def first(self, tasks: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Waits. Returns the tasks that are done, and the others."""
+    def first(self, tasks: list[Any]) -> list[Any]:
+        """Waits. Returns tasks that are done; perhaps none, if it was woken."""
+        ...
+
+    def wake(self) -> None:
+        """Has `first` return. Called by a signal's handler."""
         ...
 
     def result(self, task: Any, file: File) -> Found: ...
@@ -44,12 +54,58 @@ class Engine(Protocol):
         ...
 
 
+class Signals:
+    """Notes the signals that end the command, instead of raising something wherever the main thread is: in the midst of
+    the steps by which threads hand over results, a lock would stay locked, and the command would never end."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake, self._number, self._before = wake, 0, dict[int, Any]()
+
+    def __enter__(self) -> Signals:
+        # Elsewhere they are somebody else's.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.getsignal(number)
+                # Who starts a command in the background may have it ignore SIGINT.
+                if before is not signal.SIG_IGN:
+                    self._before[number] = before
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        # It came too late for a check.
+        if self._number:
+            signal.raise_signal(self._number)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
+        self._wake()
+
+    def check(self) -> None:
+        """Raises what ends the command if a signal came."""
+        number, self._number = self._number, 0
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if number:
+            raise SystemExit(128 + number)
+
+
 def run(engine: Engine, files: Iterable[File]) -> Iterator[Found]:
     """What each file says, in the order in which that becomes known. At most as many files as there are workers are
-    under way, so that nothing but results grows with their number."""
+    under way, so that nothing but results grows with their number. SIGINT and SIGTERM end it, and what it started."""
+    with Signals(engine.wake) as signals:
+        yield from _found(engine, files, signals)
+
+
+def _found(engine: Engine, files: Iterable[File], signals: Signals) -> Iterator[Found]:
     waiting, running = iter(files), dict[Any, File]()
     try:
         while True:
+            signals.check()
             while len(running) < engine.workers:
                 file = next(waiting, None)
                 if file is None:
@@ -57,8 +113,7 @@ def run(engine: Engine, files: Iterable[File]) -> Iterator[Found]:
                 running[engine.submit(file)] = file
             if not running:
                 return
-            done, _ = engine.first(list(running))
-            for task in done:
+            for task in engine.first(list(running)):
                 yield engine.result(task, running.pop(task))
     finally:
         engine.close()
@@ -71,13 +126,20 @@ class Processes:
         self.workers = workers
         self._settings, self._running = settings, Running()
         self._threads = ThreadPoolExecutor(workers, "fleet")
+        # What is done; None to wake whoever waits. Signals' handlers may put into one of this kind.
+        self._done: SimpleQueue[Future[Found] | None] = SimpleQueue()
 
     def submit(self, file: File) -> Any:
-        return self._threads.submit(look, file, self._settings, self._running)
+        task = self._threads.submit(look, file, self._settings, self._running)
+        task.add_done_callback(self._done.put)
+        return task
 
-    def first(self, tasks: list[Future[Found]]) -> tuple[list[Any], list[Any]]:
-        done, others = wait(tasks, return_when=FIRST_COMPLETED)
-        return list(done), list(others)
+    def first(self, tasks: list[Future[Found]]) -> list[Any]:
+        done = self._done.get()
+        return [] if done is None else [done]
+
+    def wake(self) -> None:
+        self._done.put(None)
 
     def result(self, task: Future[Found], file: File) -> Found:
         return task.result()
@@ -117,9 +179,13 @@ class Ray:
     def submit(self, file: File) -> Any:
         return self._look.remote(file, self._shared)
 
-    def first(self, tasks: list[Any]) -> tuple[list[Any], list[Any]]:
-        done, others = self._ray.wait(tasks, num_returns=1)
-        return done, others
+    def first(self, tasks: list[Any]) -> list[Any]:
+        done, _ = self._ray.wait(tasks, num_returns=1, timeout=BETWEEN_LOOKS)
+        return list(done)
+
+    def wake(self) -> None:
+        # It looks by itself.
+        return
 
     def result(self, task: Any, file: File) -> Found:
         try:
