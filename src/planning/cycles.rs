@@ -9,14 +9,16 @@
 //! ____|    a  | b| b|  ...| a  | b| b|        a b b a b b: from here on `a b b` is one step, from low to low
 //! ```
 
-use super::recorder::MAX_REQUESTS;
+use super::LEAST_REQUESTS;
+use super::recorder::{self, MAX_REQUESTS, Record};
 use super::valleys::AS_AT_BEGIN;
 
 /// The most steps that are made one.
 const LONGEST: usize = 64;
 const KEPT: usize = 2 * LONGEST;
-/// A step that is made of several is given up once most of its requests had no places so many times in a row, and once more.
+/// A step that is made of several is given up once it came in vain so many times in a row, and once more. So many are remembered.
 const IN_VAIN: u32 = 8;
+const GIVEN_UP: usize = 8;
 
 /// A step that has ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,10 +34,16 @@ struct Step {
 pub(super) struct Joined {
     /// How many requests all of the several have.
     pub(super) requests: usize,
-    /// What it was the last time; 0: it has not come yet.
-    signature: u64,
-    /// How often in a row most of its requests had no places.
+    /// How often in a row it came in vain.
     in_vain: u32,
+}
+
+/// One of the several.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    signature: u64,
+    /// After how many requests of all it ends.
+    end: usize,
 }
 
 /// The last steps.
@@ -47,11 +55,13 @@ pub(super) struct Cycles {
     same: u64,
     /// The present step, if it is made of several. It comes again and again until the program does something else.
     pub(super) joined: Option<Joined>,
-    /// After how many of its requests one of the several ends, the last one too.
-    ends: [usize; KEPT],
-    ends_count: usize,
-    /// Whether what was joined had no places for too long. Then nothing is joined any more.
-    is_in_vain: bool,
+    parts: [Part; KEPT],
+    parts_count: usize,
+    /// How many of them have come in the present step.
+    came: usize,
+    /// How many requests those had that were given up. They are not joined any more.
+    given_up: [usize; GIVEN_UP],
+    given_up_count: usize,
 }
 
 impl Default for Cycles {
@@ -61,9 +71,11 @@ impl Default for Cycles {
             count: 0,
             same: 0,
             joined: None,
-            ends: [0; KEPT],
-            ends_count: 0,
-            is_in_vain: false,
+            parts: [Part::default(); KEPT],
+            parts_count: 0,
+            came: 0,
+            given_up: [0; GIVEN_UP],
+            given_up_count: 0,
         }
     }
 }
@@ -71,27 +83,31 @@ impl Default for Cycles {
 impl Cycles {
     /// Forgets all steps.
     pub(super) fn begin_anew(&mut self) {
-        (self.count, self.joined, self.is_in_vain) = (0, None, false);
+        (self.count, self.joined) = (0, None);
+        self.given_up = [0; GIVEN_UP];
     }
 
-    /// Notes a step that has ended, how many of its requests had places, and how many bytes are live and held. After it begins a step that
-    /// is made of several if it is one itself, or if the last several steps have come twice in the same order, with as much live after each, and
-    /// never so little as now.
-    pub(super) fn step_ended(&mut self, signature: u64, requests: usize, placed: usize, live: u64, held: u64) {
+    /// Notes a step that has ended, how many bytes are live and held, and whether it came in vain: without most of its places, though nobody
+    /// is asked for them. After it begins a step that is made of several if it is one itself, or if the last several steps have come twice in
+    /// the same order, with as much live after each, and never so little as now.
+    pub(super) fn step_ended(&mut self, signature: u64, requests: usize, (live, held): (u64, u64), in_vain: bool) {
         self.steps[self.count % KEPT] = Step { signature, requests, live };
         self.count += 1;
-        self.same = held / AS_AT_BEGIN;
-        let before = self.joined.take().filter(|of| of.requests == requests && [0, signature].contains(&of.signature));
-        if let Some(joined) = before {
-            let in_vain = if 2 * placed < requests { joined.in_vain + 1 } else { 0 };
-            self.is_in_vain |= in_vain > IN_VAIN;
-            self.joined = Some(Joined { signature, in_vain, ..joined }).filter(|_| !self.is_in_vain);
+        (self.same, self.came) = (held / AS_AT_BEGIN, 0);
+        if let Some(joined) = self.joined.take().filter(|of| of.requests == requests) {
+            let in_vain = if in_vain { joined.in_vain + 1 } else { 0 };
+            if in_vain > IN_VAIN {
+                self.given_up[self.given_up_count % GIVEN_UP] = requests;
+                self.given_up_count += 1;
+            } else {
+                self.joined = Some(Joined { in_vain, ..joined });
+            }
             return;
         }
         let is_least = |length: &usize| (1..*length).all(|back| self.before(back).live > live + self.same);
         let length = self.cycles().find(|length| *length > 1 && is_least(length));
         if let Some(length) = length {
-            self.set_ends(length);
+            self.set_parts(length);
             self.join(1);
         }
     }
@@ -101,14 +117,27 @@ impl Cycles {
     pub(super) fn join_two(&mut self) {
         if self.joined.is_none() {
             let Some(length) = self.cycles().next() else { return };
-            self.set_ends(length);
+            self.set_parts(length);
         }
         self.join(2);
     }
 
     /// Returns whether one of the several steps ends after so many requests.
     pub(super) fn ends_at(&self, requests: usize) -> bool {
-        self.ends[..self.ends_count].contains(&requests)
+        self.parts[..self.parts_count].iter().any(|part| part.end == requests)
+    }
+
+    /// Returns whether the requests of the present step are those of the several, as far as these are complete.
+    #[inline]
+    pub(super) fn comes_as_known(&mut self, records: &[Record]) -> bool {
+        while let Some(part) = self.parts[..self.parts_count].get(self.came).filter(|part| part.end <= records.len()) {
+            let begin = self.came.checked_sub(1).map_or(0, |before| self.parts[before].end);
+            if recorder::signature(&records[begin..part.end]) != part.signature {
+                return false;
+            }
+            self.came += 1;
+        }
+        true
     }
 
     /// Returns how many of the last steps have come twice in the same order, with as much live after each.
@@ -119,25 +148,31 @@ impl Cycles {
         (1..=LONGEST.min(self.count / 2)).filter(is_cycle)
     }
 
-    fn set_ends(&mut self, length: usize) {
-        self.ends_count = length;
+    fn set_parts(&mut self, length: usize) {
+        self.parts_count = length;
         let mut end = 0;
         for number in 0..length {
-            end += self.before(length - 1 - number).requests;
-            self.ends[number] = end;
+            let Step { signature, requests, .. } = self.before(length - 1 - number);
+            end += requests;
+            self.parts[number] = Part { signature, end };
         }
     }
 
     fn join(&mut self, times: usize) {
-        let (count, last) = (self.ends_count, self.ends[..self.ends_count].last().copied().unwrap_or(0));
-        if self.is_in_vain || last * times > MAX_REQUESTS || count * times > KEPT {
+        let (count, last) = (self.parts_count, self.parts[..self.parts_count].last().map_or(0, |part| part.end));
+        let requests = last * times;
+        if !(LEAST_REQUESTS..=MAX_REQUESTS).contains(&requests)
+            || count * times > KEPT
+            || self.given_up.contains(&requests)
+        {
             return;
         }
         for number in count..count * times {
-            self.ends[number] = self.ends[number - count] + last;
+            let Part { signature, end } = self.parts[number - count];
+            self.parts[number] = Part { signature, end: end + last };
         }
-        self.ends_count = count * times;
-        self.joined = Some(Joined { requests: last * times, signature: 0, in_vain: 0 });
+        self.parts_count = count * times;
+        self.joined = Some(Joined { requests, in_vain: 0 });
     }
 
     /// Returns the step so many steps before the last one.
@@ -149,6 +184,7 @@ impl Cycles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{BlockId, PoolIndex};
 
     const HELD: u64 = 1 << 20;
     const A: (u64, usize) = (1, 500);
@@ -156,14 +192,14 @@ mod tests {
 
     /// The end of the first step of what is joined, and how many requests all have.
     fn of(cycles: &Cycles) -> Option<(usize, usize)> {
-        cycles.joined.map(|joined| (cycles.ends[0], joined.requests))
+        cycles.joined.map(|joined| (cycles.parts[0].end, joined.requests))
     }
 
     /// What is joined after each of these steps.
     fn joined(steps: &[((u64, usize), u64)]) -> Vec<Option<(usize, usize)>> {
         let mut cycles = Cycles::default();
         let mut after = |&((signature, requests), live): &((u64, usize), u64)| {
-            cycles.step_ended(signature, requests, 0, live, HELD);
+            cycles.step_ended(signature, requests, (live, HELD), true);
             of(&cycles)
         };
         steps.iter().map(&mut after).collect()
@@ -203,7 +239,7 @@ mod tests {
         let mut cycles = Cycles::default();
         let mut after = |(signature, requests): (u64, usize)| {
             cycles.joined = None;
-            cycles.step_ended(signature, requests, 0, 700_000, HELD);
+            cycles.step_ended(signature, requests, (700_000, HELD), true);
             cycles.join_two();
             of(&cycles)
         };
@@ -214,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_step_of_several_is_joined_with_itself() {
-        let mut cycles = cycle();
+        let mut cycles = Cycles::default();
+        cycle(&mut cycles);
         cycles.join_two();
         assert_eq!(of(&cycles), Some((500, 1200)));
         let ends: Vec<usize> = (0..2000).filter(|requests| cycles.ends_at(*requests)).collect();
@@ -222,47 +259,82 @@ mod tests {
     }
 
     /// A cycle of two steps that was joined.
-    fn cycle() -> Cycles {
-        let mut cycles = Cycles::default();
+    fn cycle(cycles: &mut Cycles) -> Option<(usize, usize)> {
         for ((signature, requests), live) in [(A, 900_000), (B, 800_000)].repeat(2) {
-            cycles.step_ended(signature, requests, 0, live, HELD);
+            cycles.step_ended(signature, requests, (live, HELD), true);
         }
-        cycles
+        of(cycles)
     }
 
     #[test]
     fn what_is_joined_stays_so_until_another_step_comes() {
-        let mut cycles = cycle();
+        let mut cycles = Cycles::default();
+        assert_eq!(cycle(&mut cycles), Some((500, 600)));
         for _ in 0..2 * KEPT {
-            cycles.step_ended(7, 600, 600, 800_000, HELD);
+            cycles.step_ended(7, 600, (800_000, HELD), false);
             assert_eq!(of(&cycles), Some((500, 600)));
         }
-        for (signature, requests) in [(8, 600), (7, 599)] {
-            let mut cycles = cycle();
-            cycles.step_ended(7, 600, 600, 800_000, HELD);
-            cycles.step_ended(signature, requests, 600, 800_000, HELD);
-            assert_eq!(cycles.joined, None);
-        }
+        cycles.step_ended(7, 599, (800_000, HELD), false);
+        assert_eq!(cycles.joined, None);
     }
 
     #[test]
-    fn what_gets_no_places_is_given_up_and_nothing_is_joined_until_the_program_begins_anew() {
-        let mut cycles = cycle();
+    fn what_comes_in_vain_is_given_up_until_the_program_begins_anew_and_other_steps_are_not() {
+        let mut cycles = Cycles::default();
+        cycle(&mut cycles);
         for _ in 0..IN_VAIN {
-            cycles.step_ended(7, 600, 299, 800_000, HELD);
+            cycles.step_ended(7, 600, (800_000, HELD), true);
             assert!(cycles.joined.is_some());
         }
-        cycles.step_ended(7, 600, 299, 800_000, HELD);
-        let next = |cycles: &mut Cycles| {
-            for ((signature, requests), live) in [(A, 900_000), (B, 800_000)].repeat(2) {
-                cycles.step_ended(signature, requests, 0, live, HELD);
-                cycles.join_two();
-            }
-            of(cycles)
-        };
-        assert_eq!(next(&mut cycles), None);
+        cycles.step_ended(7, 600, (800_000, HELD), true);
+        assert_eq!(cycle(&mut cycles), None);
+        cycles.join_two();
+        assert_eq!(of(&cycles), Some((500, 1200)));
         cycles.begin_anew();
-        assert_ne!(next(&mut cycles), None);
+        assert_eq!(cycle(&mut cycles), Some((500, 600)));
+    }
+
+    /// Requests of these sizes.
+    fn records(sizes: &[u64]) -> Vec<Record> {
+        let record = |size: &u64| Record {
+            key: recorder::Key { size: *size, pool: PoolIndex::DEFAULT },
+            block: BlockId(0),
+            lower: 0,
+            upper: 0,
+            is_freed: false,
+        };
+        sizes.iter().map(record).collect()
+    }
+
+    #[test]
+    fn other_requests_than_those_of_the_several_are_seen_where_one_of_these_ends() {
+        let (one, two) = ([512; 6], [1024; 4]);
+        let mut cycles = Cycles::default();
+        for (sizes, live) in [(&one[..], 900_000), (&two[..], 800_000)].repeat(2) {
+            cycles.step_ended(recorder::signature(&records(sizes)), sizes.len(), (live, HELD), true);
+        }
+        assert_eq!(of(&cycles), Some((6, 10)));
+        let whole = [&one[..], &two[..]].concat();
+        let mut known = |sizes: &[u64]| {
+            cycles.came = 0;
+            (1..=sizes.len()).all(|count| cycles.comes_as_known(&records(&sizes[..count])))
+        };
+        assert!(known(&whole));
+        assert!(known(&[512, 512, 512, 512, 512]), "what is not complete is not known");
+        assert!(!known(&[512, 512, 512, 512, 512, 1024]));
+        assert!(!known(&[&one[..], &[1024, 512, 1024, 1024]].concat()));
+        cycles.came = 0;
+        assert!(cycles.comes_as_known(&records(&whole)), "several at once");
+    }
+
+    #[test]
+    fn a_step_of_next_to_no_requests_is_none_that_is_joined() {
+        let mut cycles = Cycles::default();
+        for _ in 0..8 {
+            cycles.step_ended(1, 1, (800_000, HELD), true);
+            cycles.join_two();
+            assert_eq!(cycles.joined, None);
+        }
     }
 
     #[test]

@@ -120,6 +120,8 @@ impl Planning {
     /// program's and is dropped without the lock.
     pub(crate) fn set_planner(&mut self, planner: Box<dyn Planner>) -> Option<Box<dyn Planner>> {
         self.submitted.clear();
+        // What came in vain did so without this one.
+        self.cycles.begin_anew();
         self.planner.replace(planner)
     }
 
@@ -159,6 +161,10 @@ impl Planning {
     fn joined_is_over(&mut self, joined: Joined, next: Key, (live, held): (u64, u64)) -> Option<bool> {
         let Self { recorder, plans, valleys, cycles, .. } = self;
         let at = recorder.position();
+        if !cycles.comes_as_known(&recorder.records) {
+            cycles.joined = None;
+            return None;
+        }
         if at.records >= joined.requests {
             valleys.begin(live, held);
             self.end = Some(at);
@@ -288,7 +294,7 @@ impl Planning {
             self.cycles.begin_anew();
         }
         let signature = ended.signature();
-        self.join(&ended, signature, placed, heap.reserved())?;
+        let joined = self.join(&ended, signature, placed, heap.reserved());
         let noted = if count < LEAST_REQUESTS {
             Ok(())
         } else {
@@ -296,18 +302,21 @@ impl Planning {
         };
         self.ended = ended;
         if count < LEAST_REQUESTS {
-            return Ok(None);
+            return joined.map(|()| None);
         }
         let answered = self.take_answers(heap.reserved());
-        noted.and(answered)?;
+        joined.and(noted).and(answered)?;
         self.given_back_outside()
     }
 
     /// Decides whether steps like those that ended last are one step from now on.
     fn join(&mut self, ended: &Ended, signature: u64, placed: usize, held: u64) -> Result<()> {
         let was_joined = self.cycles.joined.is_some();
+        let is_asked_for = self.submitted.iter().any(|of| of.signature == signature);
+        let has_plan = self.plans.iter().any(|plan| plan.signature == signature);
+        let in_vain = !is_asked_for && (2 * placed < ended.records.len() || !has_plan);
         match self.valleys.began() {
-            Some(live) => self.cycles.step_ended(signature, ended.records.len(), placed, live, held),
+            Some(live) => self.cycles.step_ended(signature, ended.records.len(), (live, held), in_vain),
             None => self.cycles.begin_anew(),
         }
         let begins = self.cycles.joined.is_some() && !was_joined;
@@ -392,6 +401,7 @@ impl Planning {
     /// The planner is the program's code: a panic in it must not end what the allocator was doing.
     fn lose_planner(&mut self) {
         tracing::error!("the planner panicked; nothing more is planned");
+        self.submitted.clear();
         let planner = self.planner.take();
         drop(catch_unwind(AssertUnwindSafe(|| drop(planner))));
     }

@@ -80,9 +80,14 @@ pub(super) struct Ended {
 impl Ended {
     /// Returns a hash of the requests in their order.
     pub(super) fn signature(&self) -> u64 {
-        let hasher = rustc_hash::FxBuildHasher;
-        self.records.iter().fold(0, |all, record| hasher.hash_one((all, record.key)))
+        signature(&self.records)
     }
+}
+
+/// Returns a hash of requests in their order.
+pub(super) fn signature(records: &[Record]) -> u64 {
+    let hasher = rustc_hash::FxBuildHasher;
+    records.iter().fold(0, |all, record| hasher.hash_one((all, record.key)))
 }
 
 /// The records of the present step.

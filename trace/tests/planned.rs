@@ -199,6 +199,24 @@ fn steps_of_several_lengths_have_a_plan_each() {
 }
 
 /// What crosses from one step into the next lies in the same places in all plans: a length does not unsettle the plan of another.
+/// Two steps of one length that come one after the other by chance are no series.
+#[test]
+fn lengths_that_come_in_any_order_take_their_places() {
+    let mut job = Job::new(Some(Box::<Inline>::default()));
+    let mut state = 7_u64;
+    let mut any = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        [8, 7, 5][(state >> 33) as usize % 3]
+    };
+    (0..120).for_each(|_| job.step(any()));
+    let plans = job.allocator.stats().plans;
+    (0..60).for_each(|_| job.step(any()));
+    let after = job.allocator.stats().plans;
+    let (placed, departures) = (after.placed - plans.placed, after.departures - plans.departures);
+    assert_eq!(after.steps - plans.steps, 60, "{plans:?} {after:?}");
+    assert!(placed * 100 >= (placed + departures) * 90, "{placed}, {departures}");
+}
+
 #[test]
 fn seven_lengths_by_turns_take_their_places() {
     let lengths = [5, 8, 13, 6, 11, 7, 9];

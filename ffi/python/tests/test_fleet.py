@@ -197,6 +197,7 @@ class Interrupted(Slow):
         until = time.monotonic() + 30
         while not self.woken and time.monotonic() < until:
             pass
+        assert self.woken, "no signal came within 30 s"
         self.went_on = True
         return []
 
@@ -213,6 +214,7 @@ def quick(file, settings, running=None):
     return Found(file)
 
 faulthandler.dump_traceback_later(100, exit=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 random, ended = random.Random(0), 0
 with mock.patch.object(engines, "look", quick):
     for _ in range(200):
@@ -230,6 +232,11 @@ print(ended)
 
 
 class Engines(unittest.TestCase):
+    def setUp(self):
+        # Whoever starts this in the background has it ignore SIGINT.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+
     def test_are_given_no_more_than_they_do_at_a_time(self):
         engine = Slow()
         done = [one.url for one in engines.run(engine, map(str, range(100)))]
@@ -265,6 +272,10 @@ class Engines(unittest.TestCase):
             with self.assertRaises(KeyboardInterrupt):
                 signals.check()
             signals.check()
+            # Whoever sends another one does not want to wait for the end.
+            with self.assertRaises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(10)
 
     def test_end_whenever_a_signal_comes(self):
         done = run("-c", STORM)

@@ -60,14 +60,15 @@ class Signals:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake, self._number, self._before = wake, 0, dict[int, Any]()
+        self._heeded = False
 
     def __enter__(self) -> Signals:
         # Elsewhere they are somebody else's.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
-                # Who starts a command in the background may have it ignore SIGINT.
-                if before is not signal.SIG_IGN:
+                # Who starts a command in the background may have it ignore SIGINT. None: it is not Python's.
+                if before not in (signal.SIG_IGN, None):
                     self._before[number] = before
                     signal.signal(number, self._note)
         return self
@@ -82,12 +83,18 @@ class Signals:
             signal.raise_signal(self._number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._heeded:
+            # What was started is being ended, which takes too long for whoever sent this one.
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+            return
         self._number = number
         self._wake()
 
     def check(self) -> None:
         """Raises what ends the command if a signal came."""
         number, self._number = self._number, 0
+        self._heeded = self._heeded or number != 0
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if number:
