@@ -9,8 +9,7 @@
 //! ____|    a  | b| b|  ...| a  | b| b|        a b b a b b: from here on `a b b` is one step, from low to low
 //! ```
 
-use super::LEAST_REQUESTS;
-use super::recorder::{self, MAX_REQUESTS, Record};
+use super::recorder::{self, LEAST_REQUESTS, MAX_REQUESTS, Record};
 use super::valleys::AS_AT_BEGIN;
 
 /// The most steps that are made one.

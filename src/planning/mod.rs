@@ -44,13 +44,11 @@ use carried::{Carried, CommonPlaces};
 use cycles::{Cycles, Joined};
 use memory::Origin;
 use plans::Plans;
-use recorder::{Ended, Key, Position, Recorder};
+use recorder::{Ended, Key, LEAST_REQUESTS, Position, Recorder};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use surplus::{Answered, Surplus};
 use valleys::{Moment, Valleys};
 
-/// A step of fewer large requests is not planned.
-const LEAST_REQUESTS: usize = 8;
 /// How many plans may wait to be followed for the first time before a step is planned only when it comes again.
 const MAX_UNTRIED: usize = 8;
 /// How many signatures are remembered.

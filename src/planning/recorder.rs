@@ -8,6 +8,8 @@ use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use std::hash::BuildHasher;
 
+/// A step of fewer large requests is not planned.
+pub(super) const LEAST_REQUESTS: usize = 8;
 /// The most requests of a step that is planned.
 pub(super) const MAX_REQUESTS: usize = 1 << 20;
 /// The most frees that are watched until other streams have passed. Of more, the later ones count as passed at once.
