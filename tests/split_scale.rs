@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId::DEFAULT;
 
-/// It took 70 s, when the chunks that could be given back were searched for each chunk that could be split; a second since, and
-/// the limit is for machines on which much else runs.
+/// It took 70 s, when the chunks that could be given back were searched for each chunk that could be split.
 #[test]
 fn a_request_is_refused_at_once_where_no_chunk_has_room_to_be_split() {
     const CHUNKS: usize = 32_000;
@@ -25,5 +24,5 @@ fn a_request_is_refused_at_once_where_no_chunk_has_room_to_be_split() {
     allocator.set_memory_limit(Some(allocator.stats().reserved_bytes.all.current)).unwrap();
     let begin = Instant::now();
     assert!(allocator.allocate(1 << 30, MAIN).is_err());
-    assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }

@@ -212,12 +212,12 @@ fn who_says_nothing_is_waited_for_once() {
     let begun = Instant::now();
     assert!(is_lent(&one, &two));
     let first = begun.elapsed();
-    assert!(first < LONG, "{first:?}");
+    assert!(first < Duration::from_secs(5), "{first:?}");
     let begun = Instant::now();
     for _ in 0..10 {
         assert!(is_lent(&one, &two));
     }
-    assert!(begun.elapsed() < LONG, "ten take {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(5), "ten take {:?}", begun.elapsed());
     let members = status::members(&world.socket()).unwrap();
     assert_eq!(members.iter().filter(|member| member.silent > 0).count(), 3, "{members:?}");
     // Late answers bring it back.

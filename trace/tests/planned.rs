@@ -198,7 +198,6 @@ fn steps_of_several_lengths_have_a_plan_each() {
     assert!(after.placed - plans.placed > after.departures - plans.departures, "{plans:?}, {after:?}");
 }
 
-/// What crosses from one step into the next lies in the same places in all plans: a length does not unsettle the plan of another.
 /// Two steps of one length that come one after the other by chance are no series.
 #[test]
 fn lengths_that_come_in_any_order_take_their_places() {
@@ -217,6 +216,7 @@ fn lengths_that_come_in_any_order_take_their_places() {
     assert!(placed * 100 >= (placed + departures) * 90, "{placed}, {departures}");
 }
 
+/// What crosses from one step into the next lies in the same places in all plans: a length does not unsettle the plan of another.
 #[test]
 fn seven_lengths_by_turns_take_their_places() {
     let lengths = [5, 8, 13, 6, 11, 7, 9];
@@ -324,7 +324,7 @@ fn a_planner_on_a_thread_answers_between_steps() {
     // How many steps pass meanwhile is not said.
     while job.allocator.stats().plans.placed < 500 {
         job.step(8);
-        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", job.allocator.stats().plans);
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", job.allocator.stats().plans);
     }
 }
 

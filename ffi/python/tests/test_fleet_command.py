@@ -159,7 +159,7 @@ class Command(InFolder):
             self.wait_for(lambda: len(self.started()) == 2)
             process.send_signal(number)
             try:
-                out, said = process.communicate(timeout=120)
+                out, said = process.communicate(timeout=30)
             except subprocess.TimeoutExpired:
                 # What each thread is doing.
                 process.send_signal(signal.SIGABRT)
