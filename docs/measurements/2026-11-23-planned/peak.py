@@ -1,7 +1,9 @@
+# peak.py FOLDER NAME [NAME ...]
 import gzip,sys
-for j in sys.argv[1:]:
+folder=sys.argv[1]
+for j in sys.argv[2:]:
     live=0;sizes={};ev=[];n=0
-    for l in gzip.open(f'/work/fix/{j}.csv.gz','rt'):
+    for l in gzip.open(f'{folder}/{j}.csv.gz','rt'):
         p=l.strip().split(',')
         if p[0]=='a':
             s=-(-int(p[2])//512)*512; sizes[p[1]]=s; live+=s

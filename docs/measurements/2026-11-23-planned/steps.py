@@ -1,7 +1,7 @@
-import gzip,sys,collections,json
-# fix.py NAME OUT PATTERN   e.g. PATTERN "0:3,4,4,4" indices of deep segments; prefix = everything before the first one used
+import gzip,sys,collections,json,os
+# TRACES=FOLDER steps.py NAME OUT LOW PATTERN   e.g. PATTERN "0:3,4,4,4" indices of deep segments; prefix = everything before the first one used
 name,out,low,pattern=sys.argv[1],sys.argv[2],float(sys.argv[3]),sys.argv[4]
-f=gzip.open(f'/work/shared/traces/{name}.csv.gz','rt')
+f=gzip.open(f'{os.environ["TRACES"]}/{name}.csv.gz','rt')
 hdr=None; ev=[]
 for l in f:
     l=l.strip()
