@@ -41,7 +41,6 @@ mod ids;
 mod ipc;
 pub mod nearest;
 mod owned;
-pub mod planning;
 pub mod report;
 pub mod resource;
 mod span;
@@ -51,8 +50,8 @@ pub mod units;
 
 pub use allocator::{Allocator, CallbackId, Extent, IdleRelease, Lender};
 pub use config::{
-    Advice, Arenas, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate,
-    SpillPolicy, Split, StrategyKind, StreamSharing, rounding,
+    Advice, ClassicOptions, ColdestFirst, Config, ConfigError, GuardOptions, PaddleFlags, SpillCandidate, SpillPolicy,
+    Split, StrategyKind, StreamSharing, rounding,
 };
 pub use error::{Error, Result};
 pub use heap::{Backup, Route, SegmentSource, Segments, SourceError};
@@ -71,8 +70,8 @@ pub use report::pool::{PoolBlock, PoolStats};
 pub use report::pressure::MemoryPressure;
 pub use report::sleep::{SleepNotice, SleepStage};
 pub use report::stats::{
-    ArenaStats, HeadroomStats, PendingWaits, PlanStats, STALL_BUCKETS, ShortageStats, SleepStats, SpillStats,
-    SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
+    HeadroomStats, PendingWaits, STALL_BUCKETS, ShortageStats, SleepStats, SpillStats, SplitStats, Stalls, Stat,
+    StatByPool, Stats, Waits,
 };
 pub use report::{flight, fragmentation, guard as guard_report, observer, out_of_memory, snapshot};
 

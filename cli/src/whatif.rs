@@ -9,7 +9,7 @@ use crate::source;
 use crate::table::Table;
 use crate::values::Device;
 use seamalloc::StrategyKind;
-use seamalloc_trace::whatif::{DeviceFrom, Needs, WhatIf, device_of, held as held_once, times, whatif};
+use seamalloc_trace::whatif::{DeviceFrom, WhatIf, device_of, held as held_once, times, whatif};
 use std::cmp::Ordering;
 
 pub(crate) fn run(asked: &WhatifArgs, color: Color) -> Result<(), Failure> {
@@ -89,7 +89,6 @@ pub(crate) fn sentences_of(found: &[WhatIf]) -> Option<String> {
     }
     text.extend(ours.map(|ours| format!("; {}", held(ours))));
     text.push('.');
-    text.extend(any.needs.map(|needs| format!(" {}", evicted(any, needs))));
     match any.recorded_reserved {
         None => {}
         Some(recorded) if any.reserved_before > 0 => text.push_str(&format!(
@@ -101,28 +100,6 @@ pub(crate) fn sentences_of(found: &[WhatIf]) -> Option<String> {
         Some(recorded) => text.push_str(&format!(" PyTorch held {} when it was recorded.", bytes(recorded))),
     }
     Some(text)
-}
-
-/// What eviction (recomputation, offloading) has to do on the device, and what it can.
-fn evicted(any: &WhatIf, needs: Needs) -> String {
-    let of_steps = any.peak_live.saturating_sub(needs.throughout);
-    let throughout = bytes(needs.throughout);
-    match any.peak_live.checked_sub(any.capacity).filter(|lacking| *lacking > 0) {
-        None => format!(
-            "It fits without eviction: {} are live at its peak, of which {throughout} live throughout, and its steps could make the \
-             other {} anew.",
-            bytes(any.peak_live),
-            bytes(of_steps)
-        ),
-        Some(lacking) if lacking < of_steps => format!(
-            "It lacks {}: eviction (recomputation, offloading) would have to make room for {:.1}% of the {} that its steps make \
-             themselves; `seamalloc evict` says what that costs where the operators are known.",
-            bytes(lacking),
-            100.0 * lacking as f64 / of_steps as f64,
-            bytes(of_steps)
-        ),
-        Some(_) => format!("No eviction within a step makes it fit: {throughout} live throughout."),
-    }
 }
 
 fn known_by(from: DeviceFrom) -> &'static str {

@@ -107,10 +107,6 @@ pub struct Stats {
     pub times_short: u64,
     /// How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
     pub shortage_border_bytes: u64,
-    /// How many streams have a heap of their own at present, with a lock of its own.
-    pub arenas: u64,
-    /// How often a stream got one.
-    pub arenas_formed: u64,
     /// With `split:last_resort`: chunks that were split.
     pub splits: u64,
     /// The chunks that they became.
@@ -129,14 +125,6 @@ pub struct Stats {
     pub pending_wait_total_ns: u64,
     /// The longest that one of them waited, since `seam_reset_peak_stats`.
     pub pending_wait_worst_ns: u64,
-    /// With the strategy `planned`: plans that were made, renewed ones included.
-    pub plans: u64,
-    /// Steps of the program that have ended.
-    pub plan_steps: u64,
-    /// Large requests of these steps that lay where a plan said.
-    pub plan_placed: u64,
-    /// Large requests that did not: no plan had them, or their places were taken.
-    pub plan_departures: u64,
     /// With the option `headroom`: how often the device was asked how much is free, to give memory back where that is too little.
     pub headroom_looks: u64,
     /// How often it was too little.
@@ -219,8 +207,6 @@ impl From<Figures> for Stats {
             memory_is_short: u64::from(figures.shortage.is_short),
             times_short: figures.shortage.times,
             shortage_border_bytes: figures.shortage.border_bytes,
-            arenas: figures.arenas.now,
-            arenas_formed: figures.arenas.formed,
             splits: figures.splits.chunks,
             split_parts: figures.splits.parts,
             split_copied_bytes: figures.splits.copied_bytes,
@@ -230,10 +216,6 @@ impl From<Figures> for Stats {
             pending_wait_expired: figures.pending_waits.expired,
             pending_wait_total_ns: figures.pending_waits.total_ns,
             pending_wait_worst_ns: figures.pending_waits.worst_ns,
-            plans: figures.plans.plans,
-            plan_steps: figures.plans.steps,
-            plan_placed: figures.plans.placed,
-            plan_departures: figures.plans.departures,
             headroom_looks: figures.headroom.looks,
             headroom_short: figures.headroom.short,
             headroom_yields: figures.headroom.yields,
@@ -378,7 +360,6 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "quarantined_bytes": guard.quarantined_bytes,
         "findings": guard.findings,
     });
-    let arenas = json!({"now": stats.arenas, "formed": stats.arenas_formed});
     let splits = json!({
         "chunks": stats.splits,
         "parts": stats.split_parts,
@@ -400,12 +381,6 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "expired": stats.pending_wait_expired,
         "total_ns": stats.pending_wait_total_ns,
         "worst_ns": stats.pending_wait_worst_ns,
-    });
-    let plans = json!({
-        "plans": stats.plans,
-        "steps": stats.plan_steps,
-        "placed": stats.plan_placed,
-        "departures": stats.plan_departures,
     });
     let headroom = json!({
         "looks": stats.headroom_looks,
@@ -458,11 +433,9 @@ fn stats_json(allocator: AllocatorId) -> Outcome<Value> {
         "stall_worst_ns": stats.stall_worst_ns,
         "stall_histogram": histogram,
         "shortage": shortage,
-        "arenas": arenas,
         "splits": splits,
         "spilled_bytes": figure(stats.spilled_bytes),
         "pending_waits": pending_waits,
-        "plans": plans,
         "guard": guard,
         "driver_calls": calls,
     });

@@ -11,8 +11,8 @@ use std::ptr;
 
 /// Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. It has no memory yet:
 /// `seam_grow` gives it some, `seam_shrink` takes it back, and `seam_free`, or another function that frees, ends it.
-/// `seam_record_stream` is as for any allocation, and holds for what it will get too. Only with the strategies `stitch` and
-/// `planned`, and not in guard mode (`SEAM_STATUS_NOT_GROWABLE`). `*address` is set to NULL where this fails.
+/// `seam_record_stream` is as for any allocation, and holds for what it will get too. Only with the strategy `stitch`,
+/// and not in guard mode (`SEAM_STATUS_NOT_GROWABLE`). `*address` is set to NULL where this fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_reserve(
     allocator: AllocatorId,

@@ -2,19 +2,16 @@
 
 use crate::boundary::pointer;
 use crate::log;
-use crate::status::{Failure, Outcome, Status};
+use crate::status::Outcome;
 use parking_lot::Mutex;
 use seamalloc::driver::{Device, StreamId};
 use seamalloc::observer::ObserverId;
 use seamalloc::units::format_bytes;
-use seamalloc::{Allocator, Config, StrategyKind};
+use seamalloc::{Allocator, Config};
 #[cfg(unix)]
 use seamalloc_broker::Membership;
-use seamalloc_plan::online::Background;
-use seamalloc_plan::stored::StoredPlan;
 use seamalloc_trace::{FlightDump, Recorder};
 use std::ffi::c_void;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many events the recorders of new allocators keep. 0: they have none.
@@ -63,17 +60,6 @@ impl Instance {
             _ => opened.own_stream,
         };
         let allocator = Allocator::new(opened.driver, config)?;
-        if allocator.config().strategy == StrategyKind::Planned {
-            let stored = allocator.config().plan.as_ref().map(|path| StoredPlan::read(Path::new(path)));
-            let stored = stored.transpose().map_err(|error| Failure::new(Status::File, error))?;
-            let planner = Background::start_with(stored).map_err(|error| {
-                Failure::new(
-                    Status::HostMemory,
-                    format_args!("there is no thread for the planner of the strategy `planned`: {error}"),
-                )
-            })?;
-            allocator.set_planner(Box::new(planner));
-        }
         tracing::info!(device, options = allocator.config().to_string(), "an allocator is open");
         let recorder = match RECORDED.load(Ordering::Relaxed) {
             0 => None,

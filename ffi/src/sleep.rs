@@ -91,7 +91,7 @@ pub unsafe extern "C" fn seam_release_backups(allocator: AllocatorId, released: 
 }
 
 /// A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
-/// sleep. Only with the strategies `stitch` and `planned` (`SEAM_STATUS_NOT_SLEEPABLE`).
+/// sleep. Only with the strategy `stitch` (`SEAM_STATUS_NOT_SLEEPABLE`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn seam_pool_create_tag(allocator: AllocatorId, pool: *mut Pool) -> Status {
     let create = || Ok(borrow(allocator)?.allocator.create_tag()?.into());

@@ -240,7 +240,7 @@ impl From<ReplayError> for Failure {
     fn from(error: ReplayError) -> Self {
         let status = match &error {
             ReplayError::Device(_) | ReplayError::Cuda(_) | ReplayError::Host(_) => Status::Device,
-            ReplayError::BadTrace { .. } | ReplayError::Plan(_) => Status::File,
+            ReplayError::BadTrace { .. } => Status::File,
             ReplayError::Config(_) => Status::Options,
             ReplayError::Allocator { .. } => Status::Internal,
         };

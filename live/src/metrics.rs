@@ -64,7 +64,6 @@ pub const METRICS: &[Metric] = &[
     }),
     gauge("seamalloc_live_blocks", "Live blocks.", |s| s.live_blocks as f64),
     gauge("seamalloc_views", "Stitched views that exist.", |s| s.views as f64),
-    gauge("seamalloc_arenas", "Heaps of single streams that exist.", |s| s.arenas as f64),
     gauge("seamalloc_memory_is_short", "1 while memory is short, so that streams share it; else 0.", |s| {
         f64::from(u8::from(s.memory_is_short))
     }),

@@ -48,8 +48,6 @@ pub struct Sample {
     pub live_blocks: u64,
     /// Views that exist.
     pub views: u64,
-    /// Heaps of single streams that exist.
-    pub arenas: u64,
     /// Whether memory is short, so that streams share it (`sharing:auto`).
     pub memory_is_short: bool,
     /// Requests that were served.
@@ -105,8 +103,7 @@ pub struct Process {
 }
 
 impl Sample {
-    /// Reads the figures of an allocator: two looks under its lock. How memory is divided up takes a walk over its free ranges, and
-    /// has arenas give their memory back.
+    /// Reads the figures of an allocator: two looks under its lock. How memory is divided up takes a walk over its free ranges.
     #[must_use]
     pub fn of(number: u32, device: &str, allocator: &Allocator) -> Self {
         let (stats, memory, config) = (allocator.stats(), allocator.fragmentation(), allocator.config());
@@ -132,7 +129,6 @@ impl Sample {
             page_locked_bytes: stats.sleep.page_locked_bytes,
             live_blocks: stats.allocation.all.current,
             views: stats.views,
-            arenas: stats.arenas.now,
             memory_is_short: stats.shortage.is_short,
             allocations_total: stats.allocation.all.allocated,
             frees_total: stats.allocation.all.freed,

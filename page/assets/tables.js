@@ -71,11 +71,10 @@
           ? line.expandable_reserved - line.peak_reserved
           : null;
       const less = gain == null ? "–" : `${gain < 0 ? "−" : ""}${Seam.bytes(Math.abs(gain))}`;
-      const planned = line.planned == null ? "–" : Seam.bytes(line.planned);
-      return [named(course, job), held(line.peak_reserved), less, planned, step(line.largest_step, line.grows)];
+      return [named(course, job), held(line.peak_reserved), less, step(line.largest_step, line.grows)];
     });
-    const caption = `On the same device, ${job.about.device}. Largest step: how many times as large all that the job frees again can be; what it never frees stays. Planned: what lives throughout, and a plan of the heaviest step.`;
-    return Seam.table(caption, ["strategy", "reserved", "less than expandable", "planned", "largest step"], rows);
+    const caption = `On the same device, ${job.about.device}. Largest step: how many times as large all that the job frees again can be; what it never frees stays.`;
+    return Seam.table(caption, ["strategy", "reserved", "less than expandable", "largest step"], rows);
   };
 
   /** Calls by name, strategy beside strategy. */

@@ -7,7 +7,6 @@
 //! fit, taken            where a buffer fits, and an index of the addresses that are taken
 //! annealing, exact      methods that search
 //! reorder               a search for many buffers
-//! online, stored        planners for a running allocator, and plans that they take from files
 //! check                 judges every plan
 //! sections, neighbours  time in sections, and which buffers are live together
 //! ```
@@ -38,14 +37,12 @@ mod exact;
 mod fit;
 mod method;
 mod neighbours;
-pub mod online;
 mod orders;
 mod problem;
 mod random;
 mod reorder;
 mod search;
 mod sections;
-pub mod stored;
 mod taken;
 
 pub use check::{CheckError, Plan};

@@ -206,16 +206,6 @@ pub fn plan(
     Ok(Outcome { method, plan, bound, is_optimal, time: start.elapsed() })
 }
 
-/// Places buffers in an order by their numbers, each at the lowest place. `None` where buffers with offsets of their own lie in each
-/// other's memory.
-pub(crate) fn plan_in_order(problem: &Problem, order: impl IntoIterator<Item = u32>) -> Option<Plan> {
-    check_fixed(problem).ok()?;
-    let instance = Instance::new(problem);
-    let search = Search::new(instance.bound, None, None);
-    let plan = fit::place_all(&instance, order, fit::Fit::First, &search)?;
-    plan.check(problem).is_ok().then_some(plan)
-}
-
 /// Buffers with offsets of their own must not lie in each other's memory.
 fn check_fixed(problem: &Problem) -> Result<(), PlanError> {
     let fixed: Vec<_> = problem.buffers().iter().filter(|buffer| buffer.fixed.is_some()).cloned().collect();

@@ -8,7 +8,6 @@ use super::callbacks::Calls;
 use super::core::{Allocator, Core};
 use super::prepared::{Order, Prepared, fit_rules};
 use crate::backing::{Miss, StrategyContext, reclaim_private_pools};
-use crate::config::StreamSharing;
 use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request, ViewUsage};
@@ -32,31 +31,7 @@ impl Allocator {
             return Ok(0);
         }
         let size = bounded(size)?;
-        if self.arenas.are_active()
-            && let Some(served) = self.allocate_in_arena(size, stream)
-        {
-            return served;
-        }
-        match self.try_lock() {
-            Some(mut core) => self.allocate_locked(&mut core, size, stream),
-            None => self.allocate_contended(size, stream),
-        }
-    }
-
-    /// Serves a request while another thread has the lock.
-    #[cold]
-    fn allocate_contended(&self, size: u64, stream: StreamId) -> Result<u64> {
-        if let Some(mut core) = self.lock_contended(stream) {
-            return self.allocate_locked(&mut core, size, stream);
-        }
-        match self.allocate_in_arena(size, stream) {
-            Some(served) => served,
-            None => self.allocate_locked(&mut self.core.lock(), size, stream),
-        }
-    }
-
-    #[inline(always)]
-    fn allocate_locked(&self, guard: &mut MutexGuard<'_, Core>, size: u64, stream: StreamId) -> Result<u64> {
+        let guard = &mut self.core.lock();
         let core = &mut **guard;
         if core.has_pre_work {
             let owner = core.poll_before_request(stream)?;
@@ -65,9 +40,6 @@ impl Allocator {
             }
             if let Some(owner) = owner {
                 return self.serve_private(guard, &Order::new(size, stream, Some(owner)), owner);
-            }
-            if core.planning.is_some() {
-                return self.allocate_planned(guard, size, stream);
             }
         }
         let request = core.public_request(size, stream)?;
@@ -79,23 +51,8 @@ impl Allocator {
             core.map_bare(id, &request)?;
         }
         let address = core.heap.hand_out(id, &request, &core.rules.fit)?;
-        if self.arenas.are_active() {
-            self.note_beside_arenas(core, id);
-        }
         core.checked()?;
         Ok(address)
-    }
-
-    /// Notes that the heap has handed out a block while there are arenas: a peak may be a new one.
-    #[cold]
-    fn note_beside_arenas(&self, core: &mut Core, id: BlockId) {
-        let class = core.heap.block(id).pool.class();
-        let has = core.heap.counters().figures(class);
-        if core.peak_room.risen(class, has, &self.arenas.bank) {
-            self.settle(core);
-        } else {
-            core.peak_room.fallen(class, has, &self.arenas.bank);
-        }
     }
 
     /// Does the same as [`Self::allocate`], from a private pool, whatever is routed where.
@@ -104,7 +61,7 @@ impl Allocator {
     /// Those of [`Self::allocate`]; [`Error::UnknownPool`] if the pool has no use; [`Error::Source`] if its own source
     /// failed.
     pub fn allocate_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64> {
-        let guard = &mut self.lock()?;
+        let guard = &mut self.core.lock();
         let core = &mut **guard;
         core.heap.private_mut().used(pool)?;
         if size == 0 {
@@ -126,7 +83,7 @@ impl Allocator {
     /// # Errors
     /// Those of [`Self::allocate_in`], except [`Error::OutOfMemory`].
     pub fn allocate_held_in(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<Option<u64>> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.heap.private_mut().used(pool)?;
         if size == 0 {
             return Ok(Some(0));
@@ -143,7 +100,7 @@ impl Allocator {
         Ok(Some(address))
     }
 
-    /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode and without a plan.
+    /// Serves a request of no private pool, as [`Self::allocate`] does without guard mode.
     pub(super) fn serve_public(&self, guard: &mut MutexGuard<'_, Core>, order: &Order) -> Result<u64> {
         let prepared = guard.prepare(order)?;
         self.serve_prepared(guard, order, prepared)
@@ -172,67 +129,17 @@ impl Allocator {
     fn miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<u64> {
         let served = self.serve_miss(core, order, prepared);
         if core.config.headroom > 0 {
-            self.yield_at_miss(core);
+            core.yield_at_miss();
         }
         served
     }
 
     fn serve_miss(&self, core: &mut MutexGuard<'_, Core>, order: &Order, prepared: Prepared) -> Result<u64> {
-        if self.arenas.are_active() {
-            return self.miss_beside_arenas(core, order, prepared);
-        }
         let (prepared, found) = self.search(core, order, prepared)?;
         match found {
             Ok(id) => core.hand_out(id, &prepared),
-            // They may have come while the lock was not held.
-            Err(_) if self.arenas.are_active() => self.miss_beside_arenas(core, order, prepared),
             Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
         }
-    }
-
-    /// Does the same as [`Self::miss`] while there are arenas: the stream's own gives its memory back, and all do if memory
-    /// does not suffice without any effort, might not stay plentiful, or becomes short.
-    fn miss_beside_arenas(
-        &self,
-        core: &mut MutexGuard<'_, Core>,
-        order: &Order,
-        mut prepared: Prepared,
-    ) -> Result<u64> {
-        let Prepared { request, private } = prepared;
-        let mut found = Err(None);
-        if private.is_none() && core.stays_plentiful(request.size) {
-            self.arenas.recall_of(core, request.pool.large())?;
-            found = core.serve_cheaply(&prepared)?;
-        }
-        if found.is_err() {
-            self.arenas.recall_all(core)?;
-            found = match core.fit_usable(&prepared)? {
-                Some(id) => Ok(id),
-                None => {
-                    let (again, found) = self.search(core, order, prepared)?;
-                    prepared = again;
-                    found
-                }
-            };
-        }
-        // Other threads may have formed arenas while callbacks ran.
-        if found.is_err() && self.arenas.are_active() {
-            self.arenas.recall_all(core)?;
-            let means = core.last_means();
-            found = core.retry(order, &mut prepared, means)?;
-        }
-        let handed_out = match found {
-            Ok(id) => core.hand_out(id, &prepared),
-            Err(refused) => Err(core.out_of_memory(&prepared.request, refused)),
-        };
-        // The request is served, or refused, whatever becomes of the arenas: the next miss takes back what is left in them.
-        if core.streams.shortage.in_force(core.config.sharing) != StreamSharing::Never
-            && let Err(error) = self.arenas.recall_all(core)
-        {
-            tracing::warn!(%error, "memory is short, and a stream keeps what it has");
-        }
-        self.settle(core);
-        handed_out
     }
 
     /// Finds a block for a request that no free block fits.
@@ -295,28 +202,14 @@ impl Core {
         if route.is_some() || self.poll_due() {
             self.poll()?;
         }
-        self.has_pre_work = self.poll_due()
-            || self.heap.private().routes() > 0
-            || self.guard.is_some()
-            || self.planning.is_some()
-            || !self.rollback.is_whole();
+        self.has_pre_work =
+            self.poll_due() || self.heap.private().routes() > 0 || self.guard.is_some() || !self.rollback.is_whole();
         Ok(route)
     }
 
     /// Brings memory back that is missing at its addresses.
     fn make_whole(&mut self) -> Result<()> {
         Ok(if self.rollback.is_whole() { Ok(()) } else { self.timed(|_, context| context.retry_rollback()) }?)
-    }
-
-    /// Finds a block by what takes nothing from others.
-    fn serve_cheaply(&mut self, prepared: &Prepared) -> Result<Found> {
-        if let Some(id) = self.fit_usable(prepared)? {
-            return Ok(Ok(id));
-        }
-        match self.fit_after_poll(prepared)? {
-            Some(id) => Ok(Ok(id)),
-            None => self.ask_strategy(prepared, Means::Cheap),
-        }
     }
 
     /// Frees blocks that other streams have passed, if this was not done before the request. Returns the block that

@@ -16,7 +16,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::UnknownPool`] if the pool does not exist.
     pub fn pool_blocks(&self, pool: PoolId) -> Result<Vec<PoolBlock>> {
-        let core = self.lock()?;
+        let core = self.core.lock();
         core.heap.private_stats(pool)?;
         core.heap.live_of(pool)
     }
@@ -31,7 +31,7 @@ impl Allocator {
     /// [`Error::NotGrowable`] while an allocation of the pool grows in place; [`Error::Driver`] if a wait failed; [`Error::HostMemory`], after which some of the pool's blocks may have been
     /// freed, and the same call can succeed.
     pub fn restore_pool(&self, pool: PoolId, blocks: &[PoolBlock]) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.heap.private().exists(pool)?;
         core.heap.private().must_be_awake(pool)?;
         let stitched = core.config.strategy.joins_free_memory() && core.heap.private().segments(pool).is_none();

@@ -3,7 +3,6 @@
 //! Owns: the state that the lock guards, how a step that calls the driver is run and timed, and how a refusal becomes
 //! an error.
 
-use super::arenas::{Arenas, Demand};
 use super::callbacks::Callbacks;
 use super::growths::Growths;
 use super::lender::Lender;
@@ -18,8 +17,7 @@ use crate::driver::{DeviceProperties, Driver, StreamId};
 use crate::error::{Error, Result};
 use crate::fallible::copy_of;
 use crate::guard::Guard;
-use crate::heap::{FitRules, GRANULE, Heap, HeapRules, PeakRoom, Request, ViewUsage};
-use crate::planning::Planning;
+use crate::heap::{FitRules, GRANULE, Heap, HeapRules, Request, ViewUsage};
 use crate::report::lending::Lending;
 use crate::report::observer::Action;
 use crate::report::out_of_memory::OutOfMemoryReport;
@@ -57,7 +55,6 @@ pub struct Allocator {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) callbacks: Callbacks,
     pub(super) sleep_callbacks: SleepCallbacks,
-    pub(super) arenas: Arenas,
 }
 
 /// The state that the lock guards.
@@ -74,12 +71,10 @@ pub(super) struct Core {
     pub(super) limits: Limits,
     pub(super) low_water: LowWaterMark,
     /// Whether a request must look at more than free blocks: frees that wait for other streams, routes to private
-    /// pools, guard mode, plans, or addresses whose memory is missing. It is one flag, for the hot path; it may stay set for one request too many.
+    /// pools, guard mode, or addresses whose memory is missing. It is one flag, for the hot path; it may stay set for one request too many.
     pub(super) has_pre_work: bool,
     /// Guard mode, if it is on.
     pub(super) guard: Option<Box<Guard>>,
-    /// Plans, with the strategy `planned`.
-    pub(super) planning: Option<Box<Planning>>,
     pub(super) strategy: AnyStrategy,
     pub(super) spill_policy: Box<dyn SpillPolicy>,
     pub(super) shares: Shares,
@@ -87,16 +82,12 @@ pub(super) struct Core {
     pub(super) growths: Growths,
     /// Devices that may use the memory.
     pub(super) peers: Vec<u32>,
-    /// How much arenas are in demand.
-    pub(super) demand: Demand,
     /// When the device was last looked at for the sake of others, with a headroom.
     pub(super) looks: Looks,
     /// Who asks other processes for memory, if they may be asked.
     pub(super) lender: Option<Arc<dyn Lender>>,
     /// What they said of the request that is being refused.
     pub(super) lending: Option<Lending>,
-    /// While there are arenas: how far the heap may rise before all of them are to be counted.
-    pub(super) peak_room: PeakRoom,
 }
 
 /// The rules of requests to private pools with memory of their own.
@@ -139,15 +130,8 @@ impl Allocator {
             let (device, granularity) = (copy_of(&properties.name)?, properties.granularity);
             return Err(Error::Granularity { device, granularity });
         }
-        let kind_spills = matches!(kind, StrategyKind::Stitch | StrategyKind::Planned);
-        // Live memory that is spilled has its age and its order in one heap; other strategies have none that could be.
-        let config = match config.spill {
-            Some(_) if kind_spills => Config { arenas: config::Arenas::Off, ..config },
-            Some(_) => Config { spill: None, ..config },
-            None => config,
-        };
-        let arenas_at_once = config.arenas == config::Arenas::Always;
-        let arenas = Arenas::new(arenas_at_once);
+        // Only `stitch` has live memory that can be spilled.
+        let config = Config { spill: config.spill.filter(|_| kind == StrategyKind::Stitch), ..config };
         let strategy = strategy::new(kind);
         let heap = Heap::new(HeapRules {
             oversize_from: config.max_split_size.unwrap_or(u64::MAX),
@@ -170,27 +154,23 @@ impl Allocator {
             config,
             instead_of,
             low_water: LowWaterMark::default(),
-            has_pre_work: guard.is_some() || kind == StrategyKind::Planned,
+            has_pre_work: guard.is_some(),
             guard,
-            planning: (kind == StrategyKind::Planned).then(Box::<Planning>::default),
             strategy,
             spill_policy: Box::new(ColdestFirst),
             shares: Shares::default(),
             opened: Opened::default(),
             growths: Growths::default(),
             peers: Vec::new(),
-            demand: Demand::new(arenas_at_once),
             lender: None,
             lending: None,
             looks: Looks::default(),
-            peak_room: PeakRoom::default(),
         };
         Ok(Self {
             core: Mutex::new(core),
             driver,
             callbacks: Callbacks::default(),
             sleep_callbacks: SleepCallbacks::default(),
-            arenas,
         })
     }
 
@@ -290,10 +270,7 @@ impl Core {
             // The last of them may have passed since, on a wait.
             return if self.heap.has_passed_spilled() { self.drop_spilled() } else { Ok(()) };
         }
-        let before = self.heap.counters().all_figures();
         let polled = self.timed(|_, context| context.streams.recorded.poll(context.heap, context.driver));
-        // What has waited was not allocated any more: that it is free leaves no more room below the peaks.
-        self.peak_room.lower(before, self.heap.counters().all_figures());
         if self.heap.gives_back() {
             self.give_back();
         }
@@ -352,14 +329,8 @@ impl Core {
     /// Checks every rule after an operation, with the feature `paranoid` and in this crate's own tests.
     #[inline]
     pub(super) fn checked(&self) -> Result<()> {
-        Self::checked_by(|| self.check())
-    }
-
-    /// Does the same, by a check of the caller's.
-    #[inline]
-    pub(super) fn checked_by(check: impl FnOnce() -> std::result::Result<(), String>) -> Result<()> {
         if cfg!(any(feature = "paranoid", test))
-            && let Err(broken) = check()
+            && let Err(broken) = self.check()
         {
             tracing::error!(%broken, "an invariant is broken");
             return Err(Error::Internal("an invariant is broken; the log says which"));

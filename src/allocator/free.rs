@@ -9,7 +9,6 @@ use crate::heap::{Block, Kind};
 use crate::ids::{BlockId, PoolIndex, StreamId};
 use crate::strategy::FreeUsedBy;
 use crate::streams::{Epochs, StreamContext};
-use parking_lot::MutexGuard;
 
 /// An epoch of a stream ends once this part (1/n) of the reserved bytes was freed in it, but at least `LONG_EPOCH`
 /// bytes. An event costs a quarter of a microsecond.
@@ -30,26 +29,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena(address, None)
-        {
-            return freed;
-        }
-        let mut core = self.core.try_lock().unwrap_or_else(|| self.lock_contended_for_free());
-        // An arena may have come meanwhile.
-        if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena(address, None)
-        {
-            return freed;
-        }
-        core.free(address)
-    }
-
-    #[cold]
-    fn lock_contended_for_free(&self) -> MutexGuard<'_, Core> {
-        let mut core = self.core.lock();
-        core.demand.contended();
-        core
+        self.core.lock().free(address)
     }
 
     /// Does the same as [`Self::free`], for a program that names the stream of the last use, as CUDA's stream-ordered
@@ -61,12 +41,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena(address, Some(stream))
-        {
-            return freed;
-        }
-        let core = &mut *self.lock_for(address)?;
+        let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
             return core.free_growing_on(address, stream);
@@ -93,12 +68,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        if self.arenas.are_active()
-            && let Some(freed) = self.free_in_arena(address, Some(stream))
-        {
-            return freed;
-        }
-        let core = &mut *self.lock_for(address)?;
+        let core = &mut *self.core.lock();
         if core.grows_at(address)? {
             let stream = core.driver.canonical_stream(stream)?;
             return core.free_growing_on(address, stream);
@@ -246,7 +216,6 @@ impl Core {
                 if self.config.paddle_stream_safe() {
                     self.timed(|_, context| context.streams.recorded.forget_passed(context.driver, &mut pending));
                 }
-                self.note_free(id, true);
                 self.heap.freed_privately(id);
                 self.heap.free_requested(id);
                 self.streams.recorded.defer(&mut self.heap, pending);
@@ -254,7 +223,6 @@ impl Core {
                 return Ok(());
             }
         }
-        self.note_free(id, in_use);
         self.heap.freed_privately(id);
         if in_use {
             self.heap.free_requested(id);
@@ -295,9 +263,6 @@ impl Core {
     #[cold]
     fn consolidate(&mut self) {
         self.on_epochs("freed memory could not be gathered", |epochs, on| epochs.gather_all(on));
-        if let Some(planning) = &mut self.planning {
-            planning.memory_is_low();
-        }
         if self.heap.spilled() > 0 || self.heap.host_stock().bytes() > 0 {
             self.return_spilled();
         }

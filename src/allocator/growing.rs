@@ -48,7 +48,7 @@ impl Allocator {
     /// multiple of 2 MiB. It has no memory yet.
     ///
     /// # Errors
-    /// [`Error::NotGrowable`] with other strategies than `stitch` and `planned`, and in guard mode; [`Error::RequestTooLarge`];
+    /// [`Error::NotGrowable`] with other strategies than `stitch`, and in guard mode; [`Error::RequestTooLarge`];
     /// [`Error::OutOfMemory`] if the bounds on views, or the device, have no room for the addresses; [`Error::HostMemory`];
     /// [`Error::Driver`].
     pub fn reserve(&self, capacity: u64, stream: StreamId) -> Result<u64> {
@@ -67,7 +67,7 @@ impl Allocator {
         if capacity > MAX_REQUEST {
             return Err(Error::RequestTooLarge { size: capacity });
         }
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.may_grow(owner)?;
         let address = core.reserve(owner, capacity, stream)?;
         core.checked()?;
@@ -86,7 +86,7 @@ impl Allocator {
         if self.core.lock().grow_within(address, size)? {
             return Ok(());
         }
-        let guard = &mut self.lock()?;
+        let guard = &mut self.core.lock();
         let growth = guard.growths.idle(address)?;
         growth.busy = true;
         let grown = self.add_parts(guard, address, size);
@@ -105,9 +105,8 @@ impl Allocator {
         guard.before_growth()?;
         while let Some((order, ahead)) = guard.next_part(address, size)? {
             let first = match ahead {
-                // While there are arenas, memory may be theirs: nothing is taken ahead.
-                Some(more) if !self.arenas.are_active() => guard.take_ahead(&Order { size: more, ..order })?,
-                _ => None,
+                Some(more) => guard.take_ahead(&Order { size: more, ..order })?,
+                None => None,
             };
             let part = match first {
                 Some(part) => part,
@@ -129,7 +128,7 @@ impl Allocator {
     /// [`Error::HostMemory`]; [`Error::Driver`] if an event could not be recorded. What was given back before stays so
     /// ([`Self::extent`]).
     pub fn shrink(&self, address: u64, size: u64) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.growths.idle(address)?;
         core.shrink(address, size)?;
         core.checked()
@@ -160,8 +159,8 @@ impl Core {
         if self.guard.is_some() {
             return refuse("guard mode is on, in which each allocation has memory of its own");
         }
-        if !matches!(self.config.strategy, StrategyKind::Stitch | StrategyKind::Planned) {
-            return refuse("only the strategies `stitch` and `planned` map memory behind other memory");
+        if self.config.strategy != StrategyKind::Stitch {
+            return refuse("only the strategy `stitch` maps memory behind other memory");
         }
         let Some(owner) = owner else { return Ok(()) };
         self.heap.private_mut().used(owner)?;

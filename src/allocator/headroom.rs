@@ -33,7 +33,7 @@ impl Allocator {
     ///
     /// As much goes as is missing and the GPU has passed: what is free for every stream, and what streams keep for themselves and
     /// are done with. An event is recorded on each stream that freed memory since the last call, so that the rest can go at a
-    /// later one. With `stitch`, `planned`, `expandable` and `malloc-async` nothing is waited for; strategies of plain memory give
+    /// later one. With `stitch`, `expandable` and `malloc-async` nothing is waited for; strategies of plain memory give
     /// it back by `cudaFree`, which waits. Memory of private pools stays. During a stream capture, and without a headroom, nothing
     /// is done.
     ///
@@ -54,34 +54,28 @@ impl Allocator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn keep_headroom(&self) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.config.headroom == 0 || core.capturing() {
             return Ok(0);
         }
-        core.keep_headroom(|_| Ok(()))
-    }
-
-    /// Does the same after a miss, if a look is due. What fails is logged: the request was served, or refused, all the same.
-    #[cold]
-    pub(super) fn yield_at_miss(&self, core: &mut Core) {
-        if core.capturing() || !core.looks.due(core.driver.clock_ns()) {
-            return;
-        }
-        let active = self.arenas.are_active();
-        // What arenas have is not known to be free before they give it back.
-        let recall = |core: &mut Core| if active { self.arenas.recall_all(core) } else { Ok(()) };
-        if let Err(error) = core.keep_headroom(recall) {
-            tracing::warn!(%error, "memory that others need could not be given back");
-        }
-        if active {
-            self.settle(core);
-        }
+        core.keep_headroom()
     }
 }
 
 impl Core {
-    /// Gives memory back until the headroom is free, or nothing more can go. `prepare` comes before, where too little is free.
-    fn keep_headroom(&mut self, prepare: impl FnOnce(&mut Self) -> Result<()>) -> Result<u64> {
+    /// Gives memory back after a miss, if a look is due. A failure is logged: the request was served, or refused, all the same.
+    #[cold]
+    pub(super) fn yield_at_miss(&mut self) {
+        if self.capturing() || !self.looks.due(self.driver.clock_ns()) {
+            return;
+        }
+        if let Err(error) = self.keep_headroom() {
+            tracing::warn!(%error, "memory that others need could not be given back");
+        }
+    }
+
+    /// Gives memory back until the headroom is free, or nothing more can go.
+    fn keep_headroom(&mut self) -> Result<u64> {
         self.heap.counters_mut().headroom.looks += 1;
         // Whatever becomes of it, the next one is not due at once.
         self.looks.done(self.driver.clock_ns(), true);
@@ -92,7 +86,6 @@ impl Core {
             return Ok(0);
         }
         self.heap.counters_mut().headroom.short += 1;
-        prepare(self)?;
         self.drain_guard();
         let before = self.heap.reserved();
         let down_to = before.saturating_sub(missing);

@@ -110,12 +110,12 @@ impl Allocator {
     /// Gives all free memory back to the driver that the GPU is known to have passed, without a wait of the CPU or the GPU.
     /// Returns the bytes given back. An event is recorded on each stream that freed memory since the last call, so that what
     /// was freed before this call can go at the next one, if the GPU is done with it by then. Memory of private pools that were
-    /// not released stays. During a stream capture, and with other strategies than `stitch` and `planned`, nothing is given back.
+    /// not released stays. During a stream capture, and with other strategies than `stitch`, nothing is given back.
     ///
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver); memory given back before the failed call stays given back, and is accounted.
     pub fn release_passed(&self) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.capturing() || !core.config.strategy.joins_free_memory() {
             return Ok(0);
         }

@@ -65,14 +65,14 @@ impl Allocator {
     /// Gives free memory back to the driver because another process needs it: `bytes` and hardly more, as [`Self::trim`]. Returns
     /// the bytes given back.
     ///
-    /// With the strategies `stitch` and `planned` only memory goes that the GPU is known to have passed, and nothing is waited
+    /// With the strategy `stitch` only memory goes that the GPU is known to have passed, and nothing is waited
     /// for: an event is recorded on each stream that freed memory since the last call, so that what was freed before this call
     /// can go at the next one. With other strategies the CPU may wait for the GPU. During a stream capture nothing goes.
     ///
     /// # Errors
     /// As [`Self::trim`].
     pub fn lend(&self, bytes: u64) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.capturing() || bytes == 0 {
             return Ok(0);
         }

@@ -7,8 +7,6 @@
 //! | core | the state behind the lock, and how a step that calls the driver is run |
 //! | open | allocators on devices that are named |
 //! | allocate, free | the operations that programs make all the time, for public and private pools alike |
-//! | arenas | heaps of single streams with locks of their own, while memory is plentiful |
-//! | planned | requests that follow a plan |
 //! | release | memory goes back: `empty_cache`, `trim`, limits, the end of the allocator |
 //! | growing, growths | allocations that grow in place, and which there are |
 //! | sleep | memory of tags goes, and comes again at the same addresses |
@@ -24,7 +22,6 @@
 //! | peers, shared_memory | other devices, other processes; `shares` and `opened` keep what is open |
 
 mod allocate;
-mod arenas;
 mod callbacks;
 mod checkpoint;
 mod core;
@@ -44,7 +41,6 @@ mod opened;
 mod own_segments;
 mod peers;
 mod pending;
-mod planned;
 mod prepared;
 mod pressure;
 mod private_pool;

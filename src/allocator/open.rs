@@ -27,9 +27,6 @@ impl Allocator {
     /// (`pinned:0`) gets the options of a [`HostPool`](crate::HostPool), which says who may use it when:
     /// [`HostPool::open`](crate::HostPool::open).
     ///
-    /// With the strategy `planned` nothing is planned until [`Self::set_planner`] gives it a planner, such as `Background` of the
-    /// package `seamalloc-plan`.
-    ///
     /// # Errors
     /// [`Error::Config`](crate::Error::Config) for an option that is misspelt or outside of its range, before a device is opened;
     /// [`Error::Open`](crate::Error::Open) for a device that cannot be had; those of [`Self::new`].

@@ -56,7 +56,7 @@ impl Allocator {
         if segments.are_unfounded() {
             return Err(Error::HostMemory);
         }
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.heap.private().segments(pool).is_some() || !core.heap.holds_nothing(pool) {
             return Err(Error::PoolInUse { pool });
         }
@@ -72,7 +72,7 @@ impl Allocator {
     /// [`Error::UnknownPool`] if the pool has no use; [`Error::PoolInUse`] if it has memory already that is not in
     /// segments of its own; [`Error::Driver`] as for [`Self::open_pool_with`].
     pub fn set_pool_unsplit(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.heap.private_mut().used(pool)?;
         if let Some(segments) = core.heap.private_mut().segments_mut(pool) {
             segments.set_unsplit();

@@ -18,7 +18,7 @@ impl Allocator {
     /// [`INVALID_DEVICE`](crate::driver::Status::INVALID_DEVICE) if there is no such device. Nothing has changed.
     /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`.
     pub fn enable_peer_access(&self, ordinal: u32) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.must_not_be_pooled("access of other devices")?;
         // Of memory that other devices use, nothing is exchanged any more.
         if core.heap.spilled() > 0 && !core.capturing() {

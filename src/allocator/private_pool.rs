@@ -116,7 +116,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool has no use: released too often, or never created.
     pub fn release_pool(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.heap.private_mut().release(pool)?;
         core.merge_released_pools();
         core.end_guarded_pools();
@@ -141,7 +141,7 @@ impl Allocator {
 
     /// Does the same. Returns the number of the route.
     pub(crate) fn begin_route(&self, pool: PoolId, route: Route) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.heap.private_mut().may_begin(pool, &route)?;
         if route.is_capturing() {
             // No event can be queried until the end of the route.
@@ -167,7 +167,7 @@ impl Allocator {
 
     /// Ends the route of that number.
     pub(crate) fn end_route(&self, pool: PoolId, number: Option<u64>) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.heap.private_mut().end(pool, number)?;
         core.merge_released_pools();
         if core.rules.frees_to_driver {
@@ -183,7 +183,7 @@ impl Allocator {
     /// [`Error::UnknownPool`](crate::Error::UnknownPool) if the pool does not exist. A pool whose memory waits for the
     /// device still exists.
     pub fn pool_stats(&self, pool: PoolId) -> Result<PoolStats> {
-        self.lock()?.heap.private_stats(pool)
+        self.core.lock().heap.private_stats(pool)
     }
 
     /// Returns every private pool that is used or holds memory, in the order of their ids; none if the host has no

@@ -20,7 +20,7 @@ impl Allocator {
     /// [`Error::Driver`]; memory given back before the failed call stays given back, and is accounted.
     /// [`Error::Source`] if a source refused its own memory; all else was given back.
     pub fn empty_cache(&self) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.capturing() {
             return Ok(0);
         }
@@ -62,7 +62,7 @@ impl Allocator {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn trim(&self, bytes: u64) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         let down_to = core.heap.reserved().saturating_sub(bytes);
         core.trim(down_to)
     }
@@ -75,7 +75,7 @@ impl Allocator {
     /// [`Error::Driver`], [`Error::Source`]; memory given back before the failed call stays given back, and is
     /// accounted.
     pub fn empty_pool(&self, pool: PoolId) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.capturing() || !core.heap.private().is_released(pool) {
             return Ok(0);
         }
@@ -92,7 +92,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Config`] outside of 0 to 1.
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         let config = Config { memory_fraction: Some(fraction), ..core.config.clone() };
         core.set_config(config.validated()?);
         Ok(())
@@ -106,7 +106,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Driver`], [`Error::Source`] if memory could not be given back; the limit is in force nevertheless.
     pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.set_config(Config { memory_limit: bytes, ..core.config.clone() });
         let limit = bytes.unwrap_or(u64::MAX);
         if core.heap.reserved() > limit {
@@ -187,7 +187,7 @@ fn empty_pool(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, po
 /// program may still use is worse than a leak.
 impl Drop for Allocator {
     fn drop(&mut self) {
-        drop(self.lock_if_possible("the end of an allocator"));
+        drop(self.core.lock());
         let core = self.core.get_mut();
         let live = core.heap.counters().allocation.current();
         if live > 0 {

@@ -20,11 +20,6 @@ impl Allocator {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn size_of(&self, address: u64) -> Result<u64> {
         let core = self.core.lock();
-        if self.arenas.are_active()
-            && let Some(block) = self.live_in_arena(address)
-        {
-            return Ok(block.size);
-        }
         if core.grows_at(address)? {
             return Ok(core.growths.extent(address)?.mapped);
         }
@@ -40,15 +35,13 @@ impl Allocator {
         if let Ok(true) | Err(_) = core.grows_at(address) {
             return core.growths.extent(address).is_ok();
         }
-        core.heap.live(address).is_ok() || (self.arenas.are_active() && self.live_in_arena(address).is_some())
+        core.heap.live(address).is_ok()
     }
 
     /// Returns the statistics: all that was done so far, and the memory held at present.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = &mut *self.core.lock();
-        let counted =
-            if self.arenas.are_active() { self.stats_with_arenas(core) } else { core.heap.counters().stats() };
         Stats {
             strategy: core.config.strategy,
             instead_of: core.instead_of,
@@ -57,17 +50,12 @@ impl Allocator {
             shortage: core.streams.shortage.stats(),
             sleep: core.heap.sleep_stats(),
             spill_kept_bytes: core.heap.host_stock().bytes(),
-            plans: core.planning.as_ref().map_or_else(Default::default, |planning| planning.stats()),
-            arenas: self.arenas.stats(core.demand.formed()),
-            host_bytes: (core.heap.host_bytes()
-                + self.arenas_host_bytes()
-                + core.streams.recorded.host_bytes()
-                + core.strategy.host_bytes()
-                + core.planning.as_ref().map_or(0, |planning| planning.host_bytes())) as u64,
+            host_bytes: (core.heap.host_bytes() + core.streams.recorded.host_bytes() + core.strategy.host_bytes())
+                as u64,
             view_mappings: core.heap.views().mappings() as u64,
             views: core.heap.views().count() as u64,
             view_address_space_bytes: core.heap.views().address_space(),
-            ..counted
+            ..core.heap.counters().stats()
         }
     }
 
@@ -91,7 +79,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_fragmentation(&self) -> Result<Fragmentation> {
-        let core = self.lock()?;
+        let core = self.core.lock();
         let sharing = core.streams.shortage.in_force(core.rules.sharing);
         let across = sharing == StreamSharing::Wait;
         core.heap.measure(sharing, |pool| core.strategy.largest_servable(&core.heap, &core.config, pool, across))
@@ -113,7 +101,7 @@ impl Allocator {
     /// The driver's.
     pub fn largest_request(&self) -> Result<u64> {
         let free = self.driver.memory_info()?.free;
-        let core = &*self.lock()?;
+        let core = &*self.core.lock();
         let room = core.limits.room(core.heap.reserved(), free);
         let room = room - room % GRANULE;
         let across = core.rules.sharing.may_wait();
@@ -123,16 +111,12 @@ impl Allocator {
 
     /// Sets every peak to the present value.
     pub fn reset_peak_stats(&self) {
-        let core = &mut *self.lock_if_possible("a reset of statistics");
-        core.heap.counters_mut().reset_peak();
-        if self.arenas.are_active() {
-            self.settle(core);
-        }
+        self.core.lock().heap.counters_mut().reset_peak();
     }
 
     /// Sets every accumulated figure to 0.
     pub fn reset_accumulated_stats(&self) {
-        self.lock_if_possible("a reset of statistics").heap.counters_mut().reset_accumulated();
+        self.core.lock().heap.counters_mut().reset_accumulated();
     }
 
     /// Returns a snapshot of all segments and blocks; one without segments if the host has no memory for them.
@@ -147,7 +131,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_snapshot(&self) -> Result<Snapshot> {
-        self.snapshot_of(&*self.lock()?)
+        self.snapshot_of(&*self.core.lock())
     }
 
     fn snapshot_of(&self, core: &Core) -> Result<Snapshot> {
@@ -165,7 +149,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn flight(&self) -> Result<Flight> {
-        let core = self.lock()?;
+        let core = self.core.lock();
         let Kept { events, operations, overwritten, capacity } = core.heap.flight()?;
         Ok(Flight { snapshot: self.snapshot_of(&core)?, events, operations, overwritten, capacity })
     }
@@ -202,19 +186,19 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory), and the observer is dropped.
     pub fn add_observer(&self, observer: Box<dyn Observer>) -> Result<ObserverId> {
-        self.lock()?.heap.add_observer(observer)
+        self.core.lock().heap.add_observer(observer)
     }
 
     /// Ends an observer that was added. Returns it, or `None` if it is not there: removed before, or because it panicked. Once this
     /// returns, it is called no more.
     pub fn remove_observer(&self, id: ObserverId) -> Option<Box<dyn Observer>> {
-        self.lock_if_possible("the removal of an observer").heap.remove_observer(id)
+        self.core.lock().heap.remove_observer(id)
     }
 
     /// Registers `observer` for all changes from now on, in the place of the one that this registered before, which is returned.
     /// Those of [`Self::add_observer`] stay.
     pub fn observe(&self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
-        self.lock_if_possible("an observer").heap.set_observer(observer)
+        self.core.lock().heap.set_observer(observer)
     }
 
     /// Walks every table and checks every rule that always holds. Slow; for tests.
@@ -222,6 +206,6 @@ impl Allocator {
     /// # Errors
     /// Says which rule is broken, and where.
     pub fn check(&self) -> std::result::Result<(), String> {
-        self.lock().map_err(|error| error.to_string())?.check()
+        self.core.lock().check()
     }
 }

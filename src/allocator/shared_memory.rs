@@ -32,7 +32,7 @@ impl Allocator {
     /// [`Error::NotOfPools`](crate::Error::NotOfPools) with the strategy `malloc-async`, as for the two calls below;
     /// [`Error::NotGrowable`](crate::Error::NotGrowable) for an allocation that grows in place, as for them.
     pub fn share(&self, address: u64) -> Result<IpcHandle> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.must_not_grow(address)?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
@@ -72,7 +72,7 @@ impl Allocator {
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there;
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn fix_memory(&self, address: u64) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.must_not_grow(address)?;
         let block = core.heap.live(address)?;
         core.must_not_be_pooled("registration elsewhere")?;
@@ -87,7 +87,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::InvalidAddress`](crate::Error::InvalidAddress) if no live allocation starts there.
     pub fn handle_len(&self, address: u64) -> Result<usize> {
-        let core = self.lock()?;
+        let core = self.core.lock();
         core.must_not_grow(address)?;
         core.must_not_be_pooled("sharing with other processes")?;
         Ok(match core.heap.physical(core.heap.live(address)?)?.memory {
@@ -108,7 +108,7 @@ impl Allocator {
     pub fn open_shared(&self, handle: &[u8]) -> Result<u64> {
         match Place::from_bytes(handle)? {
             Place::Plain(memory) => {
-                let core = &mut *self.lock()?;
+                let core = &mut *self.core.lock();
                 let mut range = OpenedRange::default();
                 core.opened.reserve()?;
                 range.address = core.allowed_in_captures(|driver| driver.ipc_open(&memory))?;
@@ -118,7 +118,7 @@ impl Allocator {
             Place::Chunks { endpoint, chunks } => {
                 // The lock is not held, since this waits for the other process.
                 let exported = fetch(&endpoint, chunks.iter().map(|chunk| chunk.key))?;
-                let core = &mut *self.lock()?;
+                let core = &mut *self.core.lock();
                 let mut range = OpenedRange::of(chunks.len())?;
                 core.opened.reserve()?;
                 if let Err(error) = core.allowed_in_captures(|driver| range.map(driver, &exported, &chunks)) {
@@ -138,7 +138,7 @@ impl Allocator {
     /// [`Error::Ipc`](crate::Error::Ipc) if nothing was opened there; [`Error::Driver`](crate::Error::Driver) if a call
     /// failed: the memory counts as closed for the program, and closing the rest is tried again at the same occasions.
     pub fn close_shared(&self, address: u64) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         let range = core.opened.take(address).ok_or(IpcError::NotOpen { address })?;
         core.opened.closing.push(range);
         core.close_shared()

@@ -23,11 +23,6 @@ impl Shares {
         self.0.insert(address, exported);
     }
 
-    /// Returns whether no allocation is shared.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Notes that an allocation was freed, shared or not.
     #[inline]
     pub(super) fn end(&mut self, address: u64) {

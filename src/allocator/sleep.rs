@@ -40,9 +40,9 @@ impl Allocator {
     /// memory of others, and gives them none while it lives.
     ///
     /// # Errors
-    /// [`Error::NotSleepable`] with other strategies than `stitch` and `planned`; [`Error::HostMemory`].
+    /// [`Error::NotSleepable`] with other strategies than `stitch`; [`Error::HostMemory`].
     pub fn create_tag(&self) -> Result<PoolId> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.may_have_tags(PoolId::NONE)?;
         let pool = core.heap.private_mut().create()?;
         core.heap.private_mut().set_apart(pool);
@@ -55,7 +55,7 @@ impl Allocator {
     /// Those of [`Self::create_tag`]; [`Error::UnknownPool`] for [`PoolId::NONE`]; [`Error::PoolInUse`] if a private pool of
     /// this id was used already without chunks of its own, or has segments of its own.
     pub fn open_tag(&self, pool: PoolId) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.may_have_tags(pool)?;
         if !core.heap.private().is_apart(pool) {
             let has_pairs = core.heap.has_pairs(pool);
@@ -89,7 +89,7 @@ impl Allocator {
     }
 
     fn fall_asleep(&self, tag: PoolId, backup: &Backup) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         core.may_sleep(tag)?;
         let slept = core.timed(|_, context| {
             context.wait_for_all()?;
@@ -116,7 +116,7 @@ impl Allocator {
     }
 
     fn wake_up(&self, tag: PoolId) -> Result<u64> {
-        let guard = &mut self.lock()?;
+        let guard = &mut self.core.lock();
         let mut asking = Asking::new();
         loop {
             let core = &mut **guard;
@@ -147,7 +147,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::NotSleepable`] during a stream capture; [`Error::Driver`], after which the rest is kept.
     pub fn release_backups(&self) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.capturing() {
             let why = "a stream may be being captured: end the capture, and its route, first";
             return Err(Error::NotSleepable { pool: PoolId::NONE, why });
@@ -182,10 +182,10 @@ impl Core {
     }
 
     fn may_have_tags(&self, pool: PoolId) -> Result<()> {
-        if matches!(self.config.strategy, StrategyKind::Stitch | StrategyKind::Planned) {
+        if self.config.strategy == StrategyKind::Stitch {
             return Ok(());
         }
-        let why = "only the strategies `stitch` and `planned` have memory that can go from under its addresses";
+        let why = "only the strategy `stitch` has memory that can go from under its addresses";
         Err(Error::NotSleepable { pool, why })
     }
 

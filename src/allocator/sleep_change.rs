@@ -96,7 +96,7 @@ impl Allocator {
     /// Begins a change of a tag: `None` if there is nothing to change.
     pub(super) fn begin_change(&self, tag: PoolId, stage: SleepStage) -> Result<Option<Change<'_>>> {
         let notice = {
-            let core = &mut *self.lock()?;
+            let core = &mut *self.core.lock();
             core.may_sleep(tag)?;
             if core.heap.private().asleep(tag).is_some() != (stage == SleepStage::BeforeWake) {
                 return Ok(None);

@@ -44,7 +44,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.lock_for(address)?;
+        let core = &mut *self.core.lock();
         let spilled = if core.grows_at(address)? {
             core.advise_growing(address, advice)?
         } else {
@@ -67,7 +67,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::Driver`](crate::Error::Driver), [`Error::HostMemory`](crate::Error::HostMemory); what came back before stays so.
     pub fn unspill(&self) -> Result<u64> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         if core.heap.spilled() == 0 || core.capturing() || core.may_spill().is_none() {
             return Ok(0);
         }

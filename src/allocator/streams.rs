@@ -34,7 +34,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.lock_for(address)?;
+        let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
             core.name_growing(address, stream)?;
@@ -55,7 +55,7 @@ impl Allocator {
         if address == 0 {
             return Ok(());
         }
-        let core = &mut *self.lock_for(address)?;
+        let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if core.grows_at(address)? {
             core.erase_growing(address, stream);
@@ -77,7 +77,7 @@ impl Allocator {
     /// # Errors
     /// The driver's, if it does not know the stream.
     pub fn set_borrowed(&self, stream: StreamId) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if stream == StreamId::DEFAULT {
             return Ok(());
@@ -117,7 +117,7 @@ impl Allocator {
     /// [`Error::Driver`](crate::Error::Driver) while a stream is being captured, when the CPU cannot wait
     /// ([`Status::STREAM_CAPTURE_UNSUPPORTED`]), or if the wait failed. The stream is then known as before.
     pub fn forget_stream(&self, stream: StreamId) -> Result<()> {
-        let core = &mut *self.lock()?;
+        let core = &mut *self.core.lock();
         let stream = core.driver.canonical_stream(stream)?;
         if stream == StreamId::DEFAULT {
             return Ok(());

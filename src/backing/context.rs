@@ -220,8 +220,8 @@ impl StrategyContext<'_> {
             return false;
         }
         let held = self.heap.reserved();
-        let (driver, config, limits) = (self.driver, self.config, self.limits);
-        self.streams.shortage.must_grow(held, more, || limits.border(config, held, driver.memory_info().ok()))
+        let (driver, limits) = (self.driver, self.limits);
+        self.streams.shortage.must_grow(held, more, || limits.border(held, driver.memory_info().ok()))
     }
 
     /// Notes that memory could not grow. Returns whether it has just become short.

@@ -42,6 +42,4 @@ pub(crate) use units::{
     Units, UnmappedPart, map_units, move_units, release_empty_segments, release_reservation, reserve_segment,
     unmap_units, whole_units,
 };
-pub(crate) use view::{
-    ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room, prepare_view, usage_of_kept_views,
-};
+pub(crate) use view::{ViewPlan, build_view, cut_view, drop_view, finish_drops, make_room, usage_of_kept_views};

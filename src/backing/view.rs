@@ -75,27 +75,11 @@ pub(crate) fn build_view(
     plan: ViewPlan,
     request: &Request,
 ) -> Result<BlockId, Miss> {
-    let (offset, size) = (plan.offset, request.size);
-    let view = map_view(context, plan, |heap, chunks| heap.reserve_window(chunks, offset, size))?;
-    Ok(context.heap.take_window(Window { view, offset }, size, request.pool)?)
-}
-
-/// Maps the chunks of a plan, for later requests.
-pub(crate) fn prepare_view(context: &mut StrategyContext<'_>, plan: ViewPlan) -> Result<ViewId, Miss> {
-    map_view(context, plan, |_, _| Ok(()))
-}
-
-/// Maps the chunks of a plan. `make_room` is asked before the driver is.
-fn map_view(
-    context: &mut StrategyContext<'_>,
-    plan: ViewPlan,
-    make_room: impl FnOnce(&mut Heap, &[ChunkId]) -> Result<(), Error>,
-) -> Result<ViewId, Miss> {
     context.retry_rollback()?;
     let piece = |chunk: &Chunk| Piece { size: chunk.size, handle: Some(chunk.handle) };
     let pieces = plan.chunks.iter().map(|(_, chunk)| piece(chunk)).try_to_vec()?;
     let chunks = plan.chunks.iter().map(|(id, _)| *id).try_to_vec()?;
-    make_room(context.heap, &chunks)?;
+    context.heap.reserve_window(&chunks, plan.offset, request.size)?;
     let new = context.heap.reserve_view(chunks)?;
     context.rollback.reserve(1)?;
     let size = plan.size();
@@ -106,7 +90,8 @@ fn map_view(
         context.rollback.undo(context.heap, context.driver, mapping);
         return Err(error.into());
     }
-    Ok(context.heap.add_view(span, new, plan.hash))
+    let view = context.heap.add_view(span, new, plan.hash);
+    Ok(context.heap.take_window(Window { view, offset: plan.offset }, request.size, request.pool)?)
 }
 
 /// Drops views until the planned one is within the bounds: those unused longest first, and only views that no stream

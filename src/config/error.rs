@@ -25,6 +25,16 @@ pub enum ConfigError {
         /// A similar name that exists.
         nearest: Option<&'static str>,
     },
+    /// An earlier version had the option or the strategy.
+    #[error("the {what} `{name}` was removed; {instead}")]
+    Removed {
+        /// `option` or `strategy`.
+        what: &'static str,
+        /// The name.
+        name: &'static str,
+        /// The replacement, in words.
+        instead: &'static str,
+    },
     /// The value of the option is invalid.
     #[error("option `{option}` has the value `{found}`; expected {expected}")]
     BadValue {

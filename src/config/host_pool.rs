@@ -26,7 +26,7 @@ impl Config {
             return refused("spill", &format!("host={}", crate::units::format_bytes_exactly(bytes)));
         }
         match (self.split, self.guard.is_on()) {
-            (split @ (Split::LastResort | Split::BeforeGrowth), _) => refused("split", split.name()),
+            (split @ Split::LastResort, _) => refused("split", split.name()),
             (Split::Off, true) => refused("guard", "on"),
             (Split::Off, false) => Ok(()),
         }

@@ -99,20 +99,19 @@ impl Limits {
     }
 
     /// Returns how many bytes may be held before memory counts as short, if `held` bytes are and the device has this much:
-    /// see [`Config::sharing_threshold`]. A device that does not tell is not counted.
-    pub(crate) fn border(&self, config: &Config, held: u64, device: Option<MemoryInfo>) -> u64 {
-        let part = |of: u64, default: f64| (of as f64 * config.sharing_threshold.unwrap_or(default)) as u64;
+    /// see [`StreamSharing::Auto`](crate::StreamSharing::Auto). A device that does not tell is not counted.
+    pub(crate) fn border(&self, held: u64, device: Option<MemoryInfo>) -> u64 {
         let of_device = device.map(|MemoryInfo { free, total }| {
             let others = total.saturating_sub(free).saturating_sub(held);
             // What is left beside the headroom counts as it is: it is no part of what others will take.
-            let plenty = part(total, PLENTY_OF_DEVICE).saturating_sub(others);
+            let plenty = ((total as f64 * PLENTY_OF_DEVICE) as u64).saturating_sub(others);
             if self.headroom == 0 {
                 plenty
             } else {
                 plenty.min(held.saturating_add(free).saturating_sub(self.headroom))
             }
         });
-        self.lowest().map(|limit| part(limit, 1.0)).into_iter().chain(of_device).min().unwrap_or(u64::MAX)
+        self.lowest().into_iter().chain(of_device).min().unwrap_or(u64::MAX)
     }
 
     /// Returns whether more memory, beside the bytes `held`, keeps within the limits.
@@ -157,7 +156,7 @@ mod tests {
     fn memory_is_short_at_the_limit_or_near_the_device() {
         let border = |options: &str, held: u64, free: u64| {
             let config = Config::parse(options).unwrap();
-            Limits::new(&config, 1000).border(&config, held, Some(MemoryInfo { free, total: 1000 }))
+            Limits::new(&config, 1000).border(held, Some(MemoryInfo { free, total: 1000 }))
         };
         assert_eq!(border("", 0, 1000), 900);
         // What others hold is not there; what is held itself is.
@@ -167,10 +166,8 @@ mod tests {
         assert_eq!(border("memory_limit:600B", 300, 700), 600);
         assert_eq!(border("memory_limit:600B", 300, 200), 400);
         assert_eq!(border("per_process_memory_fraction:0.5", 0, 1000), 500);
-        assert_eq!(border("memory_limit:600B,sharing_threshold:0.5", 0, 1000), 300);
-        assert_eq!(border("sharing_threshold:0", 0, 1000), 0);
         let config = Config::default();
-        assert_eq!(Limits::new(&config, 1000).border(&config, 0, None), u64::MAX);
+        assert_eq!(Limits::new(&config, 1000).border(0, None), u64::MAX);
         // The headroom is not to be had, and is no part of the tenth that others will take.
         assert_eq!(border("headroom:50B", 300, 700), 900);
         assert_eq!(border("headroom:300B", 300, 700), 700);

@@ -23,7 +23,7 @@ pub use error::ConfigError;
 pub use guard::GuardOptions;
 pub use limits::Limit;
 pub(crate) use limits::{Increase, Limits};
-pub use options::{Arenas, Config, Split, StreamSharing};
+pub use options::{Config, Split, StreamSharing};
 pub use paddle::PaddleFlags;
 pub use spill::{Advice, ColdestFirst, SpillCandidate, SpillPolicy};
 pub use strategy_kind::StrategyKind;

@@ -16,12 +16,20 @@ pub(super) const WITHOUT_EFFECT: [&str; 6] = [
     "pinned_reserve_segment_size_mb",
 ];
 
+/// Options that earlier versions had, and the sentence that says what to write in place of each.
+pub(super) const REMOVED: [(&str, &str); 6] = [
+    ("arenas", "leave it out: all threads share one heap"),
+    ("plan", "leave it out: `strategy:stitch` needs no plan"),
+    ("sharing_threshold", "leave it out, or choose `sharing:wait` or `sharing:never`"),
+    ("memory_fraction", "write `per_process_memory_fraction`"),
+    ("FLAGS_vmm_v2_remap_on_oom", "leave it out: free handles are always moved together before a request is refused"),
+    ("FLAGS_vmm_v2_small_pool_handle_size_in_mb", "leave it out: a handle of small requests has 2 MiB"),
+];
+
 /// The name of every option but those of other allocators' families ([`option_list`]).
-const OPTIONS: [&str; 39] = [
+const OPTIONS: [&str; 35] = [
     "strategy",
     "sharing",
-    "sharing_threshold",
-    "arenas",
     "spill",
     "backup_cache",
     "split",
@@ -29,7 +37,6 @@ const OPTIONS: [&str; 39] = [
     "idle_release_s",
     "flight_recorder",
     "flight_dump",
-    "plan",
     "broker",
     "broker_guarantee",
     "broker_weight",
@@ -54,7 +61,6 @@ const OPTIONS: [&str; 39] = [
     "roundup_power2_divisions",
     "garbage_collection_threshold",
     "per_process_memory_fraction",
-    "memory_fraction",
     "memory_limit",
     "headroom",
 ];

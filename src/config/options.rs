@@ -27,7 +27,7 @@ pub enum StreamSharing {
     /// alone gains nothing.
     Wait,
     /// As with [`Self::Never`] while memory is plentiful, and as with [`Self::Wait`] once it is short: once the allocator
-    /// would have to hold more than [`Config::sharing_threshold`] allows.
+    /// would have to hold more than its limit, or nine tenths of the device less what others hold there.
     #[default]
     Auto,
 }
@@ -53,34 +53,6 @@ impl StreamSharing {
     }
 }
 
-/// Whether streams get heaps of their own, each with a lock of its own, with the strategy `stitch`: arenas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Arenas {
-    /// Once threads with different streams stand in each other's way at the allocator's lock.
-    #[default]
-    Auto,
-    /// From the first request of a stream on. For tests, and for programs that know that they have such threads.
-    Always,
-    /// Never.
-    Off,
-}
-
-impl Arenas {
-    /// Every choice.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Always, Self::Off];
-
-    /// Returns the name, as in options.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Off => "off",
-        }
-    }
-}
-
 /// Whether chunks of physical memory that are partly in use are split, so that what lies free inside of them serves any
 /// request, with the strategy `stitch`. The parts in use get other physical memory under the same addresses, contents kept.
 ///
@@ -101,14 +73,11 @@ pub enum Split {
     Off,
     /// Before a request is refused.
     LastResort,
-    /// Then, and before memory grows, where much lies free and splitting takes 4 ms at most. So default chunks are coarser, which
-    /// takes the driver less time.
-    BeforeGrowth,
 }
 
 impl Split {
     /// Every choice.
-    pub const ALL: [Self; 3] = [Self::Off, Self::LastResort, Self::BeforeGrowth];
+    pub const ALL: [Self; 2] = [Self::Off, Self::LastResort];
 
     /// Returns the name, as in options.
     #[must_use]
@@ -116,7 +85,6 @@ impl Split {
         match self {
             Self::Off => "off",
             Self::LastResort => "last_resort",
-            Self::BeforeGrowth => "before_growth",
         }
     }
 }
@@ -157,24 +125,17 @@ pub struct Config {
     pub headroom: u64,
     /// When memory freed on one stream may serve another, with the strategy `stitch`.
     pub sharing: StreamSharing,
-    /// With `sharing:auto`: the part (0 to 1) of the memory that the allocator may hold before memory counts as short. It is
-    /// a part of the lower memory limit, and of the device's memory, of which what others hold there is then taken.
-    /// `None`: the whole limit, and nine tenths of the device.
-    pub sharing_threshold: Option<f64>,
-    /// Whether streams get heaps of their own while memory is plentiful, with the strategy `stitch` and `sharing:auto` or
-    /// `sharing:never`.
-    pub arenas: Arenas,
     /// Whether chunks that are partly in use are split.
     pub split: Split,
-    /// How many bytes of the machine's memory may be taken, with the strategies `stitch` and `planned`, so that live memory which
-    /// does not fit the device lies there. Before a request is refused, chunks that were not used for long are then backed by the
+    /// How many bytes of the machine's memory may be taken, with the strategy `stitch`, so that live memory which does not fit
+    /// the device lies there. Before a request is refused, chunks that were not used for long are then backed by the
     /// machine's memory, at their addresses and with their contents; kernels that use them take longer. `None`: none.
     ///
     /// What a program must keep to is what [`Split`] asks: while it allocates, no other thread launches work that uses memory of
-    /// the allocator. Streams have no heaps of their own then ([`Config::arenas`]).
+    /// the allocator.
     pub spill: Option<u64>,
-    /// The most bytes of page-locked memory of the machine that are kept while they serve nothing, with the strategies `stitch` and
-    /// `planned`: what backups of tags lay in ([`Backup`](crate::Backup)), for the next tag that sleeps, and what was spilled to, for
+    /// The most bytes of page-locked memory of the machine that are kept while they serve nothing, with the strategy `stitch`:
+    /// what backups of tags lay in ([`Backup`](crate::Backup)), for the next tag that sleeps, and what was spilled to, for
     /// the next spill. To have a GiB of it takes the machine a third of a second for spilling, and about half of that for backups. What
     /// serves at present does not count. 0: none is kept. `None`: all of the backups' until
     /// [`Allocator::release_backups`](crate::Allocator::release_backups), and of spilling as much as lay spilled at most, until
@@ -192,7 +153,7 @@ pub struct Config {
     pub idle_release_s: Option<u64>,
     /// The most bytes of a chunk of physical memory, with the strategy `stitch`: a multiple of 2 MiB, up to 1 GiB.
     /// Smaller chunks take more time in the driver (about 35 us each) and leave less memory unusable. `None`: 20 MiB,
-    /// and more where a request would need over 130 of them; with the strategy `planned` 8 MiB, and 1,040 of them.
+    /// and more where a request would need over 130 of them.
     pub chunk_size: Option<u64>,
     /// The most chunks that all views together may map, with the strategy `stitch`. Each costs the host about 4.3 KB in the
     /// driver. At this bound and the next two, views unused longest are dropped; where all are in use,
@@ -221,18 +182,13 @@ pub struct Config {
     pub classic: ClassicOptions,
     /// The flags of the strategies of Paddle.
     pub paddle: PaddleFlags,
-    /// How many of its last operations the allocator keeps, 16 bytes of host memory each, for each heap of a single stream
-    /// too ([`Config::arenas`]): the flight recorder ([`Allocator::flight`](crate::Allocator::flight)). 0: none, and 4 KiB. At most
-    /// 2^26.
+    /// How many of its last operations the allocator keeps, 16 bytes of host memory each: the flight recorder
+    /// ([`Allocator::flight`](crate::Allocator::flight)). 0: none, and 4 KiB. At most 2^26.
     pub flight_recorder: usize,
     /// The file to which the flight recorder is written when a request is refused, in the C library and under PyTorch; in Rust
     /// `seamalloc_trace::flight` does it. `{pid}` and `{device}` stand for the numbers of the process and of the device. `None`: it is
     /// not written.
     pub flight_dump: Option<String>,
-    /// A plan that was made earlier, with the strategy `planned`: the file that `seamalloc plan TRACE -o FILE` wrote. Read in the C
-    /// library, under PyTorch and in replays; in Rust give it to [`Allocator::set_planner`](crate::Allocator::set_planner). A step that is
-    /// the file's is planned in its order; others are planned without it, and so are all with `auto`, which is `None`.
-    pub plan: Option<String>,
     /// Whether free memory is lent between processes of one user on one device: the socket of a broker (`seamalloc broker`), or `auto` for
     /// `broker.sock` in `$XDG_RUNTIME_DIR/seamalloc` or `/tmp/seamalloc-UID`. A request that the device refuses then asks the others that
     /// have opted in to give free memory back, and they are asked in turn. In the C library and under PyTorch; in Rust
@@ -295,8 +251,6 @@ impl Default for Config {
             memory_limit: None,
             headroom: 0,
             sharing: StreamSharing::default(),
-            sharing_threshold: None,
-            arenas: Arenas::default(),
             split: Split::default(),
             spill: None,
             backup_cache: None,
@@ -314,7 +268,6 @@ impl Default for Config {
             paddle: PaddleFlags::DEFAULT,
             flight_recorder: FLIGHT_RECORDER,
             flight_dump: None,
-            plan: None,
             broker: None,
             broker_guarantee: 0,
             broker_weight: 1,
@@ -376,9 +329,6 @@ impl Config {
         if let Some(size) = self.chunk_size.filter(odd) {
             return bad("chunk_size_mb", in_mib(size), "an even number of MiB from 2 to 1024".into());
         }
-        if let Some(part) = self.sharing_threshold.filter(|part| !(0.0..=1.0).contains(part)) {
-            return bad("sharing_threshold", part.to_string(), "a number from 0 to 1".into());
-        }
         if let Some(fraction) = self.memory_fraction.filter(|fraction| !(0.0..=1.0).contains(fraction)) {
             return bad("per_process_memory_fraction", fraction.to_string(), "a number from 0 to 1".into());
         }
@@ -393,7 +343,7 @@ impl Config {
             return bad("flight_recorder", self.flight_recorder.to_string(), expected);
         }
         let is_no_path = |path: &String| path.is_empty() || path.contains([',', '[', ']', '\0', '\n']);
-        for (option, path) in [("flight_dump", &self.flight_dump), ("plan", &self.plan), ("broker", &self.broker)] {
+        for (option, path) in [("flight_dump", &self.flight_dump), ("broker", &self.broker)] {
             if let Some(path) = path.as_ref().filter(|path| is_no_path(path)) {
                 return bad(option, path.clone(), "the name of a file, without commas and brackets".into());
             }

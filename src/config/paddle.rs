@@ -1,7 +1,7 @@
 //! The flags of Paddle's allocators, under their own names.
 //!
 //! Owns: [`PaddleFlags`], their defaults and their text. The defaults are Paddle's (`paddle/common/flags.cc`,
-//! `auto_growth_best_fit_allocator.cc`), but those of `vmm_v2_…`, which were chosen here, and that of
+//! `auto_growth_best_fit_allocator.cc`), but that of `vmm_v2_…`, which was chosen here, and that of
 //! `use_stream_safe_cuda_allocator`, which is off.
 
 use std::fmt;
@@ -44,16 +44,12 @@ pub struct PaddleFlags {
     /// `FLAGS_cuda_malloc_async_pool_memory_throttle_ratio`: above this part (0 to 1) of the device's memory, allocated or freed on
     /// the stream for frees, a request's stream waits for that one (`malloc-async`).
     pub cuda_malloc_async_pool_memory_throttle_ratio: f64,
-    /// `FLAGS_vmm_v2_remap_on_oom`: free handles are moved together before a request is refused (`paddle-vmm`).
-    pub vmm_v2_remap_on_oom: bool,
-    /// `FLAGS_vmm_v2_small_pool_handle_size_in_mb`, in bytes: a piece of memory for requests below 2 MiB (`paddle-vmm`).
-    pub vmm_v2_small_pool_handle_size: u64,
-    /// `FLAGS_vmm_v2_large_pool_handle_size_in_mb`, in bytes: one for all others (`paddle-vmm`).
+    /// `FLAGS_vmm_v2_large_pool_handle_size_in_mb`, in bytes: a piece of memory for requests of 2 MiB and more (`paddle-vmm`).
     pub vmm_v2_large_pool_handle_size: u64,
 }
 
 impl PaddleFlags {
-    /// Paddle's defaults, but for the last flags (`vmm_v2_…`, `use_stream_safe_cuda_allocator`).
+    /// Paddle's defaults, but for `vmm_v2_large_pool_handle_size` and `use_stream_safe_cuda_allocator`.
     pub const DEFAULT: Self = Self {
         free_idle_chunk: false,
         free_when_no_cache_hit: false,
@@ -66,12 +62,10 @@ impl PaddleFlags {
         reallocate_gpu_memory: 0,
         use_stream_safe_cuda_allocator: false,
         cuda_malloc_async_pool_memory_throttle_ratio: 0.8,
-        vmm_v2_remap_on_oom: true,
-        vmm_v2_small_pool_handle_size: 2 * MIB,
         vmm_v2_large_pool_handle_size: 20 * MIB,
     };
 
-    pub(super) const NAMES: [&'static str; 14] = [
+    pub(super) const NAMES: [&'static str; 12] = [
         "FLAGS_free_idle_chunk",
         "FLAGS_free_when_no_cache_hit",
         "FLAGS_fraction_of_gpu_memory_to_use",
@@ -83,8 +77,6 @@ impl PaddleFlags {
         "FLAGS_initial_gpu_memory_in_mb",
         "FLAGS_reallocate_gpu_memory_in_mb",
         "FLAGS_use_stream_safe_cuda_allocator",
-        "FLAGS_vmm_v2_remap_on_oom",
-        "FLAGS_vmm_v2_small_pool_handle_size_in_mb",
         "FLAGS_vmm_v2_large_pool_handle_size_in_mb",
     ];
 
@@ -97,7 +89,6 @@ impl PaddleFlags {
             "FLAGS_large_pool_auto_growth_chunk_size_in_mb" => &mut self.large_pool_auto_growth_chunk_size,
             "FLAGS_initial_gpu_memory_in_mb" => &mut self.initial_gpu_memory,
             "FLAGS_reallocate_gpu_memory_in_mb" => &mut self.reallocate_gpu_memory,
-            "FLAGS_vmm_v2_small_pool_handle_size_in_mb" => &mut self.vmm_v2_small_pool_handle_size,
             "FLAGS_vmm_v2_large_pool_handle_size_in_mb" => &mut self.vmm_v2_large_pool_handle_size,
             _ => return None,
         })
@@ -109,7 +100,6 @@ impl PaddleFlags {
             "FLAGS_free_idle_chunk" => Some(&mut self.free_idle_chunk),
             "FLAGS_free_when_no_cache_hit" => Some(&mut self.free_when_no_cache_hit),
             "FLAGS_use_stream_safe_cuda_allocator" => Some(&mut self.use_stream_safe_cuda_allocator),
-            "FLAGS_vmm_v2_remap_on_oom" => Some(&mut self.vmm_v2_remap_on_oom),
             _ => None,
         }
     }
@@ -125,13 +115,10 @@ impl PaddleFlags {
 
     /// Returns the first flag that is outside of its range: its name, its value, and what was expected.
     pub(super) fn out_of_range(&self) -> Option<(&'static str, String, &'static str)> {
-        let handles = [
-            ("FLAGS_vmm_v2_small_pool_handle_size_in_mb", self.vmm_v2_small_pool_handle_size),
-            ("FLAGS_vmm_v2_large_pool_handle_size_in_mb", self.vmm_v2_large_pool_handle_size),
-        ];
-        let odd = |size: u64| size == 0 || !size.is_multiple_of(2 * MIB) || size > 1 << 40;
-        if let Some((name, size)) = handles.into_iter().find(|(_, size)| odd(*size)) {
-            return Some((name, (size / MIB).to_string(), "an even number of MiB from 2 to 1048576"));
+        let handle = self.vmm_v2_large_pool_handle_size;
+        if handle == 0 || !handle.is_multiple_of(2 * MIB) || handle > 1 << 40 {
+            let name = "FLAGS_vmm_v2_large_pool_handle_size_in_mb";
+            return Some((name, (handle / MIB).to_string(), "an even number of MiB from 2 to 1048576"));
         }
         let ratio = self.cuda_malloc_async_pool_memory_throttle_ratio;
         if !(0.0..=1.0).contains(&ratio) {

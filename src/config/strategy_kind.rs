@@ -18,9 +18,6 @@ pub enum StrategyKind {
     /// Stitches free memory together, wherever it lies.
     #[default]
     Stitch,
-    /// As `stitch`, and what repeats itself is planned: each request of a step gets its place by its number. A
-    /// [`Planner`](crate::planning::Planner) finds the places.
-    Planned,
     /// A list of free blocks for each size, cut from large buffers and never merged.
     Exact,
     /// The buddy system: powers of two, halved and merged.
@@ -45,12 +42,11 @@ pub enum StrategyKind {
 
 impl StrategyKind {
     /// Every strategy.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 13] = [
         Self::Caching,
         Self::Expandable,
         Self::Gmlake,
         Self::Stitch,
-        Self::Planned,
         Self::Exact,
         Self::Buddy,
         Self::Slab,
@@ -72,13 +68,9 @@ impl StrategyKind {
     /// The allocators of the driver itself.
     pub const DRIVER: [Self; 1] = [Self::MallocAsync];
 
-    /// Those that plan.
-    pub const PLANNING: [Self; 1] = [Self::Planned];
-
     /// Families of strategies by name: what a command takes instead of a list of names.
-    pub const FAMILIES: [(&'static str, &'static [Self]); 6] = [
+    pub const FAMILIES: [(&'static str, &'static [Self]); 5] = [
         ("main", &Self::MAIN),
-        ("planning", &Self::PLANNING),
         ("classic", &Self::CLASSIC),
         ("paddle", &Self::PADDLE),
         ("driver", &Self::DRIVER),
@@ -88,7 +80,7 @@ impl StrategyKind {
     /// Returns whether the strategy makes virtual-memory calls, which old devices and drivers do not have.
     #[must_use]
     pub const fn needs_virtual_memory(self) -> bool {
-        matches!(self, Self::Expandable | Self::Gmlake | Self::Stitch | Self::Planned | Self::PaddleVmm)
+        matches!(self, Self::Expandable | Self::Gmlake | Self::Stitch | Self::PaddleVmm)
     }
 
     /// Returns whether the strategy takes memory of the driver's pools, which drivers before CUDA 11.2 do not have.
@@ -99,13 +91,13 @@ impl StrategyKind {
 
     /// Returns whether the strategy takes plain memory (`cudaMalloc`) for any requests.
     pub(crate) const fn has_plain_memory(self) -> bool {
-        !matches!(self, Self::Expandable | Self::Stitch | Self::Planned | Self::PaddleVmm | Self::MallocAsync)
+        !matches!(self, Self::Expandable | Self::Stitch | Self::PaddleVmm | Self::MallocAsync)
     }
 
     /// Returns whether free memory of a stream may lie anywhere at home, joined by views where a request needs it. Such
     /// memory is no stream's own.
     pub(crate) const fn joins_free_memory(self) -> bool {
-        matches!(self, Self::Stitch | Self::Planned)
+        matches!(self, Self::Stitch)
     }
 
     /// Returns the name, as on the command line.
@@ -116,7 +108,6 @@ impl StrategyKind {
             Self::Expandable => "expandable",
             Self::Gmlake => "gmlake",
             Self::Stitch => "stitch",
-            Self::Planned => "planned",
             Self::Exact => "exact",
             Self::Buddy => "buddy",
             Self::Slab => "slab",

@@ -16,7 +16,7 @@ impl StrategyKind {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError::UnknownStrategy`] if there is neither.
+    /// [`ConfigError::UnknownStrategy`] if there is neither; [`ConfigError::Removed`] for `planned`.
     pub fn named(text: &str) -> Result<Vec<Self>, ConfigError> {
         match Self::FAMILIES.iter().find(|(name, _)| *name == text) {
             Some((_, kinds)) => Ok(kinds.to_vec()),
@@ -29,10 +29,13 @@ impl FromStr for StrategyKind {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
-        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| ConfigError::UnknownStrategy {
-            found: text.to_owned(),
-            nearest: near(text, Self::ALL.map(Self::name)),
-        })
+        if let Some(kind) = Self::ALL.into_iter().find(|kind| kind.name() == text) {
+            return Ok(kind);
+        }
+        if text == "planned" {
+            return Err(ConfigError::Removed { what: "strategy", name: "planned", instead: "use `stitch`" });
+        }
+        Err(ConfigError::UnknownStrategy { found: text.to_owned(), nearest: near(text, Self::ALL.map(Self::name)) })
     }
 }
 

@@ -5,8 +5,8 @@
 
 use super::error::ConfigError;
 use super::guard::VALUES;
-use super::names::{WITHOUT_EFFECT, names, option_list};
-use super::options::{Arenas, Config, MIB, Split, StreamSharing};
+use super::names::{REMOVED, WITHOUT_EFFECT, names, option_list};
+use super::options::{Config, MIB, Split, StreamSharing};
 use super::paddle::{PaddleFlags, THROTTLE_RATIO};
 use super::strategy_kind::StrategyKind;
 use crate::config::rounding::{ROUNDUP_INTERVALS, RoundupDivisions};
@@ -75,14 +75,9 @@ impl Config {
                 let policy = StreamSharing::ALL.into_iter().find(|policy| policy.name() == value);
                 self.sharing = policy.ok_or_else(|| bad_value(key, value, "`never`, `completed`, `wait` or `auto`"))?;
             }
-            "sharing_threshold" => self.sharing_threshold = Some(fraction(key, value)?),
-            "arenas" => {
-                let choice = Arenas::ALL.into_iter().find(|choice| choice.name() == value);
-                self.arenas = choice.ok_or_else(|| bad_value(key, value, "`auto`, `always` or `off`"))?;
-            }
             "split" => {
                 let choice = Split::ALL.into_iter().find(|choice| choice.name() == value);
-                self.split = choice.ok_or_else(|| bad_value(key, value, "`off`, `last_resort` or `before_growth`"))?;
+                self.split = choice.ok_or_else(|| bad_value(key, value, "`off` or `last_resort`"))?;
             }
             "backup_cache" => self.backup_cache = Some(bytes(key, value, "32GiB")?),
             "spill" => self.spill = spill(value).ok_or_else(|| bad_value(key, value, SPILL))?,
@@ -95,7 +90,6 @@ impl Config {
             }
             "flight_recorder" => self.flight_recorder = whole(key, value, "operations")?,
             "flight_dump" => self.flight_dump = Some(value.to_owned()),
-            "plan" => self.plan = Some(value.to_owned()).filter(|value| value != "auto"),
             "broker" => self.broker = Some(value.to_owned()).filter(|value| value != "off"),
             "broker_guarantee" => self.broker_guarantee = bytes(key, value, "8GiB")?,
             "broker_weight" => self.broker_weight = whole(key, value, "shares")?,
@@ -145,7 +139,7 @@ impl Config {
                 }
                 self.garbage_collection_threshold = threshold;
             }
-            "per_process_memory_fraction" | "memory_fraction" => self.memory_fraction = Some(fraction(key, value)?),
+            "per_process_memory_fraction" => self.memory_fraction = Some(fraction(key, value)?),
             _ if WITHOUT_EFFECT.contains(&key) => {
                 tracing::warn!(option = key, "this option of PyTorch has no effect here")
             }
@@ -226,12 +220,6 @@ impl fmt::Display for Config {
         if self.sharing != default.sharing {
             parts.push(format_args!("sharing:{}", self.sharing.name()))?;
         }
-        if let Some(threshold) = self.sharing_threshold {
-            parts.push(format_args!("sharing_threshold:{threshold}"))?;
-        }
-        if self.arenas != default.arenas {
-            parts.push(format_args!("arenas:{}", self.arenas.name()))?;
-        }
         if self.split != default.split {
             parts.push(format_args!("split:{}", self.split.name()))?;
         }
@@ -252,9 +240,6 @@ impl fmt::Display for Config {
         }
         if let Some(path) = &self.flight_dump {
             parts.push(format_args!("flight_dump:{path}"))?;
-        }
-        if let Some(path) = &self.plan {
-            parts.push(format_args!("plan:{path}"))?;
         }
         if let Some(path) = &self.broker {
             parts.push(format_args!("broker:{path}"))?;
@@ -306,6 +291,9 @@ fn is_known(key: &str) -> bool {
 }
 
 fn unknown(key: &str) -> ConfigError {
+    if let Some((option, instead)) = REMOVED.into_iter().find(|(option, _)| *option == key) {
+        return ConfigError::Removed { what: "option", name: option, instead };
+    }
     ConfigError::UnknownOption { found: key.to_owned(), nearest: near(key, names()) }
 }
 

@@ -3,7 +3,7 @@
 use super::guard::GuardOptions;
 use super::names::names;
 use super::options::MIB;
-use super::{Arenas, ClassicOptions, Config, ConfigError, PaddleFlags, Split, StrategyKind, StreamSharing};
+use super::{ClassicOptions, Config, ConfigError, PaddleFlags, Split, StrategyKind, StreamSharing};
 use crate::config::rounding::ROUNDUP_INTERVALS;
 
 #[test]
@@ -77,7 +77,11 @@ fn what_is_wrong_is_named() {
         ("broker_guarantee:-1", &["broker_guarantee", "negative", "8GiB"]),
         ("broker_weight:0", &["`0`", "from 1 to 1000000"]),
         ("broker_wait_ms:soon", &["`soon`", "whole number of milliseconds"]),
-        ("plan:", &["``", "name of a file"]),
+        ("strategy:planned", &["strategy `planned` was removed", "use `stitch`"]),
+        ("plan:auto", &["option `plan` was removed", "`strategy:stitch` needs no plan"]),
+        ("arenas:off", &["option `arenas` was removed", "leave it out"]),
+        ("split:before_growth", &["`before_growth`", "`off` or `last_resort`"]),
+        ("memory_fraction:0.5", &["write `per_process_memory_fraction`"]),
         ("flight_dump:[a,b]", &["`[a,b]`", "without commas"]),
         ("wait_ms:1.5", &["`1.5`", "whole number of milliseconds, or None"]),
         ("chunk_size_mb:3", &["`3`", "even number of MiB"]),
@@ -127,7 +131,6 @@ fn every_option_is_printed_and_read_back() {
         memory_limit: Some(80 << 30),
         headroom: 4 << 30,
         sharing: StreamSharing::Never,
-        arenas: Arenas::Off,
         split: Split::LastResort,
         spill: Some(64 << 30),
         backup_cache: Some(3 << 30),
@@ -135,12 +138,10 @@ fn every_option_is_printed_and_read_back() {
         idle_release_s: Some(30),
         flight_recorder: 512,
         flight_dump: Some("/tmp/{pid}.pickle".to_owned()),
-        plan: Some("/tmp/plan.csv".to_owned()),
         broker: Some("/tmp/broker.sock".to_owned()),
         broker_guarantee: 8 << 30,
         broker_weight: 3,
         broker_wait_ms: 250,
-        sharing_threshold: Some(0.8),
         chunk_size: Some(2 << 20),
         max_view_mappings: 9,
         max_views: 7,
@@ -162,8 +163,6 @@ fn every_option_is_printed_and_read_back() {
             reallocate_gpu_memory: 6 << 20,
             use_stream_safe_cuda_allocator: true,
             cuda_malloc_async_pool_memory_throttle_ratio: 0.25,
-            vmm_v2_remap_on_oom: false,
-            vmm_v2_small_pool_handle_size: 4 << 20,
             vmm_v2_large_pool_handle_size: 8 << 20,
         },
         guard: GuardOptions {
@@ -198,15 +197,13 @@ fn what_is_printed_is_read_back() {
         "expandable_segments:True",
         "strategy:stitch,max_view_mappings:9,sharing:never,chunk_size_mb:2",
         "sharing:wait",
-        "sharing_threshold:0.5",
         "spill:host=1.5GiB",
         "spill:off",
         "backup_cache:0B",
         "backup_cache:1.5GiB",
-        "split:last_resort,arenas:off,wait_ms:0,idle_release_s:5",
+        "split:last_resort,wait_ms:0,idle_release_s:5",
         "flight_recorder:0",
         "flight_recorder:1024,flight_dump:/tmp/a:b.{device}.seam",
-        "strategy:planned,plan:/tmp/plan.csv",
         "broker:auto,broker_guarantee:8GiB,broker_weight:2,broker_wait_ms:0",
         "max_views:7,max_view_address_space:1.5GiB,memory_limit:80GiB",
         "memory_limit:1000001B",

@@ -30,8 +30,6 @@ pub(crate) enum State {
     Piece,
     /// Memory before a guarded block, which serves nobody.
     Slack,
-    /// A part of home whose blocks are in an arena.
-    Lent,
     /// A guarded block that is not handed out, and whose memory is to be unmapped.
     Retired,
 }

@@ -2,8 +2,6 @@
 //!
 //! Owns: the counters behind [`Stats`]. They are written at every operation: three writes to add, one to subtract.
 
-use super::block::Block;
-use super::peak_room::Figures;
 use crate::ids::Class;
 use crate::report::stats::{
     HeadroomStats, PendingWaits, SpillStats, SplitStats, Stalls, Stat, StatByPool, Stats, Waits,
@@ -82,32 +80,6 @@ impl Counter {
         self.pools[0].added.wrapping_add(self.pools[1].added)
     }
 
-    /// Moves a part of the present value to another counter.
-    fn lend(&mut self, to: &mut Self, class: Class, amount: u64) {
-        let pool = &mut self.pools[class as usize];
-        pool.current = pool.current.saturating_sub(amount);
-        to.pools[class as usize].current += amount;
-    }
-
-    /// Adds the present value of another counter, and all that was added there.
-    fn take_back(&mut self, from: &mut Self) {
-        for (own, other) in self.pools.iter_mut().zip(std::mem::take(from).pools) {
-            own.current += other.current;
-            own.added = own.added.wrapping_add(other.added);
-        }
-    }
-
-    /// Notes the present value of all counters together, by class. Returns how far each class
-    /// may rise before a peak is a new one, if the other does not rise.
-    fn settle(&mut self, together: [u64; 2]) -> [u64; 2] {
-        let all = together[0] + together[1];
-        self.peak = self.peak.max(all);
-        for (pool, current) in self.pools.iter_mut().zip(together) {
-            pool.peak = pool.peak.max(current);
-        }
-        [0, 1].map(|class| (self.pools[class].peak - together[class]).min(self.peak - all))
-    }
-
     fn reset_peak(&mut self) {
         for pool in &mut self.pools {
             pool.peak = pool.current;
@@ -148,8 +120,6 @@ pub(crate) struct Counters {
     pub(crate) requested_bytes: Counter,
     /// Memory of the machine.
     pub(crate) spilled_bytes: Counter,
-    /// Live blocks that went to other counters, less those that came from there, modulo 2^64.
-    moved: u64,
     pub(crate) oversize_allocations: Counter,
     pub(crate) oversize_segments: Counter,
     pub(crate) num_alloc_retries: u64,
@@ -190,76 +160,10 @@ impl Counters {
         ]
     }
 
-    /// Returns the counters that arenas change.
-    fn of_blocks(&mut self) -> [&mut Counter; 5] {
-        [
-            &mut self.allocation,
-            &mut self.active,
-            &mut self.allocated_bytes,
-            &mut self.active_bytes,
-            &mut self.requested_bytes,
-        ]
-    }
-
-    /// Moves what counts for a live block to the counters of an arena.
-    pub(crate) fn lend(&mut self, to: &mut Self, block: &Block) {
-        let amounts = [1, 1, block.size, block.size, block.requested];
-        for ((own, theirs), amount) in self.of_blocks().into_iter().zip(to.of_blocks()).zip(amounts) {
-            own.lend(theirs, block.pool.class(), amount);
-        }
-        (self.moved, to.moved) = (self.moved.wrapping_add(1), to.moved.wrapping_sub(1));
-    }
-
-    /// Takes over what an arena has counted. Peaks are not looked at: see [`Self::settle`].
-    pub(crate) fn take_back(&mut self, from: &mut Self) {
-        self.of_blocks().into_iter().zip(from.of_blocks()).for_each(|(own, theirs)| own.take_back(theirs));
-        self.moved = self.moved.wrapping_add(std::mem::take(&mut from.moved));
-    }
-
-    /// Returns what there is of a class: blocks, their bytes, and the bytes asked for. What waits for other streams counts, so
-    /// that each figure rises with what is live, and falls no earlier.
-    #[inline]
-    pub(crate) fn figures(&self, class: Class) -> [u64; 3] {
-        [&self.active, &self.active_bytes, &self.requested_bytes].map(|counter| counter.of(class))
-    }
-
-    /// Returns [`Self::figures`] of each class.
-    pub(crate) fn all_figures(&self) -> Figures {
-        [Class::Large, Class::Small].map(|class| self.figures(class))
-    }
-
-    /// Raises each peak to what these counters and those of all arenas have together. Returns how far all together may rise
-    /// before a peak is a new one.
-    pub(crate) fn settle<'a>(&mut self, arenas: impl Iterator<Item = &'a mut Self>) -> Figures {
-        let mut together = self.of_blocks().map(|counter| counter.pools.map(|pool| pool.current));
-        for arena in arenas {
-            for (sum, counter) in together.iter_mut().zip(arena.of_blocks()) {
-                sum.iter_mut().zip(&counter.pools).for_each(|(sum, pool)| *sum += pool.current);
-            }
-        }
-        // Both classes rise below one peak of all. A class that nobody uses needs no room yet.
-        let parts = match together[0].map(|count| count > 0) {
-            [true, false] => [1, 0],
-            [false, true] => [0, 1],
-            _ => [1, 1],
-        };
-        let mut rooms = [[0; 2]; 5];
-        for ((counter, together), room) in self.of_blocks().into_iter().zip(together).zip(&mut rooms) {
-            let [large, small] = counter.settle(together);
-            *room = [large * parts[0], small * parts[1]].map(|room| room / (parts[0] + parts[1]));
-        }
-        let [allocation, active, allocated, active_bytes, requested] = rooms;
-        let least = |class: usize| {
-            [allocation[class].min(active[class]), allocated[class].min(active_bytes[class]), requested[class]]
-        };
-        [least(0), least(1)]
-    }
-
-    /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock. A block that is lent was not freed;
-    /// what an arena does counts once it is taken back.
+    /// Returns the number of allocations and frees so far, modulo 2^64. It serves as a clock.
     pub(crate) fn operations(&self) -> u64 {
         let of = |pool: &PoolCount| pool.added.wrapping_mul(2).wrapping_sub(pool.current);
-        of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1])).wrapping_sub(self.moved)
+        of(&self.allocation.pools[0]).wrapping_add(of(&self.allocation.pools[1]))
     }
 
     /// Counts a GPU-side wait for an event that was recorded when [`Self::operations`] was `at`.
@@ -290,7 +194,6 @@ impl Counters {
         Stats {
             strategy: Default::default(),
             instead_of: None,
-            plans: Default::default(),
             allocation: self.allocation.by_pool(),
             segment: self.segment.by_pool(),
             active: self.active.by_pool(),
@@ -325,7 +228,6 @@ impl Counters {
             spill_kept_bytes: 0,
             spills: self.spills,
             shortage: Default::default(),
-            arenas: Default::default(),
             host_bytes: 0,
             guard: Default::default(),
             stalls: self.stalls,
@@ -348,47 +250,6 @@ mod tests {
         counters.allocation.sub(Class::Large, 1);
         counters.reset_accumulated();
         assert_eq!(counters.operations(), 7);
-    }
-
-    #[test]
-    fn the_clock_goes_on_while_blocks_are_lent() {
-        let (mut counters, mut arena) = (Counters::default(), Counters::default());
-        let add = |counters: &mut Counters| counters.of_blocks().into_iter().for_each(|of| of.add(Class::Large, 1));
-        (0..5).for_each(|_| add(&mut counters));
-        let span = crate::span::Span::new(0, 1);
-        let state = crate::heap::block::State::Allocated;
-        let block = Block::new(span, crate::ids::PoolIndex::DEFAULT, crate::ids::SegmentId(0), Kind::Home, state);
-        let block = Block { requested: 1, ..block };
-        (0..3).for_each(|_| counters.lend(&mut arena, &block));
-        assert_eq!((counters.operations(), arena.operations()), (5, 0));
-        add(&mut arena);
-        arena.of_blocks().into_iter().for_each(|of| of.sub(Class::Large, 3));
-        counters.take_back(&mut arena);
-        assert_eq!((counters.operations(), arena.operations(), counters.allocation.current()), (9, 0, 3));
-    }
-
-    /// The room below a peak of all is for the classes that are in use.
-    #[test]
-    fn the_room_is_what_is_left_below_the_peaks() {
-        let (mut counters, mut arena) = (Counters::default(), Counters::default());
-        let add = |of: &mut Counters, class, amount| of.of_blocks().into_iter().for_each(|of| of.add(class, amount));
-        let sub = |of: &mut Counters, class, amount| of.of_blocks().into_iter().for_each(|of| of.sub(class, amount));
-        add(&mut counters, Class::Large, 80);
-        sub(&mut counters, Class::Large, 60);
-        add(&mut arena, Class::Large, 10);
-        assert_eq!(counters.settle([&mut arena].into_iter()), [[50; 3], [0; 3]]);
-        add(&mut counters, Class::Small, 40);
-        sub(&mut counters, Class::Small, 30);
-        add(&mut arena, Class::Small, 4);
-        // Large blocks may rise by 50, small ones by 26, and both together by 36.
-        assert_eq!(counters.settle([&mut arena].into_iter()), [[18; 3], [13; 3]]);
-        sub(&mut counters, Class::Large, 20);
-        sub(&mut arena, Class::Large, 10);
-        assert_eq!(counters.settle([&mut arena].into_iter()), [[0; 3], [26; 3]]);
-        add(&mut arena, Class::Small, 70);
-        assert_eq!(counters.settle([&mut arena].into_iter()), [[0; 3]; 2]);
-        let Stats { allocation, requested_bytes, .. } = counters.stats();
-        assert_eq!([allocation, requested_bytes].map(|stat| [stat.all.peak, stat.small_pool.peak]), [[84, 84]; 2]);
     }
 
     #[test]

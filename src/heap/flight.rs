@@ -138,12 +138,6 @@ impl Entry {
         PoolIndex::of_slot((self.amount >> SIZE_BITS) as usize)
     }
 
-    /// Returns the same operation in a pool of the same class of another pair.
-    const fn in_pair(self, large: PoolIndex) -> Self {
-        let pool = large.of(self.pool().class());
-        Self { amount: self.amount & SIZE | (pool.slot() as u64) << SIZE_BITS, ..self }
-    }
-
     /// Returns what happened, in order: one action, two, or none for a mark.
     pub(super) const fn actions(self) -> &'static [Action] {
         match self.kind() {
@@ -184,8 +178,6 @@ pub(crate) struct FlightRecorder {
     laps: u64,
     /// Marks written so far.
     marks: u64,
-    /// Operations that were overwritten before they came here, in the heap of one stream.
-    lost: u64,
     /// Entries that there is room for.
     capacity: usize,
     is_on: bool,
@@ -197,7 +189,7 @@ impl FlightRecorder {
         let (is_on, capacity) = if operations == 0 { (false, STEP) } else { (true, operations) };
         let mut entries = with_room(capacity)?;
         entries.resize(capacity.min(STEP), Entry::default());
-        Ok(Self { entries, at: 0, parked: 0, laps: 0, marks: 0, lost: 0, capacity, is_on })
+        Ok(Self { entries, at: 0, parked: 0, laps: 0, marks: 0, capacity, is_on })
     }
 
     /// Returns whether it keeps anything.
@@ -282,15 +274,6 @@ impl FlightRecorder {
         let at = if self.at == CLOSED { self.parked } else { self.at };
         let written = self.laps * self.entries.len() as u64 + at as u64;
         let kept = self.kept().filter(|entry| !entry.is_mark()).count() as u64;
-        (written.saturating_sub(self.marks) + self.lost, kept)
-    }
-
-    /// Takes the operations of the heap of one stream, whose large pool is this one here. They come behind all that happened
-    /// here meanwhile, which was at other addresses.
-    pub(super) fn take_over(&mut self, theirs: &mut Self, large: PoolIndex) {
-        let (operations, kept) = theirs.counts();
-        self.lost += operations - kept;
-        theirs.kept().filter(|entry| !entry.is_mark()).for_each(|entry| self.note(entry.in_pair(large)));
-        (theirs.at, theirs.parked, theirs.laps, theirs.marks, theirs.lost) = (0, 0, 0, 0, 0);
+        (written.saturating_sub(self.marks), kept)
     }
 }

@@ -12,7 +12,6 @@
 //! | tables | [`Heap`] itself, and reading it |
 //! | segment, segments | segments, and how they come, grow, shrink and go |
 //! | hand_out, free, fit | the hot path |
-//! | arena, peak_room | memory of one stream moves into a heap of its own, and how peaks of several heaps are told |
 //! | pool_bytes, driver_pool | what the driver's pool of stream-ordered memory holds beside blocks |
 //! | layout, placing | how memory is divided, where a strategy does it in another way than PyTorch |
 //! | stitched | blocks that are handed out through views |
@@ -26,7 +25,6 @@
 //! | flight, flight_log | the last operations |
 //! | check | the rules that always hold |
 
-mod arena;
 mod block;
 mod bulk_copy;
 mod check;
@@ -51,10 +49,8 @@ mod measure;
 mod notify;
 mod observers;
 mod own_segments;
-mod peak_room;
 mod physical;
 mod placing;
-mod planned;
 mod pool;
 mod pool_bytes;
 mod private;
@@ -75,7 +71,6 @@ mod tables;
 mod view;
 mod views;
 
-pub(crate) use arena::Lent;
 pub(crate) use block::{Block, Kind, Slots, State};
 pub(crate) use chunk_map::{Chunk, ChunkMap, GRANULE};
 pub(crate) use fit::{FitRules, Request};
@@ -84,7 +79,6 @@ pub(crate) use growing::Tail;
 pub(crate) use guarded::GuardedMemory;
 pub(crate) use host_bytes::map_bytes;
 pub(crate) use layout::{Layout, Merging, Placement};
-pub(crate) use peak_room::{Bank, Figures, PeakRoom};
 pub(crate) use physical::{Physical, PhysicalSpan};
 pub(crate) use private_pools::PrivatePool;
 pub use route::Route;

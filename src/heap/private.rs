@@ -334,7 +334,7 @@ impl Heap {
                     }
                 }
                 State::Free | State::Piece | State::Slack | State::Retired => stats.reserved_bytes += block.size,
-                State::Vacant | State::Unmapped | State::Lent => {}
+                State::Vacant | State::Unmapped => {}
             }
         }
         stats.asleep_bytes = self.bytes_asleep(owner);

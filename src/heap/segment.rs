@@ -12,8 +12,6 @@ pub(crate) enum Backing {
     Expandable { unit: u64, units: Vec<Option<Handle>> },
     /// The reservation that is home; its chunks stand in the chunk map.
     Home,
-    /// Of an arena: a part of another heap's home.
-    Lent,
     /// Memory of one guarded block: its handle, and the addresses that were reserved around it.
     Guarded { handle: Handle, reservation: Span },
 }

@@ -98,7 +98,6 @@ impl Heap {
             Backing::Expandable { .. } => (Kind::Expandable, State::Unmapped),
             Backing::Home => (Kind::Home, State::Unmapped),
             Backing::Guarded { .. } => (Kind::Guarded, State::Retired),
-            Backing::Lent => (Kind::Home, State::Free),
         };
         let later = self.segments.get(self.vacant_from..).unwrap_or_default();
         let slot = later.iter().position(Option::is_none).map_or(self.segments.len(), |at| self.vacant_from + at);

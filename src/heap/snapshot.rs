@@ -78,7 +78,7 @@ impl Heap {
                 State::Allocated => Some(BlockState::ActiveAllocated),
                 State::Pending => Some(BlockState::ActivePendingFree),
                 State::Free | State::Slack | State::Retired => Some(BlockState::Inactive),
-                State::Unmapped | State::Vacant | State::Piece | State::Lent => None,
+                State::Unmapped | State::Vacant | State::Piece => None,
             };
             if let Some(state) = state {
                 // At home, memory of all kinds lies side by side.

@@ -81,6 +81,18 @@ impl Heap {
         }
     }
 
+    /// Returns the spans of home in which a block lies: its own, or those of its pieces. Other blocks have none.
+    fn home_spans(&self, id: BlockId) -> impl Iterator<Item = Span> + '_ {
+        let first = match self.blocks[id].kind {
+            Kind::Home => id,
+            Kind::View => self.blocks[id].left,
+            _ => BlockId::NONE,
+        };
+        let is_view = self.blocks[id].kind == Kind::View;
+        let next = move |piece: &BlockId| if is_view { self.blocks[*piece].right.some() } else { None };
+        std::iter::successors(first.some(), next).map(|piece| self.blocks[piece].span())
+    }
+
     /// Returns the spilled chunks of which a live block has a part.
     pub(crate) fn spilled_under(&self, id: BlockId) -> Grown<Vec<ChunkId>> {
         let mut chunks: Vec<ChunkId> = Vec::new();

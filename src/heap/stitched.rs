@@ -33,6 +33,13 @@ impl Heap {
                     && (block.pool == self.idle || (block.size == GRANULE && block.pool == self.idle.small()))))
     }
 
+    /// Returns whether a large pool may take the whole block: free memory of its own, or idle memory.
+    #[inline]
+    pub(crate) fn is_large_and_open(&self, id: BlockId, pool: PoolIndex) -> bool {
+        let block = &self.blocks[id];
+        block.state == State::Free && (block.pool == pool || block.pool == self.idle)
+    }
+
     /// Returns how many bytes from the chunk's start lie in such blocks.
     fn free_head(&self, chunk: &Chunk, open: impl Fn(BlockId) -> bool) -> u64 {
         let mut id = self.covering(chunk.address);

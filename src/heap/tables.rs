@@ -274,11 +274,6 @@ impl Heap {
         Ok(self.addresses.try_reserve(1)?)
     }
 
-    /// Returns whether there are observers.
-    pub(crate) fn is_observed(&self) -> bool {
-        !self.observers.is_empty()
-    }
-
     /// Replaces the first observer. Returns the one before.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) -> Option<Box<dyn Observer>> {
         let before = self.observers.set_first(observer);

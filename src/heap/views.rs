@@ -298,11 +298,6 @@ impl Views {
         self.by_plan.insert((plan, rank), (id, serial));
     }
 
-    /// Returns the serial number of a view that serves requests: no other view has it.
-    pub(super) fn serial(&self, id: ViewId) -> Option<u64> {
-        self.get(id).map(|view| view.serial).filter(|serial| *serial != 0)
-    }
-
     /// Returns the view if its serial number is still the same.
     fn if_current(&self, (id, serial): (ViewId, u64)) -> Option<ViewId> {
         self.get(id).is_some_and(|view| view.serial == serial).then_some(id)

@@ -35,17 +35,6 @@ pub struct StatByPool {
     pub large_pool: Stat,
 }
 
-/// Heaps of single streams, each with a lock of its own ([`Config::arenas`](crate::Config::arenas)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct ArenaStats {
-    /// How many streams have one at present.
-    pub now: u64,
-    /// How often a stream got one.
-    pub formed: u64,
-}
-
 /// Whether memory is plentiful, so that each stream keeps what it has freed, or short, so that streams share it behind
 /// GPU-side waits (`sharing:auto`). All 0 with another policy, and with strategies that share nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,21 +62,6 @@ pub struct HeadroomStats {
     pub yields: u64,
     /// The bytes that went back.
     pub yielded_bytes: u64,
-}
-
-/// Steps that were planned, with the strategy `planned`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct PlanStats {
-    /// How many plans were made, renewed ones included.
-    pub plans: u64,
-    /// How many steps of the program have ended.
-    pub steps: u64,
-    /// How many large requests of these steps lay where a plan said.
-    pub placed: u64,
-    /// How many did not: no plan had them, or their places were taken.
-    pub departures: u64,
 }
 
 /// Chunks of physical memory that were split ([`Config::split`](crate::Config::split)). The time that it took is part of
@@ -242,14 +216,10 @@ pub struct Stats {
     pub spill_kept_bytes: u64,
     /// How memory was spilled.
     pub spills: SpillStats,
-    /// Steps that were planned.
-    pub plans: PlanStats,
     /// Whether memory is short, with `sharing:auto`.
     pub shortage: ShortageStats,
     /// What went back for the sake of others, with a headroom.
     pub headroom: HeadroomStats,
-    /// The heaps of single streams, with the strategy `stitch`.
-    pub arenas: ArenaStats,
     /// About how many bytes of host memory the allocator's own tables take, including untouched parts, which take no
     /// memory yet.
     pub host_bytes: u64,

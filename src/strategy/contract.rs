@@ -21,7 +21,6 @@ use crate::config::{Config, StreamSharing};
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Request};
 use crate::ids::{BlockId, PoolIndex};
-use crate::span::Span;
 
 /// A strategy's rules as plain data.
 #[derive(Clone, Copy, Debug)]
@@ -149,27 +148,6 @@ pub(crate) trait Strategy: Send {
     fn give_back(&mut self, context: &mut StrategyContext<'_>) -> Result<()> {
         let least = context.heap.layout().gives_back_from;
         release_segments_from(context, least)
-    }
-
-    /// Gives free chunks back that touch none of these spans, without a wait. The spans are in order.
-    ///
-    /// # Errors
-    /// A driver call failed. What was given back before it stays given back.
-    fn give_back_outside(&mut self, _context: &mut StrategyContext<'_>, _used: &[Span], _keep: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Adds so many bytes for large requests, without a wait and within the limits. They are free.
-    ///
-    /// # Errors
-    /// There is too little memory, or a driver call failed.
-    fn grow_ahead(
-        &mut self,
-        _context: &mut StrategyContext<'_>,
-        _pool: PoolIndex,
-        _bytes: u64,
-    ) -> std::result::Result<(), Miss> {
-        Err(Miss::OUT_OF_MEMORY)
     }
 
     /// Gives a public block back to the driver that the program has freed, and that is in no table of live allocations any more.

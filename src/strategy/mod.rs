@@ -83,7 +83,7 @@ pub(crate) fn new(kind: StrategyKind) -> AnyStrategy {
         StrategyKind::Caching => AnyStrategy::Caching(caching::Caching),
         StrategyKind::Gmlake => AnyStrategy::Gmlake(gmlake::GmLake),
         // Plans are the allocator's; whatever departs from them is stitched.
-        StrategyKind::Stitch | StrategyKind::Planned => AnyStrategy::Stitch(stitch::Stitch::default()),
+        StrategyKind::Stitch => AnyStrategy::Stitch(stitch::Stitch::default()),
         StrategyKind::Expandable => AnyStrategy::Expandable(expandable::Expandable),
         StrategyKind::Exact => AnyStrategy::Exact(classic::Exact),
         StrategyKind::Buddy => AnyStrategy::Buddy(classic::Buddy),

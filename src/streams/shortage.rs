@@ -82,11 +82,6 @@ impl Shortage {
         is_due
     }
 
-    /// Returns whether it is known, without a question, that so many bytes may be held while memory stays plentiful.
-    pub(crate) fn is_plentiful_to(&self, bytes: u64) -> bool {
-        !self.is_short && bytes <= self.known_to
-    }
-
     /// Notes that the device has refused to give memory. Returns whether memory has just become short.
     pub(crate) fn refused(&mut self, held: u64) -> bool {
         if self.is_short {
@@ -148,15 +143,6 @@ mod tests {
         assert_eq!(shortage.stats(), ShortageStats { is_short: true, times: 1, border_bytes: 100 });
         // It goes on, and is not told twice.
         assert!(!shortage.must_grow(100, 1, unasked));
-    }
-
-    #[test]
-    fn it_is_plentiful_as_far_as_nobody_asks() {
-        let mut shortage = Shortage::default();
-        assert!(!shortage.must_grow(0, 10, || 100));
-        assert!(shortage.is_plentiful_to(50) && !shortage.is_plentiful_to(51));
-        assert!(shortage.refused(40));
-        assert!(!shortage.is_plentiful_to(40));
     }
 
     #[test]

@@ -36,11 +36,6 @@ def pending_waits_of(waits: dict[str, int]) -> str:
     return f"{waits['requests']} requests, {total}, at most {worst}{expired}"
 
 
-def plans_of(plans: dict[str, int]) -> str:
-    """What became of the strategy `planned`."""
-    return f"{plans['plans']} in {plans['steps']} steps; {plans['placed']} requests took their places, {plans['departures']} did not"
-
-
 def strategy_of(stats: Mapping[str, Any]) -> str:
     """A strategy in the place of another one."""
     return f"{stats['strategy']}, since the device has no virtual memory, which {stats['instead_of']} needs"
@@ -74,12 +69,10 @@ def text_of(device: str, stats: Mapping[str, Any], fragmentation: Mapping[str, A
         ("mappings", f"{stats['mappings']}, of them {stats['view_mappings']} in views"),
         ("waits between streams", f"{stats['stream_waits']} on the GPU, {stats['num_sync_all_streams']} on the CPU"),
         *([("memory", memory_of(stats))] if stats["shortage"]["border_bytes"] else []),
-        ("streams with a heap of their own", f"{stats['arenas']['now']} now, {stats['arenas']['formed']} times one was made"),
         *([("waits for freed memory", pending_waits_of(pending))] if pending["requests"] else []),
         *([("chunks split", splits_of(stats["splits"]))] if stats["splits"]["chunks"] else []),
         *([("headroom", headroom_of(stats["headroom"]))] if stats["headroom"]["looks"] else []),
         *([("spilled", spills_of(stats))] if stats["spills"]["chunks"] else []),
-        *([("plans", plans_of(stats["plans"]))] if stats["plans"]["steps"] else []),
         ("requests that failed", str(stats["num_ooms"])),
         (
             "time in the driver",

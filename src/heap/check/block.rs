@@ -44,7 +44,7 @@ impl Heap {
                 let known = self.pools[block.pool].unmapped.contains(&(block.address, id));
                 (!known).then_some("an unmapped block is not in its set")
             }
-            State::Pending | State::Piece | State::Lent => None,
+            State::Pending | State::Piece => None,
             State::Slack | State::Retired => {
                 (block.kind != Kind::Guarded).then_some("a block that is not guarded has the state of one")
             }

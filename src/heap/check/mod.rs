@@ -98,7 +98,7 @@ impl Heap {
                 ));
             }
             self.check_block(index, segment, previous, id)?;
-            if block.state != State::Unmapped && !matches!(segment.backing, Backing::Lent) {
+            if block.state != State::Unmapped {
                 let home = self.home.as_ref().filter(|_| block.kind == Kind::Home);
                 // The part of a slab that a large block holds still counts as small memory.
                 let slab = home.is_some_and(|home| home.is_slab(at));

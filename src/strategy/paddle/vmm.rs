@@ -8,8 +8,7 @@
 //! - a miss maps memory for the whole request behind all other, in handles of one size; a free block in front of it stays as
 //!   it is, and the rest of the last handle is free (`AllocateImpl`);
 //! - where no memory is to be had, handles that lie wholly in free blocks, and that the GPU has passed, are unmapped and
-//!   mapped again one behind the other, as many as the request needs, or none (`CompactFreeBlocks`, `CollectRemapSourcePlan`);
-//!   `vmm_v2_remap_on_oom` switches it off.
+//!   mapped again one behind the other, as many as the request needs, or none (`CompactFreeBlocks`, `CollectRemapSourcePlan`).
 //!
 //! In these points it is another. Handles are mapped at their new place before the old one is unmapped, so that a call that
 //! fails leaves all as it was. The CPU waits for the request's stream, where Paddle asks the events of each block. If moving
@@ -22,7 +21,7 @@ use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::error::Result;
 use crate::fallible::TryPush;
-use crate::heap::{FitRules, Heap, Layout, Request};
+use crate::heap::{FitRules, GRANULE, Heap, Layout, Request};
 use crate::ids::{BlockId, Class, PoolIndex, StreamId};
 use crate::span::Span;
 use crate::strategy::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
@@ -57,7 +56,7 @@ impl Strategy for Vmm {
         request: &Request,
         means: Means,
     ) -> std::result::Result<BlockId, Miss> {
-        let moves = means == Means::All && context.config.paddle.vmm_v2_remap_on_oom && !context.capturing();
+        let moves = means == Means::All && !context.capturing();
         if moves && let Some(id) = compact(context, request)? {
             return Ok(id);
         }
@@ -171,7 +170,7 @@ fn tail(heap: &Heap, pool: PoolIndex, size: u64) -> Option<BlockId> {
 /// Returns the bytes of a handle.
 fn handle_of(config: &Config, class: Class) -> u64 {
     match class {
-        Class::Small => config.paddle.vmm_v2_small_pool_handle_size,
+        Class::Small => GRANULE,
         Class::Large => config.paddle.vmm_v2_large_pool_handle_size,
     }
 }

@@ -6,7 +6,7 @@
 //! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
 
 use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, release_chunks};
-use crate::config::{Config, Split, StrategyKind};
+use crate::config::Config;
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
 use crate::span::Span;
@@ -18,13 +18,6 @@ pub(super) const LARGEST_CHUNK: u64 = 20 << 20;
 /// A request gets at most about this many chunks, so that no stall exceeds a few milliseconds, unless the size of
 /// chunks is set.
 const MAX_CHUNKS: u64 = 130;
-/// The same with the strategy `planned`, and how many chunks a request gets at most: a program that repeats its steps makes its chunks once,
-/// and what its plan leaves free lies in their ends. Requests of up to 8 GiB have the finest.
-const PLANNED_CHUNK: u64 = 8 << 20;
-const MAX_PLANNED_CHUNKS: u64 = 1040;
-/// The same where chunks are split before memory grows.
-const COARSE_CHUNK: u64 = 64 << 20;
-const MAX_COARSE_CHUNKS: u64 = 64;
 
 /// If fewer bytes are missing than this part (1/n) of the reserved ones, home grows by this part, up to a chunk: many
 /// small requests in a row would otherwise leave many small chunks. It costs 0.05% of memory at most.
@@ -51,11 +44,6 @@ impl Growth {
         let ahead = if request.extends.is_some() { 0 } else { context.heap.reserved() / AHEAD };
         let ahead = ahead.min(chunk) / GRANULE * GRANULE;
         Self { pool: request.pool, chunk, exact, ahead }
-    }
-
-    /// Plans a growth by so many bytes that no request needs yet.
-    pub(super) fn ahead_of_requests(context: &StrategyContext<'_>, pool: PoolIndex, bytes: u64) -> Self {
-        Self { pool, chunk: largest_chunk(context.config, 0), exact: bytes.next_multiple_of(GRANULE), ahead: 0 }
     }
 
     /// Returns by how many bytes home grows at most.
@@ -96,14 +84,9 @@ impl Growth {
     }
 }
 
-/// Returns the most bytes of a chunk for a request of `size` bytes. Chunks that are split where that pays can be coarser.
+/// Returns the most bytes of a chunk for a request of `size` bytes.
 fn largest_chunk(config: &Config, size: u64) -> u64 {
-    let by_default = match config.split {
-        _ if config.strategy == StrategyKind::Planned => PLANNED_CHUNK.max(size / MAX_PLANNED_CHUNKS),
-        Split::Off | Split::LastResort => LARGEST_CHUNK.max(size / MAX_CHUNKS),
-        Split::BeforeGrowth => COARSE_CHUNK.max(size / MAX_COARSE_CHUNKS),
-    };
-    config.chunk_size.unwrap_or(by_default).next_multiple_of(GRANULE)
+    config.chunk_size.unwrap_or(LARGEST_CHUNK.max(size / MAX_CHUNKS)).next_multiple_of(GRANULE)
 }
 
 /// Returns the most chunks that home could grow by with `bytes` bytes: those of the smallest request, and one more for

@@ -6,7 +6,7 @@
 
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
-use super::split::{EVERY, candidates, may_split, split};
+use super::split::{candidates, may_split, split};
 use crate::backing::{Miss, StrategyContext, drop_spilled, spill};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
@@ -138,8 +138,8 @@ impl Stitch {
                     Joined::Missing(missing) => missing,
                 },
             };
-            let candidates = candidates(context.heap, EVERY)?;
-            if !split(context, EVERY, candidates, missing)? {
+            let candidates = candidates(context.heap)?;
+            if !split(context, candidates, missing)? {
                 break;
             }
             let served = match self.miss(context, request) {

@@ -7,7 +7,7 @@ use super::choose;
 use super::estimate;
 use super::grow::{Growth, grow_slab, release_added};
 use super::others;
-use super::release::{ReleasableChunks, unused_outside};
+use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
 use super::split::{may_split, splittable};
 use crate::backing::{
@@ -128,30 +128,6 @@ impl Strategy for Stitch {
         }
         releasable.release(context, missing)?;
         Ok(suffices || may_wait)
-    }
-
-    fn give_back_outside(&mut self, context: &mut StrategyContext<'_>, used: &[Span], keep: u64) -> Result<()> {
-        if unused_outside(context.heap, used) <= keep {
-            return Ok(());
-        }
-        context.retry_rollback()?;
-        finish_drops(context)?;
-        context.advance_epochs()?;
-        let outside = ReleasableChunks::of(context.heap)?.outside(used);
-        let bytes = outside.bytes().saturating_sub(keep);
-        if bytes == 0 { Ok(()) } else { outside.release(context, bytes) }
-    }
-
-    fn grow_ahead(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        pool: PoolIndex,
-        bytes: u64,
-    ) -> std::result::Result<(), Miss> {
-        self.added.clear();
-        let grown = Growth::ahead_of_requests(context, pool, bytes).run(context, &mut self.added);
-        self.added.clear();
-        grown
     }
 
     fn largest_servable(&self, heap: &Heap, config: &Config, pool: PoolIndex, across: bool) -> u64 {
@@ -312,10 +288,7 @@ impl Stitch {
             let at_least = if rounds > EXACT_WAITS { wanted.saturating_mul(2) } else { 0 };
             wanted = missing.max(at_least);
         }
-        match self.split_before_growth(context, request, missing)? {
-            Joined::Block(id) => Ok(id),
-            Joined::Missing(missing) => self.grow(context, request, missing),
-        }
+        self.grow(context, request, missing)
     }
 
     /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a

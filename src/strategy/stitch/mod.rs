@@ -38,7 +38,6 @@
 //! docs/decisions/ has the figures, and what was tried and dropped.
 
 mod at_home;
-mod before_growth;
 mod choose;
 mod estimate;
 mod extend;

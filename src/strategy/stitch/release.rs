@@ -5,9 +5,8 @@
 use crate::backing::{StrategyContext, choose, cut_view, drop_view, release_chunks};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, TryPush};
-use crate::heap::{Chunk, Heap, State};
+use crate::heap::{Chunk, Heap};
 use crate::ids::{BlockId, ChunkId, ViewId};
-use crate::span::Span;
 use rustc_hash::FxHashMap;
 
 /// Chunks in which every byte is free and passed by every stream, in order of preference.
@@ -59,12 +58,6 @@ impl ReleasableChunks {
         self
     }
 
-    /// Keeps only chunks that touch none of these spans, which are in order and apart from each other, and are no slabs.
-    pub(super) fn outside(mut self, used: &[Span]) -> Self {
-        self.0.retain(|(_, chunk)| is_outside(chunk, used));
-        self
-    }
-
     /// Returns the bytes of all these chunks.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().map(|(_, chunk)| chunk.size).sum()
@@ -84,21 +77,6 @@ impl ReleasableChunks {
         }
         Ok(())
     }
-}
-
-/// Returns the bytes of the chunks that nobody uses and that touch none of these spans, which may go back once every stream has passed
-/// them.
-pub(super) fn unused_outside(heap: &Heap, used: &[Span]) -> u64 {
-    let is_unused = |id: BlockId| matches!(heap.block(id).state, State::Free | State::Pending);
-    let chunks = heap.home().into_iter().flat_map(|home| home.chunks()).map(|(_, chunk)| chunk);
-    let unused = chunks.filter(|chunk| is_outside(chunk, used) && heap.blocks_over(chunk.span()).all(is_unused));
-    unused.map(|chunk| chunk.size).sum()
-}
-
-/// Returns whether a chunk touches none of these spans. Slabs, which nobody plans, do not count.
-fn is_outside(chunk: &Chunk, used: &[Span]) -> bool {
-    let next = used.partition_point(|span| span.end() <= chunk.address);
-    !chunk.slab && used.get(next).is_none_or(|span| span.start >= chunk.end())
 }
 
 /// Drops every view over any of the chunks. Of views that are in use, that grow, or that are pinned by a private pool, only

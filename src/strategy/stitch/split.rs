@@ -34,27 +34,6 @@ pub(super) struct Candidate {
     cost: u64,
 }
 
-/// What an exchange takes, as a cost: bytes at 750 GB/s.
-const COST_PER_MS: u64 = 750 << 20;
-
-/// Which free blocks count: those of streams that keep what they have serve nobody else.
-pub(super) type Serves<'a> = &'a dyn Fn(&Heap, BlockId) -> bool;
-/// All of them.
-pub(super) const EVERY: Serves<'static> = &|_, _| true;
-
-/// Returns how much of `bytes` more would lie in chunks that are wholly free, if as many of these were split as can be in so
-/// many milliseconds.
-pub(super) fn gain_within(candidates: &[Candidate], bytes: u64, ms: u64) -> u64 {
-    let (mut gain, mut cost) = (0, 0);
-    for candidate in candidates {
-        if gain >= bytes || cost + candidate.cost > ms * COST_PER_MS {
-            break;
-        }
-        (gain, cost) = (gain + candidate.gain, cost + candidate.cost);
-    }
-    gain.min(bytes)
-}
-
 /// Returns whether chunks may be split at present.
 pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
     context.exchanges && !context.capturing()
@@ -62,14 +41,13 @@ pub(super) fn may_split(context: &StrategyContext<'_>) -> bool {
 
 /// Returns how many bytes lie free in whole granules inside of chunks that are partly in use, where splitting gets at them.
 pub(super) fn splittable(heap: &Heap) -> Grown<u64> {
-    Ok(candidates(heap, EVERY)?.iter().map(|candidate| candidate.gain).sum())
+    Ok(candidates(heap)?.iter().map(|candidate| candidate.gain).sum())
 }
 
 /// Splits some of these chunks, which [`may_split`] allows, until about `bytes` more lie in chunks that are wholly free, or the device has room for them. Returns whether
 /// any was split.
 pub(super) fn split(
     context: &mut StrategyContext<'_>,
-    serves: Serves<'_>,
     candidates: Vec<Candidate>,
     bytes: u64,
 ) -> std::result::Result<bool, Miss> {
@@ -97,7 +75,7 @@ pub(super) fn split(
             continue;
         };
         let Some(chunk) = context.heap.home().and_then(|home| home.chunk(candidate.id)) else { continue };
-        let parts = parts(context.heap, serves, &chunk, free)?;
+        let parts = parts(context.heap, &chunk, free)?;
         match exchange(context, candidate.id, &parts) {
             Ok(()) => too_many = u64::MAX,
             Err(Miss::OutOfMemory { .. }) => {
@@ -134,7 +112,7 @@ fn make_room(context: &mut StrategyContext<'_>, bytes: u64) -> Result<bool> {
 }
 
 /// Returns the chunks that may be split, those that gain most for what they cost first.
-pub(super) fn candidates(heap: &Heap, serves: Serves<'_>) -> Grown<Vec<Candidate>> {
+pub(super) fn candidates(heap: &Heap) -> Grown<Vec<Candidate>> {
     let mut found = Vec::new();
     let Some(home) = heap.home() else { return Ok(found) };
     let mut views: FxHashMap<ChunkId, u64> = FxHashMap::default();
@@ -144,7 +122,7 @@ pub(super) fn candidates(heap: &Heap, serves: Serves<'_>) -> Grown<Vec<Candidate
     }
     for (id, chunk) in home.chunks().filter(|(_, chunk)| !chunk.fixed && !chunk.spilled && chunk.size > GRANULE) {
         let (mut gain, mut count, mut end) = (0, 0, chunk.address);
-        visit_free_granules(heap, serves, &chunk, |free| {
+        visit_free_granules(heap, &chunk, |free| {
             gain += free.size;
             count += 1 + u64::from(free.start > end);
             end = free.end();
@@ -168,10 +146,10 @@ pub(super) fn candidates(heap: &Heap, serves: Serves<'_>) -> Grown<Vec<Candidate
 }
 
 /// Returns the parts of a chunk: its free granules in runs, which become what is said, and what lies between.
-fn parts(heap: &Heap, serves: Serves<'_>, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
+fn parts(heap: &Heap, chunk: &Chunk, free_ones: Fate) -> Grown<Vec<Part>> {
     let mut parts = Vec::new();
     let mut at = chunk.address;
-    visit_free_granules(heap, serves, chunk, |free| {
+    visit_free_granules(heap, chunk, |free| {
         if free.start > at {
             parts.try_push(Part { size: free.start - at, fate: Fate::Copied })?;
         }
@@ -186,12 +164,7 @@ fn parts(heap: &Heap, serves: Serves<'_>, chunk: &Chunk, free_ones: Fate) -> Gro
 }
 
 /// Visits the runs of granules in a chunk that are wholly free, in the order of addresses.
-fn visit_free_granules(
-    heap: &Heap,
-    serves: Serves<'_>,
-    chunk: &Chunk,
-    mut visit: impl FnMut(Span) -> Grown<()>,
-) -> Grown<()> {
+fn visit_free_granules(heap: &Heap, chunk: &Chunk, mut visit: impl FnMut(Span) -> Grown<()>) -> Grown<()> {
     let mut run: Option<Span> = None;
     let mut end_run = |run: Option<Span>| {
         let granules = run.map(|run| (run.start.next_multiple_of(GRANULE), run.end() / GRANULE * GRANULE));
@@ -203,7 +176,7 @@ fn visit_free_granules(
     for id in heap.blocks_over(chunk.span()) {
         let part = heap.block(id).span().intersection(&chunk.span());
         let is_slab = heap.block(id).pool.is_small();
-        match part.filter(|_| is_free(heap, id) && serves(heap, id)) {
+        match part.filter(|_| is_free(heap, id)) {
             None => end_run(run.take())?,
             // It never becomes one block with large memory.
             Some(slab) if is_slab => {

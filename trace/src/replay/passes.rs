@@ -9,9 +9,6 @@ use seamalloc::driver::cuda::CudaDriver;
 use seamalloc::driver::host::{HostConfig, HostDriver};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config, HostPool};
-use seamalloc_plan::online::Inline;
-use seamalloc_plan::stored::StoredPlan;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Replays `trace`. `progress` is told how many events of how many (all passes together) are done.
@@ -111,11 +108,6 @@ fn passes(
     times: u32,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<PassReport>, ReplayError> {
-    let allocator = replayer.allocator();
-    if let Some(path) = &allocator.config().plan {
-        let stored = StoredPlan::read(Path::new(path))?;
-        allocator.set_planner(Box::new(Inline::with(Some(stored))));
-    }
     let events = replayer.events() as u64;
     let total = events * u64::from(times);
     let mut reports: Vec<PassReport> = Vec::new();

@@ -12,7 +12,6 @@ use crate::trace::{Trace, TraceEvent};
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, CallStats, DriverResult, StreamId};
 use seamalloc::{Allocator, Error, Fragmentation, IdleRelease, OutOfMemoryReport, Stats, StrategyKind};
-use seamalloc_plan::online::Inline;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,8 +59,6 @@ impl<'t> Replayer<'t> {
     pub(super) fn on(trace: &'t Trace, allocator: Allocator, device: ReplayDevice) -> Self {
         let summary = trace.summary();
         let streams = device.streams(trace);
-        // The clock of a replay is not that of a planner on a thread.
-        allocator.set_planner(Box::<Inline>::default());
         let of_pool = allocator.config().strategy == StrategyKind::MallocAsync;
         Self {
             trace,

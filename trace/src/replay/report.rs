@@ -9,7 +9,6 @@ use seamalloc::driver::sim::{SimConfig, SimConfigError};
 use seamalloc::{
     Config, ConfigError, Error, Fragmentation, OutOfMemoryReport, PendingWaits, SpillStats, SplitStats, Stalls, Waits,
 };
-use seamalloc_plan::stored::StoredPlanError;
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -48,9 +47,6 @@ pub enum ReplayError {
     /// Options that a host pool refuses.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The option `plan` names no plan: what is wrong with the file.
-    #[error("{0}")]
-    Plan(String),
     /// The allocator cannot be made, or failed otherwise than for want of memory.
     #[error("trace `{trace}`, event {event}: {error}")]
     Allocator {
@@ -71,12 +67,6 @@ pub enum ReplayError {
         /// What is wrong with it.
         what: &'static str,
     },
-}
-
-impl From<StoredPlanError> for ReplayError {
-    fn from(error: StoredPlanError) -> Self {
-        Self::Plan(error.to_string())
-    }
 }
 
 /// What one pass over a trace came to. Sizes are bytes; peaks are those of this pass.

@@ -2,15 +2,12 @@
 //!
 //! Owns: the order in which threads go on, and what each line does.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Allocator, Config, Error, OutOfMemoryReport};
-use seamalloc_plan::online::Inline;
-use seamalloc_plan::stored::StoredPlan;
 
 use super::clock::{Clock, Moment, Part};
 use super::driver::TimedDriver;
@@ -148,8 +145,6 @@ impl<'t> Run<'t> {
                 let shared: Arc<dyn Driver> = Arc::<TimedDriver>::clone(&driver);
                 let failed = |error| ReplayError::Allocator { trace: timeline.name.clone(), event: 0, error };
                 let allocator = Allocator::new(shared, config.clone()).map_err(failed)?;
-                let stored = config.plan.as_ref().map(|path| StoredPlan::read(Path::new(path))).transpose()?;
-                allocator.set_planner(Box::new(Inline::with(stored)));
                 Some(Memory { allocator, driver })
             }
         };

@@ -1,14 +1,12 @@
 //! What a recorded job would have held with each strategy, and how much larger its steps could have been, beside PyTorch's
 //! own allocators on the same device.
 //!
-//! Owns: the report and its figures. `growth.rs` finds the largest step, `device.rs` the device, `needs.rs` what no allocator can save.
+//! Owns: the report and its figures. `growth.rs` finds the largest step, `device.rs` the device.
 
 mod device;
 mod growth;
-mod needs;
 
 pub use device::{DeviceFrom, device_of};
-pub use needs::Needs;
 
 use crate::columns::{Cell, Column, gib, line, round_to};
 use crate::replay::{ReplayError, ReplayOptions, Spilled};
@@ -54,8 +52,6 @@ pub struct WhatIf {
     pub native: Baseline,
     /// PyTorch's expandable segments, on the same device.
     pub expandable: Baseline,
-    /// What it needs with any allocator; `None` where there are too many requests to plan a step.
-    pub needs: Option<Needs>,
     /// How many replays the search took.
     pub tries: u32,
 }
@@ -108,15 +104,6 @@ impl WhatIf {
         Figure::result(Spilled::MOVED, |job| job.spilled.moved_bytes.into()),
         Figure::result(Spilled::PIECES, |job| job.spilled.pieces.into()),
         Figure::time(Spilled::TIME, |job| job.spilled.us()),
-        Figure::result("planned", |job| job.needs.map(|needs| needs.planned).into())
-            .figure("planned\nGiB", |job| job.needs.map_or_else(|| "".into(), |needs| gib(needs.planned).into()))
-            .spare(2)
-            .legend(
-                "planned",
-                "what lives throughout, and a plan of the heaviest step (docs/planning.md): what knowing\n\
-                 all requests beforehand comes to",
-            ),
-        Figure::result("throughout", |job| job.needs.map(|needs| needs.throughout).into()),
         Figure::result("recorded_reserved", |job| job.recorded_reserved.into()),
         Figure::result("reserved_before", |job| job.reserved_before.into()),
         Figure::result("grows", |job| job.grows.into()),
@@ -214,7 +201,6 @@ fn report(
         found.push((strategy, new));
         Ok::<_, ReplayError>(new)
     };
-    let needs = Needs::of(trace);
     let native = grown(StrategyKind::Caching)?.into();
     let expandable = grown(StrategyKind::Expandable)?.into();
     let mut of = |strategy: StrategyKind| {
@@ -235,7 +221,6 @@ fn report(
             largest_step,
             native,
             expandable,
-            needs,
             tries,
         })
     };
