@@ -12,10 +12,8 @@ SETTINGS = [
     ("expandable segments", "expandable", ""),
     ("`stitch`, as it comes", "stitch", ""),
     ("`sharing:wait`", "stitch", "sharing:wait"),
-    ("`split:before_growth`", "stitch", "split:before_growth"),
     ("`chunk_size_mb:2`", "stitch", "chunk_size_mb:2"),
     ("`chunk_size_mb:64`", "stitch", "chunk_size_mb:64"),
-    ("`strategy:planned`", "planned", ""),
 ]
 # With names that fit into the head of a table.
 MAX_SPLIT = ("native, max_split 128 MiB", *SETTINGS[1][1:])

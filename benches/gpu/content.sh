@@ -44,8 +44,8 @@ split) # Chunks are split under live addresses; no other thread may launch kerne
     go split.jsonl 0 --seconds $S --seed 2 --threads 1 --live 1GiB --conf split:last_resort,memory_limit:1100MiB,sharing:never
     go split.jsonl 0 --seconds $S --seed 3 --threads 1 --live 8GiB --conf split:last_resort,memory_limit:8800MiB,chunk_size_mb:128
     go split.jsonl 0 --seconds $S --seed 4 --threads 1 --live 1GiB --faults --conf split:last_resort,memory_limit:1100MiB,chunk_size_mb:32
-    go split.jsonl 0 --seconds $S --seed 5 --threads 1 --live 8GiB --conf split:before_growth,memory_limit:40GiB
-    go split.jsonl 0 --seconds $S --seed 6 --threads 1 --live 8GiB --faults --conf split:before_growth,sharing:wait,memory_limit:20GiB ;;
+    go split.jsonl 0 --seconds $S --seed 5 --threads 1 --live 8GiB --conf split:last_resort,memory_limit:8800MiB
+    go split.jsonl 0 --seconds $S --seed 6 --threads 1 --live 8GiB --faults --conf split:last_resort,sharing:wait,memory_limit:8800MiB ;;
 sabotage)
     for mistake in untold unwaited freed-outputs; do
         go sabotage.jsonl 1 --seconds 20 --seed 1 --conf strategy:stitch,memory_limit:24GiB --sabotage $mistake

@@ -16,7 +16,7 @@ use instrumented::Instrumented;
 use seamalloc::driver::Driver;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
-use seamalloc::{Allocator, Arenas, Config, StrategyKind};
+use seamalloc::{Allocator, Config, StrategyKind};
 use seamalloc_trace::recorded;
 use seamalloc_trace::workload::{self, Scale};
 use stage::{ops_of, pass};
@@ -107,18 +107,16 @@ fn hits(names: &[String]) {
 /// Threads with a stream each, on one allocator: each has some dozen blocks of many sizes, and replaces one after another.
 fn threads() {
     println!("threads: operations a second, of all threads together, in millions; a stream each");
-    println!("{:<16}{:<16}{}", "blocks", "arenas", THREADS.map(|threads| format!("{threads:>10}")).concat());
+    println!("{:<16}{}", "blocks", THREADS.map(|threads| format!("{threads:>10}")).concat());
     for (name, least, most) in [("up to 64 KiB", 512, 64 << 10), ("1 to 64 MiB", 1 << 20, 64 << 20)] {
-        for arenas in Arenas::ALL {
-            print!("{name:<16}{:<16}", arenas.name());
-            for threads in THREADS {
-                let config = Config { arenas, ..Config::with_strategy(StrategyKind::Stitch) };
-                let allocator = Allocator::new(device(), config).expect("valid options");
-                let mut rates: Vec<u64> = (0..3).map(|_| throughput(&allocator, threads, least, most)).collect();
-                print!("{:>10.1}", percentile(&mut rates, 0.5) as f64 / 1e6);
-            }
-            println!();
+        print!("{name:<16}");
+        for threads in THREADS {
+            let config = Config::with_strategy(StrategyKind::Stitch);
+            let allocator = Allocator::new(device(), config).expect("valid options");
+            let mut rates: Vec<u64> = (0..3).map(|_| throughput(&allocator, threads, least, most)).collect();
+            print!("{:>10.1}", percentile(&mut rates, 0.5) as f64 / 1e6);
         }
+        println!();
     }
     println!();
 }

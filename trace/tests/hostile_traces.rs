@@ -118,7 +118,11 @@ fn what_fits_is_what_runs() {
     for round in 0..25 {
         let trace = valid_trace(&mut random, vec![StreamId(0), StreamId(5)]);
         for kind in StrategyKind::ALL {
-            for limits in ["", "memory_fraction:0.5", "memory_fraction:0.8,garbage_collection_threshold:0.4"] {
+            for limits in [
+                "",
+                "per_process_memory_fraction:0.5",
+                "per_process_memory_fraction:0.8,garbage_collection_threshold:0.4",
+            ] {
                 let config = Config { strategy: kind, ..Config::parse(limits).unwrap() };
                 let found = fit(&trace, &options(config.clone(), 1 << 30), &mut |_, _| {}).unwrap().unwrap();
                 let reports = replay(&trace, &options(config, found.capacity), &mut |_, _| {}).unwrap();

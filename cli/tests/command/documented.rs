@@ -24,7 +24,7 @@ const PLACEHOLDERS: [(&str, &str); 5] = [
     ("PID", "1"),
 ];
 /// Too slow for a test, or of no use in one: they search for long, or show other programs. `.ci/tables` runs some of them.
-const NOT_RUN: [&str; 12] = [
+const NOT_RUN: [&str; 11] = [
     "evict",
     "order",
     "top",
@@ -32,7 +32,6 @@ const NOT_RUN: [&str; 12] = [
     "whatif",
     "study lag",
     "llama1b-ppo",
-    "planned",
     "fit recorded",
     "plan resnet-multi",
     "--passes 40",

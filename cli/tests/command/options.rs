@@ -172,12 +172,10 @@ fn a_trace_runs_on_the_hosts_memory_as_on_a_simulated_device() {
 fn families_of_strategies_are_run_by_name() {
     let classic = ["exact", "buddy", "slab", "tiny"];
     let paddle = ["paddle-auto-growth", "paddle-naive-best-fit", "paddle-thread-local", "paddle-vmm"];
-    let ours = super::STRATEGIES.into_iter().chain(["planned"]);
-    let all: Vec<&str> = ours.chain(classic).chain(paddle).chain(["malloc-async"]).collect();
+    let all: Vec<&str> = super::STRATEGIES.into_iter().chain(classic).chain(paddle).chain(["malloc-async"]).collect();
     let snapshot =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/data/snapshots/resnet-multi-wrapped.snapshot.pickle.gz");
     for (named, found) in [
-        ("planning", vec!["planned"]),
         ("classic", classic.to_vec()),
         ("paddle", paddle.to_vec()),
         ("driver", vec!["malloc-async"]),
@@ -193,4 +191,5 @@ fn families_of_strategies_are_run_by_name() {
         }
     }
     has(&complaint(&["replay", "comb", "--strategy", "classics"], 2), &["unknown strategy `classics`"]);
+    has(&complaint(&["replay", "comb", "--strategy", "planned"], 2), &["strategy `planned` was removed", "`stitch`"]);
 }

@@ -68,7 +68,6 @@ const WHATIF: &[Figure] = &[
     |line| gib(line, "peak_live"),
     |line| gib(line, "peak_reserved"),
     |line| percent(line, "utilization"),
-    |line| gib(line, "planned"),
     |line| Some((number(line, "largest_step"), if number(line, "largest_step") < 100.0 { 2 } else { 0 })),
     |line| whole(line, "tries"),
 ];

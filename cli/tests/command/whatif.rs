@@ -2,7 +2,7 @@
 
 use super::{Folder, STRATEGIES, complaint, has, lines, snapshot, stdout};
 
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 22] = [
     "capacity",
     "device",
     "device_from",
@@ -15,7 +15,6 @@ const KEYS: [&str; 24] = [
     "peak_live",
     "peak_reserved",
     "peak_spilled",
-    "planned",
     "recorded_reserved",
     "reserved_before",
     "sought",
@@ -23,7 +22,6 @@ const KEYS: [&str; 24] = [
     "spill_pieces",
     "spill_us",
     "strategy",
-    "throughout",
     "trace",
     "tries",
     "utilization",

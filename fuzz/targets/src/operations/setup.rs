@@ -44,10 +44,6 @@ impl Setup {
         let mut options = format!("strategy:{}", bytes.pick(&STRATEGIES));
         let mut add = |option: &str| options += &format!(",{option}");
         let sharing = bytes.next();
-        // Only where streams keep what they have do they get heaps of their own.
-        if matches!(sharing % 8, 0 | 7) && sharing / 8 % 2 == 1 {
-            add("arenas:always");
-        }
         match sharing % 8 {
             0 => add("sharing:never"),
             1 | 2 => add("sharing:completed"),
