@@ -26,7 +26,6 @@ macro_rules! promises_among_peers_by_bytes {
 #[macro_use]
 mod suite;
 
-mod arenas;
 mod buddy;
 mod caching;
 mod exact;
@@ -37,7 +36,6 @@ mod paddle_auto_growth;
 mod paddle_naive_best_fit;
 mod paddle_thread_local;
 mod paddle_vmm;
-mod planned;
 mod slab;
 mod split;
 mod stitch;

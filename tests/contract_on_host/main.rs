@@ -27,8 +27,6 @@ mod gmlake;
 mod paddle_auto_growth;
 #[path = "../contract/paddle_vmm.rs"]
 mod paddle_vmm;
-#[path = "../contract/planned.rs"]
-mod planned;
 #[path = "../contract/stitch.rs"]
 mod stitch;
 #[path = "../contract/tiny.rs"]
