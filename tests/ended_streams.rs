@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/long_kernels.rs"]
 mod long_kernels;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use long_kernels::{A, B, LONG, clean, use_long};

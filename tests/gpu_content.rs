@@ -14,6 +14,7 @@ mod graphs;
 mod host;
 #[path = "../examples/gpu_content/program.rs"]
 mod program;
+#[path = "common/random.rs"]
 mod random;
 #[path = "../examples/gpu_content/run.rs"]
 mod run;

@@ -3,6 +3,7 @@
 #![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::sim::SimGpu;

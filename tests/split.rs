@@ -7,6 +7,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
 
+#[path = "common/random.rs"]
 mod random;
 
 use parking_lot::Mutex;

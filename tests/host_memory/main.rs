@@ -9,7 +9,7 @@
 #![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
 
-#[path = "../physical/mod.rs"]
+#[path = "../common/physical.rs"]
 #[allow(dead_code, reason = "the book is thrown away with what it has taken")]
 mod physical;
 mod script;

@@ -9,9 +9,9 @@ mod flags;
 mod row;
 mod rows;
 
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
-#[path = "../simulated/mod.rs"]
+#[path = "../common/simulated.rs"]
 mod simulated;
 
 use docs::Source;
