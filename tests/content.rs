@@ -9,8 +9,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/physical.rs"]
 mod physical;
+#[path = "common/random.rs"]
 mod random;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use physical::Taken;
@@ -27,8 +30,6 @@ const STREAMS: u64 = 5;
 const STREAM_STEPS: u64 = 25;
 /// Operations of one program; more for a long hunt with `SEAMALLOC_CONTENT_OPS`, fewer where each of them checks all tables.
 const OPS: u64 = if cfg!(feature = "paranoid") { 1_000 } else { 3_000 };
-/// Operations of a step that is made again and again.
-const REPEATED: u64 = 150;
 /// Operations of a program that lives on views, which take longer to be many.
 const VIEWS_OPS: u64 = 3_000;
 
@@ -68,8 +69,6 @@ struct Tally {
     freed_under: u64,
     /// Blocks handed out of which a chunk was in the hands of another block too.
     shared_chunks: u64,
-    /// Blocks that lay where a plan said.
-    placed: u64,
 }
 
 impl Tally {
@@ -86,7 +85,6 @@ impl Tally {
             (&mut self.streams, other.streams),
             (&mut self.freed_under, other.freed_under),
             (&mut self.shared_chunks, other.shared_chunks),
-            (&mut self.placed, other.placed),
         ] {
             *sum += more;
         }
@@ -102,20 +100,6 @@ enum Habit {
     Storm,
     /// Memory goes back seldom, so that views grow old; large blocks; streams that are made anew again and again.
     Views,
-    /// A few steps by turns, each of which makes the same requests again, so that they can be planned.
-    Steps,
-    /// The same, and calls fail.
-    StormySteps,
-}
-
-impl Habit {
-    fn repeats(self) -> bool {
-        matches!(self, Self::Steps | Self::StormySteps)
-    }
-
-    fn fails(self) -> bool {
-        matches!(self, Self::Storm | Self::StormySteps)
-    }
 }
 
 struct Program {
@@ -152,10 +136,6 @@ impl Program {
     }
 
     fn stream(&mut self) -> StreamId {
-        if self.habit.repeats() {
-            // Mostly one, as in most programs that repeat themselves.
-            return StreamId([0, 0, 0, 1][self.random.below(4) as usize]);
-        }
         let oldest = if self.habit == Habit::Views { self.steps / STREAM_STEPS } else { 0 };
         StreamId(oldest + self.random.below(STREAMS))
     }
@@ -173,51 +153,20 @@ impl Program {
         self.live.iter().map(|block| block.range.size).sum()
     }
 
-    /// Begins a step of a program that repeats itself. Now and then something else comes between two steps.
-    fn repeat(&mut self) {
-        while !self.live.is_empty() {
-            self.free();
-        }
-        let nth = self.steps / REPEATED;
-        let mut between = Random(nth);
-        match between.below(12) {
-            0 => {
-                let trimmed = self.allocator.trim(between.below(200 * MIB));
-                self.done(trimmed);
-            }
-            1 => self.gpu.set_run_ahead([0, 100_000, 3_000_000][between.below(3) as usize]),
-            _ => {}
-        }
-        self.random = Random(1 + nth % 2);
-    }
-
     fn step(&mut self) {
-        if self.habit.repeats() && self.steps.is_multiple_of(REPEATED) {
-            self.repeat();
-        }
         self.steps += 1;
-        let seldom = self.habit == Habit::Views && self.random.below(8) > 0 || self.habit.repeats();
+        let seldom = self.habit == Habit::Views && self.random.below(8) > 0;
         if self.random.below(50) == 0 {
             // Else those of calls that are never made would pile up.
             self.gpu.fail_no_more();
         }
-        if self.habit.fails() && self.random.below(4) == 0 {
+        if self.habit == Habit::Storm && self.random.below(4) == 0 {
             // Often the calls of an undoing too.
             for _ in 0..1 + self.random.below(3) {
                 let call = Call::ALL[self.random.below(Call::COUNT as u64) as usize];
                 let status = STATUSES[self.random.below(STATUSES.len() as u64) as usize];
                 self.gpu.fail_nth(call, 1 + self.random.below(8), status);
             }
-        }
-        if self.habit.repeats() {
-            // Up, and down again.
-            let rises = self.steps % REPEATED < REPEATED / 2;
-            return match self.random.below(10) {
-                0..6 if rises => self.allocate(),
-                0..5 => self.free(),
-                6 => self.gpu.advance(self.random.below(500_000)),
-                _ => self.launch(),
-            };
         }
         match self.random.below(100) {
             0..40 => self.allocate(),
@@ -242,7 +191,7 @@ impl Program {
         match result {
             Ok(done) => return Some(done),
             Err(Error::OutOfMemory(_)) => self.tally.shortages += 1,
-            Err(Error::Driver(_)) if self.habit.fails() => self.tally.failures += 1,
+            Err(Error::Driver(_)) if self.habit == Habit::Storm => self.tally.failures += 1,
             Err(error) => panic!("{error}"),
         }
         None
@@ -359,7 +308,7 @@ impl Program {
         self.allocator.check().unwrap();
         let stats = self.allocator.stats();
         // What a driver's pool holds it says itself; where that call has failed, its last answer stands.
-        let asks = self.allocator.config().strategy == StrategyKind::MallocAsync && self.habit.fails();
+        let asks = self.allocator.config().strategy == StrategyKind::MallocAsync && self.habit == Habit::Storm;
         assert!(asks || self.gpu.leaks().bytes == stats.reserved_bytes.all.current);
         assert_eq!(stats.allocation.all.current, self.live.len() as u64);
         assert_eq!(stats.allocated_bytes.all.current, self.live_bytes());
@@ -377,7 +326,6 @@ impl Program {
         self.tally.views_reused = stats.views_reused;
         self.tally.views_dropped = stats.views_built - stats.views;
         self.tally.stream_waits = stats.stream_waits;
-        self.tally.placed = stats.plans.placed;
         self.tally.streams = self.steps / STREAM_STEPS;
         for block in std::mem::take(&mut self.live) {
             self.allocator.free(block.range.address).unwrap();
@@ -449,23 +397,6 @@ fn nor_where_driver_calls_fail_at_random() {
     for kind in StrategyKind::ALL {
         let tally = programs(kind, Habit::Storm);
         assert!(tally.failures > 100, "{kind}: {} failures", tally.failures);
-    }
-}
-
-/// Programs that repeat their steps, so that most blocks lie where a plan says, in memory that other streams freed too.
-#[test]
-fn nor_where_a_plan_says_where_blocks_lie() {
-    for habit in [Habit::Steps, Habit::StormySteps] {
-        for options in ["sharing:never", "sharing:wait", "sharing:wait,chunk_size_mb:4", "sharing:completed"] {
-            let config = Config { strategy: StrategyKind::Planned, ..Config::parse(options).unwrap() };
-            let mut all = Tally::default();
-            let devices = ["sim:h200,capacity=1GiB", "sim:h200,capacity=4GiB"];
-            for (seed, device) in (0..4).zip(devices.into_iter().cycle()) {
-                all.add(&run(device, &config, seed, habit));
-            }
-            assert!(all.over_running_kernels > 20, "{options}: {all:?}");
-            assert!(all.placed > 10, "{options}: {all:?}");
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "common/documents.rs"]
 mod documents;
 
 use documents::{command_lines, pages};

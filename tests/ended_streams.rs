@@ -3,15 +3,16 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/long_kernels.rs"]
 mod long_kernels;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use long_kernels::{A, B, LONG, clean, use_long};
 use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};
-use seamalloc::driver::{Call, Driver, DriverResult, ForwardingDriver, PlainMemory, StreamId};
+use seamalloc::driver::{Call, Driver, StreamId};
 use seamalloc::{Allocator, Config, Route, StreamSharing};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const DEVICE: &str = "sim:h200,capacity=1GiB";
 const MIB: u64 = 1 << 20;
@@ -214,62 +215,4 @@ fn a_stream_of_a_private_pool_that_was_replaced_unnoticed_is_waited_for() {
         [rest, new].into_iter().for_each(|address| allocator.free(address).unwrap());
         clean(&gpu, allocator);
     }
-}
-
-/// A device where something happens while the allocator waits for all of it.
-struct Meanwhile {
-    gpu: Arc<SimGpu>,
-    happens: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl ForwardingDriver for Meanwhile {
-    fn inner(&self) -> &dyn Driver {
-        &*self.gpu
-    }
-
-    fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
-        let made = make(self.inner());
-        let happens = if call == Call::Synchronize { self.happens.lock().unwrap().take() } else { None };
-        happens.into_iter().for_each(|happens| happens());
-        made
-    }
-}
-
-/// A stream has ended, and its heap serves a new one with its handle at the moment when the allocator notices that the old one
-/// is no more: what the new one frees is not passed.
-#[test]
-fn a_stream_whose_arena_serves_its_successor_is_waited_for() {
-    let gpu = Arc::new(simulated::device("sim:h200,capacity=16GiB"));
-    let driver = Arc::new(Meanwhile { gpu: Arc::clone(&gpu), happens: Mutex::default() });
-    let allocator = Arc::new(Allocator::new(driver.clone(), Config::parse("arenas:always").unwrap()).unwrap());
-    let many: Vec<u64> = (0..40).map(|_| allocator.allocate(5 * MIB, A).unwrap()).collect();
-    many.into_iter().for_each(|block| allocator.free(block).unwrap());
-    // Behind a block that another stream uses, a free one stays outside of the arena.
-    let used = allocator.allocate(3 * MIB, A).unwrap();
-    allocator.record_stream(used, StreamId(0xc0)).unwrap();
-    while allocator.stats().arenas.now == 0 {
-        let block = allocator.allocate(8 * MIB, A).unwrap();
-        allocator.free(block).unwrap();
-    }
-    gpu.destroy_stream(A);
-    let rest = gpu.memory_info().unwrap().free;
-    let others = gpu.malloc(rest - rest % (2 * MIB)).unwrap();
-    let (sender, receiver) = channel();
-    let (successor, of_successor) = (Arc::clone(&gpu), Arc::clone(&allocator));
-    *driver.happens.lock().unwrap() = Some(Box::new(move || {
-        successor.replace_stream(A);
-        sender.send(of_successor.allocate(8 * MIB, A).unwrap()).unwrap();
-    }));
-    let first = allocator.allocate(100 * MIB, B).unwrap();
-    let new = receiver.try_recv().unwrap();
-    gpu.launch(A, &[Range { address: new, size: 8 * MIB }], LONG).unwrap();
-    allocator.free(new).unwrap();
-    // All that there is.
-    let second = allocator.allocate(94 * MIB, B).unwrap();
-    gpu.launch(B, &[Range { address: second, size: 94 * MIB }], 1).unwrap();
-    assert!(gpu.done_at(B).unwrap() >= LONG);
-    assert_eq!(gpu.faults(), []);
-    [used, first, second].into_iter().for_each(|block| allocator.free(block).unwrap());
-    gpu.free(others).unwrap();
-    allocator.check().unwrap();
 }

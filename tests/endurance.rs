@@ -6,11 +6,13 @@
 
 #[path = "../examples/endurance/heap.rs"]
 mod heap;
+#[path = "common/instrumented.rs"]
 mod instrumented;
 #[path = "../examples/endurance/process.rs"]
 mod process;
 #[path = "../examples/endurance/program.rs"]
 mod program;
+#[path = "common/random.rs"]
 mod random;
 
 use program::{Program, Scale, State};

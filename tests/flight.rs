@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::StreamId;
 use seamalloc::observer::Action;
 use seamalloc::{Allocator, Config, Error, Flight};
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const MIB: u64 = 1 << 20;
@@ -99,36 +99,4 @@ fn a_pool_that_another_stream_has_now_was_of_the_stream_that_had_it() {
     let seen = blocks(&allocator.flight().unwrap());
     let made: Vec<StreamId> = streams.flat_map(|stream| [stream; 3]).collect();
     assert_eq!(seen.iter().map(|block| block.3).collect::<Vec<_>>(), made);
-}
-
-#[test]
-fn what_streams_do_in_heaps_of_their_own_is_kept_too() {
-    let allocator = Arc::new(on("arenas:always,flight_recorder:4000"));
-    const ROUNDS: u64 = 500;
-    let threads: Vec<_> = (1..=3)
-        .map(|stream| {
-            let allocator = Arc::clone(&allocator);
-            std::thread::spawn(move || {
-                for nth in 0..ROUNDS {
-                    let address = allocator.allocate(2 * MIB + 100 * nth + stream, StreamId(stream)).unwrap();
-                    allocator.free(address).unwrap();
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(allocator.stats().arenas.formed > 0);
-    let flight = allocator.flight().unwrap();
-    let blocks = blocks(&flight);
-    for stream in 1..=3 {
-        let allocated = blocks.iter().filter(|block| block.0 == Action::Alloc && block.3 == StreamId(stream));
-        let sizes: Vec<u64> = allocated.map(|block| block.2).collect();
-        let made = (0..ROUNDS).map(|nth| 2 * MIB + 100 * nth + stream);
-        // Those of other streams may have overwritten the oldest.
-        assert!(made.collect::<Vec<_>>().ends_with(&sizes), "{stream}");
-        assert!(sizes.len() > 100);
-    }
-    let frees = flight.events.iter().filter(|timed| timed.event.action == Action::FreeCompleted).count() as u64;
-    assert_eq!(flight.operations - flight.overwritten, flight.events.len() as u64 - frees);
-    assert!(flight.operations >= 3 * 2 * ROUNDS, "{}", flight.operations);
 }

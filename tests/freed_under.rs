@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::sim::{CaptureMode, Range, SimGpu};

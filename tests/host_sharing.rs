@@ -4,7 +4,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
 
-#[path = "sharing/blocks.rs"]
+#[path = "common/shared_blocks.rs"]
 mod blocks;
 
 use blocks::blocks;

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
-#[path = "hostile/liar.rs"]
+#[path = "common/liar.rs"]
 mod liar;
+#[path = "common/random.rs"]
 mod random;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use liar::Liar;

@@ -3,6 +3,7 @@
 #![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::sim::SimGpu;
@@ -104,36 +105,6 @@ fn a_block_allocates_nothing_and_calls_nobody() {
     assert_eq!(ALLOCATIONS.get(), allocations, "the host's memory");
     assert_eq!(gpu.call_stats(), calls, "the driver");
     assert_eq!(allocator.stats().allocation.all.current, 0);
-}
-
-/// In an arena too, also where a peak is a new one and all heaps are counted.
-#[test]
-fn a_hit_in_an_arena_allocates_nothing_and_calls_nobody() {
-    const STREAMS: u64 = 4;
-    let (gpu, allocator) = simulated::on("sim:h200", Config::parse("arenas:always").unwrap());
-    let mut live = Vec::with_capacity(4001);
-    // All that a step needs, so that none misses.
-    for stream in 0..STREAMS {
-        let address = allocator.allocate(8 << 30, StreamId(stream)).unwrap();
-        allocator.free(address).unwrap();
-    }
-    let step = |live: &mut Vec<u64>| {
-        for round in 0..4000u64 {
-            let (size, stream) = request(round, STREAMS);
-            live.push(allocator.allocate((2 << 20) + size, stream).unwrap());
-        }
-        live.drain(..).for_each(|address| allocator.free(address).unwrap());
-    };
-    (0..3).for_each(|_| step(&mut live));
-    let before = allocator.stats().arenas;
-    assert_eq!(before.now, STREAMS);
-    let calls = gpu.call_stats();
-    let allocations = ALLOCATIONS.get();
-    step(&mut live);
-    live.push(allocator.allocate(1 << 30, StreamId(1)).unwrap());
-    step(&mut live);
-    assert_eq!((ALLOCATIONS.get(), gpu.call_stats()), (allocations, calls));
-    assert_eq!(allocator.stats().arenas, before);
 }
 
 /// What an operation cost: allocations on the host, and calls of the driver.

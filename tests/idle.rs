@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::prelude::*;
@@ -35,7 +36,7 @@ fn serve(allocator: &Allocator, live: u64) {
 
 #[test]
 fn the_memory_of_all_streams_goes_while_nobody_asks_for_any() {
-    for options in ["", "sharing:wait", "sharing:never", "arenas:always", "split:last_resort"] {
+    for options in ["", "sharing:wait", "sharing:never", "split:last_resort"] {
         let (gpu, allocator) = on(options);
         serve(&allocator, 100 * MIB);
         let held = allocator.reserved();
@@ -63,7 +64,7 @@ fn it_must_have_been_idle_a_thousand_times_as_long_as_the_driver_will_need() {
 
 #[test]
 fn any_request_or_free_begins_the_time_anew() {
-    let (_, allocator) = on("arenas:always");
+    let (_, allocator) = on("");
     serve(&allocator, MIB);
     let mut idle = IdleRelease::new(Duration::from_secs(10));
     for second in 0..100 {

@@ -68,13 +68,7 @@ fn held(gpu: &SimGpu) -> u64 {
 
 #[test]
 fn what_one_has_free_serves_another_and_what_it_uses_stays() {
-    for kind in [
-        StrategyKind::Stitch,
-        StrategyKind::Planned,
-        StrategyKind::Caching,
-        StrategyKind::Expandable,
-        StrategyKind::Gmlake,
-    ] {
+    for kind in [StrategyKind::Stitch, StrategyKind::Caching, StrategyKind::Expandable, StrategyKind::Gmlake] {
         let (gpu, one, two, lender) = pair(&format!("strategy:{kind}"));
         let kept = one.allocate(20 * MIB, STREAM).unwrap();
         let freed = [30, 50, 60].map(|size| one.allocate(size * MIB, STREAM).unwrap());

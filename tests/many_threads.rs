@@ -5,13 +5,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/random.rs"]
 mod random;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use random::Random;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::SimGpu;
-use seamalloc::{Allocator, Arenas, Config, Error, Route, StrategyKind};
+use seamalloc::{Allocator, Config, Error, Route, StrategyKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -146,8 +148,8 @@ fn work(shared: &Shared, number: u64, seed: u64) {
     allocator.release_pool(pool).unwrap();
 }
 
-fn eight_threads(kind: StrategyKind, arenas: Arenas) {
-    let (gpu, allocator) = simulated::on(DEVICE, Config { arenas, ..Config::with_strategy(kind) });
+fn eight_threads(kind: StrategyKind) {
+    let (gpu, allocator) = simulated::on(DEVICE, Config::with_strategy(kind));
     let slots = std::array::from_fn(|_| AtomicU64::new(0));
     let shared = Arc::new(Shared { gpu, allocator, slots });
     let weak = Arc::downgrade(&shared);
@@ -178,7 +180,6 @@ fn eight_threads(kind: StrategyKind, arenas: Arenas) {
 #[test]
 fn everything_at_once() {
     for kind in StrategyKind::ALL {
-        eight_threads(kind, Arenas::Auto);
+        eight_threads(kind);
     }
-    eight_threads(StrategyKind::Stitch, Arenas::Always);
 }

@@ -8,8 +8,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/physical.rs"]
 mod physical;
+#[path = "common/random.rs"]
 mod random;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use physical::Taken;

@@ -7,12 +7,13 @@
 
 #[path = "sharing/alone.rs"]
 mod alone;
-#[path = "sharing/blocks.rs"]
+#[path = "common/shared_blocks.rs"]
 mod blocks;
 #[path = "sharing/descriptors.rs"]
 mod descriptors;
 #[path = "sharing/peers.rs"]
 mod peers;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use blocks::blocks;

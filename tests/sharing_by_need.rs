@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+#[path = "common/random.rs"]
 mod random;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use random::Random;

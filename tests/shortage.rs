@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/random.rs"]
 mod random;
-#[path = "shortage/script.rs"]
+#[path = "common/script.rs"]
 mod script;
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use random::Random;

@@ -7,6 +7,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
 
+#[path = "common/random.rs"]
 mod random;
 
 use parking_lot::Mutex;
@@ -258,35 +259,6 @@ fn to_be_holes(world: &mut World, chunks: u64) -> Vec<u64> {
     (0..chunks).map(&mut fill).collect()
 }
 
-/// On a device with plenty of memory.
-#[test]
-fn chunks_are_split_before_memory_grows_where_that_is_asked_for_and_pays() {
-    let held_after = |options: &str| {
-        let mut world = holes_in(World::new(256 * MIB, &in_holes(options)));
-        world.allocate(12 * MIB, MAIN).unwrap();
-        world.check_all();
-        (world.allocator.reserved() / MIB, world.allocator.stats().splits.chunks)
-    };
-    assert_eq!(held_after("split:before_growth"), (24, 3));
-    assert_eq!(held_after("split:last_resort"), (36, 0));
-    // The holes are of a stream that shares nothing, and serve no other.
-    let mut world = holes_in(World::new(256 * MIB, &in_holes("split:before_growth,sharing:never")));
-    world.allocate(12 * MIB, SIDE).unwrap();
-    assert_eq!((world.allocator.reserved() / MIB, world.allocator.stats().splits.chunks), (36, 0));
-}
-
-/// A GiB holds too much to copy within some milliseconds, and little of it is free.
-#[test]
-fn chunks_are_not_split_for_little_or_at_a_high_price() {
-    for (live, hole) in [(2 * MIB, 2 * MIB), (1 << 30, 8 * MIB)] {
-        let mut world = World { sparse: true, ..World::new(8 << 30, "split:before_growth,chunk_size_mb:1024") };
-        let all = [1 << 30, live, hole, live].map(|size| world.allocate(size, MAIN).unwrap());
-        world.free(all[2]);
-        world.allocate(hole + 4 * MIB, MAIN).unwrap();
-        assert_eq!(world.allocator.stats().splits.chunks, 0, "{live}, {hole}");
-    }
-}
-
 #[test]
 fn what_lies_free_inside_of_chunks_serves_a_request() {
     for options in ["", "sharing:wait", "sharing:never", "sharing:completed"] {
@@ -475,9 +447,8 @@ fn operations() -> u64 {
 #[test]
 fn random_programs_lose_no_word() {
     let mut all = Tally::default();
-    let options = ["", "sharing:never", "sharing:wait", "arenas:always", "memory_limit:150MiB", "chunk_size_mb:64"];
-    let before_growth = ["split:before_growth", "split:before_growth,sharing:wait,chunk_size_mb:16"];
-    for (seed, options) in (0..).zip(options.into_iter().chain(before_growth)) {
+    let options = ["", "sharing:never", "sharing:wait", "memory_limit:150MiB", "chunk_size_mb:64"];
+    for (seed, options) in (0..).zip(options) {
         let done = random_program(seed, options, operations());
         all.splits += done.splits;
         all.refusals += done.refusals;

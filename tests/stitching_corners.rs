@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::sim::{Range, SimGpu};
@@ -181,7 +182,7 @@ fn a_view_that_begins_inside_a_chunk_is_found_again() {
     [tail, third].iter().for_each(|address| allocator.free(*address).unwrap());
     let stitched = allocator.allocate(22 * MIB, MAIN).unwrap();
     allocator.free(stitched).unwrap();
-    // One that no plan remembers, and one that does.
+    // A size that no choice of ranges is remembered for, and one that has such a choice.
     for size in [21 * MIB, 22 * MIB] {
         assert_eq!(allocator.allocate(size, MAIN).unwrap(), stitched);
         allocator.free(stitched).unwrap();

@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/random.rs"]
 mod random;
+#[path = "common/simulated.rs"]
 mod simulated;
 mod viewer_rules;
 

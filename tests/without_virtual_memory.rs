@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::prelude::*;
@@ -85,7 +86,7 @@ fn a_strategy_that_was_named_is_refused_with_the_remedy() {
 /// Whatever else the default has, it is refused by its own error, or does nothing.
 #[test]
 fn what_needs_stitching_says_so() {
-    let allocator = Allocator::open(WITHOUT, "split:last_resort,arenas:always,headroom:100MiB").unwrap();
+    let allocator = Allocator::open(WITHOUT, "split:last_resort,headroom:100MiB").unwrap();
     assert!(matches!(allocator.create_tag(), Err(Error::NotSleepable { .. })));
     assert_eq!(allocator.release_passed(), Ok(0));
     assert!(allocator.allocate(350 * MIB, StreamId::DEFAULT).is_err(), "the headroom holds");

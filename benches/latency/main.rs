@@ -7,7 +7,7 @@
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a benchmark prints, and one that cannot run should stop")]
 
-#[path = "../../tests/instrumented/mod.rs"]
+#[path = "../../tests/common/instrumented.rs"]
 mod instrumented;
 #[path = "../stage/mod.rs"]
 mod stage;

@@ -7,12 +7,12 @@
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "an example prints, and one that cannot run should stop")]
 
 mod heap;
-#[path = "../../tests/instrumented/mod.rs"]
+#[path = "../../tests/common/instrumented.rs"]
 mod instrumented;
 mod plot;
 mod process;
 mod program;
-#[path = "../../tests/random/mod.rs"]
+#[path = "../../tests/common/random.rs"]
 mod random;
 mod series;
 

@@ -31,7 +31,7 @@ mod graphs;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod host;
 mod program;
-#[path = "../../tests/random/mod.rs"]
+#[path = "../../tests/common/random.rs"]
 mod random;
 mod run;
 mod sabotage;

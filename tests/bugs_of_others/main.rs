@@ -10,7 +10,7 @@ mod pools;
 mod streams;
 mod used_of_reserved;
 
-#[path = "../simulated/mod.rs"]
+#[path = "../common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::StreamId;

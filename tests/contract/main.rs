@@ -26,7 +26,6 @@ macro_rules! promises_among_peers_by_bytes {
 #[macro_use]
 mod suite;
 
-mod arenas;
 mod buddy;
 mod caching;
 mod exact;
@@ -37,7 +36,6 @@ mod paddle_auto_growth;
 mod paddle_naive_best_fit;
 mod paddle_thread_local;
 mod paddle_vmm;
-mod planned;
 mod slab;
 mod split;
 mod stitch;
@@ -66,26 +64,26 @@ mod threads;
 mod trim;
 mod unreliable_sources;
 
-#[path = "../graph/mod.rs"]
+#[path = "../common/graph.rs"]
 mod graph;
-#[path = "../hostile/liar.rs"]
+#[path = "../common/liar.rs"]
 mod liar;
-#[path = "../long_kernels/mod.rs"]
+#[path = "../common/long_kernels.rs"]
 mod long_kernels;
-#[path = "../physical/mod.rs"]
+#[path = "../common/physical.rs"]
 mod physical;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
-#[path = "../shortage/script.rs"]
+#[path = "../common/script.rs"]
 mod script;
 mod setup;
 #[cfg(target_os = "linux")]
-#[path = "../sharing/blocks.rs"]
+#[path = "../common/shared_blocks.rs"]
 mod shared_blocks;
-#[path = "../simulated/mod.rs"]
+#[path = "../common/simulated.rs"]
 mod simulated;
 mod source;
-#[path = "../release/step.rs"]
+#[path = "../common/step.rs"]
 mod step;
 
 use seamalloc::StrategyKind;

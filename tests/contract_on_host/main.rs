@@ -27,8 +27,6 @@ mod gmlake;
 mod paddle_auto_growth;
 #[path = "../contract/paddle_vmm.rs"]
 mod paddle_vmm;
-#[path = "../contract/planned.rs"]
-mod planned;
 #[path = "../contract/stitch.rs"]
 mod stitch;
 #[path = "../contract/tiny.rs"]
@@ -75,27 +73,27 @@ mod trim;
 #[path = "../contract/unreliable_sources.rs"]
 mod unreliable_sources;
 
-#[path = "../graph/mod.rs"]
+#[path = "../common/graph.rs"]
 mod graph;
-#[path = "../hostile/liar.rs"]
+#[path = "../common/liar.rs"]
 mod liar;
-#[path = "../long_kernels/mod.rs"]
+#[path = "../common/long_kernels.rs"]
 mod long_kernels;
-#[path = "../physical/mod.rs"]
+#[path = "../common/physical.rs"]
 mod physical;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
-#[path = "../shortage/script.rs"]
+#[path = "../common/script.rs"]
 mod script;
 #[path = "../contract/setup.rs"]
 mod setup;
-#[path = "../sharing/blocks.rs"]
+#[path = "../common/shared_blocks.rs"]
 mod shared_blocks;
-#[path = "../on_host/mod.rs"]
+#[path = "../common/on_host.rs"]
 mod simulated;
 #[path = "../contract/source.rs"]
 mod source;
-#[path = "../release/step.rs"]
+#[path = "../common/step.rs"]
 mod step;
 
 use setup::{

@@ -10,7 +10,7 @@ mod order;
 mod refusals;
 mod reuse;
 
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 
 use model::Model;

@@ -9,7 +9,7 @@ mod stream_safe;
 mod sums;
 mod vmm;
 
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 
 use model::{MIB, Model, Rules};

@@ -10,7 +10,7 @@ mod failures;
 mod figures;
 mod model;
 mod pools;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 #[path = "../real_words/mod.rs"]
 mod real_words;

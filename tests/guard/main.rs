@@ -7,7 +7,7 @@ mod failures;
 mod memory_bugs;
 mod pools;
 mod quiet;
-#[path = "../simulated/mod.rs"]
+#[path = "../common/simulated.rs"]
 mod simulated;
 mod stream_bugs;
 

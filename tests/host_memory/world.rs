@@ -69,10 +69,7 @@ impl World {
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
         let allocator = Allocator::new(Arc::new(Apart(Arc::clone(&gpu))), config).unwrap();
         allocator.on_memory_pressure(|_| outside(|| false));
-        // While events are observed, there are no arenas.
-        if !options.contains("arenas:always") {
-            allocator.observe(Some(Box::new(Counting(Arc::default()))));
-        }
+        allocator.observe(Some(Box::new(Counting(Arc::default()))));
         let pools = [PoolId::NONE; 4];
         Self { gpu, allocator, blocks: [(0, 0); BLOCKS], pools, checkpoint: Vec::new(), restoring: false, streams: 0 }
     }

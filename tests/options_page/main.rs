@@ -9,9 +9,9 @@ mod flags;
 mod row;
 mod rows;
 
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
-#[path = "../simulated/mod.rs"]
+#[path = "../common/simulated.rs"]
 mod simulated;
 
 use docs::Source;
@@ -19,7 +19,7 @@ use random::Random;
 use row::{Group, Of, Row};
 use rows::GROUPS;
 use seamalloc::driver::{Driver, StreamId};
-use seamalloc::{Arenas, Config, Error, Split, StrategyKind, StreamSharing};
+use seamalloc::{Config, Error, Split, StrategyKind, StreamSharing};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -114,7 +114,6 @@ fn values(row: &Row, source: &Source) -> Vec<(String, String)> {
             listed
         }
         "sharing" => of("StreamSharing", StreamSharing::ALL.map(StreamSharing::name).to_vec()),
-        "arenas" => of("Arenas", Arenas::ALL.map(Arenas::name).to_vec()),
         "split" => of("Split", Split::ALL.map(Split::name).to_vec()),
         _ => Vec::new(),
     }
@@ -295,18 +294,9 @@ fn other_strategies_do_not_heed_an_option() {
 /// Those that are named do something else with the example, wherever this run is one that can show it.
 #[test]
 fn the_strategies_that_are_named_heed_it() {
-    // What shows only while threads contend, while the GPU is behind, after seconds without a request, or under a fraction; and
+    // What shows only while the GPU is behind, after seconds without a request, or under a fraction; and
     // where this run never comes.
-    let unseen = [
-        "arenas",
-        "plan",
-        "wait_ms",
-        "idle_release_s",
-        "garbage_collection_threshold",
-        "max_views",
-        "split",
-        "backup_cache",
-    ];
+    let unseen = ["wait_ms", "idle_release_s", "garbage_collection_threshold", "max_views", "split", "backup_cache"];
     let is_seen = |row: &&Row| match row.of {
         Of::All => true,
         Of::These(kinds) => {

@@ -6,13 +6,13 @@ use super::flags::FLAGS;
 use super::row::{Group, Of, Row, mib};
 use seamalloc::{Config, StrategyKind};
 
-use StrategyKind::{Buddy, Caching, Exact, Expandable, Gmlake, Planned, Stitch};
+use StrategyKind::{Buddy, Caching, Exact, Expandable, Gmlake, Stitch};
 
 fn none(_: &Config) -> String {
     "None".to_owned()
 }
 
-const OF_STITCH: Of = Of::These(&[Stitch, Planned]);
+const OF_STITCH: Of = Of::These(&[Stitch]);
 const OF_GMLAKE: Of = Of::These(&[Gmlake]);
 
 pub(crate) const GROUPS: &[Group] = &[
@@ -141,15 +141,6 @@ pub(crate) const GROUPS: &[Group] = &[
                 example: "0.2",
             },
             Row {
-                name: "arenas",
-                field: "arenas",
-                value: "a name",
-                default: |config| config.arenas.name().to_owned(),
-                of: Of::These(&[Stitch]),
-                when: "threads with streams of their own are known to contend: `always`; to find out whether arenas matter: `off`",
-                example: "always",
-            },
-            Row {
                 name: "wait_ms",
                 field: "wait_ms",
                 value: "ms",
@@ -157,15 +148,6 @@ pub(crate) const GROUPS: &[Group] = &[
                 of: OF_STITCH,
                 when: "a request must be refused in time rather than served late, as in serving",
                 example: "0",
-            },
-            Row {
-                name: "plan",
-                field: "plan",
-                value: "a file's name, or `auto`",
-                default: |_| "auto".to_owned(),
-                of: Of::These(&[Planned]),
-                when: "a recorded step was planned with more time than a running job has ([how](planning.md#while-a-program-runs))",
-                example: "plan.csv",
             },
             Row {
                 name: "idle_release_s",
@@ -223,7 +205,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "roundup_power2_divisions",
                 value: "a power of two or 0, or `[256:1,512:2,>:4]` by MiB",
                 default: |config| config.roundup_power2_divisions[0].to_string(),
-                of: Of::These(&[Caching, Expandable, Gmlake, Stitch, Planned]),
+                of: Of::These(&[Caching, Expandable, Gmlake, Stitch]),
                 when: "sizes differ a little from step to step, and the strategy does not stitch",
                 example: "4",
             },
@@ -232,8 +214,8 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "max_split_size",
                 value: "MiB, at least `large_segment_size_mb`",
                 default: none,
-                of: Of::These(&[Caching, Expandable, Stitch, Planned]),
-                when: "`caching` only, where large blocks are cut up by small requests; with `stitch` it only switches arenas off",
+                of: Of::These(&[Caching, Expandable]),
+                when: "large blocks are cut up by small requests, with `caching`",
                 example: "20",
             },
             Row {
@@ -250,7 +232,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 field: "large_segment_size",
                 value: "MiB, even, above 10",
                 default: |config| mib(config.large_segment_size),
-                of: Of::These(&[Caching, Expandable, Gmlake, Stitch, Planned]),
+                of: Of::These(&[Caching, Expandable, Gmlake, Stitch]),
                 when: "rarely: fewer and larger `cudaMalloc`s. With `gmlake` and `stitch` only where plain segments are taken",
                 example: "64",
             },

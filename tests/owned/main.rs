@@ -7,9 +7,9 @@ mod ends;
 mod log;
 mod opened;
 mod pools;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
-#[path = "../simulated/mod.rs"]
+#[path = "../common/simulated.rs"]
 mod simulated;
 mod streams;
 mod texts;

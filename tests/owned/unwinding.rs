@@ -9,7 +9,7 @@ use seamalloc::{Allocator, Block, Config, Pool, StrategyKind, StreamId};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-#[path = "../physical/mod.rs"]
+#[path = "../common/physical.rs"]
 #[allow(dead_code, reason = "blocks are looked at all at once")]
 mod physical;
 

@@ -5,15 +5,15 @@
 
 mod apart;
 mod capturing;
-#[path = "../graph/mod.rs"]
+#[path = "../common/graph.rs"]
 mod graph;
 mod inputs;
 mod pinned;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 mod released;
 mod restored;
-#[path = "../simulated/mod.rs"]
+#[path = "../common/simulated.rs"]
 mod simulated;
 
 use graph::{GRAPH, Graph, capture, graph_of};

@@ -4,9 +4,10 @@
 
 mod bounds;
 mod limit;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 mod refusal;
+#[path = "../common/step.rs"]
 mod step;
 mod trim;
 mod watch;

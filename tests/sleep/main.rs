@@ -9,7 +9,7 @@ mod contents;
 mod ends;
 mod failures;
 mod links;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 #[path = "../real_words/mod.rs"]
 mod real_words;

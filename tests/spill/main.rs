@@ -13,7 +13,7 @@ mod frees;
 mod growth;
 mod jobs;
 mod kept;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 #[path = "../real_words/mod.rs"]
 mod real_words;

@@ -10,11 +10,11 @@
     reason = "a panic fails the test"
 )]
 
-#[path = "../physical/mod.rs"]
+#[path = "../common/physical.rs"]
 mod physical;
 mod planners;
 mod program;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 #[path = "../real_words/mod.rs"]
 mod real_words;

@@ -11,7 +11,7 @@
 )]
 
 mod program;
-#[path = "../random/mod.rs"]
+#[path = "../common/random.rs"]
 mod random;
 #[path = "../real_words/mod.rs"]
 mod real_words;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-#[path = "../../tests/simulated/mod.rs"]
+#[path = "../../tests/common/simulated.rs"]
 mod simulated;
 
 use seamalloc::driver::StreamId;

@@ -3,7 +3,7 @@
 //! Looked at are lines of `sh` blocks, and code spans in prose, that begin with `seamalloc` or `cargo run --release --`. Pages of measurements name the
 //! commands of their commit, and decisions those of their day; only the page of simulated figures is of today.
 
-#[path = "../../../tests/documents/mod.rs"]
+#[path = "../../../tests/common/documents.rs"]
 mod documents;
 
 use super::{Folder, run, seamalloc, snapshot, stdout};

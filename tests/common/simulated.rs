@@ -2,7 +2,6 @@
 
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config};
-use seamalloc_plan::online::Inline;
 use std::sync::Arc;
 
 /// What the tests that also run on another device call the device.
@@ -19,7 +18,5 @@ pub(crate) fn device(spec: &str) -> Device {
 pub(crate) fn on(device: &str, config: Config) -> (Arc<SimGpu>, Allocator) {
     let gpu = Arc::new(SimGpu::new(SimConfig::parse(device).unwrap()).unwrap());
     let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), config).unwrap();
-    // Of effect only with the strategy `planned`.
-    allocator.set_planner(Box::<Inline>::default());
     (gpu, allocator)
 }
