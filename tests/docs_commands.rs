@@ -66,6 +66,9 @@ fn has_target(kind: &str, name: &str, manifests: &str) -> bool {
 
 /// What is wrong with a command line of cargo.
 fn wrong_in_cargo(words: &[&str], manifests: &str) -> Option<String> {
+    if words.get(1) == Some(&"install") && words.len() > 2 && !words.contains(&"--locked") {
+        return Some("without --locked it ignores Cargo.lock".to_owned());
+    }
     let pairs = words.iter().take_while(|word| **word != "--").zip(words.iter().skip(1));
     for (option, value) in pairs {
         let is_there = match *option {
@@ -138,7 +141,12 @@ fn commands_name_what_exists() {
     assert!(wrong.is_empty(), "commands of what is not there:\n{}", wrong.join("\n"));
     assert!(looked_at > 60, "only {looked_at} commands were found");
     let cargo = |line: &str| wrong_in_cargo(&line.split(' ').collect::<Vec<_>>(), &manifests);
-    for mistake in ["cargo test --test no_such", "cargo bench -p seamalloc-nothing", "cargo run --example hallo"] {
+    for mistake in [
+        "cargo test --test no_such",
+        "cargo bench -p seamalloc-nothing",
+        "cargo run --example hallo",
+        "cargo install --path cli",
+    ] {
         assert!(cargo(mistake).is_some(), "{mistake} is taken");
     }
     assert!(wrong_in_scripts(&[".ci/run", "lints"], &steps, &recipes).is_some());

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 /// A GPU memory allocator, judged: replays allocation traces and stress patterns on a simulated GPU, strategy beside
 /// strategy.
 #[derive(Debug, Parser)]
-#[command(name = "seamalloc", version, after_help = EXIT_CODES, max_term_width = 110)]
+#[command(name = "seamalloc", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -30,7 +30,9 @@ pub(crate) struct Cli {
     pub(crate) color: Color,
 }
 
-const EXIT_CODES: &str = "\
+const AFTER_HELP: &str = "\
+The Python package has two more: `python -m seamalloc run` runs a program with this allocator, `python -m seamalloc fleet`
+shows what every rank of a job would hold.
 Exit codes: 0 success, 1 bad input or a failed run, 2 wrong command line, 3 a run did not have enough memory.
 Set SEAMALLOC_LOG=debug to see what the allocator logs.";
 

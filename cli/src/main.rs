@@ -11,6 +11,7 @@ mod evict;
 mod explain;
 mod failure;
 mod fit;
+mod of_python;
 mod order;
 mod output;
 mod pinned;
@@ -47,6 +48,11 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            if let Some(text) = of_python::explain(&error) {
+                let failure = Failure::Usage(text);
+                output::complain(&failure);
+                return failure.code().into();
+            }
             // clap's own text; `--help` and `--version` come this way too, and are no failure. If it cannot be written,
             // nobody is listening.
             let _ = error.print();

@@ -130,7 +130,7 @@ pub enum OrderError {
     /// This build has no solver for integer programs.
     #[error(
         "{method}: this build has no solver for integer programs; build it with the feature `highs`: \
-         cargo install --path cli --features highs (needs cmake, a C++ compiler and libclang). Without it there are {}",
+         cargo install --locked --path cli --features highs (needs cmake, a C++ compiler and libclang). Without it there are {}",
         Method::ALL.into_iter().filter(|method| method.is_there()).map(Method::name).collect::<Vec<_>>().join(", ")
     )]
     NoSolver {

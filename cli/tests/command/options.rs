@@ -49,6 +49,21 @@ fn wrong_options_say_what_is_expected() {
 }
 
 #[test]
+fn subcommands_of_the_python_package_are_named_with_the_way_to_them() {
+    for name in ["run", "fleet"] {
+        let there = format!("python -m seamalloc {name}");
+        for args in [&[name][..], &[name, "--help"], &[name, "a file"], &["help", name]] {
+            let error = complaint(args, 2);
+            has(&error, &[&format!("`{name}`"), &there, "pip install ./ffi/python"]);
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        has(&stdout(&["--help"], 0), &[&there]);
+    }
+    // Any other mistake gets a suggestion.
+    has(&complaint(&["fleets"], 2), &["unrecognized subcommand 'fleets'"]);
+}
+
+#[test]
 fn unknown_workloads_get_a_suggestion_and_the_list() {
     has(&complaint(&["stress", "commb"], 2), &["`commb`", "stress --list", "did you mean `comb`?"]);
     has(&complaint(&["stress", "opt1.3b-r"], 2), &["did you mean `opt1.3b-R`?"]);

@@ -1,6 +1,7 @@
 """The command `seamalloc`, and `python -m seamalloc`."""
 
 import stat
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -99,7 +100,7 @@ class Others(InFolder):
         done = run("-m", "seamalloc", "replay", "x", **self.path)
         self.assertEqual(done.returncode, 1)
         self.assertIn("replay: this package was built without the program", done.stderr)
-        self.assertIn("cargo install --path cli", done.stderr)
+        self.assertIn("cargo install --locked --path cli", done.stderr)
         self.give_program("")
         self.program.chmod(stat.S_IRUSR)
         self.program.write_bytes(b"nothing")
@@ -116,6 +117,17 @@ class Others(InFolder):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("stitch", done.stdout)
         self.assertEqual(run("-m", "seamalloc", "replay", "--nonsense").returncode, 2)
+
+    def test_of_python_are_named_by_the_program(self):
+        program = Path(seamalloc.__file__).parent / "bin" / "seamalloc"
+        if not program.is_file():
+            self.skipTest("this package was built without the program")
+        for name in ("run", "fleet"):
+            done = subprocess.run([program, name, "--help"], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"python -m seamalloc {name}", done.stderr)
+            # And it is there.
+            self.assertEqual(run("-m", "seamalloc", name, "--help").returncode, 0)
 
 
 class OfStandIn(InFolder):
