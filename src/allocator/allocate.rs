@@ -7,7 +7,7 @@
 use super::callbacks::Calls;
 use super::core::{Allocator, Core};
 use super::prepared::{Order, Prepared, fit_rules};
-use crate::backing::{Miss, StrategyContext, reclaim_private_pools};
+use crate::backing::{Miss, Served, StrategyContext, reclaim_private_pools};
 use crate::config::rounding::MAX_REQUEST;
 use crate::error::{Error, Result};
 use crate::heap::{FitRules, Request, ViewUsage};
@@ -254,7 +254,7 @@ impl Core {
     /// Returns the block that a step of the strategy finds.
     pub(super) fn ask(
         &mut self,
-        step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> std::result::Result<BlockId, Miss>,
+        step: impl FnOnce(&mut dyn Strategy, &mut StrategyContext<'_>) -> Served,
     ) -> Result<Found> {
         // What is found can be handed out then.
         self.heap.reserve_live()?;
@@ -271,7 +271,7 @@ pub(super) fn serve_by_all(
     strategy: &mut dyn Strategy,
     context: &mut StrategyContext<'_>,
     request: &Request,
-) -> std::result::Result<BlockId, Miss> {
+) -> Served {
     reclaim_private_pools(context).map_err(Miss::Failed)?;
     strategy.serve(context, request, Means::All)
 }

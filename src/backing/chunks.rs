@@ -3,7 +3,7 @@
 //! Owns: the driver calls for chunks. The strategy chooses how large they are, where they are placed and which of them
 //! go.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Miss, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Increase;
 use crate::error::Error;
@@ -26,11 +26,7 @@ pub(crate) struct ChunkPlace {
 
 /// Creates chunks for a part of home without memory, or changes nothing. Returns the free block that they are part of,
 /// and adds their ids to `added`.
-pub(crate) fn add_chunks(
-    context: &mut StrategyContext<'_>,
-    place: ChunkPlace,
-    added: &mut Vec<ChunkId>,
-) -> Result<BlockId, Miss> {
+pub(crate) fn add_chunks(context: &mut StrategyContext<'_>, place: ChunkPlace, added: &mut Vec<ChunkId>) -> Served {
     let ChunkPlace { memory, chunk, mapped, slab } = place;
     let span = memory.span;
     context.retry_rollback()?;

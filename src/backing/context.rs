@@ -8,7 +8,7 @@ use crate::config::{Config, Increase, Limits, SpillPolicy, StreamSharing};
 use crate::driver::{Driver, DriverError, DriverResult, in_relaxed_capture_mode};
 use crate::error::Error;
 use crate::heap::{Heap, Request, ViewUsage};
-use crate::ids::PoolIndex;
+use crate::ids::{BlockId, PoolIndex};
 use crate::span::Span;
 use crate::streams::{StreamContext, Streams};
 use std::collections::TryReserveError;
@@ -47,6 +47,9 @@ pub(crate) enum Miss {
     /// Another error occurred.
     Failed(Error),
 }
+
+/// A free block that serves a request, or the reason why there is none.
+pub(crate) type Served = std::result::Result<BlockId, Miss>;
 
 impl Miss {
     /// Too little memory, without a refused view.

@@ -3,7 +3,7 @@
 //! Owns: the pool, and the stream on which frees of several streams are joined. A block is noted before its call can be lost; if
 //! the pool's own figure cannot be read, the last one stands until it can.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Served, StrategyContext};
 use crate::driver::{DriverResult, MemoryPool, PoolAttribute, StreamId};
 use crate::error::Result;
 use crate::fallible::{TryPush, with_room};
@@ -43,12 +43,7 @@ impl DriverPool {
     ///
     /// A stream that is being captured gets memory that no graph owns: it is allocated on the stream for frees, and the CPU waits
     /// for that one.
-    pub(crate) fn malloc(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        pool: PoolIndex,
-        size: u64,
-    ) -> std::result::Result<BlockId, Miss> {
+    pub(crate) fn malloc(&mut self, context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> Served {
         let mut slots = context.heap.reserve_pooled(pool)?;
         let stream = context.heap.pool(pool.large()).stream;
         let from = self.pool(context)?;

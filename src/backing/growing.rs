@@ -2,7 +2,7 @@
 //!
 //! Owns: the driver calls for them, and what must be over before anything is unmapped. The strategy chooses the chunks.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Miss, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use super::segments::reclaim_private_pools;
 use super::view::{drop_view, make_room_for};
@@ -10,7 +10,7 @@ use crate::driver::Call;
 use crate::error::{Error, Result};
 use crate::fallible::TryCollect;
 use crate::heap::{Chunk, GRANULE, PrivatePool, Request, Tail, ViewUsage, Window};
-use crate::ids::{BlockId, ChunkId, PoolId, ViewId};
+use crate::ids::{ChunkId, PoolId, ViewId};
 use crate::span::Span;
 
 /// Reserves addresses for a view that grows to `capacity` bytes, a multiple of the granule. A view that grew for an earlier
@@ -161,7 +161,7 @@ pub(crate) fn map_part(
     request: &Request,
     tail: &Tail,
     chunks: &[(ChunkId, Chunk)],
-) -> std::result::Result<BlockId, Miss> {
+) -> Served {
     let view = request.extends;
     let ids = chunks.iter().map(|(id, _)| *id).try_to_vec()?;
     let bytes = chunks.iter().map(|(_, chunk)| chunk.size).sum::<u64>();

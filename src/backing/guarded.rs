@@ -2,7 +2,7 @@
 //!
 //! Owns: the driver calls for it. What the heap notes of it is in `heap/guarded.rs`.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Miss, Served, StrategyContext};
 use super::mapping::Mapping;
 use crate::config::Increase;
 use crate::driver::Call;
@@ -18,7 +18,7 @@ pub(crate) const GUARD_RANGE: u64 = GRANULE;
 const NO_MEMORY: Error = Error::Internal("a guarded block without memory of its own");
 
 /// Makes a guarded block for a request. It is in no index. The calls are legal in captures.
-pub(crate) fn map_guarded(context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+pub(crate) fn map_guarded(context: &mut StrategyContext<'_>, request: &Request) -> Served {
     let size = request.size.next_multiple_of(GRANULE);
     if !context.allows(Increase::of(size)) {
         return Err(Miss::OUT_OF_MEMORY);

@@ -23,7 +23,7 @@ mod units;
 mod view;
 
 pub(crate) use chunks::{ChunkPlace, add_chunks, map_home, release_chunks};
-pub(crate) use context::{Miss, Spill, StrategyContext};
+pub(crate) use context::{Miss, Served, Spill, StrategyContext};
 pub(crate) use driver_pool::DriverPool;
 pub(crate) use exchange::{Fate, Part, exchange};
 pub(crate) use growing::{map_part, release_addresses, reserve_addresses, settled_tail};

@@ -3,7 +3,7 @@
 //! Owns: where such a segment comes from and goes to, which ones can be released, and how private pools that have ended
 //! give up their memory. The strategy chooses how segments are sized and split.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Miss, Served, StrategyContext};
 use crate::config::Increase;
 use crate::config::rounding::MIN_BLOCK;
 use crate::driver::{Call, Driver, DriverResult, in_relaxed_capture_mode};
@@ -16,11 +16,7 @@ use std::cmp::Reverse;
 
 /// Allocates a segment for a pool, from its source or by the driver's `malloc`. Returns its block, which is in no
 /// index.
-pub(crate) fn malloc_segment(
-    context: &mut StrategyContext<'_>,
-    pool: PoolIndex,
-    size: u64,
-) -> std::result::Result<BlockId, Miss> {
+pub(crate) fn malloc_segment(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64) -> Served {
     let mut slots = context.heap.reserve_segment(pool)?;
     let address = take_memory(context, pool, size)?;
     Ok(context.heap.add_malloc_segment(pool, Span::new(address, size), &mut slots))
@@ -32,7 +28,7 @@ pub(crate) fn malloc_largest(
     context: &mut StrategyContext<'_>,
     pool: PoolIndex,
     sizes: impl Iterator<Item = u64>,
-) -> std::result::Result<BlockId, Miss> {
+) -> Served {
     // Once the driver has refused one, those for which it has no room are not asked for.
     let mut room = u64::MAX;
     for size in sizes {

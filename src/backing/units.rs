@@ -3,7 +3,7 @@
 //! Owns: the driver calls for them, with the costs of PyTorch's (`ExpandableSegment` of
 //! c10/cuda/CUDACachingAllocator.cpp, 2.11). Unlike there, a failed growth is undone.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Miss, Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Increase;
 use crate::config::rounding::SMALL_SEGMENT;
@@ -32,12 +32,7 @@ pub(crate) struct UnmappedPart {
 }
 
 /// Reserves addresses for a segment of a pool. Returns its unmapped block.
-pub(crate) fn reserve_segment(
-    context: &mut StrategyContext<'_>,
-    pool: PoolIndex,
-    size: u64,
-    unit: u64,
-) -> std::result::Result<BlockId, Miss> {
+pub(crate) fn reserve_segment(context: &mut StrategyContext<'_>, pool: PoolIndex, size: u64, unit: u64) -> Served {
     let mut slots = context.heap.reserve_segment(pool)?;
     let span = Span::new(context.driver.reserve(size, 0)?, size);
     context.heap.check_answer(Call::Reserve, span, SMALL_SEGMENT)?;
@@ -152,11 +147,7 @@ pub(crate) fn unmap_units(context: &mut StrategyContext<'_>, units: Units) -> Re
 /// there, and so do those behind it: then the others have moved, and the error is returned.
 ///
 /// A unit is mapped at its new place before it is unmapped at the old one, so that its memory is always at one of them.
-pub(crate) fn move_units(
-    context: &mut StrategyContext<'_>,
-    sources: &[Units],
-    to: UnmappedPart,
-) -> std::result::Result<BlockId, Miss> {
+pub(crate) fn move_units(context: &mut StrategyContext<'_>, sources: &[Units], to: UnmappedPart) -> Served {
     let pool = sources.first().map_or(PoolIndex::DEFAULT, |units| context.heap.block(units.block).pool);
     let count = sources.iter().map(|units| (units.end - units.first) as usize).sum();
     let mut pieces = with_room(count)?;

@@ -3,14 +3,14 @@
 //! Owns: the driver calls that make and remove a view, and the bounds on views. The strategy chooses the chunks of a
 //! view.
 
-use super::context::{Miss, StrategyContext};
+use super::context::{Served, StrategyContext};
 use super::mapping::{Mapping, Piece};
 use crate::config::Config;
 use crate::driver::Call;
 use crate::error::Error;
 use crate::fallible::{TryCollect, TryPush};
 use crate::heap::{Chunk, GRANULE, Heap, PlanHash, Request, View, ViewUsage, Window};
-use crate::ids::{BlockId, ChunkId, ViewId};
+use crate::ids::{ChunkId, ViewId};
 use crate::span::Span;
 
 /// The chunks that a view maps one behind the other, and the offset of the request in it.
@@ -70,11 +70,7 @@ impl ViewPlan {
 }
 
 /// Maps the chunks of a plan, and gives the request its part. Returns the block.
-pub(crate) fn build_view(
-    context: &mut StrategyContext<'_>,
-    plan: ViewPlan,
-    request: &Request,
-) -> Result<BlockId, Miss> {
+pub(crate) fn build_view(context: &mut StrategyContext<'_>, plan: ViewPlan, request: &Request) -> Served {
     context.retry_rollback()?;
     let piece = |chunk: &Chunk| Piece { size: chunk.size, handle: Some(chunk.handle) };
     let pieces = plan.chunks.iter().map(|(_, chunk)| piece(chunk)).try_to_vec()?;

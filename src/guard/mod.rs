@@ -16,7 +16,7 @@ mod quarantine;
 mod records;
 mod stream_uses;
 
-use crate::backing::{Miss, StrategyContext, map_guarded, unmap_guarded};
+use crate::backing::{Miss, Served, StrategyContext, map_guarded, unmap_guarded};
 use crate::config::GuardOptions;
 use crate::driver::{Driver, DriverResult};
 use crate::error::Result;
@@ -99,7 +99,7 @@ impl Guard {
     }
 
     /// Makes a guarded block, unless slack would take too much of the memory.
-    fn map(&self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn map(&self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let total = context.driver.properties().total_memory;
         let total = context.limits.lowest().map_or(total, |limit| limit.min(total));
         let slack = request.size.next_multiple_of(GRANULE) - request.requested;

@@ -238,7 +238,6 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::heap::block::Kind;
 
     #[test]
     fn the_clock_counts_allocations_and_frees() {

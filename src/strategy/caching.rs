@@ -5,7 +5,7 @@
 use super::contract::{FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_fallback::{self, Grow};
 use crate::backing::{
-    Miss, StrategyContext, choose, malloc_segment, release_segment, release_whole_segments, whole_segments,
+    Miss, Served, StrategyContext, choose, malloc_segment, release_segment, release_whole_segments, whole_segments,
 };
 use crate::config::rounding::{MIN_BLOCK, SMALL_LIMIT, segment_size};
 use crate::config::{Config, Increase};
@@ -32,12 +32,7 @@ impl Strategy for Caching {
         Rules::streams_apart(fit, FreeUsedBy::DeviceWaits)
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         malloc_fallback::serve(self, context, request, means)
     }
 
@@ -66,7 +61,7 @@ impl Strategy for Caching {
 }
 
 impl Grow for Caching {
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let size = segment_size(request.size, context.config.large_segment_size);
         if !context.allows(Increase::taken(size)) {
             return Err(Miss::OUT_OF_MEMORY);

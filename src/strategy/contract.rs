@@ -15,7 +15,7 @@
 //! - Nothing is unmapped while a stream may still use it, and no memory serves another stream before its own has
 //!   passed.
 
-use crate::backing::{Miss, StrategyContext, release_segments_from};
+use crate::backing::{Served, StrategyContext, release_segments_from};
 use crate::config::rounding::segment_size;
 use crate::config::{Config, StreamSharing};
 use crate::error::Result;
@@ -128,12 +128,7 @@ pub(crate) trait Strategy: Send {
     }
 
     /// Makes a free block of at least the request's size, with memory at its addresses, and takes it out of the free index.
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss>;
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served;
 
     /// Gives free memory back to the driver. Returns whether it sufficed for the goal.
     ///

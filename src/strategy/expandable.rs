@@ -7,7 +7,7 @@
 use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_fallback::{self, Grow};
 use crate::backing::{
-    Miss, StrategyContext, Units, UnmappedPart, choose, map_units, release_empty_segments, release_reservation,
+    Miss, Served, StrategyContext, Units, UnmappedPart, choose, map_units, release_empty_segments, release_reservation,
     reserve_segment, unmap_units, whole_units,
 };
 use crate::config::Config;
@@ -34,12 +34,7 @@ impl Strategy for Expandable {
         Rules::streams_apart(fit, FreeUsedBy::RecordStream)
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         malloc_fallback::serve(self, context, request, means)
     }
 
@@ -60,7 +55,7 @@ impl Strategy for Expandable {
 }
 
 impl Grow for Expandable {
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.retry_rollback()?;
         let found = find_room(context.heap, request);
         let unit = unit_of(context.config, request.class);

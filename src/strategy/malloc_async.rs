@@ -28,7 +28,7 @@
 //!   the pool might grow beyond a limit is tried if free memory might serve it, and undone if the pool did grow.
 
 use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
-use crate::backing::{DriverPool, Miss, StrategyContext};
+use crate::backing::{DriverPool, Miss, Served, StrategyContext};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::error::Result;
@@ -58,12 +58,7 @@ impl Strategy for MallocAsync {
         }
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         self.pool.refresh(context);
         if !context.capturing() {
             // A graph may use free memory of its private pool.

@@ -4,11 +4,10 @@
 //! Owns: the order, which PyTorch's strategies share (`malloc` of c10/cuda/CUDACachingAllocator.cpp, 2.11).
 
 use super::contract::{Goal, Means, Strategy};
-use crate::backing::{Miss, StrategyContext};
+use crate::backing::{Miss, Served, StrategyContext};
 use crate::config::rounding::segment_size;
 use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Request};
-use crate::ids::BlockId;
 
 /// The steps that differ between PyTorch's strategies.
 pub(super) trait Grow: Strategy {
@@ -18,7 +17,7 @@ pub(super) trait Grow: Strategy {
     }
 
     /// Takes new memory for the request. The block is not in the free index.
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss>;
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served;
 
     /// Gives back unused segments that are older than the average, without waiting for the GPU.
     fn collect_garbage(&mut self, _context: &mut StrategyContext<'_>) -> Result<(), Miss> {
@@ -37,7 +36,7 @@ pub(super) fn serve<S: Grow>(
     context: &mut StrategyContext<'_>,
     request: &Request,
     means: Means,
-) -> Result<BlockId, Miss> {
+) -> Served {
     match means {
         Means::AsMapped | Means::Cheap | Means::Passed => grow(strategy, context, request),
         Means::All => reclaim_and_grow(strategy, context, request),
@@ -45,7 +44,7 @@ pub(super) fn serve<S: Grow>(
 }
 
 /// Runs the first steps, which give back no memory but garbage.
-fn grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+fn grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
     // Giving memory back waits, which no capture allows.
     let collects = context.limits.by_fraction().is_some() && context.config.garbage_collection_threshold > 0.0;
     if !context.capturing() && collects {
@@ -55,11 +54,7 @@ fn grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &
 }
 
 /// Runs the last steps, until one finds a block.
-fn reclaim_and_grow<S: Grow>(
-    strategy: &mut S,
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-) -> Result<BlockId, Miss> {
+fn reclaim_and_grow<S: Grow>(strategy: &mut S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
     if context.capturing() {
         return Err(Miss::OUT_OF_MEMORY);
     }
@@ -81,11 +76,7 @@ fn reclaim_and_grow<S: Grow>(
 
 /// Takes a block that became free in the wait and could not be given back, because other parts of its segment are live.
 /// PyTorch refuses here, and the same request made again would be served.
-fn fit_what_stayed<S: Grow>(
-    strategy: &S,
-    context: &mut StrategyContext<'_>,
-    request: &Request,
-) -> Result<BlockId, Miss> {
+fn fit_what_stayed<S: Grow>(strategy: &S, context: &mut StrategyContext<'_>, request: &Request) -> Served {
     // The request was counted as a search when it first looked.
     let rules = FitRules { count_ages: false, ..strategy.rules(context.config).fit };
     context.heap.fit(request, &rules).some().ok_or(Miss::OUT_OF_MEMORY)
@@ -97,7 +88,7 @@ pub(super) fn grow_within_limit<S: Grow>(
     strategy: &mut S,
     context: &mut StrategyContext<'_>,
     request: &Request,
-) -> Result<BlockId, Miss> {
+) -> Served {
     let segment = strategy.counted(context.config, request);
     if !context.allows(Increase::segment(segment)) {
         return Err(Miss::OUT_OF_MEMORY);

@@ -21,60 +21,46 @@ pub(crate) use own_segments::{REPORT_STRATEGY as OWN_SEGMENTS_STRATEGY, rules_of
 use crate::config::StrategyKind;
 use std::ops::{Deref, DerefMut};
 
-/// The strategy of an allocator, where it lies: a box of it could not be had if the host has no memory.
-pub(crate) enum AnyStrategy {
-    Caching(caching::Caching),
-    Gmlake(gmlake::GmLake),
-    Stitch(stitch::Stitch),
-    Expandable(expandable::Expandable),
-    Exact(classic::Exact),
-    Buddy(classic::Buddy),
-    Slab(classic::Slab),
-    Tiny(classic::Tiny),
-    PaddleAutoGrowth(paddle::AutoGrowth),
-    PaddleNaiveBestFit(paddle::NaiveBestFit),
-    PaddleVmm(paddle::Vmm),
-    MallocAsync(malloc_async::MallocAsync),
+macro_rules! strategies {
+    ($($name:ident: $strategy:ty,)*) => {
+        /// The strategy of an allocator, where it lies: a box of it could not be had if the host has no memory.
+        pub(crate) enum AnyStrategy {
+            $($name($strategy),)*
+        }
+
+        impl Deref for AnyStrategy {
+            type Target = dyn Strategy;
+
+            fn deref(&self) -> &Self::Target {
+                match self {
+                    $(Self::$name(strategy) => strategy,)*
+                }
+            }
+        }
+
+        impl DerefMut for AnyStrategy {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                match self {
+                    $(Self::$name(strategy) => strategy,)*
+                }
+            }
+        }
+    };
 }
 
-impl Deref for AnyStrategy {
-    type Target = dyn Strategy;
-
-    fn deref(&self) -> &Self::Target {
-        match self {
-            Self::Caching(strategy) => strategy,
-            Self::Gmlake(strategy) => strategy,
-            Self::Stitch(strategy) => strategy,
-            Self::Expandable(strategy) => strategy,
-            Self::Exact(strategy) => strategy,
-            Self::Buddy(strategy) => strategy,
-            Self::Slab(strategy) => strategy,
-            Self::Tiny(strategy) => strategy,
-            Self::PaddleAutoGrowth(strategy) => strategy,
-            Self::PaddleNaiveBestFit(strategy) => strategy,
-            Self::PaddleVmm(strategy) => strategy,
-            Self::MallocAsync(strategy) => strategy,
-        }
-    }
-}
-
-impl DerefMut for AnyStrategy {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        match self {
-            Self::Caching(strategy) => strategy,
-            Self::Gmlake(strategy) => strategy,
-            Self::Stitch(strategy) => strategy,
-            Self::Expandable(strategy) => strategy,
-            Self::Exact(strategy) => strategy,
-            Self::Buddy(strategy) => strategy,
-            Self::Slab(strategy) => strategy,
-            Self::Tiny(strategy) => strategy,
-            Self::PaddleAutoGrowth(strategy) => strategy,
-            Self::PaddleNaiveBestFit(strategy) => strategy,
-            Self::PaddleVmm(strategy) => strategy,
-            Self::MallocAsync(strategy) => strategy,
-        }
-    }
+strategies! {
+    Caching: caching::Caching,
+    Gmlake: gmlake::GmLake,
+    Stitch: stitch::Stitch,
+    Expandable: expandable::Expandable,
+    Exact: classic::Exact,
+    Buddy: classic::Buddy,
+    Slab: classic::Slab,
+    Tiny: classic::Tiny,
+    PaddleAutoGrowth: paddle::AutoGrowth,
+    PaddleNaiveBestFit: paddle::NaiveBestFit,
+    PaddleVmm: paddle::Vmm,
+    MallocAsync: malloc_async::MallocAsync,
 }
 
 /// Makes the strategy of this name.
@@ -82,7 +68,6 @@ pub(crate) fn new(kind: StrategyKind) -> AnyStrategy {
     match kind {
         StrategyKind::Caching => AnyStrategy::Caching(caching::Caching),
         StrategyKind::Gmlake => AnyStrategy::Gmlake(gmlake::GmLake),
-        // Plans are the allocator's; whatever departs from them is stitched.
         StrategyKind::Stitch => AnyStrategy::Stitch(stitch::Stitch::default()),
         StrategyKind::Expandable => AnyStrategy::Expandable(expandable::Expandable),
         StrategyKind::Exact => AnyStrategy::Exact(classic::Exact),

@@ -5,11 +5,10 @@
 use super::caching::Caching;
 use super::contract::{Goal, Means, Strategy};
 use super::malloc_fallback::grow_within_limit;
-use crate::backing::{Miss, StrategyContext, reclaim_private_pools};
+use crate::backing::{Miss, Served, StrategyContext, reclaim_private_pools};
 use crate::config::Config;
 use crate::config::rounding::segment_size;
 use crate::heap::{FitRules, Request};
-use crate::ids::BlockId;
 
 /// The strategy whose estimates reports use for such a pool.
 pub(crate) const REPORT_STRATEGY: &dyn Strategy = &Caching;
@@ -27,7 +26,7 @@ pub(crate) fn serve_own_segments(
     context: &mut StrategyContext<'_>,
     request: &Request,
     means: Means,
-) -> Result<BlockId, Miss> {
+) -> Served {
     match grow_within_limit(&mut Caching, context, request) {
         // Giving memory back waits, which no capture allows.
         Err(Miss::OutOfMemory { .. }) if means == Means::All && !context.capturing() => {}

@@ -6,12 +6,11 @@
 use super::caching::Caching;
 use super::contract::{Assumption, FreeUsedBy, Goal, Means, Rules, Strategy};
 use super::malloc_fallback::{self, Grow};
-use crate::backing::{Miss, StrategyContext};
+use crate::backing::{Served, StrategyContext};
 use crate::config::Config;
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::error::Result;
 use crate::heap::{FitRules, Heap, Layout, Request};
-use crate::ids::BlockId;
 
 /// Bytes of a page, in which a device gives its memory.
 pub(super) const PAGE: u64 = SMALL_SEGMENT;
@@ -28,7 +27,7 @@ pub(super) trait PlainMemory: Send {
     fn least_growth(&self, config: &Config, request: &Request) -> u64;
 
     /// Takes new memory for the request. The block is not in the free index.
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss>;
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served;
 }
 
 impl<T: PlainMemory> Strategy for T {
@@ -40,12 +39,7 @@ impl<T: PlainMemory> Strategy for T {
         self.divided(config, total)
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         malloc_fallback::serve(self, context, request, means)
     }
 
@@ -65,7 +59,7 @@ impl<T: PlainMemory> Grow for T {
         self.least_growth(config, request)
     }
 
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         self.take(context, request)
     }
 }

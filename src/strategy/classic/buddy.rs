@@ -10,11 +10,10 @@
 //! be, and a tree in which nothing is live is one free block and can go back to the driver.
 
 use super::halved;
-use crate::backing::{Miss, StrategyContext, malloc_largest};
+use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Placement, Request};
-use crate::ids::BlockId;
 use crate::strategy::plain_memory::{PAGE, PlainMemory};
 
 /// The smallest block, in bytes (`MIN_CAPACITY`).
@@ -43,7 +42,7 @@ impl PlainMemory for Buddy {
         least_tree(request)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let sizes = halved(context.config.classic.buddy_capacity, least_tree(request));
         let tree = malloc_largest(context, request.pool, sizes)?;
         Ok(context.heap.place(tree, request, Placement::Halves))

@@ -9,11 +9,10 @@
 //! or be cut anew.
 
 use super::halved;
-use crate::backing::{Miss, StrategyContext, malloc_largest};
+use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
-use crate::ids::BlockId;
 use crate::strategy::plain_memory::{PlainMemory, least_segment};
 
 /// Sizes are multiples of this, in bytes (`byteSize = ((byteSize - 1) | 1023) + 1`).
@@ -38,7 +37,7 @@ impl PlainMemory for Exact {
     }
 
     /// Takes the next bytes of a buffer, or a new buffer. [`Heap::hand_out`] leaves the rest behind the block.
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if let Some(rest) = context.heap.unused_rest(request.pool, request.size)? {
             context.heap.take_free(rest);
             return Ok(rest);

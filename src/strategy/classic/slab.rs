@@ -13,11 +13,10 @@
 //! is left over at a slab's end serves the size that it has. Bonwick's colouring, which spreads objects over cache lines,
 //! has no use here.
 
-use crate::backing::{Miss, StrategyContext, malloc_largest};
+use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::Rounding;
 use crate::heap::{FitRules, Layout, Merging, Request};
-use crate::ids::BlockId;
 use crate::strategy::plain_memory::{PAGE, PlainMemory, least_segment};
 
 /// So many objects of a slab are cut at once: a slab of the smallest has 4,096.
@@ -39,7 +38,7 @@ impl PlainMemory for Slab {
     }
 
     /// Makes a slab, or one of fewer pages where it cannot be had.
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let Request { size, pool, .. } = *request;
         let pages = slab_for(size);
         let uncut = match context.heap.uncut_rest(pool, size)? {

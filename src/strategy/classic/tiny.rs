@@ -8,11 +8,10 @@
 //!
 //! It has none of PyTorch's options: `caching` with its defaults does the same, until memory is short.
 
-use crate::backing::{Miss, StrategyContext, malloc_segment};
+use crate::backing::{Miss, Served, StrategyContext, malloc_segment};
 use crate::config::rounding::{LARGE_SEGMENT, MIN_BLOCK, Rounding, SMALL_LIMIT, segment_size};
 use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Layout, Request};
-use crate::ids::BlockId;
 use crate::strategy::plain_memory::PlainMemory;
 
 pub(crate) struct Tiny;
@@ -28,7 +27,7 @@ impl PlainMemory for Tiny {
         segment_size(request.size, LARGE_SEGMENT)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let size = self.least_growth(context.config, request);
         if !context.allows(Increase::taken(size)) {
             return Err(Miss::OUT_OF_MEMORY);

@@ -3,7 +3,7 @@
 //! Owns: where pBlocks lie, and which of them can be given back. Each allocation of chunks lies apart from the others,
 //! so that it merges with none of them, and only with parts split off it, as in the release.
 
-use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, drop_view, release_chunks, reserve_home};
+use crate::backing::{ChunkPlace, Miss, Served, StrategyContext, add_chunks, drop_view, release_chunks, reserve_home};
 use crate::error::Result;
 use crate::fallible::{Grown, TryCollect, TryPush};
 use crate::heap::{Block, Chunk, GRANULE, Heap, NewMemory, State};
@@ -19,11 +19,7 @@ pub(super) const CHUNK: u64 = GRANULE;
 const HOME_MULTIPLE: u64 = 4;
 
 /// Creates a free pBlock of new chunks, which is in the free index, or changes nothing.
-pub(super) fn create(
-    context: &mut StrategyContext<'_>,
-    size: u64,
-    pool: PoolIndex,
-) -> std::result::Result<BlockId, Miss> {
+pub(super) fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> Served {
     context.retry_rollback()?;
     // If the device does not have that much, the driver would refuse only the last chunk.
     let limit = context.limits.lowest().unwrap_or(u64::MAX).min(context.driver.properties().total_memory);

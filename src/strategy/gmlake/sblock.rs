@@ -3,7 +3,7 @@
 //! Owns: which pBlocks are stitched, whether an sBlock is inactive, and when sBlocks are dropped. An sBlock is a view of
 //! whole chunks. One block at a time uses it, from its head on.
 
-use crate::backing::{Miss, StrategyContext, drop_view};
+use crate::backing::{Miss, Served, StrategyContext, drop_view};
 use crate::error::Result;
 use crate::fallible::TryPush;
 use crate::heap::{Heap, Request, State, View, Window};
@@ -99,8 +99,8 @@ pub(super) fn with_room_for_mappings(
     context: &mut StrategyContext<'_>,
     size: u64,
     new: u64,
-    make: impl Fn(&mut StrategyContext<'_>) -> std::result::Result<BlockId, Miss>,
-) -> std::result::Result<BlockId, Miss> {
+    make: impl Fn(&mut StrategyContext<'_>) -> Served,
+) -> Served {
     for times in DROPPED {
         let made = make(context);
         let refused = matches!(made, Err(Miss::OutOfMemory { .. })) && context.heap.views().unused().next().is_some();

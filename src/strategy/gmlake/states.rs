@@ -6,8 +6,8 @@ use super::check;
 use super::pblock::{self, CHUNK};
 use super::sblock::{self, Pieces};
 use crate::backing::{
-    Miss, StrategyContext, ViewPlan, build_view, choose, finish_drops, release_chunks, release_home, release_segment,
-    release_whole_segments, whole_segments,
+    Miss, Served, StrategyContext, ViewPlan, build_view, choose, finish_drops, release_chunks, release_home,
+    release_segment, release_whole_segments, whole_segments,
 };
 use crate::config::Config;
 use crate::config::rounding::segment_size;
@@ -45,12 +45,7 @@ impl Strategy for GmLake {
         Rules::streams_apart(fit, FreeUsedBy::Epoch)
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         match (request.class, means) {
             (Class::Small, _) => malloc_fallback::serve(self, context, request, means),
             (Class::Large, Means::AsMapped | Means::Cheap | Means::Passed) => {
@@ -95,7 +90,7 @@ impl Strategy for GmLake {
 
 impl Grow for GmLake {
     /// Takes new memory of the size that PyTorch would give a segment.
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small {
             return Caching.grow(context, request);
         }
@@ -107,7 +102,7 @@ impl Grow for GmLake {
 
 impl GmLake {
     /// Tries states 1 to 4.
-    fn best_fit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn best_fit(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if let Some(id) = find(context, request)? {
             return Ok(id);
         }
@@ -121,11 +116,7 @@ impl GmLake {
     }
 
     /// Waits for the GPU, gives back all cached memory, and tries the states again. If none holds, this is state 5.
-    fn wait_and_release(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn wait_and_release(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.wait_for_recorded_streams()?;
         if let Some(id) = find(context, request)? {
             return Ok(id);
@@ -242,7 +233,7 @@ fn stitch(
 }
 
 /// Creates a free pBlock.
-fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> std::result::Result<BlockId, Miss> {
+fn create(context: &mut StrategyContext<'_>, size: u64, pool: PoolIndex) -> Served {
     sblock::with_room_for_mappings(context, size, size, |context| pblock::create(context, size, pool))
 }
 

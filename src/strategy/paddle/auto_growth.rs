@@ -16,11 +16,11 @@
 //!
 //! The flags by which chunks are taken before the first request (`…_pre_alloc_in_mb`) are not here.
 
-use crate::backing::{Miss, StrategyContext, malloc_segment, release_segments_from};
+use crate::backing::{Miss, Served, StrategyContext, malloc_segment, release_segments_from};
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::config::{Config, Increase};
 use crate::heap::{FitRules, Layout, Placement, Request};
-use crate::ids::{BlockId, Class};
+use crate::ids::Class;
 use crate::strategy::plain_memory::{PlainMemory, least_segment};
 
 pub(crate) struct AutoGrowth;
@@ -46,7 +46,7 @@ impl PlainMemory for AutoGrowth {
         chunk_for(config, request)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if context.config.paddle.free_when_no_cache_hit && !context.capturing() {
             release_segments_from(context, 0)?;
         }

@@ -17,11 +17,11 @@
 //! between the two, as in Paddle. By thread it is behind a [`Facade`](crate::resource::Facade). A chunk is whole pages of 2 MiB, and one for
 //! which there is no room is made as large as the request.
 
-use crate::backing::{Miss, StrategyContext, malloc_largest};
+use crate::backing::{Served, StrategyContext, malloc_largest};
 use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
 use crate::heap::{FitRules, Layout, Request};
-use crate::ids::{BlockId, PoolIndex};
+use crate::ids::PoolIndex;
 use crate::strategy::plain_memory::{PAGE, PlainMemory, least_segment};
 
 /// `sizeof(MemoryBlock::Desc)`, in bytes.
@@ -50,7 +50,7 @@ impl PlainMemory for NaiveBestFit {
         least_segment(request.size)
     }
 
-    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn take(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let chunk =
             if request.size >= context.heap.layout().gives_back_from { 0 } else { refill(context, request.pool) };
         malloc_largest(

@@ -15,7 +15,7 @@
 //! is not enough, what is free goes back to the driver. Programs give no hints of how long a tensor lives (`PoolHint`), so there
 //! is no pool for stable ones; a pool of oversized requests alone is not here either.
 
-use crate::backing::{Miss, StrategyContext, Units, UnmappedPart, map_units, move_units, release_reservation};
+use crate::backing::{Miss, Served, StrategyContext, Units, UnmappedPart, map_units, move_units, release_reservation};
 use crate::backing::{reserve_segment, whole_units};
 use crate::config::Config;
 use crate::config::rounding::{MIN_BLOCK, Rounding};
@@ -50,12 +50,7 @@ impl Strategy for Vmm {
         }
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         let moves = means == Means::All && !context.capturing();
         if moves && let Some(id) = compact(context, request)? {
             return Ok(id);
@@ -81,7 +76,7 @@ impl Strategy for Vmm {
 }
 
 impl Grow for Vmm {
-    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.retry_rollback()?;
         let (handle, size) = (handle_of(context.config, request.class), in_handles(context.config, request));
         let found = tail(context.heap, request.pool, size);

@@ -5,7 +5,7 @@
 //! Large memory grows upwards, from the start of home or from where its stream began, so that it stays contiguous. Slabs for
 //! small blocks grow downwards from the end of home, so that they do not lie between large chunks.
 
-use crate::backing::{ChunkPlace, Miss, StrategyContext, add_chunks, release_chunks};
+use crate::backing::{ChunkPlace, Miss, Served, StrategyContext, add_chunks, release_chunks};
 use crate::config::Config;
 use crate::heap::{GRANULE, Heap, NewMemory, Request, State};
 use crate::ids::{BlockId, ChunkId, PoolIndex};
@@ -97,11 +97,7 @@ pub(super) fn most_chunks(heap: &Heap, config: &Config, bytes: u64) -> usize {
 }
 
 /// Grows home by one slab, for a pool of small blocks. Returns the free block that the slab is part of.
-pub(super) fn grow_slab(
-    context: &mut StrategyContext<'_>,
-    pool: PoolIndex,
-    added: &mut Vec<ChunkId>,
-) -> Result<BlockId, Miss> {
+pub(super) fn grow_slab(context: &mut StrategyContext<'_>, pool: PoolIndex, added: &mut Vec<ChunkId>) -> Served {
     let unmapped = &context.heap.pool(context.heap.idle()).unmapped;
     let (_, room) = *unmapped.last().ok_or(Miss::OUT_OF_MEMORY)?;
     let span = Span::new(context.heap.block(room).end() - GRANULE, GRANULE);

@@ -7,7 +7,7 @@
 use super::miss::{Joined, Stitch};
 use super::release::ReleasableChunks;
 use super::split::{candidates, may_split, split};
-use crate::backing::{Miss, StrategyContext, drop_spilled, spill};
+use crate::backing::{Miss, Served, StrategyContext, drop_spilled, spill};
 use crate::config::StreamSharing;
 use crate::heap::{GRANULE, Heap, Request};
 use crate::ids::{BlockId, Class};
@@ -19,11 +19,7 @@ const MAX_SPLITS: u32 = 16;
 impl Stitch {
     /// Lets the CPU wait for all work that may still use freed memory. Then all free memory is usable, where it lies or
     /// in another place.
-    pub(super) fn wait_and_replace(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> Result<BlockId, Miss> {
+    pub(super) fn wait_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.wait_at_last()?;
         // What was freed of it serves nobody.
         drop_spilled(context)?;
@@ -62,7 +58,7 @@ impl Stitch {
     }
 
     /// Spills live memory to the machine's, where the program allows it, and grows by as much.
-    fn spill_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+    fn spill_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if context.spill.is_none() || context.capturing() {
             return Err(Miss::OUT_OF_MEMORY);
         }
@@ -98,11 +94,7 @@ impl Stitch {
     }
 
     /// Does the same with what the GPU has passed so far, without a wait. Nothing is split, which takes a wait for the device.
-    pub(super) fn replace_passed(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> Result<BlockId, Miss> {
+    pub(super) fn replace_passed(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         context.advance_epochs()?;
         // Otherwise chunks may yet be split.
         self.spends_spare = context.config.wait_ms.is_some();
@@ -117,7 +109,7 @@ impl Stitch {
     }
 
     /// Grows by chunks that are free only to others: the request's own memory counts besides.
-    fn replace_of_others(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+    fn replace_of_others(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small {
             return Err(Miss::OUT_OF_MEMORY);
         }
@@ -129,7 +121,7 @@ impl Stitch {
     }
 
     /// Splits chunks until the request fits, whatever of its memory was given back to make room for that.
-    fn split_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Result<BlockId, Miss> {
+    fn split_and_replace(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         for _ in 0..MAX_SPLITS {
             let missing = match request.class {
                 Class::Small => GRANULE,
@@ -168,7 +160,7 @@ impl Stitch {
         request: &Request,
         bytes: u64,
         wanted: impl Fn(&Heap, BlockId) -> bool,
-    ) -> Result<BlockId, Miss> {
+    ) -> Served {
         let bytes = bytes.next_multiple_of(GRANULE);
         // First just enough; if the driver still refuses, for whatever reason, all.
         for all in [false, true] {

@@ -11,7 +11,7 @@ use super::release::ReleasableChunks;
 use super::remembered::{Choice, Key, Remembered};
 use super::split::{may_split, splittable};
 use crate::backing::{
-    Miss, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home,
+    Miss, Served, StrategyContext, ViewPlan, build_view, drop_spilled, finish_drops, make_room, map_home, release_home,
     reserve_home,
 };
 use crate::config::Config;
@@ -70,12 +70,7 @@ impl Strategy for Stitch {
         }
     }
 
-    fn serve(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        means: Means,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve(&mut self, context: &mut StrategyContext<'_>, request: &Request, means: Means) -> Served {
         let served = match means {
             Means::Cheap => {
                 self.refused = None;
@@ -149,11 +144,7 @@ impl Strategy for Stitch {
 
 impl Stitch {
     /// Runs the steps that take nothing from others.
-    pub(super) fn miss(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<BlockId, Miss> {
+    pub(super) fn miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         reserve_home(context, HOME_MULTIPLE)?;
         self.attempt(context, request, |stitch, context| match request.class {
             Class::Small => stitch.slab(context, request),
@@ -162,11 +153,7 @@ impl Stitch {
     }
 
     /// Serves the request from free memory without a new view: those that come after it find more in one piece.
-    fn serve_as_mapped(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn serve_as_mapped(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         if request.class == Class::Small || request.extends.is_some() {
             return self.miss(context, request);
         }
@@ -194,8 +181,8 @@ impl Stitch {
         &mut self,
         context: &mut StrategyContext<'_>,
         request: &Request,
-        step: impl FnOnce(&mut Self, &mut StrategyContext<'_>) -> std::result::Result<BlockId, Miss>,
-    ) -> std::result::Result<BlockId, Miss> {
+        step: impl FnOnce(&mut Self, &mut StrategyContext<'_>) -> Served,
+    ) -> Served {
         self.added.clear();
         let usable = step(self, context).and_then(|id| {
             let span = Span::new(context.heap.block(id).address, request.size);
@@ -209,11 +196,7 @@ impl Stitch {
     }
 
     /// Finds a slab for small blocks: one that was freed meanwhile, an idle one, a new one, or any free 2 MiB.
-    pub(super) fn slab(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<BlockId, Miss> {
+    pub(super) fn slab(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let rules = fit_rules_of(context, request);
         let id = context.heap.fit(request, rules);
         if id.is_some() {
@@ -251,7 +234,7 @@ impl Stitch {
         Ok(id)
     }
 
-    fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> std::result::Result<BlockId, Miss> {
+    fn stitch(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         match self.share_and_grow(context, request) {
             Err(Miss::OutOfMemory { .. }) if context.becomes_short_by_refusal() => {
                 self.share_and_grow(context, request)
@@ -261,11 +244,7 @@ impl Stitch {
     }
 
     /// Serves a large request from free memory, from that of other streams where these share it, and from new memory.
-    fn share_and_grow(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn share_and_grow(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         // This comes before views: memory that merges needs none, and an event costs a tenth of a mapping.
         context.gather(request)?;
         let mut missing = match self.join(context, request)? {
@@ -293,12 +272,7 @@ impl Stitch {
 
     /// Grows by the missing bytes until the request fits. New memory between two ranges joins them into one, of which a
     /// view can use only one end: then a little more is missing than before.
-    pub(super) fn grow(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-        mut missing: u64,
-    ) -> std::result::Result<BlockId, Miss> {
+    pub(super) fn grow(&mut self, context: &mut StrategyContext<'_>, request: &Request, mut missing: u64) -> Served {
         for _ in 0..MAX_GROWTHS {
             let growth = Growth::new(context, request, missing);
             self.check_spare(context, growth.bytes())?;
@@ -324,11 +298,7 @@ impl Stitch {
     }
 
     /// In a capture, asks for the events that were recorded before it, and tries again.
-    fn ask_and_miss(
-        &mut self,
-        context: &mut StrategyContext<'_>,
-        request: &Request,
-    ) -> std::result::Result<BlockId, Miss> {
+    fn ask_and_miss(&mut self, context: &mut StrategyContext<'_>, request: &Request) -> Served {
         let (streams, mut on) = context.on_streams();
         streams.epochs.ask(&mut on, &mut streams.recorded)?;
         self.miss(context, request)
