@@ -42,7 +42,7 @@ book:
 
 # Writes docs/options.md anew from src/config.
 options:
-    SEAMALLOC_WRITE_OPTIONS=1 cargo test -p seamalloc --test options_page
+    SEAMALLOC_WRITE_OPTIONS=1 cargo test -p seamalloc --test repository options_page
 
 # On a machine with a GPU: the driver's rules, then kernels that fill and check every word.
 gpu device='cuda:0':

@@ -17,9 +17,7 @@ PROFILE = "mutants"
 NOT_CONST = re.compile(r"cannot call non-const (?:associated function|function|method) `([^`]+)`")
 # The tests beside the tables, and the programs of tests that ask something of the core. A test that takes long is left out later.
 JUDGES = """
-    against_model bugs_of_others content contract ended_streams endurance epochs free_memory freed_under gmlake guard
-    host_memory hostile hot_path last_steps low_water_mark many_threads pool_content pools recorded_streams release
-    scale sharing shortage sharing_by_need stitching stitching_corners strategies viewer
+    content contract host_memory hot_path interface release stitching strategies streams
 """.split()
 
 

@@ -1,7 +1,7 @@
 //! What every strategy promises: one suite, and a short file for each strategy that runs it.
 //!
 //! A new strategy gets all of it by a file of its own with the line `contract!(Subject::of(…))`, and a `mod` line below. What
-//! each strategy does in its own way is in `strategies.rs`, `gmlake.rs` and `stitching.rs`.
+//! each strategy does in its own way is in `tests/strategies` and `tests/stitching`.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 

@@ -42,7 +42,7 @@ impl Subject {
 }
 
 /// Holds a strategy to the promises that count no bytes, a test for each, in a module for each part. It suffices for
-/// strategies whose blocks are larger than requests, which `families.rs` holds to the rest in its own sizes.
+/// strategies whose blocks are larger than requests, which `tests/strategies/families` holds to the rest in its own sizes.
 macro_rules! contract_of_any_sizes {
     ($subject:expr) => {
         contract_of_the_drivers_memory!($subject);

@@ -1,9 +1,9 @@
 //! What views may take is bounded at every moment, and requests are met at the bound too.
 
-use super::random::Random;
-use super::step::step;
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, balanced, on, reserved};
+use crate::random::Random;
+use crate::step::step;
 use seamalloc::driver::{Call, Status};
 use seamalloc::{Allocator, StrategyKind};
 

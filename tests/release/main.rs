@@ -1,16 +1,29 @@
-//! Memory goes back to the driver: just enough of it, within every limit, and before any request is refused.
+//! Memory goes back to the driver: just enough of it, within every limit, and before any request is refused. What a refusal waits
+//! for and says.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
 mod bounds;
+mod free_memory;
+mod headroom;
+mod idle;
+mod last_steps;
+mod lending;
 mod limit;
-#[path = "../common/random.rs"]
-mod random;
+mod pending_waits;
 mod refusal;
-#[path = "../common/step.rs"]
-mod step;
+mod shortage;
 mod trim;
 mod watch;
+
+#[path = "../common/random.rs"]
+mod random;
+#[path = "../common/script.rs"]
+mod script;
+#[path = "../common/simulated.rs"]
+mod simulated;
+#[path = "../common/step.rs"]
+mod step;
 
 use seamalloc::driver::sim::SimConfig;
 use seamalloc::driver::{Driver, StreamId};

@@ -1,8 +1,8 @@
 //! A request is refused only when what it may reach does not suffice.
 
-use super::random::Random;
 use super::watch::Watch;
 use super::{CHUNK, MAIN, MIB, SIDE, balanced, on, reserved};
+use crate::random::Random;
 use seamalloc::driver::sim::Range;
 use seamalloc::driver::{Call, CallStats, Driver, Status, StreamId};
 use seamalloc::{Allocator, Error, StrategyKind};

@@ -1,0 +1,252 @@
+//! The checker finds what it is there for: crates of a few lines, and what it says of them.
+
+use super::circles::{circles, say};
+use super::imports::{Arrow, arrows};
+use super::modules::{Crate, Files};
+use super::{arithmetic, order};
+
+fn read(files: &[(&str, &str)]) -> Crate {
+    let files: Files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+    Crate::read(&files, "src/lib.rs").unwrap()
+}
+
+fn arrows_of(files: &[(&str, &str)]) -> Vec<Arrow> {
+    arrows(&read(files))
+}
+
+/// The arrows as `from:line > to`.
+fn drawn(files: &[(&str, &str)]) -> Vec<String> {
+    arrows_of(files).iter().map(|arrow| format!("{}:{} > {}", arrow.from, arrow.line, arrow.to)).collect()
+}
+
+fn objections(files: &[(&str, &str)]) -> Vec<String> {
+    arrows_of(files).iter().filter_map(order::objection).collect()
+}
+
+fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    circles(&arrows_of(files)).iter().map(|circle| say(circle)).collect()
+}
+
+#[test]
+fn an_import_that_goes_down_is_allowed() {
+    let files = [
+        ("src/lib.rs", "mod heap; mod ids;"),
+        ("src/heap/mod.rs", "mod pool;\nuse crate::ids::PoolId;\nuse pool::Pool;\nstruct Heap(Pool, PoolId);"),
+        ("src/heap/pool.rs", "use crate::ids::PoolId;\npub(crate) struct Pool(PoolId);"),
+        ("src/ids.rs", "pub(crate) struct PoolId;"),
+    ];
+    assert_eq!(objections(&files), Vec::<String>::new());
+    assert_eq!(circles_of(&files), Vec::<String>::new());
+    let expected = ["src/heap/mod.rs:2 > src/ids.rs", "src/heap/mod.rs:3 > src/heap/pool.rs"];
+    assert_eq!(drawn(&files), [expected[0], expected[1], "src/heap/pool.rs:1 > src/ids.rs"]);
+}
+
+#[test]
+fn an_import_that_goes_up_is_named_with_both_files() {
+    let files = [
+        ("src/lib.rs", "mod heap; mod strategy;"),
+        ("src/heap/mod.rs", "//! The tables.\nuse crate::strategy::Strategy;"),
+        ("src/strategy/mod.rs", "mod contract;\npub(crate) use contract::Strategy;"),
+        ("src/strategy/contract.rs", "pub(crate) trait Strategy {}"),
+    ];
+    let said = "src/heap/mod.rs:2 imports crate::strategy::Strategy of src/strategy/contract.rs: \
+                `heap` stands below `strategy`";
+    assert_eq!(objections(&files), [said]);
+}
+
+#[test]
+fn a_path_through_parents_is_an_import() {
+    let files = [
+        ("src/lib.rs", "mod heap; mod streams;"),
+        ("src/heap/mod.rs", "mod pool;"),
+        ("src/heap/pool.rs", "use super::super::streams::Epoch;"),
+        ("src/streams.rs", "pub(crate) struct Epoch;"),
+    ];
+    assert_eq!(drawn(&files), ["src/heap/pool.rs:1 > src/streams.rs"]);
+    assert_eq!(objections(&files).len(), 1);
+}
+
+#[test]
+fn each_name_in_nested_braces_is_an_import() {
+    let files = [
+        ("src/lib.rs", "mod error; mod heap; mod strategy; mod units;"),
+        ("src/error.rs", "use crate::{\n    units::Bytes,\n    heap::{Heap,\n    block::{self, Block}}};"),
+        ("src/heap/mod.rs", "pub(crate) mod block;\npub(crate) struct Heap;"),
+        ("src/heap/block.rs", "pub(crate) struct Block;"),
+        ("src/strategy/mod.rs", ""),
+        ("src/units.rs", "pub(crate) struct Bytes;"),
+    ];
+    let expected = ["src/error.rs:2 > src/units.rs", "src/error.rs:3 > src/heap/mod.rs"];
+    // The module `block`, and the name in it.
+    let block = "src/error.rs:4 > src/heap/block.rs";
+    assert_eq!(drawn(&files), [expected[0], expected[1], block, block]);
+    assert_eq!(objections(&files).len(), 3);
+}
+
+#[test]
+fn a_path_in_code_is_an_import_too() {
+    let files = [
+        ("src/lib.rs", "mod error; mod heap;"),
+        ("src/error.rs", "fn a() {\n    crate::heap::grow();\n}\nfn b() { format!(\"{}\",\n crate::heap::LIMIT) }"),
+        ("src/heap.rs", "pub(crate) fn grow() {}\npub(crate) const LIMIT: u64 = 1;"),
+    ];
+    assert_eq!(drawn(&files), ["src/error.rs:2 > src/heap.rs", "src/error.rs:5 > src/heap.rs"]);
+}
+
+#[test]
+fn an_import_leads_to_the_file_that_defines_the_name() {
+    let files = [
+        ("src/lib.rs", "mod backing; mod heap;\npub(crate) use heap::Block;"),
+        ("src/backing.rs", "use crate::Block;\nuse crate::heap::{Found as F, index};\nfn f() { index::Index::new(); }"),
+        ("src/heap/mod.rs", "mod block;\npub(crate) mod index;\npub(crate) use block::*;"),
+        ("src/heap/block.rs", "pub(crate) struct Block;\npub(super) use super::index::Found;"),
+        ("src/heap/index.rs", "pub(crate) struct Found;\npub(crate) struct Index;"),
+    ];
+    assert_eq!(
+        drawn(&files),
+        [
+            "src/backing.rs:1 > src/heap/block.rs",
+            // The module `index`, and the name that it defines.
+            "src/backing.rs:2 > src/heap/index.rs",
+            "src/backing.rs:2 > src/heap/index.rs",
+            "src/backing.rs:3 > src/heap/index.rs",
+        ]
+    );
+}
+
+#[test]
+fn names_that_an_asterisk_brings_in_lead_to_their_files() {
+    let files = [
+        ("src/lib.rs", "mod a; mod b; mod c;"),
+        ("src/a.rs", "use crate::b::*;\nfn f(x: X) {}"),
+        ("src/b.rs", "pub(crate) use crate::c::{X, Y};"),
+        ("src/c.rs", "pub(crate) struct X;\npub(crate) struct Y;"),
+    ];
+    assert_eq!(drawn(&files), ["src/a.rs:1 > src/b.rs", "src/a.rs:1 > src/c.rs"]);
+}
+
+#[test]
+fn two_files_that_need_each_other_are_a_circle() {
+    let files = [
+        ("src/lib.rs", "mod heap;"),
+        ("src/heap/mod.rs", "mod pool;\nuse pool::Pool;\npub(crate) struct Heap(Pool);"),
+        ("src/heap/pool.rs", "use super::Heap;\npub(crate) struct Pool;\nfn of(heap: &Heap) {}"),
+    ];
+    let said = "a circle of 2 files:\n  src/heap/mod.rs:2 imports pool::Pool of src/heap/pool.rs\n  \
+                src/heap/pool.rs:1 imports super::Heap of src/heap/mod.rs";
+    assert_eq!(circles_of(&files), [said]);
+}
+
+#[test]
+fn three_files_in_a_ring_are_a_circle() {
+    let files = [
+        ("src/lib.rs", "mod a; mod b; mod c; mod d;"),
+        ("src/a.rs", "use crate::b::B;\npub(crate) struct A;"),
+        ("src/b.rs", "use crate::c::C;\npub(crate) struct B;"),
+        ("src/c.rs", "use crate::a::A;\nuse crate::d::D;\npub(crate) struct C;"),
+        ("src/d.rs", "pub(crate) struct D;"),
+    ];
+    let circles = circles_of(&files);
+    assert_eq!(circles.len(), 1, "{circles:?}");
+    for line in ["src/a.rs:1 imports", "src/b.rs:1 imports", "src/c.rs:1 imports crate::a::A of src/a.rs"] {
+        assert!(circles[0].contains(line), "{}", circles[0]);
+    }
+}
+
+#[test]
+fn a_circle_through_a_re_export_is_one_among_the_files_that_define() {
+    // The parent that only passes names on is not part of it.
+    let files = [
+        ("src/lib.rs", "mod heap;"),
+        ("src/heap/mod.rs", "mod block;\nmod index;\npub(crate) use block::Block;\npub(crate) use index::Index;"),
+        ("src/heap/block.rs", "use crate::heap::Index;\npub(crate) struct Block;"),
+        ("src/heap/index.rs", "use super::Block;\npub(crate) struct Index;"),
+    ];
+    let circles = circles_of(&files);
+    assert_eq!(circles.len(), 1, "{circles:?}");
+    assert!(circles[0].starts_with("a circle of 2 files") && !circles[0].contains("mod.rs"), "{}", circles[0]);
+}
+
+#[test]
+fn mod_lines_and_re_exports_are_no_imports_unless_the_name_is_used() {
+    let parent = |code: &str| format!("mod child;\npub(crate) use child::Child;\npub(crate) struct Parent;\n{code}");
+    let child = "use super::Parent;\npub(crate) struct Child;";
+    for (code, circles) in [("", 0), ("fn of(child: &Child) {}", 1), ("fn of() { child::Child::new() }", 1)] {
+        let of = [("src/lib.rs", "mod p;"), ("src/p/mod.rs", &*parent(code)), ("src/p/child.rs", child)];
+        assert_eq!(circles_of(&of).len(), circles, "{code}");
+    }
+}
+
+#[test]
+fn what_is_for_tests_only_does_not_count() {
+    let above = "use crate::strategy::Strategy;";
+    for hidden in [
+        format!("#[cfg(test)]\nmod tests {{ {above} }}"),
+        format!("#[cfg(all(test, feature = \"x\"))]\n{above}"),
+        "#[test]\nfn t() { crate::strategy::f(); }".to_owned(),
+        "struct S;\nimpl S {\n#[cfg(test)]\nfn t() { crate::strategy::f(); } }".to_owned(),
+        // The file is not read, and need not be there.
+        "#[cfg(test)]\nmod tests;".to_owned(),
+    ] {
+        let files = [
+            ("src/lib.rs", "mod ids; mod strategy;"),
+            ("src/ids.rs", &*hidden),
+            ("src/strategy.rs", "pub(crate) trait Strategy {}\npub(crate) fn f() {}"),
+        ];
+        assert_eq!(drawn(&files), Vec::<String>::new(), "{hidden}");
+    }
+    let files =
+        [("src/lib.rs", "mod ids;"), ("src/ids.rs", "#[cfg(not(test))]\nuse crate::above;"), ("src/above.rs", "")];
+    assert_eq!(drawn(&[files[0], files[1], files[2]]).len(), 1, "what tests lack is there for all else");
+}
+
+#[test]
+fn nothing_below_it_calls_the_driver() {
+    let import = |from: &'static str, line: &'static str| {
+        let (config, heap) = if from == "config" { (line, "") } else { ("", line) };
+        objections(&[
+            ("src/lib.rs", "mod config; mod driver; mod heap; mod ids;"),
+            ("src/config.rs", config),
+            ("src/heap/mod.rs", heap),
+            ("src/driver/mod.rs", "mod contract; mod error; mod sim;\npub use contract::*;\npub use error::Status;"),
+            ("src/driver/contract.rs", "pub trait Driver {}\npub struct MemoryInfo;\npub use crate::ids::Handle;"),
+            ("src/driver/error.rs", "pub struct Status;"),
+            ("src/driver/sim/mod.rs", "pub struct SimGpu;"),
+            ("src/ids.rs", "pub struct Handle;"),
+        ])
+    };
+    for (from, line, allowed) in [
+        ("heap", "use crate::driver::Status;", true),
+        ("heap", "use crate::driver::Handle;", true),
+        ("heap", "use crate::driver::MemoryInfo;", false),
+        ("heap", "use crate::driver::Driver;", false),
+        ("config", "use crate::driver::MemoryInfo;", true),
+        ("config", "use crate::driver::Driver;", false),
+        ("config", "use crate::driver::sim::SimGpu;", false),
+    ] {
+        assert_eq!(import(from, line).is_empty(), allowed, "{from}: {line}");
+    }
+}
+
+#[test]
+fn a_file_that_is_in_no_layer_is_named() {
+    let files = [
+        ("src/lib.rs", "mod helper; mod ids;"),
+        ("src/helper.rs", "use crate::ids::Id;"),
+        ("src/ids.rs", "pub(crate) struct Id;"),
+    ];
+    assert_eq!(objections(&files).len(), 1);
+    assert!(objections(&files)[0].ends_with("`helper` is in no layer"));
+}
+
+#[test]
+fn pool_indices_are_found_wherever_they_are_computed() {
+    let code = "fn f(&self) {\n let a = self.pools[1];\n let b = pool & !1;\n let c = of.pool & 1;\n let d = pool + 1;\n \
+                assert!(x(\n pool & 1 == 0));\n}";
+    let found = |code: &str| arithmetic::found(&read(&[("src/lib.rs", code)]));
+    let lines: Vec<(usize, &str)> = found(code).into_iter().map(|(_, line, words)| (line, words)).collect();
+    assert_eq!(lines, [(2, "pools["), (3, "& !1"), (4, "& 1"), (5, "pool + 1"), (7, "& 1")]);
+    let other = "fn f() { g(&1); let [a, b] = pools; pools(); x & 15; x && 1 == y; pool + 12; &pools; }";
+    assert_eq!(found(other), []);
+    assert_eq!(found("#[cfg(test)] mod tests { fn f() { pools[1]; } }"), []);
+}

@@ -1,0 +1,67 @@
+//! The layers of the library, and which import goes up.
+
+use super::imports::{Arrow, What};
+
+/// The folders and files under `src/`, lowest first: each may import what stands on its own line and above.
+pub(crate) const LAYERS: [&[&str]; 16] = [
+    &["ids", "fallible"],
+    &["units", "nearest", "span"],
+    &["driver"],
+    &["config", "report"],
+    &["ipc"],
+    &["error"],
+    &["heap"],
+    &["streams"],
+    &["backing"],
+    &["guard"],
+    &["strategy"],
+    &["diagnose", "planning"],
+    &["allocator"],
+    &["owned"],
+    &["host_pool", "resource"],
+    &["lib"],
+];
+
+/// Layers that may have the driver's plain values, and may not call it.
+const CALL_NO_DRIVER: [&str; 5] = ["config", "report", "heap", "strategy", "diagnose"];
+/// Where the heap's own are: it says what a call has failed with.
+const DRIVER_ERRORS: [&str; 2] = ["src/driver/error.rs", "src/driver/error/mod.rs"];
+/// The drivers themselves.
+const DRIVERS: [&str; 3] = ["src/driver/sim/", "src/driver/cuda/", "src/driver/host/"];
+
+/// The layer of a file: the first folder, or the file, under `src/`.
+fn name_of(file: &str) -> &str {
+    let below = file.strip_prefix("src/").unwrap_or(file);
+    below.split_once('/').map_or(below.trim_end_matches(".rs"), |(folder, _)| folder)
+}
+
+fn rank_of(layer: &str) -> Option<usize> {
+    LAYERS.iter().position(|names| names.contains(&layer))
+}
+
+/// What is wrong with an import; `None` where nothing is.
+pub(crate) fn objection(arrow: &Arrow) -> Option<String> {
+    let [from, to] = [&arrow.from, &arrow.to].map(|file| name_of(file));
+    let [Some(own), Some(other)] = [from, to].map(rank_of) else {
+        let unknown = if rank_of(from).is_none() { from } else { to };
+        return Some(format!("{arrow}: `{unknown}` is in no layer"));
+    };
+    if other > own {
+        return Some(format!("{arrow}: `{from}` stands below `{to}`"));
+    }
+    if to == "driver" && CALL_NO_DRIVER.contains(&from) && calls(arrow, from) {
+        return Some(format!("{arrow}: `{from}` does not call the driver"));
+    }
+    None
+}
+
+/// Whether more than plain values of the driver are imported.
+fn calls(arrow: &Arrow, from: &str) -> bool {
+    match arrow.what {
+        // What is used of a module counts.
+        What::Module => false,
+        What::Trait => true,
+        What::Other if from == "heap" => !DRIVER_ERRORS.contains(&arrow.to.as_str()),
+        What::Other => DRIVERS.iter().any(|folder| arrow.to.starts_with(folder)),
+    }
+}

@@ -1,0 +1,16 @@
+//! The repository agrees with itself: what the documentation names and tells its readers to run is there, its page of options is what the
+//! code says, and imports go one way.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod docs_commands;
+mod docs_paths;
+mod layers;
+mod options_page;
+
+#[path = "../common/documents.rs"]
+mod documents;
+#[path = "../common/random.rs"]
+mod random;
+#[path = "../common/simulated.rs"]
+mod simulated;

@@ -1,0 +1,22 @@
+//! Streams: when memory that one of them used serves another, how streams end, what threads do side by side, and what private pools
+//! keep of captures.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod ended_streams;
+mod epochs;
+mod freed_under;
+mod low_water_mark;
+mod many_threads;
+mod pools;
+mod recorded_streams;
+mod sharing_by_need;
+
+#[path = "../common/graph.rs"]
+mod graph;
+#[path = "../common/long_kernels.rs"]
+mod long_kernels;
+#[path = "../common/random.rs"]
+mod random;
+#[path = "../common/simulated.rs"]
+mod simulated;
