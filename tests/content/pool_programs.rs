@@ -450,7 +450,7 @@ fn programs(kind: StrategyKind, storm: bool) -> Tally {
     let ops = std::env::var("SEAMALLOC_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
     let mut all = Tally::default();
     for (seed, options) in
-        ["", "max_split_size_mb:40", "garbage_collection_threshold:0.5,memory_fraction:0.9", "max_view_mappings:20"]
+        ["", "max_split_size_mb:40", "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9", "max_view_mappings:20"]
             .into_iter()
             .enumerate()
     {

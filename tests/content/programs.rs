@@ -356,7 +356,7 @@ fn programs(kind: StrategyKind, habit: Habit) -> Tally {
         "sharing:wait,max_split_size_mb:40",
         "large_segment_size_mb:12,max_non_split_rounding_mb:64,fragLimit:40000000,defragLevel:2",
         "roundup_power2_divisions:4",
-        "garbage_collection_threshold:0.5,memory_fraction:0.9",
+        "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
         "sharing:completed,max_view_mappings:40",
         "sharing:never,reuseLimit:1,defragLevel:1",
         "max_views:2,max_view_address_space:400MiB,memory_limit:290MiB",

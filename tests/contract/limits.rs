@@ -74,9 +74,9 @@ pub(crate) fn growth_reaches_the_limit_and_no_further(Subject { kind, .. }: Subj
 
 pub(crate) fn of_two_limits_the_lower_counts(Subject { kind, .. }: Subject) {
     for (options, limit) in [
-        ("memory_fraction:0.5,memory_limit:300MiB", 300),
-        ("memory_fraction:0.25,memory_limit:300MiB", 250),
-        ("memory_fraction:1.0,memory_limit:300MiB", 300),
+        ("per_process_memory_fraction:0.5,memory_limit:300MiB", 300),
+        ("per_process_memory_fraction:0.25,memory_limit:300MiB", 250),
+        ("per_process_memory_fraction:1.0,memory_limit:300MiB", 300),
     ] {
         let (gpu, allocator) = on(kind, "sim:h200,capacity=1000MiB", options);
         allocator.allocate((limit - 2) / 20 * 20 * MIB, MAIN).unwrap();
@@ -84,7 +84,7 @@ pub(crate) fn of_two_limits_the_lower_counts(Subject { kind, .. }: Subject) {
         assert_eq!(report.limit, Some(limit * MIB), "{kind} {options}");
         assert!(gpu.most_held() <= limit * MIB);
         allocator.set_memory_limit(None).unwrap();
-        let fraction = options.starts_with("memory_fraction:1.0");
+        let fraction = options.starts_with("per_process_memory_fraction:1.0");
         assert_eq!(allocator.allocate(600 * MIB, MAIN).is_ok(), fraction, "{kind} {options}");
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn short_of_memory_the_pools_own_that_waits_is_waited_for(Subject { k
 }
 
 pub(crate) fn limits_count_its_segments(Subject { kind, .. }: Subject) {
-    for option in ["memory_limit:100MiB", "memory_fraction:0.5"] {
+    for option in ["memory_limit:100MiB", "per_process_memory_fraction:0.5"] {
         let (gpu, allocator) = with_options(kind, "sim:h200,capacity=200MiB", option);
         let source = Source::of(&gpu);
         allocator.open_pool_with(POOL, source.segments()).unwrap();

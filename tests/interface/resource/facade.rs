@@ -38,7 +38,7 @@ fn a_strategy_is_chosen_by_name_whatever_the_options_say() {
         ResourceError::Allocator(Error::Config(ConfigError::UnknownStrategy { nearest: Some("stitch"), .. }))
     ));
     assert!(Facade::builder("stitch", "no_option:5").is_err());
-    assert!(Facade::builder("stitch", "memory_fraction:7").is_err());
+    assert!(Facade::builder("stitch", "per_process_memory_fraction:7").is_err());
 }
 
 #[test]
