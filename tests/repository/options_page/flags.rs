@@ -117,22 +117,6 @@ pub(crate) const FLAGS: &[Row] = &[
         "0.1",
     ),
     flag(
-        "FLAGS_vmm_v2_remap_on_oom",
-        "paddle.vmm_v2_remap_on_oom",
-        SWITCH,
-        |c| switch(c.paddle.vmm_v2_remap_on_oom),
-        OF_VMM,
-        "0",
-    ),
-    flag(
-        "FLAGS_vmm_v2_small_pool_handle_size_in_mb",
-        "paddle.vmm_v2_small_pool_handle_size",
-        "MiB, even",
-        |c| mib(c.paddle.vmm_v2_small_pool_handle_size),
-        OF_VMM,
-        "4",
-    ),
-    flag(
         "FLAGS_vmm_v2_large_pool_handle_size_in_mb",
         "paddle.vmm_v2_large_pool_handle_size",
         "MiB, even",

@@ -80,15 +80,6 @@ pub(crate) const GROUPS: &[Group] = &[
                 when: "as `memory_limit`, where the sizes of GPUs differ",
                 example: "0.5",
             },
-            Row {
-                name: "memory_fraction",
-                field: "memory_fraction",
-                value: "0 to 1",
-                default: none,
-                of: Of::All,
-                when: "a short name of the one before",
-                example: "0.5",
-            },
         ],
     },
     Group {
@@ -130,15 +121,6 @@ pub(crate) const GROUPS: &[Group] = &[
                 of: OF_STITCH,
                 when: "several streams, and memory is worth more than a wait on the GPU: `wait`; no such wait may be: `never`",
                 example: "never",
-            },
-            Row {
-                name: "sharing_threshold",
-                field: "sharing_threshold",
-                value: "0 to 1",
-                default: none,
-                of: OF_STITCH,
-                when: "streams should begin to share earlier or later than at nine tenths of the device",
-                example: "0.2",
             },
             Row {
                 name: "wait_ms",
