@@ -1,0 +1,7 @@
+//! The orders that each method finds, and problems that are refused.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+
+mod input;
+mod models;
+mod small;
