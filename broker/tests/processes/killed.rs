@@ -2,15 +2,14 @@
 //!
 //! Each process is this program again, which does what its standard input says. Memory is an account of a device that they share.
 
+use crate::harness::{LONG, Process};
 use crate::shared_device::SharedDevice;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Allocator, Config, Lender, Shortage};
 use seamalloc_broker::{Broker, BrokerError, Membership, Terms, status};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,8 +19,6 @@ use tempfile::TempDir;
 const MIB: u64 = 1 << 20;
 const FOLDER: &str = "SEAMALLOC_TEST_FOLDER";
 const ROLE: &str = "SEAMALLOC_TEST_ROLE";
-/// When something counts as hung, on a machine that does other things.
-const LONG: Duration = Duration::from_secs(20);
 /// Children that are forked while other threads hold the locks of a membership every now and then.
 const FORKS: usize = 40;
 
@@ -183,56 +180,14 @@ fn forks(folder: &Path) {
     println!("\ndone");
 }
 
-struct Process {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+/// This program again, in a role.
+fn start(folder: &Path, role: &str) -> Process {
+    Process::start("killed::role", [(FOLDER, folder.as_os_str()), (ROLE, role.as_ref())])
 }
 
-impl Process {
-    fn start(folder: &Path, role: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["killed::role", "--exact", "--nocapture", "--test-threads=1"]);
-        command.env(FOLDER, folder).env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self { input: child.stdin.take(), child, output }
-    }
-
-    fn ready(folder: &Path, role: &str) -> Self {
-        let mut process = Self::start(folder, role);
-        assert_eq!(process.next(), "ready");
-        process
-    }
-
-    /// The next line that is one of ours.
-    fn next(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "the process has ended");
-            let line = line.trim();
-            if ["ready", "done", "failed"].iter().any(|word| line.starts_with(word)) {
-                return line.to_owned();
-            }
-        }
-    }
-
-    fn begin(&mut self, what: &str) {
-        writeln!(self.input.as_mut().unwrap(), "{what}").unwrap();
-    }
-
-    fn does(&mut self, what: &str) -> String {
-        self.begin(what);
-        self.next()
-    }
-}
-
-impl Drop for Process {
-    /// By SIGKILL.
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// As [`start`], once it is ready.
+fn ready(folder: &Path, role: &str) -> Process {
+    Process::ready("killed::role", [(FOLDER, folder.as_os_str()), (ROLE, role.as_ref())])
 }
 
 fn world() -> (TempDir, PathBuf) {
@@ -244,8 +199,8 @@ fn world() -> (TempDir, PathBuf) {
 #[test]
 fn what_a_killed_client_held_comes_back_although_its_child_has_its_connection() {
     let (_folder, path) = world();
-    let _broker = Process::ready(&path, "broker");
-    let (mut one, mut two) = (Process::ready(&path, "client"), Process::ready(&path, "client"));
+    let _broker = ready(&path, "broker");
+    let (mut one, mut two) = (ready(&path, "client"), ready(&path, "client"));
     assert_eq!(one.does("take 180"), "done");
     let child: i32 = one.does("fork it").trim_start_matches("done ").parse().unwrap();
     two.begin("take 160");
@@ -259,15 +214,15 @@ fn what_a_killed_client_held_comes_back_although_its_child_has_its_connection() 
 #[test]
 fn a_broker_that_is_killed_costs_no_request_and_the_next_one_knows_what_each_holds() {
     let (_folder, path) = world();
-    let broker = Process::ready(&path, "broker");
-    let mut clients = [(); 3].map(|()| Process::ready(&path, "client"));
+    let broker = ready(&path, "broker");
+    let mut clients = [(); 3].map(|()| ready(&path, "client"));
     assert_eq!(clients[0].does("take 180"), "done");
     assert_eq!(clients[0].does("free it"), "done");
     drop(broker);
     assert!(socket(&path).exists(), "it was killed");
     // It asks while there is no broker, and is among the first of the next one.
     clients[1].begin("take 180");
-    let broker = Process::ready(&path, "broker");
+    let broker = ready(&path, "broker");
     assert_eq!(clients[1].next(), "done");
     let begun = Instant::now();
     let members = loop {
@@ -285,13 +240,13 @@ fn a_broker_that_is_killed_costs_no_request_and_the_next_one_knows_what_each_hol
     assert_eq!(clients[1].does("free it"), "done");
     clients[2].begin("take 200");
     drop(broker);
-    let _broker = Process::ready(&path, "broker");
+    let _broker = ready(&path, "broker");
     assert_eq!(clients[2].next(), "done");
 }
 
 #[test]
 fn children_that_are_forked_wait_for_nothing_end_nothing_and_remove_nothing() {
     let (_folder, path) = world();
-    let mut forks = Process::start(&path, "forks");
+    let mut forks = start(&path, "forks");
     assert_eq!(forks.next(), "done");
 }

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
 
+#[cfg(unix)]
+#[path = "../../../socket/tests/harness/mod.rs"]
+mod harness;
 #[cfg(target_os = "linux")]
 mod killed;
 #[cfg(target_os = "linux")]

@@ -1,14 +1,13 @@
 //! Processes whose phases take turns on one device, of which each needs more than a share: with a broker none runs out of memory, also where
 //! one is killed in the middle of a phase; without one it does. The memory is the machine's, so that every byte that is checked is real.
 
+use crate::harness::{LONG, Process};
 use crate::shared_device::SharedDevice;
 use seamalloc::driver::host::{HostConfig, HostDriver};
 use seamalloc::driver::{Driver, StreamId};
 use seamalloc::{Allocator, Config};
 use seamalloc_broker::{Broker, Membership, Running, Terms, status};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -84,11 +83,11 @@ impl Job {
 
 /// What the processes of these tests do: a phase for each line of standard input, with its bytes and its seed.
 #[test]
-fn process() {
+fn process_of_a_test() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let job = Job::new(Path::new(&folder), &std::env::var(OPTIONS).unwrap());
     if let Some(membership) = &job.membership {
-        assert!(membership.wait_joined(Duration::from_secs(20)));
+        assert!(membership.wait_joined(LONG));
     }
     println!("\nready");
     for line in std::io::stdin().lines() {
@@ -106,65 +105,14 @@ fn process() {
     assert_eq!(info.free, info.total, "memory is left behind");
 }
 
-struct Process {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+/// A process with an allocator on the shared device.
+fn process(folder: &Path, options: &str) -> Process {
+    Process::ready("phases::process_of_a_test", [(FOLDER, folder.as_os_str()), (OPTIONS, options.as_ref())])
 }
 
-impl Process {
-    fn start(folder: &Path, options: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["phases::process", "--exact", "--nocapture", "--test-threads=1"]);
-        command.env(FOLDER, folder).env(OPTIONS, options).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let mut process = Self { input: child.stdin.take(), child, output };
-        assert_eq!(process.next(), "ready");
-        process
-    }
-
-    /// The next line that is one of ours.
-    fn next(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "the process has ended");
-            let line = line.trim();
-            if ["ready", "done", "failed"].iter().any(|word| line.starts_with(word)) {
-                return line.to_owned();
-            }
-        }
-    }
-
-    fn begin(&mut self, bytes: u64, seed: u64) {
-        writeln!(self.input.as_mut().unwrap(), "{bytes} {seed}").unwrap();
-    }
-
-    fn phase(&mut self, bytes: u64, seed: u64) -> String {
-        self.begin(bytes, seed);
-        self.next()
-    }
-
-    /// SIGKILL.
-    fn kill(self) {
-        drop(self);
-    }
-
-    /// Lets it come to its end, which checks that it holds nothing.
-    fn end(mut self) {
-        drop(self.input.take());
-        let mut rest = String::new();
-        std::io::Read::read_to_string(&mut self.output, &mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
-    }
-}
-
-impl Drop for Process {
-    /// One that its test gives up.
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The line that has a process go through a phase.
+fn phase(bytes: u64, seed: u64) -> String {
+    format!("{bytes} {seed}")
 }
 
 struct World {
@@ -187,7 +135,7 @@ impl World {
     }
 
     fn process(&self, more: &str) -> Process {
-        Process::start(self.folder.path(), &format!("{},{more}", self.options))
+        process(self.folder.path(), &format!("{},{more}", self.options))
     }
 
     /// Nobody holds anything, once the last process has ended and its memory was taken back.
@@ -196,7 +144,7 @@ impl World {
         let device = SharedDevice::open(Box::new(host), &self.folder.path().join("device")).unwrap();
         let begun = Instant::now();
         while device.in_use() > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes are held", device.in_use());
+            assert!(begun.elapsed() < LONG, "{} bytes are held", device.in_use());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -212,17 +160,17 @@ fn take_turns(count: usize, rounds: u64, part: u64, seed: u64) {
         for at in 0..count {
             let bytes = CAPACITY / 100 * part;
             if random.below(4) == 0 {
-                processes[at].begin(bytes, round);
+                processes[at].begin(&phase(bytes, round));
                 std::thread::sleep(Duration::from_millis(random.below(25)));
                 processes.remove(at).kill();
                 killed += 1;
                 // The next one begins at once, when the driver has not yet taken back what this one held.
                 let next = at % (count - 1).max(1);
-                let answer = processes[next].phase(bytes, round);
+                let answer = processes[next].does(&phase(bytes, round));
                 assert!(answer.starts_with("done"), "after a kill: {answer}");
                 processes.insert(at, world.process(""));
             }
-            let answer = processes[at].phase(bytes, round);
+            let answer = processes[at].does(&phase(bytes, round));
             assert!(answer.starts_with("done"), "round {round}, process {at}: {answer}");
             phases += 1;
         }
@@ -246,10 +194,10 @@ fn four_take_turns_and_one_is_killed_now_and_then() {
 fn without_a_broker_the_second_runs_out_of_memory_as_before() {
     let world = World::new("");
     let options = "chunk_size_mb:4";
-    let mut one = Process::start(world.folder.path(), options);
-    let mut two = Process::start(world.folder.path(), options);
-    assert!(one.phase(CAPACITY / 10 * 7, 1).starts_with("done"));
-    let answer = two.phase(CAPACITY / 10 * 7, 1);
+    let mut one = process(world.folder.path(), options);
+    let mut two = process(world.folder.path(), options);
+    assert!(one.does(&phase(CAPACITY / 10 * 7, 1)).starts_with("done"));
+    let answer = two.does(&phase(CAPACITY / 10 * 7, 1));
     assert!(answer.starts_with("failed") && answer.contains("out of memory"), "{answer}");
     assert!(!answer.contains("processes (") && !answer.contains("option broker)"), "{answer}");
     drop(one);
@@ -263,7 +211,7 @@ fn three_that_do_not_take_turns_wait_for_each_other() {
     let part = 40 * MIB;
     for process in &mut processes {
         for seed in 0..6 {
-            process.begin(part, seed);
+            process.begin(&phase(part, seed));
         }
     }
     for process in &mut processes {
@@ -279,21 +227,21 @@ fn three_that_do_not_take_turns_wait_for_each_other() {
 fn guarantees_are_kept_and_a_refusal_says_what_others_have() {
     let world = World::new("broker_wait_ms:100");
     let mut keeps = world.process("broker_guarantee:160MiB");
-    assert_eq!(keeps.phase(180 * MIB, 1), format!("done {}", 180 * MIB));
+    assert_eq!(keeps.does(&phase(180 * MIB, 1)), format!("done {}", 180 * MIB));
     let mut short = world.process("");
     // 76 MiB are free, and up to 20 MiB go: whole chunks of 4 MiB.
-    let answer = short.phase(93 * MIB, 1);
+    let answer = short.does(&phase(93 * MIB, 1));
     assert!(answer.starts_with("done"), "{answer}");
     let members = status::members(&world.socket()).unwrap();
     let (held, given) = (members[0].held, members[0].given);
     assert!((160 * MIB..=164 * MIB).contains(&held) && held + given == 180 * MIB, "{held} {given}");
     assert!(members[1].was_short > 0 && members[1].received == given, "{members:?}");
-    let answer = short.phase(120 * MIB, 1);
+    let answer = short.does(&phase(120 * MIB, 1));
     for part in ["failed out of memory", "Other processes (1) gave back ", "160.00 MiB is guaranteed"] {
         assert!(answer.contains(part), "{part} is missing in {answer}");
     }
     // What it has it uses again, without anybody's help.
-    assert!(keeps.phase(160 * MIB, 2).starts_with("done"));
+    assert!(keeps.does(&phase(160 * MIB, 2)).starts_with("done"));
 }
 
 #[test]
@@ -301,11 +249,11 @@ fn weights_divide_what_is_left() {
     let world = World::new("broker_wait_ms:100");
     let (mut heavy, mut light) = (world.process("broker_weight:3"), world.process("broker_weight:1"));
     for process in [&mut heavy, &mut light] {
-        assert!(process.phase(120 * MIB, 1).starts_with("done"));
+        assert!(process.does(&phase(120 * MIB, 1)).starts_with("done"));
     }
     // 16 MiB are free. 128 MiB more come from both, and up to an eighth beyond: less than 84 MiB and 28 MiB stay.
     let mut short = world.process("");
-    let answer = short.phase(144 * MIB, 1);
+    let answer = short.does(&phase(144 * MIB, 1));
     assert!(answer.starts_with("done"), "{answer}");
     let members = status::members(&world.socket()).unwrap();
     let (heavy, light) = (members[0].held / MIB, members[1].held / MIB);
@@ -317,16 +265,16 @@ fn weights_divide_what_is_left() {
 fn a_broker_that_is_killed_and_comes_back_is_joined_again() {
     let mut world = World::new("");
     let (mut one, mut two) = (world.process(""), world.process(""));
-    assert!(one.phase(180 * MIB, 1).starts_with("done"));
+    assert!(one.does(&phase(180 * MIB, 1)).starts_with("done"));
     world.broker = None;
     assert!(!world.socket().exists());
     // Without it what a process has still serves it.
-    assert!(one.phase(180 * MIB, 2).starts_with("done"));
-    two.begin(180 * MIB, 1);
+    assert!(one.does(&phase(180 * MIB, 2)).starts_with("done"));
+    two.begin(&phase(180 * MIB, 1));
     std::thread::sleep(Duration::from_millis(200));
     world.broker = Some(Broker::start(&world.socket()).unwrap());
     let answer = two.next();
     assert!(answer.starts_with("done"), "it waits for the broker to come back: {answer}");
     assert_eq!(status::members(&world.socket()).unwrap().len(), 2);
-    assert!(one.phase(180 * MIB, 3).starts_with("done"));
+    assert!(one.does(&phase(180 * MIB, 3)).starts_with("done"));
 }

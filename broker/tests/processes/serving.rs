@@ -1,19 +1,19 @@
 //! A broker and those that come to it: members, those that say nothing, those that say anything, those that are not of its user.
 
+use crate::harness::{self, LONG, Raw};
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config, Shortage};
 use seamalloc_broker::{Broker, BrokerError, Membership, Running, Terms, status};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-const LONG: Duration = Duration::from_secs(20);
 
 struct World {
     folder: TempDir,
@@ -48,7 +48,7 @@ impl World {
     }
 
     fn connect(&self) -> Raw {
-        Raw::new(UnixStream::connect(self.socket()).unwrap())
+        Raw::connect(&self.socket())
     }
 
     /// Somebody who speaks by hand, and joins.
@@ -57,25 +57,6 @@ impl World {
         raw.say("{\"join\":{\"version\":1,\"device\":\"gpu\",\"guarantee\":0,\"weight\":1,\"command\":\"by hand\"}}\n");
         assert!(raw.hear().starts_with("{\"joined\""));
         raw
-    }
-}
-
-struct Raw(BufReader<UnixStream>);
-
-impl Raw {
-    fn new(stream: UnixStream) -> Self {
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        Self(BufReader::new(stream))
-    }
-
-    fn say(&mut self, text: &str) {
-        self.0.get_mut().write_all(text.as_bytes()).unwrap();
-    }
-
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line
     }
 }
 
@@ -142,11 +123,7 @@ fn garbage_is_refused_and_the_next_one_is_served() {
     }
     // A line without an end, deep nesting, bytes that are no text; a device's name that is too long.
     for garbage in [vec![b'x'; 1 << 20], [vec![b'['; 4000], vec![b'\n']].concat(), b"\xff\xfe\n".to_vec()] {
-        let mut stream = UnixStream::connect(world.socket()).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        let _ = stream.write_all(&garbage);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
+        let answer = harness::answer(&world.socket(), &garbage);
         assert!(answer.is_empty() || answer.starts_with(b"{\"refused\""));
     }
     let mut raw = world.connect();
@@ -191,7 +168,7 @@ fn who_lies_about_what_it_has_is_asked_and_believed_no_further() {
         ));
         if gave == 3 {
             // Once it has gone, the others serve.
-            liar.0.get_mut().shutdown(std::net::Shutdown::Both).unwrap();
+            liar.hang_up();
             break;
         }
     }
@@ -312,30 +289,10 @@ fn one_alone_is_refused_at_once() {
 /// As another user, where the test may become one: this program again, which asks and is refused.
 #[test]
 fn another_user_is_refused() {
-    use std::os::unix::process::CommandExt;
-    const ASKS: &str = "SEAMALLOC_TEST_ASKS";
-    const NOBODY: u32 = 65534;
-    if let Some(path) = std::env::var_os(ASKS) {
-        let mut stream = UnixStream::connect(path).unwrap();
-        let _ = stream.write_all(b"{\"status\":{\"version\":1}}\n");
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert_eq!(answer, b"", "it was told");
+    if harness::was_another_user(b"{\"status\":{\"version\":1}}\n") {
         return;
     }
     let world = World::new();
-    // Else the socket's own mode would keep it out.
-    std::fs::set_permissions(world.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::set_permissions(world.socket(), std::fs::Permissions::from_mode(0o666)).unwrap();
-    let program = world.folder.path().join("asks");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let mut asks = std::process::Command::new(&program);
-    asks.args(["serving::another_user_is_refused", "--exact"]).env(ASKS, world.socket()).current_dir("/").uid(NOBODY);
-    match asks.output() {
-        Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout)),
-        Err(error) => {
-            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "only root can become another user")
-        }
-    }
+    harness::ask_as_another_user("serving::another_user_is_refused", world.folder.path(), &world.socket());
     assert_eq!(status::members(&world.socket()).unwrap(), []);
 }
