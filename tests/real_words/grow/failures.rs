@@ -1,6 +1,6 @@
 //! Each call of the driver fails in turn, once, twice or from then on, while an allocation is reserved, grows, shrinks or goes.
 
-use crate::real_words::{MAIN, MIB, SIDE};
+use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
 use seamalloc::driver::{Call, Status, StreamId};
 use std::collections::BTreeSet;
@@ -38,13 +38,7 @@ fn step(world: &mut World, cache: u64, name: &str) -> Result<(), seamalloc::Erro
             world.allocator.record_stream(cache, StreamId(9)).unwrap();
             world.shrink(cache, 8)
         }
-        _ => {
-            let freed = world.allocator.free_on(cache, StreamId(9));
-            if freed.is_ok() {
-                world.live.remove(&cache);
-            }
-            freed
-        }
+        _ => world.free_by(cache, |allocator| allocator.free_on(cache, StreamId(9))),
     }
 }
 
@@ -53,7 +47,7 @@ fn fail_each(name: &str, count: u64, status: Status) -> BTreeSet<Call> {
     for nth in 1.. {
         let (mut world, cache) = furnished();
         let (held, mapped, reserved) = (world.device.used(), world.mapped(cache), world.allocator.fragmentation());
-        world.device.fail(nth, count, status);
+        world.device.fail(&Call::ALL, nth, count, status);
         let answer = step(&mut world, cache, name);
         let calls = world.device.heal();
         // Nothing is undone yet that could not be: it is counted.
@@ -71,7 +65,7 @@ fn fail_each(name: &str, count: u64, status: Status) -> BTreeSet<Call> {
         }
         if answer.is_err() && world.live.contains_key(&cache) {
             // What was given back before the failure is given back.
-            world.live.get_mut(&cache).unwrap().size = world.allocator.extent(cache).unwrap().len;
+            world.take_len(cache);
         }
         // The next request undoes what could not be undone.
         let small = world.allocate(512, MAIN).unwrap();

@@ -1,7 +1,8 @@
 //! Each call of the driver fails in turn, once or from then on, while a tag goes to sleep or wakes.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{World, backups};
+use super::{OF_SLEEP, backups, file, furnished};
+use crate::device::{MAIN, MIB};
+use crate::world::{CAPACITY, World};
 use seamalloc::driver::{Call, Status};
 use seamalloc::{Backup, Error};
 use std::collections::BTreeSet;
@@ -12,15 +13,15 @@ const OPTIONS: &str = "strategy:stitch,chunk_size_mb:2";
 fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTreeSet<Call> {
     let mut failed = BTreeSet::new();
     for nth in 1.. {
-        let mut world = World::new(256 * MIB, OPTIONS);
-        let tag = world.furnished();
-        let other = world.allocate(seamalloc::PoolId::NONE, 3 * MIB / 2, MAIN).unwrap();
+        let mut world = World::new(CAPACITY, OPTIONS);
+        let tag = furnished(&mut world);
+        let other = world.allocate(3 * MIB / 2, MAIN).unwrap();
         let held = world.device.used();
         if waking {
             world.allocator.sleep(tag, backup).unwrap();
         }
         let before = world.device.used();
-        world.device.fail(nth, count, status);
+        world.device.fail(&OF_SLEEP, nth, count, status);
         let answer = if waking { world.allocator.wake(tag) } else { world.allocator.sleep(tag, backup) };
         // Nothing is healed yet: whatever is left to undo is counted.
         world.check_books();
@@ -35,7 +36,7 @@ fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTree
             assert_eq!(world.allocator.is_asleep(tag), waking, "{calls:?}: neither as before nor done");
         }
         // The next request undoes what could not be undone.
-        let small = world.allocate(seamalloc::PoolId::NONE, 512, MAIN).unwrap();
+        let small = world.allocate(512, MAIN).unwrap();
         world.free(small);
         world.allocator.trim(u64::MAX).unwrap();
         world.check_books();
@@ -105,10 +106,10 @@ fn a_device_that_has_too_little_memory_halfway_is_asked_again() {
 
 #[test]
 fn a_file_that_cannot_be_made_is_named() {
-    let mut world = World::new(256 * MIB, OPTIONS);
-    let tag = world.furnished();
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tag = furnished(&mut world);
     let held = world.device.used();
-    let existing = crate::world::file("existing");
+    let existing = file("existing");
     std::fs::write(&existing, "precious").unwrap();
     for path in [existing.clone(), std::env::temp_dir().join("no-such-folder/backup")] {
         let error = world.allocator.sleep(tag, &Backup::File(path.clone())).unwrap_err();

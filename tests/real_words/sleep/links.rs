@@ -1,7 +1,8 @@
 //! Backups of many bytes: through the stage and back, and at the speed of the simulated link.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{World, backups};
+use super::backups;
+use crate::device::{MAIN, MIB};
+use crate::world::World;
 use seamalloc::driver::sim::{Profile, SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Allocator, Backup, Config, Error};
@@ -17,7 +18,7 @@ fn a_backup_that_is_larger_than_the_stage_keeps_every_word() {
         }
         let mut world = World::new(512 * MIB, "strategy:stitch,chunk_size_mb:32");
         let tag = world.allocator.create_tag().unwrap();
-        let blocks: Vec<u64> = [66, 3, 41, 5, 30].map(|size| world.allocate(tag, size * MIB, MAIN).unwrap()).to_vec();
+        let blocks: Vec<u64> = [66, 3, 41, 5, 30].map(|size| world.allocate_in(tag, size * MIB, MAIN).unwrap()).to_vec();
         // Holes between what is live, so that no copy is of whole stages.
         world.free(blocks[1]);
         world.free(blocks[3]);

@@ -1,7 +1,7 @@
 //! Each call of the driver fails in turn, once or from then on, while memory is spilled, comes back, or goes.
 
-use crate::real_words::{MAIN, MIB, SIDE};
-use crate::world::{OF_SPILLING, TOO_LARGE, World};
+use super::{OF_SPILLING, TOO_LARGE, furnished};
+use crate::device::{MAIN, MIB, SIDE};
 use seamalloc::driver::{Call, Status};
 use seamalloc::{Advice, Error};
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ enum Step {
 fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
     let mut failed = BTreeSet::new();
     for nth in 1.. {
-        let (mut world, large) = World::furnished(SPILL);
+        let (mut world, large) = furnished(SPILL);
         let mut gone = None;
         if step != Step::Spill {
             let new = world.allocate(TOO_LARGE, MAIN).unwrap();
@@ -38,25 +38,22 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
         }
         world.device.settle();
         let before = world.used();
-        world.device.fail(nth, count, status);
+        world.device.fail(&OF_SPILLING, nth, count, status);
         let answer = match step {
-            Step::Spill => world.allocator.allocate(TOO_LARGE, MAIN).map(Some),
-            Step::Return => world.allocator.unspill().map(|_| None),
+            Step::Spill => world.allocate(TOO_LARGE, MAIN).map(drop),
+            Step::Return => world.allocator.unspill().map(drop),
             Step::Hot => {
-                large.iter().try_for_each(|address| world.allocator.advise(*address, Advice::Hot)).map(|()| None)
+                large.iter().try_for_each(|address| world.allocator.advise(*address, Advice::Hot))
             }
             Step::Go => {
                 gone.into_iter().for_each(|address| world.free(address));
-                world.allocator.empty_cache().map(|_| None)
+                world.allocator.empty_cache().map(drop)
             }
         };
         // Nothing is healed yet: whatever is left to undo is counted.
         world.check_books();
         let calls = world.device.heal();
         let when = format!("{step:?}: {count} from the {nth}th with {status:?}, {calls:?}: {answer:?}");
-        if let Ok(Some(address)) = answer {
-            world.fill(address, TOO_LARGE, MAIN);
-        }
         if let Err(error) = &answer {
             assert!(matches!(error, Error::Driver(_) | Error::OutOfMemory(_)) && !calls.is_empty(), "{when}");
         }
@@ -82,7 +79,7 @@ fn fail_each(step: Step, count: u64, status: Status) -> BTreeSet<Call> {
         // The way goes on.
         let side = world.allocate(3 * MIB, SIDE).unwrap();
         world.check(side);
-        world.end();
+        world.end_empty(&[]);
         if calls.is_empty() {
             break;
         }
@@ -133,13 +130,13 @@ fn every_call_that_fails_where_the_machines_memory_goes_back_is_tried_again() {
 fn live_memory_is_at_its_addresses_after_a_call_whose_undoing_failed_too() {
     for step in [Step::Spill, Step::Return] {
         for nth in 1.. {
-            let (mut world, large) = World::furnished(SPILL);
+            let (mut world, large) = furnished(SPILL);
             if step != Step::Spill {
                 let new = world.allocate(TOO_LARGE, MAIN).unwrap();
                 world.free(new);
             }
             world.device.settle();
-            world.device.fail(nth, 2, Status::UNKNOWN);
+            world.device.fail(&OF_SPILLING, nth, 2, Status::UNKNOWN);
             let answer = match step {
                 Step::Spill => world.allocator.allocate(TOO_LARGE, MAIN).map(drop),
                 _ => world.allocator.unspill().map(drop),

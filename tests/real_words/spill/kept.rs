@@ -1,7 +1,8 @@
 //! What is spilled to is kept for the next time, counted to the byte, and goes back.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{OF_SPILLING, World};
+use super::OF_SPILLING;
+use crate::device::{MAIN, MIB};
+use crate::world::World;
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Advice, Allocator, Backup, Config, Error, Stats};
@@ -44,7 +45,7 @@ fn what_came_back_leaves_its_memory_for_the_next_spill() {
     world.allocator.trim(0).unwrap();
     assert_eq!((world.spilled(), world.kept()), (0, 16 * MIB));
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn it_goes_back_where_the_program_empties_the_cache_and_where_nothing_is_spilled
     });
     assert!(steps.is_some_and(|steps| steps > 40), "{steps:?}: sixteen times the device's memory");
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn no_more_is_kept_and_spilled_than_once_lay_spilled() {
         world.check_all();
     }
     assert!(world.stats().spills.reused_bytes > 0);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// Blocks of other sizes lie in several pieces of what is kept, and come back as they were.
@@ -115,7 +116,7 @@ fn what_is_spilled_lies_in_several_kept_pieces_where_none_fits() {
     world.free(new);
     assert!(world.allocator.unspill().unwrap() >= 10 * MIB);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -126,7 +127,7 @@ fn an_option_bounds_what_is_kept() {
         world.allocator.unspill().unwrap();
         assert_eq!((world.spilled(), world.kept()), (0, kept), "{options}");
         world.check_all();
-        world.end();
+        world.end_empty(&[]);
     }
 }
 
