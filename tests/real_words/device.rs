@@ -18,38 +18,43 @@ pub(crate) struct Device {
     words_read: AtomicU64,
 }
 
+/// So many calls that fail one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// The number of the first call that fails, from 1 on.
+    pub(crate) nth: u64,
+    pub(crate) count: u64,
+    pub(crate) status: Status,
+}
+
+/// The calls that were counted while some could fail, and those that have failed.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) counted: Vec<Call>,
+    pub(crate) failed: Vec<Call>,
+}
+
 #[derive(Default)]
 struct Book {
-    failing: Option<Failing>,
-    /// The calls that failed since the device was last healed.
-    failed: Vec<Call>,
+    /// The kinds of calls that are counted and can fail, and the fault.
+    failing: Option<(&'static [Call], Fault)>,
+    calls: Calls,
     /// Whether any call has failed so far.
     has_failed: bool,
 }
 
-/// The calls that are to fail.
-struct Failing {
-    /// The kinds that are counted, and that can fail.
-    kinds: &'static [Call],
-    /// How many calls succeed before the first failure.
-    before: u64,
-    /// How many calls fail.
-    left: u64,
-    status: Status,
-}
-
-impl Failing {
+impl Book {
     /// Counts a call. Returns the status of a call that is to fail.
-    fn next(&mut self, call: Call) -> Option<Status> {
-        if self.left == 0 || !self.kinds.contains(&call) {
+    fn count(&mut self, call: Call) -> Option<Status> {
+        let (_, Fault { nth, count, status }) = self.failing.filter(|(kinds, _)| kinds.contains(&call))?;
+        self.calls.counted.push(call);
+        let number = self.calls.counted.len() as u64;
+        if !(nth..nth.saturating_add(count)).contains(&number) {
             return None;
         }
-        if self.before > 0 {
-            self.before -= 1;
-            return None;
-        }
-        self.left -= 1;
-        Some(self.status)
+        self.calls.failed.push(call);
+        self.has_failed = true;
+        Some(status)
     }
 }
 
@@ -59,14 +64,11 @@ impl ForwardingDriver for Device {
     }
 
     fn make_call<T>(&self, call: Call, make: impl FnOnce(&dyn Driver) -> DriverResult<T>) -> DriverResult<T> {
-        let mut book = self.book.lock();
-        if let Some(status) = book.failing.as_mut().and_then(|failing| failing.next(call)) {
-            book.failed.push(call);
-            book.has_failed = true;
-            return Err(DriverError::new(call, status, "made to fail"));
+        let failure = self.book.lock().count(call);
+        match failure {
+            Some(status) => Err(DriverError::new(call, status, "made to fail")),
+            None => make(&self.host),
         }
-        drop(book);
-        make(&self.host)
     }
 }
 
@@ -77,18 +79,18 @@ impl Device {
         Self { host, book: Mutex::default(), words_read: AtomicU64::new(0) }
     }
 
-    /// Lets `count` calls of these kinds fail from the nth of them on.
-    pub(crate) fn fail(&self, kinds: &'static [Call], nth: u64, count: u64, status: Status) {
+    /// Counts calls of these kinds from now on, and lets some of them fail.
+    pub(crate) fn fail(&self, kinds: &'static [Call], fault: Fault) {
         let mut book = self.book.lock();
-        book.failing = Some(Failing { kinds, before: nth - 1, left: count, status });
-        book.failed.clear();
+        book.failing = Some((kinds, fault));
+        book.calls = Calls::default();
     }
 
-    /// Lets no more calls fail. Returns those that have failed.
-    pub(crate) fn heal(&self) -> Vec<Call> {
+    /// Lets no more calls fail. Returns those that were counted and that have failed.
+    pub(crate) fn heal(&self) -> Calls {
         let mut book = self.book.lock();
         book.failing = None;
-        std::mem::take(&mut book.failed)
+        std::mem::take(&mut book.calls)
     }
 
     /// Returns whether a call has ever failed, so that mappings may be left to undo.

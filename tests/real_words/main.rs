@@ -13,6 +13,7 @@
 )]
 
 mod device;
+mod failures;
 mod grow;
 mod length;
 #[path = "../physical/mod.rs"]

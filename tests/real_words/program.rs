@@ -1,7 +1,7 @@
 //! A random program: operations of an allocator in any order, with calls of the driver that fail. Every word is read, and the
 //! allocator and the device agree to the byte after each operation.
 
-use crate::device::{MAIN, MIB, SIDE, THIRD};
+use crate::device::{Fault, MAIN, MIB, SIDE, THIRD};
 use crate::length::rounds;
 use crate::random::Random;
 use crate::sleep::file;
@@ -198,7 +198,8 @@ impl<'a> Program<'a> {
     pub(crate) fn let_fail(&mut self) {
         let status = [Status::UNKNOWN, Status::OUT_OF_MEMORY][self.random.below(2) as usize];
         let most = [6, 12, 30][self.random.below(3) as usize];
-        self.world.device.fail(&Call::ALL, 1 + self.random.below(most), 1 + self.random.below(3), status);
+        let fault = Fault { nth: 1 + self.random.below(most), count: 1 + self.random.below(3), status };
+        self.world.device.fail(&Call::ALL, fault);
     }
 
     /// Lets no more calls fail, and makes a request, which undoes what could not be undone before.
