@@ -19,7 +19,7 @@ pub(crate) fn fail_each(count: u64, status: Status, attempt: impl Fn(Fault) -> C
     for (nth, call) in (1..).zip(&none.counted) {
         let (before, rest) = none.counted.split_at(nth as usize);
         let is_first = !before[..before.len() - 1].contains(call);
-        if is_first || !rest.contains(call) || (nth + shift) % every == 0 {
+        if is_first || !rest.contains(call) || (nth + shift).is_multiple_of(every) {
             failed.extend(attempt(Fault { nth, count, status }).failed);
         }
     }

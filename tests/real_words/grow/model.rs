@@ -9,7 +9,7 @@ const MIX: Mix = Mix {
     capacity: 56 * MIB,
     options: "strategy:stitch",
     operations: (200, 200),
-    weights: &[(Allocate, 17), (Reserve, 8), (Resize, 50), (Free, 17), (Record, 3), (Release, 5)],
+    weights: &[(Allocate, 17), (Reserve, 8), (Resize, 60), (Free, 17), (Record, 3), (Release, 5)],
     tags: 0,
     pools: 0,
     share: 1,
@@ -31,7 +31,7 @@ const OPTIONS: [&str; 6] = [
 fn run_all(seeds: u64, fails: bool) -> Tally {
     let mut all = Tally::default();
     for (number, options) in (0..).zip(OPTIONS) {
-        for seed in 1..=rounds(5, 5) {
+        for seed in 1..=rounds(2, 5) {
             run(&MIX, seeds + 100 * number + seed, options, fails, &mut all);
         }
     }
@@ -42,11 +42,11 @@ fn run_all(seeds: u64, fails: bool) -> Tally {
 #[test]
 fn random_programs_lose_no_word_and_no_byte() {
     let all = run_all(0, false);
-    assert!(all.grown > 1000 && all.refusals > 10 && all.refusals < all.grown, "{all:?}");
+    assert!(all.grown > rounds(400, 1000) && all.refusals > 10 && all.refusals < all.grown, "{all:?}");
 }
 
 #[test]
 fn random_programs_lose_none_while_calls_fail() {
     let all = run_all(1000, true);
-    assert!(all.grown > 1000 && all.refusals + all.failures > 100, "{all:?}");
+    assert!(all.grown > rounds(400, 1000) && all.refusals + all.failures > rounds(40, 100), "{all:?}");
 }

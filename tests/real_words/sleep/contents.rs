@@ -124,7 +124,7 @@ const MIX: Mix = Mix {
 
 #[test]
 fn random_programs_lose_no_word() {
-    for seed in 1..=rounds(12, 12) {
+    for seed in 1..=rounds(4, 12) {
         let mut tally = Tally::default();
         let options = ["", "chunk_size_mb:4", "chunk_size_mb:2", "split:last_resort"][seed as usize % 4];
         run(&MIX, seed, options, false, &mut tally);

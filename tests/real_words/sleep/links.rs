@@ -18,7 +18,8 @@ fn a_backup_that_is_larger_than_the_stage_keeps_every_word() {
         }
         let mut world = World::new(512 * MIB, "strategy:stitch,chunk_size_mb:32");
         let tag = world.allocator.create_tag().unwrap();
-        let blocks: Vec<u64> = [66, 3, 41, 5, 30].map(|size| world.allocate_in(tag, size * MIB, MAIN).unwrap()).to_vec();
+        let blocks: Vec<u64> =
+            [66, 3, 41, 5, 30].map(|size| world.allocate_in(tag, size * MIB, MAIN).unwrap()).to_vec();
         // Holes between what is live, so that no copy is of whole stages.
         world.free(blocks[1]);
         world.free(blocks[3]);
@@ -80,9 +81,9 @@ fn an_option_bounds_the_page_locked_memory_that_is_kept() {
             let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse(options).unwrap()).unwrap();
             let [tag, small] = [(); 2].map(|()| allocator.create_tag().unwrap());
             // Bytes of the host are touched, where they are not page-locked: little more than the stage.
-            let size = if backup == Backup::Pinned { GIB } else { 160 * MIB };
+            let size = if backup == Backup::Pinned { GIB } else { 80 * MIB };
             let block = allocator.allocate_in(tag, size, MAIN).unwrap();
-            let other = allocator.allocate_in(small, 160 * MIB, MAIN).unwrap();
+            let other = allocator.allocate_in(small, 80 * MIB, MAIN).unwrap();
             let locked = || allocator.stats().sleep.page_locked_bytes / MIB;
             for _ in 0..2 {
                 allocator.sleep(tag, &backup).unwrap();
@@ -131,7 +132,7 @@ fn a_tag_that_ends_asleep_leaves_its_page_locked_memory_to_others() {
 
 #[test]
 fn a_host_without_memory_to_lock_leaves_the_tag_awake_and_keeps_none() {
-    for (backup, size) in [(Backup::Pinned, 700 * MIB), (Backup::Host, 160 * MIB)] {
+    for (backup, size) in [(Backup::Pinned, 700 * MIB), (Backup::Host, 80 * MIB)] {
         let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
         let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
         let tag = allocator.create_tag().unwrap();

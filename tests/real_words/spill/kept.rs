@@ -1,6 +1,6 @@
 //! What is spilled to is kept for the next time, counted to the byte, and goes back.
 
-use super::OF_SPILLING;
+use super::{OF_SPILLING, small_step};
 use crate::device::{MAIN, MIB};
 use crate::world::World;
 use seamalloc::driver::sim::SimGpu;
@@ -65,8 +65,7 @@ fn it_goes_back_where_the_program_empties_the_cache_and_where_nothing_is_spilled
     world.free(blocks.pop().unwrap());
     assert_eq!(world.kept(), 16 * MIB);
     let steps = (1..1000).find(|_| {
-        let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
-        some.into_iter().for_each(|address| world.free(address));
+        small_step(&world);
         world.kept() == 0
     });
     assert!(steps.is_some_and(|steps| steps > 40), "{steps:?}: sixteen times the device's memory");

@@ -14,6 +14,7 @@ mod rules;
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
 use seamalloc::driver::Call;
+use seamalloc::driver::host::{HostWork, Range};
 
 /// Bytes of the device of [`furnished`], and of a request that is too large for what it has left.
 const FURNISHED: u64 = 18 * MIB;
@@ -47,4 +48,14 @@ fn furnished(options: &str) -> (World, Vec<u64>) {
     large.push(world.allocate(5 * MIB, MAIN).unwrap());
     assert!(world.views() > 0, "nothing was stitched");
     (world, large)
+}
+
+/// A step of a program that needs little: three requests, which kernels use, and which are freed.
+fn small_step(world: &World) {
+    let blocks = [(); 3].map(|()| world.allocator.allocate(5 * MIB, MAIN).unwrap());
+    for address in blocks {
+        let range = Range { address, size: 5 * MIB };
+        world.device.host.launch(MAIN, HostWork::Use { range }).unwrap();
+    }
+    blocks.into_iter().for_each(|address| world.allocator.free(address).unwrap());
 }

@@ -1,5 +1,6 @@
 //! What is spilled comes back, or its memory goes.
 
+use super::small_step;
 use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
 use seamalloc::driver::{Call, CaptureMode};
@@ -124,11 +125,10 @@ fn only_granules_that_blocks_share_stay() {
 fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
     let (mut world, blocks) = spilled("");
     // Steps that need little: the free memory of a step falls to a low-water mark in each.
-    let steps = |world: &mut World, most: u64| {
+    let steps = |world: &World, most: u64| {
         let before = world.stats().spills;
         for step in 1..=most {
-            let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
-            some.into_iter().for_each(|address| world.free(address));
+            small_step(world);
             if world.stats().spills.returned_chunks > before.returned_chunks {
                 return Some(step);
             }
@@ -136,9 +136,9 @@ fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
         None
     };
     world.free(blocks[3]);
-    assert_eq!(steps(&mut world, 1000), None, "what is live would fill the device");
+    assert_eq!(steps(&world, 1000), None, "what is live would fill the device");
     world.free(blocks[2]);
-    let first = steps(&mut world, 1000).expect("it comes back by itself");
+    let first = steps(&world, 1000).expect("it comes back by itself");
     assert_eq!(world.spilled(), 0);
     assert!(first < 10, "{first}: it was quiet for long");
     world.check_all();
@@ -148,7 +148,7 @@ fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
         let again = world.allocate(32 * MIB, MAIN).unwrap();
         assert_eq!(world.spilled(), 16 * MIB);
         world.free(again);
-        apart.push(steps(&mut world, 10_000).expect("it comes back again"));
+        apart.push(steps(&world, 10_000).expect("it comes back again"));
         assert_eq!(world.spilled(), 0);
     }
     println!("{apart:?} steps");
@@ -180,19 +180,15 @@ fn memory_does_not_come_back_by_itself_while_a_stream_is_captured_untold() {
     let stream = world.device.host.create_stream();
     world.free(blocks[3]);
     world.free(blocks[2]);
-    let step = |world: &mut World| {
-        let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
-        some.into_iter().for_each(|address| world.free(address));
-    };
     // The stream is known from here on.
     let small = world.allocate(512, stream).unwrap();
-    step(&mut world);
+    small_step(&world);
     world.device.settle();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
-    (0..200).for_each(|_| step(&mut world));
+    (0..200).for_each(|_| small_step(&world));
     assert_eq!(world.stats().spills.returned_chunks, 0);
     world.device.host.end_capture(stream).expect("nothing has ended the capture");
-    (0..200).for_each(|_| step(&mut world));
+    (0..200).for_each(|_| small_step(&world));
     assert!(world.stats().spills.returned_chunks > 0);
     world.free(small);
     world.check_all();

@@ -18,14 +18,14 @@ const BESIDE: Mix = Mix {
     options: "spill:host=64MiB",
     operations: (12, 24),
     weights: &[
-        (Allocate, 18),
-        (Reserve, 4),
-        (Resize, 14),
+        (Allocate, 24),
+        (Reserve, 10),
+        (Resize, 24),
         (Free, 16),
         (Advise, 6),
         (Record, 3),
         (Unspill, 4),
-        (Turn, 12),
+        (Turn, 20),
         (RenewTag, 3),
         (Capture, 7),
         (Release, 6),
@@ -34,7 +34,7 @@ const BESIDE: Mix = Mix {
     ],
     tags: 2,
     pools: 0,
-    share: 7,
+    share: 4,
     size: |random| {
         [8 * (1 + random.below(3000)), MIB + 4096 * random.below(900), MIB * (1 + random.below(6))]
             [random.below(3) as usize]
@@ -91,7 +91,7 @@ struct Output {
 
 fn step(program: &mut Program<'_>, operations: &[StepOperation], output: &mut Output) {
     // So many of a hundred gaps between two operations have one of another kind.
-    let restless = [4, 5, 15, 40][program.random.below(4) as usize];
+    let restless = [5, 15, 40][program.random.below(3) as usize];
     let mut blocks: [Option<u64>; REQUESTS as usize] = [None; REQUESTS as usize];
     let last = output.last.take();
     for (at, operation) in operations.iter().enumerate() {
