@@ -1,22 +1,27 @@
 //! What depends on seamalloc links and runs on a machine without CUDA, and does not need libcuda to start.
 //!
 //! `cuda-driver-sys` asks the linker for `-lcuda`; build.rs makes that harmless, and only building packages from outside
-//! of this workspace shows that it does.
+//! of this workspace shows that it does. Their dependencies are fetched where they are missing; `SEAMALLOC_EMPTY_CARGO_HOME=1`
+//! builds them with an empty cargo home, as on a machine that has fetched nothing.
 
 #![cfg(all(target_os = "linux", not(feature = "paranoid")))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
+use rustix::fs::FlockOperation;
 
 const SEAMALLOC: &str = env!("CARGO_MANIFEST_DIR");
+/// Set, the packages are built with an empty cargo home.
+const EMPTY_HOME: &str = "SEAMALLOC_EMPTY_CARGO_HOME";
 
 #[test]
 fn a_binary_links_and_runs() {
-    let program = build("binary").join("downstream-binary");
+    let program = artifacts().join("downstream-binary");
     assert_no_libcuda(&program);
     let output = Command::new(&program).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -28,7 +33,7 @@ fn a_binary_links_and_runs() {
 
 #[test]
 fn a_cdylib_links_and_loads() {
-    let path = build("cdylib").join("libdownstream_cdylib.so");
+    let path = artifacts().join("libdownstream_cdylib.so");
     assert_no_libcuda(&path);
     // SAFETY: the library was just built from tests/downstream/cdylib and its initialisers are Rust's own.
     let library = unsafe { libloading::Library::new(&path) }.unwrap();
@@ -43,7 +48,7 @@ fn a_cdylib_links_and_loads() {
 /// All that the page for Rust says, by the shortest paths, with every feature: cudarc's version of CUDA is the program's own.
 #[test]
 fn a_program_of_a_stranger_builds_and_runs() {
-    let program = build("program").join("downstream-program");
+    let program = artifacts().join("downstream-program");
     assert_no_libcuda(&program);
     let output = Command::new(&program).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -57,15 +62,9 @@ fn a_program_of_a_stranger_builds_and_runs() {
 /// The first program of the page for Rust, with the options that the page tells of.
 #[test]
 fn the_hello_of_the_page_builds_and_runs() {
-    let page = fs::read_to_string(Path::new(SEAMALLOC).join("docs/rust.md")).unwrap();
-    let program = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    assert!(program.contains("fn main()"), "{program}");
-    let package = scratch().join("hello");
-    fs::create_dir_all(package.join("src")).unwrap();
-    fs::write(package.join("src/main.rs"), program).unwrap();
-    let manifest = fs::read_to_string(Path::new(SEAMALLOC).join("tests/downstream/binary/Cargo.toml")).unwrap();
-    write_manifest(&package, &manifest.replace("downstream-binary", "hello"));
-    let output = Command::new(built(&package).join("hello")).output().unwrap();
+    let program = artifacts().join("downstream-hello");
+    assert_no_libcuda(&program);
+    let output = Command::new(&program).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.starts_with("1 GiB at 0x"), "{output:?}");
     assert!(text.contains("1.00 GiB held, peak 1.00 GiB"), "{text}");
@@ -75,42 +74,124 @@ fn scratch() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("downstream")
 }
 
-/// Builds a copy of a package of tests/downstream, outside of the source tree, and returns the folder of its artifacts.
-fn build(name: &str) -> PathBuf {
-    let source = Path::new(SEAMALLOC).join("tests/downstream").join(name);
-    let package = scratch().join(name);
-    fs::create_dir_all(package.join("src")).unwrap();
-    for entry in fs::read_dir(source.join("src")).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, package.join("src").join(path.file_name().unwrap())).unwrap();
+/// The folder of the artifacts of all packages of tests/downstream, which the first test builds for all.
+fn artifacts() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let workspace = scratch().join("workspace");
+        fs::create_dir_all(&workspace).unwrap();
+        // Each test may be a process of its own.
+        let lock = fs::File::create(scratch().join("lock")).unwrap();
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+        copy_packages(&workspace);
+        let folder = build(&workspace);
+        assert_versions_are_known(&workspace);
+        folder
+    })
+}
+
+/// Copies the packages of tests/downstream out of the source tree, beside a package with the first program of the page for Rust.
+fn copy_packages(workspace: &Path) {
+    let source = Path::new(SEAMALLOC).join("tests/downstream");
+    let read = |name: &str| fs::read_to_string(source.join(name)).unwrap();
+    let elsewhere = |manifest: &str| {
+        let here = "path = \"../../..";
+        assert!(manifest.contains(here), "{manifest}");
+        manifest.replace(here, &format!("path = \"{SEAMALLOC}"))
+    };
+    write(&workspace.join("Cargo.toml"), &read("Cargo.toml"));
+    for (name, file) in [("binary", "main.rs"), ("cdylib", "lib.rs"), ("program", "main.rs")] {
+        let package = workspace.join(name);
+        write(&package.join("Cargo.toml"), &elsewhere(&read(&format!("{name}/Cargo.toml"))));
+        write(&package.join("src").join(file), &read(&format!("{name}/src/{file}")));
     }
-    write_manifest(&package, &fs::read_to_string(source.join("Cargo.toml")).unwrap());
-    built(&package)
+    let hello = elsewhere(&read("binary/Cargo.toml")).replace("downstream-binary", "downstream-hello");
+    write(&workspace.join("hello/Cargo.toml"), &hello);
+    write(&workspace.join("hello/src/main.rs"), &hello_of_the_page());
+    // The versions that this build has downloaded already; cargo drops from the copy what the packages do not need.
+    fs::copy(Path::new(SEAMALLOC).join("Cargo.lock"), workspace.join("Cargo.lock")).unwrap();
 }
 
-/// Writes a manifest of tests/downstream for a package that lies elsewhere.
-fn write_manifest(package: &Path, manifest: &str) {
-    let here = "path = \"../../..";
-    assert!(manifest.contains(here), "{manifest}");
-    fs::write(package.join("Cargo.toml"), manifest.replace(here, &format!("path = \"{SEAMALLOC}"))).unwrap();
-    // The versions that this build has downloaded already; cargo drops from the copy what it does not need.
-    fs::copy(Path::new(SEAMALLOC).join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
+/// Writes a file where it differs: cargo builds anew what was written since the last build.
+fn write(path: &Path, text: &str) {
+    if fs::read_to_string(path).ok().as_deref() != Some(text) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
 }
 
-/// Builds a package, and returns the folder of its artifacts.
-fn built(package: &Path) -> PathBuf {
-    // One target folder for all: each build finds the dependencies of the one before, and waits for its lock.
-    let target = scratch().join("target");
-    let output = Command::new(env!("CARGO"))
-        .args(["build", "--offline", "--quiet", "--manifest-path"])
-        .arg(package.join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&target)
-        .env_remove("CARGO_BUILD_TARGET")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{package:?} does not build:\n{}", String::from_utf8_lossy(&output.stderr));
+/// Builds all packages and returns the folder of their artifacts. Packages of the registry that only these need, as cudarc, are fetched
+/// where they are missing.
+fn build(workspace: &Path) -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--workspace", "--quiet", "--manifest-path"]).arg(workspace.join("Cargo.toml"));
+    cargo.env_remove("CARGO_BUILD_TARGET");
+    let empty_home = std::env::var_os(EMPTY_HOME).is_some();
+    let target = if empty_home {
+        // Cargo compiles the dependencies of another home again: a folder of its own leaves those of this build alone.
+        cargo.env("CARGO_HOME", make_empty_home());
+        scratch().join("target")
+    } else {
+        // That of this build, where most dependencies are compiled already: target/tmp is beside target/debug.
+        Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
+    };
+    cargo.arg("--target-dir").arg(&target);
+    let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    // First without the network: a machine that has all packages needs none.
+    let offline = cargo.env("CARGO_NET_OFFLINE", "true").output().unwrap();
+    if !offline.status.success() {
+        let missing = text(&offline);
+        assert!(missing.contains("offline"), "{workspace:?} does not build:\n{missing}");
+        let online = cargo.env_remove("CARGO_NET_OFFLINE").output().unwrap();
+        assert!(
+            online.status.success(),
+            "{workspace:?} does not build. Without the network, a package is missing:\n{missing}\nWith it:\n{}",
+            text(&online)
+        );
+    }
+    assert!(!empty_home || !offline.status.success(), "an empty cargo home has no packages");
     target.join("debug")
+}
+
+/// A cargo home that has the settings of this machine, such as a mirror of the registry, and no packages.
+fn make_empty_home() -> PathBuf {
+    let home = scratch().join("home");
+    if home.exists() {
+        fs::remove_dir_all(&home).unwrap();
+    }
+    fs::create_dir_all(&home).unwrap();
+    let usual = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
+    for name in ["config.toml", "credentials.toml"] {
+        if let Some(file) = usual.as_ref().map(|usual| usual.join(name)).filter(|file| file.exists()) {
+            fs::copy(file, home.join(name)).unwrap();
+        }
+    }
+    home
+}
+
+/// Every package that was built has the version that Cargo.lock names: `--locked` would refuse the packages of tests/downstream.
+fn assert_versions_are_known(workspace: &Path) {
+    let packages = |lock: &Path| -> Vec<String> {
+        let text = fs::read_to_string(lock).unwrap();
+        let packages = text.split("[[package]]\n").skip(1);
+        packages.map(|package| package.lines().take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    let known = packages(&Path::new(SEAMALLOC).join("Cargo.lock"));
+    let used = packages(&workspace.join("Cargo.lock"));
+    assert!(used.iter().any(|package| package.starts_with("name = \"cudarc\"")), "{used:?}");
+    for package in used.iter().filter(|package| !package.starts_with("name = \"downstream-")) {
+        assert!(known.contains(package), "{package} is not in Cargo.lock");
+    }
+}
+
+/// The first program of the page for Rust.
+fn hello_of_the_page() -> String {
+    let page = fs::read_to_string(Path::new(SEAMALLOC).join("docs/rust.md")).unwrap();
+    let program = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert!(program.contains("fn main()"), "{program}");
+    program.to_owned()
 }
 
 fn assert_no_libcuda(path: &Path) {
