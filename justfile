@@ -34,7 +34,7 @@ bench name='hot_path' *filter:
 
 # Writes ffi/seamalloc.h anew from ffi/src.
 header:
-    SEAMALLOC_WRITE_HEADER=1 cargo test -p seamalloc-ffi --test header
+    SEAMALLOC_WRITE_HEADER=1 cargo test -p seamalloc-ffi --test library header
 
 # The documentation as a book, into target/book. Installs mdbook where it is not there.
 book:

@@ -3,7 +3,7 @@
 //! It is never unloaded (`-z nodelete`): a thread of its own may run in it, which nothing ends before the process, and other
 //! threads' destructors and `atexit` functions may call it. Every symbol is bound when it is loaded, and the tables of
 //! addresses are then write-protected (`-z relro -z now`): rustc asks for that by default, other configurations of it, and
-//! other linkers, may not. tests/symbols.rs reads the result.
+//! other linkers, may not. tests/library/symbols.rs reads the result.
 //!
 //! The number is that of the binary interface (`ABI_VERSION` in src/lib.rs): a program linked against one finds no other
 //! at run time. Symbols carry no versions of their own (a linker's version script): rustc passes an anonymous script,
@@ -13,7 +13,7 @@
 
 use std::env;
 
-/// Equal to `ABI_VERSION`; tests/symbols.rs compares them.
+/// Equal to `ABI_VERSION`; tests/library/symbols.rs compares them.
 const ABI_VERSION: u32 = 1;
 
 fn main() {

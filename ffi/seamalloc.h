@@ -301,10 +301,6 @@ typedef struct {
     uint64_t times_short;
     // How many bytes could be held before it counts as short, when the device was last asked; 0 if it never was.
     uint64_t shortage_border_bytes;
-    // How many streams have a heap of their own at present, with a lock of its own.
-    uint64_t arenas;
-    // How often a stream got one.
-    uint64_t arenas_formed;
     // With `split:last_resort`: chunks that were split.
     uint64_t splits;
     // The chunks that they became.
@@ -323,14 +319,6 @@ typedef struct {
     uint64_t pending_wait_total_ns;
     // The longest that one of them waited, since `seam_reset_peak_stats`.
     uint64_t pending_wait_worst_ns;
-    // With the strategy `planned`: plans that were made, renewed ones included.
-    uint64_t plans;
-    // Steps of the program that have ended.
-    uint64_t plan_steps;
-    // Large requests of these steps that lay where a plan said.
-    uint64_t plan_placed;
-    // Large requests that did not: no plan had them, or their places were taken.
-    uint64_t plan_departures;
     // With the option `headroom`: how often the device was asked how much is free, to give memory back where that is too little.
     uint64_t headroom_looks;
     // How often it was too little.
@@ -677,8 +665,8 @@ seam_status seam_log_summary(seam_allocator allocator);
 
 // Reserves `capacity` bytes of addresses for an allocation that grows in place, for work on `stream`. It has no memory yet:
 // `seam_grow` gives it some, `seam_shrink` takes it back, and `seam_free`, or another function that frees, ends it.
-// `seam_record_stream` is as for any allocation, and holds for what it will get too. Only with the strategies `stitch` and
-// `planned`, and not in guard mode (`SEAM_STATUS_NOT_GROWABLE`). `*address` is set to NULL where this fails.
+// `seam_record_stream` is as for any allocation, and holds for what it will get too. Only with the strategy `stitch`,
+// and not in guard mode (`SEAM_STATUS_NOT_GROWABLE`). `*address` is set to NULL where this fails.
 seam_status seam_reserve(seam_allocator allocator,
                          size_t capacity,
                          seam_stream stream,
@@ -1014,7 +1002,7 @@ seam_status seam_release_backups(seam_allocator allocator,
                                  uint64_t *released);
 
 // A new tag, used once: a private pool as by `seam_pool_create`, with chunks of physical memory of its own, so that it can
-// sleep. Only with the strategies `stitch` and `planned` (`SEAM_STATUS_NOT_SLEEPABLE`).
+// sleep. Only with the strategy `stitch` (`SEAM_STATUS_NOT_SLEEPABLE`).
 seam_status seam_pool_create_tag(seam_allocator allocator,
                                  seam_pool *pool);
 

@@ -11,7 +11,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program")]
 
 #[cfg(target_os = "linux")]
-#[path = "../tests/shared_device/mod.rs"]
+#[path = "../tests/processes/shared_device.rs"]
 #[allow(clippy::unwrap_used, reason = "that of the tests")]
 mod shared_device;
 

@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 pub use seamalloc::Lent;
 use seamalloc::{Allocator, Lender, Shortage};
-use seamalloc_socket::{Bounded, Lines, Owner, Stop, Stopped, connect};
+use seamalloc_socket::{Bounded, Lines, Owner, Stop, Stopped, command_line, connect};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -207,7 +207,7 @@ fn take_part(shared: &Shared, member: &dyn Member, stopped: &Stopped) {
 fn join(terms: &Terms) -> io::Result<(UnixStream, u64, Vec<u8>)> {
     let stream = connect(&terms.socket, PATIENCE)?;
     let Terms { device, guarantee, weight, .. } = terms.clone();
-    let first = First::Join(Join { version: VERSION, device, guarantee, weight, command: command_line() });
+    let first = First::Join(Join { version: VERSION, device, guarantee, weight, command: command_line(MAX_COMMAND) });
     let mut talk = Bounded::new(&stream, PATIENCE);
     talk.write_all(&line(&first)?)?;
     let (said, rest) = talk.line(MAX_LINE)?;
@@ -341,21 +341,4 @@ impl Lender for Asker {
         }
         Lent { processes, given, held, live, guaranteed, again }
     }
-}
-
-/// The command line, cut.
-fn command_line() -> String {
-    let mut all = String::new();
-    for argument in std::env::args_os() {
-        if !all.is_empty() {
-            all.push(' ');
-        }
-        all.extend(argument.to_string_lossy().chars().map(|ch| if ch.is_control() { ' ' } else { ch }));
-        if all.len() > MAX_COMMAND {
-            break;
-        }
-    }
-    let end = (0..=MAX_COMMAND.min(all.len())).rev().find(|end| all.is_char_boundary(*end));
-    all.truncate(end.unwrap_or(0));
-    all
 }

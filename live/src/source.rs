@@ -2,6 +2,7 @@
 
 use crate::sample::{Process, Sample};
 use seamalloc::{Allocator, Flight};
+use seamalloc_socket::command_line;
 use std::sync::{Arc, Weak};
 
 /// The longest command line that is told, in bytes.
@@ -45,7 +46,7 @@ pub fn samples_of(source: &dyn Source) -> Process {
     source.each(&mut |number, device, allocator| allocators.push(Sample::of(number, device, allocator)));
     Process {
         pid: std::process::id(),
-        command: command_line(),
+        command: command_line(COMMAND),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         allocators,
     }
@@ -60,20 +61,4 @@ pub(crate) fn flight_of(source: &dyn Source, wanted: u32) -> Result<Flight, Stri
         }
     });
     found
-}
-
-fn command_line() -> String {
-    let mut all = String::new();
-    for argument in std::env::args_os() {
-        if !all.is_empty() {
-            all.push(' ');
-        }
-        all.extend(argument.to_string_lossy().chars().map(|ch| if ch.is_control() { ' ' } else { ch }));
-        if all.len() > COMMAND {
-            break;
-        }
-    }
-    let end = (0..=COMMAND.min(all.len())).rev().find(|end| all.is_char_boundary(*end)).unwrap_or(0);
-    all.truncate(end);
-    all
 }

@@ -3,12 +3,15 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
 
+#[path = "../../socket/tests/harness/mod.rs"]
+mod harness;
+
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::{Allocator, Config};
 use seamalloc_live::{LiveError, Served, Server, Source, ask, prometheus, samples_of};
 use seamalloc_trace::{TraceEvent, read_bytes};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -36,13 +39,7 @@ impl Job {
 
     /// Sends bytes, and returns what is answered until the connection ends.
     fn say(&self, bytes: &[u8]) -> String {
-        let mut stream = UnixStream::connect(self.server.path()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // It may have closed the connection before all was sent.
-        let _ = stream.write_all(bytes);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8(answer).unwrap()
+        String::from_utf8(harness::answer(self.server.path(), bytes)).unwrap()
     }
 }
 
@@ -157,30 +154,10 @@ fn a_source_that_panics_costs_one_answer() {
 /// As another user, where the test may become one: this program again, which asks and is refused.
 #[test]
 fn another_user_is_refused() {
-    use std::os::unix::process::CommandExt;
-    const ASKS: &str = "SEAMALLOC_TEST_ASKS";
-    const NOBODY: u32 = 65534;
-    if let Some(path) = std::env::var_os(ASKS) {
-        let mut stream = UnixStream::connect(path).unwrap();
-        let _ = stream.write_all(b"{\"ask\":\"samples\"}\n");
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        assert_eq!(answer, b"", "it was told");
+    if harness::was_another_user(b"{\"ask\":\"samples\"}\n") {
         return;
     }
     let job = Job::new();
-    // Else the socket's own mode would keep it out.
-    std::fs::set_permissions(job.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    std::fs::set_permissions(job.server.path(), std::fs::Permissions::from_mode(0o666)).unwrap();
-    let program = job.folder.path().join("asks");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let mut asks = std::process::Command::new(&program);
-    asks.args(["another_user_is_refused", "--exact"]).env(ASKS, job.server.path()).current_dir("/").uid(NOBODY);
-    match asks.output() {
-        Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout)),
-        Err(error) => {
-            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "only root can become another user")
-        }
-    }
+    harness::ask_as_another_user("another_user_is_refused", job.folder.path(), job.server.path());
     assert_eq!(ask::samples(job.server.path()).unwrap().allocators.len(), 1);
 }

@@ -9,6 +9,7 @@
 //! talk       who may talk, and until when
 //! lines      bytes that become lines, with a bound
 //! stop       how a thread is ended, and whose thread it is
+//! command    how a process tells which one it is
 //! ```
 //!
 //! # Note: forked children
@@ -41,6 +42,7 @@
 
 #![forbid(unsafe_code)]
 
+mod command;
 #[cfg(unix)]
 mod folder;
 mod lines;
@@ -51,6 +53,7 @@ mod stop;
 #[cfg(unix)]
 mod talk;
 
+pub use command::command_line;
 #[cfg(unix)]
 pub use folder::{FolderError, check_private, folder, prepare};
 pub use lines::{Lines, TooLong};

@@ -131,7 +131,7 @@ impl Allocator {
     /// # Errors
     /// [`Error::HostMemory`](crate::Error::HostMemory).
     pub fn try_snapshot(&self) -> Result<Snapshot> {
-        self.snapshot_of(&*self.core.lock())
+        self.snapshot_of(&self.core.lock())
     }
 
     fn snapshot_of(&self, core: &Core) -> Result<Snapshot> {

@@ -449,10 +449,14 @@ fn until_done(call: impl Fn() -> DriverResult<()>) {
 fn programs(kind: StrategyKind, storm: bool) -> Tally {
     let ops = std::env::var("SEAMALLOC_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(OPS);
     let mut all = Tally::default();
-    for (seed, options) in
-        ["", "max_split_size_mb:40", "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9", "max_view_mappings:20"]
-            .into_iter()
-            .enumerate()
+    for (seed, options) in [
+        "",
+        "max_split_size_mb:40",
+        "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
+        "max_view_mappings:20",
+    ]
+    .into_iter()
+    .enumerate()
     {
         let config = Config { strategy: kind, ..Config::parse(options).unwrap() };
         for device in ["sim:h200,capacity=400MiB", "sim:h200,capacity=2GiB"] {

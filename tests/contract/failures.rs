@@ -1,13 +1,16 @@
 //! Every driver call can fail, at any time: afterwards the allocator is as it was, to the byte, and goes on working.
 
+use crate::length::{is_long, rounds};
 use crate::simulated::Device;
 use crate::{MIB, SHORTER, Subject, balanced, on};
 use seamalloc::driver::{Call, Driver, Status, StreamId};
 use seamalloc::{Allocator, Error, Stats, StrategyKind};
 use std::sync::Arc;
 
-/// About how many calls of one kind fail, of all that are made.
-const CALLS: u64 = 40 / SHORTER;
+/// Returns about how many calls of one kind fail, of all that are made.
+fn calls() -> u64 {
+    rounds(12, 40) / SHORTER
+}
 
 /// The figures that a failed operation may not change. Bytes reserved are not among them: what was given back on the
 /// way to an error stays given back, and what could not be undone at once is still held, which `balanced` checks.
@@ -83,7 +86,10 @@ fn each_failure(kind: StrategyKind, device: &str, status: Status, mut failed: im
     for call in Call::ALL {
         // Memory is asked for by this test itself, and by reports, which do without an answer.
         let made = if call == Call::MemoryInfo { 0 } else { plain.gpu.call_stats().get(call).count };
-        for nth in (1..=made).step_by((made / CALLS).max(1) as usize) {
+        let step = (made / calls()).max(1);
+        // In the short form the last one too.
+        let last = (!is_long() && made > 1 && !(made - 1).is_multiple_of(step)).then_some(made);
+        for nth in (1..=made).step_by(step as usize).chain(last) {
             let name = format!("{kind}: {call} number {nth}");
             let mut script = Script::new(kind, device);
             script.gpu.fail_nth(call, nth, status);

@@ -1,5 +1,6 @@
 //! `trim` gives back what was asked for, and hardly more.
 
+use crate::length::is_tried;
 use crate::random::Random;
 use crate::simulated::Device;
 use crate::step::step;
@@ -96,7 +97,8 @@ pub(crate) fn any_call_of_a_trim_may_fail(Subject { kind, .. }: Subject) {
         assert!(bytes == u64::MAX || expected >= bytes);
         // How much a pool holds is asked for again.
         for call in Call::ALL.into_iter().filter(|call| *call != Call::PoolAttribute) {
-            for nth in 1..=made.get(call).count {
+            let count = made.get(call).count;
+            for nth in (1..=count).filter(|nth| is_tried(*nth, count, 4, bytes / (50 * MIB) + kind as u64)) {
                 let name = format!("{kind}, {bytes} bytes: {call} number {nth}");
                 let (gpu, allocator, live) = scene(kind);
                 let held = reserved(&allocator);

@@ -75,6 +75,8 @@ mod unreliable_sources;
 
 #[path = "../common/graph.rs"]
 mod graph;
+#[path = "../common/length.rs"]
+mod length;
 #[path = "../common/liar.rs"]
 mod liar;
 #[path = "../common/long_kernels.rs"]

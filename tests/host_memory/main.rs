@@ -5,10 +5,14 @@
 //! runs. It succeeds, or answers the typed error; the process does not abort. Then the tables are in order, the
 //! allocator and the device agree on every byte, live blocks are live, the operation succeeds once there is memory, and,
 //! for the first allocations and every fourth of the others, the rest of the script runs and everything goes back.
+//!
+//! In the short form n is 1, 2, every third number from then on, and the last ones (`common/length.rs`).
 
 #![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
 
+#[path = "../common/length.rs"]
+mod length;
 #[path = "../common/physical.rs"]
 #[allow(dead_code, reason = "the book is thrown away with what it has taken")]
 mod physical;
@@ -16,6 +20,7 @@ mod script;
 mod short_host;
 mod world;
 
+use length::is_long;
 use script::{GROWN, MANY_BLOCKS, Step, TAGS, script};
 use seamalloc::{Error, StrategyKind};
 use short_host::{Mode, arm, disarm};
@@ -65,9 +70,11 @@ fn fails_at(
         step(&mut world).unwrap_or_else(|error| panic!("{when}, and with memory again: {error}"));
         world.check(&when);
     }
-    // The rest of the script is run after each of the first failures of an operation and every fourth from then on; the long
-    // way through tables that grow once for an operation, it takes as long as all the rest.
-    if nth <= 4 || nth % 4 == 0 {
+    // The rest of the script is run after each of the first failures of an operation and every fourth from then on (in the
+    // short form the first and every fourth); the long way through tables that grow once for an operation, it takes as long
+    // as all the rest.
+    let has_rest = if is_long() { nth <= 4 || nth % 4 == 0 } else { nth == 1 || (nth + at as u64).is_multiple_of(4) };
+    if has_rest {
         let rest = steps[at + 1..].iter().filter(|step| nth == 1 || !MANY_BLOCKS.iter().any(|many| many.0 == step.0));
         run(&mut world, rest, &when);
         world.end(&when);
@@ -80,13 +87,27 @@ fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
     every_allocation_of(kind, options, &script(kind, options));
 }
 
+/// Returns the allocation that fails after the `nth`: the next one, in the short form every third one beyond the second.
+fn next(nth: u64, offset: u64) -> u64 {
+    let is_tried = |nth: &u64| is_long() || *nth <= 2 || (*nth + offset).is_multiple_of(3);
+    (nth + 1..).find(is_tried).unwrap_or(MANY)
+}
+
 fn every_allocation_of(kind: StrategyKind, options: &str, steps: &[Step]) {
     let mut tally = Tally::default();
     let operations = steps.len();
     for at in 0..operations {
         for mode in [Mode::Once, Mode::FromThenOn] {
-            let last = (1..MANY).find(|nth| !fails_at(kind, options, steps, at, (*nth, mode), &mut tally));
-            assert!(last.is_some(), "{kind}: operation {at} has no end");
+            let mut fails = |nth| fails_at(kind, options, steps, at, (nth, mode), &mut tally);
+            let (mut passed, mut nth) = (0, 1);
+            while fails(nth) {
+                (passed, nth) = (nth, next(nth, at as u64 + u64::from(mode == Mode::Once)));
+                assert!(nth < MANY, "{kind}: operation {at} has no end");
+            }
+            // The last failures, where they were passed over.
+            for nth in passed + 1..nth {
+                fails(nth);
+            }
         }
     }
     eprintln!("{kind},{options}: {operations} operations, {tally:?}");

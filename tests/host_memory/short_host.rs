@@ -72,6 +72,23 @@ unsafe impl GlobalAlloc for ShortHost {
         unsafe { System.alloc(layout) }
     }
 
+    // In the system's allocator neither of these touches every page, as the ways by `alloc` do.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if fails() {
+            return ptr::null_mut();
+        }
+        // SAFETY: the caller keeps `alloc_zeroed`'s contract.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if fails() {
+            return ptr::null_mut();
+        }
+        // SAFETY: the caller keeps `realloc`'s contract, and `ptr` came from the system's allocator with this layout.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // SAFETY: `ptr` came from `alloc` above, with this layout.
         unsafe { System.dealloc(ptr, layout) }

@@ -6,7 +6,7 @@
 #[path = "../../../tests/common/documents.rs"]
 mod documents;
 
-use super::{Folder, run, seamalloc, snapshot, stdout};
+use super::{Folder, is_long, run, seamalloc, snapshot, stdout};
 use documents::{command_lines, pages};
 use std::collections::BTreeSet;
 use std::fs;
@@ -135,6 +135,16 @@ fn runnable(words: &[String], workloads: &BTreeSet<String>, folder: &Folder) -> 
             input(word, workloads)?
         });
         before = word;
+    }
+    // The short form: those that take seconds are run with less.
+    if !is_long() {
+        let has = |option| words.iter().any(|word| word == option);
+        if line.starts_with("study chunks") && !has("--sizes") {
+            args.extend(["--sizes", "2,20"].map(str::to_owned));
+        }
+        if words[0] == "stress" && has("--passes") && !has("--steps") {
+            args.extend(["--steps", "1"].map(str::to_owned));
+        }
     }
     // Without what takes many replays.
     args.extend((words[0] == "report" && !line.contains("--quick")).then(|| "--quick".to_owned()));

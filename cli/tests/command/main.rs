@@ -37,6 +37,11 @@ use std::path::{Path, PathBuf};
 /// Every strategy, in the order of the output.
 const STRATEGIES: [&str; 4] = ["caching", "expandable", "gmlake", "stitch"];
 
+/// Whether tests run in their long form: `SEAMALLOC_TESTS=long`.
+fn is_long() -> bool {
+    std::env::var_os("SEAMALLOC_TESTS").is_some_and(|form| form == "long")
+}
+
 /// The command in an empty environment of its own.
 fn seamalloc(args: &[&str]) -> Command {
     let mut command = assert_cmd::cargo::cargo_bin_cmd!("seamalloc");

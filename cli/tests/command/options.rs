@@ -198,7 +198,12 @@ fn families_of_strategies_are_run_by_name() {
         ("all", all),
         ("slab,classic", vec!["slab", "exact", "buddy", "tiny"]),
     ] {
-        for command in [&["stress", "opt1.3b-R"] as &[&str], &["replay", "opt1.3b-R"], &["whatif", snapshot]] {
+        let comb = ["comb", "--steps", "1"];
+        for command in [
+            &[&["stress"], &comb[..]].concat()[..],
+            &[&["replay"], &comb[..]].concat(),
+            &["whatif", snapshot, "--quick"],
+        ] {
             let args: Vec<&str> = command.iter().copied().chain(["--json", "--strategy", named]).collect();
             let lines = lines(&args, 0);
             let ran: Vec<_> = lines.iter().map(|line| line["strategy"].as_str().unwrap()).collect();

@@ -66,6 +66,9 @@ fn read_options(text: &str) -> Option<Config> {
                 ConfigError::UnknownOption { found, .. } | ConfigError::UnknownStrategy { found, .. } => {
                     text.contains(found.as_str()) && said.contains(found)
                 }
+                ConfigError::Removed { name, instead, .. } => {
+                    text.contains(name) && said.contains(name) && said.contains(instead)
+                }
                 // Its value may be that of another option, or as it was understood.
                 ConfigError::BadValue { option, found, .. } => said.contains(option) && said.contains(found),
                 _ => panic!("`{text}`: {error:?} has no check"),

@@ -244,7 +244,7 @@ impl HostDriver {
     /// Returns the resources that are held at present.
     #[must_use]
     pub fn leaks(&self) -> Leaks {
-        let events = self.shared.with_streams(|streams| streams.events());
+        let events = self.shared.streams.lock().events();
         let state = self.shared.state.read();
         Leaks { events, host_buffers: state.buffers.count(), ..state.memory.leaks() }
     }

@@ -51,8 +51,12 @@ pub(super) struct Streams {
     idle_waits: u64,
     /// State of the generator by which the next lane is drawn.
     drawn: u64,
-    /// Whether threads that rest have something new to look at.
-    news: bool,
+    /// How many lanes have a step that no resting thread was told of.
+    new_steps: usize,
+    /// Whether a pause has begun that no resting thread was told of.
+    new_pause: bool,
+    /// Whether a lane has gone on that the CPU may wait for.
+    advanced: bool,
     /// Whether the threads end.
     pub(super) ends: bool,
 }
@@ -148,16 +152,19 @@ impl Streams {
         let mut left = vec![first];
         while let Some(number) = left.pop() {
             let Some(lane) = self.lanes.get_mut(&number).filter(|lane| !lane.is_listed) else { continue };
-            match lane.advance(number, Instant::now(), &mut left) {
+            let before = lane.len();
+            let next = lane.advance(number, Instant::now(), &mut left);
+            self.advanced |= lane.len() < before;
+            match next {
                 Next::Step => {
                     lane.is_listed = true;
                     self.due.push_back(number);
-                    self.news = true;
+                    self.new_steps += 1;
                 }
                 Next::Sleep(until) if lane.pause != Some(until) => {
                     lane.pause = Some(until);
                     self.pauses.push(Reverse((until, number)));
-                    self.news = true;
+                    self.new_pause = true;
                 }
                 Next::Rest if lane.has_ended => drop(self.lanes.remove(&number)),
                 Next::Rest | Next::Blocked | Next::Sleep(_) => {}
@@ -190,9 +197,19 @@ impl Streams {
         self.pauses.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Returns whether there is anything new for threads that rest.
-    pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+    /// Returns how many lanes have a step that resting threads were not told of.
+    pub(super) fn take_new_steps(&mut self) -> usize {
+        std::mem::take(&mut self.new_steps)
+    }
+
+    /// Returns whether a pause has begun that resting threads were not told of.
+    pub(super) fn take_new_pause(&mut self) -> bool {
+        std::mem::take(&mut self.new_pause)
+    }
+
+    /// Returns whether any lane has gone on since the last call, so that a wait of the CPU may be over.
+    pub(super) fn take_advanced(&mut self) -> bool {
+        std::mem::take(&mut self.advanced)
     }
 
     /// A step was carried out: of its work so many bytes are done, or all.
@@ -200,6 +217,7 @@ impl Streams {
         if let Some(lane) = self.lanes.get_mut(&number) {
             lane.is_listed = false;
             lane.stepped(done);
+            self.advanced |= done.is_none();
             self.settle(number);
         }
     }

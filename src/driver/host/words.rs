@@ -25,11 +25,12 @@ unsafe fn word<'a>(address: u64) -> &'a AtomicU64 {
 /// # Safety
 /// The address is a multiple of 8, and that many words are mapped there for reading and writing until this returns.
 pub(super) unsafe fn write(address: u64, from: &[u64]) {
-    let mut at = address;
-    for value in from {
+    let (mut at, mut left) = (address, from);
+    // Without an iterator, builds with little optimisation make no call for each word.
+    while let [value, rest @ ..] = left {
         // SAFETY: the word is one of those that the caller speaks of.
         unsafe { word(at) }.store(*value, Ordering::Relaxed);
-        at += WORD;
+        (at, left) = (at + WORD, rest);
     }
 }
 
@@ -38,11 +39,12 @@ pub(super) unsafe fn write(address: u64, from: &[u64]) {
 /// # Safety
 /// As for [`write`].
 pub(super) unsafe fn read(address: u64, to: &mut [u64]) {
-    let mut at = address;
-    for value in to {
+    let (mut at, mut left) = (address, to);
+    // As in write.
+    while let [value, rest @ ..] = left {
         // SAFETY: the word is one of those that the caller speaks of.
         *value = unsafe { word(at) }.load(Ordering::Relaxed);
-        at += WORD;
+        (at, left) = (at + WORD, rest);
     }
 }
 

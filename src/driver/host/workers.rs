@@ -43,19 +43,25 @@ impl Shared {
         }
     }
 
-    /// Changes something about streams, and wakes whoever may go on by that.
+    /// Changes something about streams, and wakes the threads that may go on by that.
     pub(super) fn with_streams<T>(&self, change: impl FnOnce(&mut Streams) -> T) -> T {
         let mut streams = self.streams.lock();
         let result = change(&mut streams);
-        self.wake(&mut streams);
+        self.wake_resting(&mut streams, 0);
+        self.done.notify_all();
         result
     }
 
-    fn wake(&self, streams: &mut Streams) {
-        if streams.take_news() {
+    /// Wakes a resting thread for each new step but `own` of them, which the calling thread carries out itself, and all for a pause.
+    fn wake_resting(&self, streams: &mut Streams, own: usize) {
+        let steps = streams.take_new_steps().saturating_sub(own);
+        if streams.take_new_pause() {
             self.due.notify_all();
+        } else {
+            for _ in 0..steps.min(MOST_THREADS) {
+                self.due.notify_one();
+            }
         }
-        self.done.notify_all();
     }
 
     /// Gives a stream work. The CPU waits while the stream has too much.
@@ -66,7 +72,8 @@ impl Shared {
             self.done.wait(&mut streams);
         }
         streams.give(stream, Arc::clone(work))?;
-        self.wake(&mut streams);
+        self.wake_resting(&mut streams, 0);
+        self.done.notify_all();
         Ok(())
     }
 
@@ -75,7 +82,8 @@ impl Shared {
         let mut streams = self.streams.lock();
         let marks = marks(&mut streams)?;
         streams.let_pass(&marks);
-        self.wake(&mut streams);
+        self.wake_resting(&mut streams, 0);
+        self.done.notify_all();
         while marks.iter().any(|mark| !mark.has_passed()) {
             self.done.wait(&mut streams);
         }
@@ -115,9 +123,14 @@ impl Shared {
         let mut streams = self.streams.lock();
         while !streams.ends {
             if let Some((lane, stream, work, done)) = streams.next_step() {
+                // Pauses that have ended may have made others due.
+                self.wake_resting(&mut streams, 0);
                 let progress = MutexGuard::unlocked(&mut streams, || self.step(&work, done, stream));
                 streams.stepped(lane, progress);
-                self.wake(&mut streams);
+                self.wake_resting(&mut streams, 1);
+                if streams.take_advanced() {
+                    self.done.notify_all();
+                }
             } else {
                 // Pauses that have ended may have let marks pass.
                 self.done.notify_all();

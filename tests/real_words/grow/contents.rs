@@ -1,12 +1,12 @@
 //! What allocations hold while they grow and shrink, and from where their memory comes.
 
-use crate::real_words::{MAIN, MIB, SIDE};
-use crate::world::{OPTIONS, World};
+use crate::device::{MAIN, MIB, SIDE};
+use crate::world::{CAPACITY, OPTIONS, World};
 use seamalloc::driver::{Call, CallStats};
 
 #[test]
 fn one_grows_at_one_address_and_every_word_keeps() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let cache = world.reserve(128 * MIB, MAIN).unwrap();
     assert_eq!((world.device.used(), world.mapped(cache)), (0, 0));
     world.check_all();
@@ -21,7 +21,7 @@ fn one_grows_at_one_address_and_every_word_keeps() {
 
 #[test]
 fn free_chunks_of_any_place_and_size_serve_before_memory_grows() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     // 8, 4, 12 and 4 MiB with live blocks between them.
     let blocks: Vec<u64> = [8, 4, 4, 4, 12, 4, 4, 4].map(|mib| world.allocate(mib * MIB, MAIN).unwrap()).to_vec();
     let held = world.device.used();
@@ -38,7 +38,7 @@ fn free_chunks_of_any_place_and_size_serve_before_memory_grows() {
 
 #[test]
 fn a_chunk_that_is_in_use_in_part_is_left_alone() {
-    let mut world = World::new(256 * MIB, "strategy:stitch,chunk_size_mb:20");
+    let mut world = World::new(CAPACITY, "strategy:stitch,chunk_size_mb:20");
     let whole = world.allocate(20 * MIB, MAIN).unwrap();
     world.free(whole);
     let part = world.allocate(MIB + 512, MAIN).unwrap();
@@ -56,7 +56,7 @@ fn a_chunk_that_is_in_use_in_part_is_left_alone() {
 
 #[test]
 fn what_is_given_back_serves_others_and_comes_from_elsewhere_again() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 40 * MIB).unwrap();
     world.shrink(cache, 9 * MIB).unwrap();
@@ -83,7 +83,7 @@ fn made(world: &World, before: &CallStats, call: Call) -> u64 {
 
 #[test]
 fn what_is_still_mapped_is_taken_again_without_the_driver() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 40 * MIB).unwrap();
     for size in [0, 4 * MIB, 17 * MIB] {
@@ -117,7 +117,7 @@ fn what_is_still_mapped_is_taken_again_without_the_driver() {
 
 #[test]
 fn memory_goes_back_to_the_driver_from_under_a_tail_and_under_what_was_freed() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 40 * MIB).unwrap();
     world.shrink(cache, 8 * MIB).unwrap();

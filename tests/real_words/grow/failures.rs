@@ -1,9 +1,9 @@
 //! Each call of the driver fails in turn, once, twice or from then on, while an allocation is reserved, grows, shrinks or goes.
 
-use crate::real_words::{MAIN, MIB, SIDE};
+use crate::device::{Calls, Fault, MAIN, MIB, SIDE};
+use crate::failures::fail_each;
 use crate::world::World;
 use seamalloc::driver::{Call, Status, StreamId};
-use std::collections::BTreeSet;
 
 /// Bytes: what is checked so often is small.
 const HALF: u64 = MIB / 2;
@@ -38,60 +38,52 @@ fn step(world: &mut World, cache: u64, name: &str) -> Result<(), seamalloc::Erro
             world.allocator.record_stream(cache, StreamId(9)).unwrap();
             world.shrink(cache, 8)
         }
-        _ => {
-            let freed = world.allocator.free_on(cache, StreamId(9));
-            if freed.is_ok() {
-                world.live.remove(&cache);
-            }
-            freed
-        }
+        _ => world.free_by(cache, |allocator| allocator.free_on(cache, StreamId(9))),
     }
 }
 
-fn fail_each(name: &str, count: u64, status: Status) -> BTreeSet<Call> {
-    let mut failed = BTreeSet::new();
-    for nth in 1.. {
-        let (mut world, cache) = furnished();
-        let (held, mapped, reserved) = (world.device.used(), world.mapped(cache), world.allocator.fragmentation());
-        world.device.fail(nth, count, status);
-        let answer = step(&mut world, cache, name);
-        let calls = world.device.heal();
-        // Nothing is undone yet that could not be: it is counted.
-        world.allocator.check().unwrap();
-        assert_eq!(world.allocator.stats().reserved_bytes.all.current, world.device.used(), "{name}: {calls:?}");
-        if calls.is_empty() {
-            answer.unwrap();
-            world.check_all();
-            world.end(&[]);
-            break;
-        }
-        failed.extend(calls.iter().copied());
-        if answer.is_err() && name.starts_with("grow") {
-            assert_eq!(world.mapped(cache), mapped, "{name}: {calls:?}");
-        }
-        if answer.is_err() && world.live.contains_key(&cache) {
-            // What was given back before the failure is given back.
-            world.live.get_mut(&cache).unwrap().size = world.allocator.extent(cache).unwrap().len;
-        }
-        // The next request undoes what could not be undone.
-        let small = world.allocate(512, MAIN).unwrap();
-        world.free(small);
-        world.check_all();
-        if answer.is_err() && name == "grow" {
-            let used = world.device.used();
-            assert!(used <= held + 2 * MIB, "{name}: {calls:?}: {used} bytes are held of {held}");
-            assert!(world.allocator.fragmentation().views <= reserved.views);
-        }
-        // And the way goes on.
-        if world.live.contains_key(&cache) {
-            world.grow(cache, 50 * HALF).unwrap();
-            world.check_all();
-            world.shrink(cache, 3 * HALF).unwrap();
-        }
+/// Lets calls fail in one step.
+fn attempt(name: &str, fault: Fault) -> Calls {
+    let (mut world, cache) = furnished();
+    let (held, mapped, reserved) = (world.device.used(), world.mapped(cache), world.allocator.fragmentation());
+    world.device.fail(&Call::ALL, fault);
+    let answer = step(&mut world, cache, name);
+    let calls = world.device.heal();
+    let failed = &calls.failed;
+    // Nothing is undone yet that could not be: it is counted.
+    world.allocator.check().unwrap();
+    assert_eq!(world.stats().reserved_bytes.all.current, world.device.used(), "{name}: {failed:?}");
+    if failed.is_empty() {
+        answer.unwrap();
         world.check_all();
         world.end(&[]);
+        return calls;
     }
-    failed
+    if answer.is_err() && name.starts_with("grow") {
+        assert_eq!(world.mapped(cache), mapped, "{name}: {failed:?}");
+    }
+    if answer.is_err() && world.live.contains_key(&cache) {
+        // What was given back before the failure is given back.
+        world.take_len(cache);
+    }
+    // The next request undoes what could not be undone.
+    let small = world.allocate(512, MAIN).unwrap();
+    world.free(small);
+    world.check_all();
+    if answer.is_err() && name == "grow" {
+        let used = world.device.used();
+        assert!(used <= held + 2 * MIB, "{name}: {failed:?}: {used} bytes are held of {held}");
+        assert!(world.allocator.fragmentation().views <= reserved.views);
+    }
+    // And the way goes on.
+    if world.live.contains_key(&cache) {
+        world.grow(cache, 50 * HALF).unwrap();
+        world.check_all();
+        world.shrink(cache, 3 * HALF).unwrap();
+    }
+    world.check_all();
+    world.end(&[]);
+    calls
 }
 
 #[test]
@@ -103,7 +95,7 @@ fn every_call_that_fails_leaves_contents_and_accounts_as_they_were() {
             (1, Status::OUT_OF_MEMORY),
             (u64::MAX, Status::OUT_OF_MEMORY),
         ] {
-            let failed = fail_each(name, count, status);
+            let failed = fail_each(count, status, |fault| attempt(name, fault));
             let expected: &[Call] = match name {
                 "reserve" => &[Call::Reserve],
                 "grow" => &[Call::Unmap, Call::Map, Call::SetAccess],

@@ -1,13 +1,13 @@
 //! Allocations of private pools and tags grow too: tags sleep and wake with them.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{OPTIONS, World};
+use crate::device::{MAIN, MIB};
+use crate::world::{CAPACITY, OPTIONS, World};
 use seamalloc::driver::CaptureMode;
 use seamalloc::{Backup, Error, PoolId, Route};
 
 #[test]
 fn a_tag_sleeps_and_wakes_with_what_has_grown() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let tag = world.allocator.create_tag().unwrap();
     let free = world.allocate(20 * MIB, MAIN).unwrap();
     world.free(free);
@@ -46,7 +46,7 @@ fn a_tag_sleeps_and_wakes_with_what_has_grown() {
 
 #[test]
 fn what_is_freed_in_a_tag_serves_the_next_one_of_it_and_no_other() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let [a, b] = [(); 2].map(|()| world.allocator.create_tag().unwrap());
     let cache = world.reserve_in(a, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 30 * MIB).unwrap();
@@ -65,7 +65,7 @@ fn what_is_freed_in_a_tag_serves_the_next_one_of_it_and_no_other() {
 #[test]
 fn one_that_outlives_its_pool_grows_by_public_memory() {
     for tag in [false, true] {
-        let mut world = World::new(256 * MIB, OPTIONS);
+        let mut world = World::new(CAPACITY, OPTIONS);
         let pool = if tag { world.allocator.create_tag().unwrap() } else { world.allocator.create_pool() };
         let cache = world.reserve_in(pool, 100 * MIB, MAIN).unwrap();
         world.grow(cache, 10 * MIB).unwrap();
@@ -83,7 +83,7 @@ fn one_that_outlives_its_pool_grows_by_public_memory() {
 
 #[test]
 fn pools_that_cannot_have_one_refuse() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     assert_eq!(world.allocator.reserve_in(PoolId(9, 9), MIB, MAIN), unknown());
     let pool = world.allocator.create_pool();
     let blocks = world.allocator.pool_blocks(pool).unwrap();
@@ -104,7 +104,7 @@ fn unknown() -> Result<u64, Error> {
 /// Once a pool has ended, no graph uses what was given back: the CPU waits for the device, and it grows.
 #[test]
 fn one_whose_captured_pool_has_ended_grows_over_what_it_gave_back() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let (stream, pool) = (world.device.host.create_stream(), world.allocator.create_pool());
     world.allocator.begin_allocate_to_pool(pool, Route::stream(stream).capturing()).unwrap();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
@@ -127,7 +127,7 @@ fn one_whose_captured_pool_has_ended_grows_over_what_it_gave_back() {
 
 #[test]
 fn one_of_a_tag_that_was_released_asleep_grows_no_more_until_the_tag_is_taken_up_again() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let tag = world.allocator.create_tag().unwrap();
     let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
     world.grow(cache, 10 * MIB).unwrap();
@@ -150,7 +150,7 @@ fn one_of_a_tag_that_was_released_asleep_grows_no_more_until_the_tag_is_taken_up
 /// Its parts are public from the pool's end on, and so is what comes, whoever has the pool's number then.
 #[test]
 fn one_that_outlives_its_pool_takes_nothing_of_the_next_pool_of_that_number() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let tag = PoolId(7, 7);
     world.allocator.open_tag(tag).unwrap();
     let cache = world.reserve_in(tag, 100 * MIB, MAIN).unwrap();
@@ -170,7 +170,7 @@ fn one_that_outlives_its_pool_takes_nothing_of_the_next_pool_of_that_number() {
 /// of the tag, which is taken up again, sleeps, and ends so.
 #[test]
 fn a_tag_that_ends_asleep_leaves_what_others_have_in_its_views() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let (stream, tag) = (world.device.host.create_stream(), world.allocator.create_tag().unwrap());
     world.allocator.begin_allocate_to_pool(tag, Route::stream(stream).capturing()).unwrap();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();

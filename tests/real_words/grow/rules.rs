@@ -1,7 +1,7 @@
 //! What is refused, and what the types say.
 
-use crate::real_words::{MAIN, MIB, SIDE};
-use crate::world::{OPTIONS, World};
+use crate::device::{MAIN, MIB, SIDE};
+use crate::world::{CAPACITY, OPTIONS, World};
 use seamalloc::driver::sim::{CaptureMode, SimConfig, SimGpu};
 use seamalloc::{Allocator, Block, Config, Error, Growing, Pool, Route, StreamId};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn other_strategies_and_guard_mode_refuse() {
         let error = allocator.reserve(MIB, MAIN).unwrap_err();
         assert!(refused(&error), "{options}: {error}");
     }
-    for options in ["strategy:stitch", "strategy:planned", "sharing:never", "split:before_growth", "arenas:always"] {
+    for options in ["strategy:stitch", "sharing:never", "split:last_resort"] {
         let allocator = Allocator::open("sim:h200", options).unwrap();
         let mut cache = allocator.growing(64 * MIB, MAIN).unwrap();
         let block = allocator.allocate(30 * MIB, MAIN).unwrap();
@@ -42,7 +42,7 @@ fn other_strategies_and_guard_mode_refuse() {
 
 #[test]
 fn addresses_that_are_none_are_refused() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let block = world.allocate(10 * MIB, MAIN).unwrap();
     for address in [block, 0, 512, block + 512] {
         for answer in [
@@ -90,7 +90,7 @@ fn addresses_that_are_none_are_refused() {
 
 #[test]
 fn what_has_no_memory_is_freed_like_any_other() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     for capacity in [0, 1, 64 * MIB] {
         let cache = world.reserve(capacity, MAIN).unwrap();
         world.grow(cache, 0).unwrap();
@@ -107,7 +107,7 @@ fn what_has_no_memory_is_freed_like_any_other() {
 
 #[test]
 fn capacity_that_is_no_multiple_of_a_granule_is_kept_to_the_byte() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let capacity = 7 * MIB + 8;
     let cache = world.reserve(capacity, MAIN).unwrap();
     assert!(matches!(world.grow(cache, capacity + 1), Err(Error::BeyondCapacity { .. })));
@@ -120,7 +120,7 @@ fn capacity_that_is_no_multiple_of_a_granule_is_kept_to_the_byte() {
 #[test]
 fn the_bounds_on_views_hold_for_addresses_and_mappings() {
     let mut world =
-        World::new(256 * MIB, "strategy:stitch,chunk_size_mb:2,max_view_mappings:8,max_view_address_space:1GiB");
+        World::new(CAPACITY, "strategy:stitch,chunk_size_mb:2,max_view_mappings:8,max_view_address_space:1GiB");
     let refused = world.reserve(2 << 30, MAIN).unwrap_err();
     assert!(refused.is_out_of_memory(), "{refused}");
     let cache = world.reserve(512 * MIB, MAIN).unwrap();
@@ -137,7 +137,7 @@ fn the_bounds_on_views_hold_for_addresses_and_mappings() {
 
 #[test]
 fn a_limit_counts_what_is_mapped() {
-    let mut world = World::new(256 * MIB, "strategy:stitch,chunk_size_mb:4,memory_limit:32MiB");
+    let mut world = World::new(CAPACITY, "strategy:stitch,chunk_size_mb:4,memory_limit:32MiB");
     let cache = world.reserve(200 * MIB, MAIN).unwrap();
     world.grow(cache, 32 * MIB).unwrap();
     assert!(world.grow(cache, 33 * MIB).unwrap_err().is_out_of_memory());

@@ -1,7 +1,7 @@
 //! What is given back serves others, and its addresses are unmapped, only once the GPU has passed it.
 
-use crate::real_words::{MAIN, MIB, SIDE};
-use crate::world::{OPTIONS, World};
+use crate::device::{MAIN, MIB, SIDE};
+use crate::world::{CAPACITY, OPTIONS, World};
 use seamalloc::driver::host::{HostWork, Range};
 
 /// Gives a stream work that uses a range once the stream is let go.
@@ -13,7 +13,7 @@ fn use_later(world: &World, stream: seamalloc::StreamId, address: u64, size: u64
 #[test]
 fn a_tail_that_the_gpu_uses_is_not_unmapped_under_it() {
     for stream in [MAIN, SIDE] {
-        let mut world = World::new(256 * MIB, "strategy:stitch,chunk_size_mb:4,sharing:wait");
+        let mut world = World::new(CAPACITY, "strategy:stitch,chunk_size_mb:4,sharing:wait");
         let cache = world.reserve(64 * MIB, stream).unwrap();
         world.grow(cache, 40 * MIB).unwrap();
         world.check_all();
@@ -34,7 +34,7 @@ fn a_tail_that_the_gpu_uses_is_not_unmapped_under_it() {
 
 #[test]
 fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 8 * MIB).unwrap();
     world.allocator.record_stream(cache, SIDE).unwrap();
@@ -61,7 +61,7 @@ fn what_another_stream_uses_is_not_given_away_before_it_has_passed() {
 
 #[test]
 fn growing_back_over_a_tail_that_waits_for_a_stream_waits_for_it() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 40 * MIB).unwrap();
     world.allocator.record_stream(cache, SIDE).unwrap();
@@ -76,7 +76,7 @@ fn growing_back_over_a_tail_that_waits_for_a_stream_waits_for_it() {
 #[test]
 fn all_of_it_waits_for_the_stream_of_its_last_use() {
     for under in [false, true] {
-        let mut world = World::new(256 * MIB, OPTIONS);
+        let mut world = World::new(CAPACITY, OPTIONS);
         let cache = world.reserve(64 * MIB, MAIN).unwrap();
         world.grow(cache, 20 * MIB).unwrap();
         world.check_all();
@@ -94,7 +94,7 @@ fn all_of_it_waits_for_the_stream_of_its_last_use() {
 
 #[test]
 fn a_stream_that_is_forgotten_is_not_named_again() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let side = world.device.host.create_stream();
     let cache = world.reserve(64 * MIB, MAIN).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
@@ -111,7 +111,7 @@ fn a_stream_that_is_forgotten_is_not_named_again() {
 /// The handle of a stream that was forgotten belongs to another stream: it is noted for what there is, and gets nothing new.
 #[test]
 fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
-    let mut world = World::new(256 * MIB, OPTIONS);
+    let mut world = World::new(CAPACITY, OPTIONS);
     let side = world.device.host.create_stream();
     let cache = world.reserve(64 * MIB, side).unwrap();
     world.grow(cache, 20 * MIB).unwrap();
@@ -135,7 +135,7 @@ fn an_allocation_whose_stream_is_forgotten_keeps_what_it_has() {
 /// What is given back waits for the stream of the last use.
 #[test]
 fn one_that_owns_itself_shrinks_behind_its_last_use() {
-    let world = World::new(256 * MIB, OPTIONS);
+    let world = World::new(CAPACITY, OPTIONS);
     let mut cache = world.allocator.growing(64 * MIB, MAIN).unwrap();
     cache.grow(20 * MIB).unwrap();
     cache.set_last_use(SIDE);

@@ -1,8 +1,9 @@
 //! A tag that is released while it sleeps leaves nothing, as soon as nothing of it is live.
 
-use crate::real_words::{MAIN, MIB, SIDE};
-use crate::world::World;
-use seamalloc::{Backup, PoolId};
+use super::furnished;
+use crate::device::{MAIN, MIB, SIDE};
+use crate::world::{CAPACITY, World};
+use seamalloc::Backup;
 
 fn nothing_is_left(world: &World) {
     let parts = world.allocator.fragmentation();
@@ -15,8 +16,8 @@ fn nothing_is_left(world: &World) {
 #[test]
 fn a_tag_that_is_released_asleep_ends_with_its_last_block() {
     for named in [false, true] {
-        let mut world = World::new(256 * MIB, "chunk_size_mb:4");
-        let tag = world.furnished();
+        let mut world = World::new(CAPACITY, "chunk_size_mb:4");
+        let tag = furnished(&mut world);
         world.allocator.sleep(tag, &Backup::Pinned).unwrap();
         world.allocator.release_pool(tag).unwrap();
         assert_eq!(world.allocator.private_pools(), [tag], "its blocks are live");
@@ -30,7 +31,7 @@ fn a_tag_that_is_released_asleep_ends_with_its_last_block() {
         if named {
             // A request looks which frees are complete.
             world.device.settle();
-            let new = world.allocate(PoolId::NONE, 3 * MIB, MAIN).unwrap();
+            let new = world.allocate(3 * MIB, MAIN).unwrap();
             world.free(new);
         }
         nothing_is_left(&world);
@@ -40,8 +41,8 @@ fn a_tag_that_is_released_asleep_ends_with_its_last_block() {
 
 #[test]
 fn a_tag_of_which_nothing_is_live_ends_at_once() {
-    let mut world = World::new(256 * MIB, "chunk_size_mb:4");
-    let tag = world.furnished();
+    let mut world = World::new(CAPACITY, "chunk_size_mb:4");
+    let tag = furnished(&mut world);
     world.allocator.sleep(tag, &Backup::Pinned).unwrap();
     let live: Vec<u64> = world.live.keys().copied().collect();
     live.into_iter().for_each(|address| world.free(address));

@@ -1,62 +1,56 @@
 //! Each call of the driver fails in turn, once or from then on, while a tag goes to sleep or wakes.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{World, backups};
+use super::{OF_SLEEP, backups, file, furnished};
+use crate::device::{Calls, Fault, MAIN, MIB};
+use crate::failures::fail_each;
+use crate::world::{CAPACITY, World};
 use seamalloc::driver::{Call, Status};
 use seamalloc::{Backup, Error};
-use std::collections::BTreeSet;
 
 const OPTIONS: &str = "strategy:stitch,chunk_size_mb:2";
 
-/// Lets calls fail in one step of the way to sleep and back, each in turn. Returns those that did.
-fn fail_each(backup: &Backup, waking: bool, count: u64, status: Status) -> BTreeSet<Call> {
-    let mut failed = BTreeSet::new();
-    for nth in 1.. {
-        let mut world = World::new(256 * MIB, OPTIONS);
-        let tag = world.furnished();
-        let other = world.allocate(seamalloc::PoolId::NONE, 3 * MIB / 2, MAIN).unwrap();
-        let held = world.device.used();
-        if waking {
-            world.allocator.sleep(tag, backup).unwrap();
-        }
-        let before = world.device.used();
-        world.device.fail(nth, count, status);
-        let answer = if waking { world.allocator.wake(tag) } else { world.allocator.sleep(tag, backup) };
-        // Nothing is healed yet: whatever is left to undo is counted.
-        world.check_books();
-        let calls = world.device.heal();
-        if calls.is_empty() {
-            assert!(answer.is_ok());
-            world.end(&[tag]);
-            break;
-        }
-        failed.extend(calls.iter().copied());
-        if answer.is_err() {
-            assert_eq!(world.allocator.is_asleep(tag), waking, "{calls:?}: neither as before nor done");
-        }
-        // The next request undoes what could not be undone.
-        let small = world.allocate(seamalloc::PoolId::NONE, 512, MAIN).unwrap();
-        world.free(small);
-        world.allocator.trim(u64::MAX).unwrap();
-        world.check_books();
-        if answer.is_err() {
-            assert_eq!(world.device.used(), before, "{calls:?}: memory is left, or is gone");
-        }
-        if *backup != Backup::Discard || !waking && answer.is_err() {
-            world.check_all();
-        }
-        world.check(other);
-        // And the way goes on.
+/// Lets calls fail in one step of the way to sleep and back.
+fn attempt(backup: &Backup, waking: bool, fault: Fault) -> Calls {
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tag = furnished(&mut world);
+    let other = world.allocate(3 * MIB / 2, MAIN).unwrap();
+    let held = world.device.used();
+    if waking {
         world.allocator.sleep(tag, backup).unwrap();
-        assert_eq!(world.device.used(), 2 * MIB, "{calls:?}: only the block outside of the tag has memory");
-        world.allocator.wake(tag).unwrap();
-        assert_eq!(world.device.used(), held, "{calls:?}");
-        if *backup != Backup::Discard {
-            world.check_all();
-        }
-        world.end(&[tag]);
     }
-    failed
+    let before = world.device.used();
+    world.device.fail(&OF_SLEEP, fault);
+    let answer = if waking { world.allocator.wake(tag) } else { world.allocator.sleep(tag, backup) };
+    // Nothing is healed yet: whatever is left to undo is counted.
+    world.check_books();
+    let calls = world.device.heal();
+    let failed = &calls.failed;
+    assert!(answer.is_ok() || !failed.is_empty(), "{answer:?}");
+    if answer.is_err() {
+        assert_eq!(world.allocator.is_asleep(tag), waking, "{failed:?}: neither as before nor done");
+    }
+    // The next request undoes what could not be undone.
+    let small = world.allocate(512, MAIN).unwrap();
+    world.free(small);
+    world.allocator.trim(u64::MAX).unwrap();
+    world.check_books();
+    if answer.is_err() {
+        assert_eq!(world.device.used(), before, "{failed:?}: memory is left, or is gone");
+    }
+    if *backup != Backup::Discard || !waking && answer.is_err() {
+        world.check_all();
+    }
+    world.check(other);
+    // And the way goes on.
+    world.allocator.sleep(tag, backup).unwrap();
+    assert_eq!(world.device.used(), 2 * MIB, "{failed:?}: only the block outside of the tag has memory");
+    world.allocator.wake(tag).unwrap();
+    assert_eq!(world.device.used(), held, "{failed:?}");
+    if *backup != Backup::Discard {
+        world.check_all();
+    }
+    world.end(&[tag]);
+    calls
 }
 
 /// How many calls fail one behind the other.
@@ -72,7 +66,7 @@ fn counts(backup: &Backup) -> &'static [u64] {
 fn every_call_that_fails_on_the_way_to_sleep_leaves_all_as_it_was() {
     for backup in backups("falling") {
         for count in counts(&backup) {
-            let failed = fail_each(&backup, false, *count, Status::UNKNOWN);
+            let failed = fail_each(*count, Status::UNKNOWN, |fault| attempt(&backup, false, fault));
             let mut expected = vec![Call::Synchronize, Call::Unmap, Call::Release];
             if backup != Backup::Discard {
                 expected.extend([Call::HostMalloc, Call::CopyOut, Call::HostWait]);
@@ -86,7 +80,7 @@ fn every_call_that_fails_on_the_way_to_sleep_leaves_all_as_it_was() {
 fn every_call_that_fails_while_waking_leaves_a_tag_that_sleeps() {
     for backup in backups("waking") {
         for count in counts(&backup) {
-            let failed = fail_each(&backup, true, *count, Status::UNKNOWN);
+            let failed = fail_each(*count, Status::UNKNOWN, |fault| attempt(&backup, true, fault));
             let mut expected = vec![Call::Create, Call::Map, Call::SetAccess];
             if backup != Backup::Discard {
                 expected.extend([Call::CopyIn, Call::HostWait]);
@@ -98,17 +92,17 @@ fn every_call_that_fails_while_waking_leaves_a_tag_that_sleeps() {
 
 #[test]
 fn a_device_that_has_too_little_memory_halfway_is_asked_again() {
-    let failed = fail_each(&Backup::Host, true, 1, Status::OUT_OF_MEMORY);
+    let failed = fail_each(1, Status::OUT_OF_MEMORY, |fault| attempt(&Backup::Host, true, fault));
     assert!(failed.contains(&Call::Create));
-    fail_each(&Backup::Host, true, u64::MAX, Status::OUT_OF_MEMORY);
+    fail_each(u64::MAX, Status::OUT_OF_MEMORY, |fault| attempt(&Backup::Host, true, fault));
 }
 
 #[test]
 fn a_file_that_cannot_be_made_is_named() {
-    let mut world = World::new(256 * MIB, OPTIONS);
-    let tag = world.furnished();
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tag = furnished(&mut world);
     let held = world.device.used();
-    let existing = crate::world::file("existing");
+    let existing = file("existing");
     std::fs::write(&existing, "precious").unwrap();
     for path in [existing.clone(), std::env::temp_dir().join("no-such-folder/backup")] {
         let error = world.allocator.sleep(tag, &Backup::File(path.clone())).unwrap_err();

@@ -1,7 +1,8 @@
 //! Backups of many bytes: through the stage and back, and at the speed of the simulated link.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{World, backups};
+use super::backups;
+use crate::device::{MAIN, MIB};
+use crate::world::World;
 use seamalloc::driver::sim::{Profile, SimConfig, SimGpu};
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Allocator, Backup, Config, Error};
@@ -17,7 +18,8 @@ fn a_backup_that_is_larger_than_the_stage_keeps_every_word() {
         }
         let mut world = World::new(512 * MIB, "strategy:stitch,chunk_size_mb:32");
         let tag = world.allocator.create_tag().unwrap();
-        let blocks: Vec<u64> = [66, 3, 41, 5, 30].map(|size| world.allocate(tag, size * MIB, MAIN).unwrap()).to_vec();
+        let blocks: Vec<u64> =
+            [66, 3, 41, 5, 30].map(|size| world.allocate_in(tag, size * MIB, MAIN).unwrap()).to_vec();
         // Holes between what is live, so that no copy is of whole stages.
         world.free(blocks[1]);
         world.free(blocks[3]);
@@ -77,8 +79,11 @@ fn an_option_bounds_the_page_locked_memory_that_is_kept() {
         for (backup, kept) in [(Backup::Pinned, pinned), (Backup::Host, staged)] {
             let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
             let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::parse(options).unwrap()).unwrap();
-            let tag = allocator.create_tag().unwrap();
-            let block = allocator.allocate_in(tag, GIB, MAIN).unwrap();
+            let [tag, small] = [(); 2].map(|()| allocator.create_tag().unwrap());
+            // Bytes of the host are touched, where they are not page-locked: little more than the stage.
+            let size = if backup == Backup::Pinned { GIB } else { 80 * MIB };
+            let block = allocator.allocate_in(tag, size, MAIN).unwrap();
+            let other = allocator.allocate_in(small, 80 * MIB, MAIN).unwrap();
             let locked = || allocator.stats().sleep.page_locked_bytes / MIB;
             for _ in 0..2 {
                 allocator.sleep(tag, &backup).unwrap();
@@ -93,12 +98,12 @@ fn an_option_bounds_the_page_locked_memory_that_is_kept() {
             // What cannot be given back stays, and is counted.
             if options == "backup_cache:0B" {
                 gpu.fail_nth(Call::HostFree, 1, Status::UNKNOWN);
-                allocator.sleep(tag, &Backup::Host).unwrap();
+                allocator.sleep(small, &Backup::Host).unwrap();
                 assert_eq!(locked(), 128, "{backup:?}");
-                allocator.wake(tag).unwrap();
+                allocator.wake(small).unwrap();
                 assert_eq!(locked(), 0, "{backup:?}");
             }
-            allocator.free(block).unwrap();
+            [block, other].into_iter().for_each(|address| allocator.free(address).unwrap());
             drop(allocator);
             assert!(gpu.leaks().is_empty(), "{}", gpu.leaks());
         }
@@ -127,14 +132,14 @@ fn a_tag_that_ends_asleep_leaves_its_page_locked_memory_to_others() {
 
 #[test]
 fn a_host_without_memory_to_lock_leaves_the_tag_awake_and_keeps_none() {
-    for backup in [Backup::Pinned, Backup::Host] {
+    for (backup, size) in [(Backup::Pinned, 700 * MIB), (Backup::Host, 80 * MIB)] {
         let gpu = Arc::new(SimGpu::new(SimConfig::parse("sim:h200").unwrap()).unwrap());
         let allocator = Allocator::new(Arc::<SimGpu>::clone(&gpu), Config::default()).unwrap();
         let tag = allocator.create_tag().unwrap();
-        let block = allocator.allocate_in(tag, 700 * MIB, MAIN).unwrap();
+        let block = allocator.allocate_in(tag, size, MAIN).unwrap();
         gpu.fail_nth(Call::HostMalloc, 2, Status::OUT_OF_MEMORY);
         assert_eq!(allocator.sleep(tag, &backup), Err(Error::HostMemory), "it is not the device that has none");
-        assert!(!allocator.is_asleep(tag) && allocator.reserved() == 700 * MIB);
+        assert!(!allocator.is_asleep(tag) && allocator.reserved() == size);
         if backup == Backup::Pinned {
             assert_eq!((gpu.leaks().host_buffers, allocator.stats().sleep.page_locked_bytes), (0, 0));
         }

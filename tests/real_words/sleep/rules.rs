@@ -1,19 +1,18 @@
 //! What may sleep, what is refused meanwhile, and how a tag ends that sleeps.
 
-use crate::real_words::{MAIN, MIB, SIDE};
-use crate::world::{World, backups, file};
+use super::{backups, file, furnished};
+use crate::device::{MAIN, MIB, SIDE};
+use crate::world::{CAPACITY, OPTIONS, World};
 use seamalloc::driver::host::{HostWork, Range};
 use seamalloc::driver::sim::{SimConfig, SimGpu};
 use seamalloc::driver::{Call, CaptureMode, Contents, Driver, Status, StreamId};
 use seamalloc::{Allocator, Backup, Config, Error, Pool, PoolId, Route};
 use std::sync::Arc;
 
-const OPTIONS: &str = "strategy:stitch,chunk_size_mb:4";
-
 #[test]
 fn a_tag_that_sleeps_gives_nothing() {
-    let mut world = World::new(256 * MIB, OPTIONS);
-    let tag = world.furnished();
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tag = furnished(&mut world);
     let blocks = world.allocator.pool_blocks(tag).unwrap();
     let (first, _) = world.live.first_key_value().unwrap();
     let first = *first;
@@ -38,8 +37,8 @@ fn a_tag_that_sleeps_gives_nothing() {
 
 #[test]
 fn what_cannot_sleep_says_why() {
-    let mut world = World::new(256 * MIB, OPTIONS);
-    let tag = world.furnished();
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tag = furnished(&mut world);
     let why = |answer: Result<u64, Error>| match answer {
         Err(Error::NotSleepable { why, .. }) => why,
         other => panic!("{other:?}"),
@@ -68,27 +67,27 @@ fn what_cannot_sleep_says_why() {
 
 #[test]
 fn a_tag_has_chunks_of_its_own() {
-    let mut world = World::new(256 * MIB, OPTIONS);
-    let [public, large] = [4 * MIB, 16 * MIB].map(|size| world.allocate(PoolId::NONE, size, MAIN).unwrap());
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let [public, large] = [4 * MIB, 16 * MIB].map(|size| world.allocate(size, MAIN).unwrap());
     world.free(public);
     world.allocator.empty_cache().unwrap();
     world.free(large);
     let before = world.device.used();
     let tag = world.allocator.create_tag().unwrap();
     for size in [512, 900 << 10, 3 * MIB, 10 * MIB] {
-        world.allocate(tag, size, MAIN).unwrap();
+        world.allocate_in(tag, size, MAIN).unwrap();
     }
     let own = world.allocator.pool_stats(tag).unwrap().reserved_bytes;
     assert_eq!(world.device.used(), before + own, "nothing that was free served the tag");
     let in_tag: Vec<u64> = world.live.keys().copied().collect();
     in_tag.into_iter().for_each(|address| world.free(address));
-    world.allocate(PoolId::NONE, 24 * MIB, MAIN).unwrap();
+    world.allocate(24 * MIB, MAIN).unwrap();
     assert_eq!(world.device.used(), before + own + 8 * MIB, "nothing of the tag serves others");
     assert_eq!(world.allocator.sleep(tag, &Backup::Host), Ok(own));
     world.check_all();
     assert_eq!(world.allocator.open_tag(world.allocator.create_pool()), Ok(()));
     let used = world.allocator.create_pool();
-    let block = world.allocate(used, 512, MAIN).unwrap();
+    let block = world.allocate_in(used, 512, MAIN).unwrap();
     assert_eq!(world.allocator.open_tag(used), Err(Error::PoolInUse { pool: used }));
     world.free(block);
     drop(world.allocator);
@@ -98,8 +97,8 @@ fn a_tag_has_chunks_of_its_own() {
 #[test]
 fn an_allocator_that_is_dropped_leaves_nothing_of_a_tag_that_sleeps() {
     for backup in backups("dropped") {
-        let mut world = World::new(256 * MIB, OPTIONS);
-        let tag = world.furnished();
+        let mut world = World::new(CAPACITY, OPTIONS);
+        let tag = furnished(&mut world);
         world.allocator.sleep(tag, &backup).unwrap();
         let live: Vec<u64> = world.live.keys().copied().collect();
         live.into_iter().for_each(|address| world.free(address));
@@ -107,8 +106,8 @@ fn an_allocator_that_is_dropped_leaves_nothing_of_a_tag_that_sleeps() {
         drop(world);
         assert_eq!(device.host.leaks(), Default::default());
 
-        let mut world = World::new(256 * MIB, OPTIONS);
-        let tag = world.furnished();
+        let mut world = World::new(CAPACITY, OPTIONS);
+        let tag = furnished(&mut world);
         world.allocator.sleep(tag, &backup).unwrap();
         let device = Arc::clone(&world.device);
         drop(world);
@@ -122,8 +121,8 @@ fn an_allocator_that_is_dropped_leaves_nothing_of_a_tag_that_sleeps() {
 
 #[test]
 fn a_released_tag_sleeps_until_its_blocks_are_freed() {
-    let mut world = World::new(256 * MIB, OPTIONS);
-    let tag = world.furnished();
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tag = furnished(&mut world);
     let held = world.allocator.sleep(tag, &Backup::Host).unwrap();
     world.allocator.release_pool(tag).unwrap();
     assert_eq!(world.allocator.wake(tag), Err(Error::UnknownPool { pool: tag }));
@@ -142,18 +141,18 @@ fn a_released_tag_sleeps_until_its_blocks_are_freed() {
     assert_eq!(world.allocator.private_pools(), []);
     assert_eq!(world.allocator.fragmentation().asleep, 0);
     // Its addresses serve again.
-    let again = world.allocate(PoolId::NONE, 30 * MIB, MAIN).unwrap();
+    let again = world.allocate(30 * MIB, MAIN).unwrap();
     world.check(again);
     world.end(&[]);
 }
 
 #[test]
 fn a_limit_holds_while_waking() {
-    let mut world = World::new(256 * MIB, "memory_limit:48MiB");
+    let mut world = World::new(CAPACITY, "memory_limit:48MiB");
     let tag = world.allocator.create_tag().unwrap();
-    world.allocate(tag, 30 * MIB, MAIN).unwrap();
+    world.allocate_in(tag, 30 * MIB, MAIN).unwrap();
     world.allocator.sleep(tag, &Backup::Host).unwrap();
-    let public = world.allocate(PoolId::NONE, 30 * MIB, SIDE).unwrap();
+    let public = world.allocate(30 * MIB, SIDE).unwrap();
     assert!(world.allocator.wake(tag).unwrap_err().is_out_of_memory());
     world.free(public);
     assert_eq!(world.allocator.wake(tag), Ok(30 * MIB));
@@ -178,8 +177,8 @@ fn a_pool_of_rust_sleeps() {
 
 #[test]
 fn a_graph_over_a_tag_runs_as_before_once_the_tag_is_awake() {
-    let mut world = World::new(256 * MIB, OPTIONS);
-    let tag = world.furnished();
+    let mut world = World::new(CAPACITY, OPTIONS);
+    let tag = furnished(&mut world);
     let captured = StreamId(9);
     world.allocator.begin_allocate_to_pool(tag, Route::stream(captured).capturing()).unwrap();
     world.device.host.begin_capture(captured, CaptureMode::Global).unwrap();
@@ -200,8 +199,8 @@ fn a_graph_over_a_tag_runs_as_before_once_the_tag_is_awake() {
         world.device.settle();
         world.check_as(to, live);
     }
-    world.check_all();
     world.allocator.free(to).unwrap();
+    world.check_all();
     world.end(&[tag]);
 }
 
@@ -231,12 +230,12 @@ fn the_simulated_gpu_keeps_the_bytes_that_it_knows() {
 fn a_refusal_counts_nothing_of_what_sleeps_as_free() {
     let mut world = World::new(64 * MIB, OPTIONS);
     let tag = world.allocator.create_tag().unwrap();
-    let blocks: Vec<u64> = (0..10).map(|_| world.allocate(tag, 4 * MIB, MAIN).unwrap()).collect();
+    let blocks: Vec<u64> = (0..10).map(|_| world.allocate_in(tag, 4 * MIB, MAIN).unwrap()).collect();
     blocks.into_iter().step_by(2).for_each(|address| world.free(address));
     world.allocator.sleep(tag, &Backup::Host).unwrap();
     let parts = world.allocator.fragmentation();
     assert_eq!((parts.free, parts.asleep, parts.chunks), (0, 20 * MIB, 0), "{parts:?}");
-    let public = world.allocate(PoolId::NONE, 40 * MIB, MAIN).unwrap();
+    let public = world.allocate(40 * MIB, MAIN).unwrap();
     for refused in [world.allocator.wake(tag), world.allocator.allocate(30 * MIB, MAIN)] {
         let Err(Error::OutOfMemory(report)) = refused else { panic!("{refused:?}") };
         let held = (report.reserved, report.allocated, report.free_in_private_pools);

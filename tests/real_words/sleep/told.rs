@@ -1,12 +1,16 @@
 //! Who is told of sleep, and several threads with one tag.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{World, file};
+use super::{OF_SLEEP, file};
+use crate::device::{Fault, MAIN, MIB};
+use crate::world::World;
 use seamalloc::driver::{Call, Status};
 use seamalloc::{Allocator, Backup, Error, Pool, Route, SleepStage};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
+
+/// The next call fails.
+const FAULT: Fault = Fault { nth: 1, count: 1, status: Status::UNKNOWN };
 
 /// What callbacks were told: who, and when.
 type Told = Arc<Mutex<Vec<(u8, SleepStage)>>>;
@@ -26,7 +30,7 @@ fn callbacks_are_told_before_and_after_and_how_it_came_out() {
     use SleepStage::{Asleep, Awake, BeforeSleep, BeforeWake};
     let mut world = World::new(64 * MIB, "");
     let tag = world.allocator.create_tag().unwrap();
-    world.allocate(tag, 8 * MIB, MAIN).unwrap();
+    world.allocate_in(tag, 8 * MIB, MAIN).unwrap();
     let (told, agrees) = (Told::default(), Arc::new(AtomicBool::new(true)));
     let always = Arc::new(AtomicBool::new(true));
     tell(&world.allocator, &told, 1, &always);
@@ -44,13 +48,13 @@ fn callbacks_are_told_before_and_after_and_how_it_came_out() {
     assert!(matches!(refused, Err(Error::NotSleepable { why, .. }) if why.contains("refused")), "{refused:?}");
     assert_eq!(taken(), [(1, BeforeSleep), (2, BeforeSleep), (1, Awake)]);
     agrees.store(true, Ordering::Relaxed);
-    world.device.fail(1, 1, Status::UNKNOWN);
+    world.device.fail(&OF_SLEEP, FAULT);
     world.allocator.sleep(tag, &Backup::Host).unwrap_err();
-    assert_eq!(world.device.heal(), [Call::Synchronize]);
+    assert_eq!(world.device.heal().failed, [Call::Synchronize]);
     assert_eq!(taken(), [(1, BeforeSleep), (2, BeforeSleep), (2, Awake), (1, Awake)]);
     world.allocator.sleep(tag, &Backup::File(file("told"))).unwrap();
     taken();
-    world.device.fail(1, 1, Status::UNKNOWN);
+    world.device.fail(&OF_SLEEP, FAULT);
     world.allocator.wake(tag).unwrap_err();
     world.device.heal();
     assert_eq!(taken(), [(1, BeforeWake), (2, BeforeWake), (2, Asleep), (1, Asleep)]);

@@ -1,7 +1,7 @@
 //! Spilling where a bound is reached: the limit, the headroom, the budget, and the bound on mappings.
 
-use crate::frees::spilled;
-use crate::real_words::{MAIN, MIB};
+use super::frees::spilled;
+use crate::device::{MAIN, MIB};
 use crate::world::World;
 use seamalloc::Advice;
 use seamalloc::driver::{Driver, MemoryInfo, PlainMemory};
@@ -29,7 +29,7 @@ fn a_limit_below_what_is_held_is_kept_by_spilling() {
     world.allocator.set_memory_limit(None).unwrap();
     assert!(world.allocator.unspill().unwrap() > 0);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// Others have taken of the headroom: as much more is spilled.
@@ -44,7 +44,7 @@ fn a_headroom_that_others_took_is_made_whole_by_spilling() {
     world.check(old);
     world.allocator.free(new).unwrap();
     world.device.host.free(others).unwrap();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// The oldest chunk would use the budget up and gain too little; another one gains enough.
@@ -62,16 +62,15 @@ fn a_budget_too_small_for_the_coldest_serves_a_request_by_others() {
     assert_eq!(world.spilled(), 6 * MIB);
     world.check_all();
     world.free(new);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// An exchange puts as many mappings in the place of as many: the bound forbids none of them.
 #[test]
 fn at_the_bound_on_mappings_memory_is_spilled_and_comes_back() {
     let mut world = World::new(48 * MIB, "chunk_size_mb:8,spill:host=1GiB,max_view_mappings:4");
-    let cache = world.allocator.reserve(64 * MIB, MAIN).unwrap();
-    world.allocator.grow(cache, 32 * MIB).unwrap();
-    world.fill(cache, 32 * MIB, MAIN);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 32 * MIB).unwrap();
     let other = world.allocate(40 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 24 * MIB);
     world.check_all();
@@ -80,12 +79,11 @@ fn at_the_bound_on_mappings_memory_is_spilled_and_comes_back() {
     world.check_all();
     // And its memory goes.
     let other = world.allocate(40 * MIB, MAIN).unwrap();
-    world.allocator.shrink(cache, 8 * MIB).unwrap();
-    world.fill(cache, 8 * MIB, MAIN);
+    world.shrink(cache, 8 * MIB).unwrap();
     world.device.settle();
     world.allocator.release_passed().unwrap();
     assert!(world.spilled() <= 8 * MIB, "{}", world.spilled());
     world.check_all();
     world.free(other);
-    world.end();
+    world.end_empty(&[]);
 }

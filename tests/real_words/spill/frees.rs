@@ -1,6 +1,6 @@
 //! The memory of a spilled block goes once every stream has passed it, however the block was freed, and serves nobody before.
 
-use crate::real_words::{MAIN, MIB, SIDE};
+use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
 use seamalloc::Route;
 use seamalloc::driver::host::{HostWork, Range};
@@ -48,7 +48,7 @@ fn memory_freed_under_another_stream_stays_until_that_stream_has_passed() {
     look(&mut world);
     assert_eq!((world.spilled(), world.device.host.faults().len()), (0, 0));
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_stream_that_is_named_and_erased_leaves_a_spilled_block_as_it_was() {
     look(&mut world);
     assert_eq!(world.spilled(), 0);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// No request comes that would look which frees are complete.
@@ -77,7 +77,7 @@ fn what_an_idle_program_freed_goes_back_to_the_machine_too() {
         let given = if lends { world.allocator.lend(MIB) } else { world.allocator.release_passed() };
         assert_eq!((given, world.spilled()), (Ok(0), 0), "{lends}");
         world.check_all();
-        world.end();
+        world.end_empty(&[]);
     }
 }
 
@@ -94,7 +94,7 @@ fn what_waits_for_a_stream_that_ends_goes_with_it() {
     world.allocator.forget_stream(stream).unwrap();
     assert_eq!(world.spilled(), 0);
     world.free(new);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// During a capture nothing can be asked or unmapped; the memory waits for its end instead of serving others.
@@ -115,7 +115,7 @@ fn what_is_freed_during_a_capture_serves_nobody_and_goes_after_it() {
     look(&mut world);
     assert_eq!(world.spilled(), 0);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// What is free, though much of what is live is not on the device.
@@ -129,5 +129,5 @@ fn what_is_spilled_or_asleep_is_no_part_of_what_is_held() {
     let ticks = [0, 100, 200].map(|s| idle.tick(&world.allocator, std::time::Duration::from_secs(s)).unwrap());
     assert_eq!(ticks.iter().sum::<u64>(), 16 * MIB, "{ticks:?}");
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }

@@ -1,15 +1,14 @@
 //! What is said of an allocation that grows, and of a block that shares a view with others.
 
-use crate::real_words::{MAIN, MIB, SIDE};
+use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
 use seamalloc::Advice;
 
 /// An allocation of 24 MiB in three parts; 18 MiB are left.
 fn filled() -> (World, u64) {
     let mut world = World::new(42 * MIB, "chunk_size_mb:8,spill:host=1GiB");
-    let cache = world.allocator.reserve(64 * MIB, MAIN).unwrap();
-    [8, 16, 24].into_iter().for_each(|mib| world.allocator.grow(cache, mib * MIB).unwrap());
-    world.fill(cache, 24 * MIB, MAIN);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    [8, 16, 24].into_iter().for_each(|mib| world.grow(cache, mib * MIB).unwrap());
     (world, cache)
 }
 
@@ -28,19 +27,16 @@ fn advice_holds_for_all_of_an_allocation_that_grows_and_for_what_it_gets() {
     world.check_all();
     // What it gets is as hot.
     world.free(block);
-    world.allocator.grow(cache, 40 * MIB).unwrap();
-    world.fill(cache, 40 * MIB, MAIN);
+    world.grow(cache, 40 * MIB).unwrap();
     world.allocator.advise(cache, Advice::Cold).unwrap();
-    world.allocator.shrink(cache, 24 * MIB).unwrap();
-    world.fill(cache, 24 * MIB, MAIN);
+    world.shrink(cache, 24 * MIB).unwrap();
     let other = world.allocate(16 * MIB, MAIN).unwrap();
-    world.allocator.grow(cache, 32 * MIB).unwrap();
+    world.grow(cache, 32 * MIB).unwrap();
     assert_eq!(world.spilled(), 8 * MIB);
-    world.fill(cache, 32 * MIB, MAIN);
     world.allocator.advise(other, Advice::Hot).unwrap();
     assert_eq!(world.spilled(), 8 * MIB, "a part of the cache went");
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -63,7 +59,7 @@ fn a_stream_that_is_named_is_a_use_of_all_of_an_allocation_that_grows() {
     assert_eq!((world.spilled(), world.stats().spills.returned_chunks > 0), (0, true), "the cache was used since");
     assert!(world.allocator.advise(cache + 8 * MIB, Advice::Cold).is_err(), "a part is no allocation");
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// Two blocks lie in one view: what is said of one is not said of the other.
@@ -84,5 +80,5 @@ fn what_is_fixed_of_a_view_is_what_the_block_has() {
     world.free(new);
     assert_eq!(world.allocator.unspill(), Ok(8 * MIB));
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }

@@ -1,7 +1,8 @@
 //! What is spilled to is kept for the next time, counted to the byte, and goes back.
 
-use crate::real_words::{MAIN, MIB};
-use crate::world::{OF_SPILLING, World};
+use super::{OF_SPILLING, small_step};
+use crate::device::{MAIN, MIB};
+use crate::world::World;
 use seamalloc::driver::sim::SimGpu;
 use seamalloc::driver::{Call, Driver, Status};
 use seamalloc::{Advice, Allocator, Backup, Config, Error, Stats};
@@ -44,7 +45,7 @@ fn what_came_back_leaves_its_memory_for_the_next_spill() {
     world.allocator.trim(0).unwrap();
     assert_eq!((world.spilled(), world.kept()), (0, 16 * MIB));
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -64,13 +65,12 @@ fn it_goes_back_where_the_program_empties_the_cache_and_where_nothing_is_spilled
     world.free(blocks.pop().unwrap());
     assert_eq!(world.kept(), 16 * MIB);
     let steps = (1..1000).find(|_| {
-        let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
-        some.into_iter().for_each(|address| world.free(address));
+        small_step(&world);
         world.kept() == 0
     });
     assert!(steps.is_some_and(|steps| steps > 40), "{steps:?}: sixteen times the device's memory");
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn no_more_is_kept_and_spilled_than_once_lay_spilled() {
         world.check_all();
     }
     assert!(world.stats().spills.reused_bytes > 0);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// Blocks of other sizes lie in several pieces of what is kept, and come back as they were.
@@ -115,7 +115,7 @@ fn what_is_spilled_lies_in_several_kept_pieces_where_none_fits() {
     world.free(new);
     assert!(world.allocator.unspill().unwrap() >= 10 * MIB);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn an_option_bounds_what_is_kept() {
         world.allocator.unspill().unwrap();
         assert_eq!((world.spilled(), world.kept()), (0, kept), "{options}");
         world.check_all();
-        world.end();
+        world.end_empty(&[]);
     }
 }
 

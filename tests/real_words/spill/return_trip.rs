@@ -1,6 +1,7 @@
 //! What is spilled comes back, or its memory goes.
 
-use crate::real_words::{MAIN, MIB, SIDE};
+use super::small_step;
+use crate::device::{MAIN, MIB, SIDE};
 use crate::world::World;
 use seamalloc::driver::{Call, CaptureMode};
 use seamalloc::{Advice, Stat};
@@ -32,7 +33,7 @@ fn what_is_spilled_comes_back_when_the_program_asks() {
     assert_eq!(stats.reserved_bytes.all.current, 48 * MIB);
     world.check_all();
     assert_eq!(world.allocator.unspill(), Ok(0));
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn what_the_program_calls_hot_comes_back_at_once_if_there_is_room() {
     world.allocator.advise(blocks[0], Advice::Hot).unwrap();
     assert_eq!(world.spilled(), 0);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// The machine's memory of a freed block goes back, once its stream has passed, and serves nobody as if it were the device's.
@@ -72,7 +73,7 @@ fn the_memory_of_a_freed_block_goes_back_to_the_machine() {
         world.allocator.unspill().unwrap();
         assert_eq!(world.spilled(), 0, "{options}");
         world.check_all();
-        world.end();
+        world.end_empty(&[]);
     }
 }
 
@@ -96,7 +97,7 @@ fn a_free_of_what_is_spilled_waits_for_nothing() {
     assert_eq!((world.used(), world.kept()), ((48 * MIB, 16 * MIB), 16 * MIB), "what it lay in is kept");
     world.check_all();
     world.free(new);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// A block that ends inside of a chunk leaves at most the granules that it shares with others.
@@ -115,7 +116,7 @@ fn only_granules_that_blocks_share_stay() {
     let gone = before - world.spilled();
     assert!((8 * MIB..=12 * MIB).contains(&gone), "{gone} of 11 MiB went back");
     world.free(new);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// Memory comes back by itself once the program has allocated much without a need to spill, and not before; where it is spilled
@@ -124,11 +125,10 @@ fn only_granules_that_blocks_share_stay() {
 fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
     let (mut world, blocks) = spilled("");
     // Steps that need little: the free memory of a step falls to a low-water mark in each.
-    let steps = |world: &mut World, most: u64| {
+    let steps = |world: &World, most: u64| {
         let before = world.stats().spills;
         for step in 1..=most {
-            let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
-            some.into_iter().for_each(|address| world.free(address));
+            small_step(world);
             if world.stats().spills.returned_chunks > before.returned_chunks {
                 return Some(step);
             }
@@ -136,9 +136,9 @@ fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
         None
     };
     world.free(blocks[3]);
-    assert_eq!(steps(&mut world, 1000), None, "what is live would fill the device");
+    assert_eq!(steps(&world, 1000), None, "what is live would fill the device");
     world.free(blocks[2]);
-    let first = steps(&mut world, 1000).expect("it comes back by itself");
+    let first = steps(&world, 1000).expect("it comes back by itself");
     assert_eq!(world.spilled(), 0);
     assert!(first < 10, "{first}: it was quiet for long");
     world.check_all();
@@ -148,13 +148,13 @@ fn memory_comes_back_by_itself_and_does_not_go_to_and_fro() {
         let again = world.allocate(32 * MIB, MAIN).unwrap();
         assert_eq!(world.spilled(), 16 * MIB);
         world.free(again);
-        apart.push(steps(&mut world, 10_000).expect("it comes back again"));
+        apart.push(steps(&world, 10_000).expect("it comes back again"));
         assert_eq!(world.spilled(), 0);
     }
     println!("{apart:?} steps");
     assert!(apart[0] > 40 && apart.windows(2).all(|two| two[1] > 3 * two[0] / 2), "{apart:?} steps");
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// While the device is as full as before, nothing comes back, however much is allocated.
@@ -170,7 +170,7 @@ fn nothing_comes_back_while_there_is_no_room() {
     assert_eq!(world.stats().spills.returned_chunks, 0);
     world.free(kept);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// A wait for the device would end a capture, of which nobody told the allocator.
@@ -180,21 +180,17 @@ fn memory_does_not_come_back_by_itself_while_a_stream_is_captured_untold() {
     let stream = world.device.host.create_stream();
     world.free(blocks[3]);
     world.free(blocks[2]);
-    let step = |world: &mut World| {
-        let some: Vec<u64> = (0..3).map(|_| world.allocate(5 * MIB, MAIN).unwrap()).collect();
-        some.into_iter().for_each(|address| world.free(address));
-    };
     // The stream is known from here on.
     let small = world.allocate(512, stream).unwrap();
-    step(&mut world);
+    small_step(&world);
     world.device.settle();
     world.device.host.begin_capture(stream, CaptureMode::Global).unwrap();
-    (0..200).for_each(|_| step(&mut world));
+    (0..200).for_each(|_| small_step(&world));
     assert_eq!(world.stats().spills.returned_chunks, 0);
     world.device.host.end_capture(stream).expect("nothing has ended the capture");
-    (0..200).for_each(|_| step(&mut world));
+    (0..200).for_each(|_| small_step(&world));
     assert!(world.stats().spills.returned_chunks > 0);
     world.free(small);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }

@@ -1,7 +1,8 @@
 //! What is spilled, and what never is.
 
-use crate::real_words::{MAIN, MIB, SIDE};
-use crate::world::{FURNISHED, TOO_LARGE, World};
+use super::{FURNISHED, TOO_LARGE, furnished};
+use crate::device::{MAIN, MIB, SIDE};
+use crate::world::World;
 use seamalloc::driver::{Call, CaptureMode, Driver, StreamId};
 use seamalloc::{Advice, Error, PoolId, Route, SpillCandidate, SpillPolicy};
 
@@ -9,9 +10,9 @@ const SPILL: &str = "spill:host=1GiB";
 
 #[test]
 fn a_request_that_would_be_refused_is_served() {
-    let (mut refused, _) = World::furnished("");
+    let (mut refused, _) = furnished("");
     assert!(refused.allocate(TOO_LARGE, MAIN).unwrap_err().is_out_of_memory());
-    let (mut world, _) = World::furnished(SPILL);
+    let (mut world, _) = furnished(SPILL);
     assert_eq!((world.spilled(), world.stats().spills.chunks), (0, 0), "nothing is spilled while there is room");
     let large = world.allocate(TOO_LARGE, MAIN).unwrap();
     world.check_all();
@@ -22,16 +23,15 @@ fn a_request_that_would_be_refused_is_served() {
     assert!(stats.reserved_bytes.all.peak <= FURNISHED, "the device has no more");
     // Contents written after it stay too.
     let first = *world.live.keys().next().unwrap();
-    let size = world.live[&first].size;
-    world.fill(first, size, MAIN);
+    world.rewrite(first, MAIN);
     world.check_all();
     world.free(large);
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
 fn it_is_off_by_default_and_a_budget_bounds_it() {
-    let (mut world, _) = World::furnished("spill:host=8MiB");
+    let (mut world, _) = furnished("spill:host=8MiB");
     let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("beyond the budget") };
     assert_eq!((report.spill_budget, report.spilled, report.spill_policy), (Some(8 * MIB), 0, "coldest"));
     assert!(report.to_string().contains("spilled to the machine's memory, of 8.00 MiB, coldest first"), "{report}");
@@ -43,11 +43,11 @@ fn it_is_off_by_default_and_a_budget_bounds_it() {
     }
     assert!(served > 0 && (MIB..=8 * MIB).contains(&world.spilled()), "{served}, {}", world.spilled());
     world.check_all();
-    world.end();
-    let (world, _) = World::furnished("");
+    world.end_empty(&[]);
+    let (world, _) = furnished("");
     let Err(Error::OutOfMemory(report)) = world.allocator.allocate(TOO_LARGE, MAIN) else { panic!("it is off") };
     assert!(report.spill_budget.is_none() && !report.to_string().contains("spilled"), "{report}");
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// Returns which of these blocks have a part that is spilled: no longer than the machine's memory has it, it comes back.
@@ -83,7 +83,7 @@ fn the_programs_word_comes_first_then_age() {
         world.free(new);
         let spilled = spilled_of(&world, &blocks);
         world.check_all();
-        world.end();
+        world.end_empty(&[]);
         spilled
     };
     let cold = tells(&|world, blocks| world.allocator.advise(blocks[2], Advice::Cold).unwrap());
@@ -120,7 +120,7 @@ fn a_policy_of_the_programs_decides() {
             (candidate.largest == self.0).then_some(1)
         }
     }
-    let (mut world, large) = World::furnished(SPILL);
+    let (mut world, large) = furnished(SPILL);
     world.allocator.set_spill_policy(Only(5 * MIB));
     let Err(Error::OutOfMemory(report)) = world.allocate(TOO_LARGE, MAIN) else { panic!("one block is too little") };
     assert_eq!(report.spill_policy, "only");
@@ -130,7 +130,7 @@ fn a_policy_of_the_programs_decides() {
     assert!(spilled > 0 && spilled <= 16 * MIB, "{spilled}");
     world.check_all();
     world.free(nine);
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn what_others_know_is_never_spilled() {
         assert!(world.allocate(12 * MIB, MAIN).unwrap_err().is_out_of_memory(), "{why}");
         assert_eq!(world.stats().spills.chunks, 0, "{why}");
         world.check_all();
-        world.end();
+        world.end_empty(&[]);
     }
 }
 
@@ -164,7 +164,7 @@ fn what_others_are_to_know_comes_back_first() {
     world.allocator.fix_memory(spilled).unwrap();
     assert_eq!(world.spilled(), 0);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -173,8 +173,7 @@ fn private_pools_tags_and_small_blocks_are_never_spilled() {
         let mut world = World::new(48 * MIB, &format!("chunk_size_mb:12,{SPILL}"));
         let pool = if tag { world.allocator.create_tag().unwrap() } else { world.allocator.create_pool() };
         for _ in 0..4 {
-            let address = world.allocator.allocate_in(pool, 12 * MIB, MAIN).unwrap();
-            world.fill(address, 12 * MIB, MAIN);
+            world.allocate_in(pool, 12 * MIB, MAIN).unwrap();
         }
         assert!(world.allocate(2 * MIB, MAIN).unwrap_err().is_out_of_memory(), "{tag}");
         assert_eq!(world.stats().spills.chunks, 0, "{tag}");
@@ -182,7 +181,7 @@ fn private_pools_tags_and_small_blocks_are_never_spilled() {
         let live: Vec<u64> = world.live.keys().copied().collect();
         live.into_iter().for_each(|address| world.free(address));
         world.allocator.release_pool(pool).unwrap();
-        world.end();
+        world.end_empty(&[]);
     }
     let mut world = World::new(16 * MIB, SPILL);
     for _ in 0..16 << 10 {
@@ -190,7 +189,7 @@ fn private_pools_tags_and_small_blocks_are_never_spilled() {
     }
     assert!(world.allocate(1 << 10, MAIN).unwrap_err().is_out_of_memory());
     assert_eq!(world.stats().spills.chunks, 0);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// A private pool's request is served by spilling what is not private.
@@ -198,13 +197,12 @@ fn private_pools_tags_and_small_blocks_are_never_spilled() {
 fn requests_of_private_pools_are_served_too() {
     let (mut world, _) = four();
     let pool: PoolId = world.allocator.create_pool();
-    let address = world.allocator.allocate_in(pool, 20 * MIB, MAIN).unwrap();
-    world.fill(address, 20 * MIB, MAIN);
+    let address = world.allocate_in(pool, 20 * MIB, MAIN).unwrap();
     assert_eq!(world.spilled(), 24 * MIB);
     world.check_all();
     world.free(address);
     world.allocator.release_pool(pool).unwrap();
-    world.end();
+    world.end_empty(&[]);
 }
 
 #[test]
@@ -228,7 +226,7 @@ fn nothing_is_spilled_and_nothing_comes_back_during_a_capture() {
     world.allocator.release_pool(pool).unwrap();
     assert!(world.allocator.unspill().unwrap() > 0 || world.spilled() == 0);
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// Another device may use the memory at any time, so that nothing is exchanged from then on.
@@ -284,31 +282,29 @@ fn hits_call_no_driver() {
     assert_eq!(device.call_stats(), before);
     assert_eq!(world.stats().spills.chunks, 1);
     assert!(blocks.len() == 4);
-    world.end();
+    world.end_empty(&[]);
 }
 
 /// What grows in place is live memory as any other: its oldest part goes first, and it grows, shrinks and is read as before.
 #[test]
 fn an_allocation_that_grows_is_spilled_and_grows_on() {
     let mut world = World::new(48 * MIB, "chunk_size_mb:8,spill:host=1GiB");
-    let cache = world.allocator.reserve(64 * MIB, MAIN).unwrap();
-    world.allocator.grow(cache, 24 * MIB).unwrap();
-    world.fill(cache, 24 * MIB, MAIN);
+    let cache = world.reserve(64 * MIB, MAIN).unwrap();
+    world.grow(cache, 24 * MIB).unwrap();
     // More than is left.
     let other = world.allocate(40 * MIB, MAIN).unwrap();
     assert!(world.spilled() >= 16 * MIB, "{:?}", world.stats());
     world.check_all();
     // Now what is older goes for it.
-    world.allocator.grow(cache, 32 * MIB).unwrap();
+    world.grow(cache, 32 * MIB).unwrap();
     world.check_all();
-    world.fill(cache, 32 * MIB, MAIN);
+    world.rewrite(cache, MAIN);
     world.check_all();
     world.free(other);
     assert!(world.allocator.unspill().unwrap() >= 16 * MIB, "it waits for what was freed");
     assert_eq!(world.spilled(), 0);
     world.check_all();
-    world.allocator.shrink(cache, 8 * MIB).unwrap();
-    world.fill(cache, 8 * MIB, MAIN);
+    world.shrink(cache, 8 * MIB).unwrap();
     world.check_all();
-    world.end();
+    world.end_empty(&[]);
 }

@@ -15,7 +15,7 @@ pub(crate) const LAYERS: [&[&str]; 16] = [
     &["backing"],
     &["guard"],
     &["strategy"],
-    &["diagnose", "planning"],
+    &["diagnose"],
     &["allocator"],
     &["owned"],
     &["host_pool", "resource"],
