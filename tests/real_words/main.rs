@@ -15,6 +15,7 @@
 mod device;
 mod failures;
 mod grow;
+#[path = "../common/length.rs"]
 mod length;
 #[path = "../common/physical.rs"]
 mod physical;
