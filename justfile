@@ -12,6 +12,10 @@ check:
 test *arguments:
     cargo test {{arguments}}
 
+# The tests in their long form: suites that repeat a random program or a fault at every call do all of it (docs/reliability.md).
+long *arguments:
+    SEAMALLOC_TESTS=long cargo test {{arguments}}
+
 # The page of `seamalloc report` in a headless Chromium; pictures of it go to target/page.
 page *tests:
     .ci/page {{tests}}
