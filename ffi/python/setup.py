@@ -3,7 +3,7 @@
 No extension module is built, so the wheel is for every Python 3 of a platform. maturin and setuptools-rust make
 extension modules, named and tagged for one Python; this is one command line instead.
 
-SEAMALLOC_CARGO_PROFILE names a profile of cargo other than `dist`. The command that builds the wheel for others
+SEAMALLOC_CARGO_PROFILE names a profile of cargo other than `release`. The command that builds the wheel for others
 (build_tools) sets SEAMALLOC_BINARIES, a folder that has libseamalloc.so and seamalloc already, and SEAMALLOC_PREBUILT,
 a folder of compiled shims with their manifest; without it the package has none, and compiles its shim on first use.
 """
@@ -98,7 +98,7 @@ def cargo(*arguments):
 
 def build_binaries(progress):
     """Builds the C library and the command by cargo, and says where each is, by its name."""
-    profile = os.environ.get("SEAMALLOC_CARGO_PROFILE", "dist")
+    profile = os.environ.get("SEAMALLOC_CARGO_PROFILE", "release")
     packages = ["--locked", "-p", "seamalloc-ffi", "-p", "seamalloc-cli"]
     progress.stage("fetching crates")
     # The list has what is needed here, and cargo fetches what it lists.
