@@ -8,6 +8,9 @@ mod hostile;
 mod pool_programs;
 mod programs;
 
+#[path = "../common/length.rs"]
+mod length;
+
 #[path = "../../examples/gpu_content/faults.rs"]
 mod faults;
 #[path = "../../examples/gpu_content/gpu.rs"]

@@ -7,6 +7,7 @@
 //! book, of physical memory and not of addresses, so that it holds for views too. In a storm, driver calls fail at random
 //! besides, several at once and while failures are undone: the same must hold, and what failed must have changed nothing.
 
+use crate::length::rounds;
 use crate::physical::Taken;
 use crate::random::Random;
 use crate::simulated;
@@ -20,8 +21,10 @@ const MIB: u64 = 1 << 20;
 const STREAMS: u64 = 5;
 /// Operations after which a stream is left for a new one, by programs that do so.
 const STREAM_STEPS: u64 = 25;
-/// Operations of one program; more for a long hunt with `SEAMALLOC_CONTENT_OPS`, fewer where each of them checks all tables.
-const OPS: u64 = if cfg!(feature = "paranoid") { 1_000 } else { 3_000 };
+/// Returns the operations of one program; more for a long hunt with `SEAMALLOC_CONTENT_OPS`, fewer where each of them checks all tables.
+fn ops() -> u64 {
+    if cfg!(feature = "paranoid") { 1_000 } else { rounds(2_000, 3_000) }
+}
 /// Operations of a program that lives on views, which take longer to be many.
 const VIEWS_OPS: u64 = 3_000;
 
@@ -338,7 +341,7 @@ fn until_done(call: impl Fn() -> DriverResult<()>) {
 }
 
 fn run(device: &str, config: &Config, seed: u64, habit: Habit) -> Tally {
-    let most = if habit == Habit::Views { VIEWS_OPS } else { OPS };
+    let most = if habit == Habit::Views { VIEWS_OPS } else { ops() };
     let ops = std::env::var("SEAMALLOC_CONTENT_OPS").ok().and_then(|ops| ops.parse().ok()).unwrap_or(most);
     let mut program = Program::new(device, config.clone(), seed, habit);
     for _ in 0..ops {

@@ -343,43 +343,54 @@ fn views_keep_their_addresses_and_serve_again() {
 /// Every call that a request with splits makes fails once, or it and all that follow.
 #[test]
 fn every_call_of_a_split_may_fail() {
-    // With less room, what is free loses its memory.
-    for (room, options) in [(8 * MIB, ""), (8 * MIB, "sharing:never"), (4 * MIB, "")] {
-        let all = ALL - 8 * MIB + room;
-        for count in [1, 2, u64::MAX] {
-            let (mut nth, mut met) = (1, Vec::new());
-            loop {
-                let mut world = holes_in(World { sparse: true, ..World::new(24 * MIB + room, &in_holes(options)) });
-                world.device.fail(nth, count);
-                let answer = world.allocator.allocate(all, MAIN);
-                let failed = world.device.heal();
-                let when = format!("{options}, room for {room}: {count} from the {nth}th, {failed:?}");
-                match &answer {
-                    Ok(address) => world.filled(*address, all, MAIN),
-                    Err(Error::Driver(_) | Error::OutOfMemory(_)) => assert!(!failed.is_empty(), "{when}"),
-                    Err(error) => panic!("{when}: {error}"),
-                }
-                // What could not be undone is, before anything else.
-                if world.allocator.allocate(2 * MIB, SIDE).map(|address| world.filled(address, 2 * MIB, SIDE)).is_err()
-                {
-                    world.allocator.empty_cache().unwrap();
-                }
+    every_call_may_fail(8 * MIB, "");
+}
+
+#[test]
+fn every_call_of_a_split_may_fail_where_streams_share_nothing() {
+    every_call_may_fail(8 * MIB, "sharing:never");
+}
+
+/// With less room, what is free loses its memory.
+#[test]
+fn every_call_of_a_split_may_fail_with_little_room() {
+    every_call_may_fail(4 * MIB, "");
+}
+
+fn every_call_may_fail(room: u64, options: &str) {
+    let all = ALL - 8 * MIB + room;
+    for count in [1, 2, u64::MAX] {
+        let (mut nth, mut met) = (1, Vec::new());
+        loop {
+            let mut world = holes_in(World { sparse: true, ..World::new(24 * MIB + room, &in_holes(options)) });
+            world.device.fail(nth, count);
+            let answer = world.allocator.allocate(all, MAIN);
+            let failed = world.device.heal();
+            let when = format!("{options}, room for {room}: {count} from the {nth}th, {failed:?}");
+            match &answer {
+                Ok(address) => world.filled(*address, all, MAIN),
+                Err(Error::Driver(_) | Error::OutOfMemory(_)) => assert!(!failed.is_empty(), "{when}"),
+                Err(error) => panic!("{when}: {error}"),
+            }
+            // What could not be undone is, before anything else.
+            if world.allocator.allocate(2 * MIB, SIDE).map(|address| world.filled(address, 2 * MIB, SIDE)).is_err() {
+                world.allocator.empty_cache().unwrap();
+            }
+            world.check_all();
+            if answer.is_err() {
+                let again = world.allocate(all - 2 * MIB, MAIN);
+                assert!(again.is_ok(), "{when}, then: {again:?}");
                 world.check_all();
-                if answer.is_err() {
-                    let again = world.allocate(all - 2 * MIB, MAIN);
-                    assert!(again.is_ok(), "{when}, then: {again:?}");
-                    world.check_all();
-                }
-                world.end();
-                if failed.is_empty() {
-                    break;
-                }
-                met.extend(failed.first());
-                nth += 1;
             }
-            for call in OF_MEMORY {
-                assert!(met.contains(&call) || call == Call::AddressFree, "{options}: {call} never failed");
+            world.end();
+            if failed.is_empty() {
+                break;
             }
+            met.extend(failed.first());
+            nth += 1;
+        }
+        for call in OF_MEMORY {
+            assert!(met.contains(&call) || call == Call::AddressFree, "{options}: {call} never failed");
         }
     }
 }

@@ -103,10 +103,6 @@ fn the_border_is_a_part_of_the_device() {
     for (options, held, is_short) in [
         ("", 850, false),
         ("", 950, true),
-        ("sharing_threshold:0.5", 450, false),
-        ("sharing_threshold:0.5", 550, true),
-        ("sharing_threshold:0", 2, true),
-        ("sharing_threshold:1", 950, false),
         ("sharing:wait", 950, false),
         ("sharing:never", 950, false),
         ("strategy:caching", 950, false),
@@ -220,13 +216,14 @@ fn a_lower_limit_counts_from_the_next_growth_on() {
 fn a_capture_neither_waits_nor_records() {
     use seamalloc::Route;
     use seamalloc::driver::sim::CaptureMode;
-    let (gpu, allocator) = on("sim:h200", "sharing_threshold:0");
-    use_once(&gpu, &allocator, 60 * MIB, A);
+    let (gpu, allocator) = on("sim:h200,capacity=1000MiB", "");
+    use_once(&gpu, &allocator, 905 * MIB, A);
+    assert!(allocator.stats().shortage.is_short);
     let before = shared(&gpu, &allocator);
     let (pool, captured) = (allocator.create_pool(), StreamId(9));
     allocator.begin_allocate_to_pool(pool, Route::stream(captured).capturing()).unwrap();
     gpu.begin_capture(captured, CaptureMode::Global).unwrap();
-    let taken = [captured, B].map(|stream| allocator.allocate(30 * MIB, stream).unwrap());
+    let taken = [captured, B].map(|stream| allocator.allocate(20 * MIB, stream).unwrap());
     assert_eq!(shared(&gpu, &allocator), before);
     gpu.end_capture(captured).unwrap();
     allocator.end_allocate_to_pool(pool).unwrap();
