@@ -173,7 +173,7 @@ pickle.dump(C._cuda_memorySnapshot((0, 0)), open({str(shot)!r}, "wb"))
         run_code(ENABLE + "assert C._cuda_getMemoryFraction(0) == 1")
         run_code("""
 import seamalloc, torch
-seamalloc.enable(memory_fraction=0.5)
+seamalloc.enable(per_process_memory_fraction=0.5)
 assert torch._C._cuda_getMemoryFraction(0) == 0.5
 torch._C._cuda_setMemoryFraction(1, 0)
 assert torch._C._cuda_getMemoryFraction(0) == 1
