@@ -7,8 +7,8 @@ pub(crate) fn is_long() -> bool {
     std::env::var_os("SEAMALLOC_TESTS").is_some_and(|form| form == "long")
 }
 
-/// Returns how often a suite repeats itself.
-pub(crate) fn rounds(short: u64, long: u64) -> u64 {
+/// Returns how often a suite repeats itself, or another extent of it.
+pub(crate) fn rounds<T>(short: T, long: T) -> T {
     if is_long() { long } else { short }
 }
 

@@ -6,7 +6,8 @@
 #[path = "../../../tests/common/documents.rs"]
 mod documents;
 
-use super::{Folder, is_long, run, seamalloc, snapshot, stdout};
+use super::length::is_long;
+use super::{Folder, run, seamalloc, snapshot, stdout};
 use documents::{command_lines, pages};
 use std::collections::BTreeSet;
 use std::fs;

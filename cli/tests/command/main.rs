@@ -14,6 +14,8 @@ mod fit;
 mod formats;
 mod json;
 mod known;
+#[path = "../../../tests/common/length.rs"]
+mod length;
 mod look;
 mod memory;
 mod options;
@@ -36,11 +38,6 @@ use std::path::{Path, PathBuf};
 
 /// Every strategy, in the order of the output.
 const STRATEGIES: [&str; 4] = ["caching", "expandable", "gmlake", "stitch"];
-
-/// Whether tests run in their long form: `SEAMALLOC_TESTS=long`.
-fn is_long() -> bool {
-    std::env::var_os("SEAMALLOC_TESTS").is_some_and(|form| form == "long")
-}
 
 /// The command in an empty environment of its own.
 fn seamalloc(args: &[&str]) -> Command {

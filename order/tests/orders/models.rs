@@ -1,6 +1,6 @@
 //! The graphs of models that stand beside this crate: that each is read, what the orders of each come to, and that no bound is broken.
 
-use crate::extent;
+use crate::length::rounds;
 use seamalloc_order::{Limits, Method, Planner, layout, order, read_path};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn each_model_is_there_with_its_optimizer() {
 
 #[test]
 fn no_peak_is_below_a_bound_and_searches_are_no_worse_than_the_program() {
-    let limits = Limits { time: Duration::from_millis(extent(100, 300)) };
+    let limits = Limits { time: Duration::from_millis(rounds(100, 300)) };
     for path in graphs() {
         let graph = read_path(&path).unwrap();
         assert!(!graph.about().is_empty());

@@ -1,6 +1,6 @@
 //! Every method on small graphs, judged by all orders that there are.
 
-use crate::extent;
+use crate::length::rounds;
 use proptest::prelude::*;
 use seamalloc_order::{
     Graph, GraphSpec, Limits, Load, Method, OperatorSpec, Planner, Source, TensorSpec, layout, order,
@@ -81,7 +81,7 @@ fn least(graph: &Graph) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "highs") { 150 } else { extent(500, 1500) }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "highs") { 150 } else { rounds(500, 1500) }))]
 
     #[test]
     fn the_search_finds_the_least_peak_and_no_bound_is_above_it(drawn in drawn(10)) {
@@ -118,7 +118,7 @@ proptest! {
 
 proptest! {
     // Each method may take all of its time on each.
-    #![proptest_config(ProptestConfig::with_cases(extent(40, 100)))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(40, 100)))]
 
     #[test]
     fn larger_graphs_are_ordered_by_every_method(drawn in drawn(60)) {

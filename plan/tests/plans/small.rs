@@ -1,6 +1,6 @@
 //! Small problems, judged by trying every offset: what is found is valid, and what is said to be the least is.
 
-use crate::extent;
+use crate::length::rounds;
 use proptest::prelude::*;
 use seamalloc_plan::{Buffer, Gap, Limits, Method, Outcome, PlanError, Problem, plan};
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn judge(problem: &Problem, least: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(extent(70, 200)))]
+    #![proptest_config(ProptestConfig::with_cases(rounds(70, 200)))]
 
     #[test]
     fn exact_finds_the_least_peak(buffers in prop::collection::vec(solid(), 1..8)) {

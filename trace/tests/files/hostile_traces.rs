@@ -1,7 +1,7 @@
 //! Traces and trace files that nobody sane would make: reading, checking, writing, replaying and fitting them may fail
 //! with an error, and never panics.
 
-use crate::extent;
+use crate::length::rounds;
 use crate::random::Random;
 use seamalloc::driver::StreamId;
 use seamalloc::driver::sim::{MAX_CAPACITY, SimConfig};
@@ -71,7 +71,7 @@ fn valid_trace(random: &mut Random, streams: Vec<StreamId>) -> Trace {
 fn replaying_any_events_ends_in_a_report_or_an_error() {
     let mut random = Random(1);
     let mut ran = 0;
-    for round in 0..extent(120, 400) {
+    for round in 0..rounds(120, 400) {
         let trace = any_trace(&mut random);
         let _ = trace.summary();
         let (mut csv, mut compact) = (Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ fn streams_of_any_handle_do_not_meet_those_of_the_replay() {
 #[test]
 fn what_fits_is_what_runs() {
     let mut random = Random(3);
-    for round in 0..extent(8, 25) {
+    for round in 0..rounds(8, 25) {
         let trace = valid_trace(&mut random, vec![StreamId(0), StreamId(5)]);
         for kind in StrategyKind::ALL {
             for limits in [

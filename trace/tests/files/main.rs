@@ -8,12 +8,9 @@ mod hostile_traces;
 mod many_of_a_kind;
 mod recording;
 
+#[path = "../../../tests/common/length.rs"]
+mod length;
 #[path = "../../../tests/common/random.rs"]
 mod random;
 #[path = "../../../tests/common/simulated.rs"]
 mod simulated;
-
-/// Returns a number of repetitions, or another extent: `SEAMALLOC_TESTS=long` asks for the long form.
-fn extent<T>(short: T, long: T) -> T {
-    if std::env::var_os("SEAMALLOC_TESTS").is_some_and(|form| form == "long") { long } else { short }
-}
