@@ -146,6 +146,16 @@ pub(crate) fn run(mix: &'static Mix, seed: u64, options: &str, fails: bool, tall
     program.end();
 }
 
+/// Runs a program for each seed with its options. Returns their tally together.
+pub(crate) fn run_all<'o>(mix: &'static Mix, programs: impl IntoIterator<Item = (u64, &'o str)>, fails: bool) -> Tally {
+    let mut all = Tally::default();
+    for (seed, options) in programs {
+        run(mix, seed, options, fails, &mut all);
+    }
+    println!("{all:?}");
+    all
+}
+
 impl<'a> Program<'a> {
     pub(crate) fn new(mix: &'static Mix, seed: u64, options: &str, fails: bool, tally: &'a mut Tally) -> Self {
         let world = World::new(mix.capacity, &format!("{},{options}", mix.options));
@@ -298,10 +308,7 @@ impl<'a> Program<'a> {
     /// Allocates a block and fills it. A refusal frees some of the others.
     pub(crate) fn allocate_in(&mut self, pool: PoolId, size: u64, stream: StreamId) -> Option<u64> {
         let asleep = self.world.allocator.is_asleep(pool);
-        let answer = match pool {
-            PoolId::NONE => self.world.allocator.allocate(size, stream),
-            pool => self.world.allocator.allocate_in(pool, size, stream),
-        };
+        let answer = self.world.request(pool, size, stream);
         assert!(!asleep || answer.is_err(), "a tag that sleeps has served a request");
         let is_refused = matches!(answer, Err(Error::OutOfMemory(_)));
         let address = self.take(answer);

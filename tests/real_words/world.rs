@@ -90,12 +90,17 @@ impl World {
         self.allocate_in(PoolId::NONE, size, stream)
     }
 
+    /// Requests a block of a pool, which is neither noted nor filled; of no pool with [`PoolId::NONE`].
+    pub(crate) fn request(&self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64, Error> {
+        match pool {
+            PoolId::NONE => self.allocator.allocate(size, stream),
+            pool => self.allocator.allocate_in(pool, size, stream),
+        }
+    }
+
     /// Allocates and fills a block of a pool; of no pool with [`PoolId::NONE`].
     pub(crate) fn allocate_in(&mut self, pool: PoolId, size: u64, stream: StreamId) -> Result<u64, Error> {
-        let address = match pool {
-            PoolId::NONE => self.allocator.allocate(size, stream)?,
-            pool => self.allocator.allocate_in(pool, size, stream)?,
-        };
+        let address = self.request(pool, size, stream)?;
         self.note(address, Live::block(pool, size, stream));
         Ok(address)
     }

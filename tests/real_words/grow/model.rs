@@ -3,7 +3,7 @@
 use crate::device::MIB;
 use crate::length::rounds;
 use crate::program::Operation::{Allocate, Free, Record, Release, Reserve, Resize};
-use crate::program::{Mix, Tally, run};
+use crate::program::{Mix, run_all};
 
 const MIX: Mix = Mix {
     capacity: 56 * MIB,
@@ -28,25 +28,21 @@ const OPTIONS: [&str; 6] = [
     "chunk_size_mb:4,max_view_mappings:24,max_views:8",
 ];
 
-fn run_all(seeds: u64, fails: bool) -> Tally {
-    let mut all = Tally::default();
-    for (number, options) in (0..).zip(OPTIONS) {
-        for seed in 1..=rounds(2, 5) {
-            run(&MIX, seeds + 100 * number + seed, options, fails, &mut all);
-        }
-    }
-    println!("{all:?}");
-    all
+/// Returns the seeds and the options of the programs.
+fn programs(seeds: u64) -> impl Iterator<Item = (u64, &'static str)> {
+    let of =
+        move |(number, options): (u64, _)| (1..=rounds(2, 5)).map(move |seed| (seeds + 100 * number + seed, options));
+    (0..).zip(OPTIONS).flat_map(of)
 }
 
 #[test]
 fn random_programs_lose_no_word_and_no_byte() {
-    let all = run_all(0, false);
+    let all = run_all(&MIX, programs(0), false);
     assert!(all.grown > rounds(400, 1000) && all.refusals > 10 && all.refusals < all.grown, "{all:?}");
 }
 
 #[test]
 fn random_programs_lose_none_while_calls_fail() {
-    let all = run_all(1000, true);
+    let all = run_all(&MIX, programs(1000), true);
     assert!(all.grown > rounds(400, 1000) && all.refusals + all.failures > rounds(40, 100), "{all:?}");
 }

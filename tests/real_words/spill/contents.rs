@@ -3,7 +3,7 @@
 use crate::device::MIB;
 use crate::length::rounds;
 use crate::program::Operation::{Advise, Allocate, Free, Record, Release, Rewrite, Unspill};
-use crate::program::{Mix, Tally, run};
+use crate::program::{Mix, run_all};
 
 const MIX: Mix = Mix {
     capacity: 96 * MIB,
@@ -34,11 +34,7 @@ const OPTIONS: [&str; 6] = [
 
 #[test]
 fn random_programs_lose_no_word() {
-    let mut all = Tally::default();
-    for (seed, options) in (1..).zip(OPTIONS) {
-        run(&MIX, seed, options, false, &mut all);
-    }
-    println!("{all:?}");
+    let all = run_all(&MIX, (1..).zip(OPTIONS), false);
     let (spilled, returned) = (rounds(40, 100), rounds(8, 20));
     assert!(
         all.spilled > spilled && all.returned > returned && all.words > 1 << 27,
@@ -48,10 +44,6 @@ fn random_programs_lose_no_word() {
 
 #[test]
 fn random_programs_lose_no_word_while_calls_fail() {
-    let mut all = Tally::default();
-    for (seed, options) in (101..).zip(OPTIONS) {
-        run(&MIX, seed, options, true, &mut all);
-    }
-    println!("{all:?}");
+    let all = run_all(&MIX, (101..).zip(OPTIONS), true);
     assert!(all.spilled > rounds(20, 50) && all.failures > 5, "{all:?}: too tame to show anything");
 }

@@ -7,7 +7,7 @@ use crate::device::MIB;
 use crate::program::Operation::{
     Advise, Allocate, Capture, Free, Limit, Record, Release, Reserve, Resize, Turn, Unspill,
 };
-use crate::program::{Mix, Tally, run};
+use crate::program::{Mix, Tally, run_all};
 
 const MIX: Mix = Mix {
     capacity: 48 * MIB,
@@ -55,24 +55,15 @@ const OPTIONS_OF_STEPS: [&str; 6] = [
     "chunk_size_mb:16,sharing:completed,split:last_resort,backup_cache:0B",
 ];
 
-fn run_all(seeds: u64, fails: bool) -> Tally {
-    let mut all = Tally::default();
-    for (seed, options) in (seeds..).zip(OPTIONS) {
-        run(&MIX, seed, options, fails, &mut all);
-    }
-    println!("{all:?}");
-    all
-}
-
 #[test]
 fn whatever_comes_together_no_word_is_lost() {
-    let all = run_all(1, false);
+    let all = run_all(&MIX, (1..).zip(OPTIONS), false);
     assert!(all.spilled > 20 && all.returned > 5 && all.grown > 20 && all.slept > 5 && all.captures > 5, "{all:?}");
 }
 
 #[test]
 fn nor_while_calls_fail() {
-    let all = run_all(101, true);
+    let all = run_all(&MIX, (101..).zip(OPTIONS), true);
     assert!(all.failures > 10 && all.spilled > 10 && all.grown > 20 && all.slept > 2, "{all:?}");
 }
 
