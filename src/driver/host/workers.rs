@@ -43,13 +43,18 @@ impl Shared {
         }
     }
 
-    /// Changes something about streams, and wakes the threads that may go on by that.
+    /// Changes something about streams, and wakes the threads that may go on by that, and the CPU.
     pub(super) fn with_streams<T>(&self, change: impl FnOnce(&mut Streams) -> T) -> T {
         let mut streams = self.streams.lock();
         let result = change(&mut streams);
-        self.wake_resting(&mut streams, 0);
-        self.done.notify_all();
+        self.wake(&mut streams);
         result
+    }
+
+    /// Wakes the threads that may go on by a change of streams, and the CPU.
+    fn wake(&self, streams: &mut Streams) {
+        self.wake_resting(streams, 0);
+        self.done.notify_all();
     }
 
     /// Wakes a resting thread for each new step but `own` of them, which the calling thread carries out itself, and all for a pause.
@@ -72,8 +77,7 @@ impl Shared {
             self.done.wait(&mut streams);
         }
         streams.give(stream, Arc::clone(work))?;
-        self.wake_resting(&mut streams, 0);
-        self.done.notify_all();
+        self.wake(&mut streams);
         Ok(())
     }
 
@@ -82,8 +86,7 @@ impl Shared {
         let mut streams = self.streams.lock();
         let marks = marks(&mut streams)?;
         streams.let_pass(&marks);
-        self.wake_resting(&mut streams, 0);
-        self.done.notify_all();
+        self.wake(&mut streams);
         while marks.iter().any(|mark| !mark.has_passed()) {
             self.done.wait(&mut streams);
         }
