@@ -187,7 +187,6 @@ fn empty_pool(strategy: &mut dyn Strategy, context: &mut StrategyContext<'_>, po
 /// program may still use is worse than a leak.
 impl Drop for Allocator {
     fn drop(&mut self) {
-        drop(self.core.lock());
         let core = self.core.get_mut();
         let live = core.heap.counters().allocation.current();
         if live > 0 {
