@@ -1,4 +1,4 @@
-//! What operations take of the host: a hit allocates nothing and calls nobody, and tables stop growing. The checks of the feature
+//! The host's resources that operations take: a hit allocates nothing and calls nobody, and tables stop growing. The checks of the feature
 //! `paranoid` allocate, so these tests are left out with it.
 
 #![cfg(not(feature = "paranoid"))]

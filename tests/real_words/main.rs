@@ -1,4 +1,4 @@
-//! What moves under a program's live memory loses none of its words: memory that grows, is spilled, sleeps and wakes.
+//! Live memory keeps every word while it grows, is spilled, sleeps and wakes.
 //!
 //! On the host's memory, where blocks hold real words, and on a simulated GPU for sizes, times and recorded jobs.
 

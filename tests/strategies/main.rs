@@ -1,4 +1,4 @@
-//! What each strategy does in its own way: against PyTorch's documented behaviour and independent models, and where other allocators had
+//! The rules of each strategy: against PyTorch's documented behaviour and independent models, and where other allocators had
 //! bugs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic fails the test")]

@@ -1,4 +1,4 @@
-//! What tests of sockets share: who speaks by hand, this program again as another process, and as another user.
+//! The harness of tests of sockets: a speaker by hand, this program again as another process, and as another user.
 
 #![allow(dead_code, reason = "every test program uses a part")]
 

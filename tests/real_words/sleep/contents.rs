@@ -1,4 +1,4 @@
-//! What blocks hold after sleep, and where the memory is meanwhile.
+//! Blocks of a tag hold the same words after sleep, and their memory is counted where it is meanwhile.
 
 use super::{backups, file, furnished};
 use crate::device::{MAIN, MIB, SIDE};
