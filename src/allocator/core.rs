@@ -131,7 +131,7 @@ impl Allocator {
             return Err(Error::Granularity { device, granularity });
         }
         // Only `stitch` has live memory that can be spilled.
-        let config = Config { spill: config.spill.filter(|_| kind == StrategyKind::Stitch), ..config };
+        let config = Config { spill: config.spill.filter(|_| kind.joins_free_memory()), ..config };
         let strategy = strategy::new(kind);
         let heap = Heap::new(HeapRules {
             oversize_from: config.max_split_size.unwrap_or(u64::MAX),

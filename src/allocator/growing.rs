@@ -7,8 +7,8 @@ use super::core::{Allocator, Core};
 use super::growths::{Extent, Growth, Part};
 use super::prepared::Order;
 use crate::backing::{Miss, release_addresses, reserve_addresses};
+use crate::config::Advice;
 use crate::config::rounding::MAX_REQUEST;
-use crate::config::{Advice, StrategyKind};
 use crate::error::{Error, Result};
 use crate::fallible::{TryCollect, TryPush, try_insert};
 use crate::heap::{GRANULE, Request};
@@ -159,7 +159,7 @@ impl Core {
         if self.guard.is_some() {
             return refuse("guard mode is on, in which each allocation has memory of its own");
         }
-        if self.config.strategy != StrategyKind::Stitch {
+        if !self.config.strategy.joins_free_memory() {
             return refuse("only the strategy `stitch` maps memory behind other memory");
         }
         let Some(owner) = owner else { return Ok(()) };

@@ -6,7 +6,6 @@ use super::core::{Allocator, Core};
 use super::lending::Asking;
 use super::release::reclaim;
 use crate::backing::{self, Miss};
-use crate::config::StrategyKind;
 use crate::error::{Error, Result};
 use crate::heap::{Backup, Request};
 use crate::ids::{Class, PoolId, ViewId};
@@ -182,7 +181,7 @@ impl Core {
     }
 
     fn may_have_tags(&self, pool: PoolId) -> Result<()> {
-        if self.config.strategy == StrategyKind::Stitch {
+        if self.config.strategy.joins_free_memory() {
             return Ok(());
         }
         let why = "only the strategy `stitch` has memory that can go from under its addresses";
