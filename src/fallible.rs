@@ -4,9 +4,11 @@
 //! (`try_reserve`), and then writes them: within that room nothing fails.
 //! docs/decisions/0036-host-memory.md has the rules.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::{HashMap, TryReserveError};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::ptr;
 
 /// The result of a step for which the host may have too little memory.
 pub(crate) type Grown<T> = std::result::Result<T, TryReserveError>;
@@ -48,16 +50,34 @@ pub(crate) fn filled<T: Clone>(value: T, len: usize) -> Grown<Vec<T>> {
     Ok(out)
 }
 
-/// Returns so many bytes of zeros. In a build without optimisation, [`filled`] would write them one by one.
-pub(crate) fn zeroed(len: usize) -> Grown<Vec<u8>> {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let mut out = Vec::new();
-    out.try_reserve_exact(len)?;
-    while out.len() < len {
-        let (some, _) = ZEROS.split_at((len - out.len()).min(ZEROS.len()));
-        out.extend_from_slice(some);
+/// A number of which all bits may be 0.
+pub(crate) trait Number: Copy {}
+
+impl Number for u8 {}
+impl Number for u32 {}
+impl Number for u64 {}
+
+/// Returns so many zeros. The kernel gives large tables as zeros, page by page where they are used: nothing is written here.
+#[allow(unsafe_code)]
+pub(crate) fn zeros<T: Number>(len: usize) -> Grown<Vec<T>> {
+    let Ok(layout) = Layout::array::<T>(len) else { return with_room(len) };
+    if layout.size() == 0 {
+        return Ok(Vec::new());
     }
-    Ok(out)
+    // SAFETY: the layout has a size.
+    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if start.is_null() {
+        // What it fails with is made by the list alone.
+        let mut out = with_room::<T>(len)?;
+        // SAFETY: there is room for so many, and zeros are numbers.
+        unsafe {
+            ptr::write_bytes(out.as_mut_ptr(), 0, len);
+            out.set_len(len);
+        }
+        return Ok(out);
+    }
+    // SAFETY: the global allocator gave so many numbers for this layout, and all of them are zeros.
+    Ok(unsafe { Vec::from_raw_parts(start, len, len) })
 }
 
 /// Returns an empty list with room for `capacity` elements.

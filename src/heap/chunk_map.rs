@@ -12,7 +12,7 @@
 
 use super::block::BlockTable;
 use super::fingerprint::Fingerprint;
-use crate::fallible::{Grown, filled};
+use crate::fallible::{Grown, zeros};
 use crate::ids::{BlockId, ChunkId, Handle, SegmentId};
 use crate::span::Span;
 
@@ -77,12 +77,12 @@ impl ChunkMap {
         Ok(Self {
             span: Span::new(0, size),
             segment: SegmentId(0),
-            first: filled(0, granules)?,
-            begun: filled(0, granules.div_ceil(64))?,
-            chunk_of: filled(0, granules)?,
+            first: zeros(granules)?,
+            begun: zeros(granules.div_ceil(64))?,
+            chunk_of: zeros(granules)?,
             chunks: Vec::new(),
             vacant: Vec::new(),
-            bare: filled(0, granules.div_ceil(64))?,
+            bare: zeros(granules.div_ceil(64))?,
             bare_chunks: 0,
             slabs_from: size,
             fingerprint: Fingerprint::default(),

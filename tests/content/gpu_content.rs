@@ -106,12 +106,15 @@ fn every_word_is_right_where_memory_is_spilled() {
 mod on_the_host {
     use super::*;
     use crate::host;
+    use crate::length::rounds;
 
     /// Of each strategy and of each thread.
-    const OPERATIONS: u64 = if cfg!(feature = "paranoid") { 300 } else { 700 };
+    fn operations() -> u64 {
+        if cfg!(feature = "paranoid") { 300 } else { rounds(450, 700) }
+    }
 
     fn plan(options: &str, seed: u64) -> Plan {
-        Plan { live: 64 << 20, until: Until::Operations(OPERATIONS), ..super::plan(options, seed) }
+        Plan { live: 64 << 20, until: Until::Operations(operations()), ..super::plan(options, seed) }
     }
 
     fn run(plan: &Plan) -> Report {
@@ -184,7 +187,7 @@ mod on_the_host {
     #[test]
     fn mistakes_are_found() {
         for sabotage in [Sabotage::Untold, Sabotage::Unwaited, Sabotage::FreedOutputs] {
-            let plan = Plan { sabotage: Some(sabotage), until: Until::Passed(LONG), ..plan("memory_limit:160MiB", 1) };
+            let plan = Plan { sabotage: Some(sabotage), until: Until::Passed(LONG), ..plan("memory_limit:96MiB", 1) };
             let report = run(&plan);
             let Err(verdict) = report.verdict() else { panic!("{sabotage:?} was not found: {:?}", report.tally) };
             assert!(report.findings.wrong > 0, "{sabotage:?}: {verdict}");

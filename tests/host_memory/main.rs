@@ -6,7 +6,7 @@
 //! allocator and the device agree on every byte, live blocks are live, the operation succeeds once there is memory, and,
 //! for the first allocations and every fourth of the others, the rest of the script runs and everything goes back.
 //!
-//! In the short form n is 1, 2, every third number from then on, and the last ones (`common/length.rs`).
+//! In the short form n is 1, 2, every eighth number from then on, and the last ones (`common/length.rs`).
 
 #![cfg(not(feature = "paranoid"))]
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a panic fails the test")]
@@ -71,9 +71,9 @@ fn fails_at(
         world.check(&when);
     }
     // The rest of the script is run after each of the first failures of an operation and every fourth from then on (in the
-    // short form the first and every fourth); the long way through tables that grow once for an operation, it takes as long
+    // short form every fourth); the long way through tables that grow once for an operation, it takes as long
     // as all the rest.
-    let has_rest = if is_long() { nth <= 4 || nth % 4 == 0 } else { nth == 1 || (nth + at as u64).is_multiple_of(4) };
+    let has_rest = if is_long() { nth <= 4 || nth % 4 == 0 } else { (nth + at as u64).is_multiple_of(4) };
     if has_rest {
         let rest = steps[at + 1..].iter().filter(|step| nth == 1 || !MANY_BLOCKS.iter().any(|many| many.0 == step.0));
         run(&mut world, rest, &when);
@@ -87,9 +87,9 @@ fn every_allocation_may_fail(kind: StrategyKind, options: &str) {
     every_allocation_of(kind, options, &script(kind, options));
 }
 
-/// Returns the allocation that fails after the `nth`: the next one, in the short form every third one beyond the second.
+/// Returns the allocation that fails after the `nth`: the next one, in the short form every eighth one beyond the second.
 fn next(nth: u64, offset: u64) -> u64 {
-    let is_tried = |nth: &u64| is_long() || *nth <= 2 || (*nth + offset).is_multiple_of(3);
+    let is_tried = |nth: &u64| is_long() || *nth <= 2 || (*nth + offset).is_multiple_of(8);
     (nth + 1..).find(is_tried).unwrap_or(MANY)
 }
 

@@ -11,6 +11,9 @@ mod split;
 mod split_scale;
 
 #[cfg(target_os = "linux")]
+#[path = "../common/length.rs"]
+mod length;
+#[cfg(target_os = "linux")]
 #[path = "../common/random.rs"]
 mod random;
 #[path = "../common/simulated.rs"]

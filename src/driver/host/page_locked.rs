@@ -70,7 +70,7 @@ impl PageLocked for HostDriver {
 fn bytes_of(size: u64) -> Answer<Vec<u8>> {
     let short = || refuse(Status::OUT_OF_MEMORY, format!("{size} bytes of the host"));
     let size = usize::try_from(size).map_err(|_| short())?;
-    crate::fallible::zeroed(size).map_err(|_| short())
+    crate::fallible::zeros(size).map_err(|_| short())
 }
 
 /// Returns a part that was checked.
