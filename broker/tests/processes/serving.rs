@@ -7,7 +7,7 @@ use seamalloc::{Allocator, Config, Shortage};
 use seamalloc_broker::{Broker, BrokerError, Membership, Running, Terms, status};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -182,12 +182,13 @@ fn who_fails_once_to_give_gives_the_next_time() {
     let world = World::new();
     let (one, membership) = world.member(LONG);
     let (two, _second) = world.member(LONG);
-    let address = one.allocate(700 * MIB, StreamId(1)).unwrap();
+    let [free, used] = [300, 400].map(|size| one.allocate(size * MIB, StreamId(1)).unwrap());
+    one.free(free).unwrap();
     // Another stream uses it until after the first question.
     let hold = world.gpu.hold(StreamId(2));
-    one.record_stream(address, StreamId(2)).unwrap();
-    one.free(address).unwrap();
-    world.gpu.fail_nth(Call::EventQuery, 1, Status::UNKNOWN);
+    one.record_stream(used, StreamId(2)).unwrap();
+    one.free(used).unwrap();
+    (1..=4).for_each(|nth| world.gpu.fail_nth(Call::EventQuery, nth, Status::UNKNOWN));
     let asking = std::thread::spawn(move || two.allocate(600 * MIB, StreamId::DEFAULT).map(|_| ()));
     let begun = Instant::now();
     let asked = || status::members(&world.socket()).unwrap().iter().any(|member| member.asked_for > 0);
