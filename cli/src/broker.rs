@@ -11,6 +11,7 @@ use seamalloc_trace::columns::Column;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
+use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -45,7 +46,9 @@ enum Action {
 }
 
 const COLUMNS: &[Column<MemberStatus>] = &[
-    Column::run("pid", |row: &MemberStatus| row.pid.into()).text("pid", |row| row.pid.to_string().into()),
+    Column::run("pid", |row: &MemberStatus| row.pid.into())
+        .text("pid", |row| if row.pid == 0 { "-".into() } else { row.pid.to_string().into() })
+        .legend("pid", "- where the process is of another namespace"),
     Column::run("device", |row: &MemberStatus| row.device.as_str().into())
         .text("device", |row| row.device.as_str().into()),
     Column::result("held", |row: &MemberStatus| row.held.into())
@@ -82,7 +85,12 @@ const PROGRAM: usize = 40;
 pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     if let Some(Action::Status) = args.action {
-        let members = status::members(&socket)?;
+        let members = status::members(&socket).map_err(|error| match error {
+            BrokerError::Ask { path, error } if matches!(error.kind(), NotFound | ConnectionRefused) => {
+                Failure::NoBroker { path }
+            }
+            error => error.into(),
+        })?;
         if args.json {
             return members.iter().try_for_each(|member| output::print(&json!(member).to_string()));
         }

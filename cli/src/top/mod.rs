@@ -58,7 +58,7 @@ pub(crate) struct TopArgs {
 
 pub(crate) fn run(args: &TopArgs, color: Color) -> Result<(), Failure> {
     if args.prometheus {
-        return output::print(prometheus(&look(args)?).trim_end());
+        return output::write(prometheus(&look(args)?).trim_end());
     }
     if let Some(path) = &args.dump {
         return dump(args, path);

@@ -109,5 +109,11 @@ fn it_ends_at_signals_and_what_a_killed_one_left_is_taken_over() {
         assert_eq!(usual.exists(), signal == "-KILL");
     }
     let nobody = run(&["broker", "status", "--socket", "/nonexistent/b.sock"], 1);
-    has(&String::from_utf8_lossy(&nobody.get_output().stderr), &["cannot ask at /nonexistent/b.sock"]);
+    has(
+        &String::from_utf8_lossy(&nobody.get_output().stderr),
+        &[
+            "cannot ask at /nonexistent/b.sock: no broker listens there",
+            "`seamalloc broker --socket /nonexistent/b.sock` starts one",
+        ],
+    );
 }
