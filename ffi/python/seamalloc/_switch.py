@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Callable
 
 from . import _children, _end, _live, _messages
-from ._library import PATH, FileName, check, library, plugged_devices, read_options, version
+from ._library import PATH, SIMULATED, FileName, check, library, plugged_devices, read_options, version
 from ._library import PINNED as LOCKED
 from ._options import join
 from ._unavailable import UnavailableError
