@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::{self, Output};
 use crate::table::Table;
 use clap::{Args, Subcommand, ValueHint};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seamalloc::units::format_bytes;
 use seamalloc_broker::{Broker, BrokerError, MemberStatus, default_socket, status};
 use seamalloc_trace::columns::Column;
@@ -79,6 +80,8 @@ const COLUMNS: &[Column<MemberStatus>] = &[
         .spare(7),
 ];
 
+/// Open files that the most members and questions at once take.
+const DESCRIPTORS: u64 = 4096;
 /// Characters of a command line that are shown.
 const PROGRAM: usize = 40;
 
@@ -103,6 +106,7 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
     }
     // First, so that a signal finds no socket that would be left behind.
     let stop = signals().map_err(BrokerError::Thread)?;
+    raise_descriptors();
     let broker = Broker::bind(&socket)?;
     let begun = if args.json {
         json!({ "event": "listens", "socket": socket.display().to_string() }).to_string()
@@ -118,6 +122,16 @@ pub(crate) fn run(args: &BrokerArgs, color: Color) -> Result<(), Failure> {
         }
     });
     Ok(ended.map_err(|error| BrokerError::Listen { path: socket, error })?)
+}
+
+/// Raises the soft limit of open descriptors towards the hard one, since the broker takes part with no more processes than that allows.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
+    let raised = Rlimit { current: limit.current.map(|now| now.max(wanted)), ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of open files stays");
+    }
 }
 
 /// Returns a socket at which something can be read once the process is asked to end.

@@ -83,7 +83,7 @@ fn main() -> ExitCode {
             // clap panics where it cannot write.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "seamalloc", &mut script);
-            output::print(String::from_utf8_lossy(&script).trim_end())
+            output::write(String::from_utf8_lossy(&script).trim_end())
         }
     };
     match result {

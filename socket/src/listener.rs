@@ -137,7 +137,7 @@ impl Lock {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        Self::lock(open(Path::new(&name), flags, PRIVATE)?)
+        Self::of(open(Path::new(&name), flags, PRIVATE)?)
     }
 
     /// Takes the lock of a folder, by which what is made and removed in it is one process's matter at a time. Returns `None` if another
@@ -147,10 +147,10 @@ impl Lock {
     /// Those of the system: it is no folder, or a link.
     pub fn of_folder(folder: &Path) -> io::Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        Self::lock(open(folder, flags, Mode::empty())?)
+        Self::of(open(folder, flags, Mode::empty())?)
     }
 
-    fn lock(file: OwnedFd) -> io::Result<Option<Self>> {
+    fn of(file: OwnedFd) -> io::Result<Option<Self>> {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Self { file, owner: Owner::here() })),
             Err(Errno::WOULDBLOCK) => Ok(None),
