@@ -75,8 +75,11 @@ fn fleet(path: &Path, output: &Path) -> Result<(), Failure> {
     write(output, &fleet_html(&name, "seamalloc fleet", &job).map_err(wrong)?)
 }
 
-/// The traces, with what their files say of the origins of requests.
-fn load(args: &ReportArgs) -> Result<(Vec<(Trace, Option<Origins>)>, Inputs), Failure> {
+/// A trace, with what its file says of the origins of requests.
+type Loaded = (Trace, Option<Origins>);
+
+/// The traces of all files.
+fn load(args: &ReportArgs) -> Result<(Vec<Loaded>, Inputs), Failure> {
     source::must_be_given(&args.traces.traces)?;
     Inputs::read(&args.traces.traces, |path| {
         let traces = source::load(path, args.traces.generate)?;

@@ -1,7 +1,7 @@
 //! A program that serves, and its clients: those that ask, those that say nothing, and those that say anything.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic fails the test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a panic fails the test")]
 
 #[path = "../../socket/tests/harness/mod.rs"]
 mod harness;
